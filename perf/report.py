@@ -38,8 +38,8 @@ LEFT_OUT = ("full-size", "scale")  # sections that are measured only if they are
 HEAD = """\
 # What tracing costs
 
-`python perf/report.py --write` writes this page, a section at a time. `make perf` measures all sections and prints them. The
-goals are ours. A number that misses its goal stands here like any other.
+`python perf/report.py --write` writes this page, a section at a time. `make perf` measures all sections and prints them. We chose
+the goals. A number that misses its goal is listed like any other.
 """
 
 
@@ -75,7 +75,7 @@ SECTIONS = {
         """\
 Traced generation and its peers, against plain sdpa `generate` of the same prompts with two images, in turn in one process.
 Traces are written to disk and fsynced. A file is finished while the next batch is answered. A run of one batch has no next
-batch to hide this behind; users have runs of several. The ratio is the median of the rounds' ratios. Beside it stands their
+batch to hide this behind; users have runs of several. The ratio is the median of the rounds' ratios. Beside it is their
 middle half, which shows the noise of the machine. All models but tiny-spd have random weights.
 
 The native engine records "peers' tensors", which are what the peers record: attention rows of each step's query, and the
@@ -100,7 +100,7 @@ model, so its time adds to the model's.""",
 Six questions about the same two images, one by one: plain answers, traces, and answers with SAGE and VCD that share what their
 prompts have in common, against plain `generate` of whole prompts, in turn in one process as above. The last rows are `bench
 spd-faith --trace` on four drawn pairs at 784 pixels, four or five questions a pair, against the same with `--no-shared-prefix`.
-Longer answers gain less, since each token of an answer is still a pass of its own.""",
+Longer answers gain less, since each token of an answer still takes its own pass.""",
         lambda options: prefixes.table(options.device, options.quick),
     ),
     "memory": Section(
@@ -118,7 +118,7 @@ Longer answers gain less, since each token of an answer is still a pass of its o
         """\
 Answers of a fixed length with each decoding-time method, against plain `generate` of the same prompts with two images, in turn
 in one process as above. The memory is the peak beyond plain answers, the least of all rounds. A second path needs one more
-key-value cache; its size stands beside the memory. The last column counts the calls of torch's functions for one more
+key-value cache; its size is beside the memory. The last column counts the calls of torch's functions for one more
 token of the answer, also against plain. In models as small as tiny-spd, a kernel takes about as long as its call. SAGE's first
 two stages read and change what each layer computes. They add many calls, and so miss their goal for tiny-spd and for single
 samples. Larger models and batches pay less.""",
@@ -140,7 +140,7 @@ and doing nothing with them. Bootstraps and permutations take the same time for 
         "Runs of many traces",
         """\
 Processor time and peak memory of commands on runs of copies of default traces of tiny-spd, a thousand in a file as `trace
---pack-every 1000` writes them. Three answers share a pair of images. Each command has a process of its own, and its numbers
+--pack-every 1000` writes them. Three answers share a pair of images. Each command has its own process, and its numbers
 include the modules that it loads. The first growth is the time for a trace of the largest run against that of the smallest, the
 second is that of the peak memory. The goals are for these two. What an analysis returns, and the tables that it writes, hold numbers
 of each sample. Labels, here made-up ones, give two more analyses work, and all of them permutations. `make perf` leaves this

@@ -176,7 +176,7 @@ def format_row(name: str, costs: dict[int, Cost]) -> str:
 def format_opening(opened: int, cost: Cost) -> str:
     """Return the sentence on opening a run of many files."""
     return (
-        f"`open_run` of {opened:,} traces in files of their own took {cost.seconds:.2f} s and "
+        f"`open_run` of {opened:,} traces in single files took {cost.seconds:.2f} s and "
         f"{cost.megabytes:.0f} MB, with the imports (goal 1 s and 200 MB)."
     )
 

@@ -35,7 +35,7 @@ happens under the intervention that it implies (`mp.probes.claim_interventions`,
 
 `mmprobe analyze` and `mmprobe report` apply the probes of a whole run, too. The logit lens and the attention knockout need the
 model (`--model`). The image interchange takes about ten forward passes an answer, the knockout one for each layer, routes and
-components one for each pair of groups or each head, so they are applied only if `--only` names them. `--resume` goes on where an
+components one for each pair of groups or each head, so they are applied only if `--only` names them. `--resume` continues where an
 earlier call of them was cut off.
 
 {run_probes}

@@ -30,10 +30,10 @@ from mmprobe.analyses.export import analyses_folder, read_export
 from mmprobe.analyses.findings import CLAIMED, findings
 from mmprobe.analyses.run_answers import RunAnswers
 from mmprobe.analyses.verdicts import Finding, decide, mean_finding
-from mmprobe.benchmarks.synthetic.labels import label_run
+from mmprobe.benchmarks.synthetic.check import label_run
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
-from mmprobe.cli.claims import intervene
+from mmprobe.cli.analyze import intervene
 from mmprobe.errors import NotApplicable
 from mmprobe.models import Model
 from mmprobe.probes import attribute, compare_with_regions, run_probes
@@ -201,7 +201,7 @@ large models of the paper. This page shows that the analyses can support a claim
 
 What correlates with unfaithful answers need not be their cause. So each claim has two rows. The first says what correlates, over
 all answers. The second says what happens under the intervention that the claim implies, on {intervened} answers of each run; up
-to half of them are unfaithful, and means over the run count each answer by the number of answers that it stands for:
+to half of them are unfaithful, and means over the run count each answer by the number of answers that it represents:
 
 - attention to the images falls: the images are exchanged for unrelated ones, and each token loses log-probability. If later
   tokens depend less on the images, the loss falls over the steps

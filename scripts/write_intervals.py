@@ -28,11 +28,11 @@ DATA = {
 }
 TEXT = """# Intervals
 
-Every number of mmprobe stands with a 95 % interval. All intervals are made in `analyses/intervals.py`.
+Every number of mmprobe has a 95 % interval. All intervals are made in `analyses/intervals.py`.
 
 Questions about the same images are not independent: a model that misreads an image gets all its questions wrong.
 So a *set of images* is what counts. Samples that share an image or a pair are one set, and what is drawn is a set with
-all its samples. A sample that shares nothing is a set of its own.
+all its samples. A sample that shares nothing is its own set.
 
 - A **share** (all values are 0 or 1) gets Wilson's interval on the effective number of samples. That number is smaller
   than the number of samples if answers over the same images agree more than others. So 3 of 3 gives [0.44, 1], and 0 of

@@ -156,7 +156,7 @@ pairs are of the hardest kind and have up to three differences.
 The parameters were chosen on {n_validation} other pairs. The candidates were a method's default parameters, and the default
 parameters with one of them changed. The best by `drf`, then by `cf1`, was chosen; the defaults if nothing was better.
 
-Under each value stands the paired difference to plain, with its 95 % interval over sets of images. It is bold if the interval
+Under each value is the paired difference to plain, with its 95 % interval over sets of images. It is bold if the interval
 excludes 0. With {n_methods} methods and {n_metrics} metrics, a few such differences are expected by chance alone. A value
 counts the answers that can be read. A difference counts the samples for which both answers can be read. So if a method makes
 answers unreadable, its difference covers fewer samples than its value, and it is not the difference of the two values.

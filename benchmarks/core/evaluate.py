@@ -16,7 +16,8 @@ from mmprobe.benchmarks.core.benchmark import (
     truncated_share,
     with_options,
 )
-from mmprobe.benchmarks.core.load_data import add_truth, load_truth
+from mmprobe.benchmarks.core.load_data import load_truth
+from mmprobe.benchmarks.core.records import add_truth
 from mmprobe.benchmarks.core.results import Metric, group_by_images, write_results
 from mmprobe.benchmarks.judges.registry import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED

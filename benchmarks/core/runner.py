@@ -24,10 +24,9 @@ from mmprobe.benchmarks.core.benchmark import (
     truncated_share,
 )
 from mmprobe.benchmarks.core.jsonl import write_atomic
-from mmprobe.benchmarks.core.load_data import add_truth
+from mmprobe.benchmarks.core.records import add_truth, find_false_claims
 from mmprobe.benchmarks.core.results import group_by_images, write_results
 from mmprobe.benchmarks.scale.batches import GenerationSettings, answer_batches, batch_answerer
-from mmprobe.benchmarks.synthetic.false_parts import find_false_claims
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError
 from mmprobe.interventions import load_methods

@@ -18,7 +18,7 @@ from mmprobe.benchmarks.answers.numbers import THRESHOLD
 from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Scored, match_responses
 from mmprobe.benchmarks.core.jsonl import check_derived_ids
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.mirage.chains.corrections import corrected_prompts
+from mmprobe.benchmarks.mirage.corrections import corrected_prompts
 from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, load_questions, true_chain
 from mmprobe.benchmarks.mirage.hints import (
     add_hints,

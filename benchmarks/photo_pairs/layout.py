@@ -18,8 +18,7 @@ from mmprobe.benchmarks.photo_pairs.masks import bounding_box, shift_mask
 from mmprobe.benchmarks.photo_pairs.photos import Photo, Pixels, Rejection
 from mmprobe.benchmarks.photo_pairs.planner import Edit
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
-from mmprobe.benchmarks.spd_faith.data import read_pairs
-from mmprobe.benchmarks.spd_faith.rows import name_place
+from mmprobe.benchmarks.spd_faith.data import name_place, read_pairs
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, Difficulty
 from mmprobe.errors import InputError
 from mmprobe.samples import open_image

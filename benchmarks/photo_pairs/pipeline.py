@@ -19,8 +19,7 @@ from tqdm import tqdm
 
 from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.photo_pairs.check import check_files, check_pixels
-from mmprobe.benchmarks.photo_pairs.edits import apply_edits
-from mmprobe.benchmarks.photo_pairs.inpainting import Inpainter, get_inpainter
+from mmprobe.benchmarks.photo_pairs.edits import Inpainter, apply_edits, get_inpainter
 from mmprobe.benchmarks.photo_pairs.layout import (
     append_rejection,
     find_pair_folders,
@@ -40,9 +39,8 @@ from mmprobe.benchmarks.photo_pairs.planner import (
     rate_difficulty,
 )
 from mmprobe.benchmarks.photo_pairs.review import write_review
-from mmprobe.benchmarks.synthetic.mix import LEVELS, Mix, count_levels, draw_count
 from mmprobe.benchmarks.synthetic.pairs import check_options
-from mmprobe.benchmarks.synthetic.scene import Difficulty
+from mmprobe.benchmarks.synthetic.scene import MIX_LEVELS, Difficulty, Mix, count_levels, draw_count
 from mmprobe.errors import InputError
 from mmprobe.lock import LOCK_NAMES, lock_folder
 
@@ -100,7 +98,7 @@ def make_photo_pairs(
         inpainter: `opencv`, `lama`, or a function from pixels and hole to pixels.
         limit: use only the first images of the instances file; None for all.
         mix: `paper` draws the number of edits, and keeps as many pairs of each difficulty, as in SPD-Faith
-            Bench (`mmprobe.benchmarks.synthetic.mix`).
+            Bench (`mmprobe.benchmarks.synthetic.scene`).
 
     Raises InputError where a file or an argument is wrong, `out` holds something else, or no image gave a
     pair.
@@ -141,7 +139,11 @@ def make_photo_pairs(
 
         plan_photos = _make_planner(model, out, seed, count_edits, rules)
         quotas = (
-            count_levels(n) if mix == "paper" else {difficulty: n} if difficulty else dict.fromkeys(LEVELS, n)
+            count_levels(n)
+            if mix == "paper"
+            else {difficulty: n}
+            if difficulty
+            else dict.fromkeys(MIX_LEVELS, n)
         )
         try:
             _make_pairs(entries, images, out, n, seed, quotas, plan_photos, fill, rules)

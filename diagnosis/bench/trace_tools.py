@@ -22,7 +22,7 @@ from mmprobe.analyses import (
     residual_drift,
     sublayer_transitions,
 )
-from mmprobe.benchmarks.synthetic.labels import label_run
+from mmprobe.benchmarks.synthetic.check import label_run
 from mmprobe.cache import Run, open_run
 from mmprobe.diagnosis.bench.tools import Tool, ToolScores
 from mmprobe.diagnosis.causes import CAUSES

@@ -16,20 +16,28 @@ import typer
 
 import mmprobe
 from mmprobe.cli.agree import agree
-from mmprobe.cli.analyze import analyze, pack, verify
-from mmprobe.cli.bench import bench, compare, score
-from mmprobe.cli.boxes import number_boxes
+from mmprobe.cli.analyze import analyze
+from mmprobe.cli.bench import bench
+from mmprobe.cli.clean import clean
+from mmprobe.cli.compare import compare
 from mmprobe.cli.demo import demo
 from mmprobe.cli.diagnose import diagnose
-from mmprobe.cli.filters import clean, filter_by_votes, mirage_score
+from mmprobe.cli.filter_ import filter_by_votes
 from mmprobe.cli.generate import generate
-from mmprobe.cli.lists import list_names
+from mmprobe.cli.list_ import list_names
+from mmprobe.cli.make_pairs import make_pairs
+from mmprobe.cli.merge import merge
+from mmprobe.cli.mirage_score import mirage_score
 from mmprobe.cli.models import models
-from mmprobe.cli.pairs import make_pairs
+from mmprobe.cli.number_boxes import number_boxes
+from mmprobe.cli.pack import pack
+from mmprobe.cli.plan import plan
 from mmprobe.cli.report import report
 from mmprobe.cli.rewrite import rewrite
-from mmprobe.cli.trace import merge, plan, trace
+from mmprobe.cli.score import score
+from mmprobe.cli.trace import trace
 from mmprobe.cli.train import guesser, logos
+from mmprobe.cli.verify import verify
 from mmprobe.errors import InputError
 
 app = typer.Typer(

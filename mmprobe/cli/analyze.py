@@ -1,4 +1,4 @@
-"""The commands that read a run: analyze, verify and pack."""
+"""The command `analyze`: the analyses and probes of a run."""
 
 from __future__ import annotations
 
@@ -12,21 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 import typer
 
 import mmprobe
-from mmprobe.cli.options import AsJson, say, split_names, warn
+from mmprobe.cli.options import AsJson, RunPath, TracedModel, say, split_names, warn
 from mmprobe.errors import InputError, NotApplicable
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from mmprobe.cache import Run
-
-RunPath = Annotated[
-    Path, typer.Argument(metavar="RUN", help="A run's folder, or the file that pack made of one.")
-]
-TracedModel = Annotated[
-    str | None,
-    typer.Option("--model", help="The model of the run: adds what needs it, such as the logit lens."),
-]
+    from mmprobe.models import Model
+    from mmprobe.samples import Sample
 
 
 def load_functions(
@@ -45,7 +39,6 @@ def load_functions(
         InputError: a name is unknown or needs the model, or a setting is none of the analysis.
     """
     from mmprobe.analyses import all_analyses
-    from mmprobe.cli.claims import find_claims
     from mmprobe.probes import RUN_PROBES, run_probes
 
     names, settings = names or [], settings or []
@@ -192,39 +185,32 @@ def _analyze_only(
     return datasets, notes
 
 
-def verify(run: RunPath, as_json: AsJson = False) -> None:
-    """Read every byte of a run and name what is damaged.
+def find_claims(run: Run, model: Model | None = None, **settings: Any) -> list[xr.Dataset]:
+    """Return the data set of `findings`, and with a model also that of the interventions.
 
-    The exit code is 1 if anything is damaged or missing.
+    Args:
+        model: the model of the run; None for the claims' correlations alone.
+        settings: arguments of `claim_interventions`.
 
-    \b
-    Example:
-      mmprobe verify runs/first
+    Raises:
+        InputError: an argument is out of range, or another model made the run.
     """
-    from mmprobe.cache import open_run
-    from mmprobe.cache import verify as verify_run
+    from mmprobe.analyses import ANALYSES, analyze_all, findings
+    from mmprobe.analyses.findings import CLAIMED
 
-    problems = verify_run(run)
-    count = len(open_run(run))
-    say({"traces": count, "problems": problems}, "\n".join(problems) or f"{count} traces, all whole", as_json)
-    if problems:
-        raise typer.Exit(1)
+    datasets, _ = analyze_all(run, {name: ANALYSES[name] for name in CLAIMED})
+    interventions = [] if model is None else [intervene(run, model, **settings)]
+    return [findings(run, datasets + interventions), *interventions]
 
 
-def pack(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
-    out: Annotated[Path, typer.Option(help="The HDF5 file.")],
-    as_json: AsJson = False,
-) -> None:
-    """Join a run into one HDF5 file.
+def intervene(run: Run, model: Model, **settings: Any) -> xr.Dataset:
+    """Return the data set of `claim_interventions`; answers about drawn images are checked."""
+    from mmprobe.benchmarks.synthetic.check import check_sample
+    from mmprobe.probes import claim_interventions
 
-    Every command reads the file like the folder.
+    def check(text: str, sample: Sample) -> bool | None:
+        verdict = check_sample(text, sample)
+        return None if verdict is None else verdict.faithful
 
-    \b
-    Example:
-      mmprobe pack runs/first --out first.h5
-    """
-    from mmprobe.cache import pack as pack_run
-
-    file = pack_run(run, out)
-    say({"file": str(file)}, str(file), as_json)
+    drawn = any(check_sample("", run.sample(name)) is not None for name in run.ids)
+    return claim_interventions(model, run, check if drawn else None, **settings)

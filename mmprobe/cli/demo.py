@@ -52,7 +52,7 @@ def run_demo(out: Path) -> dict[str, Any]:
     """
     import mmprobe as mp
     from mmprobe.analyses import ANALYSES, analyze_all, export, findings
-    from mmprobe.benchmarks.synthetic.labels import label_run
+    from mmprobe.benchmarks.synthetic.check import label_run
     from mmprobe.benchmarks.synthetic.pairs import make_pairs
     from mmprobe.probes import image_interchange_run, run_probes
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mmprobe.cli.options import AsJson, say
-from mmprobe.cli.tables import show_table
+from mmprobe.cli.options import AsJson, say, show_table
 
 
 def models(as_json: AsJson = False) -> None:

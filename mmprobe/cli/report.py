@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mmprobe.cli.analyze import TracedModel, load_functions
-from mmprobe.cli.options import AsJson, say, warn
+from mmprobe.cli.analyze import load_functions
+from mmprobe.cli.options import AsJson, TracedModel, say, warn
 from mmprobe.errors import InputError
 
 if TYPE_CHECKING:

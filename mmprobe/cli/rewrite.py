@@ -57,8 +57,8 @@ def rewrite(
     """
     from mmprobe.benchmarks.core.jsonl import write_atomic
     from mmprobe.benchmarks.judges.model import ModelJudge
-    from mmprobe.benchmarks.mirage.chains.rewrites import PARTS, rewrite_questions
     from mmprobe.benchmarks.mirage.data import load_questions
+    from mmprobe.benchmarks.mirage.rewrites import PARTS, rewrite_questions
 
     names = split_names(parts)
     if unknown := [name for name in names if name not in PARTS]:

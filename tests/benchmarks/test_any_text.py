@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmprobe.benchmarks.answers.claims import parse_count, read_claims
 from mmprobe.benchmarks.answers.drawn import judge_statement
 from mmprobe.benchmarks.answers.forms import find_answer
-from mmprobe.benchmarks.answers.lexical.claims import parse_count, read_claims
 from mmprobe.benchmarks.answers.numbers import read_number
 from mmprobe.benchmarks.answers.options import read_choice, split_options
 from mmprobe.benchmarks.answers.texts import same_text

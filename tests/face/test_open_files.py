@@ -18,7 +18,7 @@ from helpers.runs import write_run
 from PIL import EpsImagePlugin, Image
 
 import mmprobe as mp
-from mmprobe.benchmarks.answers.objects import read_coco_objects
+from mmprobe.benchmarks.answers.coco import read_coco_objects
 from mmprobe.benchmarks.core.api_models import data_uri
 from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.photo_pairs.photos import read_entries

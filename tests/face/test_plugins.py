@@ -89,7 +89,7 @@ def test_everything_is_listed_with_a_line(kind):
 
 
 def test_a_terminal_gets_a_table(monkeypatch):
-    from mmprobe.cli.tables import show_table
+    from mmprobe.cli.options import show_table
 
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: True))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mmprobe.benchmarks.core.results import Metric
-from mmprobe.benchmarks.mirage_effect.b_clean.folders import CleanedFolders, clean_folders
+from mmprobe.benchmarks.mirage_effect.b_clean import CleanedFolders, clean_folders
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.errors import InputError
 from mmprobe.training.guesser.guesses import read_compromised, write_guesses

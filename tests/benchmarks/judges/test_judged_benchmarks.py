@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from mmprobe.benchmarks.core.benchmark import find_benchmark
 from mmprobe.benchmarks.judges.registry import open_judge, with_judge
-from mmprobe.cli.bench import bench, score
+from mmprobe.cli.bench import bench
+from mmprobe.cli.score import score
 from mmprobe.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("shown")

@@ -18,8 +18,9 @@ from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
 from mmprobe.benchmarks.spd_faith.model_labels import claims_request
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.cli.bench import bench, score
-from mmprobe.cli.filters import filter_by_votes
+from mmprobe.cli.bench import bench
+from mmprobe.cli.filter_ import filter_by_votes
+from mmprobe.cli.score import score
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 

@@ -11,9 +11,9 @@ from PIL import Image
 
 from mmprobe.analyses.held_out import image_groups
 from mmprobe.benchmarks.magic.benchmark import BENCHMARK
-from mmprobe.benchmarks.magic.boxes.numbering import number_regions
-from mmprobe.benchmarks.magic.boxes.regions import draw_regions, intersection
 from mmprobe.benchmarks.magic.data import load_questions
+from mmprobe.benchmarks.magic.numbering import number_regions
+from mmprobe.benchmarks.magic.regions import draw_regions, intersection
 from mmprobe.errors import InputError
 
 HOT = (60, 20, 30, 20)  # x, y, width, height

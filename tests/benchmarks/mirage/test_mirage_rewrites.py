@@ -12,7 +12,9 @@ from PIL import Image
 
 from mmprobe.benchmarks.judges.parsing import UnusableReply
 from mmprobe.benchmarks.mirage.benchmark import ask_questions, follow_up, read_data, score_answers
-from mmprobe.benchmarks.mirage.chains.rewrites import (
+from mmprobe.benchmarks.mirage.data import load_questions
+from mmprobe.benchmarks.mirage.hints import TOPIC_HINTS
+from mmprobe.benchmarks.mirage.rewrites import (
     CLASSIFY,
     HINT,
     REWRITE,
@@ -20,8 +22,6 @@ from mmprobe.benchmarks.mirage.chains.rewrites import (
     read_rewrites,
     read_topic,
 )
-from mmprobe.benchmarks.mirage.data import load_questions
-from mmprobe.benchmarks.mirage.hints import TOPIC_HINTS
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 FENCED = re.compile(r"<data (\w{8})>\n(.*)\n</data \1>")

@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 
 from mmprobe.benchmarks.core.benchmark import find_benchmark
-from mmprobe.benchmarks.mirage_effect.choices import find_option, is_correct, normalize_answer
 from mmprobe.benchmarks.mirage_effect.data import (
     ChoiceQuestion,
     ImagelessQuestion,
@@ -18,6 +17,7 @@ from mmprobe.benchmarks.mirage_effect.data import (
     imageless_questions,
 )
 from mmprobe.benchmarks.mirage_effect.prompts import GUESS, MODALITIES
+from mmprobe.benchmarks.mirage_effect.rule_labels import find_option, is_correct, normalize_answer
 from mmprobe.benchmarks.mirage_effect.samples import ask_questions, diagnosis_prompts
 from mmprobe.benchmarks.mirage_effect.synthetic import synthetic_questions
 from mmprobe.errors import InputError

@@ -10,9 +10,9 @@ from PIL import Image
 
 pytest.importorskip("cv2", reason="the extra photos is not installed")
 
+from mmprobe.benchmarks.answers.claims import parse_claims
 from mmprobe.benchmarks.answers.coco import COCO_CATEGORIES
-from mmprobe.benchmarks.answers.lexical.claims import parse_claims
-from mmprobe.benchmarks.photo_pairs.inpainting import get_inpainter
+from mmprobe.benchmarks.photo_pairs.edits import get_inpainter
 from mmprobe.benchmarks.photo_pairs.layout import describe_edit
 from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo
 from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs

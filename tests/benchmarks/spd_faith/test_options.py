@@ -6,8 +6,8 @@ import pytest
 
 from mmprobe.benchmarks.core.benchmark import find_benchmark, with_options
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
+from mmprobe.benchmarks.spd_faith.data import parse_row
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES
-from mmprobe.benchmarks.spd_faith.rows import parse_row
 from mmprobe.errors import InputError
 
 

@@ -13,7 +13,7 @@ import mmprobe as mp
 from mmprobe.analyses import ANALYSES, analyze_all
 from mmprobe.benchmarks.core.benchmark import find_benchmark
 from mmprobe.benchmarks.spd_faith.benchmark import read_data
-from mmprobe.benchmarks.spd_faith.rows import parse_row
+from mmprobe.benchmarks.spd_faith.data import parse_row
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import load_samples

@@ -12,7 +12,7 @@ from mmprobe.benchmarks.core.benchmark import find_benchmark, with_options
 from mmprobe.benchmarks.judges.client import ModelClient
 from mmprobe.benchmarks.judges.registry import with_judge
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
-from mmprobe.benchmarks.spd_faith.rows import Difference, Pair, parse_row
+from mmprobe.benchmarks.spd_faith.data import Difference, Pair, parse_row
 
 pytestmark = pytest.mark.usefixtures("shown")
 

@@ -116,7 +116,7 @@ def make_pairs(
 
 def _write_statistics(file: Path, samples: Path) -> None:
     from mmprobe.benchmarks.spd_faith.benchmark import read_data
-    from mmprobe.benchmarks.spd_faith.statistics import pair_statistics
+    from mmprobe.benchmarks.spd_faith.data import pair_statistics
     from mmprobe.viz import write_figures
 
     write_figures(pair_statistics(read_data(samples).pairs), file, (samples.parent.name, "pairs of images"))

@@ -88,7 +88,7 @@ def write_review(out: Path) -> Path | None:
 
 
 def _read_asset(name: str) -> str:
-    return resources.files("mmprobe.benchmarks.photo_pairs.review").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("mmprobe.benchmarks.photo_pairs").joinpath(name).read_text(encoding="utf-8")
 
 
 def apply_reviews(out: str | Path, reviews: str | Path) -> ReviewCounts:

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from mmprobe.cli.options import AsJson, say
-from mmprobe.cli.tables import show_table
+from mmprobe.cli.options import AsJson, say, show_table
 
 
 def list_names(

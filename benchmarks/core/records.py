@@ -1,9 +1,37 @@
-"""Where an answer makes the claims that were found false."""
+"""What reports and runs need of the records of samples.jsonl: true answers, images, and where false claims are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from mmprobe.samples import Sample
+
+
+def add_truth(records: Sequence[dict[str, Any]], questions: Sequence[Sample], out: Path) -> None:
+    """Add the true answer and the images of each question to its record, so that reports show them.
+
+    A record is of a question, or has several in `answers`. Paths of images are relative to the result folder
+    `out`.
+    """
+    samples = {sample.id: sample for sample in questions}
+    for record in records:
+        several = record.get("answers")
+        fields = (
+            several.values()
+            if isinstance(several, dict)
+            else several
+            if isinstance(several, list)
+            else [record]
+        )
+        for answer in fields:
+            sample = samples.get(str(answer.get("id"))) if isinstance(answer, dict) else None
+            if sample is None:
+                continue
+            answer.setdefault("truth", sample.answer)
+            answer.setdefault("images", [os.path.relpath(image, out) for image in sample.images])
 
 
 def find_false_claims(record: Mapping[str, Any]) -> dict[str, list[tuple[int, int]]]:

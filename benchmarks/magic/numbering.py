@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from mmprobe.benchmarks.core.jsonl import write_atomic
-from mmprobe.benchmarks.magic.boxes.regions import RULES, BoxRules, draw_regions, mark_regions
 from mmprobe.benchmarks.magic.data import MagicQuestion, NumberedBox, load_questions
+from mmprobe.benchmarks.magic.regions import RULES, BoxRules, draw_regions, mark_regions
 from mmprobe.errors import InputError
 from mmprobe.samples import open_image
 

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 from mmprobe.benchmarks.answers.coco import FIRST_WORDS, PHRASES, find_phrases, make_plurals
 from mmprobe.benchmarks.answers.drawn import is_drawn
 from mmprobe.benchmarks.answers.forms import find_answer, is_open
-from mmprobe.benchmarks.answers.lexical.wording import (
+from mmprobe.benchmarks.answers.numbers import WORDS
+from mmprobe.benchmarks.answers.refusals import is_refusal
+from mmprobe.benchmarks.answers.wording import (
     COLOUR,
     PLACE,
     conclusion,
@@ -23,8 +25,6 @@ from mmprobe.benchmarks.answers.lexical.wording import (
     normalize_colour,
     normalize_place,
 )
-from mmprobe.benchmarks.answers.numbers import WORDS
-from mmprobe.benchmarks.answers.refusals import is_refusal
 from mmprobe.benchmarks.synthetic.scene import SHAPES, EditType
 
 _QUOTE_CHARACTERS = 200  # of the sentence that a claim quotes

@@ -47,7 +47,7 @@ def number_boxes(
       mmprobe number-boxes --data gqa --limit 700 --rule iou --overlap 0.4 --out numbered
     """
     from mmprobe.benchmarks.layouts import unpack
-    from mmprobe.benchmarks.magic.boxes.numbering import number_regions
+    from mmprobe.benchmarks.magic.numbering import number_regions
 
     check_out(out, [data])
     rules: dict[str, Any] = {
