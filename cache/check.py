@@ -2,15 +2,16 @@
 
 Checksums find damage. They do not find forgery, since whoever changes a file can compute them again. Through HDF5 a
 file can lead to other files, and it can declare more data than it holds. So links, types, shapes and stored sizes
-are checked here.
+are checked here, and so is that tokens, views and images agree with each other.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
@@ -19,6 +20,10 @@ from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t, h5z
 from mmprobe.cache.hdf5 import hdf5_type
 from mmprobe.cache.schema import DIM_SIZES, DIMS, FORMAT_VERSION, GROUP_NAMES, TEXT_ATTRIBUTES, VARIABLES
 from mmprobe.errors import InputError
+from mmprobe.samples import MAX_IMAGE_PIXELS
+
+if TYPE_CHECKING:
+    from mmprobe.cache.packs import TraceGroup
 
 _GROUPS = {name.partition("/")[0] for name in VARIABLES}
 _COORDINATE = np.dtype("i4")
@@ -306,3 +311,64 @@ def _has_hard_link(links: h5l.LinkProxy, name: str) -> bool:
     if links.get_info(name.encode()).type != h5l.TYPE_HARD:
         raise ValueError("is a link to another place")
     return True
+
+
+VIEW_PATHS = ("images/grid", "images/source", "images/box", "tokens/image", "tokens/group")
+_MAX_BOX = 1.5 * MAX_IMAGE_PIXELS  # a part may reach over its image, where a family pads it
+
+
+def check_views(root: TraceGroup) -> None:
+    """Check the groups of the tokens, and what `images` and `tokens/image` say about the same visual tokens.
+
+    The visual tokens of a prompt show the cells of all views, view by view. Tokens that end a row or a tile show
+    no cell. In families with cross-attention no token does, and `visual` still counts the cells of all views.
+
+    Raises:
+        InputError: they contradict each other.
+    """
+    grid, shown = _read(root, "images/grid"), _read(root, "tokens/image")
+    if grid is not None:
+        if (grid < 1).any():
+            raise root.error("images/grid", "holds a view without visual tokens")
+        cells = grid.astype("f8").prod(1)  # integers could overflow
+        size = root.size("visual")
+        if size not in (None, cells.sum()):
+            raise root.error("images/grid", f"has {cells.sum():,.0f} cells for {size:,} visual tokens")
+        visual = shown[shown != -1] if shown is not None else ()
+        if len(visual) and not (
+            len(visual) == cells.sum()
+            and np.array_equal(visual, np.repeat(np.arange(len(cells)), cells.astype("i8")))
+        ):
+            raise root.error("tokens/image", "does not count the cells of images/grid")
+    group = _read(root, "tokens/group")
+    if group is not None and (group >= len(GROUP_NAMES)).any():
+        raise root.error("tokens/group", f"holds a number over {len(GROUP_NAMES) - 1}")
+    box = _read(root, "images/box")
+    if box is not None and not (
+        np.isfinite(box).all()
+        and (box[:, 2:] > 0).all()
+        and (box[:, 2:].astype("f8").prod(1) <= _MAX_BOX).all()
+    ):
+        raise root.error("images/box", "holds a part that no image can have")
+    source = _read(root, "images/source")
+    if source is not None and source.size:
+        n_images = _count_images(root)
+        if source.min() < 0 or (n_images is not None and source.max() >= n_images):
+            raise root.error("images/source", f"names an image that is not among the sample's {n_images}")
+
+
+def _read(root: TraceGroup, path: str) -> np.ndarray | None:
+    stored = root.dataset(path)
+    if stored is None:
+        return None
+    data, dtype = stored
+    values = np.empty(data.shape, dtype)
+    data.read(h5s.ALL, h5s.ALL, values)
+    return values
+
+
+def _count_images(root: TraceGroup) -> int | None:
+    """Return the number of the sample's images; None if the sample cannot be read, which `Trace.sample` says."""
+    with suppress(RecursionError, TypeError, ValueError, KeyError):
+        return len(json.loads(root.text("sample") or "")["images"])
+    return None

@@ -17,6 +17,7 @@ from pathlib import Path
 import h5py
 from xxhash import xxh3_64_intdigest
 
+from mmprobe.errors import InputError
 from mmprobe.samples import regular_file
 
 PAGE_BYTES = 2**16
@@ -48,6 +49,19 @@ def checksums_match(path: Path) -> bool:
         except _ChecksumError:
             return False
         return bool(checked.checksums)
+
+
+def check_checksums(path: Path) -> None:
+    """Raise InputError unless a file has checksums and all of them match."""
+    try:
+        matches = checksums_match(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    if not matches:
+        raise InputError(
+            f"{path}: damaged, or changed since it was written (its checksums differ or are missing); "
+            "delete it and make it again"
+        )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Read a run: its traces in order, its failures and its labels."""
+"""Read a run: its traces in order, its failures and its labels; and pack it into one file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from tqdm import tqdm
 
 from mmprobe.cache.check import read_text_attribute
 from mmprobe.cache.checksums import open_checked
-from mmprobe.cache.packs.packed_file import PACKS, PackedFile, PackedNames, open_packed, packed_names
+from mmprobe.cache.packs import PACKS, PackedFile, PackedNames, open_packed, packed_names, write_pack
 from mmprobe.cache.schema import FORMAT_VERSION, Failure, FailureList, Format, Label, LabelList, RunConfig
 from mmprobe.cache.stack import stack_traces
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError, unknown_name
 from mmprobe.json_files import parse_record
+from mmprobe.lock import lock_file
 from mmprobe.notebook import show_rows
 from mmprobe.samples import Sample, regular_file
 
@@ -330,3 +331,34 @@ def open_run(path: str | Path) -> Run:
     except (OSError, KeyError, RuntimeError, SystemError, ValueError) as error:
         raise InputError(f"{path}: not a readable run ({str(error).splitlines()[0]})") from None
     return Run(path, config, failures, labels)
+
+
+def pack(path: str | Path, out: str | Path) -> Path:
+    """Copy a run to one HDF5 file, which `open_run` reads like the folder. Traces are under `/samples/<id>`.
+
+    Raises:
+        InputError: `out` exists, another process is packing into it, `path` is not a run's folder, or a trace is
+            damaged.
+        OSError: the disk is full; `out` is not there then.
+
+    Example:
+        >>> pack("runs/demo", "demo.h5")                            # doctest: +SKIP
+        PosixPath('demo.h5')
+    """
+    run, out = open_run(path), Path(out)
+    if run.packed:
+        raise InputError(f"{path}: is packed already; give the run's folder")
+    if not out.parent.is_dir():
+        raise InputError(f"{out.parent}: no such folder; make it first")
+    with lock_file(out, "packing into it"):
+        if out.exists():
+            raise InputError(f"{out}: exists; choose another file for out")
+        part = out.with_name(out.name + ".part")
+        try:
+            labels = [{"id": name, "faithful": faithful} for name, faithful in run.labels.items()]
+            texts = {"run": run.config, "failures": run.failures, "labels": labels}
+            write_pack(tqdm(run, "pack", len(run), unit="trace", disable=None), texts, part)
+            os.replace(part, out)
+        finally:
+            part.unlink(missing_ok=True)
+    return out

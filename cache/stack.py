@@ -17,9 +17,9 @@ from xarray.core.indexing import (
     explicit_indexing_adapter,
 )
 
-from mmprobe.cache.arrays import LABELLED, label_array
-from mmprobe.cache.packs.packed_file import PackedFile
+from mmprobe.cache.packs import PackedFile
 from mmprobe.cache.schema import VARIABLES
+from mmprobe.cache.trace import LABELLED, label_array
 
 if TYPE_CHECKING:
     from mmprobe.cache.run import Run

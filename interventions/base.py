@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
 from mmprobe.errors import InputError
-from mmprobe.interventions.contrast_path import ContrastPath
 from mmprobe.interventions.joint_decoding import decode_jointly
 from mmprobe.interventions.parameters import check_parameters
 from mmprobe.models import Batch, Model, Prompt
@@ -31,6 +30,9 @@ from mmprobe.models.chat import Chat
 from mmprobe.models.devices import check_one_device
 from mmprobe.models.hooks import observe, observe_stream, replace
 from mmprobe.models.shared_prefix import SharedStart
+
+if TYPE_CHECKING:
+    from mmprobe.interventions.contrast import ContrastPath
 
 
 class MethodContext(NamedTuple):

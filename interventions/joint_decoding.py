@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -21,10 +21,12 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from mmprobe.interventions.contrast_path import ContrastPath
 from mmprobe.models import Model
 from mmprobe.models.attention import bias_attention
 from mmprobe.models.hooks import Forward, PrimaryRows, hooks_are_disabled, primary_rows, wrap_forward
+
+if TYPE_CHECKING:
+    from mmprobe.interventions.contrast import ContrastPath
 
 # inputs that are not joined row by row
 _NOT_BY_ROW = {"past_key_values", "use_cache", "return_dict", "logits_to_keep"}

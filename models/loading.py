@@ -20,8 +20,7 @@ from mmprobe.models.aliases import locate
 from mmprobe.models.chat import build_chat, list_control_tokens
 from mmprobe.models.devices import DeviceMap, check_device_map, check_places, find_device, has_weights
 from mmprobe.models.families import Family, find_family
-from mmprobe.models.organisms import PREFIX, folder
-from mmprobe.models.organisms.adapter import merge_adapter
+from mmprobe.models.organisms import PREFIX, folder, merge_adapter
 from mmprobe.models.prompt import Batch, Prompt, build_batch
 from mmprobe.models.self_check import check_model, has_plain_logits
 from mmprobe.samples import Sample

@@ -22,8 +22,17 @@ from mmprobe.probes.cross_validation import (
     predict_held_out,
     split_samples,
 )
-from mmprobe.probes.targets import Target, read_labels, select_classes, target_name
-from mmprobe.probes.vectors import REDUCTIONS, Vectors, read_vectors, step_reader, stream_path
+from mmprobe.probes.labelled_vectors import (
+    REDUCTIONS,
+    Target,
+    Vectors,
+    read_labels,
+    read_vectors,
+    select_classes,
+    step_reader,
+    stream_path,
+    target_name,
+)
 
 Stream = Literal["pre", "mid", "post"]
 MINIMUM = 20  # samples of each class; our choice

@@ -48,11 +48,11 @@ def run_probes(
 
         probes["logit_lens"] = partial(logit_lens_run, model)
     if model is not None and slow:
-        from mmprobe.probes.circuits.circuit_run import circuit_run
-        from mmprobe.probes.components.component_runs import attribution_patching_run, patch_components_run
+        from mmprobe.probes.circuits.run import circuit_run
+        from mmprobe.probes.components.run import attribution_patching_run, patch_components_run
         from mmprobe.probes.interchange.run import image_interchange_run
         from mmprobe.probes.knockout.attention_knockout import attention_knockout_run
-        from mmprobe.probes.knockout.routes_run import attention_routes_run
+        from mmprobe.probes.knockout.attention_routes import attention_routes_run
 
         for name, function in (
             ("image_interchange", image_interchange_run),

@@ -31,7 +31,6 @@ from mmprobe.samples import Sample, load_samples
 from mmprobe.traces.batch import BatchTracer, form_batches
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.engines import load_engine, resolve_capture, why_decoded, why_whole_prompts
-from mmprobe.traces.interrupt import finish_batch_on_interrupt, stop_run
 from mmprobe.traces.plan import max_trace_bytes
 from mmprobe.traces.run_folder import (
     check_space,
@@ -41,7 +40,7 @@ from mmprobe.traces.run_folder import (
     run_config,
     sort_failures,
 )
-from mmprobe.traces.scale.crew import Workers
+from mmprobe.traces.scale.crew import Workers, finish_batch_on_interrupt, stop_run
 from mmprobe.traces.scale.packing import Packer
 from mmprobe.traces.scale.shards import FINISHED, Part, choose_part, finish_run, open_whole
 from mmprobe.traces.writer_thread import WriterThread

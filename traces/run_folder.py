@@ -18,7 +18,7 @@ from typing import Any
 from tqdm import tqdm
 
 from mmprobe.cache import Trace, open_run
-from mmprobe.cache.packs.packed_file import PACKS
+from mmprobe.cache.packs import PACKS
 from mmprobe.cache.run import HASHED_KEYS, hash_config
 from mmprobe.cache.schema import FORMAT_VERSION
 from mmprobe.cache.verify import check_trace

@@ -20,8 +20,7 @@ from mmprobe.models import Model
 from mmprobe.models.chat import read_image
 from mmprobe.samples import Sample
 from mmprobe.training.checkpoints import WholeCheckpoints, silence
-from mmprobe.training.logos import compute_advantages
-from mmprobe.training.rewards import Rewards
+from mmprobe.training.logos import Rewards, compute_advantages
 from mmprobe.training.settings import LogosSettings
 
 RewardFunction = Callable[[Sample, str], Rewards]

@@ -12,8 +12,8 @@ from mmprobe.models import Model, load_model
 from mmprobe.samples import Sample
 from mmprobe.training.checkpoints import LogWriter, last_checkpoint, start_training
 from mmprobe.training.curriculum import choose_questions, order_questions
+from mmprobe.training.logos import reward_response
 from mmprobe.training.policy import RewardFunction, build_trainer
-from mmprobe.training.rewards import reward_response
 from mmprobe.training.settings import LogosSettings
 
 MODEL = "model"  # folder of the trained weights, in the folder of a stage

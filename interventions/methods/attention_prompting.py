@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from mmprobe.interventions.parameters import number
-from mmprobe.interventions.two_pass_method import TwoPassMethod
+from mmprobe.interventions.prompt_method import TwoPassMethod
 from mmprobe.interventions.visual import with_images
 from mmprobe.models import Prompt
 from mmprobe.models.chat import Chat

@@ -8,9 +8,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from mmprobe.interventions.base import Method, MethodContext, MethodState
-from mmprobe.interventions.contrast import ContrastState, mask_implausible
-from mmprobe.interventions.contrast_path import ContrastPath
-from mmprobe.interventions.contrast_prefix import begin_with_same_images
+from mmprobe.interventions.contrast import (
+    ContrastPath,
+    ContrastState,
+    begin_with_same_images,
+    mask_implausible,
+)
 from mmprobe.interventions.parameters import number, text
 from mmprobe.models.chat import Chat
 from mmprobe.models.prompt import build_batch

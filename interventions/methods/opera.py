@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from mmprobe.interventions.contrast_path import ContrastPath, restore_rope_deltas
+from mmprobe.interventions.contrast import ContrastPath, restore_rope_deltas
 from mmprobe.interventions.parameters import integer, number
 from mmprobe.interventions.prompt_method import AskFunction, PromptMethod
 from mmprobe.models import Model

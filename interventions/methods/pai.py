@@ -11,8 +11,7 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, MethodContext, MethodState
-from mmprobe.interventions.contrast import ContrastState, mask_implausible
-from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.contrast import ContrastPath, ContrastState, mask_implausible
 from mmprobe.interventions.parameters import integer, number
 from mmprobe.interventions.visual import TokenMask
 from mmprobe.models.attention_bias import AttentionBias, LastQuery

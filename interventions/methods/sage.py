@@ -16,8 +16,7 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, MethodContext, MethodState
-from mmprobe.interventions.contrast import list_changed_steps
-from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.contrast import ContrastPath, list_changed_steps
 from mmprobe.interventions.parameters import boolean, choice, integer, number
 from mmprobe.interventions.visual import (
     AttentionMap,

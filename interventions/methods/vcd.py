@@ -10,9 +10,12 @@ import torch
 from torch import Tensor
 
 from mmprobe.interventions.base import Method, MethodContext, MethodState
-from mmprobe.interventions.contrast import ContrastState, mask_implausible
-from mmprobe.interventions.contrast_path import ContrastPath
-from mmprobe.interventions.contrast_prefix import begin_with_changed_images
+from mmprobe.interventions.contrast import (
+    ContrastPath,
+    ContrastState,
+    begin_with_changed_images,
+    mask_implausible,
+)
 from mmprobe.interventions.parameters import integer, number
 from mmprobe.models import Model
 from mmprobe.models.prompt import build_batch

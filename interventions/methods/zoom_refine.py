@@ -9,8 +9,7 @@ import numpy as np
 from PIL import Image
 
 from mmprobe.interventions.parameters import integer, number, text
-from mmprobe.interventions.prompt_method import append_lines
-from mmprobe.interventions.two_pass_method import TwoPassMethod
+from mmprobe.interventions.prompt_method import TwoPassMethod, append_lines
 from mmprobe.interventions.visual import find_pixels, select_largest
 from mmprobe.models import Prompt
 from mmprobe.models.chat import Chat

@@ -73,7 +73,7 @@ def clean(
         if text_only is not None or data is None or model is None:
             raise InputError("--train: give --data and --model, and no --text-only")
         from mmprobe.training.guesser.b_clean import GUESSER, clean_with_guesser
-        from mmprobe.training.guesser.text_questions import read_text_questions
+        from mmprobe.training.guesser.text_model import read_text_questions
         from mmprobe.training.guesser.train import GuesserSettings
 
         settings = GuesserSettings(epochs, learning_rate, batch_size=batch, micro_batch=math.gcd(batch, 32))

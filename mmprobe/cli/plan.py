@@ -80,9 +80,8 @@ def plan(
     from mmprobe.traces import load_capture
     from mmprobe.traces.dry_run import dry_run
     from mmprobe.traces.engines import resolve_capture
-    from mmprobe.traces.plan import mean_prompt_size
+    from mmprobe.traces.plan import mean_prompt_size, plan_devices, read_memories
     from mmprobe.traces.plan import plan as plan_run
-    from mmprobe.traces.scale.device_plan import plan_devices, read_memories
 
     spec, count = load_capture(capture), samples or len(known)
     memories = read_memories(devices) if devices is not None else []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from mmprobe.cache import Run
-    from mmprobe.viz.report.results.files import Results
+    from mmprobe.viz.report.results import Results
 
 
 def report(
@@ -50,8 +50,8 @@ def report(
       mmprobe report runs/plain runs/sage --out side-by-side.html
     """
     from mmprobe.viz import write_figures, write_report
-    from mmprobe.viz.report.results.files import find_comparison
-    from mmprobe.viz.report.side_by_side import Side, write_side_by_side
+    from mmprobe.viz.report.results import find_comparison
+    from mmprobe.viz.report.two_runs import Side, write_side_by_side
     from mmprobe.viz.report.write import check_output
 
     check_output(out)
@@ -91,7 +91,7 @@ def _read(
     from mmprobe.analyses.export import read_export
     from mmprobe.cache import open_run
     from mmprobe.probes import RUN_PROBES
-    from mmprobe.viz.report.results.files import find_results
+    from mmprobe.viz.report.results import find_results
 
     folder, results = find_results(path)
     if folder is None:

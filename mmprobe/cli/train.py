@@ -216,7 +216,7 @@ def guesser(
     """
     check_extra()
     from mmprobe.training.guesser.guesses import write_guesses
-    from mmprobe.training.guesser.text_questions import read_text_questions
+    from mmprobe.training.guesser.text_model import read_text_questions
     from mmprobe.training.guesser.train import GuesserSettings, train_guesser
     from mmprobe.training.history import training_history
     from mmprobe.viz.report.write import write_figures

@@ -15,9 +15,8 @@ from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.hooks import Change
 from mmprobe.probes.components.component_patching import add_pair, make_patch
-from mmprobe.probes.components.components import Values, change_component, read_components, read_gradients
-from mmprobe.probes.components.metrics import Metric
-from mmprobe.probes.components.pair_batch import Pair, PairBatch, begin_at_change, find_places, read_pairs
+from mmprobe.probes.components.decoder_pass import Values, change_component, read_components, read_gradients
+from mmprobe.probes.components.pairs import Metric, Pair, PairBatch, begin_at_change, find_places, read_pairs
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer, float32_logits
 from mmprobe.samples import Sample
 

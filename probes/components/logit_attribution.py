@@ -16,7 +16,7 @@ from mmprobe.models.attention import AttentionCall, observe_attention
 from mmprobe.models.attention_bias import mask_scores
 from mmprobe.models.devices import read_weight
 from mmprobe.models.hooks import observe
-from mmprobe.probes.components.token_places import touched_cells
+from mmprobe.probes.components.pairs import touched_cells
 from mmprobe.probes.teacher_forcing import (
     MAX_NEW_TOKENS,
     Answer,

@@ -23,8 +23,7 @@ from mmprobe.probes.answer_records import (
     name_source,
     one_by_one,
 )
-from mmprobe.probes.knockout.blocked_pass import BlockedPass
-from mmprobe.probes.knockout.token_pairs import STEPS, check_family, find_pairs
+from mmprobe.probes.knockout.blocked_pass import STEPS, BlockedPass, check_family, find_pairs
 from mmprobe.probes.teacher_forcing import (
     GROUPS,
     MAX_NEW_TOKENS,

@@ -10,8 +10,15 @@ import xarray as xr
 from mmprobe.analyses.held_out import image_groups
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.probes.targets import Target, read_labels, select_classes, target_name
-from mmprobe.probes.vectors import REDUCTIONS, Vectors, read_vectors
+from mmprobe.probes.labelled_vectors import (
+    REDUCTIONS,
+    Target,
+    Vectors,
+    read_labels,
+    read_vectors,
+    select_classes,
+    target_name,
+)
 
 Reduce = Literal["mean", "last", "first"]
 MINIMUM = 5  # answers of each class; our choice

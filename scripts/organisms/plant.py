@@ -41,8 +41,7 @@ from tiny_spd_data import Encoder
 from train_tiny_spd import learning_rate
 
 from mmprobe.models import Model, load_model
-from mmprobe.models.organisms import Card, Measure, Training
-from mmprobe.models.organisms.adapter import merge_adapter
+from mmprobe.models.organisms import Card, Measure, Training, merge_adapter
 
 ROOT = Path(__file__).parent.parent.parent
 SHIPPED = ROOT / "models" / "organisms"

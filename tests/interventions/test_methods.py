@@ -16,8 +16,7 @@ import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate, generate_batch, load_method, load_methods, method_names
 from mmprobe.interventions.base import Method, MethodContext
-from mmprobe.interventions.contrast import ContrastState
-from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.contrast import ContrastPath, ContrastState
 from mmprobe.interventions.generate import GeneratedAnswer
 from mmprobe.interventions.methods.self_consistency import elect_answer
 from mmprobe.interventions.parameters import parse_settings

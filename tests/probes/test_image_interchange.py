@@ -24,8 +24,7 @@ from mmprobe.models import Model
 from mmprobe.models.chat import read_image
 from mmprobe.probes import image_interchange, image_interchange_run
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages
-from mmprobe.probes.interchange.summary import repeated_median
-from mmprobe.probes.interchange.token_classes import CLASSES, classify_tokens
+from mmprobe.probes.interchange.run import CLASSES, classify_tokens, repeated_median
 from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Region, Sample, load_samples
 from mmprobe.viz.figures import figures

@@ -74,7 +74,7 @@ def test_a_damaged_trace_in_a_pack_is_made_again(
 ):
     expected = contents(plain)
     # else one page holds numbers of all six traces
-    monkeypatch.setattr(import_module("mmprobe.cache.packs.pack"), "SMALL_BYTES", 0)
+    monkeypatch.setattr(import_module("mmprobe.cache.packs"), "SMALL_BYTES", 0)
     monkeypatch.setattr(import_module("mmprobe.cache.checksums"), "PAGE_BYTES", 4096)
     run = trace(random_qwen, samples, tmp_path / "run", pack_every=6)
     (pack,) = (run.path / "packs").iterdir()

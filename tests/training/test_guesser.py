@@ -19,8 +19,13 @@ from mmprobe.benchmarks.synthetic.scene import COLOURS, SHAPES
 from mmprobe.errors import InputError
 from mmprobe.training.guesser import train as guesser
 from mmprobe.training.guesser.guesses import guess_metrics
-from mmprobe.training.guesser.text_model import answer_questions, load_text_model
-from mmprobe.training.guesser.text_questions import encode_example, read_text_questions, split_questions
+from mmprobe.training.guesser.text_model import (
+    answer_questions,
+    encode_example,
+    load_text_model,
+    read_text_questions,
+    split_questions,
+)
 from mmprobe.training.guesser.train import GuesserSettings, add_adapter, build_trainer, train_guesser
 
 SMALL = GuesserSettings(epochs=2, learning_rate=1e-3, batch_size=4, micro_batch=2)

@@ -16,9 +16,9 @@ from mmprobe.training.logos import (
     compute_reward,
     filter_by_rewards,
     follows_format,
+    reward_response,
     select_for_stage,
 )
-from mmprobe.training.rewards import reward_response
 
 OBJECTS = [["red star B2", "blue ring A1"], ["red star B2"]]
 CHANGES = [{"sentence": "The ring was removed."}]

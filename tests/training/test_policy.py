@@ -16,9 +16,8 @@ from mmprobe.errors import InputError
 from mmprobe.training import train_logos as module
 from mmprobe.training.curriculum import choose_questions, sample_responses
 from mmprobe.training.guesser.text_model import load_text_model
-from mmprobe.training.logos import clipped_loss, compute_advantages
+from mmprobe.training.logos import Rewards, clipped_loss, compute_advantages
 from mmprobe.training.policy import LogosTrainer, build_trainer
-from mmprobe.training.rewards import Rewards
 from mmprobe.training.settings import ABLATIONS, LogosSettings, ablate, share_budget
 from mmprobe.training.train_logos import train_logos
 

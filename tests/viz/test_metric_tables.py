@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mmprobe.benchmarks.core.benchmark import NAMES, find_benchmark
-from mmprobe.viz.report.results.metric_tables import explain, metric_groups
+from mmprobe.viz.report.results import explain, metric_groups
 
 PAGE = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
 TABLES = dict(re.findall(r"^### ([\w-]+)\n(.*?)(?=^###|\Z)", PAGE, re.DOTALL | re.MULTILINE))

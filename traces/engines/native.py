@@ -7,7 +7,7 @@ look while the model decodes: a decoding step is a reading of one token.
 
 Of each pass, only what it computed for the answer's queries is kept, and reduced a block at a time. The keys of
 earlier positions never change, so attention weights are computed at the end of a block, and the weights of one layer
-and one block exist at a time.
+and one block exist at a time. The vision encoder is recorded while it runs.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from mmprobe.models.devices import is_dispatched
 from mmprobe.models.hooks import find_hooked_module, observe, observe_stream
 from mmprobe.models.reading import AnswerReader, DecodedLogprobs, pass_length
 from mmprobe.models.shared_prefix import SharedStart
-from mmprobe.traces.attention_rows import LayerKeys, prompt_rows
+from mmprobe.traces.attention_rows import LayerKeys, attention_received, prompt_rows
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.recorder import AttentionBlock, AttentionRows, SampleRecorder
-from mmprobe.traces.vision import record_vision, write_patch_positions
 
 Name = str | tuple[str, torch.Size]  # of what is recorded; queries have one name a shape
 ROWS_BYTES = 2**21  # of rows that are computed together; larger ones would leave the processor's cache
@@ -366,3 +365,47 @@ class ForwardPassBuffer:
             values = torch.cat(passes, 2) if len(passes) > 1 else passes[0]  # [layer, batch, step, ...]
             by_name[name] = self.layers[name], values[:, :, :steps].movedim(0, 2)
         return by_name
+
+
+@contextmanager
+def record_vision(model: Model, recorder: SampleRecorder) -> Iterator[None]:
+    """Within the block, record what the vision encoder computes for a sample's images."""
+    vision = model.family.vision
+    assert vision is not None
+    layers = list(vision.layers(model.hf))
+    received: list[list[Tensor]] = [[] for _ in layers]  # each [head, patch], of a window or of some images
+
+    def write_residual(index: int, output: Tensor) -> None:
+        values = output.reshape(-1, output.shape[-1]).clone()  # the model may change its output in place
+        selection = (index, slice(0, values.shape[0]), slice(0, values.shape[1]))
+        recorder.writer.write_part("vision/residual", values, selection, (len(layers), *values.shape))
+
+    with ExitStack() as stack:
+        if "vision/residual" in recorder.spec.stored:
+            for index, layer in enumerate(layers):
+                stack.enter_context(observe(layer, outputs=partial(write_residual, index)))
+        if "vision/attention" in recorder.spec.stored:
+            observers = {
+                layer.get_submodule(vision.attention): _attention_observer(parts)
+                for layer, parts in zip(layers, received, strict=True)
+            }
+            stack.enter_context(observe_attention([model.hf.config.vision_config], observers))
+        yield
+    if received[0]:
+        attention = torch.stack([torch.cat(parts, 1) for parts in received])
+        recorder.writer.write("vision/attention", attention)
+
+
+def write_patch_positions(model: Model, inputs: Mapping[str, Any], recorder: SampleRecorder) -> None:
+    """Write the image, row and column of each position of the vision encoder."""
+    vision = model.family.vision
+    if vision is not None and "vision/place" in recorder.spec.stored:
+        positions = torch.from_numpy(vision.patch_positions(inputs, model.hf))
+        recorder.writer.write("vision/place", positions)
+
+
+def _attention_observer(parts: list[Tensor]) -> Observer:
+    def append_attention(call: AttentionCall) -> None:
+        parts.append(attention_received(call))
+
+    return append_attention

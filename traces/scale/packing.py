@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mmprobe.cache import Trace, open_run
-from mmprobe.cache.packs.pack import join_traces
-from mmprobe.cache.packs.packed_file import PACKS, packed_names
+from mmprobe.cache.packs import PACKS, join_traces, packed_names
 from mmprobe.errors import InputError
 
 log = logging.getLogger("mmprobe")

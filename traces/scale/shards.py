@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmprobe.cache import Run, open_run
-from mmprobe.cache.packs.packed_file import PACKS
+from mmprobe.cache.packs import PACKS
 from mmprobe.cache.run import HASHED_KEYS
 from mmprobe.errors import InputError
 from mmprobe.json_files import JsonRecord, read_record

@@ -17,8 +17,13 @@ from trl import SFTConfig, SFTTrainer
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.errors import InputError
 from mmprobe.training.checkpoints import LogWriter, WholeCheckpoints, last_checkpoint, silence, start_training
-from mmprobe.training.guesser.text_model import TextModel, load_text_model, save_text_model
-from mmprobe.training.guesser.text_questions import encode_example, split_questions
+from mmprobe.training.guesser.text_model import (
+    TextModel,
+    encode_example,
+    load_text_model,
+    save_text_model,
+    split_questions,
+)
 
 MODEL = "model"  # folder of the trained weights in the output folder
 

@@ -7,14 +7,18 @@ import math
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.viz.label_comparison import (
+from mmprobe.viz.panel import (
+    GROUP_COLOURS,
+    REFERENCE_LINE,
+    Panel,
+    apply_layout,
     comparison_panel,
     difference_variables,
     format_counts,
     format_notes,
+    interval_band,
     lines_by_label,
 )
-from mmprobe.viz.panel import GROUP_COLOURS, REFERENCE_LINE, Panel, apply_layout, interval_band
 
 _RANDOM_COLOUR = "#888888"
 

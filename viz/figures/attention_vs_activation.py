@@ -7,8 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.label_comparison import format_counts, format_notes
-from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout
+from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, format_counts, format_notes
 
 # A space at the end keeps labels distinct: plotly merges categories of the same name.
 _MEASURE_NAMES = {

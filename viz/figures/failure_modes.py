@@ -5,8 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.viz.label_comparison import format_notes
-from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, escape_text
+from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, escape_text, format_notes
 
 _MODE_NAMES = {
     "perceptual_blindness": "perceptual blindness",

@@ -7,14 +7,18 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.label_comparison import (
+from mmprobe.viz.panel import (
+    REFERENCE_LINE,
+    Panel,
+    apply_layout,
     comparison_panel,
+    describe_answer,
     difference_variables,
+    escape_text,
     format_counts,
     format_notes,
     lines_by_label,
 )
-from mmprobe.viz.panel import REFERENCE_LINE, Panel, apply_layout, describe_answer, escape_text
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:

@@ -8,8 +8,7 @@ import xarray as xr
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.label_comparison import format_notes
-from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, interval_band
+from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, format_notes, interval_band
 
 _COLOUR = LABEL_COLOURS["all"]
 

@@ -6,8 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.viz.label_comparison import format_notes
-from mmprobe.viz.panel import Panel, apply_layout
+from mmprobe.viz.panel import Panel, apply_layout, format_notes
 
 _MEASURE_NAMES = {"obj_iou": "Obj-IoU", "func_iou": "Func-IoU", "f1_iou": "F1-IoU"}
 _MAPS = {"tam": ("full map", "#0072b2", ""), "raw": ("plain map, equation 18", "#999999", "/")}

@@ -6,14 +6,16 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.label_comparison import (
+from mmprobe.viz.panel import (
+    LABEL_COLOURS,
+    Panel,
+    apply_layout,
     comparison_panel,
     difference_variables,
     format_counts,
     format_notes,
     lines_by_label,
 )
-from mmprobe.viz.panel import LABEL_COLOURS, Panel, apply_layout
 
 _RULE_TITLES = {
     "": "sum above 0",

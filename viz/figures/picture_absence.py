@@ -7,8 +7,15 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.label_comparison import shorten_list
-from mmprobe.viz.panel import GROUP_COLOURS, REFERENCE_LINE, Panel, apply_layout, escape_text, interval_band
+from mmprobe.viz.panel import (
+    GROUP_COLOURS,
+    REFERENCE_LINE,
+    Panel,
+    apply_layout,
+    escape_text,
+    interval_band,
+    shorten_list,
+)
 
 _SPANS = {
     "first": ("before the first token", "#0072b2"),

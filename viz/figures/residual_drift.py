@@ -7,14 +7,18 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.label_comparison import (
+from mmprobe.viz.panel import (
+    LABEL_COLOURS,
+    Panel,
+    apply_layout,
     comparison_panel,
     difference_variables,
+    escape_text,
     format_counts,
     format_notes,
+    interval_band,
     lines_by_label,
 )
-from mmprobe.viz.panel import LABEL_COLOURS, Panel, apply_layout, escape_text, interval_band
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:

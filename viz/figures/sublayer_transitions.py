@@ -9,14 +9,15 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.label_comparison import (
+from mmprobe.viz.panel import (
+    Panel,
+    apply_layout,
     comparison_panel,
     difference_variables,
     format_counts,
     format_notes,
     lines_by_label,
 )
-from mmprobe.viz.panel import Panel, apply_layout
 
 _TITLES = {"cos_mha": "attention: cosine", "cos_ffn": "FFN: cosine", "kl": "conflict: KL, nat"}
 _NORM_TITLES = {"norm_mha": "attention", "norm_ffn": "FFN"}

@@ -11,8 +11,7 @@ from typing import Any
 import xarray as xr
 
 from mmprobe.analyses import all_analyses
-from mmprobe.viz.label_comparison import format_counts, format_notes
-from mmprobe.viz.panel import Panel
+from mmprobe.viz.panel import Panel, format_counts, format_notes
 from mmprobe.viz.report.elements import Page, figure_block, render
 
 

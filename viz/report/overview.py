@@ -19,8 +19,15 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 from mmprobe.viz.report.elements import LABEL_NAMES, render
-from mmprobe.viz.report.results.files import Results
+from mmprobe.viz.report.results import Results
 
+HOW = "mmprobe analyze RUN --only image-interchange --model MODEL"
+_OTHERS = {
+    "unrelated": "unrelated images",
+    "minimal": "images that differ in little",
+    "mean": "the mean image",
+    "blank": "blank images",
+}
 VERDICTS = {
     "holds": ("yes", "✓"),
     "does not hold": ("no", "✗"),
@@ -246,6 +253,30 @@ def count_shown_errors(
     names = run_labels if results is None else [answer.id for answer in results.answers]
     known = zip(names, run_labels.values() if results is None else labels, strict=True)
     return sum(label is False and name in links for name, label in known)
+
+
+def find_interchange(datasets: Iterable[xr.Dataset]) -> xr.Dataset | None:
+    """Return the data set of `image_interchange_run`, or None."""
+    named = (ds for ds in datasets if ds.attrs.get("analysis") == "image_interchange")
+    return next((ds for ds in named if "sample" in ds.dims and "effect" in ds), None)
+
+
+def dependence_line(run: Run, ds: xr.Dataset | None) -> Markup:
+    """Return one line on how much the answers depend on their images; nothing for a run without images.
+
+    Example:
+        >>> dependence_line(run, image_interchange_run(model, run))          # doctest: +SKIP
+        Markup("<p class='dependence'>With unrelated images in place of their own, the median answer loses …</p>")
+    """
+    if ds is None:
+        if not any(run.sample(name).images for name in run.ids):
+            return Markup()
+        return render("dependence.html", how=HOW)
+    median, low, high = (f"{float(ds[f'median{end}']):.2f}" for end in ("", "_low", "_high"))
+    share, least, most = (f"{float(ds[f'unused_share{end}']):.0%}" for end in ("", "_low", "_high"))
+    numbers = {"median": median, "low": low, "high": high, "share": share, "least": least, "most": most}
+    others = _OTHERS[ds.attrs["kind"]]
+    return render("dependence.html", how="", others=others, n=int(ds["n"]), count=len(run), **numbers)
 
 
 def overview_page(previews: Iterable[str], **parts: Any) -> Markup:

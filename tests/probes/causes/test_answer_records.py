@@ -23,7 +23,7 @@ from mmprobe.probes import (
     patch_components_run,
 )
 from mmprobe.probes.answer_records import RunAnswer, mean_over_samples, measure_answers, one_by_one
-from mmprobe.probes.components import component_runs
+from mmprobe.probes.components import run as component_runs
 from mmprobe.probes.knockout import attention_knockout
 from mmprobe.samples import Sample
 from mmprobe.viz.figures import figures

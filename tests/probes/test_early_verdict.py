@@ -7,7 +7,7 @@ import pytest
 from helpers import runs
 
 from mmprobe.errors import NotApplicable
-from mmprobe.probes.reasoning.early_verdict import early_verdict
+from mmprobe.probes.reasoning import early_verdict
 from mmprobe.viz.figures import figures
 
 TOKENS = [["One:", " a", ".\n"], ["Two", ".\n"], ["Therefore:", " yes"]]

@@ -11,8 +11,8 @@ import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.interventions.generate import GeneratedAnswer
-from mmprobe.probes.reasoning import chain_tests as module
-from mmprobe.probes.reasoning.chain_tests import chain_tests, prefill_chain, split_chain
+from mmprobe.probes import reasoning as module
+from mmprobe.probes.reasoning import chain_tests, prefill_chain, split_chain
 from mmprobe.samples import Sample
 from mmprobe.viz.figures import figures
 

@@ -19,9 +19,7 @@ from mmprobe.viz.panel import Panel
 from mmprobe.viz.report.analysis_pages import figure_values
 from mmprobe.viz.report.elements import Page, figure_block, render
 from mmprobe.viz.report.overview import faithful_share, list_labelled
-from mmprobe.viz.report.results.files import Results
-from mmprobe.viz.report.results.metric_tables import metric_groups
-from mmprobe.viz.report.results.page import internal_columns, merge_labels
+from mmprobe.viz.report.results import Results, internal_columns, merge_labels, metric_groups
 from mmprobe.viz.report.write import write_pages
 
 _SHARE = "Share of faithful answers"

@@ -17,8 +17,8 @@ from mmprobe.analyses import attention_decay
 from mmprobe.analyses.intervals import mean_interval
 from mmprobe.cache import Run, open_run
 from mmprobe.errors import InputError
-from mmprobe.viz.report.results.files import Results
-from mmprobe.viz.report.side_by_side import Side, share_scales, write_side_by_side
+from mmprobe.viz.report.results import Results
+from mmprobe.viz.report.two_runs import Side, share_scales, write_side_by_side
 
 
 @pytest.fixture

@@ -1,25 +1,40 @@
-"""Packed files: which traces they hold, and where in the file the numbers of each lie."""
+"""Packed files: traces joined into one HDF5 file, with an index of where in the file the numbers of each lie.
+
+A trace in a packed file is read by the index, and through HDF5 where something is not in the index.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
+import os
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h5py
 import numpy as np
-from h5py import h5d, h5g, h5s
+from h5py import h5d, h5g, h5p, h5s
 
-from mmprobe.cache.check import list_names, open_group, open_hard_link
-from mmprobe.cache.checksums import CheckedFile, open_with_pages
-from mmprobe.cache.hdf5 import hdf5_type
-from mmprobe.cache.schema import DIM_SIZES, GROUP_NAMES, VARIABLES
+from mmprobe.cache.check import CheckedGroup, list_names, open_group, open_hard_link
+from mmprobe.cache.checksums import (
+    CheckedFile,
+    append_checksums,
+    check_checksums,
+    open_checked,
+    open_with_pages,
+)
+from mmprobe.cache.hdf5 import CREATE_GROUPS, ReservedSpace, create_file, hdf5_type
+from mmprobe.cache.schema import DIM_SIZES, DIMS, FORMAT_VERSION, GROUP_NAMES, TEXT_ATTRIBUTES, VARIABLES
 from mmprobe.errors import InputError
+
+if TYPE_CHECKING:
+    from mmprobe.cache.trace import Trace
 
 PACKS = "packs"  # the folder of a run's traces that are joined already
 INDEX = "index"  # the group that says where numbers lie
@@ -299,3 +314,184 @@ def _damage_error(path: Path, error: Exception) -> InputError:
 
 def _remedy(path: Path) -> str:
     return "trace again with resume=True" if path.parent.name == PACKS else "pack it again"
+
+
+class PackedTrace:
+    """What `CheckedGroup` is to a trace's own file. HDF5's group is opened when something is not in the index.
+
+    Args:
+        packed: the open file.
+        group: path of the trace's group in it.
+        sample_id: id of the sample that the trace must belong to.
+    """
+
+    def __init__(self, packed: PackedFile, group: str, sample_id: str):
+        self.packed, self.group, self.sample_id = packed, group, sample_id
+
+    @cached_property
+    def checked(self) -> CheckedGroup:
+        """The group as HDF5 reads it."""
+        return CheckedGroup(self.packed.path, self.packed.file, self.group, self.sample_id)
+
+    def describe(self, path: str) -> tuple[tuple[int, ...], np.dtype] | None:
+        """Return the shape and the numpy type of a data set; None if the trace does not have it."""
+        found = self.packed.find(self.sample_id, path)
+        return self.checked.describe(path) if found is None else found[1:]
+
+    def read(self, path: str, key: tuple[Any, ...] | None = None) -> np.ndarray:
+        """Return the values of a data set that the trace has, or a part of them."""
+        if self.packed.find(self.sample_id, path) is None:
+            return self.checked.read(path, key)
+        values = self.packed.read(self.sample_id, path)
+        return values if key is None else values[key]
+
+    def coordinate(self, dim: str) -> list[int] | list[str]:
+        """Return the values of a dimension, such as the captured layers."""
+        if dim == "group":
+            return list(GROUP_NAMES)
+        if dim not in INDEXED_DIMS or self.packed.find(self.sample_id, dim) is None:
+            return self.checked.coordinate(dim)
+        return self.packed.read(self.sample_id, dim).tolist()
+
+    def error(self, name: str, problem: str) -> InputError:
+        """Return an error that names the file, an entry and its problem."""
+        return self.checked.error(name, problem)
+
+    def __getattr__(self, name: str) -> Any:  # what the index does not know
+        return getattr(self.checked, name)
+
+
+TraceGroup = CheckedGroup | PackedTrace
+
+
+_TOGETHER = 1000  # traces whose data sets of one name lie beside each other
+SMALL_BYTES = 2**24  # of a data set that is stored in one piece
+_METADATA_BYTES = 2**18  # headers are kept together, so that they do not lie between the numbers
+_IN_ONE_PIECE = h5p.create(h5p.DATASET_CREATE)
+_IN_ONE_PIECE.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+_IN_ONE_PIECE.set_fill_time(h5d.FILL_TIME_NEVER)
+_TRACE_BYTES = 2**14  # a trace's headers can be larger in the packed file
+_TEXT_BYTES = 2**18  # headers and texts of a trace that is packed already
+
+
+def join_traces(traces: Iterable[Trace], out: Path) -> None:
+    """Copy traces into one file, which appears, or replaces an earlier one, when it is whole.
+
+    Raises:
+        InputError: a trace is damaged.
+        OSError: the disk is full.
+
+    Example:
+        >>> join_traces(open_run("runs/demo"), Path("runs/demo/packs/000001.h5"))      # doctest: +SKIP
+    """
+    part = out.with_name(out.name + ".part")
+    try:
+        write_pack(traces, {}, part)
+        os.replace(part, out)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_pack(traces: Iterable[Trace], texts: Mapping[str, Any], part: Path) -> None:
+    """Copy traces and texts about them to a new file, sync it and append its checksums."""
+    file, space = create_file(part, _METADATA_BYTES)
+    with file, closing(space):
+        samples, index, left = file.create_group("samples"), IndexWriter(), iter(traces)
+        while together := list(islice(left, _TOGETHER)):
+            _copy_traces(together, samples, index, space)
+        space.reserve(index.n_bytes)
+        index.write(file)
+        file.attrs["mmprobe_format"] = FORMAT_VERSION
+        for name, content in texts.items():
+            text = json.dumps(content)
+            space.reserve(len(text))
+            file.attrs[name] = text
+    with open(part, "r+b") as written:
+        append_checksums(written)
+        os.fsync(written.fileno())
+
+
+def _copy_traces(traces: list[Trace], samples: h5py.Group, index: IndexWriter, space: ReservedSpace) -> None:
+    """Copy traces, and put the small data sets of one name beside each other, so that they are read in one go."""
+    small = {}
+    for trace in traces:
+        if trace.group == "/":
+            check_checksums(trace.file)
+        with trace.keep_open():
+            trace.check()
+            space.reserve(_most_bytes(trace))
+        with _open_source(trace) as source:
+            small[trace.id] = _small_datasets(source)
+        samples.create_group(trace.id)
+    for name in INDEXED:
+        for trace_id, datasets in small.items():
+            if name in datasets:
+                shape, dtype = datasets[name]
+                path = f"{trace_id}/{name}".encode()
+                h5d.create(
+                    samples.id, path, hdf5_type(dtype), h5s.create_simple(shape), _IN_ONE_PIECE, CREATE_GROUPS
+                )
+    for trace in traces:
+        with _open_source(trace) as source:
+            _copy_trace(source, samples[trace.id], small[trace.id])
+        for name in INDEXED:
+            if (data := samples.get(f"{trace.id}/{name}")) is not None:
+                index.note(trace.id, name, data.id)
+
+
+@contextmanager
+def _open_source(trace: Trace) -> Iterator[h5py.Group]:
+    """Open the group of a trace; errors within the block name its file."""
+    try:
+        with open_checked(trace.file) as file:
+            yield file[trace.group]
+    except (OSError, RuntimeError) as error:
+        raise trace.damage_error(error) from None
+
+
+def _most_bytes(trace: Trace) -> int:
+    """Return an upper limit of the bytes that a trace takes in a packed file."""
+    if trace.group == "/":
+        return trace.file.stat().st_size + _TRACE_BYTES
+    return (
+        2 * sum(trace.array(path).nbytes for path in trace.captured) + _TEXT_BYTES
+    )  # chunks are filled in part
+
+
+def _small_datasets(source: h5py.Group) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Return the shape and the type of the data sets that are stored in one piece: small ones, as they are."""
+    small = {}
+    for name in INDEXED:
+        data = source.get(name)
+        if data is None or data.id.get_create_plist().get_nfilters():
+            continue
+        if 0 < data.nbytes <= min(SMALL_BYTES, data.id.get_storage_size()):
+            small[name] = data.shape, data.dtype
+    return small
+
+
+def _copy_trace(source: h5py.Group, target: h5py.Group, small: Iterable[str]) -> None:
+    """Copy a trace, and attach its dimension scales again: HDF5 does not copy references to another file.
+
+    Args:
+        small: data sets that the target has already, without values.
+    """
+    for name in ("mmprobe_format", *TEXT_ATTRIBUTES):
+        if name in source.attrs:
+            target.attrs[name] = source.attrs[name]
+    present: set[str] = set()
+    source.visit(present.add)
+    for name in (*DIMS, *VARIABLES):
+        if name in small:
+            target[name].id.write(h5s.ALL, h5s.ALL, source[name][...])
+        elif name in present:
+            source.copy(name, target, name=name, without_attrs=True)
+    scales = {dim: target[dim] for dim in DIMS if dim in present}
+    for dim, scale in scales.items():
+        scale.make_scale(dim)
+    for name, variable in VARIABLES.items():
+        if name in present:
+            data = target[name]
+            data.attrs.update({"long_name": variable.long_name, "units": variable.units})
+            for axis, dim in enumerate(variable.dims):
+                data.dims[axis].attach_scale(scales[dim])

@@ -24,9 +24,8 @@ from mmprobe.probes.answer_records import (
 )
 from mmprobe.probes.components.attribution_patching import estimate_pairs
 from mmprobe.probes.components.component_patching import patch_pairs
-from mmprobe.probes.components.components import STREAMS, check_kind
-from mmprobe.probes.components.metrics import Metric
-from mmprobe.probes.components.pair_batch import Pair
+from mmprobe.probes.components.decoder_pass import STREAMS, check_kind
+from mmprobe.probes.components.pairs import Metric, Pair
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, show_others
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS
 from mmprobe.samples import Sample

@@ -1,22 +1,195 @@
-"""The interventions that the claims of `findings` imply, on some answers of a run."""
+"""The interventions that the claims of `findings` imply, on some answers of a run.
+
+Answers get other images, as a whole, in their regions and in places beside them, and the updates of attention or
+of the FFNs are replaced by their mean.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 import numpy as np
+import torch
 import xarray as xr
+from torch import Tensor
 from tqdm import tqdm
 
+from mmprobe.analyses.attention_decay import slope_over_steps
 from mmprobe.analyses.findings import first_deep_layer
-from mmprobe.cache import Run
+from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.interventions import generate_batch
 from mmprobe.models import Model
-from mmprobe.probes.claims.exchanged_images import exchange_images
-from mmprobe.probes.claims.mean_updates import lose_updates
-from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages
-from mmprobe.samples import Sample
+from mmprobe.models.chat import build_chat
+from mmprobe.models.hooks import Change
+from mmprobe.probes.components.decoder_pass import change_component
+from mmprobe.probes.interchange.answer_logprobs import read_logprobs
+from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, Images
+from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions
+from mmprobe.probes.teacher_forcing import check_model, float32_logits, force_answer
+from mmprobe.samples import Region, Sample
+
+
+def exchange_images(model: Model, trace: Trace, others: Images, rng: np.random.Generator) -> dict[str, float]:
+    """Return what an answer loses when its images, or parts of them, are exchanged for others, in nat.
+
+    It takes one forward pass over two to four rows.
+
+    Args:
+        trace: of a sample with images.
+        others: other images of the same sizes.
+        rng: draws the places beside the regions.
+
+    Returns:
+        - interchange: mean over the answer's tokens, all images exchanged
+        - interchange_slope: its least-squares slope over steps; NaN for fewer than two steps
+        - regions: of the whole answer, all regions exchanged; NaN without regions
+        - elsewhere: of the whole answer, as many cells of the same images exchanged beside the regions; NaN
+          where there is no room
+
+    Raises:
+        InputError: another model made the trace.
+    """
+    sample, ids = trace.sample, trace.steps["id"].values.tolist()
+    chat = build_chat(sample)
+    prompt = model.prompt(sample)
+    boxes = cover_cells(prompt, sample.regions) if sample.regions else []
+    moved = move_regions(boxes, [image.size for image in chat.images], rng)
+    parts = [part for part in (boxes, moved) if part]
+    variants = [chat.images, others, *(exchange_regions(chat.images, others, part) for part in parts)]
+    chats = [chat._replace(images=images) for images in variants]
+    own, *exchanged = (row.numpy().astype(float) for row in read_logprobs(model, chats, [ids] * len(chats)))
+    check_model(model, trace, own)
+    losses = [own - row for row in exchanged]
+    return {
+        "interchange": float(losses[0].mean()),
+        "interchange_slope": float(slope_over_steps(losses[0])),
+        "regions": float(losses[1].sum()) if boxes else np.nan,
+        "elsewhere": float(losses[2].sum()) if moved else np.nan,
+    }
+
+
+def move_regions(
+    boxes: Sequence[Region], sizes: Sequence[tuple[int, int]], rng: np.random.Generator
+) -> list[Region]:
+    """Return boxes of the same sizes at random places of the same images, none over any of the boxes.
+
+    A box moves by a multiple of its own width and height, so it covers whole visual tokens again.
+
+    Args:
+        boxes: of whole visual tokens.
+        sizes: width and height of each image.
+
+    Returns:
+        As many boxes; none where a box finds no place.
+
+    Example:
+        >>> move_regions([Region(image=0, box=(0, 0, 28, 28))], [(56, 28)], np.random.default_rng(0))
+        [Region(image=0, box=(28, 0, 28, 28))]
+    """
+    taken, moved = list(boxes), []
+    for image, (x, y, width, height) in ((box.image, box.box) for box in boxes):
+        places = [
+            Region(image=image, box=(left, top, width, height))
+            for left in np.arange(x % width, sizes[image][0] - width + 1, width).tolist()
+            for top in np.arange(y % height, sizes[image][1] - height + 1, height).tolist()
+        ]
+        free = [place for place in places if not any(_overlap(place, other) for other in taken)]
+        if not free:
+            return []
+        moved.append(free[rng.integers(len(free))])
+        taken.append(moved[-1])
+    return moved
+
+
+def _overlap(one: Region, two: Region) -> bool:
+    (x, y, width, height), (left, top, across, down) = one.box, two.box
+    return (
+        one.image == two.image
+        and x < left + across
+        and left < x + width
+        and y < top + down
+        and top < y + height
+    )
+
+
+KINDS = ("attention", "ffn")
+Means = dict[tuple[str, int], Tensor]
+
+
+def lose_updates(
+    model: Model, answers: Sequence[tuple[Sample, Sequence[int]]], layers: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """Return what each answer loses with updates replaced by their mean, nat a token [answer], by kind.
+
+    Mean ablation (Wang et al., 2023): at the queries of the answer's steps, the update of each layer is
+    replaced by its mean over the queries of all answers. All layers are replaced at once, attention and FFNs
+    apart. It takes three forward passes an answer.
+
+    Args:
+        answers: samples with the token ids of their answers.
+        layers: layers to change.
+
+    Example:
+        >>> lose_updates(model, [(trace.sample, trace.steps["id"].values) for trace in run], [6, 7])["ffn"]
+        ... # doctest: +SKIP
+        array([0.31, 0.44])
+    """
+    sums: Means = {}
+    own, losses = [], {kind: np.empty(len(answers)) for kind in KINDS}
+    with tqdm(total=2 * len(answers), desc="updates", unit="answer", disable=None) as progress:
+        for sample, ids in answers:
+            own.append(
+                _read(
+                    model,
+                    sample,
+                    ids,
+                    {(k, n): _add_sum(sums, (k, n), len(ids)) for k in KINDS for n in layers},
+                )
+            )
+            progress.update()
+        count = sum(len(ids) for _, ids in answers)
+        for index, (sample, ids) in enumerate(answers):
+            for kind in KINDS:
+                changes = {
+                    key: _put_mean(total / count, len(ids)) for key, total in sums.items() if key[0] == kind
+                }
+                losses[kind][index] = own[index] - _read(model, sample, ids, changes)
+            progress.update()
+    return losses
+
+
+def _read(model: Model, sample: Sample, ids: Sequence[int], changes: dict[tuple[str, int], Change]) -> float:
+    """Return the mean log-probability of an answer's tokens while components are changed."""
+    forcing = force_answer(model, sample, ids)
+    with ExitStack() as stack, float32_logits(model), torch.no_grad():
+        for (kind, layer), change in changes.items():
+            stack.enter_context(change_component(model, kind, layer, change))
+        return float(forcing.logprobs().mean())
+
+
+def _add_sum(sums: Means, key: tuple[str, int], steps: int) -> Change:
+    """Return a function that adds a component at the answer's queries to its sum, and leaves it as it is."""
+
+    def add(value: Tensor) -> Tensor:
+        total = value[0, -steps - 1 : -1].double().sum(0)
+        sums[key] = sums[key] + total if key in sums else total
+        return value
+
+    return add
+
+
+def _put_mean(mean: Tensor, steps: int) -> Change:
+    """Return a function that replaces a component at the answer's queries by its mean."""
+
+    def put(value: Tensor) -> Tensor:
+        changed = value.clone()
+        changed[0, -steps - 1 : -1] = mean.to(value.dtype)
+        return changed
+
+    return put
+
 
 ANSWERS = 40
 Check = Callable[[str, Sample], bool | None]

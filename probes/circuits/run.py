@@ -13,9 +13,7 @@ from mmprobe.analyses.held_out import image_groups
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
-from mmprobe.probes.circuits.check_circuit import check_circuit
-from mmprobe.probes.circuits.evaluate_circuit import evaluate_circuit
-from mmprobe.probes.circuits.find_circuit import find_circuit
+from mmprobe.probes.circuits.circuit import check_circuit, evaluate_circuit, find_circuit
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages
 from mmprobe.probes.teacher_forcing import check_model, force_answer
 from mmprobe.samples import Sample

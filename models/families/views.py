@@ -1,6 +1,7 @@
-"""Views and patch positions of families that crop images, pad them or cut them into tiles.
+"""Views and patch positions that families share.
 
-CLIP or SigLIP reads each tile.
+Some crop images, pad them or cut them into tiles, each of which CLIP or SigLIP reads. Qwen-like families show each
+image in one view, as large as the image allows, and their encoder merges its patches in squares.
 """
 
 from __future__ import annotations
@@ -111,3 +112,31 @@ def build_patch_positions(n_tiles: int, side: int, has_class_token: bool) -> np.
         cells = np.concatenate([np.full((1, 2), -1, np.int32), cells])
     tile = np.repeat(np.arange(n_tiles, dtype=np.int32), len(cells))
     return np.column_stack([tile, np.tile(cells, (n_tiles, 1))])
+
+
+def build_merged_views(
+    inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
+) -> list[list[View]]:
+    """Return one view of each whole image, with a cell for each merged patch."""
+    merge = config.vision_config.spatial_merge_size
+    return [
+        [View((int(rows) // merge, int(columns) // merge), (0, 0, width, height))]
+        for (_, rows, columns), (height, width) in zip(inputs.get("image_grid_thw", []), sizes, strict=True)
+    ]
+
+
+def get_encoder_blocks(hf: Any) -> Sequence[Any]:
+    """Return the layers of a Qwen-like vision encoder."""
+    return hf.model.visual.blocks
+
+
+def find_merged_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+    """Return image, row and column of each patch, int32 [patch, 3]; merged patches stand together."""
+    merge = hf.config.vision_config.spatial_merge_size
+    positions = []
+    for image, (_, rows, columns) in enumerate(inputs["image_grid_thw"].tolist()):
+        row, column = np.mgrid[:rows, :columns]
+        grid = np.stack([np.full((rows, columns), image), row, column], -1)
+        squares = grid.reshape(rows // merge, merge, columns // merge, merge, 3).swapaxes(1, 2)
+        positions.append(squares.reshape(-1, 3))
+    return np.concatenate(positions).astype(np.int32)
