@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, StoppingCriteria
+from transformers import DynamicCache, LogitsProcessor, StoppingCriteria
 
 from mmprobe.models.loading import Model
 from mmprobe.models.shared_prefix import OF_TOKENS
@@ -75,6 +75,22 @@ def pass_length(model: Model, rows: int, longest: int) -> int:
     """
     vocabulary = model.hf.config.get_text_config().vocab_size
     return max(1, min(longest, LOGITS_BYTES // (rows * vocabulary * model.hf.dtype.itemsize)))
+
+
+class ForcedTokens(LogitsProcessor):
+    """Lets `generate` choose the tokens of given answers.
+
+    Args:
+        answers: token ids, [batch, step].
+        prompt_length: number of tokens of the padded prompts.
+    """
+
+    def __init__(self, answers: Tensor, prompt_length: int):
+        self.answers, self.prompt_length = answers, prompt_length
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        token = self.answers[:, input_ids.shape[1] - self.prompt_length, None].to(scores.device)
+        return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)
 
 
 class Gap(NamedTuple):

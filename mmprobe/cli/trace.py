@@ -69,6 +69,12 @@ def trace(
         int | None,
         typer.Option(help="Join so many finished traces in one file; default: a file for each.", min=1),
     ] = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(
+            help="Trace these answers and generate none: lines of id and response, results, or a run."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer samples with a model and record its internals.
@@ -79,6 +85,7 @@ def trace(
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --capture full --limit 50
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --batch-size 8 --resume
       mmprobe trace --model tiny-spd --data pairs/samples.jsonl --out runs/sage --method sage --set eta=0
+      mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --answers responses.jsonl
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --shard 1/4
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out /shared/7b --ray 10.0.0.1:6379
     """
@@ -137,5 +144,6 @@ def trace(
         workers=crew,
         shared_prefix=shared_prefix,
         pack_every=pack_every,
+        answers=answers,
     )
     say_run(run, as_json)

@@ -27,7 +27,7 @@ from mmprobe.models import Batch, Model
 from mmprobe.models.attention import AttentionCall, Observer, observe_attention
 from mmprobe.models.devices import is_dispatched
 from mmprobe.models.hooks import find_hooked_module, observe, observe_stream
-from mmprobe.models.reading import AnswerReader, DecodedLogprobs, pass_length
+from mmprobe.models.reading import AnswerReader, DecodedLogprobs, ForcedTokens, pass_length
 from mmprobe.models.shared_prefix import SharedStart
 from mmprobe.traces.attention_rows import LayerKeys, attention_received, prompt_rows
 from mmprobe.traces.capture import CaptureSpec
@@ -45,24 +45,26 @@ def record(
     generate: dict[str, Any],
     start: SharedStart | None = None,
     decoded: bool = True,
+    answers: Sequence[Sequence[int]] | None = None,
 ) -> Tensor:
-    """Generate the answers of a batch and record them.
+    """Generate the answers of a batch, unless they are given, and record them.
 
     Args:
         recorders: one recorder a sample, in the order of the batch.
         generate: arguments of transformers' `generate`.
         start: where the model goes on, if the beginnings of the prompts have been read already.
         decoded: whether to record while the model decodes, and not to read the answers afterwards.
+        answers: token ids of given answers, for each sample; None to generate them.
 
     Returns:
         int64 [batch, token], as `model.hf.generate(**batch.inputs, **generate)` returns it.
     """
-    recorder = BatchRecorder(model, recorders, spec)
+    recorder = BatchRecorder(model, recorders, spec, answers)
     if start is not None and start.states is not None and spec.wants("tam/"):
         recorder.normed.append(start.states)
     inputs = batch.inputs if start is None else start.inputs
     with torch.inference_mode():
-        output = (recorder.decode if decoded else recorder.generate_and_read)(inputs, generate)
+        output = recorder.decode(inputs, generate) if decoded else recorder.read(inputs, generate)
     if spec.wants("vision/") and recorders[0].prompt.views:
         write_patch_positions(model, batch.inputs, recorders[0])
     return output
@@ -75,8 +77,14 @@ class BatchRecorder(StoppingCriteria):
     all tokens so far.
     """
 
-    def __init__(self, model: Model, recorders: Sequence[SampleRecorder], spec: CaptureSpec):
-        self.model, self.recorders, self.spec = model, recorders, spec
+    def __init__(
+        self,
+        model: Model,
+        recorders: Sequence[SampleRecorder],
+        spec: CaptureSpec,
+        answers: Sequence[Sequence[int]] | None = None,
+    ):
+        self.model, self.recorders, self.spec, self.answers = model, recorders, spec, answers
         decoder = model.family.decoder(model.hf)
         self.norm = decoder.norm
         self.layers = spec.layer_indices(model.n_layers)
@@ -93,41 +101,52 @@ class BatchRecorder(StoppingCriteria):
         self.decoded: DecodedLogprobs | None = None  # of answers that are read
 
     def decode(self, inputs: Mapping[str, Any], generate: Mapping[str, Any]) -> Tensor:
-        """Generate the answers, and record each step as it is decoded."""
+        """Decode the answers, and record each step."""
+        options = dict(generate)
+        if self.answers is not None:
+            forced = ForcedTokens(self._pad_answers(), self.prompt_length)
+            options["logits_processor"] = [*options.get("logits_processor", ()), forced]
+            options |= {"max_new_tokens": forced.answers.shape[1], "do_sample": False}
         with self.install_hooks(), self._record_vision():
             output = self.model.hf.generate(
-                **inputs, **generate, stopping_criteria=StoppingCriteriaList([self])
+                **inputs, **options, stopping_criteria=StoppingCriteriaList([self])
             )
         self.finish(output.shape[1])
         return output
 
-    def generate_and_read(self, inputs: Mapping[str, Any], generate: Mapping[str, Any]) -> Tensor:
-        """Generate the answers, and read them once more from the cache that this leaves."""
+    def read(self, inputs: Mapping[str, Any], generate: Mapping[str, Any]) -> Tensor:
+        """Generate the answers or take the given ones, and read them from the cache of the prompts."""
         cache = inputs.get("past_key_values") or DynamicCache()
-        decoded = DecodedLogprobs()
+        options = {**inputs, **generate, "past_key_values": cache}
         with ExitStack() as stack:
             stack.enter_context(self._record_vision())
-            stack.enter_context(observe(self.model.hf, outputs=decoded.keep_logits))
             if self.spec.wants("tam/"):
-                stack.enter_context(
-                    observe(self.model.family.decoder(self.model.hf).norm, outputs=self._add_prompt_states)
-                )
-            output = self.model.hf.generate(
-                **{**inputs, "past_key_values": cache},
-                **generate,
-                stopping_criteria=StoppingCriteriaList([decoded]),
-            )
-        self.ids, self.decoded = output, decoded
-        steps = output.shape[1] - self.prompt_length
-        length = pass_length(self.model, len(output), min(steps, BLOCK_STEPS))
-        reader = AnswerReader(self.model, inputs, output, self.prompt_length, cache)
+                stack.enter_context(observe(self.norm, outputs=self._add_prompt_states))
+            if self.answers is None:
+                self.decoded = DecodedLogprobs()
+                stack.enter_context(observe(self.model.hf, outputs=self.decoded.keep_logits))
+                options["stopping_criteria"] = StoppingCriteriaList([self.decoded])
+                self.ids = self.model.hf.generate(**options)
+            else:
+                self.model.hf.generate(**options | {"max_new_tokens": 1, "do_sample": False})
+                self.ids = torch.cat([inputs["input_ids"], self._pad_answers()], 1)
+        steps = self.ids.shape[1] - self.prompt_length
+        length = pass_length(self.model, len(self.ids), min(steps, BLOCK_STEPS))
+        reader = AnswerReader(self.model, inputs, self.ids, self.prompt_length, cache)
         for first in range(0, steps, length):
             self.buffer.width = min(length, steps - first)
             with self.install_hooks():
                 reader.read(self.buffer.width)
             self.flush(self.prompt_length + first + self.buffer.width)
-        self.finish(output.shape[1])
-        return output
+        self.finish(self.ids.shape[1])
+        return self.ids
+
+    def _pad_answers(self) -> Tensor:
+        """Return the given answers, [batch, step]; shorter ones end with end-of-sequence tokens."""
+        assert self.answers is not None
+        longest, end = max(map(len, self.answers)), min(self.model.eos_token_ids, default=0)
+        padded = [[*answer, *[end] * (longest - len(answer))] for answer in self.answers]
+        return torch.tensor(padded, device=self.model.device)
 
     def _record_vision(self) -> AbstractContextManager[None]:
         return record_vision(self.model, self.recorders[0]) if self.spec.wants("vision/") else nullcontext()
@@ -293,8 +312,11 @@ class BatchRecorder(StoppingCriteria):
     def _count_steps(self, token_ids: Tensor) -> list[int]:
         """Return how many of the block's steps belong to each answer.
 
-        An answer ends with its first end-of-sequence token.
+        An answer ends with its first end-of-sequence token; a given one has the length that was given.
         """
+        if self.answers is not None:
+            left = [len(answer) - self.n_steps for answer in self.answers]
+            return [min(max(count, 0), token_ids.shape[1]) for count in left]
         eos, counts = self.model.eos_token_ids, []
         for recorder, ids in zip(self.recorders, token_ids.tolist(), strict=True):
             end = next((step for step, token in enumerate(ids, 1) if token in eos), None)
