@@ -60,6 +60,8 @@ class GivenAnswer(NamedTuple):
         largest = model.hf.get_input_embeddings().num_embeddings - 1
         if not 0 <= min(ids) <= max(ids) <= largest:
             raise InputError(f"the given answer has token ids that the model lacks; they are 0 to {largest}")
+        if self.made_by is not None and ids == self.ids:
+            return list(ids)  # the model has given this answer
         body = ids[:-1] if ids[-1] in model.eos_token_ids else ids
         special = set(model.tokenizer.all_special_ids) | set(model.eos_token_ids)
         if found := [each for each in body if each in special]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.equal_runs import QUESTIONS, assert_equal_runs, full_precision, make_samples
 from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 
@@ -19,21 +20,6 @@ from mmprobe.traces.engines import why_decoded
 
 READ = [family.name for family in FAMILIES if family.shares_prefixes]
 DECODED = [family.name for family in FAMILIES if not family.shares_prefixes]
-QUESTIONS = ["Is there a star?", "What?", "Compare the two pictures, please, step by step.", "How many?"]
-
-
-def make_samples(images: list[Path]) -> list[Sample]:
-    """Return questions of different lengths about one image, two images and none."""
-    shown = [images[:1], images[:2], images[1:3], []]
-    return [
-        Sample(id=f"{number}-{len(paths)}", images=paths, question=question)
-        for number, paths in enumerate(shown)
-        for question in [QUESTIONS[number]]
-    ] + [Sample(id="again", images=images[:2], question="Why is it blue?", system="Answer.")]
-
-
-def full_precision() -> object:
-    return load_capture("full").model_copy(update={"dtype": "float32", "missing": "skip"})
 
 
 def trace_both_ways(model: Model, samples: list[Sample], folder: Path, **options: object) -> tuple[Run, Run]:
@@ -44,26 +30,6 @@ def trace_both_ways(model: Model, samples: list[Sample], folder: Path, **options
         patch.setattr("mmprobe.traces.run.why_decoded", lambda *_: "the test says so")
         decoded = mp.trace(model, samples, folder / "decoded", **settings)
     return read, decoded
-
-
-def assert_equal_runs(read: Run, decoded: Run) -> None:
-    """Compare all data sets, floats within 1e-5 of the largest number of the data set."""
-    assert not read.failures and read.ids == decoded.ids
-    for name in read.ids:
-        one, other = read[name], decoded[name]
-        assert one.answer == other.answer and one.captured == other.captured
-        for variable in one.captured:
-            got, expected = (np.asarray(trace.array(variable).values) for trace in (one, other))
-            assert got.shape == expected.shape, variable
-            if expected.dtype.kind != "f":
-                differing = np.mean(got != expected) if got.size else 0.0
-                # a gate within rounding of 0 may be active in one and not in the other
-                assert differing <= (1e-3 if variable == "ffn/active" else 0.0), variable
-            elif expected.size:
-                largest = np.nanmax(np.abs(expected)) if np.isfinite(expected).any() else 1.0
-                np.testing.assert_allclose(
-                    got, expected, atol=1e-5 * max(largest, 1.0), rtol=0, err_msg=variable
-                )
 
 
 @pytest.mark.parametrize("size", [1, 3])
