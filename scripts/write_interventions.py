@@ -32,7 +32,7 @@ import mmprobe as mp
 from mmprobe.analyses.held_out import image_groups
 from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender
-from mmprobe.interventions import load_method, method_names
+from mmprobe.interventions import METHODS, load_method
 from mmprobe.models import Model
 
 PAGE = Path(__file__).parent.parent / "docs" / "interventions.md"
@@ -68,9 +68,7 @@ SAGE_BENCHMARKS = {"alpha": ("pope", ("pope accuracy", "pope f1")), "beta": ("mm
 
 def list_variants() -> list[Contender]:
     """Return every method with its default parameters, and with one parameter changed."""
-    names = sorted(
-        set(method_names()) - {"steer"}, key=lambda name: (name != "plain", name)
-    )  # it needs a direction
+    names = sorted(set(METHODS) - {"steer"}, key=lambda name: (name != "plain", name))  # it needs a direction
     variants = [Contender(name, name, {}) for name in names]
     for method, parameters in SWEEPS.items():
         for name, values in parameters.items():

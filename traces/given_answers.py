@@ -12,10 +12,11 @@ import numpy as np
 
 from mmprobe.cache import Run, open_run
 from mmprobe.errors import InputError
-from mmprobe.json_files import JsonRecord, parse_record
+from mmprobe.files import JsonRecord, read_records
 from mmprobe.models import Group, Model, Prompt
-from mmprobe.samples import Sample, regular_file
+from mmprobe.samples import Sample, load_samples
 
+QUESTIONS = "questions.jsonl"  # in the results of a benchmark
 Answers = str | Path | Run | Mapping[str, str | Sequence[int]]
 """A file of lines, the folder of a benchmark's results or of a run, a run, or answers by id of their sample."""
 
@@ -116,6 +117,24 @@ def read_given_answers(source: Answers, samples: Sequence[Sample]) -> dict[str, 
     return found
 
 
+def answered_samples(source: str | Path) -> list[Sample]:
+    """Return the samples that the answers in a folder are to: of a run, or of a benchmark's results.
+
+    Raises:
+        InputError: the folder holds neither.
+
+    Example:
+        >>> answered_samples("results/pope")                                            # doctest: +SKIP
+        [Sample(id='0000-0', ...), ...]
+    """
+    path = Path(source)
+    if (path / "run.json").is_file():
+        return [trace.sample for trace in open_run(path)]
+    if (path / QUESTIONS).is_file():
+        return load_samples(path / QUESTIONS)
+    raise InputError(f"{path}: does not say what was asked; give the samples, as --data")
+
+
 def _read_path(path: Path) -> dict[str, GivenAnswer]:
     if (path / "run.json").is_file():
         return _read_run(open_run(path))
@@ -123,22 +142,10 @@ def _read_path(path: Path) -> dict[str, GivenAnswer]:
         path = path / "responses.jsonl"
     elif path.is_dir():
         raise InputError(f"{path}: holds neither a run nor responses.jsonl; give a file, results or a run")
-    try:
-        lines = regular_file(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8 text'})"
-        ) from None
     answers: dict[str, GivenAnswer] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        record = parse_record(line, _Line, where)
-        if record.id in answers:
-            raise InputError(f"{where}: a second answer to {record.id!r}; keep one")
+    for number, record in read_records(path, _Line):
         if record.response is None and record.token_ids is None:
-            raise InputError(f"{where}: has neither `response` nor `token_ids`")
+            raise InputError(f"{path}, line {number}: has neither `response` nor `token_ids`")
         ids = None if record.token_ids is None else tuple(record.token_ids)
         answers[record.id] = GivenAnswer(record.response, ids)
     return answers

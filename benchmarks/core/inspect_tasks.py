@@ -25,12 +25,11 @@ from inspect_ai.util import LimitExceededError
 
 from mmprobe.benchmarks.core.api_models import is_cut_off, messages_of
 from mmprobe.benchmarks.core.benchmark import (
-    NAMES,
+    BENCHMARKS,
     Answer,
     Benchmark,
     Truth,
     answer_lengths,
-    find_benchmark,
     longest,
     truncated_share,
 )
@@ -54,11 +53,11 @@ def _register(name: str) -> Callable[..., Task]:
 
 
 # inspect-ai finds the tasks by these names
-spd_faith, pope, chair, mme, mirage, magic, mirage_effect, mmreason = map(_register, NAMES)
+spd_faith, pope, chair, mme, mirage, magic, mirage_effect, mmreason = map(_register, BENCHMARKS)
 
 
 def _make_task(name: str, data: str | None, n: int, seed: int, judge: str) -> Task:
-    benchmark, judging = with_judge(find_benchmark(name), judge)
+    benchmark, judging = with_judge(BENCHMARKS[name], judge)
     with tempfile.TemporaryDirectory() as folder:  # the images go into the messages
         truth = load_truth(benchmark, data, Path(folder), n, seed)
         check_questions(benchmark, truth)

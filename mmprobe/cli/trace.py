@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mmprobe.cli.options import (
+    TO_GO_ON,
     AsJson,
     BatchSize,
     Capture,
@@ -27,19 +28,21 @@ from mmprobe.cli.options import (
     SharedPrefix,
     Temperature,
     WorkerCount,
-    check_earlier,
     open_workers,
     read_device_map,
     say_run,
 )
 from mmprobe.errors import InputError
-from mmprobe.lock import check_unlocked
+from mmprobe.ledger import check_earlier, check_unlocked
 
 
 def trace(
     model: ModelName,
-    data: Annotated[Path, typer.Option(help="Samples, one JSON object a line.")],
     out: Annotated[Path, typer.Option(help="The run's folder.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Samples, one JSON object a line; default: those that --answers are to."),
+    ] = None,
     capture: Capture = "default",
     engine: Annotated[
         str, typer.Option(help="What records: native (fast), nnsight or transformer_lens.")
@@ -96,7 +99,7 @@ def trace(
     if device_map is not None and (remote or ray is not None or (workers or 1) > 1):
         raise InputError("--device-map: goes with one process; leave out --workers, --ray and --remote")
     devices = read_device_map(device_map)
-    check_earlier(out, out / "run.json", "a run", resume, overwrite)
+    check_earlier(out / "run.json", "a run", resume, overwrite, TO_GO_ON)
     check_unlocked(out)
     if shard is not None:
         from mmprobe.traces.scale.shards import check_shard, parse_shard
@@ -109,10 +112,13 @@ def trace(
     from mmprobe.interventions.registry import load_methods
     from mmprobe.models.aliases import locate
     from mmprobe.samples import load_samples
+    from mmprobe.traces.given_answers import answered_samples
 
     methods = load_methods(method, **parse_settings(settings or []))
     locate(model)
-    samples = load_samples(data)[:limit]
+    if data is None and answers is None:
+        raise InputError("--data: give the samples (see mmprobe trace --help)")
+    samples = (load_samples(data) if data else answered_samples(answers or Path()))[:limit]
 
     from mmprobe.models import load_model, load_shapes
     from mmprobe.traces import load_capture

@@ -118,8 +118,25 @@ def test_the_command_traces_the_answers_of_a_benchmark(tmp_path):
     results = tmp_path / "results"
     asked = run_in_process("bench", "pope", "--model", "tiny-spd", "--n", "4", "--out", results)
     assert asked.code == 0, asked.stderr
-    data = results / "data" / "samples.jsonl"
-    common = ("trace", "--model", "tiny-spd", "--data", data)
-    done = run_in_process(*common, "--out", tmp_path / "run", "--answers", results)
+    common = ("trace", "--model", "tiny-spd", "--answers")
+    done = run_in_process(*common, results, "--out", tmp_path / "run")
     assert done.code == 0, done.stderr
-    assert_fails(run_in_process(*common, "--out", tmp_path / "no", "--answers", tmp_path / "gone"), "gone")
+    responses = [json.loads(line) for line in (results / "responses.jsonl").read_text().splitlines()]
+    traced = mp.open_run(tmp_path / "run")
+    assert {trace.id: trace.answer for trace in traced} == {
+        each["id"]: each["response"] for each in responses
+    }
+    assert_fails(
+        run_in_process(*common, tmp_path / "gone", "--out", tmp_path / "no"), "does not say what was asked"
+    )
+
+
+def test_a_run_says_what_was_asked(tiny_spd, samples, tmp_path):
+    mp.trace(tiny_spd, samples, tmp_path / "own", max_new_tokens=5)
+    done = run_in_process(
+        *("trace", "--model", "tiny-spd", "--answers", tmp_path / "own", "--out", tmp_path / "again")
+    )
+    assert done.code == 0, done.stderr
+    assert [trace.sample for trace in mp.open_run(tmp_path / "again")] == [
+        trace.sample for trace in mp.open_run(tmp_path / "own")
+    ]

@@ -12,7 +12,7 @@ import xarray as xr
 from typer.testing import CliRunner
 
 from mmprobe.analyses.intervals import jackknife_interval
-from mmprobe.benchmarks.core.benchmark import Benchmark, find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, Benchmark
 from mmprobe.benchmarks.core.compare import count_tokens, folder_name, make_contenders, make_dataset, markdown
 from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
 from mmprobe.benchmarks.core.results import count_metric, mean_metric, ratio, with_groups, with_ids
@@ -25,7 +25,7 @@ from mmprobe.viz.figures.method_comparison import panels
 
 def test_differences_use_the_samples_of_both_methods():
     """All six questions have the answer yes. The second method leaves one without an answer."""
-    pope = find_benchmark("pope")
+    pope = BENCHMARKS["pope"]
     samples = [Sample(id=str(number), question="?", answer="yes") for number in range(6)]
     plain = dict(zip("012345", ("Yes", "Yes", "No", "No", "Yes", "No"), strict=True))
     other = dict(zip("01234", ("Yes", "No", "Yes", "Yes", "Yes"), strict=True))
@@ -46,7 +46,7 @@ def test_differences_use_the_samples_of_both_methods():
 
 def test_the_difference_of_a_ratio_of_sums():
     """F1 of the five questions that both answered: 6 / 8 with three of five right, 8 / 9 with four."""
-    pope = find_benchmark("pope")
+    pope = BENCHMARKS["pope"]
     samples = [Sample(id=str(number), question="?", answer="yes") for number in range(6)]
     plain = dict(zip("012345", ("Yes", "Yes", "No", "No", "Yes", "No"), strict=True))
     other = dict(zip("01234", ("Yes", "No", "Yes", "Yes", "Yes"), strict=True))
@@ -63,7 +63,7 @@ def data(tmp_path_factory) -> Path:
 
 def make_answers(name: str, data: Path) -> tuple[Benchmark, Any, list[dict[str, str]]]:
     """Return a benchmark, its truth, and two sets of true answers, some of them given to the wrong question."""
-    benchmark = find_benchmark(name)
+    benchmark = BENCHMARKS[name]
     truth = benchmark.read_data(data)
     samples = benchmark.ask_questions(truth)
     rng, answer_sets = np.random.default_rng(3), []

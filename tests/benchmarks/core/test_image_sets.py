@@ -8,14 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from mmprobe.analyses.held_out import image_groups
-from mmprobe.benchmarks.core.benchmark import NAMES, find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.results import group_by_images, mean_metric, with_groups, with_ids
 from mmprobe.cli import app
 
 
 def test_intervals_draw_whole_sets_of_images(tmp_path):
     """POPE asks six questions about each image, of pairs of images that share most of it."""
-    benchmark = find_benchmark("pope")
+    benchmark = BENCHMARKS["pope"]
     truth = benchmark.draw_data(tmp_path / "data", 12, 3)
     answers = {sample.id: "Yes." for sample in truth}
     responses = tmp_path / "answers.jsonl"
@@ -29,10 +29,10 @@ def test_intervals_draw_whole_sets_of_images(tmp_path):
     assert fields["low"] < alone.low < 1 and fields["high"] == 1
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_id_of_a_metric_is_in_a_set_of_images(name, tmp_path):
     """An id that no question has would count as a set of its own."""
-    benchmark = find_benchmark(name)
+    benchmark = BENCHMARKS[name]
     truth = benchmark.draw_data(tmp_path, 3, 2)
     samples = benchmark.ask_questions(truth)
     answers = {sample.id: sample.answer or "No." for sample in samples}

@@ -13,7 +13,7 @@ from inspect_ai.model import ChatMessageUser, GenerateConfig, ModelOutput, Model
 
 from mmprobe.benchmarks.core import inspect_tasks
 from mmprobe.benchmarks.core.api_models import CONCURRENCY, api_answerer, is_api, messages_of
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.runner import run_benchmark
 from mmprobe.benchmarks.inspect import provider
 from mmprobe.cache import open_run
@@ -49,7 +49,7 @@ def test_a_task_scores_as_the_command_does(tmp_path):
         log_dir=str(tmp_path / "logs"),
         display="none",
     )
-    benchmark = find_benchmark("pope")
+    benchmark = BENCHMARKS["pope"]
     truth = benchmark.draw_data(tmp_path / "pairs", 3, SEED)
     assert sorted(asked) == sorted(sample.id for sample in truth)
     answers = {sample.id: "Yes." if "circle" in sample.question else "No." for sample in truth}
@@ -106,7 +106,7 @@ def ask_local(tmp_path, sample, *configs, **model_args):
 
 @pytest.mark.slow
 def test_the_provider_honours_temperature_seed_and_length(tmp_path, tiny_spd):
-    truth = find_benchmark("spd-faith").draw_data(tmp_path / "pairs", 1, SEED)
+    truth = BENCHMARKS["spd-faith"].draw_data(tmp_path / "pairs", 1, SEED)
     sample = next(sample for sample in truth.samples if sample.metadata["type"] == "steps")
     hot = {"temperature": 50.0, "max_tokens": 12}
     configs = [GenerateConfig(max_tokens=12), *(GenerateConfig(seed=seed, **hot) for seed in (1, 1, 2))]
@@ -121,7 +121,7 @@ def test_the_provider_honours_temperature_seed_and_length(tmp_path, tiny_spd):
 
 @pytest.mark.slow
 def test_a_method_is_traced_where_a_trace_is_asked_for(tmp_path, tiny_spd):
-    truth = find_benchmark("spd-faith").draw_data(tmp_path / "pairs", 1, SEED)
+    truth = BENCHMARKS["spd-faith"].draw_data(tmp_path / "pairs", 1, SEED)
     sample = next(sample for sample in truth.samples if sample.metadata["type"] == "same")
     (output,) = ask_local(tmp_path, sample, GenerateConfig(max_tokens=8), method="sage")
     run = open_run(tmp_path / "runs")
@@ -137,7 +137,7 @@ def test_inspect_finds_the_tasks():
 
 
 def test_an_interrupted_run_asks_an_api_no_question_twice(tmp_path):
-    benchmark = find_benchmark("mme")
+    benchmark = BENCHMARKS["mme"]
     truth = benchmark.draw_data(tmp_path / "pairs", 3, SEED)
     asked: list[str] = []
 
@@ -162,7 +162,7 @@ def test_an_interrupted_run_asks_an_api_no_question_twice(tmp_path):
 
 
 def test_failed_requests_lower_the_coverage(tmp_path):
-    benchmark = find_benchmark("pope")
+    benchmark = BENCHMARKS["pope"]
     truth = benchmark.draw_data(tmp_path / "pairs", 2, SEED)
     failing = truth[0].id
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import mmprobe as mp
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.compare import make_contenders
 from mmprobe.benchmarks.core.perturbations import BLOCKS, perturb, perturb_answerer
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -155,7 +155,7 @@ def test_bench_reports_the_paired_change_of_a_model_behind_an_api(tmp_path, monk
         json.loads((folder / "results.json").read_text())["metrics"] for folder in (out / "plain", out)
     )
     change = made.metrics["accuracy_change"]
-    is_yes = [sample.answer == "yes" for sample in find_benchmark("pope").read_data(data)]
+    is_yes = [sample.answer == "yes" for sample in BENCHMARKS["pope"].read_data(data)]
     assert plain["accuracy"]["value"] == pytest.approx(np.mean(is_yes))
     assert change.value == pytest.approx(1 - 2 * np.mean(is_yes)), (
         "right answers become wrong, and wrong right"

@@ -12,7 +12,7 @@ from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelOutput,
 
 from mmprobe.benchmarks.core import inspect_tasks
 from mmprobe.benchmarks.core.api_models import api_answerer, messages_of
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.inspect.provider import sample_of
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
@@ -49,7 +49,7 @@ def test_the_task_scores_as_the_command_does(tmp_path, refuses):
         log_dir=str(tmp_path / "l"),
         display="none",
     )
-    benchmark = find_benchmark("magic")
+    benchmark = BENCHMARKS["magic"]
     truth = benchmark.draw_data(tmp_path / "data", 2, SEED)
     text = "R1 is the star.\nAnswer: Yes, it is red."
     answers = {sample.id: text for sample in benchmark.ask_questions(truth)}
@@ -81,7 +81,7 @@ def test_the_embedded_model_continues_a_prefilled_answer(tmp_path):
 
 
 def test_requests_that_an_api_refuses_are_unanswered(tmp_path):
-    benchmark = find_benchmark("magic")
+    benchmark = BENCHMARKS["magic"]
     truth = benchmark.draw_data(tmp_path / "data", 1, SEED)
     prefilled = benchmark.follow_up(truth, {question.id: "" for question in truth.questions})
     assert dict(api_answerer(mock([], refuses=True), 8)(prefilled)) == {}

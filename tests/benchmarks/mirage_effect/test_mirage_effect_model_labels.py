@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.judges import MAX_ANSWER_CHARS
 from mmprobe.benchmarks.judges.answers import CORRECT
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
@@ -20,7 +20,7 @@ from mmprobe.benchmarks.mirage_effect.prompts import LABELS
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 
-BENCHMARK = find_benchmark("mirage-effect")
+BENCHMARK = BENCHMARKS["mirage-effect"]
 TRUTH = MirageEffectTruth(
     [ImagelessQuestion(f"i{number}", "art/a", f"Who painted picture {number}?") for number in range(4)],
     [ChoiceQuestion(id="q", question="Which?", choices={"A": "cat", "B": "dog"}, answer="A")],
