@@ -187,7 +187,7 @@ def stack_estimates(
     first = (len(estimates),) if shape is None else shape
 
     def stack(name: str, dtype: type) -> np.ndarray:
-        array = np.array([getattr(estimate, name) for estimate in estimates], dtype)
+        array: np.ndarray = np.array([getattr(estimate, name) for estimate in estimates], dtype)
         return array.reshape(first + array.shape[1:])
 
     return Estimate(stack("value", float), stack("low", float), stack("high", float), stack("n", int))
