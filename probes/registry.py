@@ -81,7 +81,7 @@ def run_probes(
         >>> list(run_probes())
         ['linear_probe']
     """
-    probes = {}
+    probes: dict[str, Callable[..., xr.Dataset]] = {}
     for name, probe in PROBES.working():
         if (probe.needs_model and model is None) or (probe.is_slow and not slow):
             continue

@@ -61,7 +61,7 @@ def cost_table() -> str:
 def families() -> str:
     """Return the families that share prefixes, and those that do not, as two sentences."""
     names = {
-        shares: ", ".join(f"`{each.name}`" for each in FAMILIES if each.shares_prefixes == shares)
+        shares: ", ".join(f"`{each.name}`" for each in FAMILIES.values() if each.shares_prefixes == shares)
         for shares in (True, False)
     }
     return f"These families share: {names[True]}.\nThese read whole prompts: {names[False]}, and undeclared ones.\n"
