@@ -30,6 +30,7 @@ from mmprobe.benchmarks.core.runner import local_answerer
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, draw_question, make_question
 from mmprobe.benchmarks.synthetic.render import render
 from mmprobe.benchmarks.synthetic.scene import ScenePair, draw_pair
+from mmprobe.interventions import METHODS
 from mmprobe.models import Model, load_model
 from mmprobe.models.organisms import Card, card
 from mmprobe.samples import Sample
@@ -46,7 +47,7 @@ ORGANISMS = (
     "misperceives-swapped-0",
 )  # development organisms, one a cause: nothing here is chosen on them
 # The paper's hyperparameters are the defaults. Those behind a star were validated on tiny-spd (docs/interventions.md).
-CONTENDERS = (
+CHOSEN = (
     Contender("plain", "plain", {}),
     *(Contender(f"sage: {stage}", "sage", settings) for stage, settings in SAGE_STAGES.items()),
     Contender("pai", "pai", {}),
@@ -63,6 +64,8 @@ CONTENDERS = (
     Contender("chi", "chi", {}),
     Contender("opera", "opera", {}),
 )
+LISTED = {"steer", *(contender.method for contender in CHOSEN)}  # steer needs a direction
+CONTENDERS = (*CHOSEN, *(Contender(name, name, {}) for name in METHODS if name not in LISTED))
 SEED = 1_950_000  # of the pairs; nothing was trained on them
 BATCH_SIZE = 32
 MAX_NEW_TOKENS = 112
