@@ -12,10 +12,9 @@ from inspect_ai import eval as inspect_eval
 from inspect_ai.model import ChatMessageUser, GenerateConfig, ModelOutput, ModelUsage, get_model
 
 from mmprobe.benchmarks.core import inspect_tasks
-from mmprobe.benchmarks.core.api_models import CONCURRENCY, api_answerer, is_api, messages_of
+from mmprobe.benchmarks.core.api_models import CONCURRENCY, api_answerer, inspect_message, is_api, messages_of
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.runner import run_benchmark
-from mmprobe.benchmarks.inspect import provider
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate
@@ -99,7 +98,8 @@ def ask_local(tmp_path, sample, *configs, **model_args):
     client = get_model("mmprobe/tiny-spd", memoize=False, **args)
 
     async def ask():
-        return [await client.generate(messages_of(sample), config=config) for config in configs]
+        messages = [inspect_message(message) for message in messages_of(sample)]
+        return [await client.generate(messages, config=config) for config in configs]
 
     return asyncio.run(ask())
 
@@ -190,4 +190,4 @@ def test_a_missing_key_is_one_line(monkeypatch):
 def test_a_conversation_of_several_turns_is_refused(tmp_path):
     turns = [ChatMessageUser(content="One?"), ChatMessageUser(content="Two?")]
     with pytest.raises(InputError, match="more turns"):
-        provider.sample_of(turns, Path(tmp_path), "q")
+        inspect_tasks.sample_of(turns, Path(tmp_path), "q")
