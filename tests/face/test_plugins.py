@@ -14,9 +14,12 @@ from helpers.runs import write_run
 import mmprobe as mp
 from mmprobe import registry
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+from mmprobe.benchmarks.core.perturbations import perturb
 from mmprobe.cli.list_ import KINDS
 from mmprobe.errors import InputError
+from mmprobe.interventions import load_method
 from mmprobe.models.families import FAMILIES, find_family
+from mmprobe.samples import Sample
 from mmprobe.viz import figures
 
 PACKAGE = Path(__file__).parents[1] / "helpers" / "plugin_package"
@@ -52,6 +55,10 @@ def test_a_package_adds_by_entry_points(installed, tmp_path):
     assert BENCHMARKS["plugged"].about == "POPE under another name."
     assert listed("benchmarks")["plugged"] == "POPE under another name."
     assert listed("analyses")["answer-length"] == "The number of tokens of each answer."
+    assert listed("methods")["plugged"] == "The model's own answer, under another name."
+    assert load_method("plugged").neutral
+    sample = Sample(id="a", question="Why?")
+    assert perturb(sample, "shouted", tmp_path).question == "WHY?"
     families = read_result(run_in_process("models", "--json"))["families"]
     assert "plugged" in [family["name"] for family in families]
 
@@ -88,6 +95,20 @@ def test_a_package_that_cannot_be_imported_is_one_line(installed, monkeypatch):
     assert_fails(
         run_in_process("list", "benchmarks"), "mmprobe_plugin:BENCHMARK of mmprobe.benchmarks: cannot be"
     )
+    assert_fails(
+        run_in_process("generate", "--model", "tiny-spd", "--prompt", "Why?", "--method", "plugged"),
+        "mmprobe_plugin:Plugged of mmprobe.methods: cannot be",
+    )
+
+
+def test_a_package_that_cannot_be_imported_breaks_nothing_else(installed, monkeypatch, tmp_path, caplog):
+    monkeypatch.setitem(sys.modules, "mmprobe_plugin", None)
+    assert find_family(SimpleNamespace(model_type="qwen2_5_vl")).name == "qwen2_5_vl"
+    assert "mmprobe_plugin:FAMILY of mmprobe.families: cannot be imported" in caplog.text
+    assert BENCHMARKS["pope"].name == "pope" and load_method("sage").name == "sage"
+    run = write_run(tmp_path / "run", {"a": {"question": "?", "steps/id": [1], "tokens/id": [0, 1]}})
+    finished = run_in_process("analyze", run.path, "--out", tmp_path / "out")
+    assert finished.code == 0, finished.stderr
 
 
 @pytest.mark.parametrize("kind", ["methods", "causes"])
