@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from helpers.command_line import assert_fails, read_result, run_in_process
@@ -15,6 +16,7 @@ import mmprobe as mp
 from mmprobe import registry
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.perturbations import perturb
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cli.list_ import KINDS
 from mmprobe.errors import InputError
 from mmprobe.interventions import load_method
@@ -107,6 +109,18 @@ def test_a_package_that_cannot_be_imported_breaks_nothing_else(installed, monkey
     assert "mmprobe_plugin:FAMILY of mmprobe.families: cannot be imported" in caplog.text
     assert BENCHMARKS["pope"].name == "pope" and load_method("sage").name == "sage"
     assert set(dict(mp.analyses.ANALYSES.working())) == set(mp.analyses.ANALYSES) - {"answer_length"}
+
+
+@pytest.mark.parametrize("page", ["extending", "adding-a-family"])
+def test_the_pages_on_additions_run(page, added, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_pairs("pairs", n=1, seed=3)
+    text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    module = ModuleType("additions")
+    monkeypatch.setitem(sys.modules, "additions", module)  # data classes look for their module
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    for block in (block for block in blocks if "import" in block):  # the others are single lines
+        exec(compile(block, page, "exec"), vars(module))
 
 
 @pytest.mark.parametrize("kind", ["methods", "causes"])
