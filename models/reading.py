@@ -7,11 +7,12 @@ decoded one by one, so what a layer computes is the same up to rounding.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import DynamicCache, LogitsProcessor, StoppingCriteria
 
 from mmprobe.models.loading import Model
@@ -63,6 +64,34 @@ class AnswerReader:
         )
         self.hf(**inputs, return_dict=True)
         self.n_read = first + count
+
+
+def append_answers(
+    model: Model, inputs: Mapping[str, Any], answers: Sequence[Sequence[int] | Tensor]
+) -> dict[str, Any]:
+    """Return the inputs of one forward pass over prompts and their answers.
+
+    Answers are padded on the right with token 0, where no token before the padding sees it.
+
+    Args:
+        inputs: of the prompts, padded on the left.
+        answers: token ids, for each prompt.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> from mmprobe.samples import Sample
+        >>> model = load_model("tiny-spd", device="cpu")
+        >>> prompt = model.prepare(Sample(id="a", question="What?"))
+        >>> append_answers(model, prompt, [[7, 8]])["input_ids"].shape[1] - prompt["input_ids"].shape[1]
+        2
+    """
+    longest = max(map(len, answers))
+    extended: dict[str, Any] = dict(inputs)
+    for _ in range(longest):  # each family extends its masks and token types as in `generate`
+        extended = model.hf._update_model_kwargs_for_generation({}, extended, is_encoder_decoder=False)
+    padded = torch.stack([pad(torch.as_tensor(row), (0, longest - len(row))) for row in answers])
+    extended["input_ids"] = torch.cat([inputs["input_ids"], padded.to(inputs["input_ids"].device)], 1)
+    return extended
 
 
 def pass_length(model: Model, rows: int, longest: int) -> int:
