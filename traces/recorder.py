@@ -57,7 +57,7 @@ class SampleRecorder:
         self.records_all_heads = len(self.heads) == model.n_heads
         self.device = model.device
         self.n_steps = 0  # steps recorded
-        self.has_ended = False  # the answer is complete; other answers of the batch may go on
+        self.has_ended = False  # the answer is complete; other answers of the batch may continue
         self.gate_sum: Tensor | None = None  # [layer, neuron]
         self.prompt_post: tuple[int, Tensor] | None = None  # the newest layer's output [position, hidden]
         visual_keys = prompt.visual_keys

@@ -46,7 +46,7 @@ def record(
     Args:
         recorders: one recorder a sample, in the order of the batch.
         generate: arguments of transformers' `generate`.
-        start: where the model goes on, if the beginnings of the prompts have been read already.
+        start: where the model starts, if the beginnings of the prompts have been read already.
 
     Returns:
         int64 [batch, token], as `model.hf.generate(**batch.inputs, **generate)` returns it.
