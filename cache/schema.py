@@ -24,7 +24,7 @@ TEXT_ATTRIBUTES = (
 )  # of a trace
 WHOLE_GROUPS = ("tokens", "images", "steps")  # every trace has all data sets of these
 DIM_SIZES = {"group": len(GROUP_NAMES), "axis": 2, "corner": 4, "place": 3}  # of dimensions that never vary
-BLOCK_STEPS = 64  # steps that are reduced and written at a time; a chunk on disk holds at most as many
+BLOCK_STEPS = 64  # steps that are reduced and written at a time; a chunk on disk contains at most as many
 
 
 @dataclass(frozen=True)

@@ -368,7 +368,7 @@ class Trace:
     def to_activation_cache(self, model: Any | None = None) -> Any:
         """Return the residual stream as a TransformerLens `ActivationCache`.
 
-        Its positions are the steps' queries. It holds `resid_pre`, `resid_mid` and `resid_post` of the captured
+        Its positions are the steps' queries. It contains `resid_pre`, `resid_mid` and `resid_post` of the captured
         layers, each float32 [step, hidden], and their differences as `attn_out` and `mlp_out`.
 
         Args:

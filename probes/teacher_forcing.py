@@ -68,7 +68,7 @@ def force_answer(
         max_new_tokens: maximum length of the model's own answer.
 
     Raises:
-        InputError: an image cannot be decoded, or the answer is empty or has tokens that are no text.
+        InputError: an image cannot be decoded, or the answer is empty or has tokens that are not text.
 
     Example:
         >>> from mmprobe.models import load_model
@@ -94,7 +94,7 @@ def force_answers(
         The rows of one batch: each has its own prompt and answer, and the inputs of all.
 
     Raises:
-        InputError: an image cannot be decoded, or an answer is empty or has tokens that are no text.
+        InputError: an image cannot be decoded, or an answer is empty or has tokens that are not text.
     """
     if max_new_tokens < 1:
         raise InputError(f"max_new_tokens {max_new_tokens}: must be 1 or more")

@@ -78,7 +78,7 @@ class BatchTracer:
                     append_failure(self.out, pending.pop(0)[0].id, error)
                 elif isinstance(error, (torch.OutOfMemoryError, MemoryError)):
                     self.max_size = max_size = size // 2
-                    log.warning("out of memory with %d samples at a time; going on with %d", size, max_size)
+                    log.warning("out of memory with %d samples at a time; continuing with %d", size, max_size)
                 else:
                     max_size = 1
                     reason = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -160,7 +160,7 @@ class BatchTracer:
             "head": np.array(spec.head_indices(model.n_heads), np.int32),
             "group": np.array(GROUP_NAMES),
         }
-        images = [path.absolute() for path in sample.images]  # so that they are found from any folder
+        images = [path.absolute() for path in sample.images]  # so that they can be read from any folder
         attributes = {
             "sample": sample.model_copy(update={"images": images}).model_dump_json(),
             "model": model.source,

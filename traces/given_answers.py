@@ -48,7 +48,7 @@ class GivenAnswer(NamedTuple):
     def read(self, model: Model) -> list[int]:
         """Return the answer's token ids.
 
-        Token ids of another model, and texts, are tokenised as a text of its own after the prompt.
+        Token ids of another model, and texts, are tokenised by themselves and follow the prompt.
 
         Raises:
             InputError: the model could not have given this answer.

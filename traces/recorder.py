@@ -59,7 +59,7 @@ class SampleRecorder:
         self.device = model.device
         self.n_steps = 0  # steps recorded
         self.gap: Gap | None = None  # between reading and decoding the answer; None if it was not read
-        self.has_ended = False  # the answer is complete; other answers of the batch may go on
+        self.has_ended = False  # the answer is complete; other answers of the batch may continue
         self.gate_sum: Tensor | None = None  # [layer, neuron]
         self.prompt_post: tuple[int, Tensor] | None = None  # the newest layer's output [position, hidden]
         visual_keys = prompt.visual_keys

@@ -96,17 +96,17 @@ def trace(
         repetition_penalty: above 1, tokens of the prompt and the answer become less likely. None for the
             checkpoint's own.
         shard: `i/n` traces the i-th of n parts of the samples. Processes make the shards of one `out` without
-            each other. The last one that finishes makes the whole run of them, which holds what a single
+            each other. The last one that finishes merges them into the whole run, which contains what a single
             process would have written; `merge_run` does so, too. Batches are formed before the parts, and
             samples with the same images stay together unless a batch mixes them with others.
         workers: `mmprobe.traces.Processes(n)` traces with n processes, one a GPU, or one a group of CPU cores.
             They load the model themselves, so `model` has no weights then (`mmprobe.models.load_shapes`). A
-            process that dies is replaced. What it left unfinished is asked again, at most three times.
+            process that dies is replaced. Its unfinished samples are retried, at most three times.
         shared_prefix: whether samples with the same images and system prompt share one vision pass and one prefill
             of their common beginning. Numbers then differ from those of separate passes by rounding alone. Other
             engines, data sets of `prompt/` and `vision/`, and some families and methods need whole prompts.
         pack_every: join so many finished traces at a time in files of `packs/`, so that a long run needs few files.
-            None leaves each trace in a file of its own. Either way, a killed run loses nothing that was finished.
+            None leaves each trace in its own file. Either way, a killed run loses nothing that was finished.
         answers: trace these answers in place of generating any: a file of lines of `{"id", "response"}` or `{"id",
             "token_ids"}`, the folder of a benchmark's results, a run or its folder, or texts or token ids by id. A sample
             without an answer, or with one that the model could not have given, is a failure. `max_new_tokens`,
@@ -118,7 +118,7 @@ def trace(
 
     Raises:
         InputError: an argument, method or parameter is unknown or out of range; the method cannot be traced;
-            `out` holds a run already, or one that cannot be resumed; another process is tracing into `out`; or
+            `out` already contains a run, or one that cannot be resumed; another process is tracing into `out`; or
             the model or the engine cannot provide the capture.
         OSError: the disk is full or cannot be written any more; finished samples are kept.
 
@@ -184,7 +184,7 @@ class RunSettings(NamedTuple):
     Attributes:
         config: the content of `run.json`, but for the order.
         trace_bytes: the maximum size of one trace.
-        separates_counts: whether samples with different numbers of images need batches of their own.
+        separates_counts: whether samples with different numbers of images need separate batches.
         spec: the part of the capture that can be recorded.
         record: the engine's `record`.
         options: arguments of transformers' `generate`.
@@ -318,7 +318,7 @@ def open_part(part: Part, settings: RunSettings, resume: bool, overwrite: bool) 
 
 @contextmanager
 def _clean_up(out: Path) -> Iterator[None]:
-    """Remove the files of unfinished traces at the end. An error of the disk says how to go on."""
+    """Remove the files of unfinished traces at the end. Add to a disk error how to continue."""
     try:
         yield
     except OSError as error:
@@ -331,7 +331,7 @@ def _clean_up(out: Path) -> Iterator[None]:
 def _trace_batches(
     tracer: BatchTracer, batches: Sequence[list[Sample]], finished: set[str], packer: Packer
 ) -> None:
-    """Trace every batch with an unfinished sample. After an interrupt, stop behind the current batch."""
+    """Trace every batch with an unfinished sample. After an interrupt, finish the current batch and stop."""
     total = sum(map(len, batches))
     progress = tqdm(desc="trace", unit="sample", initial=len(finished), total=total, disable=None)
     with progress, finish_batch_on_interrupt() as interrupted:
@@ -362,14 +362,16 @@ def _load_methods(method: Any, parameters: Mapping[str, Any], engine: str) -> li
     ]
     for loaded in methods:
         if isinstance(loaded, PromptMethod):
-            raise InputError(f"method {loaded.name}: asks several times, so there is no one answer to trace")
+            raise InputError(
+                f"method {loaded.name}: generates several answers, so no single one can be traced"
+            )
     if methods and engine != "native":
         raise InputError(f"method {methods[0].name}: needs the native engine, not {engine}")
     return methods
 
 
 def _check_names(methods: Sequence[Method], names: Iterable[str]) -> None:
-    """Raise InputError if a keyword is no argument of `trace` and no parameter of the methods."""
+    """Raise InputError if a keyword is neither an argument of `trace` nor a parameter of the methods."""
     known = [parameter.name for method in methods for parameter in fields(method)]
     for name in names:
         if name not in known:

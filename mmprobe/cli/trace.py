@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mmprobe.cli.options import (
-    TO_GO_ON,
+    TO_CONTINUE,
     AsJson,
     BatchSize,
     Capture,
@@ -99,7 +99,7 @@ def trace(
     if device_map is not None and (remote or ray is not None or (workers or 1) > 1):
         raise InputError("--device-map: goes with one process; leave out --workers, --ray and --remote")
     devices = read_device_map(device_map)
-    check_earlier(out / "run.json", "a run", resume, overwrite, TO_GO_ON)
+    check_earlier(out / "run.json", "a run", resume, overwrite, TO_CONTINUE)
     check_unlocked(out)
     if shard is not None:
         from mmprobe.traces.scale.shards import check_shard, parse_shard

@@ -55,7 +55,7 @@ def read_logprobs(
 def read_logits(model: Model, chats: Sequence[Chat], answers: Sequence[Sequence[int]]) -> Tensor:
     """Return the logits that predict each token of each answer, float32 [answer, step, token] on the CPU.
 
-    The steps behind a shorter answer's end mean nothing. The arguments are those of `read_logprobs`.
+    Steps past a shorter answer's end are meaningless. The arguments are those of `read_logprobs`.
     """
     hf = model.hf
     longest = max(map(len, answers))
@@ -107,7 +107,7 @@ def _read_group(
 ) -> list[Tensor]:
     """Return the logits [step, token] of the answers of some rows, whose prompts have the same beginning.
 
-    Behind its end, each row is filled with tokens that no token of the row sees.
+    After its end, each row is filled with tokens that no token of the row sees.
     """
     prompts = [batch.prompts[row] for row in rows]
     texts = [[*prompt.ids.tolist(), *answers[row]] for row, prompt in zip(rows, prompts, strict=True)]

@@ -52,7 +52,7 @@ def record(
     Args:
         recorders: one recorder a sample, in the order of the batch.
         generate: arguments of transformers' `generate`.
-        start: where the model goes on, if the beginnings of the prompts have been read already.
+        start: where the model starts, if the beginnings of the prompts have been read already.
         decoded: whether to record while the model decodes, and not to read the answers afterwards.
         answers: token ids of given answers, for each sample; None to generate them.
 

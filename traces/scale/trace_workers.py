@@ -1,4 +1,4 @@
-"""Trace with several workers, each with a model of its own."""
+"""Trace with several workers, each with its own model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ModelChoice:
 
     @classmethod
     def of_shapes(cls, model: Model) -> ModelChoice:
-        """Return the choice that a model without weights stands for.
+        """Return the choice of a model that was loaded without weights.
 
         Raises:
             InputError: the model has weights. Workers could not load them, nor what was changed in them.
@@ -116,7 +116,7 @@ class _TraceLists:
         return sample.id in run or any(failure["id"] == sample.id for failure in run.failures)
 
     def count(self, batch: Batch) -> None:
-        """Move the progress bar behind a batch, and join traces."""
+        """Advance the progress bar by a batch, and join traces."""
         new = {sample.id for sample in batch} - self.finished
         self.finished |= new
         self.progress.update(len(new))
