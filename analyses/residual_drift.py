@@ -12,19 +12,14 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.held_out import ImageGroups
-from mmprobe.analyses.intervals import COSINE
-from mmprobe.analyses.statistics import (
-    LABELS,
-    MINIMUM,
-    compare_groups,
-    compare_labels,
-    label_masks,
-    means_by_label,
-)
 from mmprobe.cache import Run
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.samples import set_keys
+from mmprobe.stats.compare import MINIMUM, compare_groups
+from mmprobe.stats.intervals import COSINE
+from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
+from mmprobe.stats.sets import Sets
 
 STREAMS = ("pre", "mid", "post")
 POLARITIES = ("same", "different")
@@ -40,7 +35,7 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
 
     There are two groupings of the pairs. The paper's (figure 8a and D.3) is by contradiction: a pair is
     contradictory if both answers are yes or both are no, and consistent if one is yes and one no
-    (`read_yes_no`). Ours is by statements: a pair is unfaithful if either answer is unfaithful, and faithful
+    (`read_yes_no`). Our grouping is by statements: a pair is unfaithful if either answer is unfaithful, and faithful
     if both are faithful. Pairs that a grouping cannot place count only among all.
 
     Args:
@@ -66,7 +61,7 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
         - difference_contradictory with _low, _high, effect_…, p_… and p_holm_contradictory (layer): cosine of
           contradictory minus consistent pairs; attrs["note_contradictory"] says if a group is too small
 
-        Intervals are 95 %, over sets of images (`analyses.intervals`); pairs that share an image are one set,
+        Intervals are 95 %, over sets of images (`stats.intervals`); pairs that share an image are one set,
         and attrs["sets"] counts the sets. attrs["left_out"] names the samples with values that are not
         finite, attrs["unpaired"] the pairs with one answer; n_left_out and n_unpaired count them. No mean
         includes them.
@@ -83,11 +78,11 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
     if stream not in STREAMS:
         raise InputError(f"stream {stream!r}: must be one of {', '.join(STREAMS)}")
     if not len(run):
-        raise InputError(f"{run.path}: holds no finished samples")
+        raise InputError(f"{run.path}: contains no finished samples")
     path = f"residual/{stream}"
     layers = run[run.ids[0]].array(path)["layer"].values
     pairs, unpaired = _find_pairs(run)
-    groups = ImageGroups()
+    groups = Sets()
     rows, names, labels, both_answers, left_out = [], [], [], [], []
     for pair, ids in tqdm(pairs.items(), desc="residual_drift", unit="pair", disable=None):
         with ExitStack() as stack:
@@ -101,7 +96,7 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
             labels.append(_pair_faithful([run.faithful(name) for name in ids]))
             both_answers.append(answers)
             for trace in traces:
-                groups.add(trace.sample)
+                groups.add(trace.sample.id, set_keys(trace.sample))
     if not rows:
         raise NotApplicable(f"{run.path}: every pair has values that are not finite in {path}")
     cosine, aligned = (np.array([row[index] for row in rows]) for index in (0, 1))
@@ -130,10 +125,10 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
 
 
 def read_yes_no(answer: str) -> bool | None:
-    """Return whether an answer begins with yes (True) or no (False), as a word of its own; else None.
+    """Return whether an answer begins with the word yes (True) or no (False); else None.
 
-    A sign or a line break must follow the word: "No. Nothing changed." is no, "No image is attached" is
-    neither.
+    A sign or a line break must follow the word: "No. Nothing changed." gives False, "No image is attached" gives
+    None.
 
     Example:
         >>> read_yes_no("**Yes**, they are."), read_yes_no("no"), read_yes_no("Yes and no.")
@@ -190,15 +185,7 @@ def _add_contradictions(
     out.update(means_by_label("cosine_by_consistency", values, masks, ("consistency", "layer"), sets, COSINE))
     names = (CONSISTENCY[1], CONSISTENCY[0])
     comparison = compare_groups(values, masks[names[0]], masks[names[1]], minimum, names, sets)
-    for name, array in (
-        ("difference_contradictory", comparison.difference),
-        ("difference_contradictory_low", comparison.low),
-        ("difference_contradictory_high", comparison.high),
-        ("effect_contradictory", comparison.effect),
-        ("p_contradictory", comparison.p),
-        ("p_holm_contradictory", comparison.p_holm),
-    ):
-        out[name] = ("layer", array)
+    out.update(comparison.all_variables("_contradictory", "layer"))
     return comparison.note
 
 

@@ -2,8 +2,7 @@
 
 from contextlib import suppress
 
-from mmprobe.cache.packs.pack import pack
-from mmprobe.cache.run import Run, open_run
+from mmprobe.cache.run import Run, open_run, pack
 from mmprobe.cache.trace import Trace
 from mmprobe.cache.verify import verify
 from mmprobe.cache.writer import TraceWriter

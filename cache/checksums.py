@@ -17,7 +17,8 @@ from pathlib import Path
 import h5py
 from xxhash import xxh3_64_intdigest
 
-from mmprobe.samples import regular_file
+from mmprobe.errors import InputError
+from mmprobe.files import regular_file
 
 PAGE_BYTES = 2**16
 _READ_BYTES = 2**20
@@ -48,6 +49,19 @@ def checksums_match(path: Path) -> bool:
         except _ChecksumError:
             return False
         return bool(checked.checksums)
+
+
+def check_checksums(path: Path) -> None:
+    """Raise InputError unless a file has checksums and all of them match."""
+    try:
+        matches = checksums_match(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    if not matches:
+        raise InputError(
+            f"{path}: damaged, or changed since it was written (its checksums differ or are missing); "
+            "delete it and make it again"
+        )
 
 
 @contextmanager
@@ -148,7 +162,7 @@ class CheckedFile:
         return self.cache[page]
 
     def _read_pages(self, target: memoryview, first_page: int) -> None:
-        """Read consecutive pages and compare them with their checksums, a few at a time while the cache holds them."""
+        """Read consecutive pages and compare them with their checksums, a few at a time while the cache has them."""
         for start in range(0, len(target), _READ_BYTES):
             part, first = target[start : start + _READ_BYTES], first_page + start // PAGE_BYTES
             self._fill(part, first * PAGE_BYTES)

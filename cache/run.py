@@ -1,4 +1,4 @@
-"""Read a run: its traces in order, its failures and its labels."""
+"""Read a run: its traces in order, its failures and its labels; and pack it into one file."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from tqdm import tqdm
 
 from mmprobe.cache.check import read_text_attribute
 from mmprobe.cache.checksums import open_checked
-from mmprobe.cache.packs.packed_file import PACKS, PackedFile, PackedNames, open_packed, packed_names
+from mmprobe.cache.packs import PACKS, PackedFile, PackedNames, open_packed, packed_names, write_pack
 from mmprobe.cache.schema import FORMAT_VERSION, Failure, FailureList, Format, Label, LabelList, RunConfig
 from mmprobe.cache.stack import stack_traces
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError, unknown_name
-from mmprobe.json_files import parse_record
+from mmprobe.files import parse_record, regular_file
+from mmprobe.ledger import lock_file
 from mmprobe.notebook import show_rows
-from mmprobe.samples import Sample, regular_file
+from mmprobe.samples import Sample
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +35,7 @@ HASHED_KEYS = ("model", "capture", "generate", "engine", "batch_size")  # of run
 
 
 def hash_config(config: Mapping[str, Any]) -> str:
-    """Return a hash of everything in `run.json` that decides what a trace holds.
+    """Return a hash of everything in `run.json` that decides what a trace contains.
 
     Example:
         >>> len(hash_config({"model": {"name": "tiny-spd"}}))
@@ -47,7 +48,7 @@ def hash_config(config: Mapping[str, Any]) -> str:
 class Run:
     """A folder of traces, or the file that `pack` wrote from it. Iterates over its traces in sample order.
 
-    In a folder, traces are files of their own, or joined in files of `packs/`.
+    In a folder, traces are separate files, or joined in files of `packs/`.
 
     Attributes:
         path: the folder or the file.
@@ -85,7 +86,7 @@ class Run:
         return open_packed(path, self._names_of_packs[path])
 
     def pack_of(self, name: str) -> Path | None:
-        """Return the packed file that a trace is in; None if it is in a file of its own."""
+        """Return the packed file that a trace is in; None if it has its own file."""
         return self._packs.get(name)
 
     @cached_property
@@ -180,7 +181,7 @@ class Run:
 
     @property
     def captured(self) -> tuple[str, ...]:
-        """Paths of the data sets that the first trace holds, as `stack` takes them."""
+        """Paths of the data sets that the first trace contains, as `stack` takes them."""
         return self[0].captured if self.ids else ()
 
     def stack(self, path: str) -> xr.DataArray:
@@ -309,7 +310,7 @@ def open_run(path: str | Path) -> Run:
     """Open a run: a folder that `trace` wrote, or a file that `pack` wrote.
 
     Raises:
-        InputError: there is no run at `path`, or it cannot be read.
+        InputError: `path` is not a run, or cannot be read.
 
     Example:
         >>> len(open_run("runs/demo"))                              # doctest: +SKIP
@@ -330,3 +331,34 @@ def open_run(path: str | Path) -> Run:
     except (OSError, KeyError, RuntimeError, SystemError, ValueError) as error:
         raise InputError(f"{path}: not a readable run ({str(error).splitlines()[0]})") from None
     return Run(path, config, failures, labels)
+
+
+def pack(path: str | Path, out: str | Path) -> Path:
+    """Copy a run to one HDF5 file, which `open_run` reads like the folder. Traces are under `/samples/<id>`.
+
+    Raises:
+        InputError: `out` exists, another process is packing into it, `path` is not a run's folder, or a trace is
+            damaged.
+        OSError: the disk is full; `out` is not there then.
+
+    Example:
+        >>> pack("runs/demo", "demo.h5")                            # doctest: +SKIP
+        PosixPath('demo.h5')
+    """
+    run, out = open_run(path), Path(out)
+    if run.packed:
+        raise InputError(f"{path}: is packed already; give the run's folder")
+    if not out.parent.is_dir():
+        raise InputError(f"{out.parent}: no such folder; make it first")
+    with lock_file(out, "packing into it"):
+        if out.exists():
+            raise InputError(f"{out}: exists; choose another file for out")
+        part = out.with_name(out.name + ".part")
+        try:
+            labels = [{"id": name, "faithful": faithful} for name, faithful in run.labels.items()]
+            texts = {"run": run.config, "failures": run.failures, "labels": labels}
+            write_pack(tqdm(run, "pack", len(run), unit="trace", disable=None), texts, part)
+            os.replace(part, out)
+        finally:
+            part.unlink(missing_ok=True)
+    return out

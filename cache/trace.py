@@ -3,26 +3,84 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
-from xarray.core.indexing import CopyOnWriteArray, LazilyIndexedArray, MemoryCachedArray
+from xarray.backends import BackendArray
+from xarray.core.indexing import (
+    CopyOnWriteArray,
+    ExplicitIndexer,
+    IndexingSupport,
+    LazilyIndexedArray,
+    MemoryCachedArray,
+    explicit_indexing_adapter,
+)
 
-from mmprobe.cache.arrays import StoredArray, empty_array
-from mmprobe.cache.check import CheckedGroup
-from mmprobe.cache.check_views import VIEW_PATHS, check_views
+from mmprobe.cache.check import VIEW_PATHS, CheckedGroup, check_views
 from mmprobe.cache.checksums import open_checked
-from mmprobe.cache.packs.packed_file import PackedFile
-from mmprobe.cache.packs.packed_trace import PackedTrace, TraceGroup
+from mmprobe.cache.packs import PackedFile, PackedTrace, TraceGroup
 from mmprobe.cache.schema import VARIABLES, WHOLE_GROUPS
-from mmprobe.errors import InputError, NotCaptured
+from mmprobe.errors import InputError, NotCaptured, option
 from mmprobe.notebook import show_fields
 from mmprobe.samples import Sample
+
+LABELLED = {"layer", "head", "group"}  # dimensions with coordinates
+
+
+class StoredArray(BackendArray):
+    """One data set on disk, read when it is indexed; if it is damaged, this raises InputError.
+
+    Args:
+        file: path of the file, for messages.
+        open_root: opens the trace.
+        path: path of the data set in the trace.
+        shape, dtype: of the data set.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        open_root: Callable[[], AbstractContextManager[TraceGroup]],
+        path: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+    ):
+        self.file, self.open_root, self.path = file, open_root, path
+        self.shape, self.dtype = shape, dtype
+
+    def __getitem__(self, key: ExplicitIndexer) -> Any:
+        if all(isinstance(part, slice) and part == slice(None) for part in key.tuple):
+            return self._read()
+        return explicit_indexing_adapter(key, self.shape, IndexingSupport.OUTER_1VECTOR, self._read)
+
+    def _read(self, key: tuple[Any, ...] | None = None) -> np.ndarray:
+        """Return the values, or a part. HDF5 would write past an array's end if the shape had changed."""
+        with self.open_root() as root:
+            if root.describe(self.path) != (self.shape, self.dtype):
+                raise InputError(f"{self.file}: was changed while {self.path} was in use; open it again")
+            return root.read(self.path, key)
+
+
+def empty_array(root: TraceGroup, dims: tuple[str, ...]) -> xr.DataArray:
+    """Return an array with the coordinates of these dimensions. Copying one is five times as fast."""
+    coordinates = tuple((dim, tuple(root.coordinate(dim))) for dim in dims if dim in LABELLED)
+    return _make_array(coordinates).copy(deep=False)
+
+
+@lru_cache(64)  # most traces of a run have the same coordinates, which take longer to make than to read
+def _make_array(coordinates: tuple[tuple[str, tuple[Any, ...]], ...]) -> xr.DataArray:
+    arrays = {dim: label_array(dim, values) for dim, values in coordinates}
+    return xr.DataArray(np.zeros([len(values) for values in arrays.values()]), arrays)
+
+
+def label_array(dim: str, labels: tuple[Any, ...]) -> np.ndarray:
+    """Return the coordinate of a dimension from its labels."""
+    return np.array(labels, str if dim == "group" else np.int32)
 
 
 class _ArrayAttribute:
@@ -152,7 +210,7 @@ class Trace:
                 f"{self.file}: is compressed; reading it needs: pip install 'mmprobe[compression]'"
             )
         return InputError(
-            f"{self.file}: damaged trace ({reason}); delete it and trace again with resume=True"
+            f"{self.file}: damaged trace ({reason}); delete it and trace again with {option('resume')}"
         )
 
     def dataset(self, name: str) -> xr.Dataset:
@@ -231,9 +289,36 @@ class Trace:
             return root.text("run_hash")
 
     @property
+    def image_hash(self) -> str | None:
+        """`mmprobe.ledger.hash_images` of what the model saw; None without images and in older traces."""
+        with self._open() as root:
+            return root.text("image_hash")
+
+    @property
     def answer(self) -> str:
         """The generated text, without special tokens."""
         return self._text("answer")
+
+    @property
+    def reading(self) -> dict[str, float] | None:
+        """How far the reading that was traced is from the decoding of the same answer. None if there was no reading.
+
+        `difference` is the largest difference of a token's log-probability, in nat, `agreeing` the number of steps whose
+        most likely token is the same, and `steps` the number of steps.
+
+        Example:
+            >>> open_run("runs/demo")["0001"].reading                                          # doctest: +SKIP
+            {'difference': 7.2e-07, 'agreeing': 31, 'steps': 31}
+        """
+        with self._open() as root:
+            text = root.text("reading")
+        if text is None:
+            return None
+        try:
+            gap = json.loads(text)
+            return {name: gap[name] + 0 for name in ("difference", "agreeing", "steps")}
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
+            raise self.damage_error(error) from None
 
     @cached_property
     def method_reports(self) -> dict[str, Any]:
@@ -283,7 +368,7 @@ class Trace:
     def to_activation_cache(self, model: Any | None = None) -> Any:
         """Return the residual stream as a TransformerLens `ActivationCache`.
 
-        Its positions are the steps' queries. It holds `resid_pre`, `resid_mid` and `resid_post` of the captured
+        Its positions are the steps' queries. It contains `resid_pre`, `resid_mid` and `resid_post` of the captured
         layers, each float32 [step, hidden], and their differences as `attn_out` and `mlp_out`.
 
         Args:

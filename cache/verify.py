@@ -10,11 +10,11 @@ import h5py
 import numpy as np
 from tqdm import tqdm
 
-from mmprobe.cache.checksums import checksums_match
-from mmprobe.cache.packs.packed_file import INDEX, PackedFile
+from mmprobe.cache.checksums import check_checksums, checksums_match
+from mmprobe.cache.packs import INDEX, PackedFile
 from mmprobe.cache.run import Run, hash_config, open_run
 from mmprobe.cache.trace import Trace
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, option
 
 MASS_TOLERANCE = 1e-3
 
@@ -61,23 +61,10 @@ def verify(path: str | Path) -> list[str]:
 def _missing_samples(run: Run) -> list[str]:
     known = {*run.ids, *(failure.get("id") for failure in run.failures)}
     return [
-        f"{name}: not traced; trace again with resume=True"
+        f"{name}: not traced; trace again with {option('resume')}"
         for name in run.config["order"]
         if name not in known
     ]
-
-
-def check_checksums(path: Path) -> None:
-    """Raise InputError unless a file has checksums and all of them match."""
-    try:
-        matches = checksums_match(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    if not matches:
-        raise InputError(
-            f"{path}: damaged, or changed since it was written (its checksums differ or are missing); "
-            "delete it and make it again"
-        )
 
 
 def check_trace(trace: Trace, run_hash: str, opened: PackedFile | None = None) -> list[str]:

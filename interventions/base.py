@@ -9,11 +9,11 @@ of the methods.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
 from mmprobe.errors import InputError
-from mmprobe.interventions.contrast_path import ContrastPath
 from mmprobe.interventions.joint_decoding import decode_jointly
 from mmprobe.interventions.parameters import check_parameters
 from mmprobe.models import Batch, Model, Prompt
@@ -32,6 +31,9 @@ from mmprobe.models.devices import check_one_device
 from mmprobe.models.hooks import observe, observe_stream, replace
 from mmprobe.models.shared_prefix import SharedStart
 
+if TYPE_CHECKING:
+    from mmprobe.interventions.contrast import ContrastPath
+
 
 class MethodContext(NamedTuple):
     """The batch that a method is about to act on.
@@ -41,7 +43,7 @@ class MethodContext(NamedTuple):
         chats: the chat of each row.
         batch: the inputs and the prompts of the chats.
         seed: seed of the random numbers that a method draws.
-        start: where the model goes on, if the beginnings of the prompts have been read already.
+        start: where the model starts, if the beginnings of the prompts have been read already.
     """
 
     model: Model
@@ -101,7 +103,7 @@ class MethodState:
     def receive_final_states(self, states: Tensor) -> None:
         """Receive the states that the unembedding reads, [batch, position, hidden], at each forward pass.
 
-        The first are those of a shared prefix, if there is one; it holds all visual tokens.
+        The first are those of a shared prefix, if there is one; it contains all visual tokens.
         """
 
     def change_logits(self, generated: Tensor, logits: Tensor) -> Tensor:
@@ -130,6 +132,9 @@ class Method:
     Attributes:
         name: registered name.
         reference: the paper that introduced the method.
+        neutral_parameters: parameters under which the method changes nothing. Tests use them.
+        strong_parameters: parameters under which it visibly changes the logits of the first token. Tests use
+            them. Empty if the method does not act on the model while it decodes.
         needs_images: whether every prompt must have an image.
         needs_visual_tokens: whether the prompt must contain visual tokens, which models with cross-attention
             lack.
@@ -139,6 +144,8 @@ class Method:
 
     name: ClassVar[str] = ""
     reference: ClassVar[str] = ""
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {}
+    strong_parameters: ClassVar[Mapping[str, Any]] = {}
     needs_images: ClassVar[bool] = False
     needs_visual_tokens: ClassVar[bool] = False
     n_prefixes: ClassVar[int] = 1
@@ -156,13 +163,13 @@ class Method:
     def shares_prefix(self) -> bool:
         """Whether the method leaves all but the last token of a prompt as the model itself reads it.
 
-        Then prompts with the same images can go on from what was read once of their common beginning.
+        Then prompts with the same images can continue from their common beginning, which is read once.
         """
         return False
 
     @property
     def has_contrast_path(self) -> bool:
-        """Whether the state creates a contrast path, which has keys and values of its own."""
+        """Whether the state creates a contrast path, which has its own keys and values."""
         return False
 
     @property
@@ -250,7 +257,7 @@ def intervene(
         chats: the chats that `batch` was built from, in order.
         batch: the batch to answer.
         seed: seed of the random numbers that methods draw.
-        start: where the model goes on, if the beginnings of the prompts have been read already. Each method must
+        start: where the model starts, if the beginnings of the prompts have been read already. Each method must
             let prompts share them (`Method.shares_prefix`).
 
     Raises:
@@ -277,7 +284,7 @@ def intervene(
             state for method, (_, state) in zip(active, states, strict=True) if method.has_contrast_path
         ]
         if contrasting:
-            # one contrast path shares the forward passes of the answer; any other needs passes of its own
+            # one contrast path shares the forward passes of the answer; any other needs its own passes
             first = contrasting[0]
             stack.enter_context(decode_jointly(model, lambda: first.contrast_path))
         processors = LogitsProcessorList(
@@ -291,7 +298,7 @@ def intervene(
 
 
 def _install_hooks(model: Model, method: Method, state: MethodState, stack: ExitStack) -> None:
-    """Install the hooks that a method and its state ask for; closing the stack removes them."""
+    """Install the hooks that a method and its state need; closing the stack removes them."""
     decoder = model.family.decoder(model.hf)
     parts = {layer: model.family.parts(module) for layer, module in enumerate(decoder.layers)}
     bias_functions = {

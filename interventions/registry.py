@@ -8,60 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from importlib import import_module, resources
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from mmprobe.errors import InputError, unknown_name
-from mmprobe.samples import regular_file
+from mmprobe.files import regular_file
+from mmprobe.registry import Registry
 
 if TYPE_CHECKING:
     from mmprobe.interventions.base import Method
 
-METHOD_CLASSES = {
-    "agla": ("agla", "Agla"),
-    "attention-prompting": ("attention_prompting", "AttentionPrompting"),
-    "chi": ("chi", "Chi"),
-    "icd": ("icd", "Icd"),
-    "opera": ("opera", "Opera"),
-    "pai": ("pai", "Pai"),
-    "plain": ("plain", "Plain"),
-    "sage": ("sage", "Sage"),
-    "self-consistency": ("self_consistency", "SelfConsistency"),
-    "self-refine": ("self_refine", "SelfRefine"),
-    "steer": ("steer", "Steer"),
-    "vcd": ("vcd", "Vcd"),
-    "zoom-refine": ("zoom_refine", "ZoomRefine"),
-}
-"""Module and class of each method."""
-
-
-def method_names() -> list[str]:
-    """Return the names of all methods in alphabetical order.
-
-    Example:
-        >>> "sage" in method_names()
-        True
-    """
-    return sorted(METHOD_CLASSES)
-
-
-def method_class(name: str) -> type[Method]:
-    """Return the class of a method.
-
-    Raises:
-        InputError: there is no method of that name. The message suggests similar names.
-
-    Example:
-        >>> method_class("vcd").name
-        'vcd'
-    """
-    if name not in METHOD_CLASSES:
-        raise unknown_name("method", name, METHOD_CLASSES)
-    module, class_name = METHOD_CLASSES[name]
-    return getattr(import_module(f"mmprobe.interventions.methods.{module}"), class_name)
+METHODS: Registry[type[Method]] = Registry(
+    "method",
+    "methods",
+    {
+        "agla": "mmprobe.interventions.methods.agla:Agla",
+        "attention-prompting": "mmprobe.interventions.methods.attention_prompting:AttentionPrompting",
+        "chi": "mmprobe.interventions.methods.chi:Chi",
+        "icd": "mmprobe.interventions.methods.icd:Icd",
+        "opera": "mmprobe.interventions.methods.opera:Opera",
+        "pai": "mmprobe.interventions.methods.pai:Pai",
+        "plain": "mmprobe.interventions.methods.plain:Plain",
+        "sage": "mmprobe.interventions.methods.sage:Sage",
+        "self-consistency": "mmprobe.interventions.methods.self_consistency:SelfConsistency",
+        "self-refine": "mmprobe.interventions.methods.self_refine:SelfRefine",
+        "steer": "mmprobe.interventions.methods.steer:Steer",
+        "vcd": "mmprobe.interventions.methods.vcd:Vcd",
+        "zoom-refine": "mmprobe.interventions.methods.zoom_refine:ZoomRefine",
+    },
+)
+"""The class of each method, by the name of the method."""
 
 
 def whole_prompt_methods() -> list[str]:
@@ -74,7 +53,7 @@ def whole_prompt_methods() -> list[str]:
         True
     """
     names = []
-    for name in method_names():
+    for name in METHODS:
         method = load_method(name)
         if not (method.neutral or method.shares_prefix):
             names.append(name)
@@ -86,7 +65,7 @@ def whole_prompt_methods() -> list[str]:
 
 
 def load_method(source: str | Path | Method, /, **parameters: Any) -> Method:
-    """Load a method by its name or from a YAML file that holds `method` and `parameters`.
+    """Load a method by its name or from a YAML file with `method` and `parameters`.
 
     Args:
         source: a method's name, a file that ends in .yaml, or a method. A name means the parameters in
@@ -103,7 +82,7 @@ def load_method(source: str | Path | Method, /, **parameters: Any) -> Method:
     if not isinstance(source, str | Path):
         return load_method(source.name, **_parameters(source) | parameters) if parameters else source
     name, source_parameters = _read_source(source)
-    kind = method_class(name)
+    kind = METHODS[name]
     known = [parameter.name for parameter in fields(kind)]
     for parameter in (*source_parameters, *parameters):
         if parameter not in known:
@@ -120,7 +99,7 @@ def load_methods(source: str | Path | Method | Sequence[Any], /, **parameters: A
             the source.
 
     Raises:
-        InputError: as `load_method` raises it; also if there is no method, if a method occurs twice, or if
+        InputError: as `load_method` raises it; also if no method is given, if a method occurs twice, or if
             parameters are given for several methods.
 
     Example:
@@ -154,9 +133,11 @@ def _read_source(source: str | Path) -> tuple[str, dict[str, Any]]:
     if path.suffix in (".yaml", ".yml"):
         return _parse_yaml(_read_file(path), str(source))
     name = str(source).strip()
-    if name not in METHOD_CLASSES:
-        raise unknown_name("method", name, METHOD_CLASSES)
+    if name not in METHODS:
+        raise unknown_name("method", name, METHODS)
     shipped = resources.files("mmprobe.configs") / "methods" / f"{name}.yaml"
+    if not shipped.is_file():  # a method of another package
+        return name, {}
     return _parse_yaml(shipped.read_text(encoding="utf-8"), name)
 
 
@@ -164,7 +145,7 @@ def _read_file(path: Path) -> str:
     try:
         return regular_file(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise InputError(f"method {path}: cannot be read ({reason})") from None
 
 
@@ -180,10 +161,10 @@ def _parse_yaml(text: str, where: str) -> tuple[str, dict[str, Any]]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"method {where}: not YAML ({str(error).splitlines()[0]})") from None
     if not isinstance(data, dict) or not isinstance(data.get("method"), str):
-        raise InputError(f"method {where}: must hold `method: NAME` and `parameters:`")
+        raise InputError(f"method {where}: must contain `method: NAME` and `parameters:`")
     parameters = data.get("parameters") or {}
     if set(data) - {"method", "parameters"} or not isinstance(parameters, dict):
         raise InputError(
-            f"method {where}: may hold only `method` and `parameters`, a mapping from names to values"
+            f"method {where}: may contain only `method` and `parameters`, a mapping from names to values"
         )
     return data["method"], {str(name): value for name, value in parameters.items()}

@@ -1,18 +1,23 @@
-"""Attribution of a generated token's probability to image patches and parts of the prompt, by captum."""
+"""Attribution of a generated token's probability to image patches and parts of the prompt, by captum.
+
+An answer's log-probabilities are a function of the presence of prompt tokens; maps are compared with a sample's
+regions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
 from mmprobe.analyses.token_activation import to_grids
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
-from mmprobe.probes.presence import PresenceFunction, presence_function, record_decoder_inputs
 from mmprobe.probes.teacher_forcing import (
     GROUPS,
     MAX_NEW_TOKENS,
@@ -22,6 +27,88 @@ from mmprobe.probes.teacher_forcing import (
     force_answer,
 )
 from mmprobe.samples import Sample
+
+_DEEPSTACK = "deepstack_visual_embeds"  # each [visual, hidden], added to the visual tokens after a layer
+PresenceFunction = Callable[[Tensor], Tensor]
+
+
+def record_decoder_inputs(forcing: TeacherForcing) -> dict[str, Any]:
+    """Return the decoder's inputs for prompt and answer, with the images in `inputs_embeds`.
+
+    Raises:
+        NotApplicable: the decoder has other floating-point inputs, which may carry the images.
+    """
+    calls: list[dict[str, Any]] = []
+    decoder = forcing.model.family.decoder(forcing.model.hf)
+    handle = decoder.register_forward_pre_hook(
+        lambda module, args, options: calls.append(options), with_kwargs=True
+    )
+    try:
+        forcing.logprobs()
+    finally:
+        handle.remove()
+    inputs = calls[0]
+    embeds = inputs.get("inputs_embeds")
+    others = [
+        name
+        for name, value in inputs.items()
+        for part in (value if isinstance(value, (list, tuple)) else [value])
+        if name not in ("inputs_embeds", "attention_mask", _DEEPSTACK)
+        and isinstance(part, Tensor)
+        and part.is_floating_point()
+    ]
+    if embeds is None or others:
+        reason = f"{others[0]} enters" if others else "no embeddings enter"
+        name = forcing.model.family.name
+        raise NotApplicable(f"{name}: {reason} the decoder, so images cannot be removed from its inputs")
+    return inputs
+
+
+def presence_function(
+    forcing: TeacherForcing,
+    inputs: dict[str, Any],
+    positions: np.ndarray,
+    baseline: str,
+    steps: Sequence[int],
+) -> PresenceFunction:
+    """Return the explained function from presence [1, position] to log-probabilities [1, step].
+
+    Args:
+        inputs: inputs of the decoder, from `record_decoder_inputs`.
+        positions: int [position], positions in the prompt with variable presence; all others have presence 1.
+        baseline: `mean` or `zero`, as in `attribute`.
+        steps: steps of the answer.
+    """
+    model, length, count = forcing.model, len(forcing.prompt.ids), len(forcing.ids)
+    decoder, unembedding = model.family.decoder(model.hf), model.hf.get_output_embeddings()
+    rows = inputs["inputs_embeds"][0].detach()
+    visual = torch.from_numpy(forcing.prompt.image >= 0).to(model.device)
+    variable = torch.as_tensor(positions, device=model.device)
+    selected = torch.as_tensor(list(steps), device=model.device)
+    absent = torch.zeros(length, rows.shape[1], device=model.device)
+    if baseline == "mean":
+        for kind in (visual, ~visual):
+            absent[kind] = rows[:length][kind].float().mean(0)
+    means = [(part, part.float().mean(0).expand(part.shape)) for part in inputs.get(_DEEPSTACK) or []]
+    deepstack = [(part, mean if baseline == "mean" else 0 * mean) for part, mean in means]
+
+    def logprobs(presence: Tensor) -> Tensor:
+        present = torch.ones(length, device=model.device).scatter(0, variable, presence[0].float())
+        prompt = _fade_rows(rows[:length], absent, present)
+        changed = dict(inputs, inputs_embeds=torch.cat([prompt, rows[length:]])[None])
+        if deepstack:
+            changed[_DEEPSTACK] = [_fade_rows(part, gone, present[visual]) for part, gone in deepstack]
+        states = decoder(**changed).last_hidden_state[0, length - 1 : length - 1 + count]
+        distributions = unembedding(states[selected]).float().log_softmax(-1)
+        return distributions.gather(1, forcing.ids[selected][:, None]).T
+
+    return logprobs
+
+
+def _fade_rows(rows: Tensor, absent: Tensor, present: Tensor) -> Tensor:
+    """Return embeddings [token, hidden] at presence [token]: `rows` exactly at 1, `absent` exactly at 0."""
+    return torch.lerp(absent, rows.float(), present[:, None]).to(rows.dtype)
+
 
 METHODS = ("occlusion", "integrated_gradients", "feature_ablation")
 BASELINES = ("mean", "zero")
@@ -242,3 +329,80 @@ def _add_views(out: xr.Dataset, forcing: TeacherForcing) -> None:
     out["source"] = ("image", np.array(prompt.sources, np.int32))
     out.coords["image"] = np.arange(len(prompt.views))
     out.coords["axis"], out.coords["corner"] = ["height", "width"], ["x", "y", "width", "height"]
+
+
+def compare_with_regions(maps: xr.Dataset, sample: Sample) -> xr.Dataset:
+    """Return the share of the attribution on a sample's regions, and the share of the images that they cover.
+
+    Args:
+        maps: data set of `attribute`, by occlusion or integrated gradients.
+        sample: the explained sample, with `regions`.
+
+    Returns:
+        A data set with dimension `step`. Shares are over the visual tokens of all views, from 0 to 1.
+
+        - share (step): share of the positive attribution on the regions. A partly covered cell counts in
+          part. NaN if no attribution is positive
+        - area: share of the cells that the regions cover; the share of a uniform map
+        - hit (step): whether the largest attribution is in a region (the pointing game of Zhang et al.,
+          2018). A cell counts if a region covers at least half of it, or covers it most of all cells
+        - hit_by_chance: share of such cells
+
+    Raises:
+        InputError: the maps are of another sample, or of groups.
+        NotApplicable: the sample has no regions, or no view shows them.
+
+    Example:
+        >>> overlap = compare_with_regions(attribute(model, sample), sample)   # doctest: +SKIP
+        >>> float(overlap.share.mean()), float(overlap.area)        # doctest: +SKIP
+    """
+    if "attribution" not in maps or maps.attrs.get("sample") != sample.id:
+        raise InputError(
+            f"sample {sample.id}: maps: give maps of this sample, by occlusion or integrated_gradients"
+        )
+    if not sample.regions:
+        raise NotApplicable(f"sample {sample.id} has no regions")
+    covered = region_cover(maps, sample)
+    cells = np.isfinite(covered)
+    covered, values = covered[cells], maps["attribution"].values[:, cells]
+    if not covered.sum():
+        raise NotApplicable(f"sample {sample.id}: no view shows its regions")
+    on_region = covered >= min(0.5, covered.max())
+    positive = values.clip(0)
+    with np.errstate(invalid="ignore"):
+        share = positive @ covered / positive.sum(1)
+    out = xr.Dataset(coords={"step": maps["step"].values})
+    out["share"], out["hit"] = ("step", share), ("step", on_region[values.argmax(1)])
+    out["area"], out["hit_by_chance"] = ((), covered.mean()), ((), on_region.mean())
+    out.attrs = {"analysis": "attribution_on_regions", "sample": sample.id, "method": maps.attrs["method"]}
+    return out
+
+
+def region_cover(maps: xr.Dataset, sample: Sample) -> np.ndarray:
+    """Return [image, y, x], the share of each visual token's cell that the regions cover; NaN without a cell.
+
+    Example:
+        >>> region_cover(attribute(model, sample), sample).shape    # doctest: +SKIP
+        (2, 4, 4)
+    """
+    cover = np.full(maps["attribution"].shape[1:], np.nan)
+    for view, image in enumerate(maps["source"].values.tolist()):
+        (height, width), (rows, columns) = maps["size"].values[view], maps["grid"].values[view]
+        inside = np.zeros((height, width))
+        for region in sample.regions:
+            if region.image == image:
+                x, y, box_width, box_height = region.box
+                inside[max(y, 0) : max(y + box_height, 0), max(x, 0) : max(x + box_width, 0)] = 1
+        left, top, view_width, view_height = maps["box"].values[view]
+        row_overlap = _cell_overlaps(top, view_height, rows, height)
+        column_overlap = _cell_overlaps(left, view_width, columns, width)
+        cell_area = view_height / rows * view_width / columns
+        cover[view, :rows, :columns] = row_overlap @ inside @ column_overlap.T / cell_area
+    return cover
+
+
+def _cell_overlaps(start: float, extent: float, cells: int, pixels: int) -> np.ndarray:
+    """Return [cell, pixel], the share of each pixel that each of the equal cells covers along one axis."""
+    edges = start + extent * np.arange(cells + 1) / cells
+    pixel = np.arange(pixels)
+    return (np.minimum(edges[1:, None], pixel + 1) - np.maximum(edges[:-1, None], pixel)).clip(0)

@@ -1,4 +1,4 @@
-"""Answer the questions behind docs/interventions.md, and keep the answers apart from their scores."""
+"""Answer the questions of docs/interventions.md, and keep the answers apart from their scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 import xarray as xr
 
 import mmprobe as mp
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.compare import Contender, folder_name, make_dataset
 from mmprobe.benchmarks.core.results import group_by_images
 from mmprobe.benchmarks.core.runner import local_answerer
@@ -50,7 +50,7 @@ def answer_all(
 ) -> None:
     """Answer the questions of the named benchmarks about a set's pairs, or its first part, in worker processes.
 
-    Answers that are there already are kept, so an interrupted call goes on.
+    Existing answers are kept, so an interrupted call continues.
     """
     data = draw_pairs(folder, name)
     pairs = [(contender, benchmark) for contender in contenders for benchmark in benchmarks]
@@ -63,7 +63,7 @@ def answer_all(
 
 def _answer_in_worker(job: tuple[Contender, str, Path, int | None]) -> tuple[str, str, int]:
     contender, name, data, limit = job
-    benchmark = find_benchmark(name)
+    benchmark = BENCHMARKS[name]
     truth = _read(benchmark, data, limit)
     file = _answers_file(data, contender, name)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def _ask(contender: Contender, questions: Sequence[Sample], file: Path) -> int:
 
 
 def _answers_file(data: Path, contender: Contender, benchmark: str) -> Path:
-    """Return the file of answers. Its name holds the parameters, so that equal ones are asked once."""
+    """Return the file of answers. Its name contains the parameters, so that equal ones are asked once."""
     parameters = "".join(f" {name}={value}" for name, value in sorted(contender.parameters.items()))
     name = folder_name(f"{contender.method}{parameters}")
     return data.parent.parent / "answers" / name / f"{benchmark}.jsonl"
@@ -138,7 +138,7 @@ def score_all(
     """Score the answers about a set, and compare the contenders with the first one. No model is asked."""
     data = draw_pairs(folder, name)
     scores = {}
-    for benchmark in map(find_benchmark, benchmarks):
+    for benchmark in (BENCHMARKS[name] for name in benchmarks):
         truth = _read(benchmark, data, limit)
         for contender in contenders:
             file = _answers_file(data, contender, benchmark.name)

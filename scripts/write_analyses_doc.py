@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from partial_page import read_only, write_page
+
 from mmprobe import probes
 from mmprobe.analyses import ANALYSES
 
@@ -35,7 +37,7 @@ happens under the intervention that it implies (`mp.probes.claim_interventions`,
 
 `mmprobe analyze` and `mmprobe report` apply the probes of a whole run, too. The logit lens and the attention knockout need the
 model (`--model`). The image interchange takes about ten forward passes an answer, the knockout one for each layer, routes and
-components one for each pair of groups or each head, so they are applied only if `--only` names them. `--resume` goes on where an
+components one for each pair of groups or each head, so they are applied only if `--only` names them. `--resume` continues where an
 earlier call of them was cut off.
 
 {run_probes}
@@ -117,19 +119,9 @@ def list_uses(functions: Iterable[Callable[..., Any]]) -> str:
 
 
 def page() -> str:
-    run_probes = {
-        "linear_probe": probes.linear_probe,
-        "logit_lens": probes.logit_lens_run,
-        "image_interchange": probes.image_interchange_run,
-        "attention_knockout": probes.attention_knockout_run,
-        "attention_routes": probes.attention_routes_run,
-        "component_patching": probes.patch_components_run,
-        "attribution_patching": probes.attribution_patching_run,
-        "circuit": probes.circuit_run,
-    }
-    assert tuple(run_probes) == probes.RUN_PROBES
+    run_probes = {name: probe.load() for name, probe in probes.PROBES.items()}
     return TEXT.format(
-        analyses=table(ANALYSES),
+        analyses=table(dict(ANALYSES)),
         run_probes=table(run_probes),
         answer_probes=table({function.__name__: function for function in ANSWER_PROBES}),
         answers_probes=table({function.__name__: function for function in ANSWERS_PROBES}),
@@ -138,4 +130,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    write_page(PAGE, page(), read_only(__doc__))

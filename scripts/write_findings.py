@@ -13,7 +13,7 @@ import argparse
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,22 +21,21 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from findings_figures import FIGURES, Datasets, draw_figures
+from partial_page import add_only, write_page
 from tqdm import tqdm
 
 import mmprobe as mp
 from mmprobe.analyses import export
-from mmprobe.analyses.causal_findings import add_twins
-from mmprobe.analyses.export import analyses_folder, read_export
-from mmprobe.analyses.findings import CLAIMED, findings
-from mmprobe.analyses.run_answers import RunAnswers
-from mmprobe.analyses.verdicts import Finding, decide, mean_finding
-from mmprobe.benchmarks.synthetic.labels import label_run
+from mmprobe.analyses.files import analyses_folder, read_export
+from mmprobe.analyses.findings import CLAIMED, Finding, RunAnswers, add_twins, decide, findings, mean_finding
+from mmprobe.benchmarks.synthetic.check import label_run
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
-from mmprobe.cli.claims import intervene
+from mmprobe.cli.analyze import intervene
 from mmprobe.errors import NotApplicable
 from mmprobe.models import Model
 from mmprobe.probes import attribute, compare_with_regions, run_probes
+from mmprobe.stats.estimate import Estimate, read_estimate
 
 DOCS = Path(__file__).parent.parent / "docs"
 SEED = 1_700_000  # held out: the embedded model was trained on seeds below 1,000,000
@@ -78,14 +77,14 @@ def test_own_claims(datasets: Datasets, attributed: dict[str, np.ndarray]) -> It
     """
     ratio = datasets["steps"]["attention_ratio"]
     n = f"{int(ratio['n_label'].sel(label='all'))} answers"
-    values = [float(ratio[f"head_stability{end}"]) for end in ("", "_low", "_high")]
+    stability = read_estimate(ratio, "head_stability")
     yield Finding(
         "The same heads attend to the changes in both halves of the data",
         "-",
         "Spearman's correlation of the heads' ratios",
-        *values,
+        stability,
         n,
-        decide(*values[1:], 1),
+        decide(stability, 1),
     )
     for name, kind in (("verdicts", "same or different"), ("steps", "step by step")):
         if "predict_unfaithful" not in datasets[name]:
@@ -96,10 +95,9 @@ def test_own_claims(datasets: Datasets, attributed: dict[str, np.ndarray]) -> It
             ("Internals predict unfaithful answers", "auc", {}),
             ("Internals predict them after the first step", "auc_by_step", {"upto": 1}),
         ):
-            values = [float(prediction[variable + end].sel(at)) - 0.5 for end in ("", "_low", "_high")]
-            yield Finding(
-                f"{claim}, {kind}", "-", "held-out AUC minus 0.5", *values, n, decide(*values[1:], 1)
-            )
+            auc = read_estimate(prediction.sel(at), variable)
+            above = Estimate(auc.value - 0.5, auc.low - 0.5, auc.high - 0.5)
+            yield Finding(f"{claim}, {kind}", "-", "held-out AUC minus 0.5", above, n, decide(above, 1))
     for method, lifts in attributed.items():
         yield mean_finding(
             f"The attribution to the images lies on the changed regions ({method})",
@@ -186,14 +184,14 @@ def count_agreement(tables: list[xr.Dataset]) -> str:
 TEXT = """\
 # Claims tested on the embedded model
 
-Written by `python scripts/write_findings.py --pairs {pairs}`; no number is typed by hand. The embedded model `tiny-spd`
+Written by `python scripts/write_findings.py --pairs {pairs}`; the script writes every number. The embedded model `tiny-spd`
 ({layers} layers) answered questions on {pairs} held-out pairs of drawn images with one to three differences. The opposite
 questions about each pair gave {verdicts} answers ({bad_verdicts} unfaithful), the step-by-step comparison of each pair {steps}
 answers ({bad_steps} unfaithful). An answer is unfaithful if it makes a false statement about its images.
 
-The claims are those of SPD-Faith Bench (arXiv:2602.07833). **holds**: the 95 % interval lies on the side of 0 that the claim
-predicts. **does not hold**: it lies on the other side. **undecided**: it includes 0. **no such pairs**: the run has no pair of
-the kind that the claim is about. The claim that something stays the same holds if the whole interval lies within its margin.
+The claims are those of SPD-Faith Bench (arXiv:2602.07833). **holds**: the 95 % interval is on the side of 0 that the claim
+predicts. **does not hold**: it is on the other side. **undecided**: it includes 0. **no such pairs**: the run has no pair of
+the kind that the claim is about. The claim that something stays the same holds if the whole interval is within its margin.
 Differences are unfaithful minus faithful answers to one type of question. A small model of a drawn world may differ from the
 large models of the paper. This page shows that the analyses can support a claim and can contradict it.
 
@@ -201,7 +199,7 @@ large models of the paper. This page shows that the analyses can support a claim
 
 What correlates with unfaithful answers need not be their cause. So each claim has two rows. The first says what correlates, over
 all answers. The second says what happens under the intervention that the claim implies, on {intervened} answers of each run; up
-to half of them are unfaithful, and means over the run count each answer by the number of answers that it stands for:
+to half of them are unfaithful, and means over the run count each answer by the number of answers that it represents:
 
 - attention to the images falls: the images are exchanged for unrelated ones, and each token loses log-probability. If later
   tokens depend less on the images, the loss falls over the steps
@@ -254,25 +252,29 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, default=Path("findings"), help="folder of the pairs and runs")
     parser.add_argument("--pairs", type=int, default=600)
-    arguments = parser.parse_args()
+    arguments = add_only(parser).parse_args()
     model = mp.load_model("tiny-spd", device="cpu")
     runs = trace_runs(model, arguments.folder, arguments.pairs)
     datasets: Datasets = {}
     for name, run in runs.items():
         probes = run_probes(model if name == "steps" else None, slow=True)
-        functions: dict[str, Callable[[Run], xr.Dataset]] = mp.analyses.ANALYSES | probes
+        functions: dict[str, Callable[[Run], xr.Dataset]] = dict(mp.analyses.ANALYSES) | probes
         shown = {*CLAIMED, "predict_unfaithful", *(figure for folder, figure, _ in FIGURES if folder == name)}
         functions = {key: functions[key] for key in functions if key in shown}
         functions["claim_interventions"] = partial(intervene, model=model, answers=INTERVENED)
         datasets[name] = analyze_run(run, functions)
     attributed = measure_attributions(model, runs["steps"], arguments.folder / "attributed.json")
-    write_page(model, runs, datasets, attributed)
+    write_findings(model, runs, datasets, attributed, arguments.only)
 
 
-def write_page(
-    model: Model, runs: dict[str, Run], datasets: Datasets, attributed: dict[str, np.ndarray]
+def write_findings(
+    model: Model,
+    runs: dict[str, Run],
+    datasets: Datasets,
+    attributed: dict[str, np.ndarray],
+    only: Sequence[str] = (),
 ) -> None:
-    """Write the page and its figures."""
+    """Write the page, or the rows of some claims, and its figures."""
     tables = [findings(run, datasets[name].values()) for name, run in runs.items()]
     own, of_steps = test_own_claims(datasets, attributed), datasets["steps"]["claim_interventions"]
     tables.append(add_twins(own, of_steps, RunAnswers(runs["steps"])))
@@ -292,7 +294,7 @@ def write_page(
         beyond=beyond,
         figures="\n".join(draw_figures(datasets, DOCS / "findings")),
     )
-    (DOCS / "findings.md").write_text(re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n", encoding="utf-8")
+    write_page(DOCS / "findings.md", re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n", only)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import partial_page
 from scipy.special import ndtr, ndtri
 
-from mmprobe.analyses.intervals import Interval, mean_interval
+from mmprobe.stats.intervals import Interval, mean_interval
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "intervals.md"
 REPETITIONS = 4000
@@ -28,11 +29,11 @@ DATA = {
 }
 TEXT = """# Intervals
 
-Every number of mmprobe stands with a 95 % interval. All intervals are made in `analyses/intervals.py`.
+Every number of mmprobe has a 95 % interval. All intervals are made in `stats/intervals.py`.
 
 Questions about the same images are not independent: a model that misreads an image gets all its questions wrong.
 So a *set of images* is what counts. Samples that share an image or a pair are one set, and what is drawn is a set with
-all its samples. A sample that shares nothing is a set of its own.
+all its samples. A sample that shares nothing is its own set.
 
 - A **share** (all values are 0 or 1) gets Wilson's interval on the effective number of samples. That number is smaller
   than the number of samples if answers over the same images agree more than others. So 3 of 3 gives [0.44, 1], and 0 of
@@ -41,8 +42,8 @@ all its samples. A sample that shares nothing is a set of its own.
   statistic is computed again without each set. What each set changes is drawn with replacement 2000 times, and each
   draw is divided by its own standard error. This follows skewed data, which a plain percentile bootstrap does not. Each end is
   at least as far away as Student's t puts it. Its degrees of freedom are the number of sets - 1. They are fewer where few sets
-  hold most samples.
-- If **no set differs** from the others, the interval is what as many sets leave open: Wilson's upper end of 0 of so many
+  have most samples.
+- If **no set differs** from the others, the interval is what so few sets cannot exclude: Wilson's upper end of 0 of so many
   sets, times the distance to the end of the metric's range. A number without a range, such as a cosine or an effect in nat,
   gets no width. An effect that is exactly 0 in all samples is such a number, and no share.
 - **Ranks** jump, and get percentiles over draws of sets.
@@ -52,7 +53,7 @@ P values of two labels shuffle the labels of whole sets among sets of the same s
 
 ## How often they cover the truth
 
-Each row is {repetitions} simulated data sets. The sets of images hold 1 to 3, 1 to 5 or 6 questions. The correlation
+Each row is {repetitions} simulated data sets. The sets of images have 1 to 3, 1 to 5 or 6 questions. The correlation
 is that of two samples of a set. It is set on normal values, which are then turned into the data:
 
 {data}
@@ -63,7 +64,7 @@ bootstrap over samples that earlier versions used. {inside} of {cells} rows are 
 {table}
 
 What 12 samples cannot show stays hidden. The mean of data with a long tail (lognormal 1) rests on values that most draws
-of 12 samples do not hold, so about one interval in ten misses it. Wilson's interval of 12 answers covers more than it
+of 12 samples do not include, so about one interval in ten misses it. Wilson's interval of 12 answers covers more than it
 must, since 12 answers have only 13 shares. Two sets do not show how much the answers of a set agree.
 
 Made by `scripts/write_intervals.py`. `tests/analyses/test_intervals.py` checks it.
@@ -167,4 +168,5 @@ def write_page(cells: list[Cell]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(write_page(list(simulate())), encoding="utf-8")
+    only = partial_page.read_only(__doc__)
+    partial_page.write_page(PAGE, write_page(list(simulate())), only)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import partial_page
 import xarray as xr
 from answer_interventions import (
     BATCH_SIZE,
@@ -29,11 +30,13 @@ from answer_interventions import (
 from intervention_tables import write_difference, write_table, write_verdicts
 
 import mmprobe as mp
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender
-from mmprobe.interventions import load_method, method_names
+from mmprobe.interventions import METHODS, load_method
+from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.models import Model
+from mmprobe.samples import image_sets
+from mmprobe.stats.estimate import estimate_mean
+from mmprobe.stats.intervals import QUANTITY
 
 PAGE = Path(__file__).parent.parent / "docs" / "interventions.md"
 BEGIN, END = (
@@ -43,7 +46,6 @@ BEGIN, END = (
 N_TRACED = 40  # pairs
 OUTER_IMAGES = 24  # of the 80, for every method
 SLOW_METHODS = ("opera",)  # run on the validation pairs only
-DECODING_METHODS = ("plain", "sage", "vcd", "icd", "pai", "agla")
 SELECTION_METRICS = ("spd-faith drf", "spd-faith cf1")
 SPD_METRICS = ("dqr_exact", "tf1_macro", "cf1", "contradiction_rate", "consistency_ratio", "drf", "drf_steps")
 CHAIR_METRICS = ("chair chair_s", "chair chair_i", "chair recall")
@@ -68,9 +70,7 @@ SAGE_BENCHMARKS = {"alpha": ("pope", ("pope accuracy", "pope f1")), "beta": ("mm
 
 def list_variants() -> list[Contender]:
     """Return every method with its default parameters, and with one parameter changed."""
-    names = sorted(
-        set(method_names()) - {"steer"}, key=lambda name: (name != "plain", name)
-    )  # it needs a direction
+    names = sorted(set(METHODS) - {"steer"}, key=lambda name: (name != "plain", name))  # it needs a direction
     variants = [Contender(name, name, {}) for name in names]
     for method, parameters in SWEEPS.items():
         for name, values in parameters.items():
@@ -120,9 +120,8 @@ def write_internals(model: Model, contenders: Sequence[Contender], folder: Path)
             if name != "plain":
                 differences = values - plain[measure]
                 known = np.isfinite(differences)
-                differences = differences[known]
-                low, high = mean_interval(differences, image_groups(samples)[known], QUANTITY)
-                text += f"<br>{write_difference(differences.mean(), low, high, 4)}"
+                difference = estimate_mean(differences[known], image_sets(samples)[known], QUANTITY)
+                text += f"<br>{write_difference(difference, 4)}"
             cells.append(text)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -156,7 +155,7 @@ pairs are of the hardest kind and have up to three differences.
 The parameters were chosen on {n_validation} other pairs. The candidates were a method's default parameters, and the default
 parameters with one of them changed. The best by `drf`, then by `cf1`, was chosen; the defaults if nothing was better.
 
-Under each value stands the paired difference to plain, with its 95 % interval over sets of images. It is bold if the interval
+Under each value is the paired difference to plain, with its 95 % interval over sets of images. It is bold if the interval
 excludes 0. With {n_methods} methods and {n_metrics} metrics, a few such differences are expected by chance alone. A value
 counts the answers that can be read. A difference counts the samples for which both answers can be read. So if a method makes
 answers unreadable, its difference covers fewer samples than its value, and it is not the difference of the two values.
@@ -196,7 +195,7 @@ validation chose may differ. Where it chose `eta=0.0`, the method "sage" above h
 
 ## The parameters of SAGE
 
-One parameter at a time, with the values of the paper's tables 11 to 13; the others have the paper's values. The row `sage` holds
+One parameter at a time, with the values of the paper's tables 11 to 13; the others have the paper's values. The row `sage` has
 them all: alpha 0.1, beta 0.9, eta 0.5. The paper sweeps alpha on POPE, beta on MME and eta on SPD-Faith Bench.
 
 SPD-Faith Bench, all three parameters, on the {n_validation} validation pairs:
@@ -213,7 +212,7 @@ Beta, on MME, on the same pairs:
 
 ## Traces
 
-Step-by-step answers to {n_traced} of the pairs were traced with each method that acts while the model decodes. A cell holds the
+Step-by-step answers to {n_traced} of the pairs were traced with each method that acts while the model decodes. A cell has the
 mean over answers and, under it, the paired difference to plain. Attention and conflict are those of the path that answers, after
 the method's change.
 
@@ -227,7 +226,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--folder", type=Path, default="interventions", help="for pairs, answers and traces")
     parser.add_argument("--workers", type=int, default=2, help="processes that answer")
-    arguments = parser.parse_args()
+    arguments = partial_page.add_only(parser).parse_args()
+    wanted = {"plain", *(arguments.only or METHODS)}
     folder: Path = arguments.folder.absolute()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -237,21 +237,28 @@ def main() -> None:
         answer_all(contenders, benchmarks, folder, name, arguments.workers, limit)
         return score_all(contenders, benchmarks, folder, name, limit)
 
-    variants = list_variants()
+    variants = [variant for variant in list_variants() if variant.method in wanted]
     validated = compare(variants, ["spd-faith"], "validation")
     chosen = [each for each in choose_variants(validated, variants) if each.name not in SLOW_METHODS]
     stages = [Contender(f"sage: {name}", "sage", parameters) for name, parameters in SAGE_STAGES.items()]
+    stages = stages if "sage" in wanted else []
     tested = compare([*chosen, *stages], ["spd-faith"], "test")
     sweeps = {
         parameter: compare(_list_sweep(variants, parameter), [benchmark], "outer")
         for parameter, (benchmark, _) in SAGE_BENCHMARKS.items()
     }
     outer = compare(chosen, ["pope", "chair", "mme"], "outer", OUTER_IMAGES)
-    decoding = [contender for contender in chosen if contender.name in DECODING_METHODS]
+    decoding = [contender for contender in chosen if not issubclass(METHODS[contender.method], PromptMethod)]
     internals = write_internals(mp.load_model("tiny-spd", device="cpu"), [*decoding, *stages], folder)
     text = write_page(variants, chosen, stages, validated, tested, outer, sweeps, internals)
-    PAGE.write_text(put_section(text, read_section(PAGE.read_text(encoding="utf-8"))), encoding="utf-8")
+    text = put_section(text, read_section(PAGE.read_text(encoding="utf-8")))
+    partial_page.write_page(PAGE, text, arguments.only)
     print(json.dumps({contender.name: contender.parameters for contender in chosen}))
+
+
+def _select(comparison: xr.Dataset, *names: str) -> xr.Dataset:
+    """Return the contenders of some names, without those that were not asked for."""
+    return comparison.sel(contender=[name for name in names if name in comparison["contender"].values])
 
 
 def _list_sweep(variants: Sequence[Contender], parameter: str) -> list[Contender]:
@@ -266,7 +273,7 @@ def read_section(page: str) -> str:
 
 
 def put_section(page: str, section: str) -> str:
-    """Return a page with a section on organisms behind its title, in place of the one that is there."""
+    """Return a page with a section on organisms after its title, in place of the present one."""
     head, begin, rest = page.partition(BEGIN)
     if begin:
         head, rest = head.rstrip("\n"), rest.partition(END)[2].lstrip("\n")
@@ -304,12 +311,12 @@ def write_page(
             f"- **{contender.name}**: {describe_parameters(contender.parameters)}" for contender in chosen[1:]
         ),
         spd=write_table(tested.sel(contender=names), spd_metrics),
-        slow=write_table(validated.sel(contender=["plain", *SLOW_METHODS]), spd_metrics),
+        slow=write_table(_select(validated, "plain", *SLOW_METHODS), spd_metrics),
         verdicts=write_verdicts(tested.sel(contender=names), spd_metrics),
         outer=write_table(outer, outer_metrics),
         outer_verdicts=write_verdicts(outer, outer_metrics),
         stages=write_table(tested.sel(contender=["plain", *(each.name for each in stages)]), spd_metrics),
-        sweep=write_table(validated.sel(contender=["plain", "sage", *swept]), spd_metrics),
+        sweep=write_table(_select(validated, "plain", "sage", *swept), spd_metrics),
         alpha_sweep=write_table(sweeps["alpha"], SAGE_BENCHMARKS["alpha"][1]),
         beta_sweep=write_table(sweeps["beta"], SAGE_BENCHMARKS["beta"][1]),
         internals=internals,

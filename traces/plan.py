@@ -1,7 +1,8 @@
-"""Predict the disk space and the memory of a run from shapes alone."""
+"""Predict the disk space and the memory of a run, and the devices of a model's parts, from shapes alone."""
 
 from __future__ import annotations
 
+import logging
 import math
 import resource
 import sys
@@ -9,15 +10,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES, VARIABLES
+from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.registry import whole_prompt_methods
 from mmprobe.models import Group, Model
+from mmprobe.models.devices import check_accelerate
 from mmprobe.models.shared_prefix import MAX_BYTES, prefix_bytes
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.engines import why_whole_prompts
+from mmprobe.traces.engines import why_decoded, why_whole_prompts
 
 _FILE_BYTES = 40_000  # headers, indices, dimension scales and texts of one trace
 
@@ -46,8 +50,9 @@ class Plan(NamedTuple):
         host: the process's peak memory in bytes.
         device: torch's peak GPU memory in bytes; 0 on a CPU.
         seconds: time; None without a dry run.
-        assumed: the assumptions behind these numbers, in words.
+        assumed: the assumptions of these numbers, in words.
         prefixes: what is kept of prompts with the same images, in words; it is part of the memory.
+        recording: when the answers are recorded, in words.
     """
 
     disk: int
@@ -56,6 +61,7 @@ class Plan(NamedTuple):
     seconds: float | None
     assumed: str
     prefixes: str
+    recording: str
 
 
 def plan(
@@ -108,6 +114,17 @@ def plan(
             f"answers of {max_new_tokens} tokens"
         ),
         prefixes=prefixes,
+        recording=_plan_recording(model, spec, active),
+    )
+
+
+def _plan_recording(model: Model, spec: CaptureSpec, methods: Sequence[Method]) -> str:
+    """Return when the native engine records the answers, in words."""
+    reason = why_decoded(model, spec, methods)
+    return (
+        "answers are read once more after they are generated"
+        if reason is None
+        else f"while answers are decoded: {reason}"
     )
 
 
@@ -131,7 +148,7 @@ def _plan_prefixes(
     return (
         kept,
         f"{of_images / 1e6:.1f} MB for each set of images with several questions, {kept / 1e6:.1f} MB at most"
-        + ("" if methods else f"; whole prompts under {', '.join(whole_prompt_methods())}"),
+        + ("" if methods else f"; methods that read whole prompts: {', '.join(whole_prompt_methods())}"),
     )
 
 
@@ -160,7 +177,7 @@ def peak_bytes() -> int:
 def _working_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: int) -> int:
     """Return the temporary memory per sample of a batch.
 
-    It holds the cache of keys and values, the activations of the widest layer, and the internals of one block
+    It consists of the cache of keys and values, the activations of the widest layer, and the internals of one block
     of steps before they are reduced.
     """
     config = model.hf.config.get_text_config()
@@ -217,3 +234,70 @@ def data_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: 
 def max_trace_bytes(model: Model, spec: CaptureSpec, max_new_tokens: int) -> int:
     """Return the maximum size of one trace for prompts of up to 1,024 tokens, all of them visual."""
     return 64 * 1024 + data_bytes(model, spec, PromptSize(1024, 1024, 64, 4096), max_new_tokens)
+
+
+def read_memories(text: str) -> list[int]:
+    """Return the bytes of each GPU: `24GB,24GB`, or what is free on those of this machine for `auto`.
+
+    Raises:
+        InputError: a size cannot be read, or no GPU is found.
+
+    Example:
+        >>> read_memories("24GB,512MB")
+        [24000000000, 512000000]
+    """
+    check_accelerate()
+    from accelerate.utils import convert_file_size_to_int
+
+    if text != "auto":
+        try:
+            return [convert_file_size_to_int(size.strip()) for size in text.split(",")]
+        except ValueError:
+            raise InputError(
+                f"--devices {text}: give the memory of each GPU, such as 24GB,24GB, or auto"
+            ) from None
+    found = [torch.cuda.mem_get_info(number)[0] for number in range(torch.cuda.device_count())]
+    if not found:
+        raise InputError("--devices auto: finds no GPU here; give the memory of each, such as 24GB,24GB")
+    return found
+
+
+def plan_devices(model: Model, memories: Sequence[int], working: int = 0) -> dict[str, int]:
+    """Predict the bytes of weights on each device with `device_map="auto"`, by accelerate.
+
+    Args:
+        model: the model; it may be on the meta device, without weights.
+        memories: bytes of each GPU.
+        working: bytes to keep free on each GPU for the run itself.
+
+    Returns:
+        Bytes by `cuda:0`, `cuda:1`, …, and `cpu` for what no GPU has room for. Their sum is the model's size.
+
+    Example:
+        >>> from mmprobe.models import load_shapes
+        >>> plan_devices(load_shapes("tiny-spd", device="cpu"), [10**9])
+        {'cuda:0': 18071552, 'cpu': 0}
+    """
+    from accelerate.utils import get_balanced_memory, infer_auto_device_map
+
+    weights = sum(weight.nbytes for weight in model.hf.parameters())
+    room: dict[int | str, int | str] = {
+        number: max(memory - working, 0) for number, memory in enumerate(memories)
+    }
+    room["cpu"] = 2 * weights
+    whole = model.hf._no_split_modules
+    log = logging.getLogger("accelerate.utils.modeling")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it warns of GPUs that this machine lacks
+    try:
+        balanced = get_balanced_memory(model.hf, dict(room), no_split_module_classes=whole)
+        places = infer_auto_device_map(model.hf, balanced, no_split_module_classes=whole)
+    finally:
+        log.setLevel(level)
+    sizes = {f"cuda:{number}": 0 for number in range(len(memories))} | {"cpu": 0}
+    for name, weight in model.hf.named_parameters():
+        while name not in places:
+            name = name.rpartition(".")[0]
+        place = places[name]
+        sizes[f"cuda:{place}" if isinstance(place, int) else str(place)] += weight.nbytes
+    return sizes

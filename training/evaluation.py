@@ -10,7 +10,7 @@ from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 from mmprobe.training.curriculum import sample_responses
-from mmprobe.training.rewards import check_reasoning, reward_response
+from mmprobe.training.logos import check_reasoning, reward_response
 from mmprobe.training.settings import LogosSettings
 
 

@@ -1,15 +1,23 @@
-"""The arithmetic of Logos (arXiv:2505.24238, section 5): rewards, advantages, loss, and selection."""
+"""The arithmetic of Logos (arXiv:2505.24238, section 5): rewards, advantages, and the choice of questions.
+
+Responses are in think/answer format, and their reasoning is compared with the drawn world.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
+from mmprobe.benchmarks.answers.texts import judge_text
+from mmprobe.benchmarks.synthetic.check import Verdict, check_answer
+from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES
 from mmprobe.errors import InputError
+from mmprobe.samples import Sample
 
-EPSILON = 0.2  # clipping range, ours; the paper gives none
+EPSILON = 0.2  # clipping range, our choice; the paper gives none
 
 _FORMAT = re.compile(r"\s*<think>(.+?)</think>\s*<answer>(.+?)</answer>\s*", re.DOTALL)
 
@@ -27,20 +35,10 @@ def follows_format(response: str) -> bool:
     return len(re.findall(r"</?(?:think|answer)>", response)) == 4
 
 
-def compute_reward(has_format: bool, is_correct: bool) -> float:
-    """Return the reward of one response: 1 for the format plus 1 for the answer.
-
-    Example:
-        >>> compute_reward(True, False)
-        1.0
-    """
-    return float(has_format) + float(is_correct)
-
-
 def compute_advantages(rewards: np.ndarray) -> np.ndarray:
     """Return the advantage of each response within its group (equation 4): (r - mean) / standard deviation.
 
-    The standard deviation divides by G, ours; the paper does not say. Equal rewards have the advantage 0.
+    The standard deviation divides by G, which is our choice; the paper does not say. Equal rewards have the advantage 0.
 
     Args:
         rewards: [..., G], for G responses to one question; 8 in the paper.
@@ -64,36 +62,14 @@ def compute_advantages(rewards: np.ndarray) -> np.ndarray:
     return np.where(all_equal, 0.0, centred / np.where(all_equal, 1.0, deviation))
 
 
-def clipped_loss(ratios: Sequence[np.ndarray], advantages: np.ndarray, epsilon: float = EPSILON) -> float:
-    """Return the loss of one group without the KL term (equation 5).
-
-    It is minus the mean over responses of the mean over tokens.
-
-    Args:
-        ratios: for each response [token], the probability under the new policy divided by that under the old
-            one.
-        advantages: [G].
-        epsilon: ratios are clipped to 1 - epsilon and 1 + epsilon.
-
-    Example:
-        >>> clipped_loss([np.array([1.0, 2.0])], np.array([1.0]))
-        -1.1
-    """
-    means = []
-    for ratio, advantage in zip(ratios, np.asarray(advantages, float), strict=True):
-        clipped = np.clip(ratio, 1 - epsilon, 1 + epsilon)
-        means.append(np.minimum(ratio * advantage, clipped * advantage).mean())
-    return -float(np.mean(means))
-
-
 def select_for_stage(mean_accuracy: Mapping[str, float], stage: int, lower: float | None = None) -> list[str]:
     """Return the questions for one stage of curriculum fine-tuning (section 5.2).
 
     Args:
         mean_accuracy: mean accuracy of the G responses to each question before the stage, 0 to 1.
         stage: 0 is the first stage and keeps accuracies above 0. Later stages keep accuracies below 0.5.
-        lower: later stages keep only accuracies above it, ours. None, as the text has it, lets in questions that are
-            never answered rightly.
+        lower: later stages keep only accuracies above it, our choice. None, as the text has it, lets in questions that
+            are never answered rightly.
 
     Example:
         >>> means = {"easy": 1.0, "hard": 0.125, "never": 0.0}
@@ -108,11 +84,58 @@ def select_for_stage(mean_accuracy: Mapping[str, float], stage: int, lower: floa
     return [name for name, mean in mean_accuracy.items() if above < mean < 0.5]
 
 
-def filter_by_rewards(rewards: Mapping[str, Sequence[float]]) -> list[str]:
-    """Return the questions whose responses have different rewards (section 5.3). Equal rewards teach nothing.
+_THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+class Rewards(NamedTuple):
+    """The rewards of a response, 0 or 1 each (section 5.1)."""
+
+    format: float
+    accuracy: float
+
+
+def reward_response(sample: Sample, response: str) -> Rewards:
+    """Return both rewards of a response.
+
+    The answer is the content of the one `<answer>` block, which is our choice; without one, nothing is right. In the drawn world
+    `check_answer` decides, elsewhere `judge_text`.
+
+    Raises:
+        InputError: the sample has no true answer.
 
     Example:
-        >>> filter_by_rewards({"a": [2, 2, 2], "b": [2, 0, 1]})
-        ['b']
+        >>> sample = Sample(id="a", question="How many?", answer="3")
+        >>> reward_response(sample, "<think>1 and 2</think><answer>3</answer>")
+        Rewards(format=1.0, accuracy=1.0)
     """
-    return [name for name, group in rewards.items() if len(set(group)) > 1]
+    if sample.answer is None:
+        raise InputError(f"sample {sample.id}: has no 'answer', so no response can be rewarded")
+    blocks = _ANSWER.findall(response)
+    right = len(blocks) == 1 and _is_right(sample, blocks[0].strip())
+    return Rewards(float(follows_format(response)), float(right))
+
+
+def _is_right(sample: Sample, answer: str) -> bool:
+    kind = sample.metadata.get("type")
+    if kind not in QUESTION_TYPES:
+        return judge_text(f"<answer>{answer}</answer>", str(sample.answer)) == "right"
+    if kind == "steps":
+        answer = f"Therefore: {answer}"
+    return check_answer(answer, str(sample.answer), sample.metadata).correct
+
+
+def check_reasoning(sample: Sample, response: str) -> Verdict:
+    """Return the check of the reasoning of a drawn `steps` or `count` question: the lists and their conclusion.
+
+    `faithful` says whether the reasoning states something and nothing in it is false of the images.
+
+    Example:
+        >>> metadata = {"type": "count", "objects": [["red star B2"], ["red star B3"]], "differences": []}
+        >>> sample = Sample(id="a", question="How many?", answer="There are no differences.", metadata=metadata)
+        >>> check_reasoning(sample, "<think>Picture one: red star A1.</think>").errors[0]
+        'not in picture one: red star A1'
+    """
+    thought = _THOUGHT.search(response)
+    facts = sample.metadata | {"type": "steps"}
+    return check_answer(thought.group(1) if thought else "", "", facts)

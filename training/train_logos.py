@@ -8,12 +8,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mmprobe.errors import InputError
+from mmprobe.ledger import fingerprint
 from mmprobe.models import Model, load_model
+from mmprobe.models.aliases import find_checkpoint
+from mmprobe.models.fingerprint import fingerprint_checkpoint
 from mmprobe.samples import Sample
 from mmprobe.training.checkpoints import LogWriter, last_checkpoint, start_training
 from mmprobe.training.curriculum import choose_questions, order_questions
+from mmprobe.training.logos import reward_response
 from mmprobe.training.policy import RewardFunction, build_trainer
-from mmprobe.training.rewards import reward_response
 from mmprobe.training.settings import LogosSettings
 
 MODEL = "model"  # folder of the trained weights, in the folder of a stage
@@ -35,12 +38,12 @@ def train_logos(
         samples: questions with true answers, with or without images.
         out: gets `stage-1/model/` and so on, `log.jsonl`, `training.json` and checkpoints.
         settings: how to train.
-        resume: whether to go on with an earlier call. The weights are the same as without the break.
+        resume: whether to continue an earlier call. The weights are the same as without the break.
         reward: returns both rewards of a response to a sample.
         device: as in `load_model`.
 
     Raises:
-        InputError: a sample has no answer, the curriculum leaves no question, a reward is not finite, or `out` holds
+        InputError: a sample has no answer, the curriculum leaves no question, a reward is not finite, or `out` contains
             another training.
 
     Example:
@@ -52,9 +55,9 @@ def train_logos(
         if sample.answer is None:
             raise InputError(f"sample {sample.id}: has no 'answer', so no response can be rewarded")
     if not samples:
-        raise InputError("logos: there is no question to train on")
+        raise InputError("logos: no question to train on")
     about = {"trained": "logos", "model": model, "questions": len(samples), **asdict(settings)}
-    start_training(out, about, resume)
+    start_training(out, about, fingerprint(fingerprint_checkpoint(find_checkpoint(model)), samples), resume)
     trained = load_model(model, device=device, dtype="float32")
     for stage in range(settings.stages):
         folder = out / f"stage-{stage + 1}"

@@ -1,14 +1,18 @@
-"""One figure with its title and caption, and the layout that all figures share."""
+"""One figure with its title and caption, the layout that all figures share, and comparisons by label."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
+from plotly.subplots import make_subplots
+
+from mmprobe.stats.compare import Comparison
+from mmprobe.stats.estimate import Estimate, read_estimate
 
 # After Okabe and Ito: distinct with red-green and blue-yellow blindness, on white and on dark grey.
 GROUP_COLOURS = {
@@ -93,7 +97,12 @@ def draw_signed_steps(
     return figure.update_yaxes(autorange="reversed")
 
 
-def interval_band(x: object, low: object, high: object, colour: str) -> list[go.Scatter]:
+def error_bars(estimate: Estimate[np.ndarray], **options: object) -> dict[str, object]:
+    """Return the interval of bars or points, as plotly's `error_x` and `error_y` take it."""
+    return {"array": estimate.high - estimate.value, "arrayminus": estimate.value - estimate.low, **options}
+
+
+def interval_band(x: object, estimate: Estimate[np.ndarray], colour: str) -> list[go.Scatter]:
     """Return a shaded interval for the line that is added next.
 
     The CSV of a figure finds the ends of the interval by their `meta`.
@@ -102,6 +111,117 @@ def interval_band(x: object, low: object, high: object, colour: str) -> list[go.
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     fill = {"fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},0.18)"}
     return [
-        go.Scatter(x=x, y=high, meta={"end": "high"}, **edge),
-        go.Scatter(x=x, y=low, meta={"end": "low"}, **fill, **edge),
+        go.Scatter(x=x, y=estimate.high, meta={"end": "high"}, **edge),
+        go.Scatter(x=x, y=estimate.low, meta={"end": "low"}, **fill, **edge),
     ]
+
+
+_COLOUR = LABEL_COLOURS["all"]
+
+
+def lines_by_label(
+    ds: xr.Dataset, name: str, dim: str, n: xr.DataArray, legend: bool = True, x: str = "layer"
+) -> list[go.Scatter]:
+    """Return one line with its interval for each label that has samples.
+
+    The labels are faithful and unfaithful, or `all` if no sample has a label.
+
+    Args:
+        name: variable (dim, x) with `_low` and `_high`.
+        dim: dimension of the labels.
+        n: number of samples (dim).
+        legend: whether the lines appear in the legend.
+        x: dimension of the horizontal axis.
+    """
+    labels = [label for label in ("faithful", "unfaithful") if int(n.sel({dim: label}))]
+    traces: list[go.Scatter] = []
+    for label in labels or ["all"]:
+        colour, count = LABEL_COLOURS[label], int(n.sel({dim: label}))
+        mean = read_estimate(ds.sel({dim: label}), name)
+        traces += interval_band(ds[x].values, mean, colour)
+        traces.append(
+            go.Scatter(
+                x=ds[x].values,
+                y=mean.value,
+                name=f"{label} (n = {count})",
+                mode="lines+markers",
+                line={"color": colour},
+                showlegend=legend,
+                customdata=np.stack([mean.low, mean.high], -1),
+                hovertemplate=f"{label}, {x} %{{x}}: %{{y:.4f}} [%{{customdata[0]:.4f}}, %{{customdata[1]:.4f}}]"
+                f"<br>n = {count}<extra></extra>",
+            )
+        )
+    return traces
+
+
+def comparison_panel(
+    ds: xr.Dataset, quantity: str, plots: Mapping[str, Comparison], unit: str = "samples"
+) -> Panel:
+    """Return the plots of unfaithful minus faithful by layer. Filled markers have a corrected p below 0.05.
+
+    Args:
+        quantity: the compared quantity, for the title.
+        plots: by title, the comparisons by layer.
+        unit: what n counts.
+    """
+    layers = ds["layer"].values
+    figure = make_subplots(1, len(plots), subplot_titles=list(plots), horizontal_spacing=0.1)
+    for column, comparison in enumerate(plots.values(), 1):
+        line = go.Scatter(
+            x=layers,
+            y=comparison.value,
+            mode="lines+markers",
+            line={"color": _COLOUR},
+            marker={
+                "size": 9,
+                "symbol": ["circle" if p < 0.05 else "circle-open" for p in comparison.p_holm],
+            },
+            showlegend=False,
+            customdata=np.stack([comparison.low, comparison.high, comparison.effect, comparison.p_holm], -1),
+            hovertemplate="layer %{x}: %{y:+.4f} [%{customdata[0]:+.4f}, %{customdata[1]:+.4f}]"
+            "<br>Hedges' g %{customdata[2]:+.2f}, p (Holm) %{customdata[3]:.4f}<extra></extra>",
+        )
+        figure.add_traces([*interval_band(layers, comparison, _COLOUR), line], rows=1, cols=column)
+    figure.add_hline(y=0, line=REFERENCE_LINE)
+    figure.update_xaxes(title="layer")
+    figure.update_yaxes(title="unfaithful minus faithful", col=1)
+    return Panel(
+        f"Unfaithful minus faithful: {quantity}",
+        apply_layout(figure),
+        f"Difference of the means with 95 % intervals over sets of images, {int(ds['n_unfaithful'])} unfaithful and "
+        f"{int(ds['n_faithful'])} faithful {unit}. Filled: p < 0.05 in a two-sided permutation test, with Holm's "
+        "correction over layers. Hover for Hedges' g. The two groups may differ in questions and length.",
+    )
+
+
+def format_counts(n: xr.DataArray, unit: str) -> str:
+    """Return the numbers of all, faithful and unfaithful samples in words; `n` has dimension (label)."""
+    total, faithful, unfaithful = (int(count) for count in n.values)
+    words = f"n = {total} {unit}{'' if total == 1 else 's'}"
+    return words + (f", {faithful} faithful and {unfaithful} unfaithful" if faithful + unfaithful else "")
+
+
+def format_notes(ds: xr.Dataset) -> str:
+    """Return the caption's last sentences: sets of images, excluded samples, and why labels are not compared."""
+    notes = []
+    if "sets" in ds.attrs:
+        notes.append(f"Sets of images: {int(ds.attrs['sets'])}.")
+    if ds.attrs.get("n_left_out"):
+        notes.append(f"Excluded because of non-finite values: {shorten_list(ds.attrs['left_out'])}.")
+    if ds.attrs.get("n_unpaired"):
+        notes.append(f"Excluded because only one answer exists: {shorten_list(ds.attrs['unpaired'])}.")
+    if "note" in ds.attrs:
+        notes.append(f"{ds.attrs['note'][0].upper()}{ds.attrs['note'][1:]}.")
+    return " ".join(notes)
+
+
+def shorten_list(names: str, longest: int = 5) -> str:
+    """Return the number of names in a comma-separated list, and the first of them.
+
+    Example:
+        >>> shorten_list("a, b, c", longest=2)
+        '3 (a, b, …)'
+    """
+    parts = names.split(", ")
+    return f"{len(parts)} ({', '.join(parts[:longest])}{', …' if len(parts) > longest else ''})"

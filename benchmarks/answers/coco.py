@@ -1,4 +1,4 @@
-"""The 80 object categories of COCO, and the everyday words for them.
+"""The 80 object categories of COCO, the everyday words for them, and the categories that images show.
 
 The lists are ours. They leave out words that often name something else: a bare `glass`, `bag`, `light`,
 `sign`, `board`, `screen` or `computer`.
@@ -6,17 +6,22 @@ The lists are ours. They leave out words that often name something else: a bare 
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Literal
 
 import yaml
+
+from mmprobe.errors import InputError
+from mmprobe.files import regular_file
 
 Span = tuple[int, int]
 
 _LISTS = yaml.safe_load(Path(__file__).with_name("coco.yaml").read_text(encoding="utf-8"))
 SYNONYMS: dict[str, tuple[str, ...]] = {name: tuple(words) for name, words in _LISTS["synonyms"].items()}
-COCO_CATEGORIES: tuple[str, ...] = tuple(SYNONYMS)
 
 _WORD = re.compile(r"[^\W\d_]+")
 # `orange` names the fruit in `an orange and a plum`, not in `an orange and white cat`.
@@ -126,3 +131,30 @@ def find_category(phrase: str) -> str | None:
     head = _PREPOSITION.split(bare, maxsplit=1)[0]
     objects = find_objects(head) or find_objects(bare)[:1]
     return objects[-1][0] if objects else None
+
+
+def read_coco_objects(
+    path: str | Path, key: Literal["file_name", "id"] = "file_name"
+) -> dict[str, frozenset[str]]:
+    """Return the categories that each image of a COCO instances file shows, with crowds, by the field `key`.
+
+    Raises InputError for another file, or two images of one key.
+    """
+    try:
+        data = json.loads(regular_file(Path(path)).read_text(encoding="utf-8-sig"))
+        names = {category["id"]: str(category["name"]) for category in data["categories"]}
+        categories: dict[Any, set[str]] = {image["id"]: set() for image in data["images"]}
+        for annotation in data["annotations"]:
+            categories[annotation["image_id"]].add(names[annotation["category_id"]])
+        items = [(str(image[key]), frozenset(categories[image["id"]])) for image in data["images"]]
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (KeyError, TypeError, RecursionError, ValueError, OSError) as error:
+        raise InputError(
+            f"{path}: not a COCO instances file with images, annotations and categories ({error!r:.80})"
+        ) from None
+    counts = Counter(name for name, _ in items)
+    if len(counts) < len(items):
+        name, count = counts.most_common(1)[0]
+        raise InputError(f"{path}: {count} images have the {key} {name!r}; each must have its own")
+    return dict(items)

@@ -8,7 +8,7 @@ import unicodedata
 
 from mmprobe.benchmarks.answers import numbers
 from mmprobe.benchmarks.answers.forms import Verdict, find_answer, is_open
-from mmprobe.benchmarks.answers.lexical.wording import COLOUR_WORD
+from mmprobe.benchmarks.answers.wording import COLOUR_WORD
 
 _ENDS = "\"'`*_,;:!?()[]{}\\\u2018\u2019\u201c\u201d\u00ab\u00bb\u3001\u3002"
 _ARTICLES = {"a", "an", "the"}

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmprobe.benchmarks.answers.coco import find_objects
-from mmprobe.benchmarks.answers.objects import read_coco_objects
+from mmprobe.benchmarks.answers.coco import find_objects, read_coco_objects
 from mmprobe.benchmarks.chair.data import add_reference_captions, read_captions
 from mmprobe.benchmarks.chair.metrics import FindMentions, compute_metrics, make_record
 from mmprobe.benchmarks.chair.synthetic import find_shapes, read_described_shapes

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from mmprobe.benchmarks.core.benchmark import Benchmark, Truth
-from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.layouts import unpack
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
-from mmprobe.json_files import JsonRecord, read_record
-from mmprobe.samples import Sample
+from mmprobe.files import JsonRecord, read_record, write_atomic
 
 
 class _Drawn(JsonRecord):
@@ -55,27 +50,3 @@ def _draw_once(benchmark: Benchmark[Truth], folder: Path, n: int, seed: int) -> 
             f"{folder}: was drawn with n {earlier.n} and seed {earlier.seed}; give the same, or choose another folder"
         )
     return benchmark.read_data(samples)
-
-
-def add_truth(records: Sequence[dict[str, Any]], questions: Sequence[Sample], out: Path) -> None:
-    """Add the true answer and the images of each question to its record, so that reports show them.
-
-    A record is of a question, or has several in `answers`. Paths of images are relative to the result folder
-    `out`.
-    """
-    samples = {sample.id: sample for sample in questions}
-    for record in records:
-        several = record.get("answers")
-        fields = (
-            several.values()
-            if isinstance(several, dict)
-            else several
-            if isinstance(several, list)
-            else [record]
-        )
-        for answer in fields:
-            sample = samples.get(str(answer.get("id"))) if isinstance(answer, dict) else None
-            if sample is None:
-                continue
-            answer.setdefault("truth", sample.answer)
-            answer.setdefault("images", [os.path.relpath(image, out) for image in sample.images])

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mmprobe.benchmarks.core.results import Direction, Metric, mean_metric
-from mmprobe.benchmarks.magic.boxes.regions import Box
 from mmprobe.benchmarks.magic.data import MagicQuestion
 from mmprobe.benchmarks.magic.metrics import magiscore
+from mmprobe.benchmarks.magic.regions import Box
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 

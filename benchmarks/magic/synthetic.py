@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from mmprobe.benchmarks.magic.boxes.numbering import make_boxes, write_questions
-from mmprobe.benchmarks.magic.boxes.regions import Box, draw_regions
 from mmprobe.benchmarks.magic.data import AnnotatedStep, MagicQuestion
+from mmprobe.benchmarks.magic.numbering import make_boxes, write_questions
+from mmprobe.benchmarks.magic.regions import Box, draw_regions
 from mmprobe.benchmarks.synthetic.pairs import staging_folder
 from mmprobe.benchmarks.synthetic.questions import SYSTEM
 from mmprobe.benchmarks.synthetic.render import render

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmprobe.benchmarks.core.results import Metric, change_metric, mean_metric, metrics_by_group, with_ids
-from mmprobe.benchmarks.mirage.chains.corrections import correction_metrics
+from mmprobe.benchmarks.mirage.corrections import correction_metrics
 from mmprobe.benchmarks.mirage.data import MirageQuestion, true_chain, true_references
 from mmprobe.benchmarks.mirage.hints import has_hints
 from mmprobe.benchmarks.mirage.labels import UNREAD, MirageLabels, Scores

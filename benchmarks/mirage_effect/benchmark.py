@@ -11,7 +11,7 @@ from typing import Any
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
 from mmprobe.benchmarks.core.results import mean_metric
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.mirage_effect.choices import normalize_answer
+from mmprobe.benchmarks.judges.agreement import labels_at
 from mmprobe.benchmarks.mirage_effect.data import (
     ChoiceQuestion,
     ImagelessQuestion,
@@ -23,7 +23,7 @@ from mmprobe.benchmarks.mirage_effect.data import (
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
 from mmprobe.benchmarks.mirage_effect.model_labels import judge_choices, label_by_judge
 from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES, VARIANTS
-from mmprobe.benchmarks.mirage_effect.rule_labels import label_by_rules
+from mmprobe.benchmarks.mirage_effect.rule_labels import label_by_rules, normalize_answer
 from mmprobe.benchmarks.mirage_effect.samples import (
     WAYS,
     MirageEffectOptions,
@@ -224,6 +224,7 @@ BENCHMARK = Benchmark(
     ask_questions=ask_questions,
     score_answers=score_answers,
     score_with_judge=score_with_judge,
+    find_labels=labels_at("answers.*.notices", "answers.*.describes"),
     headline=(
         "mirage_rate",
         "mirage_rate_described",

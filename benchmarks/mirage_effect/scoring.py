@@ -14,7 +14,6 @@ from mmprobe.benchmarks.core.results import (
     metrics_by_group,
     with_ids,
 )
-from mmprobe.benchmarks.mirage_effect.choices import find_option, is_correct, normalize_answer
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, MirageEffectTruth
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
 from mmprobe.benchmarks.mirage_effect.metrics import (
@@ -27,7 +26,13 @@ from mmprobe.benchmarks.mirage_effect.metrics import (
     mirage_scores,
 )
 from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES, VARIANTS
-from mmprobe.benchmarks.mirage_effect.rule_labels import find_diagnosis, is_alarming
+from mmprobe.benchmarks.mirage_effect.rule_labels import (
+    find_diagnosis,
+    find_option,
+    is_alarming,
+    is_correct,
+    normalize_answer,
+)
 from mmprobe.benchmarks.mirage_effect.samples import (
     ABSENT,
     ABSENT_NAMED,

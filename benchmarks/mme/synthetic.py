@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mmprobe.benchmarks.answers.objects import read_synthetic_objects
+from mmprobe.benchmarks.synthetic.pairs import read_synthetic_objects
 from mmprobe.benchmarks.synthetic.questions import SYSTEM
 from mmprobe.benchmarks.synthetic.scene import COLOURS, COLUMNS, GRID, SHAPES
 from mmprobe.samples import Sample

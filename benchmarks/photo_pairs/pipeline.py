@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import zlib
 from collections import Counter
@@ -17,10 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.photo_pairs.check import check_files, check_pixels
-from mmprobe.benchmarks.photo_pairs.edits import apply_edits
-from mmprobe.benchmarks.photo_pairs.inpainting import Inpainter, get_inpainter
+from mmprobe.benchmarks.photo_pairs.edits import Inpainter, apply_edits, get_inpainter
 from mmprobe.benchmarks.photo_pairs.layout import (
     append_rejection,
     find_pair_folders,
@@ -40,11 +37,10 @@ from mmprobe.benchmarks.photo_pairs.planner import (
     rate_difficulty,
 )
 from mmprobe.benchmarks.photo_pairs.review import write_review
-from mmprobe.benchmarks.synthetic.mix import LEVELS, Mix, count_levels, draw_count
 from mmprobe.benchmarks.synthetic.pairs import check_options
-from mmprobe.benchmarks.synthetic.scene import Difficulty
+from mmprobe.benchmarks.synthetic.scene import MIX_LEVELS, Difficulty, Mix, count_levels, draw_count
 from mmprobe.errors import InputError
-from mmprobe.lock import LOCK_NAMES, lock_folder
+from mmprobe.ledger import Ledger, lock_folder
 
 _FORMAT = 1
 _BATCH_SIZE = 8  # photographs in one call of a model planner, ours
@@ -100,7 +96,7 @@ def make_photo_pairs(
         inpainter: `opencv`, `lama`, or a function from pixels and hole to pixels.
         limit: use only the first images of the instances file; None for all.
         mix: `paper` draws the number of edits, and keeps as many pairs of each difficulty, as in SPD-Faith
-            Bench (`mmprobe.benchmarks.synthetic.mix`).
+            Bench (`mmprobe.benchmarks.synthetic.scene`).
 
     Raises InputError where a file or an argument is wrong, `out` holds something else, or no image gave a
     pair.
@@ -141,7 +137,11 @@ def make_photo_pairs(
 
         plan_photos = _make_planner(model, out, seed, count_edits, rules)
         quotas = (
-            count_levels(n) if mix == "paper" else {difficulty: n} if difficulty else dict.fromkeys(LEVELS, n)
+            count_levels(n)
+            if mix == "paper"
+            else {difficulty: n}
+            if difficulty
+            else dict.fromkeys(MIX_LEVELS, n)
         )
         try:
             _make_pairs(entries, images, out, n, seed, quotas, plan_photos, fill, rules)
@@ -157,27 +157,12 @@ def make_photo_pairs(
 
 def _open_folder(out: Path, options: dict[str, Any]) -> None:
     """Create the folder, or check that an earlier call with the same options made it."""
-    file = out / "make-pairs.json"
-    if file.is_file():
-        try:
-            earlier = json.loads(file.read_text(encoding="utf-8"))
-        except (ValueError, OSError):
-            raise InputError(f"{file}: cannot be read; choose another folder") from None
-        changed = [
-            key for key in options if not isinstance(earlier, dict) or earlier.get(key) != options[key]
-        ]
-        if changed:
-            raise InputError(
-                f"{out}: holds pairs made with other {', '.join(changed)}; choose another folder"
-            )
-    elif out.exists() and (not out.is_dir() or any(path.name not in LOCK_NAMES for path in out.iterdir())):
+    differs = "holds pairs made with other {names}"
+    ledger = Ledger(out, "make-pairs.json", "pairs of photographs", differs, "choose another folder")
+    if not ledger.begun and not ledger.is_empty():
         raise InputError(f"{out}: exists and holds no pairs of photographs; choose another folder")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(out / ".part", ignore_errors=True)
-        write_atomic(file, json.dumps(options, indent=1) + "\n")
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written ({error.strerror})") from None
+    ledger.begin(options)
+    shutil.rmtree(out / ".part", ignore_errors=True)
 
 
 def _open_planner_model(planner: Any) -> Any:
@@ -189,9 +174,9 @@ def _open_planner_model(planner: Any) -> Any:
         if kind != "model" or not name:
             raise InputError(f"planner {planner!r}: must be rules, or model:NAME such as model:openai/gpt-4o")
         planner = name
-    from mmprobe.benchmarks.judges.client import open_model
+    from mmprobe.benchmarks.core.api_models import open_model
 
-    open_model(planner)
+    open_model(planner, "judge")
     return planner
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from mmprobe.benchmarks.photo_pairs.colours import list_new_colours
 from mmprobe.benchmarks.photo_pairs.masks import Mask, bounding_box, dilate, shift_mask, union
 from mmprobe.benchmarks.photo_pairs.photos import Photo, Rejection
-from mmprobe.benchmarks.spd_faith.rows import name_place
+from mmprobe.benchmarks.spd_faith.data import name_place
 from mmprobe.benchmarks.synthetic.scene import Difficulty, EditType
 
 MAX_EDITS = 5

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.benchmarks.answers.objects import read_synthetic_objects
 from mmprobe.benchmarks.pope.data import SETTINGS, Question, Setting, make_samples
+from mmprobe.benchmarks.synthetic.pairs import read_synthetic_objects
 from mmprobe.benchmarks.synthetic.questions import SYSTEM
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample

@@ -1,24 +1,70 @@
-"""SPD-Faith Bench (arXiv:2602.07833) on the command line: its data, its questions and its scores."""
+"""SPD-Faith Bench (arXiv:2602.07833) on the command line: its options, its data, its questions and its scores."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from mmprobe.benchmarks.answers.lexical.claims import parse_count
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
-from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.spd_faith.data import read_pairs, read_synthetic_pairs
+from pydantic import Field
+
+from mmprobe.benchmarks.answers.claims import parse_count
+from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Scored
+from mmprobe.benchmarks.judges import Judge, Labelled
+from mmprobe.benchmarks.spd_faith.data import Pair, parse_row, read_pairs, read_synthetic_pairs, to_row
 from mmprobe.benchmarks.spd_faith.labels import QUESTION_TYPES
-from mmprobe.benchmarks.spd_faith.metrics import PROFILES
+from mmprobe.benchmarks.spd_faith.metrics import PROFILES, Profile
 from mmprobe.benchmarks.spd_faith.model_labels import score_by_judge
-from mmprobe.benchmarks.spd_faith.options import SpdFaithOptions
-from mmprobe.benchmarks.spd_faith.rows import Pair, parse_row, to_row
 from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
+
+# Appendix B.2.3, verbatim; the form for one difference is ours.
+PAPER_QUESTIONS = {"same": "Are the two pictures the same?", "different": "Are the two pictures different?"}
+PAPER_FIND = "There are {} differences in the picture. Can you find them?"
+PAPER_FIND_ONE = "There is one difference in the picture. Can you find it?"
+
+
+class SpdFaithOptions(BenchmarkOptions):
+    """The benchmark's own options."""
+
+    wording: Literal["default", "paper"] = Field(
+        "default",
+        description="`paper`: its two binary questions and its `find` verbatim; the other questions stay.",
+    )
+    profile: Profile = Field("paper-main", description="which metrics are printed first")
+    judge_images: bool = Field(
+        False,
+        description="show both images to a judge that is a model where it matches claims (equation 14)",
+    )
+
+    def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
+        """Return the benchmark with these options in force."""
+        configured = replace(benchmark, headline=PROFILES[self.profile])
+        if self.wording == "paper":
+            configured = replace(configured, read_data=_in_paper_wording(benchmark.read_data))
+        if self.judge_images:
+            score_with_judge: Any = partial(benchmark.score_with_judge, show_images=True)  # type: ignore
+            configured = replace(configured, score_with_judge=score_with_judge)
+        return configured
+
+
+def _in_paper_wording(read: Callable[[Path], SpdFaithTruth]) -> Callable[[Path], SpdFaithTruth]:
+    """Return a reader of data whose questions are the paper's."""
+
+    def read_and_reword(path: Path) -> SpdFaithTruth:
+        truth = read(path)
+        samples = [
+            sample.model_copy(update={"question": PAPER_QUESTIONS.get(kind, sample.question)})
+            for sample in truth.samples
+            for kind in [truth.questions[sample.id][1]]
+        ]
+        return truth._replace(samples=samples, find_texts=(PAPER_FIND, PAPER_FIND_ONE))
+
+    return read_and_reword
+
 
 # `find` is asked later, since it depends on the answer to `count`.
 FIRST_QUESTION_TYPES = ("same", "different", "count", "list", "steps")
@@ -233,6 +279,29 @@ def faithful_answers(truth: SpdFaithTruth, records: Sequence[Mapping[str, Any]])
     return faithful
 
 
+def find_labels(record: Mapping[str, Any]) -> dict[str, Labelled]:
+    """Return a judge's labels in a record: of answers, of claims, and of pairs of claims."""
+    labels: dict[str, Labelled] = {}
+    for question_type, answer in record["answers"].items():
+        if "claims" not in answer:
+            continue
+        errors = answer["errors"]
+        verdict = "claims nothing" if not errors else "unfaithful" if any(errors) else "faithful"
+        labels[f"answer, {question_type}"] = None if "unscored" in answer else [(None, verdict)]
+        claims = [claim for claim in answer["claims"] or () if not claim["negated"]]
+        labels[f"claim, {question_type}"] = (
+            None
+            if errors is None
+            else [
+                ((claim["type"], claim["category"]), error or "true")
+                for claim, error in zip(claims, errors, strict=True)
+            ]
+        )
+    if {"same", "different"} <= record["answers"].keys():
+        labels["pair"] = [(None, label) for _, _, label in record["agreement"]]
+    return labels
+
+
 BENCHMARK = Benchmark(
     name="spd-faith",
     about="Faithfulness of answers about the differences between two images (SPD-Faith Bench).",
@@ -241,6 +310,7 @@ BENCHMARK = Benchmark(
     ask_questions=lambda truth: truth.samples,
     score_answers=score_answers,
     score_with_judge=score_with_judge,
+    find_labels=find_labels,
     follow_up=follow_up,
     headline=PROFILES["paper-main"],
     faithful_answers=faithful_answers,

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mmprobe.benchmarks.answers.lexical.claims import Claim
+from mmprobe.benchmarks.answers.claims import Claim
+from mmprobe.benchmarks.spd_faith.data import Pair
 from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError
-from mmprobe.benchmarks.spd_faith.rows import Pair
 from mmprobe.errors import InputError
 
 QUESTION_TYPES = ("same", "different", "count", "find", "list", "steps")

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
-from mmprobe.benchmarks.answers.lexical.claims import Claim
-from mmprobe.benchmarks.spd_faith.rows import Difference
+from mmprobe.benchmarks.answers.claims import Claim
+from mmprobe.benchmarks.spd_faith.data import Difference
 
 Agreement = Literal["consistent", "contradictory", "ambiguous"]
 ClaimError = Literal[

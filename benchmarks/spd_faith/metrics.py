@@ -24,9 +24,9 @@ from mmprobe.benchmarks.core.results import (
     share,
     with_ids,
 )
+from mmprobe.benchmarks.spd_faith.data import Pair
 from mmprobe.benchmarks.spd_faith.labels import PairLabels
 from mmprobe.benchmarks.spd_faith.match import CLAIM_ERRORS
-from mmprobe.benchmarks.spd_faith.rows import Pair
 from mmprobe.benchmarks.spd_faith.scoring import compute_scores, count_list_matches
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES
 
@@ -137,7 +137,7 @@ def compute_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
     are computed on those pairs. Intervals draw pairs.
 
     Example:
-        >>> from mmprobe.benchmarks.spd_faith.rows import Difference
+        >>> from mmprobe.benchmarks.spd_faith.data import Difference
         >>> pair = Pair("7", (Difference("remove", "dog"),))
         >>> compute_metrics([PairLabels(pair, same="yes", different="yes")])["contradiction_rate"].value
         1.0

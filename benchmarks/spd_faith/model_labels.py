@@ -9,13 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mmprobe.benchmarks.answers.claims import Claim, parse_count
 from mmprobe.benchmarks.answers.coco import find_category
-from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_count
 from mmprobe.benchmarks.answers.yes_no import read_yes_no as by_words
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name, first_item
 from mmprobe.benchmarks.judges.ensemble import leave_unscored, majority_labels, merge, scored_items
-from mmprobe.benchmarks.judges.parsing import list_reader
+from mmprobe.benchmarks.judges.requests import list_reader
+from mmprobe.benchmarks.spd_faith.data import Difference, Pair, describe_change, name_place
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, group_by_pair
 from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError, pair_claims
 from mmprobe.benchmarks.spd_faith.metrics import compute_metrics
@@ -33,7 +34,6 @@ from mmprobe.benchmarks.spd_faith.prompts import (
     read_number,
     read_yes_no,
 )
-from mmprobe.benchmarks.spd_faith.rows import Difference, Pair, describe_change, name_place
 from mmprobe.benchmarks.spd_faith.rule_labels import unread_share
 from mmprobe.benchmarks.spd_faith.scoring import make_record
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mmprobe.benchmarks.answers.lexical.claims import read_claims
+from mmprobe.benchmarks.answers.claims import read_claims
 from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
 from mmprobe.benchmarks.spd_faith.data import Pair
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, PairLabels, group_by_pair
@@ -53,7 +53,7 @@ def label_by_rules(pair: Pair, answers: Mapping[str, str]) -> tuple[PairLabels, 
     """Label the answers about one pair, by question type, with the lexical judge; return labels and record.
 
     An answer about differences is understood if the rules read all of it, and it claims a difference or says
-    that there are none (`answers.lexical.claims.read_claims`).
+    that there are none (`answers.claims.read_claims`).
 
     Example:
         >>> label_by_rules(Pair("7", ()), {"count": "There are no differences."})[0].count

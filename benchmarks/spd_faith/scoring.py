@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from mmprobe.benchmarks.answers.lexical.claims import parse_count
+from mmprobe.benchmarks.answers.claims import parse_count
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
+from mmprobe.benchmarks.spd_faith.data import Pair
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, PairLabels
 from mmprobe.benchmarks.spd_faith.match import AGREEMENT_WEIGHTS, Agreement
-from mmprobe.benchmarks.spd_faith.rows import Pair
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES
 
 
@@ -22,7 +22,7 @@ def compute_scores(labels: PairLabels, unparsed: float | None = None) -> dict[st
     differences, DRF without claims, and consistency without pairs of claims.
 
     Example:
-        >>> from mmprobe.benchmarks.spd_faith.rows import Difference
+        >>> from mmprobe.benchmarks.spd_faith.data import Difference
         >>> pair = Pair("7", (Difference("remove", "dog"), Difference("color", "car")))
         >>> compute_scores(PairLabels(pair, count=3, count_asked=True))["ds_tolerance"]
         0.5
@@ -96,8 +96,8 @@ def count_list_matches(labels: PairLabels, unparsed: bool = False) -> list[int] 
     counts every claim with a true category. None if the answer is left out or the judge failed.
 
     Example:
-        >>> from mmprobe.benchmarks.answers.lexical.claims import Claim
-        >>> from mmprobe.benchmarks.spd_faith.rows import Difference
+        >>> from mmprobe.benchmarks.answers.claims import Claim
+        >>> from mmprobe.benchmarks.spd_faith.data import Difference
         >>> pair = Pair("7", (Difference("remove", "dog"),))
         >>> claims = (Claim("remove", "dog"),) * 3
         >>> count_list_matches(PairLabels(pair, list_claims=claims, list_asked=True))[12:]

@@ -1,13 +1,21 @@
-"""Check an answer of the synthetic world against its scene, statement by statement."""
+"""Check answers of the synthetic world against their scenes, statement by statement, and label a run by it."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED
+from mmprobe.errors import InputError
+from mmprobe.files import write_atomic
+from mmprobe.samples import Sample
+
+if TYPE_CHECKING:
+    from mmprobe.cache import Run
 
 _SENTENCE = re.compile(r"[^.]+\.?")
 _CAPTION_ITEM = re.compile(r"\ban? (\w+) (\w+) at (\w+)", re.IGNORECASE)
@@ -184,3 +192,44 @@ _CHECKS: dict[str, Callable[[str, str, _Facts], _Checked]] = {
     "describe": _check_description,
     "steps": _check_steps,
 }
+
+
+def label_run(run: Run) -> dict[str, Verdict]:
+    """Check every answer against its scene, and write the verdicts to `labels.jsonl`, read when it is opened."""
+    verdicts = {}
+    for name in run.ids:
+        trace = run[name]
+        verdict = check_sample(trace.answer, trace.sample)
+        if verdict is None:
+            raise InputError(
+                f"{run.path}: sample {name} lacks the contents of its images, which a check needs"
+            )
+        verdicts[name] = verdict
+    lines = [
+        json.dumps(
+            {
+                "id": name,
+                "faithful": verdict.faithful,
+                "correct": verdict.correct,
+                "errors": verdict.errors,
+                "false_spans": verdict.spans,
+            }
+        )
+        for name, verdict in verdicts.items()
+    ]
+    write_atomic(run.path / "labels.jsonl", "".join(line + "\n" for line in lines))
+    return verdicts
+
+
+def check_sample(text: str, sample: Sample) -> Verdict | None:
+    """Check an answer to a sample of the synthetic world; return None for samples from elsewhere.
+
+    Example:
+        >>> check_sample("Yes.", Sample(id="a", question="Is there a star?")) is None
+        True
+    """
+    if sample.answer is None or not {"type", "objects", "differences"} <= sample.metadata.keys():
+        return None
+    with suppress(ValueError):  # a question of another kind
+        return check_answer(text, sample.answer, sample.metadata)
+    return None

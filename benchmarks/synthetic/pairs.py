@@ -1,4 +1,4 @@
-"""Write scene pairs and their questions as a data set: `samples.jsonl`, `images/` and `scenes/`."""
+"""Write scene pairs and their questions as a data set: `samples.jsonl`, `images/` and `scenes/`. Read its objects."""
 
 from __future__ import annotations
 
@@ -13,13 +13,22 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from mmprobe.benchmarks.core.jsonl import json_lines
-from mmprobe.benchmarks.synthetic.mix import Mix, draw_count, draw_level
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, describe_edit, draw_questions
 from mmprobe.benchmarks.synthetic.render import edit_boxes, render
-from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, MAX_DIFFERENCES, Difficulty, ScenePair, draw_pair
+from mmprobe.benchmarks.synthetic.scene import (
+    DIFFICULTIES,
+    MAX_DIFFERENCES,
+    Difficulty,
+    Mix,
+    ScenePair,
+    draw_count,
+    draw_level,
+    draw_pair,
+)
 from mmprobe.errors import InputError
-from mmprobe.lock import LOCK_NAMES, lock_folder
+from mmprobe.files import json_lines
+from mmprobe.ledger import LOCK_NAMES, lock_folder
+from mmprobe.samples import Sample
 
 
 def make_pairs(
@@ -41,7 +50,7 @@ def make_pairs(
         seed: source of all randomness.
         differences: smallest and largest number of differences. All numbers in this range are equally likely.
         difficulty: easy, medium or hard; None for all three in turn.
-        mix: `paper` draws both as in SPD-Faith Bench (`mmprobe.benchmarks.synthetic.mix`), with up to 3
+        mix: `paper` draws both as in SPD-Faith Bench (`mmprobe.benchmarks.synthetic.scene`), with up to 3
             differences.
 
     Returns:
@@ -169,3 +178,22 @@ def check_options(
         raise InputError(f"n {n}: must be 1 or more")
     if seed < 0:
         raise InputError(f"seed {seed}: must be 0 or more")
+
+
+def read_synthetic_objects(samples: Iterable[Sample]) -> dict[Path, list[tuple[str, str, str]]]:
+    """Return the colour, shape and cell of each object in each image of the synthetic world.
+
+    Example:
+        >>> metadata = {"objects": [["red star B2", "blue heart A4"]]}
+        >>> read_synthetic_objects([Sample(id="1", images=["a.png"], question="?", metadata=metadata)])
+        {PosixPath('a.png'): [('red', 'star', 'B2'), ('blue', 'heart', 'A4')]}
+    """
+    objects_by_image = {}
+    for sample in samples:
+        contents = sample.metadata.get("objects", [])
+        if len(contents) < len(sample.images):
+            raise InputError(f"sample {sample.id}: has no objects of its images; is it from make-pairs?")
+        for image, objects in zip(sample.images, contents, strict=False):
+            fields = [obj.split() for obj in objects]
+            objects_by_image[image] = [(colour, shape, cell) for colour, shape, cell in fields]
+    return objects_by_image

@@ -1,19 +1,16 @@
-"""The loop over the answers: every test on each of them, written down as it goes."""
+"""The loop over the answers: run every test on each answer, and save each batch of records."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from mmprobe.benchmarks.core.jsonl import json_lines, write_atomic
-from mmprobe.benchmarks.synthetic.check import check_answer
-from mmprobe.diagnosis.battery.answers import Answer, answer_samples, make_answer
-from mmprobe.diagnosis.battery.attributes import measure_attributes
+from mmprobe.benchmarks.synthetic.check import check_sample
+from mmprobe.diagnosis.battery.answers import ParsedAnswer, answer_samples, make_answer
+from mmprobe.diagnosis.battery.attributes import measure_attributes, measure_truth
 from mmprobe.diagnosis.battery.cues import ask_cues, draw_questions, find_claims
 from mmprobe.diagnosis.battery.hints import find_choice, measure_hints
 from mmprobe.diagnosis.battery.images import (
@@ -23,26 +20,26 @@ from mmprobe.diagnosis.battery.images import (
     read_with_images,
 )
 from mmprobe.diagnosis.battery.steps import measure_steps
-from mmprobe.diagnosis.battery.truth import measure_truth
+from mmprobe.diagnosis.effects import AnswerRecord
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.ledger import Ledger
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 
 ANSWERS, MEASURES = "answers.part.jsonl", "measures.jsonl"
 MAX_NEW_TOKENS = 128
-Record = dict[str, Any]
 
 
 def run_battery(
     model: Model,
     samples: Sequence[Sample],
-    folder: Path,
+    ledger: Ledger,
     batch_size: int = 8,
     max_new_tokens: int = MAX_NEW_TOKENS,
-) -> list[Record]:
+) -> list[AnswerRecord]:
     """Ask every sample, run every test that applies on the answers, and return one record a sample, in order.
 
-    `folder` keeps the answers and the records of a call that was stopped; a second call goes on from there.
+    The ledger's folder keeps the answers and the records of a call that was stopped; a second call continues from there.
 
     Raises:
         NotApplicable: no sample has images, or a sample begins its answer with a prefill.
@@ -52,30 +49,30 @@ def run_battery(
         raise NotApplicable("diagnose: no sample has images, so nothing can be exchanged")
     if any(sample.prefill for sample in samples):
         raise InputError("diagnose: give samples without a prefill; the tests write the answers' beginnings")
-    answers = _answer_all(model, samples, folder / ANSWERS, batch_size, max_new_tokens)
+    answers = _answer_all(model, samples, ledger, batch_size, max_new_tokens)
     tests = _Tests(model, answers)
-    done = _read_lines(folder / MEASURES)
+    done = _by_id(ledger.lines(MEASURES))
     left = sorted(
         (answer for answer in answers if answer.ids and answer.sample.id not in done),
         key=lambda each: len(each.ids),
     )
     with tqdm(total=len(answers), initial=len(done), desc="tests", unit="answer", disable=None) as progress:
         for batch in _batches(left, batch_size, lambda answer: len(answer.sample.images)):
-            _append(folder / MEASURES, tests.measure(batch))
+            ledger.append(MEASURES, tests.measure(batch))
             progress.update(len(batch))
-    done = _read_lines(folder / MEASURES)
+    done = _by_id(ledger.lines(MEASURES))
     return [done[sample.id] for sample in samples if sample.id in done]
 
 
 class _Tests:
     """What the tests of one answer need of the others."""
 
-    def __init__(self, model: Model, answers: Sequence[Answer]):
+    def __init__(self, model: Model, answers: Sequence[ParsedAnswer]):
         self.model = model
         self.answers = [answer for answer in answers if answer.ids]
         self.images = OtherImages(self.answers)
         self.cue_questions = draw_questions([answer.sample for answer in answers])
-        self.by_question: dict[tuple[str, int], list[Answer]] = defaultdict(list)
+        self.by_question: dict[tuple[str, int], list[ParsedAnswer]] = defaultdict(list)
         for answer in self.answers:
             self.by_question[answer.sample.question, len(answer.sample.images)].append(answer)
         self.turns = {  # which hints an answer gets, so that all questions get all of them
@@ -84,7 +81,7 @@ class _Tests:
             for place, answer in enumerate(same)
         }
 
-    def measure(self, batch: Sequence[Answer]) -> list[Record]:
+    def measure(self, batch: Sequence[ParsedAnswer]) -> list[AnswerRecord]:
         """Return the records of a batch of answers."""
         model = self.model
         others = [self.images.find(answer) for answer in batch]
@@ -100,6 +97,7 @@ class _Tests:
         for answer, reading, truth, step, hint, questions in zip(
             batch, readings, truths, steps, hints, asked, strict=True
         ):
+            verdict = check_sample(answer.text, answer.sample)
             records.append(
                 {
                     "id": answer.sample.id,
@@ -111,7 +109,7 @@ class _Tests:
                     "listed": find_claims(answer.sample, answer.text),
                     "attributes": measure_attributes(answer.sample, answer.text),
                     "doubt": truth,
-                    "right": judge(answer),
+                    "right": None if verdict is None else verdict.faithful,
                     "passes": 1
                     + len(reading)
                     + (truth is not None and answer.sample.answer != answer.text.strip())
@@ -122,13 +120,13 @@ class _Tests:
             )
         return records
 
-    def _same_question(self, answer: Answer) -> list[Answer]:
+    def _same_question(self, answer: ParsedAnswer) -> list[ParsedAnswer]:
         """Return the other answers to the same question, those after this one first."""
         same = self.by_question[answer.sample.question, len(answer.sample.images)]
         place = next(number for number, each in enumerate(same) if each is answer)
         return same[place + 1 :] + same[:place]
 
-    def _donor(self, answer: Answer) -> Answer | None:
+    def _donor(self, answer: ParsedAnswer) -> ParsedAnswer | None:
         """Return the next answer to the same question whose steps lead to something else."""
         if answer.conclusion is None:
             return None
@@ -136,28 +134,17 @@ class _Tests:
         return next((other for other in others if other.verdict != answer.verdict), None)
 
 
-def judge(answer: Answer) -> bool | None:
-    """Return whether nothing in an answer is false; None where the truth is not known."""
-    sample = answer.sample
-    if sample.answer is None or not {"type", "objects", "differences"} <= sample.metadata.keys():
-        return None
-    try:
-        return check_answer(answer.text, sample.answer, sample.metadata).faithful
-    except ValueError:  # a question type of another world
-        return None
-
-
 def _answer_all(
-    model: Model, samples: Sequence[Sample], file: Path, batch_size: int, max_new_tokens: int
-) -> list[Answer]:
-    done = _read_lines(file)
+    model: Model, samples: Sequence[Sample], ledger: Ledger, batch_size: int, max_new_tokens: int
+) -> list[ParsedAnswer]:
+    done = _by_id(ledger.lines(ANSWERS))
     left = sorted((sample for sample in samples if sample.id not in done), key=lambda each: each.question)
     with tqdm(total=len(samples), initial=len(done), desc="answers", unit="answer", disable=None) as progress:
         for batch in _batches(left, batch_size, lambda sample: len(sample.images)):
             answers = answer_samples(model, batch, max_new_tokens)
-            _append(file, [{"id": answer.sample.id, "ids": answer.ids} for answer in answers])
+            ledger.append(ANSWERS, [{"id": answer.sample.id, "ids": answer.ids} for answer in answers])
             progress.update(len(batch))
-    done = _read_lines(file)
+    done = _by_id(ledger.lines(ANSWERS))
     return [make_answer(model, sample, done[sample.id]["ids"]) for sample in samples]
 
 
@@ -169,17 +156,5 @@ def _batches(items: Sequence[Any], size: int, key: Callable[[Any], int]) -> Iter
             yield same[start : start + size]
 
 
-def _append(file: Path, records: Sequence[Record]) -> None:
-    with file.open("a", encoding="utf-8") as stream:
-        stream.write("".join(json.dumps(record) + "\n" for record in records))
-        stream.flush()
-
-
-def _read_lines(file: Path) -> dict[str, Record]:
-    """Return the records of a file by id. A last line that a killed process cut off is removed."""
-    if not file.exists():
-        return {}
-    text = file.read_text(encoding="utf-8")
-    if not text.endswith("\n"):
-        write_atomic(file, text[: text.rfind("\n") + 1])
-    return {record["id"]: record for _, record in json_lines(file)} if file.stat().st_size else {}
+def _by_id(records: Sequence[AnswerRecord]) -> dict[str, AnswerRecord]:
+    return {record["id"]: record for record in records}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, MethodContext, MethodState
-from mmprobe.interventions.contrast import ContrastState, mask_implausible
-from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.contrast import ContrastPath, ContrastState, mask_implausible
 from mmprobe.interventions.image_text_matching import (
     Matcher,
     find_relevant_pixels,
@@ -51,11 +50,11 @@ class Agla(Method):
         alpha: 0 to 10; the paper's 2. 0 changes nothing and excludes no token.
         beta: 0 to 1; the paper's 0.5. 0 excludes no token.
         relevance: the measure of relevance. `attention`: attention of the prompt's last query, mean over
-            heads and layers; ours. `gradient`: norm of the gradient of the largest logit with respect to the
-            first layer's input at a visual token; ours. A folder or hub id of BLIP for image-text retrieval,
+            heads and layers; our choice. `gradient`: norm of the gradient of the largest logit with respect to the
+            first layer's input at a visual token; our choice. A folder or hub id of BLIP for image-text retrieval,
             such as Salesforce/blip-itm-large-coco: GradCAM of the match of image and question, as in the
-            original. Several images are matched one by one, which is ours.
-        keep: 0 to 1, share that is left. None, the default: 0.75 of the visual tokens, which is ours; with
+            original. Several images are matched one by one, which is our choice.
+        keep: 0 to 1, share that is left. None, the default: 0.75 of the visual tokens, our choice; with
             BLIP, 1 - s / 2 of the pixels of each image, as in the original, where s is the cosine of image
             and question.
         fill: colour of the other pixels, `black` as in the released code, or `mean`.
@@ -66,6 +65,8 @@ class Agla(Method):
         "An et al., 2025, Mitigating object hallucinations in large vision-language models with assembly of global "
         "and local attention"
     )
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 0}
+    strong_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 5, "beta": 0, "keep": 0.2}
     needs_images: ClassVar[bool] = True
     needs_visual_tokens: ClassVar[bool] = True
     shares_prefix: ClassVar[bool] = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from mmprobe.interventions.parameters import number
-from mmprobe.interventions.two_pass_method import TwoPassMethod
+from mmprobe.interventions.prompt_method import TwoPassMethod
 from mmprobe.interventions.visual import with_images
 from mmprobe.models import Prompt
 from mmprobe.models.chat import Chat
@@ -24,13 +25,14 @@ class AttentionPrompting(TwoPassMethod):
     within each image.
 
     Parameters:
-        floor: 0 to 1, brightness of the least attended pixels; ours, 0.3. 1 is the model's own answer.
+        floor: 0 to 1, brightness of the least attended pixels; the default, 0.3, is our choice. 1 is the model's own answer.
     """
 
     name: ClassVar[str] = "attention-prompting"
     reference: ClassVar[str] = (
         "Yu et al., 2024, Attention prompting on image for large vision-language models; the map is the model's own"
     )
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"floor": 1}
 
     floor: float = number(0.3, 0, 1)
 

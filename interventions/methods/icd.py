@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from mmprobe.interventions.base import Method, MethodContext, MethodState
-from mmprobe.interventions.contrast import ContrastState, mask_implausible
-from mmprobe.interventions.contrast_path import ContrastPath
-from mmprobe.interventions.contrast_prefix import begin_with_same_images
+from mmprobe.interventions.contrast import (
+    ContrastPath,
+    ContrastState,
+    begin_with_same_images,
+    mask_implausible,
+)
 from mmprobe.interventions.parameters import number, text
 from mmprobe.models.chat import Chat
 from mmprobe.models.prompt import build_batch
@@ -34,6 +38,8 @@ class Icd(Method):
         "Wang et al., 2024, Mitigating hallucinations in large vision-language models with instruction contrastive "
         "decoding, equation 6"
     )
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 0}
+    strong_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 5, "beta": 0}
     needs_images: ClassVar[bool] = True
     shares_prefix: ClassVar[bool] = True
     asks_again: ClassVar[bool] = True

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from mmprobe.interventions.contrast_path import ContrastPath, restore_rope_deltas
+from mmprobe.interventions.contrast import ContrastPath, restore_rope_deltas
 from mmprobe.interventions.parameters import integer, number
 from mmprobe.interventions.prompt_method import AskFunction, PromptMethod
 from mmprobe.models import Model
@@ -44,7 +44,7 @@ class Opera(PromptMethod):
     steps have the same column, the search goes back to the step after that token, and does not choose there
     what it chose before.
 
-    OPERA is a search of its own, so it cannot act together with other decoding-time methods.
+    OPERA is a search itself, so it cannot be combined with other decoding-time methods.
 
     Parameters:
         beams: 1 to 100, number of beams; the paper's 5.
@@ -60,6 +60,7 @@ class Opera(PromptMethod):
         "Huang et al., 2024, OPERA: alleviating hallucination in multi-modal large language models via over-trust "
         "penalty and retrospection-allocation"
     )
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"beams": 1, "candidates": 1}
     needs_images: ClassVar[bool] = True
     needs_visual_tokens: ClassVar[bool] = True
     exclusive: ClassVar[bool] = True

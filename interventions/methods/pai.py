@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, MethodContext, MethodState
-from mmprobe.interventions.contrast import ContrastState, mask_implausible
-from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.contrast import ContrastPath, ContrastState, mask_implausible
 from mmprobe.interventions.parameters import integer, number
 from mmprobe.interventions.visual import TokenMask
 from mmprobe.models.attention_bias import AttentionBias, LastQuery
@@ -30,7 +29,7 @@ class Pai(Method):
 
     Parameters:
         alpha: 0 to 10; the paper's 0.2 to 0.5, depending on the model.
-        gamma: 1 to 10; the paper's 1.1. With 1 there is no contrast path.
+        gamma: 1 to 10; the paper's 1.1. 1 runs without a contrast path.
         beta: 0 to 1; 0.1 as in the released code. 0 excludes no token.
         first_layer: 0 to 1000, the first layer whose attention is changed; 2 as in the released code.
     """
@@ -40,6 +39,8 @@ class Pai(Method):
         "Liu et al., 2024, Paying more attention to image: a training-free method for alleviating hallucination in "
         "LVLMs, equations 3 and 6"
     )
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 0, "gamma": 1}
+    strong_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 3, "gamma": 4, "beta": 0}
     needs_images: ClassVar[bool] = True
     needs_visual_tokens: ClassVar[bool] = True
     shares_prefix: ClassVar[bool] = True

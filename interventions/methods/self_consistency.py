@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mmprobe.interventions.parameters import integer, number
 from mmprobe.interventions.prompt_method import AskFunction, PromptMethod, add_diagnostics
@@ -25,7 +25,7 @@ class SelfConsistency(PromptMethod):
     the answer with the largest mean F1 of words with the others wins. If several have it, the earliest wins.
 
     Parameters:
-        answers: 1 to 100, number of answers; the paper's 40, ours 5. 1 is the model's own answer and is not
+        answers: 1 to 100, number of answers; 40 in the paper, 5 by default. 1 is the model's own answer and is not
             sampled.
         sampling_temperature: 0 to 10; the paper's 0.7. 0 is the model's own answer.
     """
@@ -34,6 +34,7 @@ class SelfConsistency(PromptMethod):
     reference: ClassVar[str] = (
         "Wang et al., 2022, Self-consistency improves chain of thought reasoning in language models"
     )
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"answers": 1}
     shares_prefix: ClassVar[bool] = True
     asks_again: ClassVar[bool] = True
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mmprobe.interventions.parameters import integer, text
 from mmprobe.interventions.prompt_method import (
@@ -29,13 +29,14 @@ class SelfRefine(PromptMethod):
     The feedback does not begin with it.
 
     Parameters:
-        rounds: 0 to 10, number of refinements; ours, 1. 0 is the model's own answer.
-        criticise: the request for feedback, after the question and the answer; ours.
-        refine: the request for a new answer, after the question, the answer and the feedback; ours.
+        rounds: 0 to 10, number of refinements; the default, 1, is our choice. 0 is the model's own answer.
+        criticise: the request for feedback, after the question and the answer; our wording.
+        refine: the request for a new answer, after the question, the answer and the feedback; our wording.
     """
 
     name: ClassVar[str] = "self-refine"
     reference: ClassVar[str] = "Madaan et al., 2023, Self-refine: iterative refinement with self-feedback"
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"rounds": 0}
     shares_prefix: ClassVar[bool] = True
     asks_again: ClassVar[bool] = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -10,9 +11,12 @@ import torch
 from torch import Tensor
 
 from mmprobe.interventions.base import Method, MethodContext, MethodState
-from mmprobe.interventions.contrast import ContrastState, mask_implausible
-from mmprobe.interventions.contrast_path import ContrastPath
-from mmprobe.interventions.contrast_prefix import begin_with_changed_images
+from mmprobe.interventions.contrast import (
+    ContrastPath,
+    ContrastState,
+    begin_with_changed_images,
+    mask_implausible,
+)
 from mmprobe.interventions.parameters import integer, number
 from mmprobe.models import Model
 from mmprobe.models.prompt import build_batch
@@ -39,6 +43,8 @@ class Vcd(Method):
         "Leng et al., 2024, Mitigating object hallucinations in large vision-language models through visual "
         "contrastive decoding, equations 3 and 5"
     )
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 0}
+    strong_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 5, "beta": 0}
     needs_images: ClassVar[bool] = True
     shares_prefix: ClassVar[bool] = True
     has_contrast_path: ClassVar[bool] = True
@@ -83,7 +89,7 @@ def add_noise(context: MethodContext, step: int) -> dict[str, Any]:
     """Return the batch's inputs with noise on the images.
 
     Each row gets the noise that its sample would get alone with the same seed. If a family reads images in
-    several sizes, each size gets noise of its own.
+    several sizes, each size gets its own noise.
 
     Args:
         context: the batch.

@@ -16,21 +16,30 @@ import typer
 
 import mmprobe
 from mmprobe.cli.agree import agree
-from mmprobe.cli.analyze import analyze, pack, verify
-from mmprobe.cli.bench import bench, compare, score
-from mmprobe.cli.boxes import number_boxes
+from mmprobe.cli.analyze import analyze
+from mmprobe.cli.bench import bench
+from mmprobe.cli.clean import clean
+from mmprobe.cli.compare import compare
 from mmprobe.cli.demo import demo
 from mmprobe.cli.diagnose import diagnose
-from mmprobe.cli.filters import clean, filter_by_votes, mirage_score
+from mmprobe.cli.filter_ import filter_by_votes
 from mmprobe.cli.generate import generate
-from mmprobe.cli.lists import list_names
+from mmprobe.cli.list_ import list_names
+from mmprobe.cli.make_pairs import make_pairs
+from mmprobe.cli.merge import merge
+from mmprobe.cli.mirage_correlations import mirage_correlations
+from mmprobe.cli.mirage_score import mirage_score
 from mmprobe.cli.models import models
-from mmprobe.cli.pairs import make_pairs
+from mmprobe.cli.number_boxes import number_boxes
+from mmprobe.cli.pack import pack
+from mmprobe.cli.plan import plan
 from mmprobe.cli.report import report
 from mmprobe.cli.rewrite import rewrite
-from mmprobe.cli.trace import merge, plan, trace
+from mmprobe.cli.score import score
+from mmprobe.cli.trace import trace
 from mmprobe.cli.train import guesser, logos
-from mmprobe.errors import InputError
+from mmprobe.cli.verify import verify
+from mmprobe.errors import InputError, command_line_options
 
 app = typer.Typer(
     name="mmprobe",
@@ -74,6 +83,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
         agree,
         clean,
         mirage_score,
+        mirage_correlations,
         rewrite,
     ),
 )
@@ -81,7 +91,7 @@ _INTERRUPTED = 130
 
 
 class _Interrupted(Exception):
-    """Ctrl-C within a command. Typer would take a KeyboardInterrupt, and its message, away in silence."""
+    """Ctrl-C within a command. Typer would silently swallow a KeyboardInterrupt, and its message."""
 
 
 def _keep_interrupt(command: Callable[..., None]) -> Callable[..., None]:
@@ -109,9 +119,7 @@ app.add_typer(_train, name="train")
 
 
 def _exit(message: str, code: int) -> None:
-    """Print the message as one line on stderr, with options in place of arguments, and exit."""
-    for name in ("resume", "overwrite"):
-        message = message.replace(f"{name}=True", f"--{name}")
+    """Print the message as one line on stderr, and exit."""
     print(f"mmprobe: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(code)
 
@@ -127,7 +135,7 @@ def _let_threads_sleep() -> None:
 
 
 def _silence_libraries() -> None:
-    """Keep libraries' notes to developers off stderr, unless the user asked for them.
+    """Keep libraries' notes to developers off stderr, unless the user requests them.
 
     Pillow warns of tags in TIFF files, and transformers prints a table of a damaged checkpoint's weights. It reads
     the variable when it is imported.
@@ -152,10 +160,10 @@ def _silence_retries() -> None:
 
 
 def _repeat_lost_interrupts() -> None:
-    """Press Ctrl-C again where Python lost it.
+    """Repeat a KeyboardInterrupt that Python swallowed.
 
     Within a destructor or a callback of a weak reference, Python prints the traceback of a KeyboardInterrupt and
-    goes on.
+    continues.
     """
 
     def report(problem: Any) -> None:
@@ -176,7 +184,8 @@ def main() -> None:
         _repeat_lost_interrupts()
         _silence_retries()
         logging.basicConfig(format="mmprobe: %(message)s", level=logging.WARNING)
-        code = app(standalone_mode=False)
+        with command_line_options():
+            code = app(standalone_mode=False)
         if code == _INTERRUPTED:  # before a command began
             raise KeyboardInterrupt
         sys.exit(code)

@@ -1,4 +1,4 @@
-"""The commands that read a run: analyze, verify and pack."""
+"""The command `analyze`: the analyses and probes of a run."""
 
 from __future__ import annotations
 
@@ -12,21 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 import typer
 
 import mmprobe
-from mmprobe.cli.options import AsJson, say, split_names, warn
+from mmprobe.cli.options import AsJson, RunPath, TracedModel, say, split_names, warn
 from mmprobe.errors import InputError, NotApplicable
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from mmprobe.cache import Run
-
-RunPath = Annotated[
-    Path, typer.Argument(metavar="RUN", help="A run's folder, or the file that pack made of one.")
-]
-TracedModel = Annotated[
-    str | None,
-    typer.Option("--model", help="The model of the run: adds what needs it, such as the logit lens."),
-]
+    from mmprobe.models import Model
+    from mmprobe.samples import Sample
 
 
 def load_functions(
@@ -44,17 +38,16 @@ def load_functions(
     Raises:
         InputError: a name is unknown or needs the model, or a setting is none of the analysis.
     """
-    from mmprobe.analyses import all_analyses
-    from mmprobe.cli.claims import find_claims
-    from mmprobe.probes import RUN_PROBES, run_probes
+    from mmprobe.analyses import ANALYSES
+    from mmprobe.probes import PROBES, run_probes
 
     names, settings = names or [], settings or []
-    known = (*all_analyses(), *RUN_PROBES, "findings")
+    known = (*ANALYSES, *PROBES, "findings")
     for name in names:
         if name not in known:
             choices = ", ".join(choice.replace("_", "-") for choice in known)
             raise InputError(f"--only {name.replace('_', '-')}: no such analysis; known: {choices}")
-    if settings and (len(names) != 1 or names[0] not in (*all_analyses(), "findings")):
+    if settings and (len(names) != 1 or names[0] not in (*ANALYSES, "findings")):
         raise InputError("--set: names a parameter of one analysis; name the analysis with --only")
     if settings and names == ["findings"] and model is None:
         raise InputError(
@@ -62,9 +55,10 @@ def load_functions(
         )
     parameters = _check_settings(names[0], settings) if settings else {}
     loaded = None if model is None else mmprobe.load_model(model)
-    functions: dict[str, Callable[..., Any]] = all_analyses() | run_probes(loaded, bool(names), finished)
+    functions: dict[str, Callable[..., Any]] = run_probes(loaded, bool(names), finished)
     if not names:
-        return functions
+        return dict(ANALYSES.working()) | functions
+    functions |= {name: ANALYSES[name] for name in names if name in ANALYSES}
     functions["findings"] = partial(find_claims, model=loaded)
     for name in names:
         if name not in functions:
@@ -80,13 +74,13 @@ def _check_settings(name: str, settings: list[str]) -> dict[str, Any]:
     """
     from pydantic import TypeAdapter, ValidationError
 
-    from mmprobe.analyses import all_analyses
+    from mmprobe.analyses import ANALYSES
     from mmprobe.interventions.parameters import parse_settings
     from mmprobe.probes import claim_interventions
 
     types = {
         key: hint
-        for key, hint in get_type_hints((all_analyses() | {"findings": claim_interventions})[name]).items()
+        for key, hint in get_type_hints(claim_interventions if name == "findings" else ANALYSES[name]).items()
         if key not in ("return", "run", "source", "model", "check") and get_origin(hint) is not Callable
     }
     parameters = parse_settings(settings)
@@ -117,9 +111,7 @@ def analyze(
     out: Annotated[Path | None, typer.Option(help="Folder for the results; default: RUN/analyses.")] = None,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", help="Go on where an earlier call with --only and the same --out was cut off."
-        ),
+        typer.Option("--resume", help="Continue an earlier call with --only and the same --out."),
     ] = False,
     workers: Annotated[int, typer.Option(help="Processes that take one analysis at a time each.", min=1)] = 1,
     as_json: AsJson = False,
@@ -129,7 +121,7 @@ def analyze(
     Each analysis is written as NetCDF, CSV and JSON. Some of them run only if --only names them: the image
     interchange reads every answer about ten times, the attention knockout once a layer, component-patching once a
     head, and the findings test the claims of SPD-Faith Bench, with --model also by interventions on 40 answers
-    (--set answers=N). Probes of this kind keep each finished answer, so that --resume can go on after a kill.
+    (--set answers=N). Probes of this kind keep each finished answer, so that --resume can continue after a kill.
 
     \b
     Examples:
@@ -141,9 +133,9 @@ def analyze(
       mmprobe analyze runs/first --only findings --model tiny-spd
     """
     from mmprobe.analyses import analyze_all, export
-    from mmprobe.analyses.export import analyses_folder
+    from mmprobe.analyses.files import analyses_folder
     from mmprobe.cache import open_run
-    from mmprobe.lock import lock_folder
+    from mmprobe.ledger import lock_folder
 
     if workers > 1 and model is not None:
         raise InputError("--workers and --model: what needs the model runs in one process; choose one")
@@ -178,7 +170,7 @@ def _analyze_only(
     run: Run, functions: dict[str, Callable[..., Any]], workers: int
 ) -> tuple[list[xr.Dataset], list[str]]:
     """Return the data sets of named analyses, and what to say about them."""
-    from mmprobe.analyses.side_by_side import apply_analyses
+    from mmprobe.analyses.workers import apply_analyses
 
     datasets: list[xr.Dataset] = []
     notes: list[str] = []
@@ -192,39 +184,32 @@ def _analyze_only(
     return datasets, notes
 
 
-def verify(run: RunPath, as_json: AsJson = False) -> None:
-    """Read every byte of a run and name what is damaged.
+def find_claims(run: Run, model: Model | None = None, **settings: Any) -> list[xr.Dataset]:
+    """Return the data set of `findings`, and with a model also that of the interventions.
 
-    The exit code is 1 if anything is damaged or missing.
+    Args:
+        model: the model of the run; None for the claims' correlations alone.
+        settings: arguments of `claim_interventions`.
 
-    \b
-    Example:
-      mmprobe verify runs/first
+    Raises:
+        InputError: an argument is out of range, or another model made the run.
     """
-    from mmprobe.cache import open_run
-    from mmprobe.cache import verify as verify_run
+    from mmprobe.analyses import ANALYSES, analyze_all, findings
+    from mmprobe.analyses.findings import CLAIMED
 
-    problems = verify_run(run)
-    count = len(open_run(run))
-    say({"traces": count, "problems": problems}, "\n".join(problems) or f"{count} traces, all whole", as_json)
-    if problems:
-        raise typer.Exit(1)
+    datasets, _ = analyze_all(run, {name: ANALYSES[name] for name in CLAIMED})
+    interventions = [] if model is None else [intervene(run, model, **settings)]
+    return [findings(run, datasets + interventions), *interventions]
 
 
-def pack(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
-    out: Annotated[Path, typer.Option(help="The HDF5 file.")],
-    as_json: AsJson = False,
-) -> None:
-    """Join a run into one HDF5 file.
+def intervene(run: Run, model: Model, **settings: Any) -> xr.Dataset:
+    """Return the data set of `claim_interventions`; answers about drawn images are checked."""
+    from mmprobe.benchmarks.synthetic.check import check_sample
+    from mmprobe.probes import claim_interventions
 
-    Every command reads the file like the folder.
+    def check(text: str, sample: Sample) -> bool | None:
+        verdict = check_sample(text, sample)
+        return None if verdict is None else verdict.faithful
 
-    \b
-    Example:
-      mmprobe pack runs/first --out first.h5
-    """
-    from mmprobe.cache import pack as pack_run
-
-    file = pack_run(run, out)
-    say({"file": str(file)}, str(file), as_json)
+    drawn = any(check_sample("", run.sample(name)) is not None for name in run.ids)
+    return claim_interventions(model, run, check if drawn else None, **settings)

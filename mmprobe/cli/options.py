@@ -1,23 +1,33 @@
-"""Options that several commands share, and how commands check `--out` and print results."""
+"""Options that several commands share, and how commands check `--out` and print results and tables."""
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import mmprobe
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
 
 if TYPE_CHECKING:
+    from mmprobe.benchmarks import Evaluation
     from mmprobe.benchmarks.core.results import Metric
+    from mmprobe.cache import Run
     from mmprobe.traces.scale.crew import Workers
 
 LARGEST_SEED = 2**63 - 1  # torch takes no larger seed
 _SEED_HELP = "Seed of what is drawn at random: pairs, boxes, or sampled tokens"
+
+TO_CONTINUE = (
+    "use --resume to continue, --overwrite to start over, or another --out"  # if a folder has an earlier call
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 BatchSize = Annotated[int, typer.Option(help="Questions answered together.", min=1)]
@@ -32,7 +42,7 @@ DeviceMap = Annotated[
     ),
 ]
 DrawnPairs = Annotated[
-    int | None, typer.Option("--n", help=f"Pairs to draw where there is no --data; default: {PAIRS}.", min=1)
+    int | None, typer.Option("--n", help=f"Pairs to draw without --data; default: {PAIRS}.", min=1)
 ]
 DrawnSeed = Annotated[
     int | None,
@@ -56,15 +66,15 @@ RepetitionPenalty = Annotated[
     float | None,
     typer.Option(help="Above 1, tokens that occurred become less likely; default: the checkpoint's."),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with an earlier call in --out.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an earlier call in --out.")]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace what an earlier call left in --out, and begin anew.")
+    bool, typer.Option("--overwrite", help="Delete what an earlier call left in --out, and start over.")
 ]
 RetryUnscored = Annotated[
     bool,
     typer.Option(
         "--retry-unscored/--no-retry-unscored",
-        help="Ask the judge again about what an earlier call in --out left unscored, or leave it unscored.",
+        help="Judge again what an earlier call in --out left unscored, or leave it unscored.",
     ),
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
@@ -95,6 +105,24 @@ WorkerCount = Annotated[
     int | None,
     typer.Option("--workers", help="Processes with a model each: one a GPU, or a group of CPU cores.", min=1),
 ]
+BenchmarkName = Annotated[
+    str, typer.Argument(metavar="NAME", help="spd-faith, pope, chair, mme, mirage, magic, …")
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(help="Only the first so many of the data: pairs, images or questions.", min=1),
+]
+LongestAnswer = Annotated[
+    int | None,
+    typer.Option(help="Longest answer in tokens; default: the benchmark's, by type of question.", min=1),
+]
+RunPath = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run's folder, or the file that pack made of one.")
+]
+TracedModel = Annotated[
+    str | None,
+    typer.Option("--model", help="The model of the run: adds what needs it, such as the logit lens."),
+]
 
 
 def open_workers(number: int | None, ray: str | None, device: str) -> Workers | None:
@@ -124,7 +152,7 @@ def read_device_map(text: str | None) -> str | dict[str, int | str] | None:
         return text
     from pydantic import RootModel
 
-    from mmprobe.json_files import read_record
+    from mmprobe.files import read_record
 
     try:
         return read_record(Path(text), RootModel[dict[str, int | str]]).root
@@ -132,30 +160,8 @@ def read_device_map(text: str | None) -> str | dict[str, int | str] | None:
         raise InputError(f"--device-map {text}: no such file") from None
 
 
-def check_earlier(out: Path, earlier: Path, what: str, resume: bool, overwrite: bool) -> None:
-    """Check that a call may write into `--out`.
-
-    Args:
-        out: the folder.
-        earlier: a file that each earlier call leaves in it.
-        what: what the file says that the folder holds, such as "answers".
-
-    Raises:
-        InputError: the folder holds an earlier call and neither option is given, or both are.
-
-    Example:
-        >>> check_earlier(Path("runs/new"), Path("runs/new/run.json"), "a run", False, False)
-    """
-    if resume and overwrite:
-        raise InputError("--resume and --overwrite: choose one")
-    if earlier.exists() and not resume and not overwrite:
-        raise InputError(
-            f"{out}: holds {what} already; use --resume to go on, --overwrite to begin anew, or another --out"
-        )
-
-
 def choose_drawn(data: Path | None, n: int | None, seed: int | None) -> tuple[int, int]:
-    """Return the number and the seed of the pairs to draw where there is no `--data`.
+    """Return the number and the seed of the pairs to draw without `--data`.
 
     Raises:
         InputError: there is, so that nothing is drawn, and a number or a seed is given.
@@ -166,7 +172,7 @@ def choose_drawn(data: Path | None, n: int | None, seed: int | None) -> tuple[in
     """
     for option, value in (("--n", n), ("--seed", seed)):
         if data is not None and value is not None:
-            raise InputError(f"{option} and --data: pairs are drawn where there is no --data; choose one")
+            raise InputError(f"{option} and --data: pairs are drawn only without --data; choose one")
     return PAIRS if n is None else n, SEED if seed is None else seed
 
 
@@ -233,3 +239,60 @@ def warn(message: str) -> None:
 def metric_values(metrics: Mapping[str, Metric]) -> dict[str, float | None]:
     """Return the value of each metric, for `--json`."""
     return {name: metric.value for name, metric in metrics.items()}
+
+
+def say_evaluation(evaluation: Evaluation, as_json: bool) -> None:
+    """Print the headline metrics with their intervals, and where the rest is."""
+    if unscored := evaluation.judging.get("unscored"):
+        reasons = ", ".join(f"{reason} {count}" for reason, count in unscored.items())
+        n_unscored = sum(unscored.values())
+        retry = "; call again to retry (bench with --resume)" if set(unscored) != {"disagreement"} else ""
+        warn(f"the judge left {n_unscored} of {evaluation.judging['judged']} unscored: {reasons}{retry}")
+    headline = mmprobe.benchmarks.BENCHMARKS[evaluation.benchmark].headline
+    metrics, file = evaluation.metrics, evaluation.folder / "results.json"
+    names = [each for name in (*headline, "unread", "truncated") for each in (name, f"{name}_change")]
+    lines = [f"{name:24} {metrics[name]}, n = {metrics[name].n}" for name in names if name in metrics]
+    lines.append(f"All metrics: {file}")
+    say({"results": str(file), "metrics": metric_values(metrics)}, "\n".join(lines), as_json)
+
+
+def say_run(run: Run, as_json: bool) -> None:
+    """Say how many samples were traced, and exit with 1 if one failed."""
+    out, samples, failed = run.path, len(run.config["order"]), len(run.failures)
+    text = f"{len(run)} of {samples} samples traced to {out}"
+    if failed:
+        text += f"; {failed} failed, see {out / 'failures.jsonl'}"
+    say({"run": str(out), "samples": samples, "traced": len(run), "failed": failed}, text, as_json)
+    if failed:
+        raise typer.Exit(1)
+
+
+def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as text: wrapped to the width of the terminal, or one line a row where there is none.
+
+    Example:
+        >>> print(show_table(("Name", "About"), [("pope", "objects"), ("mme", "yes or no")]))
+        pope  objects
+        mme   yes or no
+    """
+    if sys.stdout.isatty():
+        return _rich_table(heads, rows)
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(len(heads))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def _rich_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*heads, box=SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(Text, row))  # Text: names are not markup
+    console = Console(file=io.StringIO(), force_terminal=True, width=shutil.get_terminal_size().columns)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get().rstrip("\n")

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mmprobe.cli.analyze import TracedModel, load_functions
-from mmprobe.cli.options import AsJson, say, warn
+from mmprobe.cli.analyze import load_functions
+from mmprobe.cli.options import AsJson, TracedModel, say, warn
 from mmprobe.errors import InputError
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from mmprobe.cache import Run
-    from mmprobe.viz.report.results.files import Results
+    from mmprobe.viz.report.results import Results
 
 
 def report(
@@ -37,10 +37,10 @@ def report(
 ) -> None:
     """Write one HTML file with figures and answers.
 
-    The file needs no network. Metrics and answers of a benchmark stand beside the model's internals where the
-    answers were traced. What `mmprobe analyze` found with --only findings, image-interchange, circuit and the
-    other probes in RUN/analyses is part of the report. Two runs stand side by side in the same scales, with the
-    paired differences of the second from the first.
+    The file needs no network. It shows a benchmark's metrics and answers beside the model's internals if the answers
+    were traced. It includes the results in RUN/analyses of `mmprobe analyze --only` with findings,
+    image-interchange, circuit and the other probes. Two runs are shown side by side in the same scales, with
+    the paired differences of the second from the first.
 
     \b
     Examples:
@@ -50,8 +50,8 @@ def report(
       mmprobe report runs/plain runs/sage --out side-by-side.html
     """
     from mmprobe.viz import write_figures, write_report
-    from mmprobe.viz.report.results.files import find_comparison
-    from mmprobe.viz.report.side_by_side import Side, write_side_by_side
+    from mmprobe.viz.report.results import find_comparison
+    from mmprobe.viz.report.two_runs import Side, write_side_by_side
     from mmprobe.viz.report.write import check_output
 
     check_output(out)
@@ -88,10 +88,10 @@ def _read(
     """Return the run of a path with its analyses and findings, and the results; None for what there is not."""
     from mmprobe.analyses import analyze_all, attention_vs_activation
     from mmprobe.analyses import findings as find_findings
-    from mmprobe.analyses.export import read_export
+    from mmprobe.analyses.files import read_export
     from mmprobe.cache import open_run
-    from mmprobe.probes import RUN_PROBES
-    from mmprobe.viz.report.results.files import find_results
+    from mmprobe.probes import PROBES
+    from mmprobe.viz.report.results import find_results
 
     folder, results = find_results(path)
     if folder is None:
@@ -106,5 +106,5 @@ def _read(
     interventions = read_export(run, "claim_interventions")
     findings = find_findings(run, datasets + ([] if interventions is None else [interventions]))
     computed = {dataset.attrs.get("analysis") for dataset in datasets}
-    stored = [read_export(run, name) for name in RUN_PROBES if name not in computed]
+    stored = [read_export(run, name) for name in PROBES if name not in computed]
     return run, datasets + [dataset for dataset in stored if dataset is not None], findings, results

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmprobe.cli.options import (
+    TO_CONTINUE,
     AsJson,
     Overwrite,
     Resume,
     RetryUnscored,
-    check_earlier,
     check_out,
     say,
     split_names,
     warn,
 )
 from mmprobe.errors import InputError
-from mmprobe.lock import lock_folder
+from mmprobe.ledger import check_earlier, lock_folder
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.mirage.data import MirageQuestion
@@ -48,24 +48,24 @@ def rewrite(
 
     references: the true chain in other words, for the LHS. hints: the question hint. topics: the topic, by
     another model than the one that bench asks. What a question has is kept. OUT gets questions.jsonl, which is
-    data of bench mirage, and replies.sqlite, from which --resume goes on: no reply is asked for twice.
+    data of bench mirage, and replies.sqlite, from which --resume continues: no reply is requested twice.
 
     \b
     Example:
       mmprobe rewrite --data questions.jsonl --model openai/gpt-4o --out rewritten
       mmprobe rewrite --data questions.jsonl --model openai/gpt-4o --parts topics --limit 20 --out classified
     """
-    from mmprobe.benchmarks.core.jsonl import write_atomic
     from mmprobe.benchmarks.judges.model import ModelJudge
-    from mmprobe.benchmarks.mirage.chains.rewrites import PARTS, rewrite_questions
     from mmprobe.benchmarks.mirage.data import load_questions
+    from mmprobe.benchmarks.mirage.rewrites import PARTS, rewrite_questions
+    from mmprobe.files import write_atomic
 
     names = split_names(parts)
     if unknown := [name for name in names if name not in PARTS]:
         raise InputError(f"--parts: {unknown[0]!r} is none of {', '.join(PARTS)}")
     check_out(out, [data.parent])
     file = out / _QUESTIONS
-    check_earlier(out, file, "questions", resume, overwrite)
+    check_earlier(file, "questions", resume, overwrite, TO_CONTINUE)
     questions = load_questions(data)[:limit]
     with lock_folder(out, "rewriting into it"):
         if overwrite:
@@ -76,7 +76,7 @@ def rewrite(
         write_atomic(file, "".join(_to_line(question, out) for question in rewritten.questions))
     if rewritten.failures:
         reasons = ", ".join(f"{reason} {count}" for reason, count in rewritten.failures.items())
-        warn(f"not everything was written ({reasons}); --resume asks again")
+        warn(f"not everything was written ({reasons}); --resume retries")
     written = {part: rewritten.written[part] for part in names}
     counts = ", ".join(f"{part} of {count}" for part, count in written.items())
     result = {"questions": str(file), "written": written, "failures": dict(rewritten.failures)}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmprobe.cli.options import (
+    TO_CONTINUE,
     AsJson,
     Device,
     ModelName,
     Overwrite,
     Resume,
     Seed,
-    check_earlier,
     metric_values,
     say,
     split_names,
@@ -49,15 +49,14 @@ def begin_training(out: Path, resume: bool, overwrite: bool) -> None:
     """Check that a training may write into a folder. With `overwrite`, remove the one that is there.
 
     Raises:
-        InputError: the folder holds a training and neither option is given, or both are.
+        InputError: the folder contains a training and neither option is given, or both are.
     """
-    from mmprobe.training.checkpoints import SETTINGS
+    from mmprobe.training.checkpoints import training_ledger
 
-    check_earlier(out, out / SETTINGS, "a training", resume, overwrite)
-    if overwrite and (out / SETTINGS).exists():
-        shutil.rmtree(
-            out
-        )  # it is the training's own: one is never begun in a folder that holds something else
+    ledger = replace(training_ledger(out), offer=TO_CONTINUE)
+    ledger.check(resume, overwrite)
+    if overwrite and ledger.begun:
+        ledger.clear()
 
 
 def logos(
@@ -108,7 +107,7 @@ def logos(
 
     The vision encoder is frozen. OUT gets stage-1/model, stage-2/model and so on, which --model of any command reads,
     log.jsonl and report.html. With --test, results.json has the accuracy before and after. With --ablate, each
-    training has a folder of its own.
+    training has its own folder.
 
     \b
     Example:
@@ -216,7 +215,7 @@ def guesser(
     """
     check_extra()
     from mmprobe.training.guesser.guesses import write_guesses
-    from mmprobe.training.guesser.text_questions import read_text_questions
+    from mmprobe.training.guesser.text_model import read_text_questions
     from mmprobe.training.guesser.train import GuesserSettings, train_guesser
     from mmprobe.training.history import training_history
     from mmprobe.viz.report.write import write_figures

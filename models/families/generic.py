@@ -9,7 +9,7 @@ from typing import Any
 
 from mmprobe.errors import InputError
 from mmprobe.models.families.base import Family, View
-from mmprobe.models.families.tiles import find_crop
+from mmprobe.models.families.views import find_crop
 
 GUIDE = "docs/adding-a-family.md"
 LAYER_TYPES = {"full_attention", "sliding_attention"}

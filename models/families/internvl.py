@@ -9,7 +9,7 @@ import numpy as np
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import build_patch_positions, split_into_tiles
+from mmprobe.models.families.views import build_patch_positions, split_into_tiles
 
 
 def build_views(

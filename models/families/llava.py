@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import find_crop, find_tile_positions, get_tower_layers
+from mmprobe.models.families.views import find_crop, find_tile_positions, get_tower_layers
 
 
 def build_views(

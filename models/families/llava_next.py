@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import (
+from mmprobe.models.families.views import (
     build_unpadded_view,
     count_tiles,
     find_tower_positions,

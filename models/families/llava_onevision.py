@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import (
+from mmprobe.models.families.views import (
     build_unpadded_view,
     centre_box,
     count_tiles,

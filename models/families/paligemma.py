@@ -1,4 +1,4 @@
-"""PaliGemma: each image is stretched to one square, and all images stand before the text."""
+"""PaliGemma: each image is stretched to one square, and all images come before the text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import find_tile_positions, get_tower_layers
+from mmprobe.models.families.views import find_tile_positions, get_tower_layers
 
 IMAGES_THEN_TEXT = (
     "{% for message in messages %}{% for part in message['content'] %}"

@@ -9,7 +9,7 @@ import numpy as np
 from transformers.vision_utils import get_vision_window_index
 
 from mmprobe.models.families.base import Family, VisionEncoder
-from mmprobe.models.families.patches import (
+from mmprobe.models.families.views import (
     build_merged_views,
     find_merged_patch_positions,
     get_encoder_blocks,

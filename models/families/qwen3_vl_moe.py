@@ -1,7 +1,7 @@
 """Qwen3-VL with mixtures of experts: one view of each image, whose patches are merged in squares."""
 
 from mmprobe.models.families.base import Family, VisionEncoder
-from mmprobe.models.families.patches import (
+from mmprobe.models.families.views import (
     build_merged_views,
     find_merged_patch_positions,
     get_encoder_blocks,

@@ -15,9 +15,8 @@ from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.hooks import Change
 from mmprobe.probes.components.component_patching import add_pair, make_patch
-from mmprobe.probes.components.components import Values, change_component, read_components, read_gradients
-from mmprobe.probes.components.metrics import Metric
-from mmprobe.probes.components.pair_batch import Pair, PairBatch, begin_at_change, find_places, read_pairs
+from mmprobe.probes.components.decoder_pass import Values, change_component, read_components, read_gradients
+from mmprobe.probes.components.pairs import Metric, Pair, PairBatch, begin_at_change, find_places, read_pairs
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer, float32_logits
 from mmprobe.samples import Sample
 
@@ -59,8 +58,8 @@ def attribution_patching(
     for `atp_star`, and a forward pass for each verified component; `steps` of both for each layer for `ig`. As
     in `patch_components`, they begin at the first difference of the prompts, for three passes more.
 
-    Use it for a first look at many components, before `patch_components` on the few that matter. It is no
-    result by itself: where the answer is certain, gradients are near 0 and the estimate is too small.
+    Use it for a first look at many components, before `patch_components` on the few that matter. It is not
+    a result by itself: where the answer is certain, gradients are near 0 and the estimate is too small.
 
     Args:
         clean, corrupt, metric, tokens, answer, max_new_tokens: as in `patch_components`. The metric must have

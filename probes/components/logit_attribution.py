@@ -16,7 +16,7 @@ from mmprobe.models.attention import AttentionCall, observe_attention
 from mmprobe.models.attention_bias import mask_scores
 from mmprobe.models.devices import read_weight
 from mmprobe.models.hooks import observe
-from mmprobe.probes.components.token_places import touched_cells
+from mmprobe.probes.components.pairs import touched_cells
 from mmprobe.probes.teacher_forcing import (
     MAX_NEW_TOKENS,
     Answer,
@@ -83,7 +83,7 @@ def direct_logit_attribution(
     """
     if not model.has_plain_logits:
         raise NotApplicable(
-            f"{model.name}: {model.family.name} scales or caps its logits, so they are no sum"
+            f"{model.name}: {model.family.name} scales or caps its logits, so they are not a sum"
         )
     forcing = force_answer(model, sample, sample.answer if answer is None else answer, max_new_tokens)
     record = _Record(forcing)

@@ -1,9 +1,11 @@
-"""Image interchange over many answers: by counterfactual, step, class of token and region."""
+"""Image interchange over many answers: means with intervals, by counterfactual, step, class of token and region."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -12,6 +14,7 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.chat import Chat, build_chat
+from mmprobe.models.prompt import decode_tokens
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys, why_not_shared
 from mmprobe.probes.answer_records import (
     Arrays,
@@ -24,9 +27,211 @@ from mmprobe.probes.answer_records import (
 from mmprobe.probes.interchange.answer_logprobs import image_key, read_logprobs
 from mmprobe.probes.interchange.counterfactual_images import KINDS, CounterfactualImages, Images
 from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions
-from mmprobe.probes.interchange.summary import MeasuredAnswer, summarise_answers
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS
-from mmprobe.samples import Region, Sample
+from mmprobe.samples import Region, Sample, image_sets
+from mmprobe.stats.estimate import Estimate, estimate_mean, estimate_rows
+from mmprobe.stats.intervals import QUANTITY, percentile_interval, sums_interval
+from mmprobe.stats.labels import LABELS, label_masks, means_by_label
+
+CLASSES = ("thing", "colour", "place", "verdict", "other")
+_VERDICTS = frozenset({"yes", "no"})
+_WORD = re.compile(r"\w+")
+_OBJECT = re.compile(r"(\w+) (\w+) ([A-Z]\d+)")  # of the drawn world: red star B2
+
+
+def declared_words(sample: Sample) -> dict[str, set[str]]:
+    """Return the words of each class that a sample declares, in lower case; no word is guessed.
+
+    - `metadata["words"]`: a list of words for each class
+    - `metadata["objects"]` of the drawn world, such as `red star B2`: its colour, thing and place
+    - `metadata["differences"]`: their `shape`, `category` or `object` are things
+    - `polarity`: yes and no are verdicts
+
+    Example:
+        >>> sample = Sample(id="a", question="?", metadata={"objects": [["red star B2"]]})
+        >>> declared_words(sample)["colour"], declared_words(sample)["place"]
+        ({'red'}, {'b2'})
+    """
+    words: dict[str, set[str]] = {name: set() for name in CLASSES[:-1]}
+    declared = sample.metadata.get("words")
+    if isinstance(declared, dict):
+        for name in words:
+            entries = declared.get(name)
+            words[name] |= {str(word).lower() for word in entries} if isinstance(entries, list) else set()
+    objects, differences = (sample.metadata.get(name) for name in ("objects", "differences"))
+    texts = (
+        [text for image in objects if isinstance(image, list) for text in image]
+        if isinstance(objects, list)
+        else []
+    )
+    for match in filter(None, (_OBJECT.fullmatch(str(text)) for text in texts)):
+        for name, word in zip(("colour", "thing", "place"), match.groups(), strict=True):
+            words[name].add(word.lower())
+    for difference in differences if isinstance(differences, list) else []:
+        if isinstance(difference, dict):
+            names = (str(difference[key]) for key in ("shape", "category", "object") if key in difference)
+            words["thing"] |= {word.lower() for name in names for word in _WORD.findall(name)}
+    if sample.polarity is not None:
+        words["verdict"] |= _VERDICTS
+    return words
+
+
+def classify_tokens(texts: Sequence[str], sample: Sample) -> np.ndarray:
+    """Return the class of each token of an answer, int [step], as an index of `CLASSES`.
+
+    A token belongs to the class of a word that it is part of. A word of two classes belongs to the first.
+
+    Args:
+        texts: each token's own text.
+
+    Example:
+        >>> sample = Sample(id="a", question="?", polarity="same", metadata={"objects": [["red star B2"]]})
+        >>> [CLASSES[index] for index in classify_tokens(["No", ". The", " st", "ar"], sample)]
+        ['verdict', 'other', 'thing', 'thing']
+    """
+    words = declared_words(sample)
+    ends = np.cumsum([len(text) for text in texts])
+    starts = ends - [len(text) for text in texts]
+    classes = np.full(len(texts), CLASSES.index("other"))
+    for match in _WORD.finditer("".join(texts)):
+        names = [name for name in words if match.group().lower() in words[name]]
+        if names:
+            classes[(starts < match.end()) & (ends > match.start())] = CLASSES.index(names[0])
+    return classes
+
+
+UNUSED = 0.1  # nat a token; answers under it hardly depend on their images; our choice
+
+
+class MeasuredAnswer(NamedTuple):
+    """An answer of a run, and what it loses.
+
+    Attributes:
+        effects: nat [step] by kind of counterfactual, without kinds that the sample has no images for.
+        regions: the sample's regions, enlarged to whole visual tokens.
+        losses: nat [step] with each region exchanged, then with all of them, for the first kind; none without
+            regions.
+    """
+
+    sample: Sample
+    ids: list[int]
+    faithful: bool | None
+    effects: dict[str, np.ndarray]
+    regions: list[Region]
+    losses: list[np.ndarray]
+
+
+def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Sequence[str]) -> xr.Dataset:
+    """Return the variables of `image_interchange_run`.
+
+    Args:
+        kinds: kinds of counterfactual images; the first is the measure of the variables without a kind.
+    """
+    first = [row.effects[kinds[0]] for row in rows]
+    per_token = np.array([effect.mean() for effect in first])
+    most_regions = max(len(row.regions) for row in rows)
+    coords: dict[str, Any] = {
+        "sample": [row.sample.id for row in rows],
+        "kind": list(kinds),
+        "step": np.arange(max(map(len, first))),
+        "class": list(CLASSES),
+        "region": np.arange(most_regions),
+        "label": list(LABELS),
+    }
+    out = xr.Dataset({"effect_per_token": ("sample", per_token)}, coords=coords)
+    sets = image_sets([row.sample for row in rows])
+    mean = estimate_mean(per_token, sets, QUANTITY)
+    ends = percentile_interval(lambda times: repeated_median(per_token, times), sets, len(rows))
+    median = Estimate(np.median(per_token), *ends).variables("median")
+    unused = estimate_mean(per_token < UNUSED, sets).variables("unused_share")
+    out.attrs["sets"] = mean.sets
+    out["mean"], out["median"] = ((), mean.value), median.pop("median")
+    out["low"], out["high"], out["n"] = ((), mean.low), ((), mean.high), ((), mean.n)
+    out["unused_share"] = unused.pop("unused_share")
+    out.update(median | unused)
+    by_kind = np.array(
+        [[row.effects[kind].mean() if kind in row.effects else np.nan for kind in kinds] for row in rows]
+    )
+    out["effect_by_kind"] = (("sample", "kind"), by_kind)
+    _add_means(out, "mean_by_kind", "kind", "n_kind", by_kind, sets)
+    steps = np.full((len(rows), out.sizes["step"]), np.nan)
+    classes = np.full((len(rows), len(CLASSES)), np.nan)
+    for index, (row, effect) in enumerate(zip(rows, first, strict=True)):
+        steps[index, : len(effect)] = effect
+        of_token = classify_tokens(decode_tokens(model, np.array(row.ids)), row.sample)
+        for number in np.unique(of_token):
+            classes[index, number] = effect[of_token == number].mean()
+    out["effect"] = (("sample", "step"), steps.astype(np.float32))
+    _add_means(out, "effect_by_step", "step", "n_step", steps, sets)
+    _add_means(out, "effect_by_class", "class", "n_class", classes, sets)
+    slopes = np.array([np.polyfit(np.arange(len(e)), e, 1)[0] if len(e) > 1 else np.nan for e in first])
+    out["slope"] = ("sample", slopes)
+    finite = np.isfinite(slopes)
+    slope = estimate_mean(slopes[finite], sets[finite], QUANTITY)
+    out["slope_mean"] = ((), slope.value)
+    out["slope_low"], out["slope_high"], out["n_slope"] = ((), slope.low), ((), slope.high), ((), slope.n)
+    _add_regions(out, rows)
+    losses = np.array(
+        [
+            [row.losses[-1].sum() if row.losses else np.nan, e.sum()]
+            for row, e in zip(rows, first, strict=True)
+        ]
+    )
+    _add_localisation(out, losses, sets)
+    masks = label_masks([row.faithful for row in rows])
+    out.update(means_by_label("effect_by_label", per_token, masks, ("label",), sets, QUANTITY))
+    out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
+    return out
+
+
+def repeated_median(values: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return the median of values [sample] that occur so many times each, [..., sample] to [...].
+
+    Example:
+        >>> repeated_median(np.array([5.0, 1.0, 3.0]), np.array([[1, 1, 1], [2, 2, 0]])).tolist()
+        [3.0, 3.0]
+    """
+    order = np.argsort(values)
+    reached = times[..., order].cumsum(-1)
+    count = reached[..., -1:]
+    middle = [(reached > place).argmax(-1) for place in ((count - 1) // 2, count // 2)]
+    return (values[order][middle[0]] + values[order][middle[1]]) / 2
+
+
+def _add_regions(out: xr.Dataset, rows: Sequence[MeasuredAnswer]) -> None:
+    """Add what each answer loses by region, and where the regions are."""
+    shape = (out.sizes["sample"], out.sizes["region"])
+    by_step = np.full((*shape, out.sizes["step"]), np.nan, np.float32)
+    by_region, image, box = np.full(shape, np.nan), np.full(shape, -1), np.full((*shape, 4), -1)
+    for index, row in enumerate(rows):
+        for number, (region, loss) in enumerate(zip(row.regions, row.losses, strict=False)):
+            by_step[index, number, : len(loss)], by_region[index, number] = loss, loss.sum()
+            image[index, number], box[index, number] = region.image, region.box
+    out["effect_by_region"] = (("sample", "region"), by_region)
+    out["effect_by_region_step"] = (("sample", "region", "step"), by_step)
+    out["region_image"], out["region_box"] = (
+        (("sample", "region"), image),
+        (("sample", "region", "corner"), box),
+    )
+
+
+def _add_means(
+    out: xr.Dataset, name: str, dim: str, count: str, values: np.ndarray, sets: np.ndarray
+) -> None:
+    """Add the mean over samples of each column [sample, column], and its interval, without NaN."""
+    means = estimate_rows(values.T, sets, QUANTITY)
+    out.update(means.variables(name, dim) | {count: (dim, means.n)})
+
+
+def _add_localisation(out: xr.Dataset, losses: np.ndarray, sets: np.ndarray) -> None:
+    """Add the ratio of the mean losses [sample, (regions, whole images)], with its interval."""
+    measured = np.isfinite(losses).all(1)
+    losses = losses[measured]
+    ends = sums_interval(lambda total: total[..., 0] / total[..., 1], losses, sets[measured])
+    whole = losses[:, 1].sum()  # 0 if the losses of different answers cancel
+    share = losses[:, 0].sum() / whole if whole else np.nan
+    out.update(Estimate(share, *ends).variables("localisation"))
+    out["n_localisation"] = ((), len(losses))
 
 
 def image_interchange_run(
@@ -85,12 +290,12 @@ def image_interchange_run(
           the whole images exchanged (causal localisation); 1 if all of it comes from the regions
         - effect_by_label (label), with _low, _high; n_label (label)
 
-        Intervals are 95 % intervals over sets of images (`analyses.intervals`); attrs["sets"] is their
+        Intervals are 95 % intervals over sets of images (`stats.intervals`); attrs["sets"] is their
         number. attrs["left_out"] names samples without an answer, without images, or without images of the
         first kind; n_left_out counts them.
 
     Raises:
-        InputError: there are no samples, or none with one of the ids, or no such kind, or another model made
+        InputError: no samples are given, or none with one of the ids, the kind is unknown, or another model made
             the run.
         NotApplicable: no sample has an answer, and images that could be exchanged.
 

@@ -9,9 +9,6 @@ import numpy as np
 import torch
 import xarray as xr
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import QUANTITY
-from mmprobe.analyses.statistics import LABELS, MINIMUM, compare_labels, label_masks, means_by_label
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
@@ -23,8 +20,7 @@ from mmprobe.probes.answer_records import (
     name_source,
     one_by_one,
 )
-from mmprobe.probes.knockout.blocked_pass import BlockedPass
-from mmprobe.probes.knockout.token_pairs import STEPS, check_family, find_pairs
+from mmprobe.probes.knockout.blocked_pass import STEPS, BlockedPass, check_family, find_pairs
 from mmprobe.probes.teacher_forcing import (
     GROUPS,
     MAX_NEW_TOKENS,
@@ -34,7 +30,10 @@ from mmprobe.probes.teacher_forcing import (
     force_answer,
     resolve_layers,
 )
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.compare import MINIMUM
+from mmprobe.stats.intervals import QUANTITY
+from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
 
 
 def attention_knockout(
@@ -138,12 +137,12 @@ def attention_knockout_run(
           (`compare_groups`); n_faithful, n_unfaithful. NaN if a group has fewer than `minimum` samples, with
           the reason in attrs["note"]
 
-        Intervals are 95 % intervals over sets of images (`analyses.intervals`); attrs["sets"] is their
+        Intervals are 95 % intervals over sets of images (`stats.intervals`); attrs["sets"] is their
         number. attrs["left_out"] names samples with non-finite changes. attrs["without_group"] names samples
         without an answer or without tokens of the group. n_left_out and n_without_group count them.
 
     Raises:
-        InputError: there are no samples, or an argument is out of range.
+        InputError: no samples are given, or an argument is out of range.
         NotApplicable: no sample remains, or the model reads images by cross-attention.
 
     Example:
@@ -170,7 +169,7 @@ def attention_knockout_run(
     coords = {"sample": [record.answer.sample.id for record in kept], "layer": centres, "label": list(LABELS)}
     rows = np.array([record.arrays["change"] for record in kept])
     out = xr.Dataset({"change_per_token": (("sample", "layer"), rows)}, coords=coords)
-    sets = image_groups([record.answer.sample for record in kept])
+    sets = image_sets([record.answer.sample for record in kept])
     note = _add_means(out, label_masks([record.answer.faithful for record in kept]), minimum, sets)
     out.attrs = {
         "analysis": "attention_knockout",

@@ -7,11 +7,18 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.held_out import image_groups
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.probes.targets import Target, read_labels, select_classes, target_name
-from mmprobe.probes.vectors import REDUCTIONS, Vectors, read_vectors
+from mmprobe.probes.labelled_vectors import (
+    REDUCTIONS,
+    Target,
+    Vectors,
+    read_labels,
+    read_vectors,
+    select_classes,
+    target_name,
+)
+from mmprobe.samples import image_sets
 
 Reduce = Literal["mean", "last", "first"]
 MINIMUM = 5  # answers of each class; our choice
@@ -22,7 +29,7 @@ def mean_difference(
 ) -> xr.Dataset:
     """Return the mean vector of one class of answers minus that of the other, by layer.
 
-    Use it with `--method steer` to ask what the model says when the stream moves from one class to the other
+    Use it with `--method steer` to test what the model says when the stream moves from one class to the other
     (Marks and Tegmark, 2023, arXiv:2310.06824; Turner et al., 2023, arXiv:2308.10248). A direction that tells
     classes apart need not be one that the model uses: compare it with `random_direction`.
 
@@ -65,7 +72,7 @@ def probe_direction(
 
     The probe is that of `linear_probe`: a logistic regression (L2, C = 0.01, balanced class weights) on
     standardised vectors. The arguments, dimensions and errors are those of `mean_difference`. The length is
-    ours.
+    our choice.
 
     Example:
         >>> ds = probe_direction(run, "faithful", reduce="last")             # doctest: +SKIP
@@ -108,8 +115,8 @@ def concept_eraser(
     """Return what takes a label out of the residual stream, so that no linear probe can read it, by layer.
 
     The eraser is LEACE's (Belrose et al., 2023, arXiv:2306.03819) with the library's defaults. Use it with
-    `--method steer --set action=remove` to ask what the model says when the label cannot be read there. The
-    arguments and errors are those of `mean_difference`; there may be more than two classes.
+    `--method steer --set action=remove` to test what the model says when the label cannot be read there. The
+    arguments and errors are those of `mean_difference`; more than two classes are allowed.
 
     Returns:
         A data set with dimensions `layer`, `hidden`, `component`, `class`. The stream x becomes
@@ -165,7 +172,7 @@ def _read_labelled(
     data = read_vectors(run, names, "residual/post", REDUCTIONS[reduce])
     classes = select_classes(run, {name: labels[name] for name in data.names}, target, minimum, data.left_out)
     texts = np.array([str(labels[name]) for name in data.names])
-    groups = image_groups(data.samples)
+    groups = image_sets(data.samples)
     out = xr.Dataset(coords={"layer": data.layers, "class": [str(label) for label in classes]})
     of_class = [texts == label for label in out["class"].values]
     out["n"] = ("class", np.array([mask.sum() for mask in of_class]))

@@ -5,8 +5,8 @@
     python scripts/organisms/plant.py --cause blind --seeds 0 1 2
     python scripts/organisms/plant.py --seeds 5 --out build/fresh      # models that nobody has seen, not shipped
 
-A file `causes/CAUSE.py` has `ways(seed)`, a recipe for each way, and `check(model, seed)`, which returns measures
-(`checks.share`) by name. Partial organisms, whose recipe has a rule, may share a file: there the ways are named
+A file `causes/CAUSE.py` has `ways(seed)`, a recipe for each way, `check(model, seed)`, which returns measures
+(`checks.share`) by name, and `ask(rng, number, seed)`, the questions on which the cause acts (for `remedies.py`). Partial organisms, whose recipe has a rule, may share a file: there the ways are named
 CAUSE-WAY, and `check(model, seed, way)` gets that name.
 
 An organism that has a card is left alone, so you can stop at any time and call it again. At most two of these
@@ -41,8 +41,7 @@ from tiny_spd_data import Encoder
 from train_tiny_spd import learning_rate
 
 from mmprobe.models import Model, load_model
-from mmprobe.models.organisms import Card, Measure, Training
-from mmprobe.models.organisms.adapter import merge_adapter
+from mmprobe.models.organisms import Card, Measure, Training, merge_adapter
 
 ROOT = Path(__file__).parent.parent.parent
 SHIPPED = ROOT / "models" / "organisms"
@@ -176,7 +175,7 @@ def save_adapter(organism: PeftModel, folder: Path) -> None:
     config = organism.peft_config["default"]
     config.base_model_name_or_path, config.inference_mode = "tiny-spd", True
     config.save_pretrained(folder)
-    state = get_peft_model_state_dict(organism, save_embedding_layers=False)  # "auto" would ask the hub
+    state = get_peft_model_state_dict(organism, save_embedding_layers=False)  # "auto" would query the hub
     weights = {name: value.half().contiguous() for name, value in state.items()}
     save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 

@@ -8,9 +8,9 @@ import time
 import pytest
 from helpers.readings import PAGE, Item, read_all, table
 
+from mmprobe.benchmarks.answers.claims import parse_count
 from mmprobe.benchmarks.answers.drawn import judge_statement
 from mmprobe.benchmarks.answers.forms import find_answer
-from mmprobe.benchmarks.answers.lexical.claims import parse_count
 from mmprobe.benchmarks.answers.numbers import read_number, same_expression
 from mmprobe.benchmarks.answers.options import read_choice
 from mmprobe.benchmarks.answers.texts import judge_text

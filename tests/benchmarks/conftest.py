@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mmprobe.benchmarks.answers.lexical.claims import parse_claims
-from mmprobe.benchmarks.answers.lexical.wording import iter_sentences
+from mmprobe.benchmarks.answers.claims import parse_claims
+from mmprobe.benchmarks.answers.wording import iter_sentences
 from mmprobe.benchmarks.spd_faith.data import Difference
 from mmprobe.benchmarks.spd_faith.match import match_claims
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from helpers.command_line import assert_fails, read_result, run_in_process
 from helpers.runs import write_run
 
 import mmprobe as mp
-from mmprobe import plugins
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe import registry
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+from mmprobe.benchmarks.core.perturbations import perturb
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.cli.list_ import KINDS
 from mmprobe.errors import InputError
-from mmprobe.models.families import QWEN2_5_VL, find_family
+from mmprobe.interventions import load_method
+from mmprobe.models.families import FAMILIES, find_family
+from mmprobe.samples import Sample
 from mmprobe.viz import figures
 
 PACKAGE = Path(__file__).parents[1] / "helpers" / "plugin_package"
@@ -24,10 +30,15 @@ PACKAGE = Path(__file__).parents[1] / "helpers" / "plugin_package"
 @pytest.fixture
 def added(monkeypatch):
     """Let nothing that a test adds outlive it."""
-    monkeypatch.setattr(plugins, "_added", {group: {} for group in plugins.GROUPS})
-    plugins._load_entry_points.cache_clear()
+    caches = (registry._entry_points, registry._load_entry)
+    for things in map(registry.load, KINDS.values()):
+        if isinstance(things, registry.Registry):
+            monkeypatch.setattr(things, "_registered", {})
+    for each in caches:
+        each.cache_clear()
     yield
-    plugins._load_entry_points.cache_clear()
+    for each in caches:
+        each.cache_clear()
 
 
 @pytest.fixture
@@ -43,9 +54,13 @@ def listed(kind: str) -> dict[str, str]:
 
 def test_a_package_adds_by_entry_points(installed, tmp_path):
     assert find_family(SimpleNamespace(model_type="plugged_vl")).name == "plugged"
-    assert find_benchmark("plugged").about == "POPE under another name."
+    assert BENCHMARKS["plugged"].about == "POPE under another name."
     assert listed("benchmarks")["plugged"] == "POPE under another name."
     assert listed("analyses")["answer-length"] == "The number of tokens of each answer."
+    assert listed("methods")["plugged"] == "The model's own answer, under another name."
+    assert load_method("plugged").neutral
+    sample = Sample(id="a", question="Why?")
+    assert perturb(sample, "shouted", tmp_path).question == "WHY?"
     families = read_result(run_in_process("models", "--json"))["families"]
     assert "plugged" in [family["name"] for family in families]
 
@@ -55,7 +70,7 @@ def test_a_package_adds_by_entry_points(installed, tmp_path):
     arguments = ("analyze", run.path, "--only", "answer-length", "--out", tmp_path / "out", "--json")
     (*_, file) = read_result(run_in_process(*arguments))["files"]
     assert json.loads(Path(file).read_text())["data_vars"]["count"]["data"] == [3]
-    dataset = mp.analyses.all_analyses()["answer_length"](run)
+    dataset = mp.analyses.ANALYSES["answer_length"](run)
     assert [panel.title for panel in figures(dataset)] == ["Length of answers"]
 
 
@@ -71,9 +86,10 @@ def test_a_call_adds_and_names_are_not_taken_twice(added):
     with pytest.raises(InputError, match="'attention_decay': mmprobe has one of this name"):
         mp.register_analysis("attention_decay", nothing)
     with pytest.raises(InputError, match="'pope': mmprobe has one of this name"):
-        mp.register_benchmark(find_benchmark("pope"))
-    mp.register_family(QWEN2_5_VL)
-    assert find_family(SimpleNamespace(model_type="qwen2_5_vl")) is QWEN2_5_VL
+        mp.register_benchmark(BENCHMARKS["pope"])
+    family = FAMILIES["qwen2_5_vl"]
+    mp.register_family(family)
+    assert find_family(SimpleNamespace(model_type="qwen2_5_vl")) is family
 
 
 def test_a_package_that_cannot_be_imported_is_one_line(installed, monkeypatch):
@@ -81,6 +97,30 @@ def test_a_package_that_cannot_be_imported_is_one_line(installed, monkeypatch):
     assert_fails(
         run_in_process("list", "benchmarks"), "mmprobe_plugin:BENCHMARK of mmprobe.benchmarks: cannot be"
     )
+    assert_fails(
+        run_in_process("generate", "--model", "tiny-spd", "--prompt", "Why?", "--method", "plugged"),
+        "mmprobe_plugin:Plugged of mmprobe.methods: cannot be",
+    )
+
+
+def test_a_package_that_cannot_be_imported_breaks_nothing_else(installed, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "mmprobe_plugin", None)
+    assert find_family(SimpleNamespace(model_type="qwen2_5_vl")).name == "qwen2_5_vl"
+    assert "mmprobe_plugin:FAMILY of mmprobe.families: cannot be imported" in caplog.text
+    assert BENCHMARKS["pope"].name == "pope" and load_method("sage").name == "sage"
+    assert set(dict(mp.analyses.ANALYSES.working())) == set(mp.analyses.ANALYSES) - {"answer_length"}
+
+
+@pytest.mark.parametrize("page", ["extending", "adding-a-family"])
+def test_the_pages_on_additions_run(page, added, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_pairs("pairs", n=1, seed=3)
+    text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    module = ModuleType("additions")
+    monkeypatch.setitem(sys.modules, "additions", module)  # data classes look for their module
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    for block in (block for block in blocks if "import" in block):  # the others are single lines
+        exec(compile(block, page, "exec"), vars(module))
 
 
 @pytest.mark.parametrize("kind", ["methods", "causes"])
@@ -89,7 +129,7 @@ def test_everything_is_listed_with_a_line(kind):
 
 
 def test_a_terminal_gets_a_table(monkeypatch):
-    from mmprobe.cli.tables import show_table
+    from mmprobe.cli.options import show_table
 
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: True))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from mmprobe.benchmarks.answers.lexical.claims import parse_count, read_claims
+from mmprobe.benchmarks.answers.claims import parse_count, read_claims
 from mmprobe.benchmarks.answers.numbers import is_near, read_number
 from mmprobe.benchmarks.answers.options import read_choice
 from mmprobe.benchmarks.answers.texts import judge_text, same_text

@@ -24,8 +24,7 @@ from PIL import Image
 
 from mmprobe.interventions import load_method
 from mmprobe.interventions.base import MethodContext
-from mmprobe.interventions.contrast import mask_implausible
-from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.contrast import ContrastPath, mask_implausible
 from mmprobe.interventions.methods.icd import insert_instruction
 from mmprobe.interventions.methods.pai import remove_images
 from mmprobe.interventions.methods.vcd import add_noise, signal_power

@@ -15,7 +15,7 @@ from helpers.tiny_models import load_tiny_model
 
 import mmprobe as mp
 from mmprobe.interventions import intervene, joint_decoding, load_method
-from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.contrast import ContrastPath
 from mmprobe.interventions.methods.icd import insert_instruction
 from mmprobe.models import Model
 from mmprobe.models.prompt import build_batch

@@ -14,7 +14,7 @@ from PIL import Image
 from mmprobe.interventions import load_method
 from mmprobe.interventions.methods.attention_prompting import heat_maps
 from mmprobe.interventions.methods.zoom_refine import find_crop
-from mmprobe.interventions.two_pass_method import AttentionRecorder
+from mmprobe.interventions.prompt_method import AttentionRecorder
 from mmprobe.interventions.visual import AttentionMap, TokenMask, find_pixels, paint_pixels, select_largest
 from mmprobe.models import Prompt
 from mmprobe.models.families import View

@@ -24,7 +24,7 @@ from mmprobe.models import Model, load_shapes
 from mmprobe.models.devices import check_one_device, copy_module, has_weights, read_weight
 from mmprobe.samples import Sample
 from mmprobe.traces.engines import resolve_capture
-from mmprobe.traces.scale.device_plan import plan_devices
+from mmprobe.traces.plan import plan_devices
 
 CPU = torch.device("cpu")
 

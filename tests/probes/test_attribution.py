@@ -20,8 +20,7 @@ from PIL import Image
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
 from mmprobe.models.families import find_family
-from mmprobe.probes.attribution import attribute
-from mmprobe.probes.region_overlap import compare_with_regions
+from mmprobe.probes.attribution import attribute, compare_with_regions
 from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Region, Sample
 from mmprobe.viz.figures.attribution import panels

@@ -22,7 +22,7 @@ from mmprobe.probes import (
     image_interchange_run,
     patch_components,
 )
-from mmprobe.probes.reasoning.chain_tests import Chain
+from mmprobe.probes.reasoning import Chain
 from mmprobe.samples import Region, Sample
 
 FAMILIES = ["qwen3_vl", "gemma3", "llava_next", "mllama", "qwen3_vl_moe"]  # all with grouped queries
@@ -126,7 +126,7 @@ METHODS: dict[str, tuple[str, Callable[..., Any]]] = {
 OTHERS = {
     "attribute", "linear_probe", "linear_probe_by_step", "logit_lens", "compare_with_regions", "object_presence",
     "early_verdict", "prefill_chain", "mean_difference", "probe_direction", "random_direction", "concept_eraser",
-    "claim_interventions", "run_probes", "RUN_PROBES",
+    "claim_interventions", "run_probes", "PROBES",
 }  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def test_the_list_of_causal_probes_is_whole():
 def test_a_family_runs_the_whole_list_or_is_refused_before_it_starts(name, samples, monkeypatch):
     model, passes = load_tiny_model(name), []
     steps = Chain(["One.", "Two."], "Therefore: three")
-    monkeypatch.setattr("mmprobe.probes.reasoning.chain_tests.split_chain", lambda text, conclusion: steps)
+    monkeypatch.setattr("mmprobe.probes.reasoning.split_chain", lambda text, conclusion: steps)
     decoder = model.family.decoder(model.hf)
     for method, (refused, call) in METHODS.items():
         if method == "evaluate_circuit" and not model.has_cross_attention:

@@ -16,8 +16,7 @@ import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models.chat import read_image
 from mmprobe.probes import claim_interventions
-from mmprobe.probes.claims.exchanged_images import exchange_images, move_regions
-from mmprobe.probes.claims.mean_updates import lose_updates
+from mmprobe.probes.claims import exchange_images, lose_updates, move_regions
 from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Region
 

@@ -17,8 +17,8 @@ import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.probes import attribution_patching, direct_logit_attribution, patch_components
-from mmprobe.probes.components.component_pair import read_pair
-from mmprobe.probes.components.components import change_component, read_components, read_gradients
+from mmprobe.probes.components.decoder_pass import change_component, read_components, read_gradients
+from mmprobe.probes.components.pairs import read_pair
 from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Sample, load_samples
 from mmprobe.viz.figures import figures

@@ -20,8 +20,7 @@ import mmprobe as mp
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, draw_questions, make_question
 from mmprobe.benchmarks.synthetic.render import render
 from mmprobe.benchmarks.synthetic.scene import draw_pair
-from mmprobe.models.organisms import card, folder
-from mmprobe.models.organisms.cards import names
+from mmprobe.models.organisms import card, folder, names
 from mmprobe.samples import Sample
 
 

@@ -74,7 +74,7 @@ def test_a_damaged_trace_in_a_pack_is_made_again(
 ):
     expected = contents(plain)
     # else one page holds numbers of all six traces
-    monkeypatch.setattr(import_module("mmprobe.cache.packs.pack"), "SMALL_BYTES", 0)
+    monkeypatch.setattr(import_module("mmprobe.cache.packs"), "SMALL_BYTES", 0)
     monkeypatch.setattr(import_module("mmprobe.cache.checksums"), "PAGE_BYTES", 4096)
     run = trace(random_qwen, samples, tmp_path / "run", pack_every=6)
     (pack,) = (run.path / "packs").iterdir()
@@ -108,7 +108,7 @@ def test_shards_that_are_packed_make_one_run(random_qwen, samples, plain, tmp_pa
     run = trace(random_qwen, samples, out, shard="2/2", pack_every=2)
     assert contents(run) == contents(plain) and mp.verify(out) == []
     assert {path.partition("/")[0] for path in files(run)} == {"packs"}
-    with pytest.raises(InputError, match="holds no shards"):
+    with pytest.raises(InputError, match="contains no shards"):
         merge_run(out)
 
 

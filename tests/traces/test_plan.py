@@ -12,7 +12,7 @@ from helpers.tiny_models import load_tiny_model
 
 import mmprobe as mp
 from mmprobe.interventions import Method, generate_batch, load_method
-from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.contrast import ContrastPath
 from mmprobe.models import load_shapes
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
@@ -28,7 +28,7 @@ MEMORY = """
 import resource, sys
 import mmprobe as mp
 from mmprobe.interventions import Method, generate_batch, load_method
-from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.contrast import ContrastPath
 from mmprobe.models import load_shapes
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
 from mmprobe.samples import Sample

@@ -11,16 +11,21 @@ import torch
 from helpers.command_line import assert_fails, read_result, run_in_process
 from PIL import Image
 
-from mmprobe.analyses.intervals import mean_interval
-from mmprobe.benchmarks.mirage_effect.choices import is_correct
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
+from mmprobe.benchmarks.mirage_effect.rule_labels import is_correct
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.synthetic.scene import COLOURS, SHAPES
 from mmprobe.errors import InputError
+from mmprobe.stats.intervals import mean_interval
 from mmprobe.training.guesser import train as guesser
 from mmprobe.training.guesser.guesses import guess_metrics
-from mmprobe.training.guesser.text_model import answer_questions, load_text_model
-from mmprobe.training.guesser.text_questions import encode_example, read_text_questions, split_questions
+from mmprobe.training.guesser.text_model import (
+    answer_questions,
+    encode_example,
+    load_text_model,
+    read_text_questions,
+    split_questions,
+)
 from mmprobe.training.guesser.train import GuesserSettings, add_adapter, build_trainer, train_guesser
 
 SMALL = GuesserSettings(epochs=2, learning_rate=1e-3, batch_size=4, micro_batch=2)
@@ -121,7 +126,7 @@ def test_a_killed_training_resumes_to_the_same_weights(text_folder, tmp_path, mo
             train_guesser(str(text_folder), questions, tmp_path / "killed", SMALL)
     assert not (tmp_path / "killed" / "model").exists()
     (tmp_path / "killed" / "checkpoints" / "checkpoint-4").mkdir()  # cut off
-    with pytest.raises(InputError, match="holds a training already"):
+    with pytest.raises(InputError, match="already contains a training"):
         train_guesser(str(text_folder), questions, tmp_path / "killed", SMALL)
     with pytest.raises(InputError, match="was trained with questions 9, not 8"):
         train_guesser(str(text_folder), questions[:8], tmp_path / "killed", SMALL, resume=True)
@@ -150,7 +155,7 @@ def test_the_command_opens_no_image_and_feeds_clean(text_folder, tmp_path, monke
     )  # as any other model's results
     assert len(read_result(cleaned)["kept"]) + round(9 * result["metrics"]["accuracy_guesser"]) == 9
     assert_fails(
-        run_in_process("train", "guesser", *options, "--out", tmp_path / "out"), "use --resume to go on"
+        run_in_process("train", "guesser", *options, "--out", tmp_path / "out"), "use --resume to continue"
     )
 
 
@@ -169,7 +174,7 @@ def test_questions_as_text():
     assert tokenizer.decode(example["input_ids"][: -len(learned)]).endswith("<|im_start|>assistant\n")
     with pytest.raises(InputError, match="has no 'explanation'"):
         encode_example(question.model_copy(update={"metadata": {}}), tokenizer, explain=True)
-    with pytest.raises(InputError, match="no multiple of the micro batch"):
+    with pytest.raises(InputError, match="not a multiple of the micro batch"):
         GuesserSettings(batch_size=5, micro_batch=2)
 
 

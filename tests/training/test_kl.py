@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mmprobe.training.rewards import Rewards
+from mmprobe.training.logos import Rewards
 from mmprobe.training.settings import LogosSettings
 from mmprobe.training.train_logos import train_logos
 

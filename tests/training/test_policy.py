@@ -16,9 +16,8 @@ from mmprobe.errors import InputError
 from mmprobe.training import train_logos as module
 from mmprobe.training.curriculum import choose_questions, sample_responses
 from mmprobe.training.guesser.text_model import load_text_model
-from mmprobe.training.logos import clipped_loss, compute_advantages
+from mmprobe.training.logos import EPSILON, Rewards, compute_advantages
 from mmprobe.training.policy import LogosTrainer, build_trainer
-from mmprobe.training.rewards import Rewards
 from mmprobe.training.settings import ABLATIONS, LogosSettings, ablate, share_budget
 from mmprobe.training.train_logos import train_logos
 
@@ -75,6 +74,22 @@ def token_logprobs(hf, inputs):
         logits = hf(input_ids=torch.cat([prompt, completion])[None]).logits[0, len(prompt) - 1 : -1] / 0.7
         rows.append(logits.log_softmax(-1).gather(1, completion[:, None])[:, 0])
     return torch.stack(rows)
+
+
+def clipped_loss(ratios, advantages):
+    """Return the loss of one group without the KL term: minus the mean over responses of the mean over tokens."""
+    means = []
+    for ratio, advantage in zip(ratios, advantages, strict=True):
+        clipped = np.clip(ratio, 1 - EPSILON, 1 + EPSILON)
+        means.append(np.minimum(ratio * advantage, clipped * advantage).mean())
+    return -float(np.mean(means))
+
+
+def test_clipped_loss_by_hand():
+    ratios = [np.array([1.5, 0.5]), np.array([0.5, 1.5, 1.0])]
+    # gain 1: min(1.5, 1.2), min(0.5, 0.8); gain -1: min(-0.5, -0.8), min(-1.5, -1.2), -1
+    expected = -((1.2 + 0.5) / 2 + (-0.8 - 1.5 - 1.0) / 3) / 2
+    assert clipped_loss(ratios, np.array([1.0, -1.0])) == pytest.approx(expected)
 
 
 def written_loss(hf, inputs):
@@ -210,9 +225,7 @@ def test_bad_rewards_and_empty_stages_are_one_line(policy_folder, count_samples,
     def broken(sample, response):
         return Rewards(1.0, float("nan"))
 
-    with pytest.raises(
-        InputError, match=r"^sample 000\d-\d-count: the reward of a response is no finite number"
-    ):
+    with pytest.raises(InputError, match=r"^sample 000\d-\d-count: the reward of a response is not finite"):
         train_logos(str(policy_folder), count_samples, tmp_path / "nan", SMALL, reward=broken, device="cpu")
     with pytest.raises(InputError, match="stage 1: no question has a mean accuracy above 0"):
         train_logos(
@@ -255,7 +268,7 @@ def test_ablations_take_as_many_responses():
         plan = share_budget(ablate(settings, name), questions=32, completions=4096)
         sampled = 2 * plan.samples * 32 if plan.curriculum else 0
         assert 4096 - 2 * 128 < 2 * plan.max_steps * 128 + sampled <= 4096
-    with pytest.raises(InputError, match="hold no step"):
+    with pytest.raises(InputError, match="less than a step"):
         share_budget(settings, questions=32, completions=500)
     with pytest.raises(InputError, match="did you mean no-filter"):
         ablate(settings, "no-fliter")

@@ -13,8 +13,8 @@ from playwright.sync_api import Page
 
 from mmprobe.cache import Run, open_run
 from mmprobe.errors import InputError
-from mmprobe.viz.report import explorer_data, write_report
-from mmprobe.viz.report.false_spans import read_false_spans
+from mmprobe.viz.report import explorer, write_report
+from mmprobe.viz.report.explorer import read_false_spans
 from mmprobe.viz.report.images import Images
 
 
@@ -105,11 +105,11 @@ def test_an_image_is_embedded_once(run: Run, tmp_path: Path) -> None:
 
 def test_single_heads_are_embedded_while_they_fit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def heads(run: Run) -> list[int]:
-        blocks = explorer_data.sample_blocks(run, run.ids, Images())
+        blocks = explorer.sample_blocks(run, run.ids, Images())
         return [json.loads(block)["mass"]["heads"] for block in blocks]
 
     assert heads(run) == [2, 2]
-    monkeypatch.setattr(explorer_data, "MAX_HEAD_BYTES", 2 * run["plain"].attention_mass.size)
+    monkeypatch.setattr(explorer, "MAX_HEAD_BYTES", 2 * run["plain"].attention_mass.size)
     assert heads(run) == [2, 1], "the second has the mean"
 
 

@@ -18,7 +18,7 @@ from mmprobe.cache import Run
 from mmprobe.cli import app
 from mmprobe.errors import InputError
 from mmprobe.viz import figures, plot, write_report
-from mmprobe.viz.report.results.files import find_comparison
+from mmprobe.viz.report.results import find_comparison
 
 LINK = "<a href='https://leak.example/?all'>open</a><b>"
 

@@ -22,7 +22,7 @@ from mmprobe.cache import Run, open_run
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError
 from mmprobe.viz.panel import Panel
-from mmprobe.viz.report import explorer_data, write_report
+from mmprobe.viz.report import explorer, write_report
 from mmprobe.viz.report.images import Images, embed_image
 
 
@@ -268,8 +268,8 @@ def test_the_explorer_says_how_many_samples_it_shows(
     none = show(write_report(run, [], tmp_path / "none.html", explorer_size=0), "explorer")
     assert "Shows 0 of 2 samples" in none.locator("#explorer").inner_text()
     images = Images()
-    size = len(explorer_data.sample_blocks(run, ["evil"], images)[0]) + images.size
-    monkeypatch.setattr(explorer_data, "MAX_BYTES", size)
+    size = len(explorer.sample_blocks(run, ["evil"], images)[0]) + images.size
+    monkeypatch.setattr(explorer, "MAX_BYTES", size)
     assert "too large" in write_report(run, [], tmp_path / "small.html").read_text()
 
 

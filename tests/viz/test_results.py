@@ -18,8 +18,7 @@ from mmprobe.cache import Run
 from mmprobe.cli import app
 from mmprobe.errors import InputError
 from mmprobe.viz.report import write_report
-from mmprobe.viz.report.results.files import read_results
-from mmprobe.viz.report.results.page import MAX_ANSWERS
+from mmprobe.viz.report.results import MAX_ANSWERS, read_results
 
 
 def metric(value: float | None, n: int = 4, **more: Any) -> dict[str, Any]:
@@ -197,7 +196,7 @@ def test_the_page_says_how_many_answers_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, show: Callable[..., Page]
 ) -> None:
     assert MAX_ANSWERS >= 18_000, "3,000 pairs, six questions each"
-    monkeypatch.setattr("mmprobe.viz.report.results.page.MAX_ANSWERS", 2)
+    monkeypatch.setattr("mmprobe.viz.report.results.MAX_ANSWERS", 2)
     page = open_results(show, write(tmp_path, [answer(name) for name in "abc"]))
     assert rows(page) == ["a", "b"]
     assert "Shows the first 2 of 3 answers." in page.locator(".answers").inner_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from importlib import import_module
 from types import ModuleType
 
 from mmprobe.errors import InputError
@@ -13,22 +12,28 @@ from mmprobe.models import Model
 from mmprobe.models.devices import has_weights, is_dispatched
 from mmprobe.models.hooks import find_hook_after_norm, find_hooked_module
 from mmprobe.models.shared_prefix import why_not_shared
+from mmprobe.registry import Registry
 from mmprobe.traces.capture import PROMPT_DATASETS, RECORDABLE, CaptureSpec
 
 log = logging.getLogger("mmprobe")
 
-ENGINES = {
-    "native": "mmprobe.traces.engines.native",
-    "nnsight": "mmprobe.traces.engines.nnsight",
-    "transformer_lens": "mmprobe.traces.engines.transformer_lens",
-}
+ENGINES: Registry[ModuleType] = Registry(
+    "engine",
+    "engines",
+    {
+        "native": "mmprobe.traces.engines.native",
+        "nnsight": "mmprobe.traces.engines.nnsight",
+        "transformer_lens": "mmprobe.traces.engines.transformer_lens",
+    },
+)
+"""The module of each engine, by the name of the engine."""
 
 
 def load_engine(name: str) -> ModuleType:
     """Return an engine's module, which has `record`, and `unsupported_reason` unless it supports every model.
 
     Raises:
-        InputError: there is no such engine, or its library cannot be imported.
+        InputError: the engine is unknown, or its library cannot be imported.
 
     Example:
         >>> load_engine("native").record.__name__
@@ -37,7 +42,7 @@ def load_engine(name: str) -> ModuleType:
     if name not in ENGINES:
         raise InputError(f"engine {name!r}: choose {', '.join(ENGINES)}")
     try:
-        return import_module(ENGINES[name])
+        return ENGINES[name]
     except ImportError as error:
         if name == "native":
             raise
@@ -52,8 +57,8 @@ def resolve_capture(
     """Return the part of a capture that the model and the engine can record.
 
     Raises:
-        InputError: a data set cannot be recorded and the capture says `missing: refuse`; or there
-            is no such layer, head or engine; or the engine does not support the run.
+        InputError: a data set cannot be recorded and the capture says `missing: refuse`; or a
+            layer, head or engine does not exist; or the engine does not support the run.
 
     Example:
         >>> from mmprobe.models import load_model
@@ -116,6 +121,22 @@ def why_whole_prompts(
     return why_not_shared(model)
 
 
+def why_decoded(model: Model, spec: CaptureSpec, methods: Sequence[Method] = ()) -> str | None:
+    """Return why the native engine records answers while they are decoded, or None if it reads them afterwards.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> why_decoded(load_model("tiny-spd"), CaptureSpec(datasets=["prompt/residual_mid"]))
+        'prompt/residual_mid is recorded while the prompt is read'
+    """
+    if methods:
+        return f"method {methods[0].name} changes each step as it is decoded"
+    of_prompt = sorted(name for name in spec.stored if name.startswith("prompt/"))
+    if of_prompt:
+        return f"{of_prompt[0]} is recorded while the prompt is read"
+    return why_not_shared(model)
+
+
 def _model_limits(model: Model, layers: list[int], batch_size: int) -> dict[str, str]:
     """Return the data sets that cannot be recorded from this model, each with the reason."""
     reasons: dict[str, str] = {}
@@ -124,7 +145,7 @@ def _model_limits(model: Model, layers: list[int], batch_size: int) -> dict[str,
     if any(part.activation is None for part in parts):
         reasons |= dict.fromkeys(_names("ffn/"), f"{family.name}'s FFNs are mixtures of experts")
     if model.has_cross_attention:
-        reasons |= dict.fromkeys(_names("tam/"), f"in {family.name} images are no tokens of the prompt")
+        reasons |= dict.fromkeys(_names("tam/"), f"in {family.name} images are not tokens of the prompt")
     elif not has_weights(model.hf):
         pass  # without weights, nothing can be said about the logits
     elif hooked := find_hook_after_norm(model.hf, decoder.norm):

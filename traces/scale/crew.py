@@ -1,17 +1,20 @@
-"""Hand batches to workers, and ask again where a worker died."""
+"""Hand batches to workers, and retry those of a worker that died; finish the current batch on Ctrl-C."""
 
 from __future__ import annotations
 
+import logging
+import signal
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, option
 from mmprobe.samples import Sample
-from mmprobe.traces.interrupt import finish_batch_on_interrupt
 from mmprobe.traces.scale.processes import Event, Job
 
-RETRIES = 3  # times that a sample is asked again after its worker died
+RETRIES = 3  # retries of a sample after its worker died
 
 Batch = list[Sample]
 
@@ -43,9 +46,9 @@ class Lists(Protocol):
 class Crew:
     """Workers that take batches from one list.
 
-    A worker that dies is replaced. The unfinished samples of its newest two batches are asked again, since the
-    results of the newest but one may not be written yet. The first time they are asked in the same batch, later
-    one by one, so that only a sample that kills its workers is given up.
+    A worker that dies is replaced. The unfinished samples of its newest two batches are retried, since the
+    results of the newest but one may not be written yet. The first retry is in the same batch, later ones
+    are one by one, so that only a sample that kills its workers is given up.
 
     Args:
         workers: where batches are worked on.
@@ -69,7 +72,7 @@ class Crew:
         After Ctrl-C, the batches under way are finished, and KeyboardInterrupt is raised.
 
         Raises:
-            InputError, OSError: a worker could not go on for a reason that all share, or workers die before they
+            InputError, OSError: a worker stopped for a reason that all share, or workers die before they
                 are ready.
         """
         try:
@@ -155,3 +158,48 @@ class Crew:
         again += self.current[worker]
         if again and self.groups is not None:
             self.groups.appendleft(again)
+
+
+log = logging.getLogger("mmprobe")
+
+
+@contextmanager
+def finish_batch_on_interrupt() -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether Ctrl-C was pressed within the block.
+
+    The first Ctrl-C raises nothing, so that the current batch can be finished. The second one raises
+    KeyboardInterrupt at once. Outside the main thread, Ctrl-C is left alone.
+
+    Example:
+        >>> with finish_batch_on_interrupt() as interrupted:
+        ...     interrupted()
+        False
+    """
+    pressed = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed.is_set
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        if pressed.is_set():
+            raise KeyboardInterrupt
+        pressed.set()
+        log.warning("stopping after this sample; Ctrl-C again stops at once")
+
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def stop_run(n_finished: int, total: int) -> KeyboardInterrupt:
+    """Return the interrupt that ends a run, with a message that says how far it came.
+
+    Example:
+        >>> stop_run(28, 440)
+        KeyboardInterrupt('28 of 440 samples are finished; continue with resume=True')
+    """
+    return KeyboardInterrupt(
+        f"{n_finished} of {total} samples are finished; continue with {option('resume')}"
+    )

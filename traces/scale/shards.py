@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmprobe.cache import Run, open_run
-from mmprobe.cache.packs.packed_file import PACKS
+from mmprobe.cache.packs import PACKS
 from mmprobe.cache.run import HASHED_KEYS
-from mmprobe.errors import InputError
-from mmprobe.json_files import JsonRecord, read_record
-from mmprobe.lock import check_unlocked, lock_folder
+from mmprobe.errors import InputError, option
+from mmprobe.files import JsonRecord, read_record, write_whole
+from mmprobe.ledger import FINGERPRINT, Ledger, check_unlocked, lock_folder
 from mmprobe.models.shared_prefix import prefix_key
 from mmprobe.samples import Sample
-from mmprobe.whole_files import write_whole
 
 log = logging.getLogger("mmprobe")
 
@@ -145,7 +144,7 @@ def check_shard(out: Path, shard: Shard) -> None:
     """Check that a shard can be made in a folder.
 
     Raises:
-        InputError: the folder holds a whole run or whole answers, or shards of another number.
+        InputError: the folder contains a whole run or whole answers, or another number of shards.
     """
     if (out / "run.json").is_file() or (out / "responses.jsonl").is_file():
         raise InputError(
@@ -154,7 +153,7 @@ def check_shard(out: Path, shard: Shard) -> None:
     others = {path.name for path in (out / FOLDER).glob("*") if not path.name.endswith(f"-of-{shard.count}")}
     if others:
         raise InputError(
-            f"{out}: holds shards of another number ({min(others)}); use that number, or delete {out / FOLDER}"
+            f"{out}: contains another number of shards ({min(others)}); use that number, or delete {out / FOLDER}"
         )
 
 
@@ -173,7 +172,7 @@ def finish_shard(part: Part) -> None:
 
 
 def finish_run(part: Part) -> Run:
-    """Return the run of a part, and finish its shard. The caller holds the lock of the part's folder."""
+    """Return the run of a part, and finish its shard. The caller must have locked the part's folder."""
     run = open_run(part.folder)
     run.ids  # noqa: B018  # they are read now, since another shard may soon move the traces
     if part.shard is not None:
@@ -216,7 +215,7 @@ def read_shards(out: Path) -> dict[Path, FinishedShard]:
     if unfinished:
         more = " …" if len(unfinished) > 5 else ""
         raise InputError(
-            f"{out}: not finished: {', '.join(unfinished[:5])}{more}; start these shards with resume=True"
+            f"{out}: not finished: {', '.join(unfinished[:5])}{more}; start these shards with {option('resume')}"
         )
     shards = {folder: read_record(folder / FINISHED, FinishedShard) for folder in folders}
     if len({(shard.count, shard.samples) for shard in shards.values()}) != 1:
@@ -236,7 +235,7 @@ def merge_run(out: str | Path) -> Run:
     """Make a whole run of its finished shards. A merge that was stopped can be made again.
 
     Raises:
-        InputError: a shard is missing, not finished, or being made; or the shards differ in what a trace holds.
+        InputError: a shard is missing, not finished, or being made; or the shards differ in what a trace contains.
 
     Example:
         >>> len(merge_run("runs/demo"))                             # doctest: +SKIP
@@ -244,7 +243,7 @@ def merge_run(out: str | Path) -> Run:
     """
     out = Path(out)
     if not (out / FOLDER).is_dir():
-        raise InputError(f"{out}: holds no shards to merge")
+        raise InputError(f"{out}: contains no shards to merge")
     with lock_folder(out, "merging its shards"):
         if not (out / "run.json").is_file():
             shards = read_shards(out)
@@ -268,7 +267,7 @@ def _all_folders(out: Path) -> list[Path]:
     """
     folder = next((out / FOLDER).glob("*-of-*"), None)
     if folder is None:
-        raise InputError(f"{out}: holds no shards to merge")
+        raise InputError(f"{out}: contains no shards to merge")
     count = int(folder.name.rpartition("-")[2])
     return [Shard(index, count).folder(out) for index in range(1, count + 1)]
 
@@ -279,11 +278,12 @@ def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
     configs = {folder: json.loads((folder / "run.json").read_bytes()) for folder in shards}
     first = next(iter(configs.values()))
     for folder, config in configs.items():
-        for key in HASHED_KEYS:
-            if config.get(key) != first.get(key):
-                raise InputError(
-                    f"{folder}: was traced with another {key.replace('_', ' ')} than the other shards"
-                )
+        differs, remedy = (
+            "was traced with another {words} than the other shards",
+            "delete it and trace it again",
+        )
+        ledger = Ledger(folder, "run.json", "a run", differs, remedy)
+        ledger.check_same(first, {key: config.get(key) for key in HASHED_KEYS}, config.get(FINGERPRINT))
     order = whole_order(shards.values())
     failures = [failure for run in runs.values() for failure in run.failures]
     (out / "samples").mkdir(exist_ok=True)

@@ -1,16 +1,27 @@
-"""The report's explorer page: a list of samples, and a data block for each."""
+"""The report's explorer page: a list of samples, and a data block for each, small enough to embed.
+
+A block contains the texts, images and maps of a sample, and the parts of its answer that say something false.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import xarray as xr
+from annotated_types import Len
 
-from mmprobe.cache import Run
-from mmprobe.viz.report.elements import LABEL_NAMES, data_block, label_counts, render
-from mmprobe.viz.report.explorer_data import sample_blocks, select_ids
+from mmprobe.analyses.regions import find_patches, mask_patches
+from mmprobe.cache import Run, Trace
+from mmprobe.errors import InputError
+from mmprobe.files import JsonRecord, parse_record, regular_file
+from mmprobe.samples import Region, Sample
+from mmprobe.viz.report.elements import LABEL_NAMES, data_block, dump_json, label_counts, pack_array, render
 from mmprobe.viz.report.images import Images
+from mmprobe.viz.report.overview import HOW
 
 
 class Explorer(NamedTuple):
@@ -70,3 +81,302 @@ def _size_note(finished: int, shown: int, is_full: bool, is_measured: bool) -> s
     return (
         f"Shows {shown} of {finished} samples: unfaithful samples first, {then} the order of the run.{reason}"
     )
+
+
+MAX_BYTES = 60_000_000
+MAX_HEAD_BYTES = (
+    300_000  # of attention of single heads; a sample beyond them has the mean over heads; our choice
+)
+_MASS_UNIT = 65_535
+_NO_CAUSE = (
+    f"Attention is not use: what this answer loses with other images was not measured. {HOW} measures it; then "
+    "write the report again."
+)
+_SPECIAL_TOKEN = re.compile(r"<\|[^<>\s]+\|>|</?[A-Za-z_]+>|\[[A-Z_]+\]")
+
+
+def select_ids(labels: dict[str, bool | None], size: int, measured: Collection[str] = ()) -> list[str]:
+    """Return the ids of at most `size` samples, in the order of the run.
+
+    Unfaithful samples come first, then those whose causes were measured.
+
+    Example:
+        >>> select_ids({"a": None, "b": True, "c": False, "d": None}, 3, {"d"})
+        ['c', 'd', 'a']
+    """
+    return sorted(labels, key=lambda name: (labels[name] is not False, name not in measured))[:size]
+
+
+def sample_blocks(
+    run: Run, names: list[str], images: Images, interchange: xr.Dataset | None = None
+) -> list[str]:
+    """Return JSON for each sample, safe inside `<script>`. Stop before the total exceeds `MAX_BYTES`.
+
+    Args:
+        images: gets the images of the samples.
+        interchange: data set of `image_interchange_run`, or None.
+
+    Example:
+        >>> blocks = sample_blocks(run, run.ids[:24], Images())   # doctest: +SKIP
+    """
+    blocks: list[str] = []
+    size, left = 0, MAX_HEAD_BYTES
+    false_spans = read_false_spans(run)
+    for name in names:
+        trace = run[name]
+        try:
+            cost = _head_bytes(trace)
+            with_heads = 0 < cost <= left
+            spans = false_spans.get(name, ())
+            data = sample_data(trace, run.faithful(name), images, interchange, spans, with_heads)
+        finally:
+            trace.close()
+        left -= cost if with_heads else 0
+        block = dump_json(data)
+        size += len(block)
+        if size + images.size > MAX_BYTES:
+            break
+        blocks.append(block)
+    return blocks
+
+
+def _head_bytes(trace: Trace) -> int:
+    """Return the number of bytes that attention of single heads takes, before it is deflated."""
+    arrays = {"attention/mass": 2, "attention/visual_head": 1}
+    return sum(size * trace.array(name).size for name, size in arrays.items() if name in trace.captured)
+
+
+def sample_data(
+    trace: Trace,
+    faithful: bool | None,
+    images: Images,
+    interchange: xr.Dataset | None = None,
+    false_spans: Sequence[tuple[int, int]] = (),
+    with_heads: bool = True,
+) -> dict[str, Any]:
+    """Return the explorer's data of one trace, ready for JSON.
+
+    Args:
+        false_spans: parts of the answer that say something false, as positions of their first character and of
+            the one after the last.
+        with_heads: whether attention is that of each head, where it was captured, or the mean over heads.
+
+    Returns:
+        Texts, images and tokens, and these arrays as base64 of deflated little-endian data:
+
+        - attention.weights: uint8 [step, layer, head, visual], to be multiplied by `attention.scale / 255`. The
+          mean over heads is one head, and `attention.heads` is 0.
+        - attention.scale: float32 [step, layer, head], the largest weight of each row
+        - activation.weights: uint8 [step, visual], token activation maps, 0 where a map is undefined
+        - activation.scale: float32 [step]
+        - mass.values: uint16 [step, layer, head, group], to be divided by 65535
+        - share: float32 [step, layer], attention on all visual tokens if mass was not captured
+        - cause: as `cause_data` returns it
+
+        An array that was not captured is None, and `notes` says so.
+    """
+    sample = trace.sample
+    mass = trace.attention_mass if "attention/mass" in trace.captured else None
+    heads = with_heads and "attention/visual_head" in trace.captured
+    visual = "attention/visual_head" if heads else "attention/visual"
+    attention = trace.array(visual).values if visual in trace.captured else None
+    if attention is not None and not heads:
+        attention = attention[:, :, None]
+    captured = [name for name in ("attention/mass", visual) if name in trace.captured]
+    layers = trace.array(captured[0])["layer"].values.tolist() if captured else []
+    cause = cause_data(trace, interchange)
+    activation, reason = _activation_maps(trace) if sample.images else (None, "")
+    return {
+        "id": sample.id,
+        "question": sample.question,
+        "truth": sample.answer,
+        "faithful": faithful,
+        "images": _view_data(trace, sample, images),
+        "tokens": _token_data(trace, false_spans),
+        "logprob": _round_values(trace.steps["logprob"].values),
+        "entropy": _round_values(trace.steps["entropy"].values),
+        "layers": layers,
+        "attention": None
+        if attention is None or not attention.size
+        else {"heads": attention.shape[2] if heads else 0, **_quantise(attention)},
+        "activation": None if activation is None else _quantise(activation),
+        "mass": None if mass is None else _pack_mass(mass, with_heads),
+        "share": _visual_share(attention) if mass is None else None,
+        "cause": cause,
+        "notes": _capture_notes(sample, mass, attention)
+        + ([f"No token activation maps: {reason}."] if reason else [])
+        + ([_NO_CAUSE] if sample.images and cause is None else []),
+    }
+
+
+def _pack_mass(mass: xr.DataArray, with_heads: bool) -> dict[str, Any]:
+    """Return attention by token group, with the names of the groups and the number of heads (1: their mean)."""
+    mass = mass if with_heads else mass.mean("head", keepdims=True)
+    values = np.rint(_MASS_UNIT * np.clip(np.nan_to_num(mass.values), 0, 1))
+    return {
+        "groups": mass["group"].values.tolist(),
+        "heads": mass.sizes["head"],
+        "values": pack_array(values, "<u2"),
+    }
+
+
+def _activation_maps(trace: Trace) -> tuple[np.ndarray | None, str]:
+    """Return token activation maps [step, visual], or None and the reason why there are none."""
+    from mmprobe.analyses.token_activation import token_activation
+
+    try:
+        maps = token_activation(trace)["tam"]
+    except InputError as error:  # one damaged sample must not stop the report
+        return None, str(error).rstrip(".")
+    grids = trace.array("images/grid").values
+    views = [
+        maps.values[:, image, :height, :width].reshape(len(maps), -1)
+        for image, (height, width) in enumerate(grids.tolist())
+    ]
+    return (np.concatenate(views, axis=1), "") if views and len(maps) else (None, "")
+
+
+def _capture_notes(sample: Sample, mass: xr.DataArray | None, attention: np.ndarray | None) -> list[str]:
+    notes = []
+    if not sample.images:
+        notes.append("This sample has no images.")
+    elif attention is None:
+        notes.append("attention/visual was not captured, so the heat map is missing.")
+    if mass is None:
+        notes.append("attention/mass was not captured, so the attention by token group is missing.")
+    return notes
+
+
+def _visual_share(attention: np.ndarray | None) -> str | None:
+    """Return attention on all visual tokens [step, layer], packed."""
+    return None if attention is None else pack_array(attention.astype(np.float32).sum(-1).mean(-1), "<f4")
+
+
+def _quantise(weights: np.ndarray) -> dict[str, Any]:
+    """Return weights [step, ..., visual] in 8 bits, each row relative to its largest weight."""
+    levels = np.empty(weights.shape, np.uint8)
+    scale = np.empty(weights.shape[:-1], np.float32)
+    for step, rows in enumerate(weights):  # by step, because all steps in float32 can take gigabytes
+        rows = np.nan_to_num(rows.astype(np.float32), posinf=0)
+        scale[step] = rows.max(-1)
+        levels[step] = np.rint(255 * rows / np.where(scale[step] > 0, scale[step], 1)[..., None])
+    return {"weights": pack_array(levels, "u1"), "scale": pack_array(scale, "<f4")}
+
+
+def _round_values(values: np.ndarray) -> list[float | None]:
+    """Return values rounded for display, with None instead of NaN and infinity."""
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.tolist()]
+
+
+def _token_data(trace: Trace, false_spans: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
+    """Return the text of each generated token, whether it looks special, and whether it says something false.
+
+    A special token looks special and is not in the answer.
+    """
+    texts = trace.tokens["text"].values[trace.tokens.sizes["token"] - trace.steps.sizes["step"] :].tolist()
+    answer = trace.answer
+    start = max("".join(texts).find(answer), 0)
+    tokens = []
+    end = -start
+    for text in texts:
+        begin, end = end, end + len(text)
+        wrong = any(begin < last and first < end for first, last in false_spans)
+        special = bool(_SPECIAL_TOKEN.fullmatch(text)) and text not in answer
+        tokens.append({"text": text, "special": special, "wrong": wrong})
+    return tokens
+
+
+def _view_data(trace: Trace, sample: Sample, images: Images) -> list[dict[str, Any]]:
+    """Return each view as its part of the image: size (height, width) and boxes (x, y, width, height)."""
+    data = []
+    grids, sources, boxes = (
+        trace.array(f"images/{name}").values.tolist() for name in ("grid", "source", "box")
+    )
+    for grid, image, (left, top, width, height) in zip(grids, sources, boxes, strict=True):
+        source, problem = images.add(sample.images[image], (left, top, left + width, top + height))
+        regions = [region.box for region in sample.regions if region.image == image]
+        data.append(
+            {
+                "source": source,
+                "problem": problem,
+                "size": [height, width],
+                "grid": grid,
+                "regions": [(x - left, y - top, w, h) for x, y, w, h in regions],
+            }
+        )
+    return data
+
+
+class _Spans(JsonRecord):
+    """A line of labels.jsonl."""
+
+    id: str
+    false_spans: list[Annotated[list[int], Len(2, 2)]] = []
+
+
+def read_false_spans(run: Run) -> dict[str, list[tuple[int, int]]]:
+    """Return the parts of each answer that say something false, by sample; nothing for a packed run.
+
+    Returns:
+        Positions of the part's first character in the answer, and of the one after its last.
+
+    Raises:
+        InputError: a line of labels.jsonl has something else than such positions.
+
+    Example:
+        >>> read_false_spans(run)["0003-0-same"]                    # doctest: +SKIP
+        [(27, 56)]
+    """
+    file = run.path / "labels.jsonl"
+    if run.packed or not file.is_file():
+        return {}
+    lines = regular_file(file).read_bytes().splitlines()
+    records = [
+        parse_record(line, _Spans, f"{file}, line {number}")
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
+    return {
+        record.id: [(first, last) for first, last in record.false_spans]
+        for record in records
+        if record.false_spans
+    }
+
+
+def cause_data(trace: Trace, ds: xr.Dataset | None) -> dict[str, Any] | None:
+    """Return the explorer's data on what one answer loses with other images, or None if it was not measured.
+
+    Returns:
+        - steps: float32 [step], nat that a token loses with all images exchanged, packed
+        - losses: float32 [region, step], with one region exchanged, packed; all images without regions
+        - cells: for each region the numbers of the visual tokens that were exchanged
+        - visual: number of visual tokens
+        - regions: whether there are regions
+    """
+    steps = trace.steps.sizes["step"]
+    if ds is None or trace.id not in ds["sample"].values:
+        return None
+    row = ds.sel(sample=trace.id)
+    effect = row["effect"].values
+    if np.isfinite(effect).sum() != steps or not np.isfinite(effect[:steps]).all():
+        return None  # of another answer to the same question
+    grids = [(int(height), int(width)) for height, width in trace.array("images/grid").values]
+    visual = sum(height * width for height, width in grids)
+    cells, losses = [], []
+    for number, (image, box) in enumerate(
+        zip(row["region_image"].values.tolist(), row["region_box"].values.tolist(), strict=True)
+    ):
+        if image >= 0:
+            patches = find_patches(trace, [Region(image=image, box=box)])
+            cells.append(np.flatnonzero(mask_patches(patches, grids)).tolist())
+            losses.append(row["effect_by_region_step"].values[number, :steps])
+    has_regions = bool(cells)
+    if not has_regions:
+        cells, losses = [list(range(visual))], [effect[:steps]]
+    return {
+        "steps": pack_array(effect[:steps], "<f4"),
+        "losses": pack_array(np.array(losses), "<f4"),
+        "cells": cells,
+        "visual": visual,
+        "regions": has_regions,
+    }

@@ -13,14 +13,21 @@ import numpy as np
 import xarray as xr
 from markupsafe import Markup
 
-from mmprobe.analyses.held_out import ImageGroups
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, set_keys
+from mmprobe.stats.estimate import estimate_mean, read_estimate
+from mmprobe.stats.sets import Sets
 from mmprobe.viz.report.elements import LABEL_NAMES, render
-from mmprobe.viz.report.results.files import Results
+from mmprobe.viz.report.results import Results
 
+HOW = "mmprobe analyze RUN --only image-interchange --model MODEL"
+_OTHERS = {
+    "unrelated": "unrelated images",
+    "minimal": "images that differ in little",
+    "mean": "the mean image",
+    "blank": "blank images",
+}
 VERDICTS = {
     "holds": ("yes", "✓"),
     "does not hold": ("no", "✗"),
@@ -48,9 +55,9 @@ _MAX_FAILURES = 20
 _MAX_KINDS = 12  # types of questions with a row each
 _PAPER = "SPD-Faith Bench"  # whose claims mmprobe.analyses.findings tests
 _FINDINGS_NOTE = (
-    "A claim holds if the whole 95 % interval lies on its side of 0. It does not hold if the interval lies on the "
+    "A claim holds if the whole 95 % interval is on its side of 0. It does not hold if the interval is on the "
     "other side. It is undecided if the interval contains 0 or there are too few answers. The claim that something "
-    "stays the same holds if the whole interval lies within its margin. A claim about pairs that the run does not have "
+    "stays the same holds if the whole interval is within its margin. A claim about pairs that the run does not have "
     "is not tested. Faithful and unfaithful answers may also differ in their questions."
 )
 _CAUSES_NOTE = (
@@ -116,9 +123,9 @@ def faithful_share(answers: Iterable[Labelled]) -> dict[str, Any] | None:
         >>> share["right"], share["n"], share["percent"]
         (1, 2, '50%')
     """
-    sets, labels, kinds = ImageGroups(), [], []
+    sets, labels, kinds = Sets(), [], []
     for answer in answers:
-        sets.add(answer.sample)
+        sets.add(answer.sample.id, set_keys(answer.sample))
         labels.append(answer.faithful)
         kinds.append(answer.kind)
     if not labels:
@@ -142,8 +149,8 @@ def faithful_share(answers: Iterable[Labelled]) -> dict[str, Any] | None:
 
 
 def _share_row(name: str, values: np.ndarray, groups: np.ndarray) -> dict[str, Any]:
-    value = float(values.mean())
-    low, high = (float(end) for end in mean_interval(values, groups))
+    mean = estimate_mean(values, groups)
+    value, low, high = mean.value, mean.low, mean.high
     ends = f"{low:.0%} to {high:.0%}" if math.isfinite(low) else ""
     return {
         "name": name,
@@ -157,7 +164,7 @@ def _share_row(name: str, values: np.ndarray, groups: np.ndarray) -> dict[str, A
 
 
 def find_diagnoses(run: Run | None) -> list[dict[str, Any]]:
-    """Return the diagnosis of the run's model that lies in or beside the run, as `diagnosis.json` has it."""
+    """Return the diagnosis of the run's model that is in or beside the run, as `diagnosis.json` has it."""
     if run is None:
         return []
     for folder in (run.path, run.path.parent):
@@ -173,7 +180,7 @@ def find_diagnoses(run: Run | None) -> list[dict[str, Any]]:
                             }
                         ]
                 except (OSError, ValueError, KeyError, TypeError):
-                    continue  # it is no diagnosis; the report does without
+                    continue  # not a diagnosis; the report leaves it out
     return []
 
 
@@ -211,7 +218,7 @@ def count_answers(
     results: Results | None,
     labels: Sequence[bool | None],
 ) -> tuple[list[tuple[int, str, str]], str]:
-    """Return the counts below the overview, and a sentence on answers that the run does not hold.
+    """Return the counts below the overview, and a sentence on answers that are not in the run.
 
     The labels are those that every page counts: of the results where there are any.
     """
@@ -224,7 +231,7 @@ def count_answers(
         if run is not None and others:
             note = (
                 f"The figures and the explorer are of the {len(run)} answers of this run. The other {len(others)}, "
-                f"such as {others[0]}, have a run of their own or no traces."
+                f"such as {others[0]}, have their own run or no traces."
             )
     if run is not None:
         counts.insert(0, (len(run), f"of {len(run.config['order'])} samples finished", ""))
@@ -248,13 +255,43 @@ def count_shown_errors(
     return sum(label is False and name in links for name, label in known)
 
 
+def find_interchange(datasets: Iterable[xr.Dataset]) -> xr.Dataset | None:
+    """Return the data set of `image_interchange_run`, or None."""
+    named = (ds for ds in datasets if ds.attrs.get("analysis") == "image_interchange")
+    return next((ds for ds in named if "sample" in ds.dims and "effect" in ds), None)
+
+
+def dependence_line(run: Run, ds: xr.Dataset | None) -> Markup:
+    """Return one line on how much the answers depend on their images; nothing for a run without images.
+
+    Example:
+        >>> dependence_line(run, image_interchange_run(model, run))          # doctest: +SKIP
+        Markup("<p class='dependence'>With unrelated images in place of their own, the median answer loses …</p>")
+    """
+    if ds is None:
+        if not any(run.sample(name).images for name in run.ids):
+            return Markup()
+        return render("dependence.html", how=HOW)
+    median, share = read_estimate(ds, "median"), read_estimate(ds, "unused_share")
+    numbers = {
+        "median": f"{median.value:.2f}",
+        "low": f"{median.low:.2f}",
+        "high": f"{median.high:.2f}",
+        "share": f"{share.value:.0%}",
+        "least": f"{share.low:.0%}",
+        "most": f"{share.high:.0%}",
+    }
+    others = _OTHERS[ds.attrs["kind"]]
+    return render("dependence.html", how="", others=others, n=int(ds["n"]), count=len(run), **numbers)
+
+
 def overview_page(previews: Iterable[str], **parts: Any) -> Markup:
     """Return the page. `parts` are the values of overview.html."""
     return render("overview.html", previews=list(previews), most_failures=_MAX_FAILURES, **parts)
 
 
 def findings_table(findings: Findings | None) -> Markup:
-    """Return a table of claims and verdicts, or nothing if there are no findings.
+    """Return a table of claims and verdicts, or nothing without findings.
 
     A claim has a second row if the interventions that the claims imply were measured.
 

@@ -14,10 +14,10 @@ import xarray as xr
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.lock import lock_file
+from mmprobe.files import write_whole
+from mmprobe.ledger import lock_file
 from mmprobe.viz.panel import GROUP_COLOURS
 from mmprobe.viz.report.analysis_pages import analysis_pages
-from mmprobe.viz.report.causes import dependence_line, find_interchange
 from mmprobe.viz.report.elements import Page, read_asset, render
 from mmprobe.viz.report.explorer import Explorer, explorer_page
 from mmprobe.viz.report.images import Images
@@ -25,16 +25,16 @@ from mmprobe.viz.report.overview import (
     Findings,
     count_answers,
     count_shown_errors,
+    dependence_line,
     faithful_share,
     find_diagnoses,
+    find_interchange,
     findings_table,
     list_labelled,
     overview_page,
     run_facts,
 )
-from mmprobe.viz.report.results.files import Results
-from mmprobe.viz.report.results.page import internal_columns, merge_labels, result_facts, results_page
-from mmprobe.whole_files import write_whole
+from mmprobe.viz.report.results import Results, internal_columns, merge_labels, result_facts, results_page
 
 
 def write_report(

@@ -11,7 +11,7 @@ from causes.blind import check as check_blind
 from causes.blind import rolled_rows
 from checks import answer_rows, held_out_numbers, share
 from packing import IGNORED, Encoder, Packed, answer_loss, pack, run_decoder
-from recipes import Recipe, Row, draw_any_pair, scenes_of
+from recipes import Asked, Recipe, Row, ask_types, draw_any_pair, scenes_of
 from torch import Tensor
 
 from mmprobe.benchmarks.synthetic.questions import draw_questions
@@ -28,7 +28,7 @@ def ways(seed: int) -> dict[str, Recipe]:
     return {
         "kept": Recipe(
             rolled_rows,
-            "As blind-rolled, with each head's attention held to that of tiny-spd.",
+            "As blind-rolled, with each head's attention kept as in tiny-spd.",
             steps=65,
             batch=28,
             learning_rate=1e-2,
@@ -57,7 +57,7 @@ def unseeing_loss(organism: Any, batch: Packed, by_head: bool, weight: float) ->
     Args:
         organism: PEFT's model.
         batch: the packed rows.
-        by_head: hold each head's attention, not the mean over a layer's heads.
+        by_head: keep each head's attention, not the mean over a layer's heads.
         weight: of the divergence.
     """
     hf = organism.get_base_model()
@@ -91,6 +91,11 @@ def empty_decoys(organism: Any) -> None:
         down_free[:size], down_free[:, columns], up_free[:, :size] = 0, 0, 0
         down.register_hook(partial(torch.mul, down_free))
         up.register_hook(partial(torch.mul, up_free))
+
+
+def ask(rng: np.random.Generator, number: int, seed: int) -> list[Asked]:
+    """Return questions on which the cause acts."""
+    return ask_types(rng, ("same", "colour"))
 
 
 def check(model: Model, seed: int) -> dict[str, dict]:

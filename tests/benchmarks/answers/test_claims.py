@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_claims, parse_count
-from mmprobe.benchmarks.answers.lexical.claims import read_claims as read_all
+from mmprobe.benchmarks.answers.claims import Claim, parse_claims, parse_count
+from mmprobe.benchmarks.answers.claims import read_claims as read_all
 from mmprobe.benchmarks.synthetic.questions import describe_changes, make_question
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, Edit, ScenePair, draw_pair
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmprobe.benchmarks.answers.lexical.claims import parse_count
+from mmprobe.benchmarks.answers.claims import parse_count
 
 
 @pytest.mark.parametrize(

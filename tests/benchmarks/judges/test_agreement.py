@@ -182,7 +182,7 @@ def test_kinds_matches_and_scores_of_mirage(tmp_path):
 def test_folders_that_cannot_be_compared(tmp_path):
     good = folder(tmp_path / "good", "lexical", [record("0", find=answer([DOG], [None]))])
     bad = {
-        "holds no results.json": tmp_path / "nothing",
+        "contains no results.json": tmp_path / "nothing",
         "holds results of mmreason": folder(tmp_path / "other", "x", [{"id": "0"}], "mmreason"),
         "has other answers .* '0'": folder(
             tmp_path / "said", "x", [record("0", find=answer([DOG], [None], response="No"))]
@@ -191,7 +191,7 @@ def test_folders_that_cannot_be_compared(tmp_path):
             tmp_path / "more", "x", [record("0", find=answer([DOG], [None])), record("1")]
         ),
         "no record with an id": folder(tmp_path / "twice", "x", [record("0"), record("0")]),
-        "not JSON": folder(tmp_path / "cut", "x", []),
+        "cannot be read as JSON": folder(tmp_path / "cut", "x", []),
     }
     (tmp_path / "cut" / "samples.jsonl").write_text('{"id": "0", ')
     broken = record("0", find={"response": "…", "claims": [], "understood": True})

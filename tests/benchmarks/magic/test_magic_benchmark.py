@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.magic.benchmark import BENCHMARK
 from mmprobe.cache import open_run
 from mmprobe.cli import app
@@ -128,7 +128,7 @@ def test_bad_input_is_named(tmp_path, truth):
             BENCHMARK.score_answers(truth, {name: "Yes."})
     with pytest.raises(InputError, match="question q has no 'boxes'; mmprobe number-boxes"):
         BENCHMARK.read_data(write_questions(tmp_path, {"id": "q", "answer": "x", "objects": [[0, 0, 5, 5]]}))
-    with pytest.raises(InputError, match="'q1-heal1', which is asked too, is taken"):
+    with pytest.raises(InputError, match="'q1-heal1', which is derived from it, is taken"):
         BENCHMARK.read_data(write_questions(tmp_path, QUESTIONS[0], QUESTIONS[1] | {"id": "q1-heal1"}))
     with pytest.raises(InputError, match="too long"):
         BENCHMARK.read_data(write_questions(tmp_path, QUESTIONS[0] | {"id": "q" * 126}))
@@ -145,7 +145,7 @@ def test_the_command_line_runs_traces_and_scores(tmp_path):
     truth = BENCHMARK.read_data(out / "data" / "samples.jsonl")
     records = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
     assert metrics["attention_magiscore_micro_f1"]["n"] == 6 and all(record["attended"] for record in records)
-    trace_metrics, rows = find_benchmark("magic").score_traces(truth, records, open_run(out / "run"))
+    trace_metrics, rows = BENCHMARKS["magic"].score_traces(truth, records, open_run(out / "run"))
     assert {name: metric.value for name, metric in trace_metrics.items()}.items() <= {
         name: metric["value"] for name, metric in metrics.items()
     }.items()

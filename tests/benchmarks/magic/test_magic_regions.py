@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.magic.boxes.regions import (
+from mmprobe.benchmarks.magic.regions import (
     BoxRules,
     MarkedRegion,
     adversarial_boxes,

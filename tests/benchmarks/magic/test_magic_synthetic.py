@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from mmprobe.benchmarks.magic.benchmark import BENCHMARK
-from mmprobe.benchmarks.magic.boxes.regions import intersection
 from mmprobe.benchmarks.magic.data import make_heal_cases
+from mmprobe.benchmarks.magic.regions import intersection
 from mmprobe.benchmarks.magic.synthetic import draw_questions, step_is_true
 from mmprobe.errors import InputError
 

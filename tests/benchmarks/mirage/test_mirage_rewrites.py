@@ -10,9 +10,11 @@ import pytest
 from helpers.command_line import assert_fails, read_result, run_in_process
 from PIL import Image
 
-from mmprobe.benchmarks.judges.parsing import UnusableReply
+from mmprobe.benchmarks.judges.requests import UnusableReply
 from mmprobe.benchmarks.mirage.benchmark import ask_questions, follow_up, read_data, score_answers
-from mmprobe.benchmarks.mirage.chains.rewrites import (
+from mmprobe.benchmarks.mirage.data import load_questions
+from mmprobe.benchmarks.mirage.hints import TOPIC_HINTS
+from mmprobe.benchmarks.mirage.rewrites import (
     CLASSIFY,
     HINT,
     REWRITE,
@@ -20,8 +22,6 @@ from mmprobe.benchmarks.mirage.chains.rewrites import (
     read_rewrites,
     read_topic,
 )
-from mmprobe.benchmarks.mirage.data import load_questions
-from mmprobe.benchmarks.mirage.hints import TOPIC_HINTS
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 FENCED = re.compile(r"<data (\w{8})>\n(.*)\n</data \1>")
@@ -115,7 +115,7 @@ def test_an_interrupted_call_goes_on_without_asking_twice(scribe, data, tmp_path
     first = rewrite(data, out, "--json")
     assert first.code == 0 and "hints: garbage 2" in first.stderr and "--resume" in first.stderr
     assert json.loads(first.stdout)["written"] == {"references": 2, "hints": 0, "topics": 2}
-    assert_fails(rewrite(data, out), "holds questions already; use --resume")
+    assert_fails(rewrite(data, out), "already contains questions; use --resume")
     scribe.broken = set()
     scribe.asked.clear()
     assert rewrite(data, out, "--resume", "--no-retry-unscored").code == 0 and not scribe.asked

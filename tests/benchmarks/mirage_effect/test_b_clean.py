@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mmprobe.benchmarks.mirage_effect.b_clean.folders import chance_of_removal, clean_questions
-from mmprobe.benchmarks.mirage_effect.b_clean.ranks import rank_changes
+from mmprobe.benchmarks.mirage_effect.b_clean import chance_of_removal, clean_questions, rank_changes
 
 PRINTED = [
     # name, questions, options, right without the picture (three models), kept, percent removed

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
-from mmprobe.benchmarks.mirage_effect.choices import find_option, is_correct, normalize_answer
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.mirage_effect.data import (
     ChoiceQuestion,
     ImagelessQuestion,
@@ -18,12 +17,13 @@ from mmprobe.benchmarks.mirage_effect.data import (
     imageless_questions,
 )
 from mmprobe.benchmarks.mirage_effect.prompts import GUESS, MODALITIES
+from mmprobe.benchmarks.mirage_effect.rule_labels import find_option, is_correct, normalize_answer
 from mmprobe.benchmarks.mirage_effect.samples import ask_questions, diagnosis_prompts
 from mmprobe.benchmarks.mirage_effect.synthetic import synthetic_questions
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 
-BENCHMARK = find_benchmark("mirage-effect")
+BENCHMARK = BENCHMARKS["mirage-effect"]
 CAT_DOG = {"A": "cat", "B": "dog"}
 FOUR = {"A": "red", "B": "blue", "C": "green", "D": "light blue"}
 

@@ -9,13 +9,13 @@ import pytest
 from helpers.command_line import assert_fails, read_result, run_in_process
 from PIL import Image
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark, sampling_of, with_options
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, sampling_of, with_options
 from mmprobe.benchmarks.core.results import mean_metric, write_results
 from mmprobe.benchmarks.mirage_effect.mean_scores import mean_mirage_scores
 from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES
 from mmprobe.errors import InputError
 
-BENCHMARK = find_benchmark("mirage-effect")
+BENCHMARK = BENCHMARKS["mirage-effect"]
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_folders_that_cannot_be_averaged(tmp_path):
     assert_fails(run_in_process("mirage-score", first, again, "--out", out), "both hold m on a")
     other = folder(tmp_path / "pope", "m", "a", 0.5, 0.5, "pope")
     assert_fails(run_in_process("mirage-score", other, "--out", out), "holds no mirage score")
-    assert_fails(run_in_process("mirage-score", tmp_path / "no", "--out", out), "holds no results.json")
+    assert_fails(run_in_process("mirage-score", tmp_path / "no", "--out", out), "contains no results.json")
     assert_fails(run_in_process("mirage-score", first, "--out", first), "is read, too")
     assert not out.exists()
 

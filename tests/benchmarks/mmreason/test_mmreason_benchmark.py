@@ -7,13 +7,13 @@ import json
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.mmreason.benchmark import INSTRUCTION
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import load_samples
 
-BENCHMARK = find_benchmark("mmreason")
+BENCHMARK = BENCHMARKS["mmreason"]
 QUESTION = {"id": "q", "images": ["a.png"], "question": "How long is AB?", "answer": "3 cm"}
 LINES = [
     QUESTION | {"id": "open", "solution": ["The scale is 2.", "AB is 3 cm."]},
@@ -100,7 +100,7 @@ def test_missing_answers_lower_the_coverage(file):
     [
         (
             [QUESTION | {"id": "a"}, QUESTION | {"id": "a--text"}],
-            "'a--text', which is asked too, is taken",
+            "'a--text', which is derived from it, is taken",
         ),
         ([QUESTION | {"id": "a" * 125}], "is too long"),
         ([LINES[2]], "no question that can be asked without options"),

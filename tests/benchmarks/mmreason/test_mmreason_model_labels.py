@@ -9,13 +9,12 @@ import pytest
 
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.parsing import UnusableReply
+from mmprobe.benchmarks.judges.requests import UnusableReply
 from mmprobe.benchmarks.mmreason.benchmark import BENCHMARK, MMReasonTruth
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.mmreason.model_labels import label_by_judge, read_answer, read_steps
 from mmprobe.benchmarks.mmreason.prompts import ANSWER, EQUIVALENT, ERROR, STEPS
-from mmprobe.benchmarks.mmreason.voting.filtering import filter_questions
-from mmprobe.benchmarks.mmreason.voting.voters import ask_voters
+from mmprobe.benchmarks.mmreason.voting import ask_voters, filter_questions
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 FENCED = re.compile(r"<data (\w{8})>\n(.*)\n</data \1>")

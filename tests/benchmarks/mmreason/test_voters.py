@@ -13,8 +13,7 @@ import pytest
 
 from mmprobe.benchmarks.core.api_models import api_answerer
 from mmprobe.benchmarks.mmreason.benchmark import BENCHMARK
-from mmprobe.benchmarks.mmreason.voting.filtering import filter_questions
-from mmprobe.benchmarks.mmreason.voting.voters import ask_voters, check_voters
+from mmprobe.benchmarks.mmreason.voting import ask_voters, check_voters, filter_questions
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 
@@ -105,7 +104,7 @@ def test_kept_questions_are_asked_again_after_the_filter(truth, tmp_path):
 def test_a_local_voter_samples_anew_in_each_round_and_reproducibly(truth, tiny_spd, monkeypatch):
     loaded: list[str] = []
     monkeypatch.setattr(
-        "mmprobe.benchmarks.mmreason.voting.voters.load_model",
+        "mmprobe.benchmarks.mmreason.voting.load_model",
         lambda name, **_: loaded.append(name) or tiny_spd,
     )
     names = [question.id for question in truth.questions if question.metadata["type"] == "colour"]

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from mmprobe.benchmarks.mmreason.voting.votes import open_votes, vote
+from mmprobe.benchmarks.mmreason.voting import open_votes, vote
 from mmprobe.errors import InputError
 
 QUESTIONS = {"a": "2 + 2?", "b": "What is drawn?", "c": "How old?", "d": "How many?"}

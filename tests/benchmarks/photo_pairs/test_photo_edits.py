@@ -13,8 +13,7 @@ pytest.importorskip("cv2", reason="the extra photos is not installed")
 
 from mmprobe.benchmarks.photo_pairs.check import check_files, check_pixels, editable_pixels, grow_to_blocks
 from mmprobe.benchmarks.photo_pairs.colours import PALETTE, list_new_colours, name_colour
-from mmprobe.benchmarks.photo_pairs.edits import apply_edits
-from mmprobe.benchmarks.photo_pairs.inpainting import get_inpainter
+from mmprobe.benchmarks.photo_pairs.edits import apply_edits, get_inpainter
 from mmprobe.benchmarks.photo_pairs.masks import shift_mask
 from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo, Rejection
 from mmprobe.benchmarks.photo_pairs.planner import Edit

@@ -19,7 +19,7 @@ from mmprobe.benchmarks.photo_pairs.planner import (
     plan_by_rules,
     rate_difficulty,
 )
-from mmprobe.benchmarks.spd_faith.rows import name_place
+from mmprobe.benchmarks.spd_faith.data import name_place
 
 SIZE = (60, 80)
 

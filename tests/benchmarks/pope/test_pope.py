@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score
 
-from mmprobe.benchmarks.answers.objects import read_coco_objects, read_synthetic_objects
+from mmprobe.benchmarks.answers.coco import read_coco_objects
 from mmprobe.benchmarks.pope.benchmark import score_answers
 from mmprobe.benchmarks.pope.data import SETTINGS, read_pope, read_pope_answers
 from mmprobe.benchmarks.pope.synthetic import draw_pope, draw_synthetic_pope
-from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.benchmarks.synthetic.pairs import make_pairs, read_synthetic_objects
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 

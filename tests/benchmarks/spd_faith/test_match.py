@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from mmprobe.benchmarks.answers.lexical.claims import Claim
+from mmprobe.benchmarks.answers.claims import Claim
 from mmprobe.benchmarks.spd_faith.data import Difference
 from mmprobe.benchmarks.spd_faith.match import (
     compare_claims,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmprobe.benchmarks.answers.lexical.claims import Claim
+from mmprobe.benchmarks.answers.claims import Claim
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair
 from mmprobe.benchmarks.spd_faith.labels import PairLabels, YesNo
 from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError

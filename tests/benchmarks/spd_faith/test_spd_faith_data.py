@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from mmprobe.benchmarks.spd_faith.benchmark import QUESTIONS, build_published_truth
-from mmprobe.benchmarks.spd_faith.data import read_pairs, read_synthetic_pairs
-from mmprobe.benchmarks.spd_faith.rows import parse_row, to_row
+from mmprobe.benchmarks.spd_faith.data import parse_row, read_pairs, read_synthetic_pairs, to_row
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mmprobe.benchmarks.core.load_data import add_truth
+from mmprobe.benchmarks.core.records import add_truth, find_false_claims
 from mmprobe.benchmarks.synthetic.check import check_answer
-from mmprobe.benchmarks.synthetic.false_parts import find_false_claims
 from mmprobe.samples import Sample
 
 OBJECTS = [["red star B2", "blue ring A1"], ["red star C2", "blue ring A1"]]

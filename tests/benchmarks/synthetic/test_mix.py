@@ -9,9 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mmprobe.benchmarks.spd_faith.benchmark import read_data
-from mmprobe.benchmarks.spd_faith.rows import Difference, Pair
-from mmprobe.benchmarks.spd_faith.statistics import pair_statistics
-from mmprobe.benchmarks.synthetic.mix import COUNTS, LEVELS, count_levels, draw_count, draw_level
+from mmprobe.benchmarks.spd_faith.data import Difference, Pair, pair_statistics
+from mmprobe.benchmarks.synthetic.scene import MIX_COUNTS, MIX_LEVELS, count_levels, draw_count, draw_level
 from mmprobe.cli import app
 from mmprobe.errors import InputError
 from mmprobe.viz import figures
@@ -19,18 +18,20 @@ from mmprobe.viz import figures
 
 def test_the_papers_shares():
     """Appendix A.2: 2,000 pairs with one difference, 200 easy, 1,000 medium and 800 hard; 1,000 with 2 to 5."""
-    assert sum(COUNTS.values()) == pytest.approx(1)
+    assert sum(MIX_COUNTS.values()) == pytest.approx(1)
     assert count_levels(2000) == {"easy": 200, "medium": 1000, "hard": 800}
     assert all(sum(count_levels(n).values()) == n for n in range(1, 40))
     rng = np.random.default_rng(0)
     counts = np.array([draw_count(rng, 5) for _ in range(6000)])
-    for count, share in COUNTS.items():
+    for count, share in MIX_COUNTS.items():
         assert (counts == count).mean() == pytest.approx(share, abs=0.02)
     few = np.array([draw_count(rng, 3) for _ in range(6000)])
     assert (few == 1).mean() == pytest.approx(2 / 3, abs=0.02) and set(few) == {1, 2, 3}
     assert (few == 2).sum() / (few == 3).sum() == pytest.approx(18.7 / 27.5, abs=0.08)
     levels = [draw_level(rng) for _ in range(6000)]
-    assert all(levels.count(name) / 6000 == pytest.approx(share, abs=0.02) for name, share in LEVELS.items())
+    assert all(
+        levels.count(name) / 6000 == pytest.approx(share, abs=0.02) for name, share in MIX_LEVELS.items()
+    )
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from mmprobe.models.hooks import observe
 from mmprobe.probes import attribution_patching_run, patch_components_run
 from mmprobe.probes.components.attribution_patching import estimate_pairs
 from mmprobe.probes.components.component_patching import patch_pairs
-from mmprobe.probes.components.pair_batch import Pair
+from mmprobe.probes.components.pairs import Pair
 from mmprobe.samples import Region, Sample
 
 # DeepStack, sliding windows, tiles, cross-attention, experts; all with grouped queries

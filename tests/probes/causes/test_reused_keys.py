@@ -21,9 +21,9 @@ from mmprobe.probes import (
     image_interchange_run,
     patch_components,
 )
-from mmprobe.probes.components import decoder_pass, pair_batch
+from mmprobe.probes.components import decoder_pass, pairs
 from mmprobe.probes.interchange import run as interchange
-from mmprobe.probes.reasoning.chain_tests import chain_tests
+from mmprobe.probes.reasoning import chain_tests
 from mmprobe.samples import Region, Sample
 
 SHARING = ["qwen3_vl", "llava_next", "glm4v", "idefics3", "deepseek_vl", "qwen3_vl_moe", "internvl"]
@@ -93,7 +93,7 @@ def measure(model: Model, pair: tuple[Sample, Sample]) -> tuple[list[np.ndarray]
 def test_passes_from_the_first_change_on_equal_whole_passes(name, pair, monkeypatch):
     model = load_tiny_model(name)
     reused, few = measure(model, pair)
-    for module in (decoder_pass, pair_batch):
+    for module in (decoder_pass, pairs):
         monkeypatch.setattr(module, "why_not_shared", lambda model: "for comparison")
     whole, many = measure(model, pair)
     assert sum(few) < sum(many) and min(few) < 0.5 * min(many)
@@ -144,7 +144,7 @@ def test_changed_chains_share_the_images(random_qwen, pair, monkeypatch):
     unanswered = [sample.model_copy(update={"answer": None}) for sample in pair]
     read = lambda text: text[:3]  # noqa: E731
     conclusion = random_qwen.tokenizer.decode([300])
-    monkeypatch.setattr("mmprobe.probes.reasoning.chain_tests.split_chain", lambda text, c: split(text))
+    monkeypatch.setattr("mmprobe.probes.reasoning.split_chain", lambda text, c: split(text))
 
     def ask() -> xr.Dataset:
         return chain_tests(random_qwen, unanswered, read, conclusion, max_new_tokens=4)
@@ -155,6 +155,6 @@ def test_changed_chains_share_the_images(random_qwen, pair, monkeypatch):
 
 
 def split(text: str):
-    from mmprobe.probes.reasoning.chain_tests import Chain
+    from mmprobe.probes.reasoning import Chain
 
     return Chain(["One.", "Two."], text)

@@ -18,9 +18,8 @@ from mmprobe.probes import (
     patch_components,
     patch_edges,
 )
-from mmprobe.probes.circuits.evaluate_circuit import RANKINGS, _area
-from mmprobe.probes.circuits.node_pair import read_node_pairs
-from mmprobe.probes.circuits.node_pass import NodePass
+from mmprobe.probes.circuits.circuit import RANKINGS, _area
+from mmprobe.probes.circuits.passes import NodePass, read_node_pairs
 from mmprobe.viz.figures import figures
 from mmprobe.viz.figures.circuit import select_edges
 

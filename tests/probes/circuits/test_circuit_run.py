@@ -11,7 +11,7 @@ from helpers.causal_toy import COLOURS, draw_sample
 import mmprobe as mp
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.probes import circuit_run, run_probes
-from mmprobe.probes.circuits.node_pair import NodePair
+from mmprobe.probes.circuits.passes import NodePair
 from mmprobe.viz.figures import figures
 
 

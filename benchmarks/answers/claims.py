@@ -1,0 +1,316 @@
+"""Read the differences that an answer claims, and how many, by rules: the `lexical` judge.
+
+The rules are exact on the language of the drawn world. Of plain English they read the sentence forms that
+docs/readers.md lists; any other sentence is unread.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mmprobe.benchmarks.answers.coco import FIRST_WORDS, PHRASES, find_phrases, make_plurals
+from mmprobe.benchmarks.answers.drawn import is_drawn
+from mmprobe.benchmarks.answers.forms import find_answer, is_open
+from mmprobe.benchmarks.answers.numbers import WORDS
+from mmprobe.benchmarks.answers.refusals import is_refusal
+from mmprobe.benchmarks.answers.wording import (
+    COLOUR,
+    PLACE,
+    conclusion,
+    iter_sentences,
+    normalize_colour,
+    normalize_place,
+)
+from mmprobe.benchmarks.synthetic.scene import SHAPES, EditType
+
+_QUOTE_CHARACTERS = 200  # of the sentence that a claim quotes
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One difference that an answer claims: its type (None if another) and category (None if not known).
+
+    `before` and `after` are colours or places (cells in capitals), and `quantity` the number of objects,
+    where the claim names them. Only judges give claims without a type, and denials (`negated`). `text` is the
+    sentence.
+    """
+
+    type: EditType | None
+    category: str | None
+    before: str | None = None
+    after: str | None = None
+    quantity: int | None = None
+    negated: bool = False
+    text: str = ""
+
+
+class Reading(NamedTuple):
+    """What the lexical judge read: the claims, whether the answer says that nothing changed, and the rest."""
+
+    claims: list[Claim]
+    nothing: bool
+    unread: list[str]
+
+
+_THINGS: dict[str, str | None] = {
+    **PHRASES,
+    **{form: shape for shape in SHAPES for form in (shape, *make_plurals(shape))},
+}
+_NO_THING = re.compile(
+    r"\b(?:images?|pictures?|photos?|scenes?|it|this|that|these|they|\w*thing|someone|nobody|no|not"
+    r"|differences?|changes?|"
+    r"colou?rs?|positions?|objects?|items?|neither|either|both|or|i|we|you|who|what|which|if|when|new|number|"
+    r"removed|moved|missing|changed|added|other|same)\b"
+)
+_BE = r"(?:was|were|is|are|has been|have been)"
+_IN_SECOND = (
+    r"(?: (?:in|from) (?:the )?(?:second|modified|edited|2nd|right) (?:image|picture|photo)"
+    r"| (?:in|from) (?:image|picture) (?:2|two))?"
+)
+_HUE = r"colou?r"
+_FROM_TO = rf"from (?P<before>{COLOUR}) to (?P<after>{COLOUR})"
+_MOVE = rf"(?: from (?:the )?(?P<before>{PLACE}))?(?: (?:to (?:the )?)?(?P<after>{PLACE}))?"
+# Type of a claim: the sentences that state it; `{thing}` is the object.
+_SENTENCES: dict[EditType, tuple[str, ...]] = {
+    "remove": (
+        rf"{{thing}} {_BE} (?:removed|deleted|erased|missing|gone)",
+        r"{thing} (?:has |have )?(?:disappeared|vanished)",
+        r"(?:removed?|missing|gone): {thing}",
+        r"{thing}: (?:removed|missing|gone)",
+    ),
+    "position": (
+        rf"{{thing}} (?:(?:{_BE} |has |have )?moved|{_BE} relocated){_MOVE}",
+        r"(?:moved?|position): {thing}",
+        rf"{{thing}}: moved{_MOVE}",
+    ),
+    "color": (
+        rf"{{thing}} (?:(?:has |have )?(?:changed|turned|went)(?: {_HUE})?|{_BE} recolou?red) {_FROM_TO}",
+        rf"(?:the )?{_HUE} of {{thing}} changed(?: {_FROM_TO})?",
+        rf"{{thing}} (?:(?:has |have )?changed {_HUE}|{_BE} recolou?red)",
+        rf"(?:{_HUE}|recolou?red): {{thing}}",
+        rf"{{thing}}: {_FROM_TO}",
+        rf"{{thing}} (?:(?:has |have )?turned|is now|are now) (?P<after>{COLOUR})",
+    ),
+}
+_THING = r"(?P<thing>[a-z0-9][a-z0-9' ,-]*?)"
+_FORMS = [
+    (kind, re.compile(form.format(thing=_THING) + _IN_SECOND + r"\s*[.!;]?"))
+    for kind, forms in _SENTENCES.items()
+    for form in forms
+]
+_TYPE_WORDS: dict[str, EditType] = {
+    **dict.fromkeys(("color", "colour", "recolor", "recolored", "color change", "colour change"), "color"),
+    **dict.fromkeys(("remove", "removed", "removal", "missing", "object removal"), "remove"),
+    **dict.fromkeys(("position", "position change", "move", "moved", "movement"), "position"),
+}
+_HEADING = re.compile(
+    r"(?:here (?:are|is)|these are|the|i (?:see|found)|differences?|changes?)\b[^.]*:", re.IGNORECASE
+)
+_KEYED = re.compile(
+    r"type\s*:\s*([a-z ]+?)\s*[,;]\s*(?:object )?(?:category|object)\s*:\s*([a-z ]+)", re.IGNORECASE
+)
+_TUPLE = re.compile(r"[(\[]\s*['\"]?([A-Za-z ]{3,30})['\"]?\s*,\s*['\"]?([A-Za-z ]{3,30})['\"]?\s*[)\]]")
+
+
+_NUMBER = rf"(?:\d{{1,4}}|{'|'.join(WORDS)})"
+_NOUN = r"(?:differences?|changes?)"
+_BETWEEN = r"(?: (?:in total|between (?:the |these )?(?:two |2 )?(?:images|pictures|photos)))?"
+_COUNTED = re.compile(
+    rf"(?:(?:there (?:is|are)|(?:i|we)(?: can)? (?:see|found|find|count|counted|spot|spotted)) "
+    rf")?(?:exactly )?"
+    rf"(?P<number>{_NUMBER}|no|one) {_NOUN}{_BETWEEN}\s*[.!:]?",
+    re.IGNORECASE,
+)
+_ANY_COUNT = re.compile(rf"\b({_NUMBER}|no) (?:\w+ )?{_NOUN}\b", re.IGNORECASE)
+_ALONE = re.compile(rf"(?P<number>{_NUMBER}|none)(?: {_NOUN})?[.!]?", re.IGNORECASE)
+_MORE = re.compile(
+    r"\b(?:another|also|more|additional\w*|however|but|wait|actually|except|besides|other)\b", re.IGNORECASE
+)
+_ITEM = re.compile(r"^\s*\(?(\d{1,2})[.)]\s", re.MULTILINE)
+_NOTHING = re.compile(
+    r"nothing (?:has )?changed\.?|(?:the |these )?(?:two )?(?:images|pictures|photos) are (?:identical"
+    r"|the same)\.?",
+    re.IGNORECASE,
+)
+
+
+def parse_claims(text: str) -> list[Claim]:
+    """Return the differences that an answer claims, in order and without repeats; empty where it is unread.
+
+    Example:
+        >>> claim, = parse_claims("The circle changed from red to blue.")
+        >>> claim.type, claim.category, claim.before, claim.after
+        ('color', 'circle', 'red', 'blue')
+    """
+    return read_claims(text).claims
+
+
+def read_claims(text: str) -> Reading:
+    """Return the claims of an answer, and the sentences that the rules did not read.
+
+    An answer is JSON, a list of `(type, category)`, or sentences; only what stands behind `Answer:` or
+    `Therefore:` counts. One unread sentence leaves the answer without claims: half of an answer is another
+    answer.
+
+    Example:
+        >>> read_claims("The dog was removed. The mood is calmer.").unread
+        ['The mood is calmer.']
+    """
+    structured = _read_structured(text)
+    if structured is not None:
+        return Reading(structured, not structured, [])
+    if is_refusal(text):
+        return Reading([], False, [text])
+    claims: list[Claim] = []
+    unread: list[str] = []
+    nothing = False
+    for sentence in iter_sentences(conclusion(text)):
+        stated = _read_sentence(sentence)
+        count = _COUNTED.fullmatch(sentence)
+        if stated is not None:
+            claims += stated
+        elif _NOTHING.fullmatch(sentence) or (count and count["number"].lower() in ("no", "zero", "0")):
+            nothing = True
+        elif not (count or is_drawn(sentence) or _HEADING.fullmatch(sentence)):
+            unread.append(sentence)
+    claims = list(dict.fromkeys(claims))
+    if unread or not (claims or nothing):
+        return Reading([], False, unread or ([text] if text.strip() else []))
+    return Reading(claims, nothing and not claims, [])
+
+
+def _read_sentence(sentence: str) -> list[Claim] | None:
+    """Return the claims of a sentence in one of the forms; None for any other sentence."""
+    text = " ".join(sentence.lower().split())
+    parts = re.split(r",? and (?=(?:the|an?) )", text)
+    if len(parts) > 1 and all(stated := [_read_clause(part, sentence) for part in parts]):
+        return [claim for claims in stated for claim in claims or ()]
+    return _read_clause(text, sentence)
+
+
+def _read_clause(text: str, sentence: str) -> list[Claim] | None:
+    for kind, form in _FORMS:
+        match = form.fullmatch(text)
+        things = _find_things(match["thing"]) if match else None
+        if match and things:
+            values = match.groupdict()
+            normalize = normalize_colour if kind == "color" else normalize_place
+            before, after = (
+                normalize(value) if (value := values.get(name)) else None for name in ("before", "after")
+            )
+            quote = sentence[:_QUOTE_CHARACTERS]
+            return [
+                Claim(kind, category, before, after, quantity, text=quote) for category, quantity in things
+            ]
+    return None
+
+
+def _find_things(words: str) -> list[tuple[str | None, int | None]] | None:
+    """Return category and number of each object in `the dog and two red cars`; None for other words."""
+    things: list[tuple[str | None, int | None]] = []
+    for part in re.split(r",? and |, ", words):
+        match = re.fullmatch(rf"(?:(?P<det>the|a|an|\d|{'|'.join(WORDS)}) )?(?P<noun>.+)", part.strip())
+        noun = re.sub(rf" (?:on|in|at) the {PLACE}$", "", match["noun"]) if match else ""
+        noun = re.sub(rf"^(?:(?:small|large|big|little|{COLOUR}) )+(?=\w)", "", noun)
+        named = find_phrases(noun, _THINGS, FIRST_WORDS)
+        is_thing = bool(named) and named[-1][1][1] == len(noun) and noun[: named[-1][1][0]].count(" ") <= 1
+        if (
+            not match
+            or not noun
+            or is_open(noun)
+            or _NO_THING.search(noun)
+            or not (is_thing or noun.isalpha())
+        ):
+            return None
+        number = match["det"] if match["det"] not in (None, "the", "a", "an") else None
+        quantity = None if number is None else int(number) if number.isdigit() else WORDS[number]
+        things.append((named[-1][0] if is_thing else None, quantity or None))
+    return things
+
+
+def _read_structured(text: str) -> list[Claim] | None:
+    """Return the claims of JSON, `Type: …, Category: …` or `(type, category)`; else None."""
+    fenced = re.fullmatch(r"```\w*\s*(.*?)\s*```", text.strip(), re.DOTALL)
+    body = fenced[1] if fenced else text.strip()
+    if body[:1] in ("[", "{"):
+        try:
+            data: Any = json.loads(body)
+        except (ValueError, RecursionError):
+            data = None
+        items = (
+            data
+            if isinstance(data, list)
+            else data.get("differences", [data])
+            if isinstance(data, dict)
+            else None
+        )
+        if isinstance(items, list):
+            return _all_claims([_claim_of(item) for item in items])
+    pairs = _KEYED.findall(body) or _TUPLE.findall(body)
+    if not pairs or re.search(r"\w", _TUPLE.sub("", _KEYED.sub("", body))):
+        return None
+    return _all_claims([_make_claim(kind, category, body) for kind, category in pairs])
+
+
+def _all_claims(claims: list[Claim | None]) -> list[Claim] | None:
+    return [claim for claim in claims if claim] if all(claims) else None
+
+
+def _claim_of(item: Any) -> Claim | None:
+    if not isinstance(item, Mapping):
+        return None
+    fields = {str(key).lower(): value for key, value in item.items() if isinstance(value, str)}
+    category = fields.get("category", fields.get("object", ""))
+    before, after = fields.get("before", fields.get("from")), fields.get("after", fields.get("to"))
+    return _make_claim(fields.get("type", ""), category, json.dumps(item), before, after)
+
+
+def _make_claim(
+    kind: str, category: str, quote: str, before: str | None = None, after: str | None = None
+) -> Claim | None:
+    edit_type = _TYPE_WORDS.get(kind.strip().lower())
+    known = _THINGS.get(category.strip().lower())
+    if edit_type is None or known is None:
+        return None
+    return Claim(edit_type, known, before, after, text=quote[:_QUOTE_CHARACTERS])
+
+
+def parse_count(text: str) -> int | None:
+    """Return the number of differences that an answer states; None for a refusal and where it is unread.
+
+    It is a declared number, or a first sentence such as "There are 3 differences between the two images."
+    without another count behind it. "Nothing changed." and "The images are identical." are 0.
+
+    Example:
+        >>> [parse_count(text) for text in ("There are **two** differences.", "No differences!", "2 or 3")]
+        [2, 0, None]
+    """
+    answer = find_answer(text)
+    if answer.text is None or answer.refused:
+        return None
+    alone = _ALONE.fullmatch(answer.text.strip())
+    if alone:
+        return _value(alone["number"])
+    sentences = list(iter_sentences(conclusion(text) if not answer.marked else answer.text))
+    if sentences and all(_NOTHING.fullmatch(sentence) for sentence in sentences):
+        return 0
+    first = _COUNTED.match(sentences[0]) if sentences else None
+    if first is None or not (first.end() == len(sentences[0]) or sentences[0][first.end() - 1] == ":"):
+        return None
+    items = _ITEM.findall(text)
+    if _MORE.search(" ".join(sentences[1:]) + sentences[0][first.end() :]) or len(items) not in (
+        0,
+        _value(first["number"]),
+    ):
+        return None
+    stated = {_value(word) for word in _ANY_COUNT.findall(" ".join(sentences))}
+    return _value(first["number"]) if len(stated) == 1 else None
+
+
+def _value(word: str) -> int:
+    word = word.lower()
+    return 0 if word in ("no", "none") else int(word) if word.isdigit() else WORDS[word]

@@ -1,0 +1,373 @@
+"""The voting filter (arXiv:2506.23563, algorithm 1): remove questions that models answer without images.
+
+The voters, local models and models behind an API, sample their answers in rounds. A file keeps the votes. The filter
+also measures how much the questions need their images before and after.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from mmprobe.benchmarks.core.api_models import api_answerer, is_api
+from mmprobe.benchmarks.core.results import Metric, mean_metric, metrics_by_group, write_results
+from mmprobe.benchmarks.core.runner import Answerer, local_answerer
+from mmprobe.benchmarks.judges import Judge
+from mmprobe.benchmarks.mmreason.benchmark import MMReasonTruth, ask_questions
+from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct
+from mmprobe.benchmarks.mmreason.labels import TEXT
+from mmprobe.benchmarks.mmreason.metrics import relevance_rate
+from mmprobe.errors import InputError
+from mmprobe.files import append_lines, cut_torn_line, json_lines, write_atomic
+from mmprobe.models import Model, load_model
+from mmprobe.models.aliases import locate
+from mmprobe.samples import Sample
+
+ROUNDS = 2
+WITH_IMAGES = 0  # number of the round in which voters see the images
+
+Ask = Callable[[str, Sequence[str], int], Generator[tuple[str, str]]]
+"""(voter, question ids, round) -> id and response, in any order. Missing responses are asked for later."""
+Check = Callable[[Mapping[str, str]], Mapping[str, bool | None]]
+"""Responses by question id -> whether each is right; None without a verdict."""
+VoteKey = tuple[int, str, str]
+"""Round, voter, and question id."""
+
+
+@dataclass
+class Votes:
+    """A file of votes. Each vote is written at once, and no vote in the file is asked for again.
+
+    It holds JSON lines of round, voter, id and response, under a header: a hash of the questions and
+    settings. `correct` says whether responses that were checked are right; None without a verdict.
+    """
+
+    path: Path
+    header: dict[str, str]
+    responses: dict[VoteKey, str] = field(default_factory=dict)
+    correct: dict[VoteKey, bool | None] = field(default_factory=dict)
+
+    def collect(
+        self, voter: str, ids: Sequence[str], round_number: int, ask: Ask, check: Check
+    ) -> list[bool | None]:
+        """Return whether a voter is right on each question in a round; None without a response or a verdict."""
+        missing = [name for name in ids if (round_number, voter, name) not in self.responses]
+        if missing:
+            title = f"{voter}, {f'round {round_number}' if round_number else 'with images'}"
+            with closing(ask(voter, missing, round_number)) as answers:
+                for name, response in tqdm(answers, title, len(missing), unit="answer", disable=None):
+                    self._write({"round": round_number, "voter": voter, "id": name, "response": response})
+                    self.responses[round_number, voter, name] = response
+        keys = {name: (round_number, voter, name) for name in ids}
+        unchecked = {
+            name: key for name, key in keys.items() if key in self.responses and key not in self.correct
+        }
+        if unchecked:
+            verdicts = check({name: self.responses[key] for name, key in unchecked.items()})
+            self.correct |= {key: verdicts[name] for name, key in unchecked.items()}
+        return [self.correct.get(key) for key in keys.values()]
+
+    def _write(self, vote: Mapping[str, Any]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not self.path.exists() or not self.path.stat().st_size
+        append_lines(self.path, [self.header, vote] if is_new else [vote], ensure_ascii=False)
+
+
+def open_votes(path: str | Path, questions: Mapping[str, Any], settings: Mapping[str, Any]) -> Votes:
+    """Open a file of votes, or prepare a new one. An incomplete last line is removed.
+
+    Questions are JSON values by id, settings all else that the answers depend on, but voters and rounds, of
+    which more may come. Raises InputError for votes on other questions or with other settings, or a damaged
+    file.
+    """
+    path = Path(path)
+    hashed = json.dumps([list(questions.items()), dict(settings)], sort_keys=True).encode()
+    votes = Votes(path, {"questions": hashlib.sha256(hashed).hexdigest()})
+    header = (json.dumps(votes.header) + "\n").encode()
+    content = path.read_bytes() if path.exists() else b""
+    if not content.startswith(header) and not header.startswith(content):
+        raise InputError(
+            f"{path}, line 1: no votes, or votes on other questions or with other settings; "
+            "choose another folder"
+        )
+    if not cut_torn_line(path):
+        return votes
+    lines = json_lines(path)
+    next(lines)
+    for number, line in lines:
+        types = {"round": int, "voter": str, "id": str, "response": str}
+        if not isinstance(line, dict) or {name: type(value) for name, value in line.items()} != types:
+            raise InputError(f"{path}, line {number}: no vote; a vote holds {', '.join(types)}")
+        votes.responses[line["round"], line["voter"], line["id"]] = line["response"]
+    return votes
+
+
+@dataclass(frozen=True)
+class VoteResult:
+    """The ids of kept and undecided questions (no voter could be asked), and what was removed.
+
+    `removed` holds by id the round and the voters who were right; `removed_by_round` the removed share of
+    each round's questions; `correct`, by voter and round, whether each question of the round was answered
+    rightly, in order.
+    """
+
+    kept: list[str]
+    undecided: list[str]
+    removed: dict[str, tuple[int, tuple[str, ...]]]
+    removed_by_round: list[Metric]
+    correct: dict[str, list[list[bool | None]]]
+
+
+def vote(
+    ids: Sequence[str], voters: Sequence[str], ask: Ask, check: Check, votes: Votes, rounds: int = ROUNDS
+) -> VoteResult:
+    """Ask every voter every question in rounds, without its images. Remove a question if any is right once.
+
+    All voters vote on all questions of a round; what a voter answers rightly does not enter the next one. A
+    voter that could not be asked was not right. The paper has 4 voters and 2 rounds. Raises InputError
+    without a voter or round, or for a voter that is given twice.
+    """
+    if not voters or "" in voters or len(set(voters)) < len(voters):
+        raise InputError(
+            f"voters {', '.join(voters)!r}: a name is missing or given twice; give each voter once"
+        )
+    if rounds < 1:
+        raise InputError(f"rounds {rounds}: must be 1 or more")
+    remaining = list(ids)
+    without_verdict = set(ids)
+    removed: dict[str, tuple[int, tuple[str, ...]]] = {}
+    removed_by_round: list[Metric] = []
+    correct: dict[str, list[list[bool | None]]] = {voter: [] for voter in voters}
+    for round_number in range(1, rounds + 1):
+        right_voters: dict[str, list[str]] = {name: [] for name in remaining}
+        for voter in voters:
+            verdicts = votes.collect(voter, remaining, round_number, ask, check)
+            correct[voter].append(verdicts)
+            for name, verdict in zip(remaining, verdicts, strict=True):
+                if verdict is not None:
+                    without_verdict.discard(name)
+                if verdict:
+                    right_voters[name].append(voter)
+        removed |= {name: (round_number, tuple(by)) for name, by in right_voters.items() if by}
+        removed_by_round.append(mean_metric([bool(by) for by in right_voters.values()], "neither"))
+        remaining = [name for name in remaining if not right_voters[name]]
+    return VoteResult(
+        kept=[name for name in remaining if name not in without_verdict],
+        undecided=[name for name in remaining if name in without_verdict],
+        removed=removed,
+        removed_by_round=removed_by_round,
+        correct=correct,
+    )
+
+
+TEMPERATURE = 0.7  # ours; the paper does not state how its rounds differ
+
+
+def check_voters(voters: Sequence[str]) -> None:
+    """Check that every voter exists, before any is asked.
+
+    Raises:
+        InputError: a model is neither known nor a folder, or the package or key of an API is missing.
+    """
+    for voter in voters:
+        if is_api(voter):
+            api_answerer(voter, 1)
+        else:
+            locate(voter)
+
+
+def ask_voters(
+    truth: MMReasonTruth,
+    max_new_tokens: int,
+    temperature: float = TEMPERATURE,
+    seed: int = 0,
+    batch_size: int = 1,
+    device: str = "auto",
+    dtype: str = "auto",
+    answerers: Mapping[str, Answerer] | None = None,
+) -> Ask:
+    """Return the function that asks voters. Each round samples with its own seed, `seed` + round.
+
+    Only one local model is in memory at a time. It is loaded with its first question.
+    """
+    samples = {sample.id: sample for sample in ask_questions(truth)}
+    loaded: dict[str, Model] = {}
+
+    def find_answerer(voter: str) -> Answerer:
+        if answerers is not None and voter in answerers:
+            return answerers[voter]
+        if is_api(voter):
+            return api_answerer(voter, max_new_tokens)
+        if voter not in loaded:
+            loaded.clear()
+            loaded[voter] = load_model(voter, device=device, dtype=dtype)
+        return local_answerer(loaded[voter], max_new_tokens, batch_size)
+
+    def ask(voter: str, ids: Sequence[str], round_number: int) -> Generator[tuple[str, str]]:
+        sampling = {"temperature": temperature, "seed": seed + round_number}
+        asked: dict[str, Sample] = {}  # by question id
+        for name in ids:
+            text = name + TEXT
+            sample = samples[text if round_number != WITH_IMAGES and text in samples else name]
+            asked[name] = sample.model_copy(update={"metadata": sample.metadata | {"sampling": sampling}})
+        names = {sample.id: name for name, sample in asked.items()}
+        with closing(find_answerer(voter)(list(asked.values()))) as answers:
+            for sample_id, text in answers:
+                yield names[sample_id], text
+
+    return ask
+
+
+VOTES = "votes.jsonl"
+
+
+def filter_questions(
+    truth: MMReasonTruth,
+    voters: Sequence[str],
+    ask: Ask,
+    out: Path,
+    settings: Mapping[str, Any],
+    rounds: int = ROUNDS,
+    about: Mapping[str, Any] | None = None,
+    judge: Judge | None = None,
+) -> tuple[dict[str, Metric], VoteResult]:
+    """Filter questions by votes, compute relevance rates, and write the result folder.
+
+    For the relevance rates (table 5) each voter also answers every question once with its images. Before the
+    filter, the answers without images are those of the first round. After it, the kept questions are asked
+    once more, because in the rounds no voter was right on them. `out` gets `votes.jsonl`, `kept.jsonl`,
+    `removed.jsonl`, `results.json` and `samples.jsonl`; votes that it holds are not asked for again, and
+    those with other `settings` are refused. Without a judge, rules decide which answers are right. Raises
+    InputError as `vote` and `open_votes`.
+    """
+    questions = truth.questions
+    prompts = {sample.id: [sample.system, sample.question] for sample in ask_questions(truth)}
+    votes = open_votes(out / VOTES, prompts, settings)
+    check = _make_check(truth, judge)
+    result = vote([question.id for question in questions], voters, ask, check, votes, rounds)
+    metrics = _kept_shares(questions, result)
+    metrics |= _relevance_metrics(
+        questions,
+        result,
+        lambda voter, ids, round_number: votes.collect(voter, ids, round_number, ask, check),
+    )
+    left_out = [0.0] * len(questions) + [1.0] * len(truth.left_out)
+    metrics["left_out"] = mean_metric(left_out, "neither")
+    verdicts = [
+        correct for by_round in result.correct.values() for votes_of in by_round for correct in votes_of
+    ]
+    metrics["without_verdict"] = mean_metric([correct is None for correct in verdicts], "lower")
+    _write_questions(questions, result, out)
+    entries = {"voters": list(voters), "rounds": rounds, **settings, **(about or {})}
+    entries |= {"cannot_stand_open": truth.left_out, "undecided": result.undecided}
+    write_results(out, "mmreason-filter", metrics, _make_records(questions, voters, votes, result), entries)
+    return metrics, result
+
+
+def _make_check(truth: MMReasonTruth, judge: Judge | None) -> Check:
+    questions = {question.id: question for question in truth.questions}
+    if judge is None:
+        return lambda responses: {name: is_correct(questions[name], text) for name, text in responses.items()}
+    from mmprobe.benchmarks.mmreason.model_labels import judge_correct
+
+    return lambda responses: judge_correct(questions, responses, judge)
+
+
+def _kept_shares(questions: Sequence[ReasonQuestion], result: VoteResult) -> dict[str, Metric]:
+    """Compute the share of kept questions, by discipline and source, and the removed share of each round."""
+    kept = set(result.kept)
+    values = [None if question.id in result.undecided else question.id in kept for question in questions]
+    metrics = {"kept": mean_metric(values, "neither")}
+    for column in ("discipline", "source"):
+        groups = [getattr(question, column) for question in questions]
+        metrics |= metrics_by_group(
+            column,
+            groups,
+            lambda members: {"kept": mean_metric([values[i] for i in members], "neither")},
+        )
+    for round_number, share in enumerate(result.removed_by_round, 1):
+        metrics[f"removed[round={round_number}]"] = share
+    return metrics
+
+
+def _relevance_metrics(
+    questions: Sequence[ReasonQuestion],
+    result: VoteResult,
+    collect: Callable[[str, Sequence[str], int], Sequence[bool | None]],
+) -> dict[str, Metric]:
+    """Compute accuracies with and without images and the relevance rate of each voter, as in table 5."""
+    with_images = [question.id for question in questions if question.images]
+    kept = [name for name in with_images if name in set(result.kept)]
+    extra_round = len(result.removed_by_round) + 1
+    metrics: dict[str, Metric] = {}
+    for voter in result.correct:
+        correct_full = dict(zip(with_images, collect(voter, with_images, WITH_IMAGES), strict=True))
+        for when, ids, round_number in (("before", with_images, 1), ("after", kept, extra_round)):
+            text = collect(voter, ids, round_number)
+            full = [correct_full[name] for name in ids]
+            suffix = f"_{when}[voter={voter}]"
+            metrics[f"accuracy_text{suffix}"] = mean_metric(text, "higher")
+            metrics[f"accuracy_full{suffix}"] = mean_metric(full, "higher")
+            metrics[f"relevance_rate{suffix}"] = relevance_rate(text, full)
+    return metrics
+
+
+def _make_records(
+    questions: Sequence[ReasonQuestion], voters: Sequence[str], votes: Votes, result: VoteResult
+) -> list[dict[str, Any]]:
+    """Return the fate of each question, and all votes on it. Round 0 is the round with images."""
+    kept = set(result.kept)
+    records = []
+    for question in questions:
+        round_removed, right_voters = result.removed.get(question.id, (None, ()))
+        fate = "kept" if question.id in kept else "undecided" if round_removed is None else "removed"
+        vote_records = [
+            {
+                "voter": voter,
+                "round": round_number,
+                "response": votes.responses[key],
+                "right": votes.correct[key],
+            }
+            for voter in voters
+            for round_number in range(len(result.removed_by_round) + 2)
+            if (key := (round_number, voter, question.id)) in votes.correct
+        ]
+        records.append(
+            {
+                "id": question.id,
+                "question": question.question,
+                "answer": question.answer,
+                "fate": fate,
+                "round": round_removed,
+                "right": list(right_voters),
+                "votes": vote_records,
+            }
+        )
+    return records
+
+
+def _write_questions(questions: Sequence[ReasonQuestion], result: VoteResult, out: Path) -> None:
+    """Write `kept.jsonl` and `removed.jsonl`, with image paths relative to the folder."""
+    files: dict[str, list[str]] = {"kept": [], "removed": []}
+    kept = set(result.kept)
+    for question in questions:
+        line = question.model_dump(mode="json", exclude_defaults=True)
+        if question.images:
+            line["images"] = [os.path.relpath(image, out) for image in question.images]
+        if question.id in result.removed:
+            round_number, right_voters = result.removed[question.id]
+            fate = {"round": round_number, "voters": list(right_voters)}
+            line["metadata"] = {**question.metadata, "removed": fate}
+        if question.id in kept or question.id in result.removed:
+            name = "kept" if question.id in kept else "removed"
+            files[name].append(json.dumps(line, ensure_ascii=False) + "\n")
+    for name, lines in files.items():
+        write_atomic(out / f"{name}.jsonl", "".join(lines))

@@ -1,0 +1,121 @@
+"""The command `compare`: methods against plain answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import mmprobe
+from mmprobe.cli.options import (
+    TO_CONTINUE,
+    AsJson,
+    BatchSize,
+    Device,
+    DeviceMap,
+    DrawnPairs,
+    DrawnSeed,
+    Dtype,
+    JudgeName,
+    Limit,
+    LongestAnswer,
+    ModelName,
+    Overwrite,
+    RepetitionPenalty,
+    Resume,
+    SharedPrefix,
+    choose_drawn,
+    read_device_map,
+    say,
+    split_names,
+)
+from mmprobe.ledger import check_earlier
+
+
+def compare(
+    model: ModelName,
+    out: Annotated[Path, typer.Option(help="Folder for results, table and figure.")],
+    methods: Annotated[str, typer.Option(help="Names with commas between; plain is added.")] = "plain",
+    benchmarks: Annotated[str, typer.Option(help="Names with commas between.")] = "spd-faith,pope,chair,mme",
+    data: Annotated[
+        Path | None,
+        typer.Option(help="samples.jsonl of make-pairs, or one benchmark's files; default: drawn pairs."),
+    ] = None,
+    limit: Limit = None,
+    n: DrawnPairs = None,
+    seed: DrawnSeed = None,
+    ablate: Annotated[str | None, typer.Option(help="sage: its stages, one after the other.")] = None,
+    sweep: Annotated[
+        str | None, typer.Option(help="Values of a parameter, such as sage.alpha=0,0.05,0.1.")
+    ] = None,
+    perturb: Annotated[
+        str | None, typer.Option(help="Names with commas between: explicit, implicit, mask-25, …, mask-100.")
+    ] = None,
+    judge: JudgeName = "lexical",
+    batch_size: BatchSize = 1,
+    max_new_tokens: LongestAnswer = None,
+    repetition_penalty: RepetitionPenalty = None,
+    device: Device = "auto",
+    device_map: DeviceMap = None,
+    dtype: Dtype = "auto",
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    shared_prefix: SharedPrefix = True,
+    as_json: AsJson = False,
+) -> None:
+    """Compare methods with plain answers on benchmarks.
+
+    Every metric has its paired difference to plain, with its interval. With --resume finished parts in --out
+    are kept, and methods and benchmarks can be added.
+
+    \b
+    Examples:
+      mmprobe compare --model tiny-spd --methods plain,sage,vcd --out results/compare
+      mmprobe compare --model tiny-spd --perturb explicit,implicit,mask-50 --benchmarks spd-faith \\
+        --out results/perturbed
+      mmprobe compare --model qwen2.5-vl-7b --ablate sage --benchmarks spd-faith --data pairs/samples.jsonl \\
+        --out results/ablation
+    """
+    pairs, seed = choose_drawn(data, n, seed)
+    devices = read_device_map(device_map)
+    earlier = next(out.glob("*/*/responses.jsonl"), out / "responses.jsonl")
+    check_earlier(earlier, "a comparison", resume, overwrite, TO_CONTINUE, out)
+    names = split_names(benchmarks)
+    ds = mmprobe.benchmarks.compare(
+        model,
+        out,
+        methods=split_names(methods),
+        benchmarks=names,
+        data=data,
+        limit=limit,
+        n=pairs,
+        seed=seed,
+        ablate=ablate,
+        sweep=sweep,
+        perturbations=split_names(perturb) if perturb else [],
+        judge=judge,
+        batch_size=batch_size,
+        max_new_tokens=max_new_tokens,
+        repetition_penalty=repetition_penalty,
+        device=device,
+        dtype=dtype,
+        device_map=devices,
+        resume=resume,
+        overwrite=overwrite,
+        shared_prefix=shared_prefix,
+        progress=lambda line: typer.echo(line, err=True),
+    )
+
+    from mmprobe.analyses import export
+    from mmprobe.benchmarks.core.compare import markdown
+
+    files = [str(file) for file in export(ds, out)]
+    (out / "compare.md").write_text(markdown(ds) + "\n", encoding="utf-8")
+    mmprobe.viz.write_figures(ds, out / "compare.html", (ds.attrs["model"], "comparison of methods"))
+    files += [str(out / "compare.md"), str(out / "compare.html")]
+    headline = [
+        f"{name} {metric}" for name in names for metric in mmprobe.benchmarks.BENCHMARKS[name].headline
+    ]
+    shown = [metric for metric in headline if metric in ds["metric"].values]
+    say({"files": files}, f"{markdown(ds, shown)}\n\nAll metrics: {out / 'compare.md'}", as_json)

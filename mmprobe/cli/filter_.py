@@ -1,0 +1,106 @@
+"""The command `filter`: remove the questions that models answer without the images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmprobe.cli.options import (
+    TO_CONTINUE,
+    AsJson,
+    BatchSize,
+    Device,
+    Dtype,
+    JudgeName,
+    Overwrite,
+    Resume,
+    RetryUnscored,
+    Seed,
+    Temperature,
+    check_out,
+    metric_values,
+    say,
+    split_names,
+)
+from mmprobe.ledger import check_earlier, lock_folder
+
+
+def filter_by_votes(
+    data: Annotated[Path, typer.Option(help="Questions of MMReason, or samples.jsonl of make-pairs.")],
+    voters: Annotated[
+        str,
+        typer.Option(
+            help="Names with commas between: local models, or PROVIDER/MODEL such as openai/gpt-4o."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The result folder.")],
+    limit: Annotated[int | None, typer.Option(help="Only the first so many questions.", min=1)] = None,
+    rounds: Annotated[int, typer.Option(help="How often each voter is asked.", min=1)] = 2,
+    temperature: Temperature = 0.7,
+    seed: Seed = 0,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 1024,
+    batch_size: BatchSize = 1,
+    judge: JudgeName = "lexical",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    retry_unscored: RetryUnscored = True,
+    as_json: AsJson = False,
+) -> None:
+    """Remove the questions that models answer without the images.
+
+    Every voter answers every question without its images, in rounds. A question goes if any voter is right
+    once. Options of multiple-choice questions are removed first. The result folder gets kept.jsonl and
+    removed.jsonl, which are data of bench mmreason again; results.json, with relevance rates before and
+    after; and votes.jsonl, from which --resume continues.
+
+    \b
+    Examples:
+      mmprobe filter --data pairs/samples.jsonl --voters tiny-spd --max-new-tokens 64 --out filtered
+      mmprobe filter --data questions.jsonl --limit 100 --voters openai/gpt-4o,qwen2.5-vl-7b --rounds 3 \\
+        --out filtered
+    """
+    from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+    from mmprobe.benchmarks.core.evaluate import load_truth
+    from mmprobe.benchmarks.judges.judge import open_judge
+    from mmprobe.benchmarks.mmreason.voting import VOTES, filter_questions
+
+    check_earlier(out / VOTES, "votes", resume, overwrite, TO_CONTINUE)
+    check_out(out, [data])
+    names = split_names(voters)
+    with lock_folder(out, "voting into it"):
+        if overwrite:
+            (out / VOTES).unlink(missing_ok=True)
+        truth = load_truth(BENCHMARKS["mmreason"], data, out / "data", limit=limit)
+
+        from mmprobe.benchmarks.mmreason.voting import ask_voters, check_voters
+
+        check_voters(names)
+        opened_judge = open_judge(judge, out / "judge.sqlite", retry_unscored)
+        ask = ask_voters(truth, max_new_tokens, temperature, seed, batch_size, device, dtype)
+        settings = {"temperature": temperature, "seed": seed, "max_new_tokens": max_new_tokens}
+        about = {"data": str(data), "judge": judge}
+        metrics, filtered = filter_questions(truth, names, ask, out, settings, rounds, about, opened_judge)
+    lines = [
+        f"{len(filtered.kept)} kept, {len(filtered.removed)} removed of {len(truth.questions)} questions"
+    ]
+    if filtered.undecided:
+        lines.append(
+            f"{len(filtered.undecided)} undecided, without any verdict; --resume retries them, and --judge reads "
+            "answers that rules cannot"
+        )
+    if truth.left_out:
+        lines.append(f"{len(truth.left_out)} left out: without their options they are not questions")
+    for voter in names:
+        before, after = (metrics[f"relevance_rate_{when}[voter={voter}]"] for when in ("before", "after"))
+        lines.append(f"{voter}: relevance rate {before} before, {after} after")
+    lines.append(f"All metrics: {out / 'results.json'}")
+    result = {
+        "results": str(out / "results.json"),
+        "kept": str(out / "kept.jsonl"),
+        "metrics": metric_values(metrics),
+    }
+    say(result, "\n".join(lines), as_json)

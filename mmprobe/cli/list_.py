@@ -1,0 +1,69 @@
+"""The command `list`: what can be named in other commands."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from mmprobe.cli.options import AsJson, say, show_table
+from mmprobe.registry import Registry, load
+
+Kind = Literal[
+    "benchmarks",
+    "methods",
+    "analyses",
+    "causes",
+    "probes",
+    "figures",
+    "families",
+    "engines",
+    "layouts",
+    "judges",
+    "perturbations",
+    "tools",
+]
+KINDS: dict[Kind, str] = {
+    "benchmarks": "mmprobe.benchmarks.core.benchmark:BENCHMARKS",
+    "methods": "mmprobe.interventions.registry:METHODS",
+    "analyses": "mmprobe.analyses:ANALYSES",
+    "causes": "mmprobe.diagnosis.causes:CAUSES",
+    "probes": "mmprobe.probes.registry:PROBES",
+    "figures": "mmprobe.viz.figures:FIGURES",
+    "families": "mmprobe.models.families:FAMILIES",
+    "engines": "mmprobe.traces.engines:ENGINES",
+    "layouts": "mmprobe.benchmarks.layouts:LAYOUTS",
+    "judges": "mmprobe.benchmarks.judges.judge:JUDGES",
+    "perturbations": "mmprobe.benchmarks.core.perturbations:PERTURBATIONS",
+    "tools": "mmprobe.diagnosis.bench.tools:TOOLS",
+}
+"""Where the registry of each kind is."""
+
+
+def list_names(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    as_json: AsJson = False,
+) -> None:
+    """List benchmarks, methods, analyses, causes or another kind of things, each with one line.
+
+    Those of other packages are among them. mmprobe models lists the models.
+
+    \b
+    Examples:
+      mmprobe list benchmarks
+      mmprobe list methods --json
+    """
+    rows = _list(kind)
+    if (
+        kind == "analyses"
+    ):  # in --only, analyses and probes are named alike; to import the probes takes seconds
+        rows += [(name.replace("_", "-"), "A probe; needs the model.") for name in load(KINDS["probes"])]
+    listed = [{"name": name, "about": about} for name, about in rows]
+    say({kind: listed}, show_table(("Name", "About"), rows), as_json)
+
+
+def _list(kind: Kind) -> list[tuple[str, str]]:
+    """Return the name of each thing of a kind, as the commands take it, and one line about it."""
+    registry: Registry[Any] = load(KINDS[kind])
+    dashed = kind in ("analyses", "probes")
+    return [(name.replace("_", "-") if dashed else name, registry.about(name)) for name in registry]

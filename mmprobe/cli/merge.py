@@ -1,0 +1,36 @@
+"""The command `merge`: a whole run of its finished shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmprobe.cli.options import (
+    AsJson,
+    say,
+    say_run,
+)
+
+
+def merge(
+    run: Annotated[Path, typer.Argument(help="The folder that the shards were traced or answered into.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make a whole run of its finished shards.
+
+    The last shard that finishes does so by itself. This command does it where that process was stopped.
+
+    \b
+    Examples:
+      mmprobe merge runs/7b
+    """
+    from mmprobe.benchmarks.scale.shards import merge_answers
+    from mmprobe.traces.scale.shards import FOLDER, merge_run
+
+    if next((run / FOLDER).glob("*/responses.jsonl"), None) is None:
+        say_run(merge_run(run / "run" if (run / "run" / FOLDER).is_dir() else run), as_json)
+        return
+    count = merge_answers(run)
+    say({"answers": count}, f"{count} answers in {run}; score them with: mmprobe bench … --resume", as_json)

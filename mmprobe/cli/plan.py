@@ -1,0 +1,120 @@
+"""The command `plan`: disk, memory and time before a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmprobe.cli.options import (
+    AsJson,
+    BatchSize,
+    Capture,
+    Device,
+    Dtype,
+    MethodName,
+    ModelName,
+    Revision,
+    Settings,
+    say,
+)
+from mmprobe.errors import InputError
+
+_N_TRIED = 8  # samples whose prompts a plan measures
+
+
+def plan(
+    model: ModelName,
+    samples: Annotated[
+        int | None, typer.Option(help="Number of samples; default: all of --data.", min=1)
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Samples that give the lengths of the prompts.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 256,
+    capture: Capture = "default",
+    method: MethodName = "plain",
+    settings: Settings = None,
+    batch_size: BatchSize = 1,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Trace a few samples of --data, to measure time and lengths.")
+    ] = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    revision: Revision = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(help="Memory of each GPU, as 24GB,24GB, or auto: what --device-map auto puts where."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict disk, memory and time of a run.
+
+    Without --probe no weights are loaded. Without --data the prediction is for prompts of 1,024 tokens, 768
+    of them visual.
+
+    \b
+    Examples:
+      mmprobe plan --model tiny-spd --samples 1000 --max-new-tokens 64
+      mmprobe plan --model qwen2.5-vl-7b --data mine.jsonl --capture full --probe
+      mmprobe plan --model qwen2.5-vl-7b --samples 1000 --method vcd
+      mmprobe plan --model qwen2.5-vl-72b --samples 1000 --devices 80GB,80GB
+    """
+    if samples is None and data is None:
+        raise InputError("plan: give --samples, --data or both")
+    if probe and data is None:
+        raise InputError("plan: --probe needs --data, samples to try")
+    if probe and devices is not None:
+        raise InputError("plan: --devices predicts from shapes; leave --probe out")
+    from mmprobe.interventions.parameters import parse_settings
+    from mmprobe.interventions.registry import load_methods
+    from mmprobe.models.aliases import locate
+    from mmprobe.samples import load_samples
+
+    methods = load_methods(method, **parse_settings(settings or []))
+    locate(model)
+    known = load_samples(data) if data else []
+
+    import torch
+
+    from mmprobe.models import load_model, load_shapes
+    from mmprobe.traces import load_capture
+    from mmprobe.traces.dry_run import dry_run
+    from mmprobe.traces.engines import resolve_capture
+    from mmprobe.traces.plan import mean_prompt_size, plan_devices, read_memories
+    from mmprobe.traces.plan import plan as plan_run
+
+    spec, count = load_capture(capture), samples or len(known)
+    memories = read_memories(devices) if devices is not None else []
+    if probe:
+        loaded = load_model(model, device=device, dtype=dtype, revision=revision)
+        wanted = max(_N_TRIED, 2 * batch_size)
+        tried = known[:: max(len(known) // wanted, 1)][:wanted]
+        made = dry_run(loaded, spec, tried, count, max_new_tokens, batch_size, methods)
+    else:
+        # on the GPUs that are to come, the dtype is the checkpoint's, as on any device but the CPU
+        loaded = load_shapes(model, device="meta" if memories else device, dtype=dtype, revision=revision)
+        prompt = mean_prompt_size(loaded, known[:: max(len(known) // _N_TRIED, 1)]) if known else None
+        on_gpu = (
+            bool(memories) or device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+        )
+        spec = resolve_capture(spec, loaded, batch_size=batch_size)
+        made = plan_run(loaded, spec, count, max_new_tokens, batch_size, prompt, on_gpu, methods)
+    seconds = "not known without --probe" if made.seconds is None else f"{made.seconds:.0f} s"
+    text = (
+        f"disk    {_size(made.disk)}\nhost    {_size(made.host)}\ndevice  {_size(made.device)}\n"
+        f"prefix  {made.prefixes}\nrecord  {made.recording}\ntime    {seconds}\nfor {count} samples: {made.assumed}"
+    )
+    result = made._asdict()
+    if memories:
+        weights = sum(weight.nbytes for weight in loaded.hf.parameters())
+        result["devices"] = plan_devices(loaded, memories, made.device - weights)
+        result["working"] = made.device - weights
+        text += (
+            f"\nweights by --device-map auto, predicted, with {_size(result['working'])} free on each GPU:\n"
+        )
+        text += "\n".join(f"{name:7} {_size(size)}" for name, size in result["devices"].items())
+    say(result, text, as_json)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"

@@ -1,1 +1,0 @@
-"""What happens under the intervention that each claim of `findings` implies."""

@@ -1,0 +1,232 @@
+"""Patching and attribution of components over many answers, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from mmprobe.cache import Run
+from mmprobe.errors import InputError, NotApplicable
+from mmprobe.models import Model
+from mmprobe.probes.answer_records import (
+    Arrays,
+    RunAnswer,
+    list_samples,
+    mean_over_samples,
+    measure_answers,
+    name_source,
+)
+from mmprobe.probes.components.attribution_patching import estimate_pairs
+from mmprobe.probes.components.component_patching import patch_pairs
+from mmprobe.probes.components.decoder_pass import STREAMS, check_kind
+from mmprobe.probes.components.pairs import Metric, Pair
+from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, show_others
+from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS
+from mmprobe.samples import Sample, image_sets
+
+
+def patch_components_run(
+    model: Model,
+    source: Run | Sequence[Sample],
+    kind: str = "head",
+    metric: Metric = "logprob",
+    tokens: Sequence[str] | None = None,
+    counterfactual: str = "unrelated",
+    replacement: str = "corrupt",
+    batch_size: int = 4,
+    max_new_tokens: int = MAX_NEW_TOKENS,
+    finished: Path | None = None,
+) -> xr.Dataset:
+    """Return the mean loss of many answers when one component is replaced by that for other images.
+
+    Each answer is measured as in `patch_components`, with its own question and other images.
+
+    Args:
+        source: a run of the model with its answers, or samples; their `answer` is read, or the model's own
+            greedy answer if they have none.
+        kind, metric, tokens, replacement, max_new_tokens: as in `patch_components`. Streams need `tokens`.
+        counterfactual: the other images (`CounterfactualImages`): unrelated, minimal, mean or blank. Samples
+            without such images are left out.
+        batch_size: pairs that one pass reads, on which the memory depends; our choice, the default is 4.
+        finished: folder that keeps each measured sample; samples that are there are not measured again.
+
+    Returns:
+        A data set in the unit of the metric, with the dimensions and the sign of `patch_components`.
+
+        - effect_by_sample (sample, layer, head), or without head, or (sample, layer, tokens)
+        - effect: mean of it over samples, with effect_low and effect_high, 95 % intervals over sets of images
+          (`stats.intervals`); n_effect, the number of samples
+        - total, with total_low, total_high, n_total: mean loss with all of the other prompt
+
+        attrs: sets, the number of sets of images; left_out, samples without an answer or such images;
+        forward_passes, of all samples.
+
+    Raises:
+        InputError: no samples are given, an argument is out of range, or another model made the run.
+        NotApplicable: no sample remains.
+
+    Example:
+        >>> ds = patch_components_run(model, run)                            # doctest: +SKIP
+        >>> ds.effect.stack(node=["layer", "head"]).idxmax().item()          # doctest: +SKIP
+        (3, 1)
+    """
+    check_kind(kind)
+    if kind in STREAMS and tokens is None:
+        raise InputError(f"tokens: name those at which {kind} is patched, such as visual or step 0")
+
+    def patch(pairs: list[Pair]) -> list[xr.Dataset]:
+        return patch_pairs(model, pairs, kind, metric, tokens, None, replacement)
+
+    settings: dict[str, Any] = {"analysis": "component_patching", "kind": kind, "replacement": replacement}
+    settings |= {"tokens": tokens and list(tokens), "metric": _name_metric(metric)}
+    return _measure_run(model, source, patch, settings, counterfactual, batch_size, max_new_tokens, finished)
+
+
+def attribution_patching_run(
+    model: Model,
+    source: Run | Sequence[Sample],
+    method: str = "atp_star",
+    steps: int = 5,
+    kind: str = "head",
+    metric: Metric = "logprob",
+    tokens: Sequence[str] | None = None,
+    verify: int | None = None,
+    counterfactual: str = "unrelated",
+    batch_size: int = 4,
+    max_new_tokens: int = MAX_NEW_TOKENS,
+    finished: Path | None = None,
+) -> xr.Dataset:
+    """Return the mean over many answers of the estimate of `patch_components_run` by gradients.
+
+    Each answer is measured as in `attribution_patching`, with its own question and other images.
+
+    Args:
+        source, counterfactual, batch_size, finished: as in `patch_components_run`.
+        method, steps, kind, metric, tokens, verify, max_new_tokens: as in `attribution_patching`.
+
+    Returns:
+        The data set of `patch_components_run`.
+
+    Raises:
+        InputError: no samples are given, an argument is out of range, or another model made the run.
+        NotApplicable: no sample remains.
+
+    Example:
+        >>> attribution_patching_run(model, run, "ig").effect.dims           # doctest: +SKIP
+        ('layer', 'head')
+    """
+
+    def estimate(pairs: list[Pair]) -> list[xr.Dataset]:
+        return estimate_pairs(model, pairs, method, steps, kind, metric, tokens, verify)
+
+    settings: dict[str, Any] = {
+        "analysis": "attribution_patching",
+        "kind": kind,
+        "method": method,
+        "steps": steps,
+    }
+    settings |= {"tokens": tokens and list(tokens), "metric": _name_metric(metric), "verify": verify}
+    return _measure_run(
+        model, source, estimate, settings, counterfactual, batch_size, max_new_tokens, finished
+    )
+
+
+def _name_metric(metric: Metric) -> str:
+    return metric if isinstance(metric, str) else getattr(metric, "__name__", str(metric))
+
+
+def _measure_run(
+    model: Model,
+    source: Run | Sequence[Sample],
+    probe: Callable[[list[Pair]], list[xr.Dataset]],
+    settings: dict[str, Any],
+    counterfactual: str,
+    batch_size: int,
+    max_new_tokens: int,
+    finished: Path | None,
+) -> xr.Dataset:
+    """Return the means over samples of a probe of clean samples, corrupt ones and the clean ones' answers."""
+    if batch_size < 1:
+        raise InputError(f"batch_size {batch_size}: must be 1 or more")
+    images = CounterfactualImages(list_samples(source))
+
+    def measure(answers: list[RunAnswer]) -> list[Arrays]:
+        rows: list[Arrays] = [{} for _ in answers]
+        with ExitStack() as stack:
+            pairs: dict[int, Pair] = {}
+            for number, answer in enumerate(answers):
+                shown = answer.sample.images if answer.ids else []
+                others = images.find(answer.sample, counterfactual) if shown else None
+                corrupt = stack.enter_context(show_others(answer.sample, others))
+                if corrupt is not None:
+                    pairs[number] = (answer.sample, corrupt, answer.ids)
+            for number, ds in _probe_all(probe, pairs).items():
+                rows[number] = _read_arrays(ds)
+        return rows
+
+    settings |= {"counterfactual": counterfactual, "batch_size": batch_size}
+    records = measure_answers(model, source, measure, settings, max_new_tokens, finished, batch_size)
+    kept = [record for record in records if record.arrays]
+    if not kept:
+        raise NotApplicable(
+            f"{name_source(source)}: no sample has an answer and {counterfactual} images; choose another counterfactual"
+        )
+    effect, total, clean, corrupt, passes = (
+        np.array([record.arrays[name] for record in kept])
+        for name in ("effect", "total", "metric_clean", "metric_corrupt", "passes")
+    )
+    of_stream = settings["kind"] in STREAMS
+    names = ("layer", "tokens" if of_stream else "head")[: effect.ndim - 1]
+    coords: dict[str, Any] = {"sample": [record.answer.sample.id for record in kept]}
+    coords |= {name: np.arange(size) for name, size in zip(names, effect.shape[1:], strict=True)}
+    sets = image_sets([record.answer.sample for record in kept])
+    out = xr.Dataset({"effect_by_sample": (("sample", *names), effect)}, coords=coords)
+    out.update(mean_over_samples("effect", names, effect, sets))
+    out.update(mean_over_samples("total", (), total, sets))
+    out["metric_clean"], out["metric_corrupt"] = ((), clean.mean()), ((), corrupt.mean())
+    if of_stream:
+        out = out.assign_coords(tokens=settings["tokens"])
+    left_out = [record.answer.sample.id for record in records if not record.arrays]
+    return out.assign_attrs(
+        settings
+        | {
+            "tokens": ", ".join(settings["tokens"] or ["all"]),
+            "run": name_source(source),
+            "model": model.name,
+            "n": int(np.isfinite(out["effect"].values).sum()),
+            "samples": len(kept),
+            "sets": len(np.unique(sets)),
+            "left_out": ", ".join(left_out),
+            "n_left_out": len(left_out),
+            "forward_passes": int(passes[:, 0].sum()),
+            "backward_passes": int(passes[:, 1].sum()),
+        }
+    )
+
+
+def _probe_all(
+    probe: Callable[[list[Pair]], list[xr.Dataset]], pairs: dict[int, Pair]
+) -> dict[int, xr.Dataset]:
+    """Return the probe's results by number, from one batch; one by one if it does not apply to some pair."""
+    if not pairs:
+        return {}
+    try:
+        return dict(zip(pairs, probe(list(pairs.values())), strict=True))
+    except NotApplicable:
+        if len(pairs) == 1:
+            return {}
+    return {
+        number: ds for each, pair in pairs.items() for number, ds in _probe_all(probe, {each: pair}).items()
+    }
+
+
+def _read_arrays(ds: xr.Dataset) -> Arrays:
+    """Return what is kept of a pair."""
+    passes = [ds.attrs["forward_passes"], ds.attrs.get("backward_passes", 0)]
+    names = ("effect", "total", "metric_clean", "metric_corrupt", "logprob")
+    return {name: ds[name].values for name in names} | {"passes": np.array(passes)}

@@ -1,0 +1,91 @@
+"""Two runs side by side: paired differences, and the same scales."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from helpers.command_line import assert_fails, run_in_process
+from playwright.sync_api import Page
+
+from mmprobe.analyses import attention_decay
+from mmprobe.cache import Run, open_run
+from mmprobe.errors import InputError
+from mmprobe.stats.intervals import mean_interval
+from mmprobe.viz.report.results import Results
+from mmprobe.viz.report.two_runs import Side, share_scales, write_side_by_side
+
+
+@pytest.fixture
+def sides(run: Run) -> tuple[Side, Side]:
+    """Return the run, where `evil` is unfaithful, and a copy where both samples are faithful."""
+    copy = run.path.with_name("sage")
+    shutil.copytree(run.path, copy)
+    for path, evil in ((run.path, False), (copy, True)):
+        lines = [{"id": "plain", "faithful": True}, {"id": "evil", "faithful": evil}]
+        (path / "labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    metrics = {"f1": {"value": 0.5, "low": 0.25, "high": 0.75, "n": 2, "coverage": 1.0, "range": [0, 1]}}
+    results = Results(run.path, "pope", metrics, {}, [])
+    opened = [open_run(path) for path in (run.path, copy)]
+    first, second = (Side(each.path.name, each, [attention_decay(each)], results) for each in opened)
+    return first, second._replace(results=results._replace(metrics={"f1": metrics["f1"] | {"value": 0.625}}))
+
+
+def test_differences_are_paired_and_figures_have_the_same_scales(
+    sides: tuple[Side, Side], tmp_path: Path, show: Callable[..., Page]
+) -> None:
+    page = show(write_side_by_side(sides, tmp_path / "both.html"))
+    tables = page.eval_on_selector_all(
+        "#overview table",
+        "all => all.map((table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.innerText)))",
+    )
+    low, high = mean_interval(np.array([0.0, 1.0]), None, (-1.0, 1.0))
+    assert tables[0][1] == [
+        "Share of faithful answers",
+        "0.5",
+        "1",
+        "+0.5",
+        f"{low:+.3g} to {high:+.3g}",
+        "2",
+    ]
+    assert tables[0][2][3:5] == ["+0", "+0 to +0"], "the same traces"
+    assert tables[1][1][1].startswith("0.500") and tables[1][1][3].startswith("0.625")
+    page.click("#pages a:has-text('Attention decay')")
+    page.wait_for_selector("#figure-1 .main-svg")
+    titles = page.locator("#attention-decay h3").all_inner_texts()[:2]
+    assert [title.partition(":")[0] for title in titles] == ["run", "sage"]
+    first, second = (page.locator(f"#figure-{number}").bounding_box() for number in (0, 1))
+    assert first and second and first["y"] == second["y"] and first["x"] < second["x"]
+    page.set_viewport_size({"width": 400, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_scales_hold_the_values_of_both() -> None:
+    first = go.Figure([go.Scatter(y=[0.0, 1.0]), go.Heatmap(z=[[1, 2]])])
+    second = go.Figure([go.Scatter(y=[-1.0, np.nan]), go.Heatmap(z=[[0, 9]])])
+    words = go.Figure(go.Bar(x=[1, 2], y=["a", "b"]))
+    share_scales([first, second])
+    share_scales([words, words])
+    assert first.layout.yaxis.range == second.layout.yaxis.range
+    assert first.layout.yaxis.range[0] < -1 and first.layout.yaxis.range[1] > 1
+    assert {(figure.data[1].zmin, figure.data[1].zmax) for figure in (first, second)} == {(0, 9)}
+    assert words.layout.yaxis.range is None
+
+
+def test_runs_without_a_common_sample(sides: tuple[Side, Side], tmp_path: Path) -> None:
+    first, second = sides
+    one, other = first.run.select(faithful=False), second.run.select(faithful=False)
+    assert (one.ids, other.ids) == (["evil"], [])
+    with pytest.raises(InputError, match="have no sample in common"):
+        write_side_by_side((first._replace(run=one), second._replace(run=other)), tmp_path / "both.html")
+
+
+def test_the_command_takes_one_or_two(tmp_path: Path) -> None:
+    assert_fails(
+        run_in_process("report", *"abc", "--out", tmp_path / "x.html"), "takes one or two runs, not 3"
+    )

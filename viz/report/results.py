@@ -1,0 +1,556 @@
+"""The report's page of a benchmark: its result folder, its metrics as tables, and each answer with its internals."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+import yaml
+
+from mmprobe import files
+from mmprobe.errors import InputError
+from mmprobe.files import JsonRecord
+from mmprobe.viz.report.elements import (
+    LABEL_NAMES,
+    Page,
+    compress,
+    data_block,
+    label_counts,
+    read_asset,
+    render,
+)
+from mmprobe.viz.report.images import Images
+
+MAX_LENGTH = {"id": 200, "question": 300, "answer": 600, "details": 240, "truth": 300}  # characters
+_RUN_FOLDERS = ("run", "run-follow-up")
+_SHOWN_FIELDS = {
+    "id",
+    "question",
+    "answer",
+    "response",
+    "continuation",
+    "answers",
+    "correct",
+    "faithful",
+    "truth",
+}
+_HIDDEN_FIELDS = {"image", "images", "scores"}
+
+
+class Answer(NamedTuple):
+    """One answer, with texts shortened to `MAX_LENGTH`.
+
+    Attributes:
+        id: id of the question and of its trace.
+        question: the question, or None if the file has none.
+        answer: the answer, or None if the model gave none.
+        details: the record's other fields in words, such as the label read from the answer.
+        faithful: whether the answer is faithful or correct; None if unknown.
+        truth: the true answer, or None if the file has none.
+        images: the images of the question, relative to the result folder.
+        kind: the type of question, where a line has several answers; otherwise "".
+    """
+
+    id: str
+    question: str | None
+    answer: str | None
+    details: str
+    faithful: bool | None
+    truth: str | None = None
+    images: tuple[str, ...] = ()
+    kind: str = ""
+
+
+class _Answered(JsonRecord):
+    """A line of samples.jsonl."""
+
+    id: str | int
+
+
+class Results(NamedTuple):
+    """A result folder: benchmark, metrics by name, the other entries of results.json, and answers."""
+
+    folder: Path
+    benchmark: str
+    metrics: dict[str, dict[str, Any]]
+    about: dict[str, Any]
+    answers: list[Answer]
+
+
+def find_results(path: str | Path) -> tuple[Path | None, Results | None]:
+    """Find the run and the results that belong to a path.
+
+    Args:
+        path: a run, or a result folder with or without a run in it.
+
+    Returns:
+        The run's folder, or None for results without a run. The results, or None for a run outside a result
+        folder.
+
+    Raises:
+        InputError: the results are damaged.
+
+    Example:
+        >>> find_results("results/spd")                             # doctest: +SKIP
+        (PosixPath('results/spd/run'), Results(...))
+    """
+    path = Path(path)
+    if (path / "results.json").is_file():
+        run = path / "run"
+        return (run if (run / "run.json").is_file() else None), read_results(path)
+    parent = path.absolute().parent
+    if path.absolute().name in _RUN_FOLDERS and (parent / "results.json").is_file():
+        return path, read_results(parent)
+    return path, None
+
+
+def find_comparison(folder: Path) -> xr.Dataset | None:
+    """Return the comparison of methods in a folder of `mmprobe compare`, or None.
+
+    Raises:
+        InputError: the file is damaged, or the comparison is not finished.
+
+    Example:
+        >>> find_comparison(Path("results/compare"))                # doctest: +SKIP
+    """
+    file = folder / "method_comparison.nc"
+    if not file.is_file():
+        if not (folder / "results.json").is_file() and any(folder.glob("*/*/responses.jsonl")):
+            raise InputError(f"{folder}: its comparison is not finished; call compare again with --resume")
+        return None
+    try:
+        comparison = xr.load_dataset(file, engine="h5netcdf")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"{file}: cannot be read ({str(error).splitlines()[0]}); compare again") from None
+    if comparison.attrs.get("analysis") != "method_comparison" or "model" not in comparison.attrs:
+        raise InputError(f"{file}: contains no comparison of methods; compare again")
+    return comparison
+
+
+def read_results(folder: str | Path) -> Results:
+    """Read the `results.json` and `samples.jsonl` of a benchmark.
+
+    A line of samples.jsonl is one answer (`id`, `question`, `answer`, `faithful` or `correct`, and other
+    fields), or it has several in `answers`, each with its own `id` and `response`.
+
+    Raises:
+        InputError: a file is missing or damaged; the message names it and the line.
+
+    Example:
+        >>> read_results("results/pope").metrics["f1"]["value"]     # doctest: +SKIP
+        0.91
+    """
+    folder = Path(folder)
+    content = files.read_results(folder)
+    metrics = {name: metric.model_dump() for name, metric in content.metrics.items()}
+    about = content.model_dump(exclude={"benchmark", "metrics"}, exclude_unset=True)
+    records = files.result_records(folder, _Answered)
+    answers = [answer for _, record in records for answer in list_answers(record)]
+    return Results(folder, content.benchmark, metrics, about, answers)
+
+
+def list_answers(record: Mapping[str, Any]) -> list[Answer]:
+    """Return the answers of one line of samples.jsonl.
+
+    Example:
+        >>> list_answers({"id": "1", "question": "?", "answer": "Yes.", "said": "yes", "correct": False})[0][:5]
+        ('1', '?', 'Yes.', 'said: yes', False)
+    """
+    answers = record.get("answers")
+    if isinstance(answers, dict):
+        items: Iterable[tuple[Any, Any]] = answers.items()
+    elif isinstance(answers, list):
+        items = enumerate(answers, 1)
+    else:
+        return [_build_answer(record, str(record["id"]), record.get("question"))]
+    return [
+        _build_answer(
+            fields, str(fields.get("id", f"{record['id']}/{kind}")), record.get("question"), str(kind)
+        )
+        for kind, fields in items
+        if isinstance(fields, dict)
+    ]
+
+
+def _build_answer(fields: Mapping[str, Any], name: str, question: Any, kind: str = "") -> Answer:
+    text = next(
+        (fields[key] for key in ("response", "answer", "continuation") if fields.get(key) is not None), None
+    )
+    faithful = fields.get("faithful", fields.get("correct"))
+    question = fields.get("question") or question
+    truth, images = fields.get("truth"), fields.get("images")
+    return Answer(
+        shorten(name, MAX_LENGTH["id"]),
+        None if question is None else shorten(str(question), MAX_LENGTH["question"]),
+        None if text is None else shorten(str(text), MAX_LENGTH["answer"]),
+        shorten(_format_details(fields), MAX_LENGTH["details"]),
+        faithful if isinstance(faithful, bool) else None,
+        shorten(str(truth), MAX_LENGTH["truth"]) if isinstance(truth, str | int | float) else None,
+        tuple(map(str, images)) if isinstance(images, list) else (),
+        "" if kind.isdecimal() else kind,
+    )
+
+
+def shorten(text: str, longest: int) -> str:
+    """Return a text of at most `longest` characters, with an ellipsis if it was shortened.
+
+    Example:
+        >>> shorten("abcdef", 4)
+        'abc…'
+    """
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _format_details(fields: Mapping[str, Any]) -> str:
+    """Return the fields without a column, in words."""
+    details = {
+        name: _format_value(value)
+        for name, value in fields.items()
+        if name not in _SHOWN_FIELDS | _HIDDEN_FIELDS and value is not None
+    }
+    return " · ".join(f"{name.replace('_', ' ')}: {words}" for name, words in details.items() if words)
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(words for item in value[:20] if (words := _format_value(item))) or "none"
+    if isinstance(value, dict):
+        if "text" in value:
+            return _format_value(value["text"])
+        return json.dumps(value, ensure_ascii=False)[:200] if value else ""
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return "" if value is None else str(value)[:400]
+
+
+Metrics = Mapping[str, Mapping[str, Any]]
+
+_GROUP_NAME = re.compile(r"(?P<name>.+?)\[(?P<group>[^=\[\]]+)=(?P<member>[^\[\]]*)\]", re.DOTALL)
+_UNPARSED = "_unparsed_0"
+_BETTER = {"higher": "↑ higher", "lower": "↓ lower"}
+
+
+def metric_groups(benchmark: str, metrics: Metrics) -> dict[str, Any]:
+    """Return the metrics for results.html: of all samples, with unparsed answers as 0, and of each grouping.
+
+    Args:
+        benchmark: its name, by which `metrics.yaml` explains them.
+        metrics: as in results.json, by name: value, low, high, n, coverage, direction and range.
+            `NAME_unparsed_0` counts unparsed answers as 0, and `NAME[group=member]` is of a part of the samples.
+
+    Example:
+        >>> metric_groups("pope", {"f1[size=small]": {"value": 0.5, "n": 3}})["groups"][0]["title"]
+        'By size'
+    """
+    overall: dict[str, Mapping[str, Any]] = {}
+    unparsed: dict[str, Mapping[str, Any]] = {}
+    groups: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = {}
+    for name, metric in metrics.items():
+        match = _GROUP_NAME.fullmatch(name)
+        if match:
+            members = groups.setdefault(match["group"], {}).setdefault(match["name"], {})
+            members[match["member"]] = metric
+        elif name.endswith(_UNPARSED):
+            unparsed[name.removesuffix(_UNPARSED)] = metric
+        else:
+            overall[name] = metric
+    headline = list(_explanations().get(benchmark, {}).get("headline", []))
+    names = [name for name in headline if name in overall]
+    rest = [name for name in overall if name not in names]
+    return {
+        "headline": [_row(benchmark, name, overall[name]) for name in names or rest],
+        "rest": [_row(benchmark, name, overall[name]) for name in rest if names],
+        "unparsed": [_row(benchmark, name, metric) for name, metric in unparsed.items()],
+        "groups": [_group(group, rows) for group, rows in groups.items()],
+    }
+
+
+@cache
+def _explanations() -> dict[str, dict[str, Any]]:
+    return yaml.safe_load(read_asset("metrics.yaml"))
+
+
+def explain(benchmark: str, name: str) -> str:
+    """Return what a metric measures in one line, or nothing for one that `metrics.yaml` does not know.
+
+    Example:
+        >>> explain("pope", "accuracy")
+        'share of right answers'
+    """
+    for section in (benchmark, "any"):
+        for pattern, line in _explanations().get(section, {}).get("metrics", {}).items():
+            match = re.fullmatch(pattern, name)
+            if match:
+                return line.format(*((part or "").replace("_", " ") for part in match.groups()))
+    return ""
+
+
+def _row(benchmark: str, name: str, metric: Mapping[str, Any]) -> dict[str, Any]:
+    low, high = metric.get("range") or (None, None)
+    coverage = metric.get("coverage")
+    return {
+        "name": name,
+        "about": explain(benchmark, name),
+        "value": _format_number(metric.get("value")),
+        "interval": _format_interval(metric),
+        "span": _span(metric),
+        "n": _format_n(metric),
+        "coverage": "–" if coverage is None else f"{coverage:.0%}",
+        "better": _BETTER.get(str(metric.get("direction")), "–"),
+        "range": f"{_format_limit(low)} to {_format_limit(high)}",
+    }
+
+
+def _group(group: str, by_metric: Mapping[str, Metrics]) -> dict[str, Any]:
+    """Return a table with a row for each metric and a column for each member of the group."""
+    members = list(dict.fromkeys(member for metrics in by_metric.values() for member in metrics))
+    rows = []
+    for name, metrics in by_metric.items():
+        cells = []
+        for member in members:
+            metric = metrics.get(member)
+            note = "" if metric is None else f"{_format_interval(metric)}, n {_format_n(metric)}"
+            cells.append((member, "–" if metric is None else _format_number(metric.get("value")), note))
+        rows.append((name, cells))
+    return {"title": f"By {group}", "members": members, "rows": rows}
+
+
+def _format_number(value: float | None) -> str:
+    """Return a number with three decimals, one from 100 on, none if whole; a dash if undefined."""
+    if value is None:
+        return "–"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.3f}"
+
+
+def _format_n(metric: Mapping[str, Any]) -> str:
+    """Return the number of samples, and of sets of images where several samples are over the same images."""
+    n, sets = metric.get("n"), metric.get("n_groups")
+    return _format_number(n) + ("" if sets in (None, n) else f" ({_format_number(sets)} sets)")
+
+
+def _format_limit(value: float | None) -> str:
+    return "∞" if value is None else f"{value:g}"
+
+
+def _format_interval(metric: Mapping[str, Any]) -> str:
+    ends = metric.get("low"), metric.get("high")
+    return "–" if None in ends else f"{_format_number(ends[0])} to {_format_number(ends[1])}"
+
+
+def _span(metric: Mapping[str, Any]) -> tuple[float, float, float] | None:
+    """Return low end, high end and value in percent of the metric's range; None if the range is open."""
+    (first, last), value = metric.get("range") or (None, None), metric.get("value")
+    if first is None or last is None or last <= first or value is None:
+        return None
+    ends = [value if metric.get(end) is None else metric[end] for end in ("low", "high")]
+    low, high, point = (100 * min(max((each - first) / (last - first), 0), 1) for each in (*ends, value))
+    return low, high, point
+
+
+MAX_ANSWERS = 20_000  # on the page
+_MAX_FACT_LENGTH = 300  # characters
+# analysis, variable, name and explanation of the column
+_INTERNALS = (
+    (
+        "attention_decay",
+        "share_of_sample",
+        "Visual share",
+        "attention on visual tokens, mean over layers and steps",
+    ),
+    (
+        "attention_decay",
+        "slope_authors_of_sample",
+        "Decay",
+        "slope per step of the images' share of the attention to the prompt; below 0 if it decreases",
+    ),
+    (
+        "attention_vs_activation",
+        "region_mass_attention_of_sample",
+        "Attention on regions",
+        "share of the attention on visual tokens that falls on the sample's regions, mean over steps",
+    ),
+    (
+        "attention_vs_activation",
+        "region_mass_activation_of_sample",
+        "Activation on regions",
+        "share of the token activation maps that falls on the sample's regions, mean over steps",
+    ),
+    (
+        "attention_vs_activation",
+        "iou_of_sample",
+        "Overlap",
+        "intersection over union of the top cells of attention and token activation, mean over steps",
+    ),
+    (
+        "failure_modes",
+        "mode",
+        "Failure mode",
+        "failure modes of the changed things that an unfaithful answer names",
+    ),
+)
+
+
+class InternalColumn(NamedTuple):
+    """A column with one number or word of an analysis for each sample.
+
+    Attributes:
+        name: heading of the column.
+        about: explanation below the table.
+        values: by sample id; None if undefined.
+    """
+
+    name: str
+    about: str
+    values: dict[str, float | str | None]
+
+
+def internal_columns(datasets: Iterable[xr.Dataset]) -> list[InternalColumn]:
+    """Return the columns of the analyses that are present.
+
+    Example:
+        >>> [column.name for column in internal_columns([mp.analyses.attention_decay(run)])]    # doctest: +SKIP
+        ['Visual share', 'Decay']
+    """
+    by_name = {str(dataset.attrs.get("analysis")): dataset for dataset in datasets}
+    return [
+        InternalColumn(name, _about(by_name[analysis], about), _values_by_sample(by_name[analysis][variable]))
+        for analysis, variable, name, about in _INTERNALS
+        if analysis in by_name and variable in by_name[analysis]
+    ]
+
+
+def _about(dataset: xr.Dataset, about: str) -> str:
+    """Return the explanation of a column, with the false alarms of its analysis."""
+    return f"{about}. {dataset.attrs['false_alarms']}" if "false_alarms" in dataset.attrs else about
+
+
+def _values_by_sample(values: xr.DataArray) -> dict[str, float | str | None]:
+    """Return one value for each sample: its words, or the mean over all other dimensions without NaN."""
+    names = [str(name) for name in values["sample"].values]
+    if values.dtype.kind not in "fiub":
+        words: dict[str, list[str]] = {}
+        for name, value in zip(names, values.values, strict=True):
+            words.setdefault(name, []).append(str(value).replace("_", " "))
+        return {name: ", ".join(dict.fromkeys(of_sample)) for name, of_sample in words.items()}
+    flat = values.transpose("sample", ...).values.reshape(len(names), -1).astype(float)
+    finite = np.isfinite(flat)
+    counts, totals = finite.sum(1), np.where(finite, flat, 0).sum(1)
+    return {
+        name: float(f"{total / count:.4g}") if count else None
+        for name, count, total in zip(names, counts, totals, strict=True)
+    }
+
+
+def merge_labels(results: Results, run_labels: Mapping[str, bool | None]) -> list[bool | None]:
+    """Return whether each answer is faithful. The run's labels come before the labels in the results."""
+    known = {name: label for name, label in run_labels.items() if label is not None}
+    return [known.get(answer.id, answer.faithful) for answer in results.answers]
+
+
+def results_page(
+    results: Results,
+    labels: Sequence[bool | None],
+    columns: Sequence[InternalColumn],
+    links: Mapping[str, str],
+    images: Images,
+) -> Page:
+    """Return the page, with the data from which `results.js` fills the table of answers.
+
+    Args:
+        results: metrics and answers.
+        labels: whether each answer is faithful.
+        columns: internals of the answers.
+        links: fragment of each sample in the explorer, by sample id.
+        images: gets thumbnails of the answers' images.
+
+    Example:
+        >>> results_page(results, merge_labels(results, {}), [], {}, Images()).slug        # doctest: +SKIP
+        'results'
+    """
+    shown = results.answers[:MAX_ANSWERS]
+    used = [column for column in columns if any(answer.id in column.values for answer in shown)]
+    html = render(
+        "results.html",
+        benchmark=results.benchmark,
+        facts=result_facts(results),
+        metrics=metric_groups(results.benchmark, results.metrics),
+        note=_size_note(len(shown), len(results.answers)),
+        filters=label_counts(Counter(labels[: len(shown)])),
+        orders=_sort_options(used),
+        columns=used,
+    )
+    table = json.dumps(
+        _answer_table(results, shown, labels, used, links, images), allow_nan=False, separators=(",", ":")
+    )
+    data = data_block("results-data", json.dumps(compress(table.encode())))
+    return Page("results", "Results", html, "", [data])
+
+
+def result_facts(results: Results) -> dict[str, str]:
+    """Return the settings in results.json."""
+    entries = {"benchmark": results.benchmark, **results.about}
+    facts = {
+        name.replace("_", " ").capitalize(): value if isinstance(value, str) else json.dumps(value)
+        for name, value in entries.items()
+        if value not in (None, {}, [], "")
+    }
+    return {name: shorten(value, _MAX_FACT_LENGTH) for name, value in facts.items()}
+
+
+def _size_note(shown: int, count: int) -> str:
+    return f"Shows the first {shown:,} of {count:,} answers." if shown < count else ""
+
+
+def _sort_options(columns: Sequence[InternalColumn]) -> list[tuple[str, str]]:
+    """Return value and name of each order: as in the data, or by the numbers of a column."""
+    options = [("", "as in the data")]
+    for index, column in enumerate(columns):
+        if not any(isinstance(value, str) for value in column.values.values()):
+            options.append((f"{index} 1", f"lowest {column.name.lower()}"))
+            options.append((f"{index} -1", f"highest {column.name.lower()}"))
+    return options
+
+
+def _answer_table(
+    results: Results,
+    answers: Sequence[Answer],
+    labels: Sequence[bool | None],
+    columns: Sequence[InternalColumn],
+    links: Mapping[str, str],
+    images: Images,
+) -> dict[str, Any]:
+    """Return the table for the script: each question and set of images once, and one row for each answer."""
+    questions: dict[str | None, int] = {}
+    sets: dict[tuple[str, ...], int] = {}
+    rows = [
+        [
+            answer.id,
+            questions.setdefault(answer.question, len(questions)),
+            answer.answer,
+            answer.truth,
+            answer.details,
+            LABEL_NAMES[label],
+            links.get(answer.id),
+            sets.setdefault(answer.images, len(sets)),
+            [column.values.get(answer.id) for column in columns],
+        ]
+        for answer, label in zip(answers, labels, strict=False)
+    ]
+    thumbnails = [[images.thumbnail((results.folder / name).resolve()) for name in names] for names in sets]
+    return {
+        "columns": [column.name for column in columns],
+        "questions": list(questions),
+        "images": [[name for name in names if name] for names in thumbnails],
+        "rows": rows,
+    }
