@@ -78,8 +78,8 @@ def failure_modes(
     times: a mode of unfaithful answers means something only if it is rarer in faithful answers. It correlates
     and changes nothing; docs/diagnosis.md scores it on models with known causes, and `mmprobe diagnose` names
     causes from interventions: use that where the model can be run. The label is
-    the whole answer's, so an unfaithful answer may also hold claims that are true. An answer that names none
-    of its things, such as "Nothing changed.", has no claim and no mode.
+    the whole answer's, so an unfaithful answer may also contain true claims. An answer that names none of the
+    things, such as "Nothing changed.", has no claim and no mode.
 
     Args:
         run: traces with `attention/visual`, `tam/logit` and `tam/prompt`; samples with labels, regions and
@@ -252,7 +252,7 @@ def _make_dataset(by_label: dict[bool, list[_Claim]], groups: Sets, alpha: float
         has_mode = has_mode.reshape(-1, len(MODES))
         out.update(estimate_mean(has_mode, sets[faithful]).variables(f"share{suffix}", "kind"))
         out[f"count{suffix}"] = ("kind", has_mode.sum(0).astype(int))
-    called = has_mode[:, : len(FAILURES)].any(1)
+    called = np.asarray(has_mode[:, : len(FAILURES)].any(1))
     out.update(estimate_mean(called, sets[True]).variables("false_alarm_rate"))
     for label, faithful in (("unfaithful", False), ("faithful", True)):
         out[f"n_claims_{label}"] = ((), len(by_label[faithful]))

@@ -19,7 +19,7 @@ from mmprobe.stats.intervals import jackknife_interval, sum_groups
 PERMUTATIONS = 9999
 MINIMUM = 5  # samples that each group of a comparison needs; our choice
 _BLOCK = 100  # permutations in memory at a time,
-_LABELS = 500_000  # or fewer of many samples, so that they are no more labels than these
+_LABELS = 500_000  # or fewer of many samples, so that there are at most this many labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +222,8 @@ def hedges_g(one: np.ndarray, two: np.ndarray) -> np.ndarray:
 
 def holm(p: np.ndarray) -> np.ndarray:
     """Adjust p values [..., test] by Holm's rule over the last axis; a single p value is unchanged.
+
+    SciPy has only the control of the false discovery rate (`false_discovery_control`), which is another promise.
 
     Example:
         >>> holm(np.array([0.01, 0.04, 0.03])).tolist()

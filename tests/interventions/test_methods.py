@@ -348,7 +348,7 @@ def test_methods_that_cannot_act_together_are_refused(tiny_spd, image_paths):
         generate(tiny_spd, make_sample(image_paths[:1]), method="opera+vcd")
     with pytest.raises(InputError, match="method opera: it decodes by itself"):
         generate(tiny_spd, make_sample(image_paths[:1]), method="opera", temperature=0.5)
-    with pytest.raises(InputError, match="self-refine and zoom-refine: both ask again"):
+    with pytest.raises(InputError, match="self-refine and zoom-refine: both ask the model again"):
         generate(tiny_spd, make_sample(image_paths[:1]), method="self-refine+zoom-refine")
     assert issubclass(METHODS["zoom-refine"], PromptMethod)
 
