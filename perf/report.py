@@ -88,10 +88,8 @@ the engine of that name, which writes to disk as well.""",
         "Where the time goes",
         """\
 The extra CPU time of traces of the 28-layer model, each part as a share of plain generation's, with the writer thread: medians of
-nine rounds, one batch each. The rest, in none of the parts, is that of the listeners: in each pass of this model, 140 calls keep what a layer
-computed. Its kernels are so small that each takes as long as a few lines of Python. The listeners alone exceed the goal of 1.10.
-Their cost does not grow with a model's width, so larger models pay a smaller share. The writer thread shares Python's lock with the
-model, so its time adds to the model's.""",
+nine rounds, one batch each. The reading pass reads all tokens of an answer at once, with the listeners in it. The writer thread
+shares Python's lock with the model, so its time adds to the model's.""",
         lambda options: overhead_profile.table(options.quick),
     ),
     "prefixes": Section(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from partial_page import read_only, write_page
+
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
 from mmprobe.traces import load_capture
 
@@ -48,7 +50,8 @@ every data set with a counterpart under `prompt/`.
 
 Dimensions are HDF5 dimension scales at the root. `layer` and `head` give the indices of the captured layers and
 heads, `group` the groups' names. The root's attributes are `id` (the sample's id; older files have it in `sample`
-only), `sample` (the sample as JSON), `answer`, `model`, `neurons`, `run_hash` (a hash of model, capture and settings in `run.json`), `image_hash` (of the content of its images) and `mmprobe_format`.
+only), `sample` (the sample as JSON), `answer`, `model`, `neurons`, `run_hash` (a hash of model, capture and settings in `run.json`), `image_hash` (of the content of its images), `reading` (JSON: how
+far the reading of the answer, which was traced, is from its decoding) and `mmprobe_format`.
 
 Float16 data sets (f2) become float32 (f4) if a value is too large for float16, or if the capture says
 `dtype: float32`.
@@ -116,4 +119,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    write_page(PAGE, page(), read_only(__doc__))

@@ -21,7 +21,7 @@ from mmprobe.models.devices import check_accelerate
 from mmprobe.models.shared_prefix import MAX_BYTES, prefix_bytes
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.engines import why_whole_prompts
+from mmprobe.traces.engines import why_decoded, why_whole_prompts
 
 _FILE_BYTES = 40_000  # headers, indices, dimension scales and texts of one trace
 
@@ -52,6 +52,7 @@ class Plan(NamedTuple):
         seconds: time; None without a dry run.
         assumed: the assumptions of these numbers, in words.
         prefixes: what is kept of prompts with the same images, in words; it is part of the memory.
+        recording: when the answers are recorded, in words.
     """
 
     disk: int
@@ -60,6 +61,7 @@ class Plan(NamedTuple):
     seconds: float | None
     assumed: str
     prefixes: str
+    recording: str
 
 
 def plan(
@@ -112,6 +114,17 @@ def plan(
             f"answers of {max_new_tokens} tokens"
         ),
         prefixes=prefixes,
+        recording=_plan_recording(model, spec, active),
+    )
+
+
+def _plan_recording(model: Model, spec: CaptureSpec, methods: Sequence[Method]) -> str:
+    """Return when the native engine records the answers, in words."""
+    reason = why_decoded(model, spec, methods)
+    return (
+        "answers are read once more after they are generated"
+        if reason is None
+        else f"while answers are decoded: {reason}"
     )
 
 

@@ -121,6 +121,22 @@ def why_whole_prompts(
     return why_not_shared(model)
 
 
+def why_decoded(model: Model, spec: CaptureSpec, methods: Sequence[Method] = ()) -> str | None:
+    """Return why the native engine records answers while they are decoded, or None if it reads them afterwards.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> why_decoded(load_model("tiny-spd"), CaptureSpec(datasets=["prompt/residual_mid"]))
+        'prompt/residual_mid is recorded while the prompt is read'
+    """
+    if methods:
+        return f"method {methods[0].name} changes each step as it is decoded"
+    of_prompt = sorted(name for name in spec.stored if name.startswith("prompt/"))
+    if of_prompt:
+        return f"{of_prompt[0]} is recorded while the prompt is read"
+    return why_not_shared(model)
+
+
 def _model_limits(model: Model, layers: list[int], batch_size: int) -> dict[str, str]:
     """Return the data sets that cannot be recorded from this model, each with the reason."""
     reasons: dict[str, str] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from mmprobe.models import Model, load_model
 from mmprobe.models.devices import has_weights
 from mmprobe.models.shared_prefix import prefix_key, repeated_keys
 from mmprobe.samples import Sample
-from mmprobe.traces.run import RunSettings, open_part, open_tracer, prepare_run
+from mmprobe.traces.run import RunSettings, Settings, open_part, open_tracer, prepare_run
 from mmprobe.traces.run_folder import append_failure, remove_trace, sort_failures
 from mmprobe.traces.scale.crew import RETRIES, Crew, SampleBatch, Workers
 from mmprobe.traces.scale.packing import Packer
@@ -62,20 +62,20 @@ class TraceJob:
     """Trace batches into the run's folder.
 
     Attributes:
-        arguments: of `prepare_run`.
+        asked: what the caller of `trace` asks for.
         repeated: keys of samples that share prefixes, if the settings let them.
     """
 
     choice: ModelChoice
     folder: Path
-    arguments: Mapping[str, Any]
+    asked: Settings
     repeated: frozenset[tuple[Any, ...]]
 
     @contextmanager
     def open(self, device: str) -> Iterator[tuple[RunSettings, Callable[[SampleBatch], None]]]:
         """Load the model; yield the run's settings, and the function that traces a batch."""
         model = self.choice.load(device)
-        settings = prepare_run(model, **self.arguments)
+        settings = prepare_run(model, self.asked)
         with open_tracer(model, settings, self.folder, self.repeated) as tracer:
             yield settings, tracer.trace
 
@@ -136,9 +136,9 @@ def trace_with_workers(
     resume: bool,
     overwrite: bool,
     pack_every: int | None,
-    arguments: Mapping[str, Any],
+    asked: Settings,
 ) -> Run:
-    """Trace samples with workers; the arguments are those of `trace`, and of `prepare_run`."""
+    """Trace samples with workers; the arguments are those of `trace`."""
     folder = choose_part(out, shard, [[sample] for sample in samples]).folder
     with ExitStack() as stack:
         lists = _TraceLists(
@@ -147,7 +147,7 @@ def trace_with_workers(
             Packer(folder, pack_every),
         )
         with lists.progress:
-            job = TraceJob(choice, folder, arguments, repeated_keys(samples))
+            job = TraceJob(choice, folder, asked, repeated_keys(samples))
             for batch, _ in Crew(workers, job, lists).results():
                 lists.count(batch)
         lists.packer.finish()
