@@ -87,7 +87,7 @@ def test_an_earlier_call_needs_a_choice(command, tmp_path):
     name = ["pope"] if command == "bench" else []
     model = ["--voters" if command == "filter" else "--model", "tiny-spd"]
     call = [command, *name, *model, "--data", data, "--out", out]
-    assert_fails(run_in_process(*call), "already; use --resume to continue, --overwrite to start over, or")
+    assert_fails(run_in_process(*call), "; use --resume to continue, --overwrite to start over, or")
     assert_fails(run_in_process(*call, "--resume", "--overwrite"), "--resume and --overwrite: choose one")
 
 
