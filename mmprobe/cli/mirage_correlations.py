@@ -42,7 +42,7 @@ def mirage_correlations(
       mmprobe mirage-correlations results/a --out results/kinds
       mmprobe mirage-correlations results/a results/b results/c --over models --out results/metrics
     """
-    from mmprobe.analyses import export
+    from mmprobe.analyses.files import export
     from mmprobe.benchmarks.mirage.correlations import (
         correlate_kinds_over_questions,
         correlate_kinds_over_topics,
