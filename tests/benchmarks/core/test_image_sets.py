@@ -31,7 +31,7 @@ def test_intervals_draw_whole_sets_of_images(tmp_path):
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_id_of_a_metric_is_in_a_set_of_images(name, tmp_path):
-    """An id that no question has would count as a set of its own."""
+    """An id that no question has would count as a separate set."""
     benchmark = BENCHMARKS[name]
     truth = benchmark.draw_data(tmp_path, 3, 2)
     samples = benchmark.ask_questions(truth)

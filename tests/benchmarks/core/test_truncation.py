@@ -42,7 +42,7 @@ def test_questions_that_ask_for_steps_have_long_answers():
 
 @pytest.mark.slow
 def test_each_answer_knows_whether_it_was_cut_off(tiny_spd, data):
-    """The same answers of one batch at two lengths: cut off exactly where the longer answer goes on."""
+    """The same answers of one batch at two lengths: cut off exactly where the longer answer continues."""
     samples = [sample for sample in load_samples(data) if len(sample.images) == 2]
     whole, part = (dict(local_answerer(tiny_spd, length, 8)(samples)) for length in (96, 9))
     assert not any(text.truncated for text in whole.values())

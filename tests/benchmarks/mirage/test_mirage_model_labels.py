@@ -138,7 +138,7 @@ def test_a_judge_decides_what_the_rules_cannot_read():
         ("correct", responses[name]) for name in "abcd" if rules[name] is None
     ]
     assert records["a"]["correct"] is False and records["c"]["correct"] is False
-    assert records["b"]["correct"] is True, "the letter of the truth stands in the answer"
+    assert records["b"]["correct"] is True, "the letter of the truth is in the answer"
     mock = Mock()
     options = MirageOptions(judge_decides="all", threshold=0.2)
     metrics, records = by(mock, responses, *questions, options=options)

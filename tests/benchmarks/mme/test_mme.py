@@ -160,7 +160,7 @@ def test_reads_official_results(tmp_path):
 
 
 def test_official_results_are_matched_by_question(tmp_path):
-    """The second question stands first in the results; both are answered rightly."""
+    """The second question comes first in the results; both are answered rightly."""
     write_image(tmp_path / "data" / "count" / "1.jpg")
     write_text(tmp_path / "data" / "count" / "1.txt", "Two?  Say yes or no.\tYes\nThree?\tNo\n")
     samples = BENCHMARK.read_data(tmp_path / "data")

@@ -161,7 +161,7 @@ ROW = {
 
 @pytest.fixture
 def published(tmp_path):
-    """Return a published pair of two differences, whose caption stands in the first description."""
+    """Return a published pair of two differences, whose caption is in the first description."""
     images = (tmp_path / "7_original.png", tmp_path / "7_modified_final.png")
     for number, path in enumerate(images):
         Image.new("RGB", (90, 60), (number, 0, 0)).save(path)
