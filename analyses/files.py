@@ -192,8 +192,8 @@ def build_graph(dataset: xr.Dataset) -> nx.DiGraph:
             values = {
                 key: row[f"{dim}_{key}"].item() for key in ("kind", "layer", "head") if f"{dim}_{key}" in row
             }
-            own = {f"node_score{end}" for end in ("", "_low", "_high")} if dim == "source" else set()
-            graph.add_node(name, **values, **{key: row[key].item() for key in own & set(row)})
+            own = [f"node_score{end}" for end in ("", "_low", "_high")] if dim == "source" else []
+            graph.add_node(name, **values, **{key: row[key].item() for key in own if key in row})
     ends = {
         f"score{end}": dataset[f"score{end}"].values
         for end in ("", "_low", "_high")
