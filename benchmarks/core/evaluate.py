@@ -42,6 +42,7 @@ class Evaluation(NamedTuple):
         folder: the result folder.
         judging: counts of a judge's work: `judged`, `calls`, `cut` and `unscored`. Empty without a judge.
         failures: number of questions that failed while they were traced, by the run's folder.
+        headline: names of the metrics that are shown first, as the benchmark's options choose them.
 
     Example:
         >>> evaluate("pope", "tiny-spd", "results/pope").metrics["accuracy"].value        # doctest: +SKIP
@@ -54,6 +55,7 @@ class Evaluation(NamedTuple):
     folder: Path
     judging: dict[str, Any]
     failures: dict[Path, int]
+    headline: tuple[str, ...] = ()
 
 
 def evaluate(
@@ -167,6 +169,7 @@ def evaluate(
             "judge": judge,
             "judging": judging,
             "options": dict(options),
+            "headline": list(benchmark.headline),
             "max_new_tokens": lengths,
             "repetition_penalty": repetition_penalty,
             "generation": generation,
@@ -182,7 +185,7 @@ def evaluate(
         if usual:
             metrics |= paired_changes(metrics, usual)
             write_results(out, benchmark.name, metrics, records, about)
-        evaluation = Evaluation(benchmark.name, metrics, records, out, judging, {})
+        evaluation = Evaluation(benchmark.name, metrics, records, out, judging, {}, benchmark.headline)
         return _add_internals(benchmark, truth, evaluation, about) if trace else evaluation
 
 
@@ -255,9 +258,16 @@ def score(
         add_truth(records, questions, out)
         metrics = group_by_images(metrics | truncated_share(answers), questions)
         source = None if isinstance(responses, Mapping) else str(responses)
-        about = {"data": str(data), "responses": source, "judge": judge, "judging": judging}
-        write_results(out, benchmark.name, metrics, records, about | {"options": dict(options)})
-    return Evaluation(benchmark.name, metrics, records, out, judging, {})
+        about = {
+            "data": str(data),
+            "responses": source,
+            "judge": judge,
+            "judging": judging,
+            "options": dict(options),
+            "headline": list(benchmark.headline),
+        }
+        write_results(out, benchmark.name, metrics, records, about)
+    return Evaluation(benchmark.name, metrics, records, out, judging, {}, benchmark.headline)
 
 
 def _read_answers(benchmark: Benchmark[Truth], file: Path, truth: Truth) -> dict[str, str]:
