@@ -290,3 +290,29 @@ def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, i
     if mode[0] in "IF" and not any_depth:  # Pillow would make all above 255 white
         raise InputError(f"{location}: its greys have more than 8 bits (mode {mode}); save it with 8")
     return height, width
+
+
+Lengths = int | Mapping[str, int]
+"""The longest answer in tokens: of all questions, or by the `type` in their metadata, with `other` for the rest."""
+
+
+def length_of(sample: Sample, lengths: Lengths) -> int:
+    """Return the longest answer to a question, in tokens.
+
+    Example:
+        >>> length_of(Sample(id="1", question="?", metadata={"type": "steps"}), {"steps": 512, "other": 128})
+        512
+    """
+    if isinstance(lengths, int):
+        return lengths
+    return lengths.get(str(sample.metadata.get("type")), lengths["other"])
+
+
+def longest(lengths: Lengths) -> int:
+    """Return the longest answer to any question, in tokens.
+
+    Example:
+        >>> longest({"steps": 512, "other": 128})
+        512
+    """
+    return lengths if isinstance(lengths, int) else max(lengths.values())

@@ -27,7 +27,7 @@ from mmprobe.models.generation import (
     use_repetition_penalty,
 )
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys, sort_by_images
-from mmprobe.samples import Sample, load_samples
+from mmprobe.samples import Lengths, Sample, load_samples, longest
 from mmprobe.traces.batch import BatchTracer, form_batches
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.engines import load_engine, resolve_capture, why_whole_prompts
@@ -52,7 +52,7 @@ def trace(
     out: str | Path,
     *,
     capture: str | Path | CaptureSpec = "default",
-    max_new_tokens: int = 256,
+    max_new_tokens: Lengths = 256,
     engine: str = "native",
     batch_size: int = 1,
     temperature: float = 0.0,
@@ -79,7 +79,8 @@ def trace(
         samples: samples with unique ids, or the path of a samples file.
         out: the run's folder.
         capture: `default`, `full`, a YAML file, or a `CaptureSpec`.
-        max_new_tokens: the maximum length of an answer.
+        max_new_tokens: the maximum length of an answer; or the lengths by the `type` in a sample's metadata, such
+            as `{"steps": 512, "other": 128}`.
         engine: `native`, `nnsight` or `transformer_lens`.
         batch_size: number of samples answered together, padded on the left; halved when memory runs out.
         temperature: 0 for greedy answers; above 0, each token is drawn from the 50 most likely ones.
@@ -194,7 +195,13 @@ class RunSettings(NamedTuple):
 
     def form_batches(self, samples: Sequence[Sample]) -> list[list[Sample]]:
         """Return the batches of samples; `mmprobe.traces.batch.form_batches` says which samples share one."""
-        return form_batches(samples, self.config["batch_size"], self.separates_counts)
+        return form_batches(samples, self.config["batch_size"], self.separates_counts, self.lengths)
+
+    @property
+    def lengths(self) -> Lengths:
+        """The longest answers, as `trace` was given them."""
+        lengths: Lengths = self.config["generate"]["max_new_tokens"]
+        return lengths
 
     @property
     def repetition_penalty(self) -> float | None:
@@ -206,7 +213,7 @@ def prepare_run(
     model: Model,
     *,
     capture: str | Path | CaptureSpec,
-    max_new_tokens: int,
+    max_new_tokens: Lengths,
     engine: str,
     batch_size: int,
     temperature: float,
@@ -218,26 +225,34 @@ def prepare_run(
     shared_prefix: bool,
 ) -> RunSettings:
     """Check the arguments of `trace`, and return what follows from them."""
-    check_generation_arguments(max_new_tokens, temperature, seed, repetition_penalty)
+    check_generation_arguments(_shortest(max_new_tokens), temperature, seed, repetition_penalty)
     if batch_size < 1:
         raise InputError(f"batch_size {batch_size}: must be 1 or more")
     spec = resolve_capture(load_capture(capture), model, engine, batch_size, remote)
     compression_filters(spec.compression)  # a missing plugin is reported before the model runs
     methods = _load_methods(method, parameters, engine)
-    generation = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+    generation: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     if repetition_penalty is not None:
         generation["repetition_penalty"] = repetition_penalty
     record = load_engine(engine).record
     return RunSettings(
         run_config(model, spec, engine, batch_size, generation, methods),
-        max_trace_bytes(model, spec, max_new_tokens),
+        max_trace_bytes(model, spec, longest(max_new_tokens)),
         model.has_cross_attention,
         spec,
         methods,
         partial(record, remote=remote) if remote else record,
-        build_generation_kwargs(model, max_new_tokens, temperature),
+        build_generation_kwargs(model, longest(max_new_tokens), temperature),
         shared_prefix and why_whole_prompts(model, spec, engine, methods) is None,
     )
+
+
+def _shortest(lengths: Lengths) -> int:
+    if isinstance(lengths, int):
+        return lengths
+    if "other" not in lengths:
+        raise InputError(f"max_new_tokens {dict(lengths)}: lacks 'other', the length of the other types")
+    return min(lengths.values())
 
 
 @contextmanager
@@ -265,6 +280,7 @@ def open_tracer(
             thread,
             config["batch_size"],
             hash_config(config),
+            settings.lengths,
             prefixes,
         )
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mmprobe.benchmarks.core.benchmark import Answer, Lengths, length_of, longest, sampling_of
+from mmprobe.benchmarks.core.benchmark import Answer, sampling_of
 from mmprobe.benchmarks.judges.client import one_line
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, regular_file
+from mmprobe.samples import Lengths, Sample, length_of, longest, regular_file
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.core.runner import Answerer

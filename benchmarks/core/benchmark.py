@@ -16,7 +16,7 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.registry import Registry
-from mmprobe.samples import Sample
+from mmprobe.samples import Lengths, Sample
 
 Truth = TypeVar("Truth")
 """The type of a benchmark's data with their true answers."""
@@ -93,10 +93,6 @@ class Benchmark(Generic[Truth]):
         return self.read_data(self.draw_files(folder, n, seed))
 
 
-Lengths = int | Mapping[str, int]
-"""The longest answer: of all questions, or by the `type` in their metadata, with `other` for the rest."""
-
-
 def answer_lengths(benchmark: Benchmark[Any], max_new_tokens: int | None = None) -> Lengths:
     """Return the longest answers to a benchmark's questions. A number of the caller holds for all of them.
 
@@ -107,23 +103,6 @@ def answer_lengths(benchmark: Benchmark[Any], max_new_tokens: int | None = None)
     if max_new_tokens is not None or not benchmark.long_answers:
         return max_new_tokens or benchmark.max_new_tokens
     return {**benchmark.long_answers, "other": benchmark.max_new_tokens}
-
-
-def length_of(sample: Sample, lengths: Lengths) -> int:
-    """Return the longest answer to a question.
-
-    Example:
-        >>> length_of(Sample(id="1", question="?", metadata={"type": "steps"}), {"steps": 512, "other": 128})
-        512
-    """
-    if isinstance(lengths, int):
-        return lengths
-    return lengths.get(str(sample.metadata.get("type")), lengths["other"])
-
-
-def longest(lengths: Lengths) -> int:
-    """Return the longest answer to any question."""
-    return lengths if isinstance(lengths, int) else max(lengths.values())
 
 
 class Answer(str):

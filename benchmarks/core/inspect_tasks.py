@@ -30,7 +30,6 @@ from mmprobe.benchmarks.core.benchmark import (
     Benchmark,
     Truth,
     answer_lengths,
-    longest,
     truncated_share,
 )
 from mmprobe.benchmarks.core.load_data import load_truth
@@ -38,7 +37,7 @@ from mmprobe.benchmarks.core.runner import check_questions
 from mmprobe.benchmarks.inspect.provider import LocalModel  # noqa: F401  # registers the provider
 from mmprobe.benchmarks.judges.registry import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, longest
 
 _log = logging.getLogger(__name__)
 
