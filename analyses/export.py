@@ -15,8 +15,8 @@ import xarray as xr
 from mmprobe.analyses.graphs import build_graph, is_graph, to_node_link, write_graphml
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.lock import lock_file
-from mmprobe.whole_files import write_whole, writing_error
+from mmprobe.files import write_whole, writing_error
+from mmprobe.ledger import lock_file
 
 _NUMBERS = 10_000  # numbers that become text at a time
 _FORMULA = re.compile(r"[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # as in viz/assets/csv.js

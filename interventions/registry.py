@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from mmprobe.errors import InputError, unknown_name
+from mmprobe.files import regular_file
 from mmprobe.registry import Registry
-from mmprobe.samples import regular_file
 
 if TYPE_CHECKING:
     from mmprobe.interventions.base import Method

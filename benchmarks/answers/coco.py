@@ -16,7 +16,7 @@ from typing import Any, Literal
 import yaml
 
 from mmprobe.errors import InputError
-from mmprobe.samples import regular_file
+from mmprobe.files import regular_file
 
 Span = tuple[int, int]
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mmprobe.benchmarks.core.benchmark import Answer, sampling_of
 from mmprobe.benchmarks.judges.client import one_line
 from mmprobe.errors import InputError
-from mmprobe.samples import Lengths, Sample, length_of, longest, regular_file
+from mmprobe.files import regular_file
+from mmprobe.samples import Lengths, Sample, length_of, longest
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.core.runner import Answerer

@@ -12,13 +12,13 @@ import xarray as xr
 
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth, answer_lengths
 from mmprobe.benchmarks.core.cost import Cost, measure_cost
-from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
 from mmprobe.benchmarks.core.perturbations import check_kind, perturb_answerer
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.benchmarks.core.runner import describe_generation, local_answerer, run_benchmark
 from mmprobe.benchmarks.judges.registry import LEXICAL
 from mmprobe.errors import InputError
+from mmprobe.files import json_lines
 from mmprobe.interventions.parameters import parse_value
 from mmprobe.models import Model
 
@@ -193,7 +193,7 @@ def _answer(
         "generation": describe_generation(model, settings.repetition_penalty),
         "judge": settings.judge if benchmark.score_with_judge is not None else LEXICAL,
     }
-    return run_benchmark(benchmark, truth, answerer, folder, about, resume=True)
+    return run_benchmark(benchmark, truth, answerer, folder, about, resume=True, model=model)
 
 
 def folder_name(name: str) -> str:

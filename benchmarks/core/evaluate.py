@@ -22,7 +22,7 @@ from mmprobe.benchmarks.core.results import Metric, group_by_images, write_resul
 from mmprobe.benchmarks.judges.registry import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
-from mmprobe.lock import lock_folder
+from mmprobe.ledger import lock_folder
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -136,7 +136,7 @@ def evaluate(
         check_kind(perturbation)
     # Names are checked first, since these import torch.
     from mmprobe.benchmarks.core.runner import (
-        check_no_answers,
+        answers_ledger,
         check_questions,
         describe_generation,
         load_for,
@@ -145,12 +145,15 @@ def evaluate(
     )
 
     with lock_folder(out, "answering into it"):
-        check_no_answers(out, resume, overwrite)
+        answers_ledger(out).check(resume, overwrite)
+        if overwrite:
+            answers_ledger(out).clear()
         benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite", retry_unscored)
         truth = load_truth(benchmark, data, out / "data", n, seed, limit)
         check_questions(benchmark, truth)
         lengths = answer_lengths(benchmark, max_new_tokens)
         generation: dict[str, Any] = {"temperature": 0.0}
+        loaded = None
         if behind_api:
             answerer = api_answerer(model, lengths)
         else:
@@ -179,9 +182,13 @@ def evaluate(
         if perturbation is not None:
             plain_answerer = untraced if trace else answerer
             note = about | {"perturbation": None}
-            usual, _ = run_benchmark(benchmark, truth, plain_answerer, out / "plain", note, resume=resume)
+            usual, _ = run_benchmark(
+                benchmark, truth, plain_answerer, out / "plain", note, resume=resume, model=loaded
+            )
             answerer = perturb_answerer(answerer, perturbation, out / "perturbed")
-        metrics, records = run_benchmark(benchmark, truth, answerer, out, about, resume=resume, traced=trace)
+        metrics, records = run_benchmark(
+            benchmark, truth, answerer, out, about, resume=resume, traced=trace, model=loaded
+        )
         if usual:
             metrics |= paired_changes(metrics, usual)
             write_results(out, benchmark.name, metrics, records, about)
@@ -329,7 +336,7 @@ def compare(
         >>> mp.viz.plot(ds).show()                                                      # doctest: +SKIP
     """
     from mmprobe.benchmarks.core.compare import AnswerSettings, compare_contenders, make_contenders
-    from mmprobe.benchmarks.core.runner import check_no_answers, check_questions, load_for
+    from mmprobe.benchmarks.core.runner import answers_ledger, check_questions, load_for
     from mmprobe.models.aliases import locate
 
     out = Path(out)
@@ -339,7 +346,9 @@ def compare(
     contenders = make_contenders(methods, ablate, sweep, perturbations)
     with lock_folder(out, "comparing into it"):
         for part in [file.parent for file in out.glob("*/*/responses.jsonl")]:
-            check_no_answers(part, resume, overwrite)
+            answers_ledger(part).check(resume, overwrite)
+            if overwrite:
+                answers_ledger(part).clear()
         records = _with_judges(records, judge, out / "judge.sqlite")
         truths = [
             (benchmark, load_truth(benchmark, data, out / "data" / benchmark.name, n, seed, limit))

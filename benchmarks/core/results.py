@@ -14,7 +14,7 @@ import numpy as np
 
 from mmprobe.analyses.held_out import image_groups
 from mmprobe.analyses.intervals import mean_interval, sums_interval
-from mmprobe.benchmarks.core.jsonl import write_atomic
+from mmprobe.files import write_atomic
 from mmprobe.samples import Sample
 
 Direction = Literal["higher", "lower", "neither"]

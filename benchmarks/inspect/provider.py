@@ -22,9 +22,9 @@ from inspect_ai.model import (
 )
 from inspect_ai.tool import ToolChoice, ToolInfo
 
-from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.errors import InputError
-from mmprobe.lock import lock_folder
+from mmprobe.files import write_atomic
+from mmprobe.ledger import FINGERPRINT, Ledger, lock_folder
 from mmprobe.samples import SAFE_ID, Sample
 
 
@@ -120,8 +120,9 @@ def move_into_run(part: Path, run: Path) -> None:
     added = json.loads((part / "run.json").read_text(encoding="utf-8"))
     file = run / "run.json"
     config = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {**added, "order": []}
-    if {**config, "order": []} != {**added, "order": []}:
-        raise InputError(f"{run}: holds a run with other settings; choose another trace_to")
+    settings = {name: value for name, value in added.items() if name not in ("order", FINGERPRINT)}
+    ledger = Ledger(run, "run.json", "a run", "holds a run with other settings", "choose another trace_to")
+    ledger.check_same(config, settings, added.get(FINGERPRINT))
     (run / "samples").mkdir(parents=True, exist_ok=True)
     for name in added["order"]:
         (part / "samples" / f"{name}.h5").replace(run / "samples" / f"{name}.h5")

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmprobe.benchmarks.core.jsonl import read_results, result_records
 from mmprobe.benchmarks.core.results import Metric, count_metric
 from mmprobe.errors import InputError
+from mmprobe.files import read_results, result_records
 
 Labels = Sequence[Hashable] | None
 """The labels of one record; None if they cannot be compared."""

@@ -6,10 +6,10 @@ import json
 from itertools import islice
 from pathlib import Path
 
-from mmprobe.benchmarks.core.jsonl import validate_record
 from mmprobe.benchmarks.layouts.base import Layout
 from mmprobe.benchmarks.synthetic.pairs import staging_folder
 from mmprobe.errors import InputError
+from mmprobe.files import validate_record
 from mmprobe.registry import Registry
 
 LAYOUTS: Registry[Layout] = Registry(

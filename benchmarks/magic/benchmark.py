@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses
-from mmprobe.benchmarks.core.jsonl import check_derived_ids
 from mmprobe.benchmarks.core.results import with_ids
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.magic.attention import score_attention
@@ -27,7 +26,7 @@ from mmprobe.benchmarks.magic.steps import find_cited_regions, reasoning_steps
 from mmprobe.benchmarks.magic.synthetic import draw_questions
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.samples import Region, Sample
+from mmprobe.samples import Region, Sample, check_derived_ids
 
 
 def read_data(path: Path) -> MagicTruth:

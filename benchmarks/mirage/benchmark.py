@@ -16,7 +16,6 @@ from pydantic import Field
 
 from mmprobe.benchmarks.answers.numbers import THRESHOLD
 from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Scored, match_responses
-from mmprobe.benchmarks.core.jsonl import check_derived_ids
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.mirage.corrections import corrected_prompts
 from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, load_questions, true_chain
@@ -33,7 +32,7 @@ from mmprobe.benchmarks.mirage.scoring import compute_metrics, unscored_rates
 from mmprobe.benchmarks.mirage.synthetic import synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, load_samples
+from mmprobe.samples import Sample, check_derived_ids, load_samples
 
 # Ours; the paper does not print its instructions.
 INSTRUCTION = (

@@ -10,9 +10,9 @@ import numpy as np
 from scipy.stats import rankdata
 
 from mmprobe.analyses.intervals import percentile_interval
-from mmprobe.benchmarks.core.jsonl import read_results, result_records
 from mmprobe.benchmarks.core.results import Direction, Metric, change_metric, mean_metric, with_ids
 from mmprobe.errors import InputError
+from mmprobe.files import read_results, result_records
 
 
 class CleanedFolders(NamedTuple):

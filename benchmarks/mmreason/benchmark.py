@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Scored, match_responses
-from mmprobe.benchmarks.core.jsonl import check_derived_ids
 from mmprobe.benchmarks.core.results import mean_metric, with_ids
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.mmreason.choices import is_right_choice, to_choice_question, to_open_question
@@ -28,7 +27,7 @@ from mmprobe.benchmarks.mmreason.scoring import compute_metrics, unscored_rates
 from mmprobe.benchmarks.mmreason.synthetic import synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, load_samples
+from mmprobe.samples import Sample, check_derived_ids, load_samples
 
 # Ours; the paper encourages answers in several steps, but does not print its words.
 INSTRUCTION = "Work it out step by step. End with a line that says 'The answer is', and then {}."

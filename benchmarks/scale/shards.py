@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS, answer_lengths, with_options
 from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.errors import InputError
-from mmprobe.lock import check_unlocked, lock_folder
-from mmprobe.whole_files import write_whole
+from mmprobe.files import write_whole
+from mmprobe.ledger import check_unlocked, lock_folder
 
 if TYPE_CHECKING:
     from mmprobe.models.devices import DeviceMap
@@ -111,7 +111,7 @@ def answer_shard(
             loaded,
             *(lengths, batch_size, None, capture, methods, None, repetition_penalty, workers, shared_prefix),
         )
-        answer_part(part.folder, questions, part.samples, answerer, call, resume, benchmark.name)
+        answer_part(part.folder, questions, part.samples, answerer, call, resume, benchmark.name, loaded)
         finish_shard(part)
     merge_if_last(out, merge_answers)
     return (out / "responses.jsonl").exists()

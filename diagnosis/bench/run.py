@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from mmprobe.benchmarks.core.jsonl import json_lines, write_atomic
 from mmprobe.benchmarks.synthetic import PAIRS
 from mmprobe.diagnosis.bench.data import load_pairs
 from mmprobe.diagnosis.bench.scoring import (
@@ -24,8 +24,11 @@ from mmprobe.diagnosis.bench.scoring import (
 )
 from mmprobe.diagnosis.bench.tools import TOOLS, Tool, ToolScores
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.lock import lock_folder
+from mmprobe.files import append_lines, cut_torn_line, json_lines, write_atomic
+from mmprobe.ledger import FINGERPRINT, find_change, fingerprint, lock_folder
 from mmprobe.models import Model, load_model
+from mmprobe.models.aliases import find_checkpoint
+from mmprobe.models.fingerprint import fingerprint_checkpoint
 from mmprobe.models.organisms import Card, acts_on, card, folder, names
 from mmprobe.samples import Sample
 
@@ -66,7 +69,7 @@ def bench_diagnosis(
 
     Raises:
         InputError: there is no such organism or tool, two organisms have one name, or `out` holds scores over
-            another number of pairs.
+            another number of pairs, or of an organism that has changed.
 
     Example:
         >>> bench_diagnosis("results/tools", tools=["diagnosis", "chance"])      # doctest: +SKIP
@@ -80,7 +83,11 @@ def bench_diagnosis(
     cards = _read_cards(chosen)
     with lock_folder(out, "scoring tools into it"):
         file = out / SCORES
-        done = read_rows(file, n)
+        used = {
+            each.name: fingerprint(fingerprint_checkpoint(find_checkpoint(f"organism:{organism}")))
+            for organism, each in cards.items()
+        }
+        done = read_rows(file, n, used)
         total = len(cards) * len(loaded)
         with tqdm(total=total, desc="bench diagnosis", unit="tool", disable=None) as progress:
             for organism, each in cards.items():
@@ -91,8 +98,7 @@ def bench_diagnosis(
                     samples = load_pairs(out / "pairs", each, n)
                     for name, tool in left.items():
                         row = run_tool(name, tool, model, samples, organism)
-                        with file.open("a", encoding="utf-8") as stream:
-                            stream.write(json.dumps({"n": n, **row.model_dump()}) + "\n")
+                        append_lines(file, [{"n": n, FINGERPRINT: used[each.name], **row.model_dump()}])
                         progress.update()
         wanted = {each.name for each in cards.values()}
         rows = [row for row in read_rows(file, n).values() if row.model in wanted and row.tool in loaded]
@@ -189,19 +195,23 @@ def to_json(scored: Scored) -> dict[str, Any]:
     return {"tools": tools, "confusion": scored.confusions}
 
 
-def read_rows(file: Path, n: int) -> dict[tuple[str, str], Row]:
+def read_rows(
+    file: Path, n: int, used: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> dict[tuple[str, str], Row]:
     """Return the rows of a file by model and tool. A last line that was cut off is removed.
 
+    Args:
+        used: fingerprints of models by name.
+
     Raises:
-        InputError: the rows are over another number of pairs.
+        InputError: the rows are over another number of pairs, or of a model that has changed.
     """
-    if not file.exists():
-        return {}
-    text = file.read_text(encoding="utf-8")
-    if not text.endswith("\n"):
-        write_atomic(file, text[: text.rfind("\n") + 1])
     rows = {}
-    for _, line in json_lines(file):
+    for _, line in json_lines(file) if cut_torn_line(file) else ():
+        if change := find_change(line.pop(FINGERPRINT, None), used.get(line["model"])):
+            raise InputError(
+                f"{file}: of {line['model']}, {change} changed since it was scored; choose another folder"
+            )
         pairs = line.pop("n")
         if pairs != n:
             raise InputError(

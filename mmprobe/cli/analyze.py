@@ -137,7 +137,7 @@ def analyze(
     from mmprobe.analyses import analyze_all, export
     from mmprobe.analyses.export import analyses_folder
     from mmprobe.cache import open_run
-    from mmprobe.lock import lock_folder
+    from mmprobe.ledger import lock_folder
 
     if workers > 1 and model is not None:
         raise InputError("--workers and --model: what needs the model runs in one process; choose one")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mmprobe.cli.options import (
+    TO_GO_ON,
     AsJson,
     BatchSize,
     Device,
@@ -18,13 +19,12 @@ from mmprobe.cli.options import (
     RetryUnscored,
     Seed,
     Temperature,
-    check_earlier,
     check_out,
     metric_values,
     say,
     split_names,
 )
-from mmprobe.lock import lock_folder
+from mmprobe.ledger import check_earlier, lock_folder
 
 
 def filter_by_votes(
@@ -68,7 +68,7 @@ def filter_by_votes(
     from mmprobe.benchmarks.judges.registry import open_judge
     from mmprobe.benchmarks.mmreason.voting import VOTES, filter_questions
 
-    check_earlier(out, out / VOTES, "votes", resume, overwrite)
+    check_earlier(out / VOTES, "votes", resume, overwrite, TO_GO_ON)
     check_out(out, [data])
     names = split_names(voters)
     with lock_folder(out, "voting into it"):

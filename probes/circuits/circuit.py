@@ -86,7 +86,7 @@ def measure_pairs(
         json.dumps(settings | _describe(model, *pair, metric, max_new_tokens), sort_keys=True)
         for pair in zip(clean, corrupt, given, strict=True)
     ]
-    kept = [read_record(finished, sample, [], text) for sample, text in zip(clean, texts, strict=True)]
+    kept = [read_record(finished, sample, [], text, model) for sample, text in zip(clean, texts, strict=True)]
     arrays: list[Arrays] = [{} if record is None else record.arrays for record in kept]
     left = [number for number, record in enumerate(kept) if record is None or number == 0]
     pairs = read_node_pairs(
@@ -104,7 +104,7 @@ def measure_pairs(
             if kept[number] is None:
                 arrays[number] = measure(nodes, number) | {"passes": np.array(nodes.passes)}
                 answer = RunAnswer(clean[number], nodes.pair.clean.forcing.ids.tolist(), None)
-                write_records(finished, [Record(answer, arrays[number])], texts[number])
+                write_records(finished, [Record(answer, arrays[number])], texts[number], model)
             progress.update()
     assert graph is not None
     return MeasuredPairs(graph, name, arrays)

@@ -15,7 +15,7 @@ from helpers.runs import write_run
 
 from mmprobe.analyses import export
 from mmprobe.errors import InputError
-from mmprobe.lock import lock_file, lock_folder
+from mmprobe.ledger import lock_file, lock_folder
 
 TEXTS = ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "＝1", "'=1", "a=1", "-"]
 

@@ -36,12 +36,11 @@ CIRCLES = {
 """Modules that import each other when their functions run, each with why."""
 SHARED = {
     "errors",
-    "json_files",
+    "files",
+    "ledger",
     "samples",
-    "lock",
     "notebook",
     "registry",
-    "whole_files",
 }  # every folder may import them
 
 
