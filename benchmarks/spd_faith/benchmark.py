@@ -35,9 +35,10 @@ class SpdFaithOptions(BenchmarkOptions):
         description="`paper`: its two binary questions and its `find` verbatim; the other questions stay.",
     )
     profile: Profile = Field("paper-main", description="which metrics are printed first")
-    judge_images: bool = Field(
-        False,
-        description="show both images to a judge that is a model where it matches claims (equation 14)",
+    judge_images: bool | None = Field(
+        None,
+        description="show both images to a judge that is a model where it matches claims (equation 14); by default, where "
+        "it can see",
     )
 
     def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
@@ -45,8 +46,8 @@ class SpdFaithOptions(BenchmarkOptions):
         configured = replace(benchmark, headline=PROFILES[self.profile])
         if self.wording == "paper":
             configured = replace(configured, read_data=_in_paper_wording(benchmark.read_data))
-        if self.judge_images:
-            score_with_judge: Any = partial(benchmark.score_with_judge, show_images=True)  # type: ignore
+        if self.judge_images is not None:
+            score_with_judge: Any = partial(benchmark.score_with_judge, show_images=self.judge_images)  # type: ignore
             configured = replace(configured, score_with_judge=score_with_judge)
         return configured
 
@@ -204,11 +205,12 @@ def score_answers(truth: SpdFaithTruth, responses: Mapping[str, str]) -> Scored:
 
 
 def score_with_judge(
-    truth: SpdFaithTruth, responses: Mapping[str, str], judge: Judge, show_images: bool = False
+    truth: SpdFaithTruth, responses: Mapping[str, str], judge: Judge, show_images: bool | None = None
 ) -> Scored:
     """Score answers as `score_answers` does, with claims from a judge.
 
-    With `show_images`, the judge sees both images where it matches claims with true differences.
+    With `show_images`, the judge sees both images where it matches claims with true differences; with None where it
+    can.
     """
     lines = _make_response_lines(truth, responses)
     return _add_questions(truth, responses, score_by_judge(truth.pairs, lines, judge, show_images))

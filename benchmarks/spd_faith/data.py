@@ -57,7 +57,8 @@ class Pair:
     """Two images and all their differences, none if the images are equal.
 
     Difficulty and image files are there if they are known. An answer may come under any of `question_ids`.
-    `regions` are the changed places in both images: those of the row, else those of its differences.
+    `caption` is a description of the pair as a whole, where the data set has one in place of a description of each
+    difference. `regions` are the changed places in both images: those of the row, else those of its differences.
     """
 
     id: str
@@ -66,6 +67,7 @@ class Pair:
     images: tuple[Path, ...] = ()
     question_ids: tuple[str, ...] = ()
     regions: tuple[Region, ...] = ()
+    caption: str = ""
 
 
 def parse_row(row: Mapping[str, Any], where: str = "row") -> Pair:
@@ -100,10 +102,15 @@ def parse_row(row: Mapping[str, Any], where: str = "row") -> Pair:
     difficulty = row.get("difficulty")
     if difficulty is not None and not isinstance(difficulty, str):
         raise InputError(f"{where}: field 'difficulty' is not a text")
+    descriptions = [each.description for each in differences]
+    described = (
+        "" if _describe_one_each(descriptions) else " ".join(dict.fromkeys(filter(None, descriptions)))
+    )
     return Pair(
         str(name),
         _add_attributes(differences),
         difficulty.lower() if difficulty else None,
+        caption=_text_or(row, "caption", described),
         regions=_parse_regions(row["regions"], where)
         if row.get("regions")  # the rows of `make-pairs`
         else tuple(region for difference in differences for region in difference.regions),
@@ -139,6 +146,7 @@ def to_row(pair: Pair) -> dict[str, Any]:
         "num_differences": len(differences),
         "differences": differences,
         "difficulty": pair.difficulty,
+        **({"caption": pair.caption} if pair.caption else {}),
     }
 
 
