@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from PIL import Image, UnidentifiedImageError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -16,6 +16,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from mmprobe.errors import InputError
 from mmprobe.files import read_records, read_text, regular_file
 from mmprobe.notebook import show_fields
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MAX_IMAGE_PIXELS = 100_000_000
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # others may start programs, as EPS does
@@ -79,6 +82,39 @@ class Sample(BaseModel):
 
     def _repr_html_(self) -> str:
         return show_fields(self.model_dump(exclude={"images"}), self.images)
+
+
+def set_keys(sample: Sample) -> list[str]:
+    """Return what puts a sample into one set with others that have it: its images, its pair, its question's id.
+
+    Where there are no image files, `metadata["image"]` names the image. A question without its images is in the
+    set of the question with them (`metadata["with_picture"]`).
+
+    Example:
+        >>> set_keys(Sample(id="a", question="?", images=["1.png"], pair_id="x"))
+        ['image 1.png', 'pair x', 'question a']
+    """
+    keys = [f"image {image}" for image in sample.images]
+    if not keys and "image" in sample.metadata:
+        keys = [f"image {sample.metadata.get('subtask')}/{sample.metadata['image']}"]
+    if sample.pair_id is not None:
+        keys.append(f"pair {sample.pair_id}")
+    return [*keys, f"question {sample.metadata.get('with_picture', sample.id)}"]
+
+
+def image_sets(samples: Iterable[Sample]) -> np.ndarray:
+    """Return the number of each sample's set of images, int [sample] (`mmprobe.stats.sets`).
+
+    Samples that share an image or a `pair_id` are one set.
+
+    Example:
+        >>> pairs = [Sample(id=name, question="?", pair_id=pair) for name, pair in zip("abc", "xyx")]
+        >>> image_sets(pairs).tolist()
+        [0, 1, 0]
+    """
+    from mmprobe.stats.sets import number_sets  # here, since `import mmprobe` is fast
+
+    return number_sets(map(set_keys, samples))
 
 
 def load_samples(path: str | Path) -> list[Sample]:

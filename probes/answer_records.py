@@ -12,7 +12,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from tqdm import tqdm
 
-from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.files import write_whole
@@ -20,6 +19,8 @@ from mmprobe.ledger import FINGERPRINT, find_change, fingerprint
 from mmprobe.models import Model
 from mmprobe.probes.teacher_forcing import check_model, force_answer
 from mmprobe.samples import Sample
+from mmprobe.stats.estimate import Estimate, estimate_mean
+from mmprobe.stats.intervals import QUANTITY
 
 Arrays = dict[str, np.ndarray]
 
@@ -113,7 +114,7 @@ def one_by_one(measure: Callable[[RunAnswer], Arrays]) -> Measure:
 
 def mean_over_samples(
     name: str, dims: tuple[str, ...], values: np.ndarray, sets: np.ndarray
-) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+) -> dict[str, tuple[Any, ...]]:
     """Return the mean over samples without NaN, with its interval and its number of samples.
 
     Args:
@@ -128,15 +129,13 @@ def mean_over_samples(
     """
     shape, columns = values.shape[1:], values.reshape(len(values), -1)
     finite = np.isfinite(columns)
-    mean, low, high = np.full((3, columns.shape[1]), np.nan)
+    ends = np.full((3, columns.shape[1]), np.nan)
     for mask in np.unique(finite, axis=1).T:
         alike = (finite == mask[:, None]).all(0)
-        if mask.any():
-            chosen = columns[mask][:, alike]
-            mean[alike] = chosen.mean(0)
-            low[alike], high[alike] = mean_interval(chosen, sets[mask], QUANTITY)
-    parts = {name: mean, f"{name}_low": low, f"{name}_high": high, f"n_{name}": finite.sum(0)}
-    return {part: (dims, array.reshape(shape)) for part, array in parts.items()}
+        mean = estimate_mean(columns[mask][:, alike], sets[mask], QUANTITY)
+        ends[:, alike] = mean.value, mean.low, mean.high
+    mean = Estimate(*ends.reshape(3, *shape))
+    return mean.variables(name, dims) | {f"n_{name}": (dims, finite.sum(0).reshape(shape))}
 
 
 def list_samples(source: Run | Sequence[Sample]) -> list[Sample]:

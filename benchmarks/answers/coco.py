@@ -22,7 +22,6 @@ Span = tuple[int, int]
 
 _LISTS = yaml.safe_load(Path(__file__).with_name("coco.yaml").read_text(encoding="utf-8"))
 SYNONYMS: dict[str, tuple[str, ...]] = {name: tuple(words) for name, words in _LISTS["synonyms"].items()}
-COCO_CATEGORIES: tuple[str, ...] = tuple(SYNONYMS)
 
 _WORD = re.compile(r"[^\W\d_]+")
 # `orange` names the fruit in `an orange and a plum`, not in `an orange and white cat`.

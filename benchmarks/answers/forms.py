@@ -40,7 +40,6 @@ _TAGS = (
     re.compile(r"<answer>([^<]{0,2000})</answer>", re.DOTALL | re.IGNORECASE),
     re.compile(r"\[\[([^\[\]]{1,500})\]\]", re.DOTALL),
 )
-_BOXED = "\\boxed"
 _LEAD = re.compile(
     r"\b(?:(?:the|my) )?(?:(?:final|correct|right|best) )?(?:answer|(?<=correct )option|(?<=correct )choice)"
     r"(?: (?:to (?:the|this) question))?(?:\s*:\s*|\s+is\b\s*:?\s*|\s*=\s*|\s*\n+\s*)(?=\S|$)",

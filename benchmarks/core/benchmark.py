@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
-from mmprobe.benchmarks.judges import Judge
+from mmprobe.benchmarks.judges import Judge, Labelled
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
@@ -54,6 +54,8 @@ class Benchmark(Generic[Truth]):
         ask_questions: returns the questions in order. Their ids name the answers.
         score_answers: scores answers by question id. A missing answer lowers the coverage.
         score_with_judge: the same with a model's labels in place of our rules. None if nothing needs a judge.
+        find_labels: returns the judge's labels in a record, by kind, for `mmprobe agree`. None if nothing needs a
+            judge.
         follow_up: returns the questions that depend on answers. They are asked last.
         headline: names of the metrics that are printed first.
         faithful_answers: returns whether each answer is faithful, by question id, from the truth and the
@@ -77,6 +79,7 @@ class Benchmark(Generic[Truth]):
     score_answers: Callable[[Truth, Mapping[str, str]], Scored]
     draw_files: Callable[[Path, int, int], Path] = make_pairs
     score_with_judge: Callable[[Truth, Mapping[str, str], Judge], Scored] | None = None
+    find_labels: Callable[[Mapping[str, Any]], dict[str, Labelled]] | None = None
     follow_up: Callable[[Truth, Mapping[str, str]], list[Sample]] = lambda truth, responses: []
     headline: tuple[str, ...] = ()
     faithful_answers: Callable[[Truth, Sequence[Mapping[str, Any]]], dict[str, bool]] = _correct_answers

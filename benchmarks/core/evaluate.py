@@ -19,7 +19,7 @@ from mmprobe.benchmarks.core.benchmark import (
 from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.benchmarks.core.records import add_truth
 from mmprobe.benchmarks.core.results import Metric, group_by_images, write_results
-from mmprobe.benchmarks.judges.registry import LEXICAL, with_judge
+from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
 from mmprobe.ledger import lock_folder

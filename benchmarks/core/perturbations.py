@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import zlib
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -132,13 +131,15 @@ def paired_changes(metrics: Mapping[str, Metric], usual: Mapping[str, Metric]) -
         change = paired_difference(metric, usual.get(name))
         if "[" in name or not change.n:
             continue
-        value, low, high = (number if math.isfinite(number) else None for number in change[:3])
         smallest, largest = metric.range
         width = None if smallest is None or largest is None else largest - smallest
         limits = (None if width is None else -width, width)
         coverage = change.n / len(metric.parts.index) if metric.parts is not None else None
         changes[f"{name}_change"] = Metric(
-            value, change.n, coverage, low, high, metric.direction, limits, n_groups=metric.n_groups
+            **(change.to_json() | {"sets": metric.sets}),
+            coverage=coverage,
+            direction=metric.direction,
+            range=limits,
         )
     return changes
 

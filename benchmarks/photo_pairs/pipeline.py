@@ -174,9 +174,9 @@ def _open_planner_model(planner: Any) -> Any:
         if kind != "model" or not name:
             raise InputError(f"planner {planner!r}: must be rules, or model:NAME such as model:openai/gpt-4o")
         planner = name
-    from mmprobe.benchmarks.judges.client import open_model
+    from mmprobe.benchmarks.core.api_models import open_model
 
-    open_model(planner)
+    open_model(planner, "judge")
     return planner
 
 

@@ -16,7 +16,6 @@ from mmprobe.benchmarks.synthetic import PAIRS
 from mmprobe.diagnosis.bench.data import load_pairs
 from mmprobe.diagnosis.bench.scoring import (
     DEVELOPMENT,
-    Measure,
     Row,
     choose_thresholds,
     confusion,
@@ -31,6 +30,7 @@ from mmprobe.models.aliases import find_checkpoint
 from mmprobe.models.fingerprint import fingerprint_checkpoint
 from mmprobe.models.organisms import Card, acts_on, card, folder, names
 from mmprobe.samples import Sample
+from mmprobe.stats.estimate import Estimate
 
 SCORES, RESULTS = "scores.jsonl", "results.json"
 SPLITS = (DEVELOPMENT, "held-out")
@@ -45,7 +45,7 @@ class Scored(NamedTuple):
         rows: what every tool found of every model.
     """
 
-    measures: dict[str, dict[str, dict[str, Measure]]]
+    measures: dict[str, dict[str, dict[str, Estimate[float]]]]
     confusions: dict[str, dict[str, dict[str, dict[str, int]]]]
     rows: list[Row]
 
@@ -184,12 +184,8 @@ def score_rows(rows: Sequence[Row]) -> Scored:
 
 def to_json(scored: Scored) -> dict[str, Any]:
     """Return the content of `results.json`; numbers that are not known are null."""
-
-    def plain(measure: Measure) -> dict[str, float | None]:
-        return {name: None if np.isnan(number) else number for name, number in measure._asdict().items()}
-
     tools = {
-        split: {name: {key: plain(each) for key, each in own.items()} for name, own in by_tool.items()}
+        split: {name: {key: each.to_json() for key, each in own.items()} for name, own in by_tool.items()}
         for split, by_tool in scored.measures.items()
     }
     return {"tools": tools, "confusion": scored.confusions}
@@ -230,5 +226,9 @@ def markdown(scored: Scored, split: str = "held-out") -> str:
     }  # fmt: skip
     lines = ["| tool | " + " | ".join(columns.values()) + " |", "|---" * (len(columns) + 1) + "|"]
     for name, own in scored.measures[split].items():
-        lines.append(f"| {name} | " + " | ".join(str(own[key]) for key in columns) + " |")
+        lines.append(f"| {name} | " + " | ".join(_cell(own[key]) for key in columns) + " |")
     return "\n".join(lines)
+
+
+def _cell(score: Estimate[float]) -> str:
+    return "–" if np.isnan(score.value) else f"{score:.2f} ({score.n})"

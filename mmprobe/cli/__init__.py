@@ -27,6 +27,7 @@ from mmprobe.cli.generate import generate
 from mmprobe.cli.list_ import list_names
 from mmprobe.cli.make_pairs import make_pairs
 from mmprobe.cli.merge import merge
+from mmprobe.cli.mirage_correlations import mirage_correlations
 from mmprobe.cli.mirage_score import mirage_score
 from mmprobe.cli.models import models
 from mmprobe.cli.number_boxes import number_boxes
@@ -82,6 +83,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
         agree,
         clean,
         mirage_score,
+        mirage_correlations,
         rewrite,
     ),
 )

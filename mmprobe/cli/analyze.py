@@ -135,7 +135,7 @@ def analyze(
       mmprobe analyze runs/first --only findings --model tiny-spd
     """
     from mmprobe.analyses import analyze_all, export
-    from mmprobe.analyses.export import analyses_folder
+    from mmprobe.analyses.files import analyses_folder
     from mmprobe.cache import open_run
     from mmprobe.ledger import lock_folder
 
@@ -172,7 +172,7 @@ def _analyze_only(
     run: Run, functions: dict[str, Callable[..., Any]], workers: int
 ) -> tuple[list[xr.Dataset], list[str]]:
     """Return the data sets of named analyses, and what to say about them."""
-    from mmprobe.analyses.side_by_side import apply_analyses
+    from mmprobe.analyses.workers import apply_analyses
 
     datasets: list[xr.Dataset] = []
     notes: list[str] = []

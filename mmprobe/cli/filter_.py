@@ -65,7 +65,7 @@ def filter_by_votes(
     """
     from mmprobe.benchmarks.core.benchmark import BENCHMARKS
     from mmprobe.benchmarks.core.evaluate import load_truth
-    from mmprobe.benchmarks.judges.registry import open_judge
+    from mmprobe.benchmarks.judges.judge import open_judge
     from mmprobe.benchmarks.mmreason.voting import VOTES, filter_questions
 
     check_earlier(out / VOTES, "votes", resume, overwrite, TO_GO_ON)

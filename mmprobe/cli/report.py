@@ -88,7 +88,7 @@ def _read(
     """Return the run of a path with its analyses and findings, and the results; None for what there is not."""
     from mmprobe.analyses import analyze_all, attention_vs_activation
     from mmprobe.analyses import findings as find_findings
-    from mmprobe.analyses.export import read_export
+    from mmprobe.analyses.files import read_export
     from mmprobe.cache import open_run
     from mmprobe.probes import PROBES
     from mmprobe.viz.report.results import find_results

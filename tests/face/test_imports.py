@@ -31,7 +31,6 @@ CIRCLES = {
     # `trace` is run by workers, each of which runs it on a part
     ("mmprobe.traces.run", "mmprobe.traces.scale.trace_workers"),
     # a judge is a model of inspect-ai, and so is a model that is asked
-    ("mmprobe.benchmarks.judges.client", "mmprobe.benchmarks.core.api_models"),
 }
 """Modules that import each other when their functions run, each with why."""
 SHARED = {

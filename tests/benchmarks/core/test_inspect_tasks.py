@@ -25,10 +25,9 @@ from inspect_ai.model import (
 from inspect_ai.tool import ToolInfo
 
 from mmprobe.benchmarks.core import inspect_tasks
-from mmprobe.benchmarks.core.api_models import CONCURRENCY, api_answerer, is_api, messages_of
+from mmprobe.benchmarks.core.api_models import CONCURRENCY, api_answerer, inspect_message, is_api, messages_of
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.runner import run_benchmark
-from mmprobe.benchmarks.inspect import provider
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate
@@ -112,7 +111,8 @@ def ask_local(tmp_path, sample, *configs, **model_args):
     client = get_model("mmprobe/tiny-spd", memoize=False, **args)
 
     async def ask():
-        return [await client.generate(messages_of(sample), config=config) for config in configs]
+        messages = [inspect_message(message) for message in messages_of(sample)]
+        return [await client.generate(messages, config=config) for config in configs]
 
     return asyncio.run(ask())
 
@@ -203,7 +203,7 @@ def test_a_missing_key_is_one_line(monkeypatch):
 def test_a_conversation_of_several_turns_is_refused(tmp_path):
     turns = [ChatMessageUser(content="One?"), ChatMessageUser(content="Two?")]
     with pytest.raises(InputError, match="more turns"):
-        provider.sample_of(turns, Path(tmp_path), "q")
+        inspect_tasks.sample_of(turns, Path(tmp_path), "q")
 
 
 def test_nothing_of_a_question_is_dropped(tmp_path):
@@ -217,18 +217,18 @@ def test_nothing_of_a_question_is_dropped(tmp_path):
     }
     for kind, part in unread.items():
         with pytest.raises(InputError, match=f"the user's message holds {kind} content"):
-            provider.sample_of([ChatMessageUser(content=[part, question])], Path(tmp_path), "q")
+            inspect_tasks.sample_of([ChatMessageUser(content=[part, question])], Path(tmp_path), "q")
     with pytest.raises(InputError, match="the system's message holds image content"):
         system = ChatMessageSystem(content=[picture])
-        provider.sample_of([system, ChatMessageUser(content=[question])], Path(tmp_path), "q")
+        inspect_tasks.sample_of([system, ChatMessageUser(content=[question])], Path(tmp_path), "q")
 
 
 def test_settings_that_would_not_be_heeded_are_refused():
-    provider.check_settings(
+    inspect_tasks.check_settings(
         [], GenerateConfig(temperature=0.5, seed=1, max_tokens=9, num_choices=1, max_retries=5)
     )
     for settings in ({"top_p": 0.9}, {"stop_seqs": ["."]}, {"num_choices": 2}):
         with pytest.raises(InputError, match=f"does not have {next(iter(settings))}"):
-            provider.check_settings([], GenerateConfig(**settings))
+            inspect_tasks.check_settings([], GenerateConfig(**settings))
     with pytest.raises(InputError, match="search"):
-        provider.check_settings([ToolInfo(name="search", description="")], GenerateConfig())
+        inspect_tasks.check_settings([ToolInfo(name="search", description="")], GenerateConfig())

@@ -146,8 +146,8 @@ def test_bench_reports_the_paired_change_of_a_model_behind_an_api(tmp_path, monk
         output.usage = ModelUsage()
         return output
 
-    client = get_model("mockllm/model", custom_outputs=outputs, memoize=False)
-    monkeypatch.setattr(api_models, "_open_client", lambda *_: client)
+    model = get_model("mockllm/model", custom_outputs=outputs, memoize=False)
+    monkeypatch.setattr(api_models, "open_model", lambda *_: model)
     data = make_pairs(tmp_path / "pairs", 12, 5)
     out = tmp_path / "out"
     made = mp.benchmarks.evaluate("pope", "mockllm/model", out, data=data, perturbation="implicit")

@@ -10,7 +10,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
-from mmprobe.benchmarks.judges.registry import open_judge, with_judge
+from mmprobe.benchmarks.judges.judge import open_judge, with_judge
 from mmprobe.cli.bench import bench
 from mmprobe.cli.score import score
 from mmprobe.errors import InputError

@@ -9,11 +9,9 @@ import pytest
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.judges import MAX_ANSWER_CHARS
-from mmprobe.benchmarks.judges.answers import CORRECT
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.parsing import UnusableReply
-from mmprobe.benchmarks.judges.prompts import fence
+from mmprobe.benchmarks.judges.requests import CORRECT, UnusableReply, fence
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, MirageEffectTruth
 from mmprobe.benchmarks.mirage_effect.model_labels import read_labels
 from mmprobe.benchmarks.mirage_effect.prompts import LABELS

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
+from mmprobe.benchmarks.core.api_models import ModelClient
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS, with_options
-from mmprobe.benchmarks.judges.client import ModelClient
-from mmprobe.benchmarks.judges.registry import with_judge
+from mmprobe.benchmarks.judges.judge import with_judge
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair, parse_row, to_row
 
@@ -224,7 +224,9 @@ def test_a_judge_sees_the_images_where_it_can_and_unless_told_otherwise(
         judged, _ = with_judge(benchmark, "model:judging/honest", cache)
         metrics, _ = judged.score_answers(truth, answers)
         assert metrics["drf"].value == 1
-        assert [message[2] for message in seen if len(message) == 3] == [published.images] * n_shown
+        assert [message.images for message in seen if message.images is not None] == [
+            published.images
+        ] * n_shown
     assert not seen, "replies about the same images come from the cache"
     Image.new("RGB", (90, 60), (9, 9, 9)).save(published.images[1])
     with_judge(benchmark, "model:judging/honest", cache)[0].score_answers(truth, answers)

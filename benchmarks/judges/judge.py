@@ -1,27 +1,99 @@
-"""Open a judge by its name, and let it label the answers of a benchmark."""
+"""What a judge is: its requests, its labels, its name on the command line, and the counts of its work."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
-from mmprobe.benchmarks.judges.client import open_model
-from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
-from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.types import Item, Judge, Judgement, JudgeRequest
 from mmprobe.errors import InputError
+from mmprobe.registry import Registry
 
 if TYPE_CHECKING:  # benchmarks import the judges
     from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth
 
 LEXICAL = "lexical"
+JUDGES: Registry[Callable[[Sequence[str], str | Path | None, bool], Judge]] = Registry(
+    "judge",
+    "judges",
+    {
+        "model": "mmprobe.benchmarks.judges.model:open_model_judge",
+        "ensemble": "mmprobe.benchmarks.judges.ensemble:open_ensemble_judge",
+    },
+)
+"""The kinds of judges that ask models. A factory gets the models' names, the cache and `retry_unscored`."""
 
+Unscored = Literal["garbage", "refused", "timeout", "error", "disagreement"]
+MAX_ANSWER_CHARS = 20_000  # of an answer that a judge sees, ours; longer answers repeat themselves
+
+Item = TypeVar("Item")
+Item_co = TypeVar("Item_co", covariant=True)
+Labelled = list[tuple[Any, Hashable]] | None
+"""What a judge labelled, as far as another judge might label something else, and the labels; None if it failed."""
+Name = TypeVar("Name", bound=Hashable)
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Judgement(Generic[Item_co]):
+    """The labels of one sample by a judge, which may be empty; None if it is unscored, and the reason.
+
+    `garbage` and `refused`: no reply was usable. `timeout` and `error`: the call failed. `disagreement`: the
+    judges of an ensemble disagreed. `calls` counts model calls, and replies from the cache are none.
+    `truncated`: the answer was too long, so that only its beginning was judged.
+    """
+
+    items: tuple[Item_co, ...] | None
+    unscored: Unscored | None = None
+    calls: int = 0
+    truncated: bool = False
+
+
+@dataclass(frozen=True)
+class JudgeRequest(Generic[Item]):
+    """The task of a judge for one sample: the system prompt, and the data to label as JSON values.
+
+    Data are fenced, so that text in them gives no orders, and each text is cut to `MAX_ANSWER_CHARS`. `read`
+    turns a reply into labels, or raises `UnusableReply`. `images` are shown before the data. With labels that
+    are `known` no model is called. `vote` finds the labels of an ensemble; None takes
+    `ensemble.majority_labels`.
+    """
+
+    system: str
+    data: Any
+    read: Callable[[str], tuple[Item, ...]]
+    images: tuple[Path, ...] = ()
+    known: tuple[Item, ...] | None = None
+    vote: Callable[[Sequence[Judgement[Item]]], Judgement[Item]] | None = None
+
+
+class Judge(Protocol):
+    """What every judge can do."""
+
+    async def ask(self, requests: Sequence[JudgeRequest[Item]]) -> list[Judgement[Item]]:
+        """Return the labels that each request asks for, in the order of the requests."""
+
+
+async def ask_by_name(
+    judge: Judge, requests: Mapping[Name, JudgeRequest[Item]]
+) -> dict[Name, Judgement[Item]]:
+    """Return the judgement of each request, under the name of the request."""
+    judgements = await judge.ask(list(requests.values()))
+    return dict(zip(requests, judgements, strict=True))
+
+
+def first_item(judgement: Judgement[Item] | None) -> Item | None:
+    """Return the first label of a judgement, or None if there is none.
+
+    Example:
+        >>> first_item(Judgement(("right",))), first_item(Judgement(None, "refused"))
+        ('right', None)
+    """
+    return judgement.items[0] if judgement is not None and judgement.items else None
 
 
 def open_judge(name: str, cache: str | Path | None = None, retry_unscored: bool = True) -> Judge | None:
@@ -38,17 +110,13 @@ def open_judge(name: str, cache: str | Path | None = None, retry_unscored: bool 
         return None
     kind, _, model_names = name.partition(":")
     models = [model.strip() for model in model_names.split(",")]
-    if kind not in ("model", "ensemble") or not all(models) or (kind == "model" and len(models) > 1):
+    if kind not in JUDGES or not all(models) or (kind == "model" and len(models) > 1):
         raise InputError(f"judge {name!r}: use lexical, model:PROVIDER/MODEL or ensemble:A,B,C")
     if len(set(models)) < len(models):
         raise InputError(f"judge {name!r}: names a model twice")
     if kind == "ensemble" and len(models) < 2:
         raise InputError(f"judge {name!r}: an ensemble needs two models or more")
-    # A missing key of the last model must show before the first model's cache is made.
-    for model in models[1:]:
-        open_model(model)
-    judges = [ModelJudge(model, cache, retry_unscored=retry_unscored) for model in models]
-    return judges[0] if kind == "model" else EnsembleJudge(judges)
+    return JUDGES[kind](models, cache, retry_unscored)
 
 
 def with_judge(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.runs import write_run
 
-from mmprobe.analyses.named_things import align_tokens, find_mentions, read_things
+from mmprobe.analyses.regions import align_tokens, find_mentions, read_things
 from mmprobe.samples import Region, Sample
 
 BOX, OTHER = [0, 0, 9, 9], [10, 10, 5, 5]

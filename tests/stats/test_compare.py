@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mmprobe.analyses import statistics
-from mmprobe.analyses.statistics import compare_groups, hedges_g, holm, shuffle_in_sets
+from mmprobe.stats import compare
+from mmprobe.stats.compare import compare_groups, hedges_g, holm, shuffle_in_sets
 
 warnings.simplefilter("error")
 
@@ -36,7 +36,7 @@ def test_permutation_p_is_near_the_exact_one():
     exact = np.mean(np.array(differences) >= observed - 1e-9)
     comparison = compare_groups(values, first, second)
     assert float(comparison.p) == pytest.approx(exact, abs=0.015)  # 3 standard errors of 9999 shuffles
-    assert float(comparison.difference) == pytest.approx(2.8)
+    assert float(comparison.value) == pytest.approx(2.8)
 
 
 def test_permutation_p_agrees_with_scipy():
@@ -48,7 +48,7 @@ def test_permutation_p_agrees_with_scipy():
 
 def test_groups_that_do_not_differ_have_p_1_and_no_effect_size():
     comparison = compare_groups(*groups([0.1] * 5, [0.1] * 7))
-    assert (float(comparison.difference), float(comparison.p)) == (pytest.approx(0), 1.0)
+    assert (float(comparison.value), float(comparison.p)) == (pytest.approx(0), 1.0)
     assert np.isnan(comparison.effect)
 
 
@@ -119,7 +119,7 @@ def test_few_shuffles_at_a_time_give_the_same_p(monkeypatch):
     values, first = rng.normal(size=(60, 2)), rng.random(60) < 0.5
     values[first] += 0.4
     alone, pairs = (compare_groups(values, first, ~first, sets=sets).p for sets in (None, np.arange(60) // 2))
-    monkeypatch.setattr(statistics, "_LABELS", 420)
+    monkeypatch.setattr(compare, "_LABELS", 420)
     again, of_pairs = (
         compare_groups(values, first, ~first, sets=sets).p for sets in (None, np.arange(60) // 2)
     )

@@ -1,7 +1,8 @@
 """95 % intervals for everything that is counted over samples, in one place.
 
 Questions about the same images are not independent. All functions here take the set of images that each
-sample belongs to (`held_out.image_groups`). What is drawn is a set with all its samples.
+sample belongs to (`sets.number_sets`). What is drawn is a set with all its samples, in memory that does not
+grow with the number of sets (`draw_groups`).
 
 - A share of 0 and 1 (`share_interval`): Wilson's interval on the effective number of samples.
 - Everything else: a studentised bootstrap over sets. The statistic is computed again without each set (the
@@ -17,18 +18,21 @@ error under a fifth of the sample's, so that draws of equal sets do not make the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtrit
-
-from mmprobe.analyses.draws import WEIGHTS, draw_groups
 
 CONFIDENCE = 0.95
 SMALLEST_ERROR = 0.2  # of a draw, in standard errors of the sample; our choice
 UNEQUAL_SIZES = 0.6  # how much the effective number of groups counts beside their number; our choice
 _TAIL = (1 - CONFIDENCE) / 2
 _COLUMNS = 512  # statistics in memory at a time
+RESAMPLES = 2000
+WEIGHTS = 500_000  # of groups or samples in memory at a time
+_TOGETHER = 500  # most resamples at a time
+_KEPT = 1000  # most groups whose draws are kept for the next statistic
 
 Interval = tuple[np.ndarray, np.ndarray]
 Range = tuple[float | None, float | None]
@@ -145,7 +149,7 @@ def sums_interval(
         True
     """
     counts = np.asarray(counts, float)
-    counted = (counts != 0).reshape(len(counts), -1).any(1)
+    counted = (counts != 0).any(tuple(np.arange(1, counts.ndim)))
     counts, groups = counts[counted], None if groups is None else np.asarray(groups)[counted]
     sums, sizes = sum_groups(counts, groups), sum_groups(np.ones(len(counts)), groups)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -347,3 +351,30 @@ def _student_quantiles(pulls: np.ndarray, seed: int) -> Interval:
         t.append(mean / np.sqrt(np.maximum(squared @ times / k - mean**2, SMALLEST_ERROR**2)))
     ends = np.quantile(np.concatenate(t, 1), [_TAIL, 1 - _TAIL], axis=1).astype(float) * np.sqrt(k - 1)
     return ends[0], ends[1]
+
+
+def draw_groups(count: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield how often each group is drawn with replacement, uint16 [resample, group], some resamples at a time.
+
+    Example:
+        >>> blocks = list(draw_groups(3, seed=0))
+        >>> sum(map(len, blocks)), {int(total) for block in blocks for total in block.sum(1)}
+        (2000, {3})
+    """
+    yield from _keep_draws(count, seed) if count <= _KEPT else _draw_anew(count, seed)
+
+
+@lru_cache(maxsize=4)
+def _keep_draws(count: int, seed: int) -> tuple[np.ndarray, ...]:
+    return tuple(_draw_anew(count, seed))
+
+
+def _draw_anew(count: int, seed: int) -> Iterator[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    together = max(1, min(_TOGETHER, WEIGHTS // count))
+    for start in range(0, RESAMPLES, together):
+        drawn = np.empty((min(together, RESAMPLES - start), count), np.uint16)
+        for row in drawn:
+            row[:] = np.bincount(rng.integers(count, size=count), minlength=count)
+        drawn.flags.writeable = False
+        yield drawn

@@ -1,43 +1,58 @@
-"""Comparisons of groups of samples, and means by label, shared by the analyses.
+"""Comparisons of two groups of samples: difference, effect size, permutation test, and Holm's rule for many tests.
 
-Intervals are those of `intervals`. Questions about the same images are one set (`held_out.image_groups`):
-sets are drawn whole, and labels are shuffled in sets.
+Intervals are those of `intervals`. Questions about the same images are one set (`sets.number_sets`): sets are
+drawn whole, and labels are shuffled in sets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mmprobe.analyses.intervals import Range, jackknife_interval, mean_interval, sum_groups
 from mmprobe.errors import InputError
+from mmprobe.stats.estimate import Estimate
+from mmprobe.stats.intervals import jackknife_interval, sum_groups
 
 PERMUTATIONS = 9999
 MINIMUM = 5  # samples that each group of a comparison needs; our choice
-LABELS = ("all", "faithful", "unfaithful")
 _BLOCK = 100  # permutations in memory at a time,
 _LABELS = 500_000  # or fewer of many samples, so that they are no more labels than these
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Comparison of two groups of samples.
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Estimate[np.ndarray]):
+    """The difference of the means of two groups of samples, with its interval, effect size and test.
 
     The arrays have the shape of one sample's values. They are all NaN if a group is too small.
+
+    Attributes:
+        effect: Hedges' g.
+        p, p_holm: of a permutation test, and adjusted for the number of layers.
+        n_first, n_second: numbers of samples of the groups; n is their sum.
+        note: why the groups were not compared, or "".
     """
 
-    difference: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
     effect: np.ndarray
     p: np.ndarray
     p_holm: np.ndarray
     n_first: int
     n_second: int
-    note: str
+    note: str = ""
+
+    def all_variables(self, suffix: str, dims: str | Sequence[str]) -> dict[str, tuple[Any, ...]]:
+        """Return `difference` with its interval, `effect`, `p` and `p_holm`, each with the suffix, for a data set.
+
+        Example:
+            >>> high, low = np.arange(20) < 10, np.arange(20) >= 10
+            >>> list(compare_groups(np.where(high, 3.0, 1.0), high, low).all_variables("_mean", ()))[:3]
+            ['difference_mean', 'difference_mean_low', 'difference_mean_high']
+        """
+        tests = {"effect": self.effect, "p": self.p, "p_holm": self.p_holm}
+        named = {f"{name}{suffix}": (dims, array) for name, array in tests.items()}
+        return self.variables(f"difference{suffix}", dims) | named
 
 
 def compare_groups(
@@ -52,7 +67,7 @@ def compare_groups(
 ) -> Comparison:
     """Compare the means of two groups of samples.
 
-    - difference: mean of the first group minus mean of the second, in the unit of the values.
+    - value: mean of the first group minus mean of the second, in the unit of the values.
     - low, high: its interval (`intervals.jackknife_interval` over sets of images). Student's t has as many
       degrees of freedom as the group with fewer sets has sets, less 1.
     - effect: Hedges' g, NaN where no value differs from its group's mean (`hedges_g`).
@@ -79,7 +94,7 @@ def compare_groups(
     Example:
         >>> high, low = np.arange(20) < 10, np.arange(20) >= 10
         >>> comparison = compare_groups(np.where(high, 3.0, 1.0) + np.tile([0.0, 1.0], 10), high, low)
-        >>> float(comparison.difference), bool(comparison.p < 0.001), comparison.n_first
+        >>> float(comparison.value), bool(comparison.p < 0.001), comparison.n_first
         (2.0, True, 10)
     """
     first, second = np.asarray(first, bool), np.asarray(second, bool)
@@ -93,16 +108,34 @@ def compare_groups(
     if min(len(one), len(two)) < minimum:
         nan = np.full((6, *one.shape[1:]), np.nan)
         counts = f"{len(one)} {names[0]} and {len(two)} {names[1]}"
-        note = f"{counts}: not compared, {minimum} of each are needed"
-        return Comparison(nan[0], nan[1], nan[2], nan[3], nan[4], nan[5], len(one), len(two), note)
+        return Comparison(
+            value=nan[0],
+            low=nan[1],
+            high=nan[2],
+            n=len(one) + len(two),
+            effect=nan[3],
+            p=nan[4],
+            p_holm=nan[5],
+            n_first=len(one),
+            n_second=len(two),
+            note=f"{counts}: not compared, {minimum} of each are needed",
+        )
     of_either = first | second
     sets = np.arange(of_either.sum()) if sets is None else np.asarray(sets)[of_either]
     chosen, in_first = np.asarray(values, float)[of_either], first[of_either]
-    difference = np.asarray(one.mean(0) - two.mean(0))
     low, high = _difference_interval(chosen, in_first, sets, seed)
     p = _permutation_p(chosen, in_first, sets, permutations, seed)
     return Comparison(
-        difference, low, high, hedges_g(one, two), p, holm(p), n_first=len(one), n_second=len(two), note=""
+        value=np.asarray(one.mean(0) - two.mean(0)),
+        low=low,
+        high=high,
+        n=len(one) + len(two),
+        sets=len(np.unique(sets)),
+        effect=hedges_g(one, two),
+        p=p,
+        p_holm=holm(p),
+        n_first=len(one),
+        n_second=len(two),
     )
 
 
@@ -203,95 +236,3 @@ def holm(p: np.ndarray) -> np.ndarray:
     adjusted = np.empty_like(p)
     np.put_along_axis(adjusted, order, np.minimum(stepped, 1), -1)
     return adjusted
-
-
-def label_masks(faithful: Sequence[bool | None]) -> dict[str, np.ndarray]:
-    """Return a mask bool [sample] of the samples with each label: all, faithful, unfaithful.
-
-    A sample without a label (None) is only in `all`.
-
-    Example:
-        >>> [int(mask.sum()) for mask in label_masks([True, None, False, False]).values()]
-        [4, 1, 2]
-    """
-    masks = [
-        [True] * len(faithful),
-        [label is True for label in faithful],
-        [label is False for label in faithful],
-    ]
-    return {name: np.array(mask, bool) for name, mask in zip(LABELS, masks, strict=True)}
-
-
-def means_by_label(
-    name: str,
-    values: np.ndarray,
-    masks: Mapping[str, np.ndarray],
-    dims: tuple[str, ...],
-    sets: np.ndarray | None,
-    range: Range,
-) -> dict[str, Any]:
-    """Return the mean of each label's samples as `name`, and its interval as `name_low` and `name_high`.
-
-    Args:
-        values: [sample, ...], without NaN.
-        masks: as `label_masks` returns them.
-        dims: of the variables; the first is the label's.
-        sets: int [sample], the set of images of each sample. None: each sample is its own.
-        range: smallest and largest possible value, as in `mean_interval`.
-
-    Example:
-        >>> masks = label_masks([True, False])
-        >>> variables = means_by_label("x", np.array([[1.0], [3.0]]), masks, ("label", "layer"), None, (None, None))
-        >>> variables["x"][1].tolist()
-        [[2.0], [1.0], [3.0]]
-    """
-    groups = [values[mask] for mask in masks.values()]
-    unknown = np.full(values.shape[1:], np.nan)
-    intervals = [
-        mean_interval(group, None if sets is None else sets[mask], range)
-        for group, mask in zip(groups, masks.values(), strict=True)
-    ]
-    return {
-        name: (dims, np.array([group.mean(0) if len(group) else unknown for group in groups])),
-        f"{name}_low": (dims, np.array([low for low, _ in intervals])),
-        f"{name}_high": (dims, np.array([high for _, high in intervals])),
-    }
-
-
-def compare_labels(
-    values: np.ndarray,
-    masks: Mapping[str, np.ndarray],
-    dims: tuple[str, ...],
-    minimum: int = MINIMUM,
-    suffix: str = "",
-    sets: np.ndarray | None = None,
-) -> tuple[dict[str, Any], str]:
-    """Compare unfaithful with faithful samples (unfaithful minus faithful) by `compare_groups`.
-
-    Args:
-        values: [sample, ...], finite.
-        masks: as `label_masks` returns them.
-        dims: of the variables, which are the dimensions of `values` without the sample.
-        suffix: end of the names `difference`, `effect`, `p` and `p_holm`.
-        sets: int [sample], the set of images of each sample. None: each sample is its own.
-
-    Returns:
-        The variables `difference`, `difference_low`, `difference_high`, `effect`, `p` and `p_holm`, and the
-        note.
-
-    Example:
-        >>> masks = label_masks([True, False, None])
-        >>> compare_labels(np.zeros((3, 2)), masks, ("layer",))[1]
-        '1 unfaithful and 1 faithful: not compared, 5 of each are needed'
-    """
-    names = ("unfaithful", "faithful")
-    comparison = compare_groups(values, masks["unfaithful"], masks["faithful"], minimum, names, sets)
-    variables = {
-        f"difference{suffix}": comparison.difference,
-        f"difference{suffix}_low": comparison.low,
-        f"difference{suffix}_high": comparison.high,
-        f"effect{suffix}": comparison.effect,
-        f"p{suffix}": comparison.p,
-        f"p_holm{suffix}": comparison.p_holm,
-    }
-    return {name: (dims, array) for name, array in variables.items()}, comparison.note

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import t
 
-from mmprobe.analyses.intervals import CONFIDENCE
-from mmprobe.analyses.statistics import MINIMUM
+from mmprobe.stats.compare import MINIMUM
+from mmprobe.stats.estimate import Estimate
+from mmprobe.stats.intervals import CONFIDENCE
 
 
 def p_equivalent(
@@ -44,23 +45,25 @@ def p_equivalent(
     return np.asarray(t.sf(distance, freedom))
 
 
-def difference_interval(
+def estimate_difference(
     values: np.ndarray, first: np.ndarray, second: np.ndarray, sets: np.ndarray, minimum: int = MINIMUM
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the difference of the means of two groups and the low and high end of its 95 % interval.
+) -> Estimate[np.ndarray]:
+    """Return the difference of the means of two groups with its 95 % interval.
 
     The interval lies between -margin and margin if and only if `p_equivalent` is below 0.025. The arguments
     are those of `p_equivalent`.
 
     Example:
         >>> first, values = np.arange(20) < 10, np.tile([0.0, 1.0], 10)
-        >>> difference, low, high = difference_interval(values, first, ~first, np.arange(20))
-        >>> float(difference), round(float(high), 3)
+        >>> difference = estimate_difference(values, first, ~first, np.arange(20))
+        >>> float(difference.value), round(float(difference.high), 3)
         (0.0, 0.495)
     """
     difference, error, freedom = _measure_difference(values, first, second, sets, minimum)
     width = t.ppf((1 + CONFIDENCE) / 2, freedom) * error
-    return difference, difference - width, difference + width
+    either = np.asarray(first) | np.asarray(second)
+    count = int(either.sum())
+    return Estimate(difference, difference - width, difference + width, count, len(np.unique(sets[either])))
 
 
 def _measure_difference(

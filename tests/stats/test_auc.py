@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from mmprobe.analyses.auc import auc_interval, auc_without_groups, weighted_auc
-from mmprobe.analyses.intervals import statistic_interval
+from mmprobe.stats.auc import auc_without_groups, estimate_auc, weighted_auc
+from mmprobe.stats.intervals import statistic_interval
 
 
 def share_of_pairs_won(score: np.ndarray, unfaithful: np.ndarray) -> float:
@@ -60,4 +60,5 @@ def test_the_interval_of_an_auc_is_that_of_any_statistic():
     rng = np.random.default_rng(6)
     score, positive, groups = rng.integers(0, 9, 80), rng.random(80) < 0.5, rng.integers(0, 25, 80) * 3
     expected = statistic_interval(lambda w: weighted_auc(score, positive, w), groups, 80, (0.0, 1.0))
-    np.testing.assert_allclose(auc_interval(score, positive, groups), expected, rtol=1e-12)
+    auc = estimate_auc(score, positive, groups)
+    np.testing.assert_allclose([auc.low, auc.high], expected, rtol=1e-12)

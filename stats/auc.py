@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mmprobe.analyses.intervals import Interval, degrees_of_freedom, jackknife_interval
+from mmprobe.stats.estimate import Estimate
+from mmprobe.stats.intervals import degrees_of_freedom, jackknife_interval
 
 
 def weighted_auc(score: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
@@ -78,15 +79,21 @@ def _count_wins(score: np.ndarray, positive: np.ndarray) -> np.ndarray:
     return np.where(positive, lower, positive.sum() - lower)
 
 
-def auc_interval(score: np.ndarray, positive: np.ndarray, groups: np.ndarray) -> Interval:
-    """Return the interval of an area under the ROC curve.
+def estimate_auc(score: np.ndarray, positive: np.ndarray, groups: np.ndarray) -> Estimate[float]:
+    """Return the area under the ROC curve with its interval.
 
     Args:
         score: [sample].
         positive: bool [sample].
         groups: int [sample], such as the number of the set of images.
+
+    Example:
+        >>> print(estimate_auc(np.arange(6), np.arange(6) > 2, np.arange(6)))
+        1.000 [0.610, 1.000]
     """
     number = np.unique(groups, return_inverse=True)[1]
     without = auc_without_groups(score, positive, number)
     freedom = degrees_of_freedom(np.bincount(number))
-    return jackknife_interval(weighted_auc(score, positive)[0], without, (0.0, 1.0), freedom)
+    value = weighted_auc(score, positive)[0]
+    low, high = jackknife_interval(value, without, (0.0, 1.0), freedom)
+    return Estimate(float(value), float(low), float(high), len(score), int(number.max()) + 1)

@@ -1,4 +1,4 @@
-"""Folds and shuffles: groups stay together."""
+"""Sets of images, and folds and shuffles that keep them together."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ import random
 import numpy as np
 import pytest
 
-from mmprobe.analyses.held_out import (
-    ImageGroups,
-    assign_folds,
-    image_groups,
-    shuffle_within_folds,
-)
 from mmprobe.errors import NotApplicable
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets, set_keys
+from mmprobe.stats.folds import assign_folds, shuffle_within_folds
+from mmprobe.stats.sets import Sets
 
 
 def test_a_class_over_the_same_images_is_refused():
@@ -35,7 +31,7 @@ def test_samples_that_share_an_image_are_one_group():
         Sample(id="e", question="?", pair_id="p", images=["3.png"]),
         Sample(id="f", question="?"),
     ]
-    assert image_groups(samples).tolist() == [0, 0, 0, 1, 1, 2]
+    assert image_sets(samples).tolist() == [0, 0, 0, 1, 1, 2]
 
 
 def test_samples_without_image_files_are_grouped_by_what_names_the_image():
@@ -50,7 +46,7 @@ def test_samples_without_image_files_are_grouped_by_what_names_the_image():
         Sample(id="r", question="?", images=["b.png"]),
     ]
     samples += [Sample(id="q--absent", question="?", metadata={"with_picture": "q"})]
-    assert image_groups(samples).tolist() == [0, 1, 0, 2, 3, 2]
+    assert image_sets(samples).tolist() == [0, 1, 0, 2, 3, 2]
 
 
 def shared(sample: Sample) -> set[str]:
@@ -73,7 +69,7 @@ def merge_slowly(samples: list[Sample]) -> list[int]:
     return [sorted(set(groups)).index(group) for group in groups]
 
 
-def test_groups_are_those_of_a_slow_search():
+def test_sets_are_those_of_a_slow_search():
     """Of all samples, and of some, in any order and several times; some ids are those of several samples."""
     rng = random.Random(0)
     for _ in range(200):
@@ -87,12 +83,12 @@ def test_groups_are_those_of_a_slow_search():
             samples.append(
                 Sample(id=rng.choice(ids), question="?", images=images, pair_id=pair, metadata=metadata)
             )
-        groups = ImageGroups()
+        sets = Sets()
         for sample in samples:
-            groups.add(sample)
-        assert groups.number().tolist() == merge_slowly(samples)
+            sets.add(sample.id, set_keys(sample))
+        assert sets.number().tolist() == merge_slowly(samples)
         kept = rng.choices(range(len(samples)), k=6)
-        assert groups.number(kept).tolist() == merge_slowly([samples[place] for place in kept])
+        assert sets.number(kept).tolist() == merge_slowly([samples[place] for place in kept])
 
 
 def test_shuffles_keep_folds_and_blocks():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind
 
-from mmprobe.analyses.equivalence import difference_interval, p_equivalent
+from mmprobe.stats.equivalence import estimate_difference, p_equivalent
 
 
 def draw(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -25,7 +25,8 @@ def test_independent_samples_give_the_larger_of_welchs_one_sided_tests():
     )
     np.testing.assert_allclose(p, np.maximum(low, high))
     assert p[1] < 0.001 < 0.05 < p[0], "the same margin, but more spread"
-    _, low, high = difference_interval(values, first, ~first, np.arange(34))
+    difference = estimate_difference(values, first, ~first, np.arange(34))
+    low, high = difference.low, difference.high
     interval = ttest_ind(values[first], values[~first], equal_var=False).confidence_interval(0.95)
     np.testing.assert_allclose([low, high], [interval.low, interval.high])
 
@@ -58,4 +59,5 @@ def test_values_without_spread(margin, expected):
 def test_few_sets_of_images_show_nothing():
     first = np.arange(12) < 6
     assert np.isnan(p_equivalent(np.arange(12.0), first, ~first, 1, np.repeat(np.arange(6), 2)))
-    assert np.isnan(difference_interval(np.arange(12.0), first, ~first, np.zeros(12, int))).all()
+    alone = estimate_difference(np.arange(12.0), first, ~first, np.zeros(12, int))
+    assert np.isnan([alone.value, alone.low, alone.high]).all()
