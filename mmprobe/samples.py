@@ -14,7 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mmprobe.errors import InputError
-from mmprobe.files import read_records, read_text, regular_file
+from mmprobe.files import hash_file, read_records, read_text, regular_file
 from mmprobe.notebook import show_fields
 
 if TYPE_CHECKING:
@@ -87,25 +87,36 @@ class Sample(BaseModel):
 def set_keys(sample: Sample) -> list[str]:
     """Return what puts a sample into one set with others that have it: its images, its pair, its question's id.
 
-    Where there are no image files, `metadata["image"]` names the image. A question without its images is in the
+    An image is known by its content, so copies of a file are one; by its path where it cannot be read. Images that were made
+    of one original have its name in `metadata["original"]`. Where there are no image files, `metadata["image"]` names
+    the image. A question without its images is in the
     set of the question with them (`metadata["with_picture"]`).
 
     Example:
         >>> set_keys(Sample(id="a", question="?", images=["1.png"], pair_id="x"))
         ['image 1.png', 'pair x', 'question a']
     """
-    keys = [f"image {image}" for image in sample.images]
+    keys = [f"image {_image_name(image)}" for image in sample.images]
     if not keys and "image" in sample.metadata:
         keys = [f"image {sample.metadata.get('subtask')}/{sample.metadata['image']}"]
     if sample.pair_id is not None:
         keys.append(f"pair {sample.pair_id}")
+    if "original" in sample.metadata:
+        keys.append(f"original {sample.metadata['original']}")
     return [*keys, f"question {sample.metadata.get('with_picture', sample.id)}"]
+
+
+def _image_name(path: Path) -> str:
+    try:
+        return hash_file(path)
+    except OSError:
+        return str(path)
 
 
 def image_sets(samples: Iterable[Sample]) -> np.ndarray:
     """Return the number of each sample's set of images, int [sample] (`mmprobe.stats.sets`).
 
-    Samples that share an image or a `pair_id` are one set.
+    Samples that share an image by its content, an original or a `pair_id` are one set.
 
     Example:
         >>> pairs = [Sample(id=name, question="?", pair_id=pair) for name, pair in zip("abc", "xyx")]

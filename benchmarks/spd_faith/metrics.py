@@ -99,6 +99,7 @@ _GROUPS: dict[str, Callable[[Pair], str]] = {
     "difficulty": lambda pair: pair.difficulty or "unknown",
     "type": difference_type,
     "differences": lambda pair: str(len(pair.differences)),
+    "set": lambda pair: "multi" if len(pair.differences) > 1 else "single",
 }
 
 
@@ -126,8 +127,8 @@ def compute_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
     - drf_type_category_mismatch and so on: the share of each error among all claims.
 
     NAME leaves out answers that were not understood, which lowers its coverage; `NAME_unparsed_0` scores them
-    as 0, except for consistency ratios. `NAME[difficulty=easy]`, `NAME[type=color]` and `NAME[differences=2]`
-    are computed on those pairs. Intervals draw pairs.
+    as 0, except for consistency ratios. `NAME[difficulty=easy]`, `NAME[type=color]`, `NAME[differences=2]`
+    and `NAME[set=multi]` (2 to 5 differences, as in Table 3) are computed on those pairs. Intervals draw pairs.
 
     Example:
         >>> from mmprobe.benchmarks.spd_faith.data import Difference
