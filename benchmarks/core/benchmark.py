@@ -51,6 +51,7 @@ class Benchmark(Generic[Truth]):
         draw_files: draws a small set from the synthetic world into an empty folder, from a number of pairs and
             a seed, and returns its file.
         take: returns the first n `unit`s of the truth.
+        show: returns the truth with the images that are shown, which it may make in an empty or its own folder.
         ask_questions: returns the questions in order. Their ids name the answers.
         score_answers: scores answers by question id. A missing answer lowers the coverage.
         score_with_judge: the same with a model's labels in place of our rules. None if nothing needs a judge.
@@ -78,6 +79,7 @@ class Benchmark(Generic[Truth]):
     ask_questions: Callable[[Truth], list[Sample]]
     score_answers: Callable[[Truth, Mapping[str, str]], Scored]
     draw_files: Callable[[Path, int, int], Path] = make_pairs
+    show: Callable[[Truth, Path], Truth] = lambda truth, folder: truth
     score_with_judge: Callable[[Truth, Mapping[str, str], Judge], Scored] | None = None
     find_labels: Callable[[Mapping[str, Any]], dict[str, Labelled]] | None = None
     follow_up: Callable[[Truth, Mapping[str, str]], list[Sample]] = lambda truth, responses: []

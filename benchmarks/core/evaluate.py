@@ -20,6 +20,7 @@ from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.benchmarks.core.records import add_truth
 from mmprobe.benchmarks.core.results import Metric, group_by_images, write_results
 from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
+from mmprobe.benchmarks.layouts import layout_of
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
 from mmprobe.ledger import lock_folder
@@ -43,6 +44,7 @@ class Evaluation(NamedTuple):
         judging: counts of a judge's work: `judged`, `calls`, `cut` and `unscored`. Empty without a judge.
         failures: number of questions that failed while they were traced, by the run's folder.
         headline: names of the metrics that are shown first, as the benchmark's options choose them.
+        layout: the layout that published data were read in; None for data in the benchmark's own form.
 
     Example:
         >>> evaluate("pope", "tiny-spd", "results/pope").metrics["accuracy"].value        # doctest: +SKIP
@@ -56,6 +58,7 @@ class Evaluation(NamedTuple):
     judging: dict[str, Any]
     failures: dict[Path, int]
     headline: tuple[str, ...] = ()
+    layout: str | None = None
 
 
 def evaluate(
@@ -168,6 +171,7 @@ def evaluate(
             "parameters": parameters,
             "perturbation": perturbation,
             "data": str(data) if data else f"drawn, {n} pairs, seed {seed}",
+            "layout": layout_of(out / "data"),
             "limit": limit,
             "judge": judge,
             "judging": judging,
@@ -192,7 +196,9 @@ def evaluate(
         if usual:
             metrics |= paired_changes(metrics, usual)
             write_results(out, benchmark.name, metrics, records, about)
-        evaluation = Evaluation(benchmark.name, metrics, records, out, judging, {}, benchmark.headline)
+        evaluation = Evaluation(
+            benchmark.name, metrics, records, out, judging, {}, benchmark.headline, about["layout"]
+        )
         return _add_internals(benchmark, truth, evaluation, about) if trace else evaluation
 
 
@@ -267,6 +273,7 @@ def score(
         source = None if isinstance(responses, Mapping) else str(responses)
         about = {
             "data": str(data),
+            "layout": layout_of(out / "data"),
             "responses": source,
             "judge": judge,
             "judging": judging,
@@ -274,7 +281,7 @@ def score(
             "headline": list(benchmark.headline),
         }
         write_results(out, benchmark.name, metrics, records, about)
-    return Evaluation(benchmark.name, metrics, records, out, judging, {}, benchmark.headline)
+    return Evaluation(benchmark.name, metrics, records, out, judging, {}, benchmark.headline, about["layout"])
 
 
 def _read_answers(benchmark: Benchmark[Truth], file: Path, truth: Truth) -> dict[str, str]:

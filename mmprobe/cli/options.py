@@ -250,6 +250,8 @@ def say_evaluation(evaluation: Evaluation, as_json: bool) -> None:
         each for name in (*evaluation.headline, "unread", "truncated") for each in (name, f"{name}_change")
     ]
     lines = [f"{name:24} {metrics[name]}, n = {metrics[name].n}" for name in names if name in metrics]
+    if evaluation.layout:
+        lines.append(f"Data read as: {evaluation.layout}")
     lines.append(f"All metrics: {file}")
     say({"results": str(file), "metrics": metric_values(metrics)}, "\n".join(lines), as_json)
 
