@@ -197,7 +197,7 @@ def evaluate(
             metrics |= paired_changes(metrics, usual)
             write_results(out, benchmark.name, metrics, records, about)
         evaluation = Evaluation(
-            benchmark.name, metrics, records, out, judging, {}, benchmark.headline, about["layout"]
+            benchmark.name, metrics, records, out, judging, {}, benchmark.headline, layout_of(out / "data")
         )
         return _add_internals(benchmark, truth, evaluation, about) if trace else evaluation
 
@@ -281,7 +281,9 @@ def score(
             "headline": list(benchmark.headline),
         }
         write_results(out, benchmark.name, metrics, records, about)
-    return Evaluation(benchmark.name, metrics, records, out, judging, {}, benchmark.headline, about["layout"])
+    return Evaluation(
+        benchmark.name, metrics, records, out, judging, {}, benchmark.headline, layout_of(out / "data")
+    )
 
 
 def _read_answers(benchmark: Benchmark[Truth], file: Path, truth: Truth) -> dict[str, str]:
