@@ -78,8 +78,8 @@ def failure_modes(
     times: a mode of unfaithful answers means something only if it is rarer in faithful answers. It correlates
     and changes nothing; docs/diagnosis.md scores it on models with known causes, and `mmprobe diagnose` names
     causes from interventions: use that where the model can be run. The label is
-    the whole answer's, so an unfaithful answer may also hold claims that are true. An answer that names none
-    of its things, such as "Nothing changed.", has no claim and no mode.
+    the whole answer's, so an unfaithful answer may also contain true claims. An answer that names none of the
+    things, such as "Nothing changed.", has no claim and no mode.
 
     Args:
         run: traces with `attention/visual`, `tam/logit` and `tam/prompt`; samples with labels, regions and

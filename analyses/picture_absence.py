@@ -44,7 +44,7 @@ class _Answer(NamedTuple):
 def picture_absence(run: Run) -> xr.Dataset:
     """Compare the states, attention and certainty of a question with its images and without them.
 
-    A pair is a sample without images whose `metadata` holds `with_picture`: the id of the sample with the
+    A pair is a sample without images whose `metadata` has `with_picture`: the id of the sample with the
     same question and its images. `mmprobe bench mirage-effect --trace` writes such pairs.
 
     Args:
@@ -83,7 +83,7 @@ def picture_absence(run: Run) -> xr.Dataset:
         >>> ds.distance_first_mean.values                           # doctest: +SKIP
     """
     if not len(run):
-        raise InputError(f"{run.path}: holds no finished samples")
+        raise InputError(f"{run.path}: contains no finished samples")
     pairs, unpaired = _find_pairs(run)
     answers: list[tuple[_Answer, _Answer]] = []
     names: list[str] = []

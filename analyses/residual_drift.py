@@ -35,7 +35,7 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
 
     There are two groupings of the pairs. The paper's (figure 8a and D.3) is by contradiction: a pair is
     contradictory if both answers are yes or both are no, and consistent if one is yes and one no
-    (`read_yes_no`). Ours is by statements: a pair is unfaithful if either answer is unfaithful, and faithful
+    (`read_yes_no`). Our grouping is by statements: a pair is unfaithful if either answer is unfaithful, and faithful
     if both are faithful. Pairs that a grouping cannot place count only among all.
 
     Released code: in the last layer it takes the state after the final norm (figure 8a). Here it is the state before that norm,
@@ -81,7 +81,7 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
     if stream not in STREAMS:
         raise InputError(f"stream {stream!r}: must be one of {', '.join(STREAMS)}")
     if not len(run):
-        raise InputError(f"{run.path}: holds no finished samples")
+        raise InputError(f"{run.path}: contains no finished samples")
     path = f"residual/{stream}"
     layers = run[run.ids[0]].array(path)["layer"].values
     pairs, unpaired = _find_pairs(run)
@@ -128,10 +128,10 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
 
 
 def read_yes_no(answer: str) -> bool | None:
-    """Return whether an answer begins with yes (True) or no (False), as a word of its own; else None.
+    """Return whether an answer begins with the word yes (True) or no (False); else None.
 
-    A sign or a line break must follow the word: "No. Nothing changed." is no, "No image is attached" is
-    neither.
+    A sign or a line break must follow the word: "No. Nothing changed." gives False, "No image is attached" gives
+    None.
 
     Example:
         >>> read_yes_no("**Yes**, they are."), read_yes_no("no"), read_yes_no("Yes and no.")

@@ -162,7 +162,7 @@ class CheckedFile:
         return self.cache[page]
 
     def _read_pages(self, target: memoryview, first_page: int) -> None:
-        """Read consecutive pages and compare them with their checksums, a few at a time while the cache holds them."""
+        """Read consecutive pages and compare them with their checksums, a few at a time while the cache has them."""
         for start in range(0, len(target), _READ_BYTES):
             part, first = target[start : start + _READ_BYTES], first_page + start // PAGE_BYTES
             self._fill(part, first * PAGE_BYTES)

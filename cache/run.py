@@ -35,7 +35,7 @@ HASHED_KEYS = ("model", "capture", "generate", "engine", "batch_size")  # of run
 
 
 def hash_config(config: Mapping[str, Any]) -> str:
-    """Return a hash of everything in `run.json` that decides what a trace holds.
+    """Return a hash of everything in `run.json` that decides what a trace contains.
 
     Example:
         >>> len(hash_config({"model": {"name": "tiny-spd"}}))
@@ -48,7 +48,7 @@ def hash_config(config: Mapping[str, Any]) -> str:
 class Run:
     """A folder of traces, or the file that `pack` wrote from it. Iterates over its traces in sample order.
 
-    In a folder, traces are files of their own, or joined in files of `packs/`.
+    In a folder, traces are separate files, or joined in files of `packs/`.
 
     Attributes:
         path: the folder or the file.
@@ -86,7 +86,7 @@ class Run:
         return open_packed(path, self._names_of_packs[path])
 
     def pack_of(self, name: str) -> Path | None:
-        """Return the packed file that a trace is in; None if it is in a file of its own."""
+        """Return the packed file that a trace is in; None if it has its own file."""
         return self._packs.get(name)
 
     @cached_property
@@ -181,7 +181,7 @@ class Run:
 
     @property
     def captured(self) -> tuple[str, ...]:
-        """Paths of the data sets that the first trace holds, as `stack` takes them."""
+        """Paths of the data sets that the first trace contains, as `stack` takes them."""
         return self[0].captured if self.ids else ()
 
     def stack(self, path: str) -> xr.DataArray:
@@ -310,7 +310,7 @@ def open_run(path: str | Path) -> Run:
     """Open a run: a folder that `trace` wrote, or a file that `pack` wrote.
 
     Raises:
-        InputError: there is no run at `path`, or it cannot be read.
+        InputError: `path` is not a run, or cannot be read.
 
     Example:
         >>> len(open_run("runs/demo"))                              # doctest: +SKIP

@@ -45,7 +45,7 @@ def stack_traces(run: Run, path: str) -> xr.DataArray:
     """Return the array that `Run.stack` describes."""
     if not run.ids:
         return xr.DataArray(np.zeros(0), dims="sample", coords={"sample": run.ids})
-    rows_of: dict[Path | None, list[int]] = {}  # by packed file; None for traces in files of their own
+    rows_of: dict[Path | None, list[int]] = {}  # by packed file; None for traces with their own files
     for row, name in enumerate(run.ids):
         rows_of.setdefault(run.pack_of(name), []).append(row)
     parts = [_read_part(run, pack, rows, path) for pack, rows in rows_of.items()]
@@ -66,7 +66,7 @@ def stack_traces(run: Run, path: str) -> xr.DataArray:
 
 
 def _read_part(run: Run, pack: Path | None, rows: list[int], path: str) -> _Part:
-    """Read the traces that lie in one packed file, or those in files of their own."""
+    """Read the traces of one packed file, or those that have their own files."""
     names = [run.ids[row] for row in rows]
     if pack is not None:
         with run.open_pack(pack) as packed:

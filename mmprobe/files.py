@@ -44,7 +44,7 @@ def regular_file(path: Path) -> Path:
         OSError: [Errno 22] not a regular file: '/dev/zero'
     """
     mode = path.stat().st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # who opens a folder gets an error of its own
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a folder raises its own error
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return path
 
@@ -155,10 +155,10 @@ def read_json(path: str | Path) -> Any:
 
 
 def read_record(file: Path, record_type: type[Record]) -> Record:
-    """Read a file that holds one JSON object.
+    """Read a file of one JSON object.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file is missing.
         InputError: as `parse_record`.
     """
     try:
@@ -251,7 +251,7 @@ def json_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def read_records(path: str | Path, record_type: type[Record]) -> list[tuple[int, Record]]:
@@ -274,7 +274,7 @@ def read_records(path: str | Path, record_type: type[Record]) -> list[tuple[int,
             lines_by_id[record_id] = number
         records.append((number, record))
     if not records:
-        raise InputError(f"{path}: holds no lines; one JSON object a line is expected")
+        raise InputError(f"{path}: contains no lines; one JSON object a line is expected")
     return records
 
 
@@ -331,19 +331,19 @@ class MetricEntry(JsonRecord):
 
 
 class Results(JsonRecord):
-    """The content of results.json, which scores write into a result folder. Other entries say what was asked."""
+    """The content of results.json, which scores write into a result folder. Other entries record the settings."""
 
     benchmark: str = ""
     judge: str | None = None
     metrics: dict[str, MetricEntry]
 
     def entry(self, name: str) -> str | None:
-        """Return one of the other entries, such as `model`; None if there is no such text."""
+        """Return one of the other entries, such as `model`; None if it is missing or not a text."""
         value = (self.model_extra or {}).get(name)
         return value if isinstance(value, str) else None
 
     def model_name(self) -> str | None:
-        """Return the name of the model, with its method unless that is plain; None if no model was asked."""
+        """Return the name of the model, with its method unless that is plain; None if no model answered."""
         model, method = self.entry("model"), self.entry("method")
         return f"{model}, {method}" if model and method not in (None, "plain") else model
 
@@ -358,9 +358,11 @@ def read_results(folder: Path, benchmark: str | None = None) -> Results:
     try:
         results = read_record(file, Results)
     except FileNotFoundError:
-        raise InputError(f"{folder}: holds no results.json; name a result folder of bench or score") from None
+        raise InputError(
+            f"{folder}: contains no results.json; name a result folder of bench or score"
+        ) from None
     if benchmark not in (None, results.benchmark):
-        raise InputError(f"{file}: holds no results of {benchmark}")
+        raise InputError(f"{file}: contains no results of {benchmark}")
     return results
 
 

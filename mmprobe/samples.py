@@ -30,7 +30,7 @@ def check_id(value: str) -> str:
     """Return the id if it is a safe file name.
 
     Raises:
-        ValueError: it is not. The message says what an id must be, and the caller adds where it stands.
+        ValueError: it is not. The message says what an id must be, and the caller adds the place.
 
     Example:
         >>> check_id("0001-same")
@@ -38,7 +38,7 @@ def check_id(value: str) -> str:
     """
     if not SAFE_ID.fullmatch(value) or ".." in value:
         raise ValueError(
-            "must be 1 to 128 letters, digits, '.', '_' or '-', begin with a letter or digit and hold no '..'"
+            "must be 1 to 128 letters, digits, '.', '_' or '-', begin with a letter or digit and not contain '..'"
         )
     return value
 
@@ -164,7 +164,7 @@ def load_samples(path: str | Path) -> list[Sample]:
                 checked.add(image)
         samples.append(sample)
     if not samples:
-        raise InputError(f"{path}: holds no samples")
+        raise InputError(f"{path}: contains no samples")
     return samples
 
 
@@ -181,7 +181,7 @@ def samples_from(
 
     Args:
         rows: mappings. An image may be a `PIL.Image`, a path, or a list of them.
-        folder: where images that are no files yet are written, as PNG.
+        folder: where images that are not files yet are written, as PNG.
         question: the column of the questions.
         image: the column of the images; several columns are images in this order. Rows may lack an image.
         id: the column of the ids; the default numbers the rows from 000000.
@@ -241,7 +241,7 @@ def _make_sample(data: Any, where: str) -> Sample:
         message = first["msg"].removeprefix("Value error, ")
         raise InputError(f"{where}: field {field!r}: {message}{hint}") from None
     except ValueError:
-        raise InputError(f"{where}: holds half a surrogate pair or is nested too deeply") from None
+        raise InputError(f"{where}: contains half a surrogate pair or is nested too deeply") from None
     return sample
 
 
@@ -269,7 +269,7 @@ def open_image(path: Path) -> Image.Image:
 
     Raises:
         UnidentifiedImageError: it has another format.
-        OSError: it is no regular file, or cannot be read.
+        OSError: it is not a regular file, or cannot be read.
     """
     return Image.open(regular_file(path), formats=IMAGE_FORMATS)
 
@@ -283,7 +283,7 @@ def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, i
         any_depth: accept grey images with more than 8 bits, such as maps that no model sees.
 
     Raises:
-        InputError: the file is missing, is no image, has another format than `open_image` reads, has over 100
+        InputError: the file is missing, is not an image, has another format than `open_image` reads, has over 100
             megapixels, or is grey with more than 8 bits.
     """
     location = (
@@ -332,7 +332,7 @@ def resolve_image(
 
 
 def check_derived_ids(where: str | Path, ids: Iterable[str], derived: Iterable[tuple[str, str]]) -> None:
-    """Raise InputError where an id derived from an original is taken already, or is no valid id.
+    """Raise InputError where an id derived from an original is taken already, or is not valid.
 
     Example:
         >>> check_derived_ids("questions.jsonl", ["1"], [("1", "1--text")])
@@ -342,7 +342,7 @@ def check_derived_ids(where: str | Path, ids: Iterable[str], derived: Iterable[t
         if derived_id in taken or not SAFE_ID.fullmatch(derived_id):
             reason = "is taken" if derived_id in taken else "is too long"
             raise InputError(
-                f"{where}: id {original!r}: {derived_id!r}, which is asked too, {reason}; rename one"
+                f"{where}: id {original!r}: {derived_id!r}, which is derived from it, {reason}; rename one"
             )
         taken.add(derived_id)
 

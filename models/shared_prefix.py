@@ -2,7 +2,7 @@
 
 A prompt's keys and values depend on the tokens before them only. So prompts with the same images and system prompt
 share those of their common beginning. It is read on its own, up to the first token of the question, and every
-question goes on from a copy.
+question continues from a copy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mmprobe.models.loading import Model
 from mmprobe.models.prompt import Batch, Prompt, build_batch
 from mmprobe.samples import Sample
 
-MAX_BYTES = 2**30  # of all kept prefixes; ours
+MAX_BYTES = 2**30  # of all kept prefixes; our choice
 OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # one value a token
 Key = tuple[Any, ...]
 
@@ -33,7 +33,7 @@ Key = tuple[Any, ...]
 def prefix_key(sample: Sample) -> Key:
     """Return what is equal for samples that show the same images under the same system prompt.
 
-    Samples without images are each of their own.
+    Samples without images share with no other.
 
     Example:
         >>> prefix_key(Sample(id="a", question="Why?")) == prefix_key(Sample(id="b", question="Why?"))
@@ -131,7 +131,7 @@ class Prefix:
 
 
 class SharedStart(NamedTuple):
-    """Where `generate` goes on for a batch.
+    """Where `generate` starts for a batch.
 
     Attributes:
         inputs: for `generate`, with the cache of the first columns of the padded prompts.
@@ -173,7 +173,7 @@ class PrefixStore:
         self.prefixes: OrderedDict[Key, Prefix] = OrderedDict()
 
     def start(self, keys: Sequence[Key], chats: Sequence[Chat], batch: Batch) -> SharedStart | None:
-        """Return where a batch goes on from its prefixes, or None if it has to be read whole.
+        """Return where to continue a batch from its prefixes, or None if it has to be read whole.
 
         It depends on the batch and on `repeated` only, not on what is in the store.
 
@@ -219,21 +219,21 @@ class PrefixStore:
         return self.prefixes[key].common_part(prompt)
 
     def _keep(self, key: Key, prefix: Prefix) -> None:
-        """Keep a prefix, and forget the oldest ones that there is no room for."""
+        """Keep a prefix, and forget the oldest ones that exceed the memory."""
         self.prefixes[key] = prefix
         while sum(each.nbytes for each in self.prefixes.values()) > self.max_bytes:
             self.prefixes.popitem(last=False)
 
 
 def _prefix_length(prompt: Prompt) -> int:
-    """Return the number of tokens before the question: the user's first token behind all images."""
+    """Return the number of tokens before the question: the user's first token after all images."""
     end = int(prompt.visual_positions[-1]) + 1
     questions = np.flatnonzero(prompt.group[end:] == Group.USER)
     return end + int(questions[0]) if len(questions) else end
 
 
 def _cut(name: str, value: Any, row: int, first: int, end: int) -> Any:
-    """Return some tokens of one row, and what belongs to no token as it is."""
+    """Return some tokens of one row, and values that are not per token unchanged."""
     return value[row : row + 1, first:end] if name in OF_TOKENS else value
 
 
@@ -243,7 +243,7 @@ def read_tokens(
     """Read tokens from the beginning of a prompt on.
 
     Args:
-        inputs: of the tokens, with the images unless `before` holds them.
+        inputs: of the tokens, with the images unless `before` includes them.
         prompt: the prompt that begins with these tokens.
         before: what was read of them already.
         keeps_states: whether to keep the states that the unembedding reads.
@@ -300,7 +300,7 @@ def _read_rest(model: Model, batch: Batch, row: int, part: Prefix, keeps_states:
 
 
 def build_cache(model: Model, prefixes: Sequence[Prefix], paddings: Sequence[int]) -> DynamicCache:
-    """Return a cache with a prefix a row, and let the model place later tokens behind it."""
+    """Return a cache with a prefix a row, and let the model place later tokens after it."""
     cache = DynamicCache()
     for layer in range(len(prefixes[0].keys)):
         keys, values = ([getattr(each, name)[layer] for each in prefixes] for name in ("keys", "values"))
@@ -312,7 +312,7 @@ def build_cache(model: Model, prefixes: Sequence[Prefix], paddings: Sequence[int
 
 
 def _pad(parts: Sequence[Tensor], paddings: Sequence[int]) -> Tensor:
-    """Join tensors [1, ..., token, feature], each behind its row's padding."""
+    """Join tensors [1, ..., token, feature], each after its row's padding."""
     if not any(paddings):
         return torch.cat(list(parts)) if len(parts) > 1 else parts[0]
     pairs = zip(parts, paddings, strict=True)

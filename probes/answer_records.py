@@ -74,7 +74,7 @@ def measure_answers(
         chosen: the samples to measure; None for all.
 
     Raises:
-        InputError: there are no samples, the folder holds samples with other settings, or another model made
+        InputError: no samples are given, the folder contains samples with other settings, or another model made
             the run.
     """
     samples = list_samples(source) if chosen is None else list(chosen)
@@ -119,7 +119,7 @@ def mean_over_samples(
 
     Args:
         dims: dimensions of the mean.
-        values: [sample, ...]; a quantity, so that all zeros are no share.
+        values: [sample, ...]; treated as a quantity, not a share, even if all are 0.
         sets: int [sample], the set of images of each sample.
 
     Example:
@@ -172,7 +172,7 @@ def read_record(
 
     Args:
         finished: folder of `write_records`, or None.
-        source: the run that holds the sample's answer now, or samples.
+        source: the run with the sample's answer now, or samples.
         settings: what the arrays depend on.
         model: the model, to notice if it or the sample's images have changed.
 
@@ -208,7 +208,7 @@ def read_record(
 
 
 def write_records(finished: Path | None, records: list[Record], settings: str, model: Model) -> None:
-    """Keep what was measured for some samples, a file for each; nothing if there is no folder."""
+    """Keep what was measured for some samples, a file for each; nothing without a folder."""
     if finished is None:
         return
     finished.mkdir(parents=True, exist_ok=True)

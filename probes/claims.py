@@ -46,7 +46,7 @@ def exchange_images(model: Model, trace: Trace, others: Images, rng: np.random.G
         - interchange_slope: its least-squares slope over steps; NaN for fewer than two steps
         - regions: of the whole answer, all regions exchanged; NaN without regions
         - elsewhere: of the whole answer, as many cells of the same images exchanged beside the regions; NaN
-          where there is no room
+          if they do not fit
 
     Raises:
         InputError: another model made the trace.
@@ -208,11 +208,11 @@ def claim_interventions(
     """Return what happens to answers of a run under the interventions that the claims of `findings` imply.
 
     Unfaithful answers are rare, so up to half of the chosen answers are unfaithful. Each answer has a weight,
-    the number of answers of the run that it stands for. Means over the run use it.
+    the number of answers of the run that it represents. Means over the run use it.
 
     It takes one forward pass over four rows and three over one row an answer, and two generations.
 
-    Use it to ask whether a correlation of `findings` has the cause that it suggests. `findings` tests the
+    Use it to test whether a correlation of `findings` has the cause that it suggests. `findings` tests the
     numbers.
 
     Args:
@@ -228,7 +228,7 @@ def claim_interventions(
     Returns:
         A data set with dimension `sample`, the chosen answers in the order of the run:
 
-        - weight: answers of the run that the answer stands for
+        - weight: answers of the run that the answer represents
         - interchange: nat a token that the answer loses with unrelated images; interchange_slope: its slope
           over steps
         - regions, elsewhere: nat that it loses when all its regions, or as many places beside them, are exchanged
@@ -288,7 +288,7 @@ def claim_interventions(
 def _choose(
     samples: Sequence[Sample], run: Run, count: int, rng: np.random.Generator
 ) -> list[tuple[Sample, float]]:
-    """Return `count` samples, up to half of them unfaithful, and how many samples each stands for."""
+    """Return `count` samples, up to half of them unfaithful, and how many samples each represents."""
     unfaithful = np.array([run.faithful(sample.id) is False for sample in samples], bool)
     strata = [np.flatnonzero(unfaithful), np.flatnonzero(~unfaithful)]
     count = min(count, len(samples))

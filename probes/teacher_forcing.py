@@ -13,7 +13,6 @@ import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from mmprobe.cache import Trace
 from mmprobe.errors import InputError, NotApplicable
@@ -21,6 +20,7 @@ from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.devices import check_one_device, copy_module
 from mmprobe.models.generation import build_generation_kwargs
 from mmprobe.models.prompt import decode_tokens
+from mmprobe.models.reading import append_answers
 from mmprobe.samples import Sample
 
 GROUPS = tuple(group.name.lower() for group in Group if group is not Group.GENERATED)
@@ -68,7 +68,7 @@ def force_answer(
         max_new_tokens: maximum length of the model's own answer.
 
     Raises:
-        InputError: an image cannot be decoded, or the answer is empty or has tokens that are no text.
+        InputError: an image cannot be decoded, or the answer is empty or has tokens that are not text.
 
     Example:
         >>> from mmprobe.models import load_model
@@ -94,7 +94,7 @@ def force_answers(
         The rows of one batch: each has its own prompt and answer, and the inputs of all.
 
     Raises:
-        InputError: an image cannot be decoded, or an answer is empty or has tokens that are no text.
+        InputError: an image cannot be decoded, or an answer is empty or has tokens that are not text.
     """
     if max_new_tokens < 1:
         raise InputError(f"max_new_tokens {max_new_tokens}: must be 1 or more")
@@ -111,12 +111,7 @@ def force_answers(
             answer = model.tokenizer(answer, add_special_tokens=False)["input_ids"]
         ids.append(torch.tensor(np.asarray(answer, dtype=np.int64), device=model.device))
         _check_answer(model, sample, ids[-1])
-    longest = max(map(len, ids))
-    extended: dict[str, Any] = dict(inputs)
-    for _ in range(longest):  # each family extends its masks and token types as in `generate`
-        extended = model.hf._update_model_kwargs_for_generation({}, extended, is_encoder_decoder=False)
-    padded = torch.stack([pad(row, (0, longest - len(row))) for row in ids])
-    extended["input_ids"] = torch.cat([inputs["input_ids"], padded], 1)
+    extended = append_answers(model, inputs, ids)
     return [TeacherForcing(model, extended, prompt, row) for prompt, row in zip(prompts, ids, strict=True)]
 
 

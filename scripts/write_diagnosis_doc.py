@@ -84,7 +84,7 @@ on average. Generating an answer counts as one.
 
 ## How tools score
 
-Tools are applied to models with planted causes ([organisms.md](organisms.md)). For tools without thresholds of their own, we
+Tools are applied to models with planted causes ([organisms.md](organisms.md)). For tools without their own thresholds, we
 choose thresholds on the development models (seeds 0 to 2). Held-out models have other seeds and other images. Models of seed 5
 do not ship, and only the diagnosis is applied to them. Numbers have 95 % intervals over models, and the number of models.
 *AUROC of answers* is measured on partial organisms, whose cause acts on some answers. Scores on development models are too good

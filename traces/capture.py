@@ -123,7 +123,7 @@ def load_capture(name: str | Path | CaptureSpec) -> CaptureSpec:
     """Return a capture by name (`default`, `full`) or from a YAML file.
 
     Raises:
-        InputError: there is no such capture, or a field of the file is wrong.
+        InputError: the capture is unknown, or a field of the file is wrong.
 
     Example:
         >>> load_capture("default").wants("residual")

@@ -58,7 +58,7 @@ class LogosTrainer(WholeCheckpoints, GRPOTrainer):
             raise InputError("refill: needs a single process; train without it, or on one GPU")
         self.samples, self.settings, self.rows = samples, settings, list(rows)
         self._rewards = torch.zeros(0)
-        self._ready: tuple[Any, ...] | None = None  # responses that are there before TRL asks for them
+        self._ready: tuple[Any, ...] | None = None  # responses that are ready before TRL requests them
 
         def format_reward(completions: list[Any], sample: list[Sample], **_: Any) -> list[float]:
             self._scored = [
@@ -80,7 +80,7 @@ class LogosTrainer(WholeCheckpoints, GRPOTrainer):
         )
 
     def _get_train_sampler(self, dataset: Any = None) -> Sampler:
-        """Return the rows in their order, which holds all epochs, so that a resumed training finds its place."""
+        """Return the rows in their order, which spans all epochs, so that a resumed training finds its place."""
         if self.settings.samples > 1:
             return super()._get_train_sampler(dataset)
         size = self.args.generation_batch_size
@@ -155,7 +155,9 @@ class LogosTrainer(WholeCheckpoints, GRPOTrainer):
         if not torch.isfinite(rewards).all():
             row = int((~torch.isfinite(rewards)).any(1).nonzero()[0])
             name = inputs[row % len(inputs)]["sample"].id
-            raise InputError(f"sample {name}: the reward of a response is no finite number; check the reward")
+            raise InputError(
+                f"sample {name}: the reward of a response is not finite; check the reward function"
+            )
         self._rewards = rewards.sum(1)
         return rewards
 
@@ -193,7 +195,7 @@ def freeze_vision(model: Model) -> None:
 
 
 def build_config(settings: LogosSettings, folder: Path) -> GRPOConfig:
-    """Return the settings in TRL's form. Its epochs are one: the rows hold all of ours."""
+    """Return the settings in TRL's form, with one epoch: the rows already contain all epochs of `settings`."""
     on_gpu = torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(folder),

@@ -11,7 +11,7 @@ import mmprobe
 from mmprobe.benchmarks.synthetic import PAIRS
 from mmprobe.cli.diagnose import bench_tools
 from mmprobe.cli.options import (
-    TO_GO_ON,
+    TO_CONTINUE,
     AsJson,
     BatchSize,
     BenchmarkName,
@@ -107,7 +107,7 @@ def bench(
     if name == "diagnosis":
         if model is not None or data is not None or device_map is not None:
             raise InputError(
-                "bench diagnosis: asks the organisms; leave out --model, --data and --device-map, see --models"
+                "bench diagnosis: runs on the organisms; leave out --model, --data and --device-map, see --models"
             )
         bench_tools(out, n or PAIRS, device, parse_benchmark_options(context.args), as_json)
         return
@@ -118,7 +118,7 @@ def bench(
     devices = read_device_map(device_map)
     pairs, seed = choose_drawn(data, n, seed)
     check_unlocked(out)
-    check_earlier(out / "responses.jsonl", "answers", resume, overwrite, TO_GO_ON)
+    check_earlier(out / "responses.jsonl", "answers", resume, overwrite, TO_CONTINUE)
     check_out(out, [data] if data else [])
     asked: dict[str, Any] = {
         "data": data,
@@ -164,5 +164,5 @@ def bench(
         **asked,
     )
     for run, n_failures in evaluation.failures.items():
-        warn(f"{n_failures} questions failed, see {run / 'failures.jsonl'}; --resume asks them again")
+        warn(f"{n_failures} questions failed, see {run / 'failures.jsonl'}; --resume retries them")
     say_evaluation(evaluation, as_json)

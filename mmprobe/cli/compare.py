@@ -9,7 +9,7 @@ import typer
 
 import mmprobe
 from mmprobe.cli.options import (
-    TO_GO_ON,
+    TO_CONTINUE,
     AsJson,
     BatchSize,
     Device,
@@ -80,7 +80,7 @@ def compare(
     pairs, seed = choose_drawn(data, n, seed)
     devices = read_device_map(device_map)
     earlier = next(out.glob("*/*/responses.jsonl"), out / "responses.jsonl")
-    check_earlier(earlier, "a comparison", resume, overwrite, TO_GO_ON, out)
+    check_earlier(earlier, "a comparison", resume, overwrite, TO_CONTINUE, out)
     names = split_names(benchmarks)
     ds = mmprobe.benchmarks.compare(
         model,

@@ -30,7 +30,7 @@ def demo(
 ) -> None:
     """Trace the embedded model on drawn pairs, and write a report. Then diagnose a model with a planted cause.
 
-    It takes about a minute and a half on two CPU cores. A second call goes on where the first one stopped.
+    It takes about a minute and a half on two CPU cores. A second call continues where the first one stopped.
 
     \b
     Example:

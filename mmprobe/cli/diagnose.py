@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mmprobe.cli.options import (
-    TO_GO_ON,
+    TO_CONTINUE,
     AsJson,
     BatchSize,
     Device,
@@ -86,7 +86,7 @@ def diagnose(
     from mmprobe.models import load_model
     from mmprobe.viz.report.diagnosis_page import Diagnosed, write_diagnosis
 
-    check_earlier(out / SETTINGS, "a diagnosis", resume, overwrite, TO_GO_ON)
+    check_earlier(out / SETTINGS, "a diagnosis", resume, overwrite, TO_CONTINUE)
     diagnosis = find_causes(
         load_model(model, device=device, dtype=dtype, revision=revision, device_map=devices),
         samples,

@@ -30,9 +30,7 @@ def make_pairs(
         Literal["even", "paper"],
         typer.Option(help="paper: numbers of differences and difficulties as in SPD-Faith Bench."),
     ] = "even",
-    statistics: Annotated[
-        Path | None, typer.Option(help="An HTML file for figures of what the pairs hold.")
-    ] = None,
+    statistics: Annotated[Path | None, typer.Option(help="An HTML file for figures of the pairs.")] = None,
     images: Annotated[Path | None, typer.Option(help="coco: folder of the images.")] = None,
     annotations: Annotated[Path | None, typer.Option(help="coco: the instances file.")] = None,
     limit: Annotated[
@@ -52,7 +50,7 @@ def make_pairs(
 ) -> None:
     """Make image pairs with known differences, and questions about them.
 
-    Each question has its true answer. With --source coco a second call goes on where the first one stopped,
+    Each question has its true answer. With --source coco a second call continues where the first one stopped,
     up to --n pairs.
 
     \b

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 LARGEST_SEED = 2**63 - 1  # torch takes no larger seed
 _SEED_HELP = "Seed of what is drawn at random: pairs, boxes, or sampled tokens"
 
-TO_GO_ON = "use --resume to go on, --overwrite to begin anew, or another --out"  # where a folder holds an earlier call
+TO_CONTINUE = (
+    "use --resume to continue, --overwrite to start over, or another --out"  # if a folder has an earlier call
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 BatchSize = Annotated[int, typer.Option(help="Questions answered together.", min=1)]
@@ -39,7 +41,7 @@ DeviceMap = Annotated[
     ),
 ]
 DrawnPairs = Annotated[
-    int | None, typer.Option("--n", help=f"Pairs to draw where there is no --data; default: {PAIRS}.", min=1)
+    int | None, typer.Option("--n", help=f"Pairs to draw without --data; default: {PAIRS}.", min=1)
 ]
 DrawnSeed = Annotated[
     int | None,
@@ -63,15 +65,15 @@ RepetitionPenalty = Annotated[
     float | None,
     typer.Option(help="Above 1, tokens that occurred become less likely; default: the checkpoint's."),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with an earlier call in --out.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an earlier call in --out.")]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace what an earlier call left in --out, and begin anew.")
+    bool, typer.Option("--overwrite", help="Delete what an earlier call left in --out, and start over.")
 ]
 RetryUnscored = Annotated[
     bool,
     typer.Option(
         "--retry-unscored/--no-retry-unscored",
-        help="Ask the judge again about what an earlier call in --out left unscored, or leave it unscored.",
+        help="Judge again what an earlier call in --out left unscored, or leave it unscored.",
     ),
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
@@ -158,7 +160,7 @@ def read_device_map(text: str | None) -> str | dict[str, int | str] | None:
 
 
 def choose_drawn(data: Path | None, n: int | None, seed: int | None) -> tuple[int, int]:
-    """Return the number and the seed of the pairs to draw where there is no `--data`.
+    """Return the number and the seed of the pairs to draw without `--data`.
 
     Raises:
         InputError: there is, so that nothing is drawn, and a number or a seed is given.
@@ -169,7 +171,7 @@ def choose_drawn(data: Path | None, n: int | None, seed: int | None) -> tuple[in
     """
     for option, value in (("--n", n), ("--seed", seed)):
         if data is not None and value is not None:
-            raise InputError(f"{option} and --data: pairs are drawn where there is no --data; choose one")
+            raise InputError(f"{option} and --data: pairs are drawn only without --data; choose one")
     return PAIRS if n is None else n, SEED if seed is None else seed
 
 
@@ -291,7 +293,7 @@ def _rich_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     table = Table(*heads, box=SIMPLE_HEAD, pad_edge=False)
     for row in rows:
-        table.add_row(*map(Text, row))  # Text: names are no markup
+        table.add_row(*map(Text, row))  # Text: names are not markup
     console = Console(file=io.StringIO(), force_terminal=True, width=shutil.get_terminal_size().columns)
     with console.capture() as captured:
         console.print(table)

@@ -102,7 +102,7 @@ def plan(
     seconds = "not known without --probe" if made.seconds is None else f"{made.seconds:.0f} s"
     text = (
         f"disk    {_size(made.disk)}\nhost    {_size(made.host)}\ndevice  {_size(made.device)}\n"
-        f"prefix  {made.prefixes}\ntime    {seconds}\nfor {count} samples: {made.assumed}"
+        f"prefix  {made.prefixes}\nrecord  {made.recording}\ntime    {seconds}\nfor {count} samples: {made.assumed}"
     )
     result = made._asdict()
     if memories:

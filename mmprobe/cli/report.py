@@ -37,10 +37,10 @@ def report(
 ) -> None:
     """Write one HTML file with figures and answers.
 
-    The file needs no network. Metrics and answers of a benchmark stand beside the model's internals where the
-    answers were traced. What `mmprobe analyze` found with --only findings, image-interchange, circuit and the
-    other probes in RUN/analyses is part of the report. Two runs stand side by side in the same scales, with the
-    paired differences of the second from the first.
+    The file needs no network. It shows a benchmark's metrics and answers beside the model's internals if the answers
+    were traced. It includes the results in RUN/analyses of `mmprobe analyze --only` with findings,
+    image-interchange, circuit and the other probes. Two runs are shown side by side in the same scales, with
+    the paired differences of the second from the first.
 
     \b
     Examples:

@@ -33,7 +33,7 @@ def score(
 ) -> None:
     """Score answers that any system gave, offline.
 
-    Only --judge model:... asks a model, to judge them. A benchmark's own options follow its name, as in
+    Only --judge model:... runs a model, to judge them. A benchmark's own options follow its name, as in
     bench.
 
     \b

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmprobe.cli.options import (
-    TO_GO_ON,
+    TO_CONTINUE,
     AsJson,
     Device,
     ModelName,
@@ -49,11 +49,11 @@ def begin_training(out: Path, resume: bool, overwrite: bool) -> None:
     """Check that a training may write into a folder. With `overwrite`, remove the one that is there.
 
     Raises:
-        InputError: the folder holds a training and neither option is given, or both are.
+        InputError: the folder contains a training and neither option is given, or both are.
     """
     from mmprobe.training.checkpoints import training_ledger
 
-    ledger = replace(training_ledger(out), offer=TO_GO_ON)
+    ledger = replace(training_ledger(out), offer=TO_CONTINUE)
     ledger.check(resume, overwrite)
     if overwrite and ledger.begun:
         ledger.clear()
@@ -107,7 +107,7 @@ def logos(
 
     The vision encoder is frozen. OUT gets stage-1/model, stage-2/model and so on, which --model of any command reads,
     log.jsonl and report.html. With --test, results.json has the accuracy before and after. With --ablate, each
-    training has a folder of its own.
+    training has its own folder.
 
     \b
     Example:

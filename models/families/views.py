@@ -131,7 +131,7 @@ def get_encoder_blocks(hf: Any) -> Sequence[Any]:
 
 
 def find_merged_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
-    """Return image, row and column of each patch, int32 [patch, 3]; merged patches stand together."""
+    """Return image, row and column of each patch, int32 [patch, 3]; merged patches are adjacent."""
     merge = hf.config.vision_config.spatial_merge_size
     positions = []
     for image, (_, rows, columns) in enumerate(inputs["image_grid_thw"].tolist()):

@@ -77,7 +77,7 @@ def measure_pairs(
             are not measured again; the first one is read all the same, for the graph.
 
     Raises:
-        InputError: the pairs do not match, or the folder holds pairs with other settings.
+        InputError: the pairs do not match, or the folder contains pairs with other settings.
         NotApplicable: the family is of a form that the graph does not know.
     """
     check_pairs(model, clean, corrupt, answers)
@@ -194,11 +194,11 @@ def find_circuit(
     Returns:
         A data set in the unit of the metric, with dimensions `source` and `destination`.
 
-        - score (source, destination): mean over pairs; NaN where there is no edge; score_low, score_high
+        - score (source, destination): mean over pairs; NaN without an edge; score_low, score_high
         - node_score (source): sum of its edges; node_score_low, node_score_high
         - metric_clean, metric_corrupt, total: means over pairs; total is their difference
         - source_kind, source_layer, source_head (source): text, image, between (image features that the
-          model adds between layers), head or ffn; -1 where there is no layer. An image's number is its head
+          model adds between layers), head or ffn; -1 without a layer. An image's number is its head
         - destination_kind, destination_layer, destination_head (destination): q, k, v, ffn or logits. Keys and
           values have key-value heads, each of which serves `group_size` heads
 
@@ -287,7 +287,7 @@ def evaluate_circuit(
     It takes three forward passes for each pair, one or two more for the first, and one for each ranking and
     share below 1.
 
-    Use it on other pairs than those that the circuit was found on, since a circuit fits its own pairs better.
+    Use it on other pairs than those of `find_circuit`, since a circuit fits its own pairs better.
     A faithful circuit is not the only one: other edges may do as well.
 
     Args:
@@ -379,7 +379,7 @@ def patch_edges(
         attrs: n, the number of pairs; sets; forward_passes.
 
     Raises:
-        InputError: there is no such edge.
+        InputError: the edge does not exist.
 
     Example:
         >>> ds = patch_edges(model, samples[0], samples[9], [("image 1", "v 5.0")])   # doctest: +SKIP

@@ -120,7 +120,7 @@ class NodePass:
         added = torch.einsum("phd,ehd->hpe", heads, weight.view(len(weight), heads.shape[1], heads.shape[2]))
         if modules.parts.update is not modules.parts.attention:  # a norm follows the projection
             if modules.output.bias is not None:
-                raise NotApplicable(f"{self.model.name}: a bias stands between its heads and a norm")
+                raise NotApplicable(f"{self.model.name}: a bias is added between its heads and a norm")
             summed = linear(heads.flatten(1), weight)
             with hooks_disabled():  # it calls the norm
                 added *= frozen_factor(self.model, modules.parts.update, summed, update.float())
@@ -305,7 +305,7 @@ def _check(nodes: NodePair) -> None:
 
 
 def score_edges(graph: Graph, pair: ComponentPair, difference: Tensor, steps: int) -> Tensor:
-    """Return the score of each edge, float32 [source, destination]; 0 where there is no edge.
+    """Return the score of each edge, float32 [source, destination]; 0 without an edge.
 
     An edge's score is (clean - corrupt output of the source) times the gradient of the metric with respect to
     what the destination reads, summed over positions, averaged over points k / steps of the way from the

@@ -58,8 +58,8 @@ def attribution_patching(
     for `atp_star`, and a forward pass for each verified component; `steps` of both for each layer for `ig`. As
     in `patch_components`, they begin at the first difference of the prompts, for three passes more.
 
-    Use it for a first look at many components, before `patch_components` on the few that matter. It is no
-    result by itself: where the answer is certain, gradients are near 0 and the estimate is too small.
+    Use it for a first look at many components, before `patch_components` on the few that matter. It is not
+    a result by itself: where the answer is certain, gradients are near 0 and the estimate is too small.
 
     Args:
         clean, corrupt, metric, tokens, answer, max_new_tokens: as in `patch_components`. The metric must have

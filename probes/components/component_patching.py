@@ -77,7 +77,7 @@ def patch_components(
     before it are read once, and both prompts once more from there on.
 
     Use it to find by which heads and layers an image reaches the answer, one component at a time. It misses
-    components that stand in for each other, since only one is replaced at a time. Where there are hundreds of
+    components that replace each other, since only one is replaced at a time. Where there are hundreds of
     heads, `attribution_patching` is a first look for the price of a few passes.
 
     Args:
@@ -218,7 +218,7 @@ def replace_values(values: Tensor, replacement: str) -> Tensor:
 
 
 def check_replacement(replacement: str) -> None:
-    """Raise InputError if there is no such replacement."""
+    """Raise InputError if the replacement is unknown."""
     if replacement not in REPLACEMENTS:
         raise InputError(f"replacement {replacement!r}: choose {', '.join(REPLACEMENTS)}")
 

@@ -83,7 +83,7 @@ def direct_logit_attribution(
     """
     if not model.has_plain_logits:
         raise NotApplicable(
-            f"{model.name}: {model.family.name} scales or caps its logits, so they are no sum"
+            f"{model.name}: {model.family.name} scales or caps its logits, so they are not a sum"
         )
     forcing = force_answer(model, sample, sample.answer if answer is None else answer, max_new_tokens)
     record = _Record(forcing)

@@ -45,7 +45,7 @@ def make_metric(metric: Metric, forcing: TeacherForcing, clean_logits: Tensor) -
         clean_logits: of the prompt as it is, for `kl`.
 
     Raises:
-        InputError: there is no such metric, or a word does not begin with one token that the other lacks.
+        InputError: the metric is unknown, or a word does not begin with one token that the other lacks.
 
     Example:
         >>> measure, name = make_metric("logprob", forcing, logits)          # doctest: +SKIP
@@ -89,7 +89,7 @@ def find_tokens(forcing: TeacherForcing, sample: Sample, name: str) -> np.ndarra
     - `step S`: the query of a step of the answer, the position that predicts its token
 
     Raises:
-        InputError: there is no such name, or the number is too large.
+        InputError: the name is unknown, or the number is too large.
         NotApplicable: the prompt has no such tokens.
 
     Example:
@@ -236,7 +236,7 @@ class PairBatch(NamedTuple):
         return self.before - self.measure(logits).double().cpu().numpy()
 
     def lose_by_step(self, logits: Tensor) -> np.ndarray:
-        """Return what the log-probability of each token loses, [row, step]; NaN behind an answer's end."""
+        """Return what the log-probability of each token loses, [row, step]; NaN past an answer's end."""
         out = np.full(logits.shape[:2], np.nan)
         for lost, forcing, own, other in zip(out, self.clean.rows, self.unchanged, logits, strict=True):
             steps = len(forcing.ids)

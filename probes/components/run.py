@@ -67,7 +67,7 @@ def patch_components_run(
         forward_passes, of all samples.
 
     Raises:
-        InputError: there are no samples, an argument is out of range, or another model made the run.
+        InputError: no samples are given, an argument is out of range, or another model made the run.
         NotApplicable: no sample remains.
 
     Example:
@@ -113,7 +113,7 @@ def attribution_patching_run(
         The data set of `patch_components_run`.
 
     Raises:
-        InputError: there are no samples, an argument is out of range, or another model made the run.
+        InputError: no samples are given, an argument is out of range, or another model made the run.
         NotApplicable: no sample remains.
 
     Example:

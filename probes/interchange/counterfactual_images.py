@@ -59,7 +59,7 @@ class CounterfactualImages:
         """Return images of the sizes of the sample's; None if there are none of this kind, or only equal ones.
 
         Raises:
-            InputError: there is no such kind, or an image cannot be read.
+            InputError: the kind is unknown, or an image cannot be read.
         """
         if kind not in KINDS:
             raise InputError(f"counterfactual {kind!r}: choose {', '.join(KINDS)}")

@@ -34,7 +34,7 @@ def image_interchange(
 
     It takes two forward passes, and one for each region.
 
-    Use it to ask whether an answer depends on the images at all, at which words and on which region.
+    Use it to test whether an answer depends on the images at all, at which words and on which region.
     It does not say by which way through the model; `patch_components` does.
 
     Args:
@@ -140,7 +140,7 @@ def cover_cells(prompt: Prompt, regions: Sequence[Region]) -> list[Region]:
 
 
 def _cover(start: float, end: float, cell: float) -> tuple[float, float]:
-    """Return the smallest span of whole cells that holds a span."""
+    """Return the smallest span of whole cells that contains a span."""
     return np.floor(start / cell + 1e-6) * cell, np.ceil(end / cell - 1e-6) * cell
 
 

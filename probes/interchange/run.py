@@ -295,7 +295,7 @@ def image_interchange_run(
         first kind; n_left_out counts them.
 
     Raises:
-        InputError: there are no samples, or none with one of the ids, or no such kind, or another model made
+        InputError: no samples are given, or none with one of the ids, the kind is unknown, or another model made
             the run.
         NotApplicable: no sample has an answer, and images that could be exchanged.
 

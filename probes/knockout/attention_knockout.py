@@ -142,7 +142,7 @@ def attention_knockout_run(
         without an answer or without tokens of the group. n_left_out and n_without_group count them.
 
     Raises:
-        InputError: there are no samples, or an argument is out of range.
+        InputError: no samples are given, or an argument is out of range.
         NotApplicable: no sample remains, or the model reads images by cross-attention.
 
     Example:

@@ -240,7 +240,7 @@ def attention_routes_run(
         attrs: sets, the number of sets of images; left_out, samples without an answer, images or tokens.
 
     Raises:
-        InputError: there are no samples, an argument is out of range, or another model made the run.
+        InputError: no samples are given, an argument is out of range, or another model made the run.
         NotApplicable: no sample remains, or the model reads images by cross-attention.
 
     Example:

@@ -56,7 +56,7 @@ def align_subspace(
     is learnt by distributed alignment search (Geiger et al., 2024, arXiv:2303.02536; TransformerLens' code) on
     one part of the pairs and scored on the others.
 
-    Use it to ask whether a variable, such as the verdict, stands in a direction at a layer, where steering shows
+    Use it to test whether a variable, such as the verdict, is in a direction at a layer, where steering shows
     that the direction matters. If you try many layers, score the best one on pairs that you did not use before.
 
     Accuracy alone means little: the search also fits arbitrary labels and models that learnt nothing. So three
@@ -69,7 +69,7 @@ def align_subspace(
         choices: beginnings of answers, such as `("Yes", "No")`. Their first tokens must differ.
         layer: the layer.
         rank: dimensions of the subspace.
-        epochs, batch_size, lr: of the search; ours, TransformerLens' defaults but for fewer epochs.
+        epochs, batch_size, lr: of the search; our choice: TransformerLens' defaults but for fewer epochs.
         seed: of the basis, the order, the controls and the held-out half. Pairs that share images are in one
             half.
 

@@ -1,4 +1,4 @@
-"""Hand batches to workers, and ask again where a worker died; finish the current batch on Ctrl-C."""
+"""Hand batches to workers, and retry those of a worker that died; finish the current batch on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mmprobe.errors import InputError, option
 from mmprobe.samples import Sample
 from mmprobe.traces.scale.processes import Event, Job
 
-RETRIES = 3  # times that a sample is asked again after its worker died
+RETRIES = 3  # retries of a sample after its worker died
 
 Batch = list[Sample]
 
@@ -46,9 +46,9 @@ class Lists(Protocol):
 class Crew:
     """Workers that take batches from one list.
 
-    A worker that dies is replaced. The unfinished samples of its newest two batches are asked again, since the
-    results of the newest but one may not be written yet. The first time they are asked in the same batch, later
-    one by one, so that only a sample that kills its workers is given up.
+    A worker that dies is replaced. The unfinished samples of its newest two batches are retried, since the
+    results of the newest but one may not be written yet. The first retry is in the same batch, later ones
+    are one by one, so that only a sample that kills its workers is given up.
 
     Args:
         workers: where batches are worked on.
@@ -72,7 +72,7 @@ class Crew:
         After Ctrl-C, the batches under way are finished, and KeyboardInterrupt is raised.
 
         Raises:
-            InputError, OSError: a worker could not go on for a reason that all share, or workers die before they
+            InputError, OSError: a worker stopped for a reason that all share, or workers die before they
                 are ready.
         """
         try:

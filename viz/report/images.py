@@ -13,7 +13,7 @@ from mmprobe.viz.report.elements import data_block, dump_json
 
 MAX_IMAGE_SIDE = 448
 THUMBNAIL_SIDE = 96
-MAX_THUMBNAIL_BYTES = 2_000_000  # of all thumbnails of a report, ours
+MAX_THUMBNAIL_BYTES = 2_000_000  # of all thumbnails of a report; our choice
 
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom of a part of an image, in pixels."""

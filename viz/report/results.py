@@ -118,7 +118,7 @@ def find_results(path: str | Path) -> tuple[Path | None, Results | None]:
 
 
 def find_comparison(folder: Path) -> xr.Dataset | None:
-    """Return the comparison of methods that a folder of `mmprobe compare` holds, or None.
+    """Return the comparison of methods in a folder of `mmprobe compare`, or None.
 
     Raises:
         InputError: the file is damaged, or the comparison is not finished.
@@ -136,7 +136,7 @@ def find_comparison(folder: Path) -> xr.Dataset | None:
     except (OSError, ValueError, RuntimeError) as error:
         raise InputError(f"{file}: cannot be read ({str(error).splitlines()[0]}); compare again") from None
     if comparison.attrs.get("analysis") != "method_comparison" or "model" not in comparison.attrs:
-        raise InputError(f"{file}: holds no comparison of methods; compare again")
+        raise InputError(f"{file}: contains no comparison of methods; compare again")
     return comparison
 
 
@@ -215,7 +215,7 @@ def shorten(text: str, longest: int) -> str:
 
 
 def _format_details(fields: Mapping[str, Any]) -> str:
-    """Return the fields that have no column of their own, in words."""
+    """Return the fields without a column, in words."""
     details = {
         name: _format_value(value)
         for name, value in fields.items()
@@ -379,7 +379,7 @@ _INTERNALS = (
         "attention_decay",
         "slope_authors_of_sample",
         "Decay",
-        "slope per step of the images' part in the attention to the prompt; below 0 if attention to them decreases",
+        "slope per step of the images' share of the attention to the prompt; below 0 if it decreases",
     ),
     (
         "attention_vs_activation",
