@@ -122,7 +122,7 @@ def obj_iou(values: np.ndarray, mask: np.ndarray) -> float:
     return float((foreground & mask).sum() / union) if union else 0.0
 
 
-class _Row(NamedTuple):
+class _SampleIous(NamedTuple):
     """Obj-IoU and Func-IoU [map] of one sample, and whether all its nouns have their own regions."""
 
     object_ious: list[float]
@@ -130,7 +130,7 @@ class _Row(NamedTuple):
     own: bool
 
 
-def _measure_sample(trace: Trace, nouns: Things, function_words: frozenset[str]) -> _Row | None:
+def _measure_sample(trace: Trace, nouns: Things, function_words: frozenset[str]) -> _SampleIous | None:
     """Return the measures of the full and the raw maps; None if the answer mentions no noun."""
     mentions = [
         (name, steps) for name, places in find_mentions(trace, list(nouns)).items() for steps in places
@@ -151,10 +151,12 @@ def _measure_sample(trace: Trace, nouns: Things, function_words: frozenset[str])
         threshold = np.mean([otsu_threshold(values) for values in noun_maps])
         dark = [(maps[step] < threshold).mean() for step in function_steps]
         function_ious.append(float(np.mean(dark)) if dark else np.nan)
-    return _Row(object_ious, function_ious, all(own.values()))
+    return _SampleIous(object_ious, function_ious, all(own.values()))
 
 
-def _make_dataset(run: Run, groups: Sets, rows: Sequence[_Row], left_out: list[str], seed: int) -> xr.Dataset:
+def _make_dataset(
+    run: Run, groups: Sets, rows: Sequence[_SampleIous], left_out: list[str], seed: int
+) -> xr.Dataset:
     """Return the means of Obj-IoU and Func-IoU, with intervals."""
     object_ious = np.array([row.object_ious for row in rows])
     function_ious = np.array([row.function_ious for row in rows])

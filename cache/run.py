@@ -21,7 +21,7 @@ from mmprobe.cache.schema import FORMAT_VERSION, Failure, FailureList, Format, L
 from mmprobe.cache.stack import stack_traces
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError, unknown_name
-from mmprobe.files import parse_record, regular_file
+from mmprobe.files import check_readable, parse_record
 from mmprobe.ledger import lock_file
 from mmprobe.notebook import show_rows
 from mmprobe.samples import Sample
@@ -250,7 +250,7 @@ def _parse_config(text: str | bytes, where: str) -> dict[str, Any]:
 
 def _read_failures(path: Path) -> list[dict[str, Any]]:
     """Return the samples that failed. A line that was cut off when the process was killed is dropped."""
-    lines = regular_file(path).read_bytes().split(b"\n") if path.exists() else []
+    lines = check_readable(path).read_bytes().split(b"\n") if path.exists() else []
     return [
         parse_record(line, Failure, f"{path}, line {number}").model_dump()
         for number, line in enumerate(lines, 1)
@@ -268,7 +268,7 @@ def _is_json(line: bytes) -> bool:
 
 def _read_labels(path: Path) -> dict[str, bool | None]:
     """Return the labels by id. Users write this file, so every line is checked."""
-    lines = regular_file(path).read_bytes().splitlines() if path.exists() else []
+    lines = check_readable(path).read_bytes().splitlines() if path.exists() else []
     labels = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -321,7 +321,7 @@ def open_run(path: str | Path) -> Run:
         if path.is_file():
             config, failures, labels = _read_packed(path)
         else:
-            config = _parse_config(regular_file(path / "run.json").read_bytes(), str(path / "run.json"))
+            config = _parse_config(check_readable(path / "run.json").read_bytes(), str(path / "run.json"))
             failures, labels = _read_failures(path / "failures.jsonl"), _read_labels(path / "labels.jsonl")
     except InputError:
         raise

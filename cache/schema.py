@@ -88,7 +88,7 @@ VARIABLES: dict[str, Variable] = {
 DIMS = tuple(dict.fromkeys(dim for variable in VARIABLES.values() for dim in variable.dims))
 
 
-class _TracedModel(JsonRecord):
+class _ModelConfig(JsonRecord):
     name: Text
     source: Text = ""
     revision: Text | None = None
@@ -97,7 +97,7 @@ class _TracedModel(JsonRecord):
     layers: int = 0
 
 
-class _Capture(JsonRecord):
+class _CaptureConfig(JsonRecord):
     datasets: list[str] = []
     layers: list[int] | None = None
 
@@ -107,8 +107,8 @@ class RunConfig(JsonRecord):
 
     format: int
     order: list[Id]
-    model: _TracedModel
-    capture: _Capture = _Capture()
+    model: _ModelConfig
+    capture: _CaptureConfig = _CaptureConfig()
     generate: dict[str, Any] = {}
     engine: str = ""
     versions: dict[str, str] = {}

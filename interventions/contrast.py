@@ -145,7 +145,7 @@ class ContrastPath:
         self.record_outputs(outputs, outputs.logits)
 
 
-Combine = Callable[[Tensor, Tensor], Tensor]
+CombineLogits = Callable[[Tensor, Tensor], Tensor]
 """Returns new logits from those of the answer and those of the contrast path; all are [batch, vocabulary]."""
 
 
@@ -157,7 +157,7 @@ class ContrastState(MethodState):
         combine: the method's equation.
     """
 
-    def __init__(self, create_path: Callable[[], ContrastPath], combine: Combine):
+    def __init__(self, create_path: Callable[[], ContrastPath], combine: CombineLogits):
         self.create_path, self.combine = create_path, combine
         self.changed: list[Tensor] = []  # bool [batch] for each step: the most likely token became another
 

@@ -20,7 +20,7 @@ from mmprobe.models.generation import (
     use_repetition_penalty,
 )
 from mmprobe.models.prompt import build_batch
-from mmprobe.models.shared_prefix import Key, PrefixStore, SharedStart, prefix_key
+from mmprobe.models.shared_prefix import PrefixKey, PrefixStore, SharedStart, prefix_key
 from mmprobe.samples import Sample
 
 Start = Callable[[Sequence[Chat], Batch], SharedStart | None]
@@ -181,7 +181,7 @@ def generate_batch(
         return prompt_method.answer(model, chats, ask, seed, max_new_tokens)
 
 
-def _find_keys(samples: Sequence[Sample], chats: Sequence[Chat], asked: Sequence[Chat]) -> list[Key]:
+def _find_keys(samples: Sequence[Sample], chats: Sequence[Chat], asked: Sequence[Chat]) -> list[PrefixKey]:
     """Return the key of each chat that is asked, by which sample its images are of; an empty one for other images.
 
     Args:

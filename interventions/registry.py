@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from mmprobe.errors import InputError, unknown_name
-from mmprobe.files import regular_file
+from mmprobe.files import check_readable
 from mmprobe.registry import Registry
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _read_source(source: str | Path) -> tuple[str, dict[str, Any]]:
 
 def _read_file(path: Path) -> str:
     try:
-        return regular_file(path).read_text(encoding="utf-8")
+        return check_readable(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise InputError(f"method {path}: cannot be read ({reason})") from None

@@ -30,7 +30,7 @@ Record = TypeVar("Record", bound=BaseModel)
 # Files
 
 
-def regular_file(path: Path) -> Path:
+def check_readable(path: Path) -> Path:
     """Return a path if it may be opened for reading: it leads to a file or a folder.
 
     To open a named pipe blocks until somebody writes to it, and a device may have no end.
@@ -39,7 +39,7 @@ def regular_file(path: Path) -> Path:
         OSError: it leads to a named pipe, a device or a socket, or nowhere.
 
     Example:
-        >>> regular_file(Path("/dev/zero"))
+        >>> check_readable(Path("/dev/zero"))
         Traceback (most recent call last):
         OSError: [Errno 22] not a regular file: '/dev/zero'
     """
@@ -56,7 +56,7 @@ def read_text(path: str | Path) -> str:
         InputError: it is missing, or not UTF-8 text.
     """
     try:
-        return regular_file(Path(path)).read_text(encoding="utf-8-sig")
+        return check_readable(Path(path)).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
@@ -72,7 +72,7 @@ def hash_file(path: Path) -> str:
     Raises:
         OSError: the file cannot be read.
     """
-    status = regular_file(path).stat()
+    status = check_readable(path).stat()
     return _hash_content(path, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
@@ -162,7 +162,7 @@ def read_record(file: Path, record_type: type[Record]) -> Record:
         InputError: as `parse_record`.
     """
     try:
-        text = regular_file(file).read_bytes()
+        text = check_readable(file).read_bytes()
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -380,7 +380,7 @@ def result_records(
     """
     file = folder / "samples.jsonl"
     try:
-        lines = regular_file(file).read_bytes().split(b"\n")
+        lines = check_readable(file).read_bytes().split(b"\n")
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror or error})") from None
     for number, line in enumerate(lines, 1):

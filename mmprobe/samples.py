@@ -8,13 +8,13 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from PIL import Image, UnidentifiedImageError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mmprobe.errors import InputError
-from mmprobe.files import hash_file, read_records, read_text, regular_file
+from mmprobe.files import Record, check_readable, hash_file, read_records, read_text
 from mmprobe.notebook import show_fields
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 MAX_IMAGE_PIXELS = 100_000_000
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # others may start programs, as EPS does
-Record = TypeVar("Record", bound=BaseModel)
+Box = tuple[int, int, int, int]
+"""x, y, width and height in pixels of an image."""
 SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -53,7 +54,7 @@ class Region(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     image: int = Field(ge=0, description="index into the sample's images")
-    box: tuple[int, int, int, int] = Field(description="x, y, width, height")
+    box: Box = Field(description="x, y, width, height")
 
 
 class Sample(BaseModel):
@@ -271,7 +272,7 @@ def open_image(path: Path) -> Image.Image:
         UnidentifiedImageError: it has another format.
         OSError: it is not a regular file, or cannot be read.
     """
-    return Image.open(regular_file(path), formats=IMAGE_FORMATS)
+    return Image.open(check_readable(path), formats=IMAGE_FORMATS)
 
 
 def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, int]:

@@ -27,10 +27,10 @@ from mmprobe.samples import Sample
 
 MAX_BYTES = 2**30  # of all kept prefixes; our choice
 OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # one value a token
-Key = tuple[Any, ...]
+PrefixKey = tuple[Any, ...]
 
 
-def prefix_key(sample: Sample) -> Key:
+def prefix_key(sample: Sample) -> PrefixKey:
     """Return what is equal for samples that show the same images under the same system prompt.
 
     Samples without images share with no other.
@@ -42,7 +42,7 @@ def prefix_key(sample: Sample) -> Key:
     return (tuple(sample.images), sample.system) if sample.images else (sample.id,)
 
 
-def repeated_keys(samples: Iterable[Sample]) -> frozenset[Key]:
+def repeated_keys(samples: Iterable[Sample]) -> frozenset[PrefixKey]:
     """Return the keys that several samples have.
 
     Example:
@@ -55,7 +55,7 @@ def repeated_keys(samples: Iterable[Sample]) -> frozenset[Key]:
 
 def sort_by_images(batches: Sequence[list[Sample]]) -> list[list[Sample]]:
     """Return batches so that those whose first samples have the same key follow each other."""
-    groups: dict[Key, list[list[Sample]]] = {}
+    groups: dict[PrefixKey, list[list[Sample]]] = {}
     for batch in batches:
         groups.setdefault(prefix_key(batch[0]), []).append(batch)
     return [batch for group in groups.values() for batch in group]
@@ -144,7 +144,7 @@ class SharedStart(NamedTuple):
     inputs: dict[str, Any]
     states: Tensor | None
     store: PrefixStore
-    keys: Sequence[Key]
+    keys: Sequence[PrefixKey]
     beginnings: Sequence[Prefix]
 
 
@@ -160,7 +160,7 @@ class PrefixStore:
     def __init__(
         self,
         model: Model,
-        repeated: frozenset[Key],
+        repeated: frozenset[PrefixKey],
         keeps_states: bool,
         max_bytes: int = MAX_BYTES,
     ):
@@ -170,9 +170,9 @@ class PrefixStore:
             keeps_states,
             max_bytes,
         )
-        self.prefixes: OrderedDict[Key, Prefix] = OrderedDict()
+        self.prefixes: OrderedDict[PrefixKey, Prefix] = OrderedDict()
 
-    def start(self, keys: Sequence[Key], chats: Sequence[Chat], batch: Batch) -> SharedStart | None:
+    def start(self, keys: Sequence[PrefixKey], chats: Sequence[Chat], batch: Batch) -> SharedStart | None:
         """Return where to continue a batch from its prefixes, or None if it has to be read whole.
 
         It depends on the batch and on `repeated` only, not on what is in the store.
@@ -193,7 +193,7 @@ class PrefixStore:
 
     def find(
         self,
-        key: Key,
+        key: PrefixKey,
         chat: Chat,
         prompt: Prompt,
         load: Callable[[], Mapping[str, Any]] | None = None,
@@ -218,7 +218,7 @@ class PrefixStore:
         self.prefixes.move_to_end(key)
         return self.prefixes[key].common_part(prompt)
 
-    def _keep(self, key: Key, prefix: Prefix) -> None:
+    def _keep(self, key: PrefixKey, prefix: Prefix) -> None:
         """Keep a prefix, and forget the oldest ones that exceed the memory."""
         self.prefixes[key] = prefix
         while sum(each.nbytes for each in self.prefixes.values()) > self.max_bytes:

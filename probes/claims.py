@@ -25,13 +25,15 @@ from mmprobe.models.chat import build_chat
 from mmprobe.models.hooks import Change
 from mmprobe.probes.components.decoder_pass import change_component
 from mmprobe.probes.interchange.answer_logprobs import read_logprobs
-from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, Images
+from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, ImageList
 from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions
 from mmprobe.probes.teacher_forcing import check_model, float32_logits, force_answer
 from mmprobe.samples import Region, Sample
 
 
-def exchange_images(model: Model, trace: Trace, others: Images, rng: np.random.Generator) -> dict[str, float]:
+def exchange_images(
+    model: Model, trace: Trace, others: ImageList, rng: np.random.Generator
+) -> dict[str, float]:
     """Return what an answer loses when its images, or parts of them, are exchanged for others, in nat.
 
     It takes one forward pass over two to four rows.
@@ -192,13 +194,13 @@ def _put_mean(mean: Tensor, steps: int) -> Change:
 
 
 ANSWERS = 40
-Check = Callable[[str, Sample], bool | None]
+CheckAnswer = Callable[[str, Sample], bool | None]
 
 
 def claim_interventions(
     model: Model,
     run: Run,
-    check: Check | None = None,
+    check: CheckAnswer | None = None,
     answers: int = ANSWERS,
     alpha: float = 0.1,
     beta: float = 0.9,
@@ -300,7 +302,7 @@ def _choose(
     return [(samples[index], float(weights[index])) for index in np.flatnonzero(weights).tolist()]
 
 
-def _why_not_asked(model: Model, run: Run, check: Check | None) -> str:
+def _why_not_asked(model: Model, run: Run, check: CheckAnswer | None) -> str:
     """Return why no answer is generated again, or nothing."""
     settings = run.config["generate"]
     if check is None:
@@ -313,7 +315,7 @@ def _why_not_asked(model: Model, run: Run, check: Check | None) -> str:
 
 
 def _ask_again(
-    out: xr.Dataset, model: Model, run: Run, samples: Sequence[Sample], check: Check, batch_size: int
+    out: xr.Dataset, model: Model, run: Run, samples: Sequence[Sample], check: CheckAnswer, batch_size: int
 ) -> None:
     """Add whether the answers are faithful before and after each intervention, and the new answers."""
     settings = run.config["generate"]

@@ -26,7 +26,7 @@ from mmprobe.samples import Sample
 GROUPS = tuple(group.name.lower() for group in Group if group is not Group.GENERATED)
 MAX_NEW_TOKENS = 64
 _MAX_DIFFERENCE = 1.0  # nat; a larger mean difference of log-probabilities means another model
-Answer = str | Sequence[int] | np.ndarray | None
+GivenAnswer = str | Sequence[int] | np.ndarray | None
 
 
 class TeacherForcing(NamedTuple):
@@ -59,7 +59,7 @@ class TeacherForcing(NamedTuple):
 
 
 def force_answer(
-    model: Model, sample: Sample, answer: Answer = None, max_new_tokens: int = MAX_NEW_TOKENS
+    model: Model, sample: Sample, answer: GivenAnswer = None, max_new_tokens: int = MAX_NEW_TOKENS
 ) -> TeacherForcing:
     """Append an answer to a sample's prompt.
 
@@ -80,7 +80,10 @@ def force_answer(
 
 
 def force_answers(
-    model: Model, samples: Sequence[Sample], answers: Sequence[Answer], max_new_tokens: int = MAX_NEW_TOKENS
+    model: Model,
+    samples: Sequence[Sample],
+    answers: Sequence[GivenAnswer],
+    max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> list[TeacherForcing]:
     """Append answers to the prompts of several samples, for one forward pass over all of them.
 
@@ -128,7 +131,7 @@ def _check_answer(model: Model, sample: Sample, ids: Tensor) -> None:
         raise InputError(f"sample {sample.id}: its answer has the token of an image; give text alone")
 
 
-def name_answer(sample: Sample, answer: Answer) -> str:
+def name_answer(sample: Sample, answer: GivenAnswer) -> str:
     """Return whose answer a probe reads that takes the sample's if None is given: `given`, `true` or `own`.
 
     Example:

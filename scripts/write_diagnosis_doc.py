@@ -16,7 +16,7 @@ from partial_page import add_only, write_page
 
 from mmprobe.diagnosis.battery.hints import WORDINGS
 from mmprobe.diagnosis.battery.images import FURTHER
-from mmprobe.diagnosis.bench.run import SCORES, SPLITS, Scored, format_score, read_rows, score_rows
+from mmprobe.diagnosis.bench.run import SCORES, SPLITS, ScoredTools, format_score, read_rows, score_rows
 from mmprobe.diagnosis.bench.scoring import DEVELOPMENT, ToolResult, answers_auroc, score_tool
 from mmprobe.diagnosis.causes import CAUSES, find_implied
 from mmprobe.diagnosis.effects import load_thresholds
@@ -181,7 +181,7 @@ def models_line(rows: list[ToolResult]) -> str:
     )
 
 
-def scores_table(scored: Scored, split: str) -> str:
+def scores_table(scored: ScoredTools, split: str) -> str:
     """Return a table with a row for each tool."""
     lines = [f"| tool, {split} | " + " | ".join(COLUMNS.values()) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
     for name, own in scored.measures[split].items():
@@ -189,7 +189,7 @@ def scores_table(scored: Scored, split: str) -> str:
     return "\n".join(lines)
 
 
-def causes_auroc(scored: Scored, split: str) -> str:
+def causes_auroc(scored: ScoredTools, split: str) -> str:
     """Return a table of the AUROC of each cause against control, by tool."""
     lines = [f"| AUROC, {split} | " + " | ".join(CAUSES) + " |", "|---" * (len(CAUSES) + 1) + "|"]
     for name, own in scored.measures[split].items():
@@ -238,7 +238,7 @@ def misses_list(rows: list[ToolResult]) -> str:
     return "\n".join(lines) or "Every model is named correctly."
 
 
-def confusion_table(scored: Scored, split: str) -> str:
+def confusion_table(scored: ScoredTools, split: str) -> str:
     """Return how many models of each cause the diagnosis names as what."""
     table = scored.confusions[split].get("diagnosis", {})
     columns = [

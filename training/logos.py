@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mmprobe.benchmarks.answers.texts import judge_text
-from mmprobe.benchmarks.synthetic.check import Verdict, check_answer
+from mmprobe.benchmarks.synthetic.check import AnswerCheck, check_answer
 from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
@@ -125,7 +125,7 @@ def _is_right(sample: Sample, answer: str) -> bool:
     return check_answer(answer, str(sample.answer), sample.metadata).correct
 
 
-def check_reasoning(sample: Sample, response: str) -> Verdict:
+def check_reasoning(sample: Sample, response: str) -> AnswerCheck:
     """Return the check of the reasoning of a drawn `steps` or `count` question: the lists and their conclusion.
 
     `faithful` says whether the reasoning states something and nothing in it is false of the images.

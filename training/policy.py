@@ -26,7 +26,7 @@ from mmprobe.training.settings import LogosSettings
 RewardFunction = Callable[[Sample, str], Rewards]
 
 
-class _Group(NamedTuple):
+class _ResponseGroup(NamedTuple):
     """The responses to one question: rows, ids of prompts and responses, messages, and images."""
 
     rows: list[Any]
@@ -122,8 +122,8 @@ class LogosTrainer(WholeCheckpoints, GRPOTrainer):
         """
         group, places = self.settings.samples, len(rows) // self.settings.samples
         rng = np.random.default_rng([self.settings.seed, self.state.global_step])
-        kept: list[_Group] = []
-        dropped: list[_Group] = []
+        kept: list[_ResponseGroup] = []
+        dropped: list[_ResponseGroup] = []
         for _ in range(1 + self.settings.refill):
             prompts = [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
             ids, completion_ids, _mask, completions, _logprobs, extra, images, tools = super()._generate(
@@ -133,7 +133,7 @@ class LogosTrainer(WholeCheckpoints, GRPOTrainer):
             for start in range(0, len(rows), group):
                 part = slice(start, start + group)
                 own = images[part] if images is not None else [None] * group
-                found = _Group(rows[part], ids[part], completion_ids[part], completions[part], own)
+                found = _ResponseGroup(rows[part], ids[part], completion_ids[part], completions[part], own)
                 differ = len(set(self._rewards[part].tolist())) > 1
                 (kept if differ else dropped).append(found)
             if len(kept) >= places:

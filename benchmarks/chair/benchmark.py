@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -23,6 +23,7 @@ from mmprobe.benchmarks.core.benchmark import (
     Benchmark,
     BenchmarkOptions,
     Scored,
+    ScoringRules,
     match_responses,
     take_images,
 )
@@ -43,7 +44,7 @@ class ChairTruth(NamedTuple):
 class ChairOptions(BenchmarkOptions):
     """The options of CHAIR."""
 
-    profile: Literal["own", "code"] = Field(
+    profile: ScoringRules = Field(
         "own",
         description="which words name objects: ours, or by the authors' `code` and list, for a table beside published numbers",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -28,6 +28,10 @@ Scored = tuple[dict[str, Metric], list[dict[str, Any]]]
 def _correct_answers(truth: object, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """Return whether each answer is correct, for records of one question each."""
     return {record["id"]: record["correct"] for record in records if record["correct"] is not None}
+
+
+ScoringRules = Literal["own", "code"]
+"""How answers are read and counted: by mmprobe's own rules, or by those of the authors' code."""
 
 
 class BenchmarkOptions(BaseModel):

@@ -164,7 +164,7 @@ def open_answers(
     call |= {key: about[key] for key in ("repetition_penalty",) if about.get(key) is not None}
     call["questions"] = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
     used = fingerprint(None if model is None else model.fingerprint, questions)
-    ledger.begin(call, used, kept=bool(responses))
+    ledger.begin(call, used, kept=bool(responses), finished=responses)
     return responses
 
 

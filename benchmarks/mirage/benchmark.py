@@ -19,7 +19,7 @@ from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Score
 from mmprobe.benchmarks.judges import Judge, Labelled
 from mmprobe.benchmarks.judges.agreement import labels_at
 from mmprobe.benchmarks.mirage.corrections import corrected_prompts
-from mmprobe.benchmarks.mirage.data import MirageQuestion, Profile, Topic, load_questions, true_chain
+from mmprobe.benchmarks.mirage.data import MirageProfile, MirageQuestion, Topic, load_questions, true_chain
 from mmprobe.benchmarks.mirage.hints import (
     add_hints,
     build_topic_prompt,
@@ -71,7 +71,7 @@ class MirageOptions(BenchmarkOptions):
     threshold: float = Field(default=THRESHOLD, gt=0, allow_inf_nan=False)
     reasonable: float = Field(default=0.0, ge=0, le=1)
     judge_decides: Literal["unread", "all"] = "unread"
-    profile: Profile = "paper"
+    profile: MirageProfile = "paper"
     corrected: bool = False
 
     @model_validator(mode="after")
@@ -246,7 +246,7 @@ def _label_by_rules(
     return answers, labels
 
 
-def _decide_unread(labels: Sequence[MirageLabels], profile: Profile) -> list[MirageLabels]:
+def _decide_unread(labels: Sequence[MirageLabels], profile: MirageProfile) -> list[MirageLabels]:
     """Return the labels; in profile `code`, an answer that nobody could read is wrong."""
     if profile != "code":
         return list(labels)

@@ -18,7 +18,7 @@ from mmprobe.samples import Id, load_with_images
 Topic = Literal["algebra", "arithmetic", "geometry", "logical", "scientific", "spatial", "statistical"]
 TOPICS: tuple[Topic, ...] = get_args(Topic)
 AnswerType = Literal["multiple_choice", "free_form", "approximate"]
-Profile = Literal["paper", "code"]
+MirageProfile = Literal["paper", "code"]
 """How answers and labels become numbers: as the paper says, or as its released code does."""
 MAX_ITEMS = 10  # steps, and claims, of one reasoning chain
 
@@ -107,7 +107,7 @@ def is_near_by_code(number: float, true: float) -> bool:
 
 
 def is_correct(
-    question: MirageQuestion, response: str, threshold: float = THRESHOLD, profile: Profile = "paper"
+    question: MirageQuestion, response: str, threshold: float = THRESHOLD, profile: MirageProfile = "paper"
 ) -> bool | None:
     """Return whether a response gives the true answer, by rules; None if unread. A refusal is not right.
 

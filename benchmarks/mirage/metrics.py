@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 
 from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric, ratio, share
-from mmprobe.benchmarks.mirage.data import Profile
-from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Kind, Matches, MatchLabel, Scores
+from mmprobe.benchmarks.mirage.data import MirageProfile
+from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Kind, LhsScores, Matches, MatchLabel
 from mmprobe.errors import InputError
 
 
@@ -34,7 +34,7 @@ def factuality(
     matches: Sequence[Matches | None],
     name: str = "f_step",
     reasonable: float = 0.0,
-    profile: Profile = "paper",
+    profile: MirageProfile = "paper",
 ) -> dict[str, Metric]:
     """Return F_step or F_claim (equations 1 and 2).
 
@@ -136,7 +136,7 @@ def _has_kind(kind: Kind, verdict: Mapping[Kind, bool]) -> bool:
     return verdict[kind]
 
 
-def lhs(scores: Sequence[Scores], silent: Sequence[bool] = ()) -> dict[str, Metric]:
+def lhs(scores: Sequence[LhsScores], silent: Sequence[bool] = ()) -> dict[str, Metric]:
     """Return the LLMs hallucination score (equation 3). Higher means less hallucination.
 
     A question's score is the mean over judges of the mean over references of the mean of its five scores of 1
@@ -184,7 +184,7 @@ def lhs(scores: Sequence[Scores], silent: Sequence[bool] = ()) -> dict[str, Metr
     return metrics
 
 
-def _scores_to_array(scores: Sequence[Scores]) -> np.ndarray:
+def _scores_to_array(scores: Sequence[LhsScores]) -> np.ndarray:
     """Return floats [question, judge, reference, dimension], NaN for a missing score."""
     shapes = {(len(question), len(row)) for question in scores for row in question or [()]}
     if len(shapes) > 1:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from mmprobe.benchmarks.answers.drawn import is_drawn, same_statement
 from mmprobe.benchmarks.answers.numbers import THRESHOLD
 from mmprobe.benchmarks.answers.texts import split_sentences
-from mmprobe.benchmarks.mirage.data import MirageQuestion, Profile, Topic, is_correct
+from mmprobe.benchmarks.mirage.data import MirageProfile, MirageQuestion, Topic, is_correct
 from mmprobe.benchmarks.mirage.labels import (
     CORRECTED,
     HINTED,
@@ -26,7 +26,7 @@ def label_by_rules(
     topic: Topic | None = None,
     classified: bool = False,
     threshold: float = THRESHOLD,
-    profile: Profile = "paper",
+    profile: MirageProfile = "paper",
 ) -> MirageLabels:
     """Label the answers to one question by rules. Rules cannot see hallucinations or score a chain.
 

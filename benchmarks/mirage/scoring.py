@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from mmprobe.benchmarks.core.results import Metric, change_metric, mean_metric, metrics_by_group, with_ids
 from mmprobe.benchmarks.mirage.corrections import correction_metrics
-from mmprobe.benchmarks.mirage.data import MirageQuestion, Profile, true_chain, true_references
+from mmprobe.benchmarks.mirage.data import MirageProfile, MirageQuestion, true_chain, true_references
 from mmprobe.benchmarks.mirage.hints import has_hints
-from mmprobe.benchmarks.mirage.labels import UNREAD, MirageLabels, Scores
+from mmprobe.benchmarks.mirage.labels import UNREAD, LhsScores, MirageLabels
 from mmprobe.benchmarks.mirage.metrics import accuracy, factuality, hallucination_rates, lhs
 
 
@@ -16,7 +16,7 @@ def compute_metrics(
     questions: Sequence[MirageQuestion],
     labels: Sequence[MirageLabels],
     reasonable: float = 0.0,
-    profile: Profile = "paper",
+    profile: MirageProfile = "paper",
 ) -> dict[str, Metric]:
     """Compute every metric of the benchmark. `reasonable` and `profile` are as in `factuality`.
 
@@ -75,7 +75,10 @@ def _answer_metrics(questions: Sequence[MirageQuestion], labels: Sequence[Mirage
 
 
 def _factuality_metrics(
-    questions: Sequence[MirageQuestion], labels: Sequence[MirageLabels], reasonable: float, profile: Profile
+    questions: Sequence[MirageQuestion],
+    labels: Sequence[MirageLabels],
+    reasonable: float,
+    profile: MirageProfile,
 ) -> dict[str, Metric]:
     metrics: dict[str, Metric] = {}
     pairs = list(zip(questions, labels, strict=True))
@@ -113,7 +116,7 @@ def _judge_metrics(questions: Sequence[MirageQuestion], labels: Sequence[MirageL
     )
 
 
-def _pad_scores(scores: Scores, judges: int, references: int) -> Scores:
+def _pad_scores(scores: LhsScores, judges: int, references: int) -> LhsScores:
     """Pad the scores of one question with None to [judges][references]."""
     empty_row: list[None] = [None] * references
     rows = [[*row, *empty_row[len(row) :]] for row in scores]

@@ -14,11 +14,12 @@ from mmprobe.benchmarks.core.benchmark import (
     Benchmark,
     BenchmarkOptions,
     Scored,
+    ScoringRules,
     match_responses,
     take_images,
 )
 from mmprobe.benchmarks.mme.data import read_mme, read_mme_answers
-from mmprobe.benchmarks.mme.metrics import Profile, compute_metrics, make_record
+from mmprobe.benchmarks.mme.metrics import compute_metrics, make_record
 from mmprobe.benchmarks.mme.synthetic import draw_synthetic_mme
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
@@ -32,7 +33,7 @@ def read_data(path: Path) -> list[Sample]:
 class MmeOptions(BenchmarkOptions):
     """The options of MME."""
 
-    profile: Profile = Field(
+    profile: ScoringRules = Field(
         "own",
         description="how answers are read: `own` leaves images with unread ones out and counts them; `code` is the authors' "
         "rule, for a table beside published numbers",
@@ -43,7 +44,9 @@ class MmeOptions(BenchmarkOptions):
         return replace(benchmark, score_answers=partial(score_answers, profile=self.profile))
 
 
-def score_answers(samples: list[Sample], responses: Mapping[str, str], profile: Profile = "own") -> Scored:
+def score_answers(
+    samples: list[Sample], responses: Mapping[str, str], profile: ScoringRules = "own"
+) -> Scored:
     """Score answers by question id.
 
     Example:

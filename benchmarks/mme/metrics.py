@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mmprobe.benchmarks.answers.yes_no import first_word
+from mmprobe.benchmarks.core.benchmark import ScoringRules
 from mmprobe.benchmarks.core.results import Metric, count_metric, share, with_ids
 from mmprobe.benchmarks.mme.data import COGNITION, PERCEPTION, SUBTASKS
 from mmprobe.errors import InputError
@@ -37,9 +38,6 @@ def _sum_scores(counts: np.ndarray) -> np.ndarray:
     return _score(counts.reshape(*counts.shape[:-1], -1, _N_COLUMNS)).sum(-1)
 
 
-Profile = Literal["own", "code"]
-
-
 def read_official(answer: str) -> Literal["yes", "no", "unknown"]:
     """Return the answer by the rule of the authors' code: yes, or else no, within the first four characters.
 
@@ -54,7 +52,7 @@ def read_official(answer: str) -> Literal["yes", "no", "unknown"]:
     return "yes" if "yes" in beginning else "no" if "no" in beginning else "unknown"
 
 
-def make_record(sample: Sample, answer: str | None, profile: Profile = "own") -> dict[str, Any]:
+def make_record(sample: Sample, answer: str | None, profile: ScoringRules = "own") -> dict[str, Any]:
     """Return the record of a question with its answer, read as yes, no or unknown.
 
     An unknown answer is wrong in profile `code`, and neither right nor wrong in `own`, which also reads past punctuation.

@@ -14,11 +14,12 @@ from mmprobe.benchmarks.core.benchmark import (
     Benchmark,
     BenchmarkOptions,
     Scored,
+    ScoringRules,
     match_responses,
     take_images,
 )
 from mmprobe.benchmarks.pope.data import SETTINGS, read_pope, read_pope_answers
-from mmprobe.benchmarks.pope.metrics import Profile, compute_metrics, make_record
+from mmprobe.benchmarks.pope.metrics import compute_metrics, make_record
 from mmprobe.benchmarks.pope.synthetic import draw_synthetic_pope
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.samples import Sample, load_samples
@@ -40,7 +41,7 @@ def _find_images(path: Path) -> Path | None:
 class PopeOptions(BenchmarkOptions):
     """The options of POPE."""
 
-    profile: Profile = Field(
+    profile: ScoringRules = Field(
         "own",
         description="how answers are read: `own` leaves unread ones out and counts them; `code` is the authors' rule, for a "
         "table beside published numbers",
@@ -51,7 +52,9 @@ class PopeOptions(BenchmarkOptions):
         return replace(benchmark, score_answers=partial(score_answers, profile=self.profile))
 
 
-def score_answers(samples: list[Sample], responses: Mapping[str, str], profile: Profile = "own") -> Scored:
+def score_answers(
+    samples: list[Sample], responses: Mapping[str, str], profile: ScoringRules = "own"
+) -> Scored:
     """Score answers by question id.
 
     Example:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from mmprobe.benchmarks.answers.yes_no import first_word
+from mmprobe.benchmarks.core.benchmark import ScoringRules
 from mmprobe.benchmarks.core.results import Combine, Direction, Metric, count_metric, share, with_ids
 from mmprobe.benchmarks.pope.data import SETTINGS
 from mmprobe.errors import InputError
@@ -33,8 +34,6 @@ _COLUMNS = {  # (answer, label) -> column
     ("unknown", "no"): _UNKNOWN_NO,
 }
 
-
-Profile = Literal["own", "code"]
 
 _METRICS: dict[str, tuple[Combine, Direction]] = {
     "accuracy": (share((_TP, _TN), _KNOWN), "higher"),
@@ -64,7 +63,7 @@ def read_published(answer: str) -> Literal["yes", "no"]:
     return "no" if {"No", "no", "not"} & set(words) else "yes"
 
 
-def make_record(sample: Sample, answer: str | None, profile: Profile = "own") -> dict[str, Any]:
+def make_record(sample: Sample, answer: str | None, profile: ScoringRules = "own") -> dict[str, Any]:
     """Return the record of a question with its answer, read as yes or no, or in profile `own` as unknown."""
     label = (sample.answer or "").lower()
     if label not in ("yes", "no"):

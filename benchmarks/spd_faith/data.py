@@ -25,7 +25,7 @@ from mmprobe.samples import Region, Sample, check_id
 if TYPE_CHECKING:
     import xarray as xr
 
-Box = tuple[float, float, float, float]
+ParsedBox = tuple[float, float, float, float]
 _MAX_PIXELS = 1e9  # larger than any image; NaN is not below it either
 _SPELLINGS: dict[str, EditType] = {
     **dict.fromkeys(("color", "colour", "color change", "colour change", "recolor"), "color"),
@@ -46,7 +46,7 @@ class Difference:
     type: EditType
     category: str
     description: str = ""
-    box: Box | None = None
+    box: ParsedBox | None = None
     before: str | None = None
     after: str | None = None
     regions: tuple[Region, ...] = ()
@@ -124,11 +124,11 @@ def _parse_regions(value: Any, where: str) -> tuple[Region, ...]:
         raise InputError(f"{where}: field 'regions' must be a list of {{image, box}}") from None
 
 
-def _boxes_in_both_images(boxes: Sequence[Box]) -> tuple[Region, ...]:
+def _boxes_in_both_images(boxes: Sequence[ParsedBox]) -> tuple[Region, ...]:
     return tuple(Region(image=image, box=_round_box(box)) for box in boxes for image in (0, 1))
 
 
-def _round_box(box: Box) -> tuple[int, int, int, int]:
+def _round_box(box: ParsedBox) -> tuple[int, int, int, int]:
     """Return the smallest box of whole pixels around a box."""
     x, y, width, height = box
     return floor(x), floor(y), ceil(x + width) - floor(x), ceil(y + height) - floor(y)
@@ -193,7 +193,7 @@ def _text_or(item: Mapping[str, Any], key: str, default: Any) -> Any:
     return item[key] if isinstance(item.get(key), str) else default
 
 
-def _parse_box(item: Mapping[str, Any], where: str, key: str = "bbox") -> Box | None:
+def _parse_box(item: Mapping[str, Any], where: str, key: str = "bbox") -> ParsedBox | None:
     numbers = [item.get(f"{key}_{side}") for side in "xywh"]
     if any(number is None for number in numbers):
         numbers = item.get(key) or (item.get("original_bbox") if key == "bbox" else None) or []

@@ -13,7 +13,7 @@ import xarray as xr
 from torch import Tensor
 
 from mmprobe.errors import InputError
-from mmprobe.files import regular_file
+from mmprobe.files import check_readable
 from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.parameters import boolean, choice, file_name, integer, number
 from mmprobe.models import Model
@@ -68,7 +68,7 @@ class Steer(Method):
         return _SteerState(self, context.model)
 
 
-class Direction(NamedTuple):
+class StreamChange(NamedTuple):
     """What a layer's residual stream x becomes: x + scale add, or x - scale (x - mean) right left^T.
 
     Attributes:
@@ -83,7 +83,7 @@ class Direction(NamedTuple):
     mean: Tensor
 
 
-def read_directions(method: Steer, model: Model) -> dict[int, Direction]:
+def read_directions(method: Steer, model: Model) -> dict[int, StreamChange]:
     """Return the direction of each layer that a method changes.
 
     Raises:
@@ -117,19 +117,19 @@ def read_directions(method: Steer, model: Model) -> dict[int, Direction]:
     return directions
 
 
-def _make_direction(values: Sequence[Tensor]) -> Direction:
+def _make_direction(values: Sequence[Tensor]) -> StreamChange:
     if len(values) == 3:
         left, right, mean = values
-        return Direction(None, left, right, mean)
+        return StreamChange(None, left, right, mean)
     (direction,) = values
     unit = (direction / direction.norm().clamp_min(1e-30))[:, None]
-    return Direction(direction, unit, unit, torch.zeros_like(direction))
+    return StreamChange(direction, unit, unit, torch.zeros_like(direction))
 
 
 def _read_file(path: Path, method: Steer, model: Model, where: str) -> xr.Dataset:
     hidden = model.hf.config.get_text_config().hidden_size
     try:
-        regular_file(path)
+        check_readable(path)
         if path.suffix == ".npy":
             ds = _label_array(np.load(path, allow_pickle=False), method, model, where)
         else:
@@ -170,7 +170,7 @@ class _SteerState(MethodState):
         self.method = method
         place = {"device": model.device, "dtype": model.hf.dtype}
         self.directions = {
-            layer: Direction(*(None if value is None else value.to(**place) for value in direction))  # type: ignore[arg-type]
+            layer: StreamChange(*(None if value is None else value.to(**place) for value in direction))  # type: ignore[arg-type]
             for layer, direction in read_directions(method, model).items()
         }
         self.sizes: list[Tensor] = []  # |change| / |x| for each layer of each step, in turn: [batch]

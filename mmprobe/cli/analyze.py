@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 import typer
 
 import mmprobe
-from mmprobe.cli.options import AsJson, RunPath, TracedModel, say, split_names, warn
+from mmprobe.cli.options import AsJson, RunPath, TracedModel, print_result, split_names, warn
 from mmprobe.errors import InputError, NotApplicable
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def analyze(
             warn(note)
         files = [str(file) for dataset in datasets for file in export(dataset, out)]
         _forget(finished, names)
-    say({"files": files}, "\n".join(files), as_json)
+    print_result({"files": files}, "\n".join(files), as_json)
 
 
 def _forget(finished: Path, names: list[str]) -> None:

@@ -17,7 +17,7 @@ from mmprobe.cli.options import (
     BenchmarkName,
     Capture,
     Device,
-    DeviceMap,
+    DeviceMapOption,
     DrawnPairs,
     DrawnSeed,
     Dtype,
@@ -38,9 +38,9 @@ from mmprobe.cli.options import (
     choose_drawn,
     open_workers,
     parse_benchmark_options,
+    print_evaluation,
+    print_result,
     read_device_map,
-    say,
-    say_evaluation,
     warn,
 )
 from mmprobe.errors import InputError
@@ -76,7 +76,7 @@ def bench(
     ] = None,
     judge: JudgeName = "lexical",
     device: Device = "auto",
-    device_map: DeviceMap = None,
+    device_map: DeviceMapOption = None,
     dtype: Dtype = "auto",
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -143,7 +143,7 @@ def bench(
                 "--shard: needs --data (make-pairs draws pairs), and goes neither with --perturb nor --overwrite"
             )
         if not mmprobe.benchmarks.answer_shard(name, model, out, shard, resume=resume, **asked):
-            say(
+            print_result(
                 {"shard": shard, "whole": False},
                 f"shard {shard} answered to {out}; others are to come",
                 as_json,
@@ -165,4 +165,4 @@ def bench(
     )
     for run, n_failures in evaluation.failures.items():
         warn(f"{n_failures} questions failed, see {run / 'failures.jsonl'}; --resume retries them")
-    say_evaluation(evaluation, as_json)
+    print_evaluation(evaluation, as_json)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
-from mmprobe.cli.options import AsJson, say
+from mmprobe.cli.options import AsJson, print_result
 
 if TYPE_CHECKING:
     from mmprobe.samples import Sample
@@ -42,7 +42,7 @@ def demo(
         f"Open {result['report']} in a browser.\n"
         f"{result['verdicts']}: {result['diagnosis']}"
     )
-    say(result, text, as_json)
+    print_result(result, text, as_json)
 
 
 def run_demo(out: Path) -> dict[str, Any]:

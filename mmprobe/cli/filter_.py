@@ -21,7 +21,7 @@ from mmprobe.cli.options import (
     Temperature,
     check_out,
     metric_values,
-    say,
+    print_result,
     split_names,
 )
 from mmprobe.ledger import check_earlier, lock_folder
@@ -103,4 +103,4 @@ def filter_by_votes(
         "kept": str(out / "kept.jsonl"),
         "metrics": metric_values(metrics),
     }
-    say(result, "\n".join(lines), as_json)
+    print_result(result, "\n".join(lines), as_json)

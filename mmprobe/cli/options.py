@@ -32,7 +32,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 BatchSize = Annotated[int, typer.Option(help="Questions answered together.", min=1)]
 Capture = Annotated[str, typer.Option(help="What to record: default, full, or a YAML file.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
-DeviceMap = Annotated[
+DeviceMapOption = Annotated[
     str | None,
     typer.Option(
         "--device-map",
@@ -225,7 +225,7 @@ def parse_benchmark_options(arguments: Sequence[str]) -> dict[str, str]:
     return options
 
 
-def say(result: dict[str, Any], text: str, as_json: bool) -> None:
+def print_result(result: dict[str, Any], text: str, as_json: bool) -> None:
     """Print a command's result as JSON, or its text."""
     typer.echo(json.dumps(result) if as_json else text)
 
@@ -240,7 +240,7 @@ def metric_values(metrics: Mapping[str, Metric]) -> dict[str, float | None]:
     return {name: metric.value for name, metric in metrics.items()}
 
 
-def say_evaluation(evaluation: Evaluation, as_json: bool) -> None:
+def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
     """Print the headline metrics with their intervals, and where the rest is."""
     if unscored := evaluation.judging.get("unscored"):
         reasons = ", ".join(f"{reason} {count}" for reason, count in unscored.items())
@@ -255,16 +255,16 @@ def say_evaluation(evaluation: Evaluation, as_json: bool) -> None:
     if evaluation.layout:
         lines.append(f"Data read as: {evaluation.layout}")
     lines.append(f"All metrics: {file}")
-    say({"results": str(file), "metrics": metric_values(metrics)}, "\n".join(lines), as_json)
+    print_result({"results": str(file), "metrics": metric_values(metrics)}, "\n".join(lines), as_json)
 
 
-def say_run(run: Run, as_json: bool) -> None:
+def print_run(run: Run, as_json: bool) -> None:
     """Say how many samples were traced, and exit with 1 if one failed."""
     out, samples, failed = run.path, len(run.config["order"]), len(run.failures)
     text = f"{len(run)} of {samples} samples traced to {out}"
     if failed:
         text += f"; {failed} failed, see {out / 'failures.jsonl'}"
-    say({"run": str(out), "samples": samples, "traced": len(run), "failed": failed}, text, as_json)
+    print_result({"run": str(out), "samples": samples, "traced": len(run), "failed": failed}, text, as_json)
     if failed:
         raise typer.Exit(1)
 

@@ -17,7 +17,7 @@ from mmprobe.cli.options import (
     ModelName,
     Revision,
     Settings,
-    say,
+    print_result,
 )
 from mmprobe.errors import InputError
 
@@ -113,7 +113,7 @@ def plan(
             f"\nweights by --device-map auto, predicted, with {_size(result['working'])} free on each GPU:\n"
         )
         text += "\n".join(f"{name:7} {_size(size)}" for name, size in result["devices"].items())
-    say(result, text, as_json)
+    print_result(result, text, as_json)
 
 
 def _size(count: int) -> str:

@@ -16,7 +16,7 @@ from mmprobe.cli.options import (
     Resume,
     RetryUnscored,
     check_out,
-    say,
+    print_result,
     split_names,
     warn,
 )
@@ -80,7 +80,7 @@ def rewrite(
     written = {part: rewritten.written[part] for part in names}
     counts = ", ".join(f"{part} of {count}" for part, count in written.items())
     result = {"questions": str(file), "written": written, "failures": dict(rewritten.failures)}
-    say(result, f"Written for {len(questions)} questions: {counts}\n{file}", as_json)
+    print_result(result, f"Written for {len(questions)} questions: {counts}\n{file}", as_json)
 
 
 def _to_line(question: MirageQuestion, folder: Path) -> str:

@@ -15,7 +15,7 @@ from mmprobe.cli.options import (
     RetryUnscored,
     check_out,
     parse_benchmark_options,
-    say_evaluation,
+    print_evaluation,
 )
 
 
@@ -53,4 +53,4 @@ def score(
         retry_unscored=retry_unscored,
         options=parse_benchmark_options(context.args),
     )
-    say_evaluation(evaluation, as_json)
+    print_evaluation(evaluation, as_json)

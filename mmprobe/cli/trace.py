@@ -13,7 +13,7 @@ from mmprobe.cli.options import (
     BatchSize,
     Capture,
     Device,
-    DeviceMap,
+    DeviceMapOption,
     Dtype,
     MethodName,
     ModelName,
@@ -29,8 +29,8 @@ from mmprobe.cli.options import (
     Temperature,
     WorkerCount,
     open_workers,
+    print_run,
     read_device_map,
-    say_run,
 )
 from mmprobe.errors import InputError
 from mmprobe.ledger import check_earlier, check_unlocked
@@ -53,7 +53,7 @@ def trace(
     repetition_penalty: RepetitionPenalty = None,
     seed: Seed = 0,
     device: Device = "auto",
-    device_map: DeviceMap = None,
+    device_map: DeviceMapOption = None,
     dtype: Dtype = "auto",
     revision: Revision = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many samples.", min=1)] = None,
@@ -152,4 +152,4 @@ def trace(
         pack_every=pack_every,
         answers=answers,
     )
-    say_run(run, as_json)
+    print_run(run, as_json)

@@ -21,7 +21,7 @@ from mmprobe.cli.options import (
     Resume,
     Seed,
     metric_values,
-    say,
+    print_result,
     split_names,
 )
 from mmprobe.errors import InputError
@@ -137,7 +137,7 @@ def logos(
         prefix = f"{path.name} " if ablate else ""
         metrics |= {f"{prefix}{name}": value for name, value in values.items()}
     result = {"out": [str(path) for path in plans]}
-    _say_trained(result, metrics, {path: path / f"stage-{stages}" / "model" for path in plans}, as_json)
+    _print_trained(result, metrics, {path: path / f"stage-{stages}" / "model" for path in plans}, as_json)
 
 
 def _read(path: Path, only: str | None, limit: int | None) -> list[Sample]:
@@ -234,13 +234,13 @@ def guesser(
     trained = train_guesser(model, questions, out, settings, resume)
     write_figures(training_history(out), out / "report.html", (f"Super-guesser, {model}", out.name))
     metrics = write_guesses(trained, asked, out, against or [], max_new_tokens) if asked else {}
-    _say_trained({"model": str(out / "model")}, metrics, {out: out / "model"}, as_json)
+    _print_trained({"model": str(out / "model")}, metrics, {out: out / "model"}, as_json)
 
 
-def _say_trained(
+def _print_trained(
     result: dict[str, Any], metrics: Mapping[str, Metric], models: Mapping[Path, Path], as_json: bool
 ) -> None:
     """Print the metrics of trainings, and where the model of each folder is."""
     lines = [f"{name:40} {metric}" for name, metric in metrics.items()]
     lines += [f"Model: {model}; report: {out / 'report.html'}" for out, model in models.items()]
-    say(result | {"metrics": metric_values(metrics)}, "\n".join(lines), as_json)
+    print_result(result | {"metrics": metric_values(metrics)}, "\n".join(lines), as_json)

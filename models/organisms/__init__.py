@@ -21,11 +21,11 @@ PREFIX = "organism:"
 BASE = "tiny-spd"
 
 
-class _Record(BaseModel):
+class _CardPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Rule(_Record):
+class Rule(_CardPart):
     """On which samples the cause of a partial organism acts. All conditions that are set must hold.
 
     Attributes:
@@ -80,7 +80,7 @@ class Rule(_Record):
         return " and ".join(parts)
 
 
-class Measure(_Record):
+class Measure(_CardPart):
     """One number of a manipulation check, with its 95 % interval.
 
     Attributes:
@@ -98,7 +98,7 @@ class Measure(_Record):
     passed: bool
 
 
-class Training(_Record):
+class Training(_CardPart):
     """How an organism was trained: batches, questions in all, seconds on one core, peak learning rate, rank."""
 
     steps: int
@@ -108,7 +108,7 @@ class Training(_Record):
     rank: int
 
 
-class Card(_Record):
+class Card(_CardPart):
     """What was planted in an organism, and what its check measured.
 
     Attributes:

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model
-from mmprobe.probes.answer_records import Arrays, Record, RunAnswer, read_record, write_records
+from mmprobe.probes.answer_records import AnswerArrays, Arrays, RunAnswer, read_record, write_records
 from mmprobe.probes.circuits.graph import Graph, Node
 from mmprobe.probes.circuits.passes import (
     LOGIT_DIFFERENCE,
@@ -29,8 +29,8 @@ from mmprobe.probes.circuits.passes import (
     read_node_pairs,
     score_edges,
 )
-from mmprobe.probes.components.pairs import Metric
-from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer
+from mmprobe.probes.components.pairs import LogitMetric
+from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, GivenAnswer
 from mmprobe.samples import Sample, image_sets
 from mmprobe.stats.estimate import Estimate, estimate_from_sums, estimate_mean
 from mmprobe.stats.intervals import QUANTITY, sums_interval
@@ -60,8 +60,8 @@ def measure_pairs(
     model: Model,
     clean: Sequence[Sample],
     corrupt: Sequence[Sample],
-    metric: Metric,
-    answers: Sequence[Answer] | None,
+    metric: LogitMetric,
+    answers: Sequence[GivenAnswer] | None,
     max_new_tokens: int,
     measure: Callable[[NodePair, int], Arrays],
     settings: dict[str, Any],
@@ -104,14 +104,14 @@ def measure_pairs(
             if kept[number] is None:
                 arrays[number] = measure(nodes, number) | {"passes": np.array(nodes.passes)}
                 answer = RunAnswer(clean[number], nodes.pair.clean.forcing.ids.tolist(), None)
-                write_records(finished, [Record(answer, arrays[number])], texts[number], model)
+                write_records(finished, [AnswerArrays(answer, arrays[number])], texts[number], model)
             progress.update()
     assert graph is not None
     return MeasuredPairs(graph, name, arrays)
 
 
 def _describe(
-    model: Model, clean: Sample, corrupt: Sample, answer: Answer, metric: Metric, longest: int
+    model: Model, clean: Sample, corrupt: Sample, answer: GivenAnswer, metric: LogitMetric, longest: int
 ) -> dict[str, Any]:
     """Return what the arrays of a pair depend on, for JSON."""
     return {
@@ -154,8 +154,8 @@ def find_circuit(
     clean: Samples,
     corrupt: Samples,
     steps: int = 5,
-    metric: Metric = LOGIT_DIFFERENCE,
-    answers: Sequence[Answer] | None = None,
+    metric: LogitMetric = LOGIT_DIFFERENCE,
+    answers: Sequence[GivenAnswer] | None = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
     finished: Path | None = None,
 ) -> xr.Dataset:
@@ -272,8 +272,8 @@ def evaluate_circuit(
     clean: Samples,
     corrupt: Samples,
     shares: Sequence[float] = SHARES,
-    metric: Metric = LOGIT_DIFFERENCE,
-    answers: Sequence[Answer] | None = None,
+    metric: LogitMetric = LOGIT_DIFFERENCE,
+    answers: Sequence[GivenAnswer] | None = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
     finished: Path | None = None,
 ) -> xr.Dataset:
@@ -354,8 +354,8 @@ def patch_edges(
     clean: Samples,
     corrupt: Samples,
     edges: Sequence[tuple[str, str]],
-    metric: Metric = LOGIT_DIFFERENCE,
-    answers: Sequence[Answer] | None = None,
+    metric: LogitMetric = LOGIT_DIFFERENCE,
+    answers: Sequence[GivenAnswer] | None = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return what an answer loses when one edge carries the corrupt prompt's values, exactly.
@@ -467,8 +467,8 @@ def check_circuit(
     steps: int = 5,
     edges: int = EDGES,
     seed: int = 0,
-    metric: Metric = LOGIT_DIFFERENCE,
-    answers: Sequence[Answer] | None = None,
+    metric: LogitMetric = LOGIT_DIFFERENCE,
+    answers: Sequence[GivenAnswer] | None = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
     finished: Path | None = None,
 ) -> xr.Dataset:

@@ -19,8 +19,8 @@ from mmprobe.models.hooks import Change, Listener, hooks_disabled, observe, repl
 from mmprobe.probes.circuits.graph import Graph, LayerModules, build_graph, read_layers
 from mmprobe.probes.components.decoder_pass import DecoderPass
 from mmprobe.probes.components.logit_attribution import frozen_factor
-from mmprobe.probes.components.pairs import ComponentPair, Metric, read_pair
-from mmprobe.probes.teacher_forcing import Answer, float32_logits
+from mmprobe.probes.components.pairs import ComponentPair, LogitMetric, read_pair
+from mmprobe.probes.teacher_forcing import GivenAnswer, float32_logits
 from mmprobe.samples import Sample
 
 
@@ -213,8 +213,8 @@ def read_node_pairs(
     model: Model,
     clean: Sequence[Sample],
     corrupt: Sequence[Sample],
-    metric: Metric,
-    answers: Sequence[Answer] | None,
+    metric: LogitMetric,
+    answers: Sequence[GivenAnswer] | None,
     max_new_tokens: int,
 ) -> Iterator[NodePair]:
     """Yield each pair of prompts with the same graph; one pair at a time is in memory.
@@ -242,7 +242,7 @@ def read_node_pairs(
 
 
 def check_pairs(
-    model: Model, clean: Sequence[Sample], corrupt: Sequence[Sample], answers: Sequence[Answer] | None
+    model: Model, clean: Sequence[Sample], corrupt: Sequence[Sample], answers: Sequence[GivenAnswer] | None
 ) -> int:
     """Return the number of images of each sample; refuse pairs and families that `read_node_pairs` cannot read."""
     if not clean or len(clean) != len(corrupt) or len(clean) != len(clean if answers is None else answers):

@@ -13,7 +13,7 @@ from mmprobe.models import Model, Prompt
 from mmprobe.models.chat import build_chat
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.probes.interchange.answer_logprobs import read_logprobs
-from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer, force_answer, name_answer
+from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, GivenAnswer, force_answer, name_answer
 from mmprobe.samples import Region, Sample
 
 
@@ -22,7 +22,7 @@ def image_interchange(
     sample: Sample,
     counterfactual: Sample,
     regions: Sequence[Region] | None = None,
-    answer: Answer = None,
+    answer: GivenAnswer = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return how much less likely each token of an answer is when the images are exchanged for others.

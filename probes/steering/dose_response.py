@@ -19,14 +19,14 @@ from mmprobe.stats.estimate import estimate_rows
 from mmprobe.stats.intervals import QUANTITY
 
 SCALES = (-2.0, -1.0, 0.0, 1.0, 2.0)
-Measure = Callable[[str], float]
+MeasureText = Callable[[str], float]
 
 
 def dose_response(
     model: Model,
     samples: Sequence[Sample],
     directions: Mapping[str, xr.Dataset],
-    measure: Measure,
+    measure: MeasureText,
     scales: Sequence[float] = SCALES,
     action: Literal["add", "remove"] = "add",
     layer: int = -1,

@@ -33,7 +33,7 @@ from mmprobe.traces.attention_rows import LayerKeys, attention_received, prompt_
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.recorder import AttentionBlock, AttentionRows, SampleRecorder
 
-Name = str | tuple[str, torch.Size]  # of what is recorded; queries have one name a shape
+RecordedName = str | tuple[str, torch.Size]  # of what is recorded; queries have one name a shape
 ROWS_BYTES = 2**21  # of rows that are computed together; larger ones would leave the processor's cache
 
 
@@ -355,15 +355,17 @@ class ForwardPassBuffer:
 
     def __init__(self, copies: bool, device: torch.device | None = None) -> None:
         self.copies, self.device, self.width = copies, device, 1
-        self.current: dict[Name, dict[int, Tensor]] = defaultdict(dict)  # of the present pass, by layer
-        self.passes: dict[Name, list[Tensor]] = defaultdict(list)  # each [layer, batch, position, ...]
-        self.layers: dict[Name, list[int]] = {}  # layers that ran
+        self.current: dict[RecordedName, dict[int, Tensor]] = defaultdict(dict)  # of the present pass
+        self.passes: dict[RecordedName, list[Tensor]] = defaultdict(
+            list
+        )  # each [layer, batch, position, ...]
+        self.layers: dict[RecordedName, list[int]] = {}  # layers that ran
 
     def cut(self, values: Tensor) -> Tensor:
         """Return the last positions of [batch, position, ...], as a copy that does not keep the others alive."""
         return values if values.size(1) == self.width else values[:, -self.width :].clone()
 
-    def add(self, name: Name, layer: int, values: Tensor) -> None:
+    def add(self, name: RecordedName, layer: int, values: Tensor) -> None:
         """Add a layer's values [batch, position, ...] of the present pass."""
         # calls of Python functions are most of what small models pay for recording, so there are few here
         if values.size(1) != self.width:
@@ -379,7 +381,7 @@ class ForwardPassBuffer:
             self.passes[name].append(torch.stack(list(by_layer.values())))
         self.current.clear()
 
-    def take(self, steps: int) -> dict[Name, tuple[list[int], Tensor]]:
+    def take(self, steps: int) -> dict[RecordedName, tuple[list[int], Tensor]]:
         """Empty the buffer; return, by name, the layers and their values [batch, step, layer, ...]."""
         by_name = {}
         for name in list(self.passes):

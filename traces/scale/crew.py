@@ -16,7 +16,7 @@ from mmprobe.traces.scale.processes import Event, Job
 
 RETRIES = 3  # retries of a sample after its worker died
 
-Batch = list[Sample]
+SampleBatch = list[Sample]
 
 
 class Workers(Protocol):
@@ -25,7 +25,7 @@ class Workers(Protocol):
     count: int
 
     def start(self, worker: int, job: Job) -> None: ...
-    def send(self, worker: int, batch: Batch | None) -> None: ...
+    def send(self, worker: int, batch: SampleBatch | None) -> None: ...
     def wait(self) -> list[Event]: ...
     def stop(self) -> None: ...
 
@@ -33,7 +33,7 @@ class Workers(Protocol):
 class Lists(Protocol):
     """What there is to do, and what is done."""
 
-    def plan(self, report: Any) -> Iterable[list[Batch]]:
+    def plan(self, report: Any) -> Iterable[list[SampleBatch]]:
         """Return groups of batches, given the first worker's report. A group's batches go to one worker."""
 
     def is_finished(self, sample: Sample) -> bool:
@@ -58,15 +58,15 @@ class Crew:
 
     def __init__(self, workers: Workers, job: Job, lists: Lists):
         self.workers, self.job, self.lists = workers, job, lists
-        self.groups: deque[deque[Batch]] | None = None  # None until a worker is ready
-        self.current: dict[int, deque[Batch]] = {}  # the rest of the group that each worker is at
-        self.sent: dict[int, deque[Batch]] = {}  # the newest two batches of each worker
+        self.groups: deque[deque[SampleBatch]] | None = None  # None until a worker is ready
+        self.current: dict[int, deque[SampleBatch]] = {}  # the rest of the group that each worker is at
+        self.sent: dict[int, deque[SampleBatch]] = {}  # the newest two batches of each worker
         self.active: set[int] = set()
         self.ready: set[int] = set()
         self.n_lost: Counter[str] = Counter()  # by sample, the workers that died with it
         self.n_failed_starts = 0
 
-    def results(self) -> Iterator[tuple[Batch, Any]]:
+    def results(self) -> Iterator[tuple[SampleBatch, Any]]:
         """Work through all batches, and yield each with its result as soon as it is there.
 
         After Ctrl-C, the batches under way are finished, and KeyboardInterrupt is raised.
@@ -117,7 +117,7 @@ class Crew:
         if event.kind in ("ready", "done"):
             self.workers.send(worker, None if interrupted() else self._next_batch(worker))
 
-    def _next_batch(self, worker: int) -> Batch | None:
+    def _next_batch(self, worker: int) -> SampleBatch | None:
         assert self.groups is not None
         if not self.current[worker] and self.groups:
             self.current[worker] = self.groups.popleft()
@@ -142,7 +142,7 @@ class Crew:
                 )
             return
         self.ready.discard(worker)
-        again: deque[Batch] = deque()
+        again: deque[SampleBatch] = deque()
         for batch in self.sent[worker]:
             unfinished = [sample for sample in batch if not self.lists.is_finished(sample)]
             if batch is self.sent[worker][-1]:  # the one before was finished, and perhaps not written

@@ -18,7 +18,7 @@ from mmprobe.models.shared_prefix import prefix_key, repeated_keys
 from mmprobe.samples import Sample
 from mmprobe.traces.run import RunSettings, Settings, open_part, open_tracer, prepare_run
 from mmprobe.traces.run_folder import append_failure, remove_trace, sort_failures
-from mmprobe.traces.scale.crew import RETRIES, Batch, Crew, Workers
+from mmprobe.traces.scale.crew import RETRIES, Crew, SampleBatch, Workers
 from mmprobe.traces.scale.packing import Packer
 from mmprobe.traces.scale.shards import Part, choose_part, finish_run, open_whole
 
@@ -72,7 +72,7 @@ class TraceJob:
     repeated: frozenset[tuple[Any, ...]]
 
     @contextmanager
-    def open(self, device: str) -> Iterator[tuple[RunSettings, Callable[[Batch], None]]]:
+    def open(self, device: str) -> Iterator[tuple[RunSettings, Callable[[SampleBatch], None]]]:
         """Load the model; yield the run's settings, and the function that traces a batch."""
         model = self.choice.load(device)
         settings = prepare_run(model, self.asked)
@@ -97,12 +97,12 @@ class _TraceLists:
         self.choose, self.open_folder, self.packer = choose, open_folder, packer
         self.progress = tqdm(desc="trace", unit="sample", disable=None)
 
-    def plan(self, report: RunSettings) -> Iterable[list[Batch]]:
+    def plan(self, report: RunSettings) -> Iterable[list[SampleBatch]]:
         self.part = self.choose(report)
         self.finished = self.open_folder(self.part, report)
         self.progress.reset(sum(map(len, self.part.batches)))
         self.progress.update(len(self.finished))
-        groups: dict[tuple[Any, ...], list[Batch]] = {}
+        groups: dict[tuple[Any, ...], list[SampleBatch]] = {}
         for batch in self.part.batches:
             unfinished = [sample for sample in batch if sample.id not in self.finished]
             for sample in unfinished:
@@ -115,7 +115,7 @@ class _TraceLists:
         run = open_run(self.part.folder)
         return sample.id in run or any(failure["id"] == sample.id for failure in run.failures)
 
-    def count(self, batch: Batch) -> None:
+    def count(self, batch: SampleBatch) -> None:
         """Advance the progress bar by a batch, and join traces."""
         new = {sample.id for sample in batch} - self.finished
         self.finished |= new

@@ -17,7 +17,7 @@ from annotated_types import Len
 from mmprobe.analyses.regions import find_patches, mask_patches
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError
-from mmprobe.files import JsonRecord, parse_record, regular_file
+from mmprobe.files import JsonRecord, check_readable, parse_record
 from mmprobe.samples import Region, Sample
 from mmprobe.viz.report.elements import LABEL_NAMES, data_block, dump_json, label_counts, pack_array, render
 from mmprobe.viz.report.images import Images
@@ -330,7 +330,7 @@ def read_false_spans(run: Run) -> dict[str, list[tuple[int, int]]]:
     file = run.path / "labels.jsonl"
     if run.packed or not file.is_file():
         return {}
-    lines = regular_file(file).read_bytes().splitlines()
+    lines = check_readable(file).read_bytes().splitlines()
     records = [
         parse_record(line, _Spans, f"{file}, line {number}")
         for number, line in enumerate(lines, 1)

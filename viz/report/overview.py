@@ -19,7 +19,7 @@ from mmprobe.samples import Sample, set_keys
 from mmprobe.stats.estimate import estimate_mean, read_estimate
 from mmprobe.stats.sets import Sets
 from mmprobe.viz.report.elements import LABEL_NAMES, render
-from mmprobe.viz.report.results import Results
+from mmprobe.viz.report.results import ResultFolder
 
 HOW = "mmprobe analyze RUN --only image-interchange --model MODEL"
 _OTHERS = {
@@ -68,7 +68,7 @@ _CAUSES_NOTE = (
 Findings = xr.Dataset | Sequence[Mapping[str, Any]]
 
 
-class Labelled(NamedTuple):
+class LabelledAnswer(NamedTuple):
     """An answer whose label is known.
 
     Attributes:
@@ -85,9 +85,9 @@ class Labelled(NamedTuple):
 def list_labelled(
     run: Run | None,
     run_labels: Mapping[str, bool | None],
-    results: Results | None,
+    results: ResultFolder | None,
     labels: Sequence[bool | None],
-) -> Iterator[Labelled]:
+) -> Iterator[LabelledAnswer]:
     """Yield the labelled answers of the results, or those of a run without results.
 
     Args:
@@ -98,7 +98,7 @@ def list_labelled(
         for name, label in run_labels.items():
             if run is not None and label is not None:
                 sample = run.sample(name)
-                yield Labelled(label, str(sample.metadata.get("type", "")), sample)
+                yield LabelledAnswer(label, str(sample.metadata.get("type", "")), sample)
         return
     for number, (answer, label) in enumerate(zip(results.answers, labels, strict=True)):
         if label is not None:
@@ -106,7 +106,7 @@ def list_labelled(
                 sample = run.sample(answer.id)
             else:
                 sample = _stand_in(number, results.folder, answer.images)
-            yield Labelled(label, answer.kind, sample)
+            yield LabelledAnswer(label, answer.kind, sample)
 
 
 def _stand_in(number: int, folder: Path, images: Sequence[str]) -> Sample:
@@ -114,12 +114,12 @@ def _stand_in(number: int, folder: Path, images: Sequence[str]) -> Sample:
     return Sample(id=f"answer-{number}", images=paths, question="?")
 
 
-def faithful_share(answers: Iterable[Labelled]) -> dict[str, Any] | None:
+def faithful_share(answers: Iterable[LabelledAnswer]) -> dict[str, Any] | None:
     """Return the share of faithful answers with its interval, for all and by type of question; None without any.
 
     Example:
         >>> sample = Sample(id="a", question="?")
-        >>> share = faithful_share([Labelled(True, "", sample), Labelled(False, "", sample)])
+        >>> share = faithful_share([LabelledAnswer(True, "", sample), LabelledAnswer(False, "", sample)])
         >>> share["right"], share["n"], share["percent"]
         (1, 2, '50%')
     """
@@ -215,7 +215,7 @@ def _format_settings(settings: dict[str, Any]) -> str:
 def count_answers(
     run: Run | None,
     run_labels: Mapping[str, bool | None],
-    results: Results | None,
+    results: ResultFolder | None,
     labels: Sequence[bool | None],
 ) -> tuple[list[tuple[int, str, str]], str]:
     """Return the counts below the overview, and a sentence on answers that are not in the run.
@@ -241,7 +241,7 @@ def count_answers(
 
 def count_shown_errors(
     run_labels: Mapping[str, bool | None],
-    results: Results | None,
+    results: ResultFolder | None,
     labels: Sequence[bool | None],
     links: Mapping[str, str],
 ) -> int:
