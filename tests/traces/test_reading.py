@@ -18,7 +18,7 @@ from mmprobe.samples import Sample
 from mmprobe.traces.capture import load_capture
 from mmprobe.traces.engines import why_decoded
 
-READ = [family.name for family in FAMILIES if family.shares_prefixes]
+READ = [family.name for family in FAMILIES.values() if family.shares_prefixes]
 DECODED = [family.name for family in FAMILIES if not family.shares_prefixes]
 
 
