@@ -32,7 +32,7 @@ def load_truth(
         truth = _draw_once(benchmark, folder, n, seed)
     else:
         truth = benchmark.read_data(unpack(benchmark.name, Path(data), folder, limit))
-    return truth if limit is None else benchmark.take(truth, limit)
+    return benchmark.show(truth if limit is None else benchmark.take(truth, limit), folder / "shown")
 
 
 def _draw_once(benchmark: Benchmark[Truth], folder: Path, n: int, seed: int) -> Truth:
