@@ -34,7 +34,7 @@ def test_less_than_one_percent_is_read_wrongly(items):
 
 
 def test_what_is_declared_is_read(items):
-    for kind in {item.kind for item in items}:
+    for kind in {item.kind for item in items} - {"typical"}:
         declared = [item for item in items if item.kind == kind and item.declared]
         n_read = sum(item.outcome == "right" for item in declared)
         assert n_read >= 0.95 * len(declared) and declared, kind
