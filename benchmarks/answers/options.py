@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from mmprobe.benchmarks.answers.forms import clean, find_answer
+from mmprobe.benchmarks.answers.forms import clean, decide, is_open
 from mmprobe.benchmarks.answers.texts import same_text
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
 
@@ -110,9 +110,12 @@ def find_mark(answer: str, choices: Collection[str]) -> str | None:
     return marks[0] if len(marks) == 1 else None
 
 
-_LETTER = re.compile(r"(?:option|choice|answer)?\s*[(\[]?([A-Za-z])[)\]]?", re.IGNORECASE)
-_LETTER_AND_TEXT = re.compile(
-    r"(?:option\s+)?(?:[(\[]([A-Za-z])[)\]][.:]?|([A-Za-z])\s*(?:[.):]|\s-))\s+(.+)",
+# `B`, `(b)`, `option B`, `B. a blue bus`, `C (120\u00b0)`, `B because ...`
+_LETTERED = re.compile(
+    r"(?:the )?(?:(?:correct )?(?:option|choice|answer):? )?"
+    r"(?:[(\[](?P<bracketed>[A-Za-z])[)\]]|(?P<bare>[A-Za-z])(?![A-Za-z0-9'\u2019]))"
+    r"(?:[.,:;)]?\s*(?P<reason>(?:because|since|as|due to|given that)\b.+)|\s*\((?P<beside>[^()]+)\)"
+    r"|(?:(?<=[)\]])[.:]?|[.):]|\s?[-\u2013\u2014](?=\s))\s+(?P<text>.+)|[.):])?",
     re.DOTALL | re.IGNORECASE,
 )
 
@@ -120,31 +123,39 @@ _LETTER_AND_TEXT = re.compile(
 def read_choice(response: str, options: Mapping[str, str], lettered: bool = True) -> tuple[str | None, bool]:
     """Return the letter of the option that a response chooses, or None; and whether the response refuses.
 
-    The declared answer (`forms.find_answer`) is the letter, the letter with the text of its option, or the
-    text of one option. Letters count only if the model saw them (`lettered`).
+    The declared answer (`forms.decide`) is the letter, the letter with the text of its option or a reason, or
+    the text of one option. Letters count only if the model saw them (`lettered`).
 
     Example:
         >>> options = {"A": "a cat", "B": "a dog"}
         >>> [read_choice(text, options)[0] for text in ("The answer is (b).", "A dog.", "Not B.", "A or B")]
         ['B', 'B', None, None]
     """
-    letters = {letter.upper(): letter for letter in options}
-    answer = find_answer(response)
-    text = answer.text if answer.text is not None or answer.marked else clean(response)
-    part = (text or "").strip().rstrip(".!").strip()
-    both = _LETTER_AND_TEXT.fullmatch(part)
-    if both and lettered and (both[1] or both[2]).upper() in letters:
-        letter = letters[(both[1] or both[2]).upper()]
-        return (letter if same_text(both[3], options[letter]) else None), False
-    if sorted(option.strip(" .").casefold() for option in options.values()) == ["no", "yes"]:
+    by_word = {option.strip(" .").casefold(): letter for letter, option in options.items()}
+    kinds = ("option", "line") if lettered else ()
+    decision = decide(response, lambda text: _choose(text, options, lettered), *kinds)
+    if decision.value is None and set(by_word) == {"yes", "no"}:
         said = read_yes_no(response)
-        chosen = [letter for letter, option in options.items() if option.strip(" .").casefold() == said]
-        if chosen:
-            return chosen[0], False
+        return (by_word[said] if said else None), decision.refused
+    if decision.refused:  # an option may say that one cannot tell
+        return _choose(clean(response), options, False), True
+    return decision.value, False
+
+
+def _choose(text: str, options: Mapping[str, str], lettered: bool) -> str | None:
+    """Return the letter of the option that a declared answer names, by text or by letter; else None."""
+    part = text.strip().rstrip(".!").strip()
+    match = _LETTERED.fullmatch(part) if lettered else None
+    name = (match["bracketed"] or match["bare"]) if match else ""
+    letter = {letter.upper(): letter for letter in options}.get(name.upper())
+    said = (match["text"] or match["beside"]) if match else None
+    if match and letter and said:
+        if same_text(said, options[letter]) or not options[letter]:
+            return letter
+        names_other = any(same_text(said, option) for option in options.values()) or is_open(said)
+        return letter if match["beside"] and not names_other else None
     by_text = [letter for letter, option in options.items() if same_text(part, option)]
-    if len(by_text) == 1:
-        return by_text[0], False
-    if answer.refused or by_text or not lettered or answer.text is None:
-        return None, answer.refused
-    alone = _LETTER.fullmatch(part)
-    return (letters.get(alone[1].upper()) if alone else None), False
+    if by_text:
+        return by_text[0] if len(by_text) == 1 else None
+    is_article = match and match["reason"] and match["bare"] and name.islower()
+    return None if is_article else letter
