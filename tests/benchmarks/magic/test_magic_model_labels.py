@@ -37,7 +37,7 @@ QUESTIONS = [
 TRUTH = make_truth(QUESTIONS, "here")
 RESPONSES = {
     "q1": "R1 is a streetcar. The rain is heavy. R2 is a dog.\nAnswer: A streetcar.",
-    "q1-heal1": "Wait, R1 runs on rails: it is a tram.",
+    "q1-heal1": "Wait, R1 runs on rails: a tram it must be.",
     "q2": "",
 }
 
