@@ -12,7 +12,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 BIN := $(VENV)/bin
-PACKAGES := analyses benchmarks cache configs diagnosis interventions models probes traces training viz
+PACKAGES := analyses benchmarks cache configs diagnosis interventions models probes stats traces training viz
 SOURCES := $(shell find mmprobe $(PACKAGES) -type f ! -name '*.pyc') pyproject.toml README.md
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # A worker that has nothing left to do takes tests from another one. Each has one core.

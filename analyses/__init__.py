@@ -7,45 +7,39 @@ import xarray as xr
 from mmprobe.analyses.attention_decay import attention_decay
 from mmprobe.analyses.attention_ratio import attention_ratio
 from mmprobe.analyses.attention_vs_activation import attention_vs_activation
-from mmprobe.analyses.export import export
 from mmprobe.analyses.failure_modes import failure_modes
+from mmprobe.analyses.files import export
 from mmprobe.analyses.findings import findings
 from mmprobe.analyses.localisation import localisation
 from mmprobe.analyses.neuron_activation import neuron_activation
 from mmprobe.analyses.picture_absence import picture_absence
 from mmprobe.analyses.predict_unfaithful import predict_unfaithful
 from mmprobe.analyses.residual_drift import residual_drift
-from mmprobe.analyses.side_by_side import apply_analyses
 from mmprobe.analyses.sublayer_transitions import sublayer_transitions
 from mmprobe.analyses.token_activation import token_activation
+from mmprobe.analyses.workers import apply_analyses
 from mmprobe.cache import Run
 from mmprobe.errors import NotApplicable
-from mmprobe.plugins import find_added
+from mmprobe.registry import Registry
 
-ANALYSES: dict[str, Callable[..., xr.Dataset]] = {
-    "attention_decay": attention_decay,
-    "residual_drift": residual_drift,
-    "sublayer_transitions": sublayer_transitions,
-    "neuron_activation": neuron_activation,
-    "token_activation": token_activation,
-    "attention_vs_activation": attention_vs_activation,
-    "localisation": localisation,
-    "attention_ratio": attention_ratio,
-    "failure_modes": failure_modes,
-    "picture_absence": picture_absence,
-    "predict_unfaithful": predict_unfaithful,
-}
+ANALYSES: Registry[Callable[..., xr.Dataset]] = Registry(
+    "analysis",
+    "analyses",
+    {
+        "attention_decay": attention_decay,
+        "residual_drift": residual_drift,
+        "sublayer_transitions": sublayer_transitions,
+        "neuron_activation": neuron_activation,
+        "token_activation": token_activation,
+        "attention_vs_activation": attention_vs_activation,
+        "localisation": localisation,
+        "attention_ratio": attention_ratio,
+        "failure_modes": failure_modes,
+        "picture_absence": picture_absence,
+        "predict_unfaithful": predict_unfaithful,
+    },
+)
 """Every analysis that `mmprobe analyze` runs, by name; `--only` takes the names with dashes."""
-
-
-def all_analyses() -> dict[str, Callable[..., xr.Dataset]]:
-    """Return every analysis by name: those that ship with mmprobe, and those that were added to it.
-
-    Example:
-        >>> "attention_decay" in all_analyses()
-        True
-    """
-    return ANALYSES | find_added("analyses")
 
 
 def analyze_all(
@@ -54,7 +48,7 @@ def analyze_all(
     """Apply every analysis that the run has the data for.
 
     Args:
-        functions: by name; None for all analyses. Other functions of a run, such as probes, may be among them.
+        functions: by name; None for all analyses that can be imported. Other functions of a run, such as probes, may be among them.
         workers: number of processes, each of which takes one analysis at a time. A script that asks for more than
             one needs `if __name__ == "__main__":`.
 
@@ -68,7 +62,9 @@ def analyze_all(
         >>> datasets, left_out = analyze_all(run)                   # doctest: +SKIP
     """
     datasets, left_out = [], []
-    for name, result in apply_analyses(run, all_analyses() if functions is None else functions, workers):
+    for name, result in apply_analyses(
+        run, dict(ANALYSES.working()) if functions is None else functions, workers
+    ):
         if isinstance(result, NotApplicable):
             left_out.append(f"{name.replace('_', '-')} left out: {result}")
         else:
@@ -78,7 +74,6 @@ def analyze_all(
 
 __all__ = [
     "ANALYSES",
-    "all_analyses",
     "analyze_all",
     "attention_decay",
     "attention_ratio",

@@ -8,13 +8,14 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.columns import Columns
-from mmprobe.analyses.held_out import ImageGroups
-from mmprobe.analyses.intervals import COSINE, FRACTION, QUANTITY, Range
-from mmprobe.analyses.statistics import LABELS, label_masks, means_by_label
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.samples import set_keys
+from mmprobe.stats.columns import Columns
+from mmprobe.stats.intervals import COSINE, FRACTION, QUANTITY, Range
+from mmprobe.stats.labels import LABELS, label_masks, means_by_label
+from mmprobe.stats.sets import Sets
 
 AUTHORS_GROUPS = ("system", "visual", "user")
 SUMMARIES = ("share", "slope", "share_authors", "slope_authors", "system")  # of a sample
@@ -63,7 +64,7 @@ def attention_decay(run: Run) -> xr.Dataset:
           samples with images only, n_slope (label) those of two steps or more; n_share_authors and
           n_slope_authors count those that the authors' form has.
 
-        Intervals are 95 %, over sets of images (`analyses.intervals`), NaN for fewer than two sets;
+        Intervals are 95 %, over sets of images (`stats.intervals`), NaN for fewer than two sets;
         attrs["sets"] counts the sets. Samples with values that are not finite are left out: attrs["left_out"]
         names them and n_left_out counts them. A layer that did not run is NaN throughout and leaves no sample
         out.
@@ -81,7 +82,7 @@ def attention_decay(run: Run) -> xr.Dataset:
         raise InputError(f"{run.path}: holds no finished samples")
     means = {name: StepMean() for name in ("mass", "mass_per_token", "mass_authors")}
     visual = {(label, form): StepMean() for label in LABELS for form in FORMS}
-    groups = ImageGroups()
+    groups = Sets()
     labels, left_out = [], []
     rows = Columns()
     for name, trace in run.stream("attention_decay"):
@@ -89,7 +90,7 @@ def attention_decay(run: Run) -> xr.Dataset:
         if arrays is None:
             left_out.append(name)
             continue
-        groups.add(trace.sample)
+        groups.add(trace.sample.id, set_keys(trace.sample))
         labels.append(run.faithful(name))
         for kind, mean in means.items():
             mean.add(arrays[kind])
@@ -100,14 +101,14 @@ def attention_decay(run: Run) -> xr.Dataset:
         rows.append(_summarise_sample(arrays))
     if not rows:
         raise NotApplicable(f"{run.path}: every sample has values that are not finite in attention/mass")
-    out = _average_steps(means, run[groups.ids[0]].attention_mass)
+    out = _average_steps(means, run[groups.names[0]].attention_mass)
     steps, layers = out.sizes["step"], out.sizes["layer"]
     out["n"] = ("step", means["mass"].reached(steps))
     out["n_by_label"] = (("label", "step"), np.array([visual[label, ""].reached(steps) for label in LABELS]))
     for form in FORMS:
         by_label = [visual[label, form].mean(steps, (layers,)).T for label in LABELS]
         out[f"visual{form}_by_label"] = (("label", "layer", "step"), np.array(by_label))
-    out.coords["sample"] = groups.ids
+    out.coords["sample"] = groups.names
     sets = groups.number()
     for kind in SUMMARIES:
         out[f"{kind}_of_sample"] = (("sample", "layer"), rows[kind])

@@ -9,19 +9,16 @@ import numpy as np
 import xarray as xr
 from scipy.stats import rankdata
 
-from mmprobe.analyses.columns import Columns
-from mmprobe.analyses.held_out import ImageGroups
-from mmprobe.analyses.intervals import FRACTION, LENGTH, mean_interval
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
-from mmprobe.analyses.statistics import (
-    LABELS,
-    MINIMUM,
-    compare_labels,
-    label_masks,
-    means_by_label,
-)
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.samples import set_keys
+from mmprobe.stats.columns import Columns
+from mmprobe.stats.compare import MINIMUM
+from mmprobe.stats.estimate import Estimate, estimate_mean
+from mmprobe.stats.intervals import FRACTION, LENGTH
+from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
+from mmprobe.stats.sets import Sets
 
 DRAWS = 100
 
@@ -56,7 +53,7 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
         - leading_share (layer) with _low, _high: share of all attention on the tokens before the first image,
           mean over heads; only with `attention/leading`
 
-        Intervals are 95 % intervals over sets of images (`analyses.intervals`); attrs["sets"] is their
+        Intervals are 95 % intervals over sets of images (`stats.intervals`); attrs["sets"] is their
         number. Samples with values that are not finite, or with no attention beside their regions, are left
         out: attrs["left_out"] names them and n_left_out counts them. n_without_regions counts the samples
         without regions.
@@ -75,7 +72,7 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
         raise InputError(f"draws {draws}: must be 1 or more")
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
-    groups = ImageGroups()
+    groups = Sets()
     rows = Columns()
     left_out = []
     n_without_regions = 0
@@ -87,12 +84,12 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
         row = _measure_sample(trace, draws, seed)
         if all(np.isfinite(values).all() for values in row.values()):
             rows.append(row)
-            groups.add(trace.sample)
+            groups.add(trace.sample.id, set_keys(trace.sample))
         else:
             left_out.append(name)
     if not rows:
         raise NotApplicable(f"{run.path}: no sample has `regions` on its images and finite values")
-    names = groups.ids
+    names = groups.names
     first = run[names[0]]
     out = xr.Dataset(
         coords={"sample": names, "layer": first.attention_visual["layer"].values, "label": list(LABELS)}
@@ -192,10 +189,7 @@ def _add_sinks(out: xr.Dataset, rows: Columns, sets: np.ndarray) -> None:
     """Add the shares of attention on border cells and before the first image."""
     for name in ("border_share", "leading_share"):
         if name in rows:
-            values = rows[name]
-            low, high = mean_interval(values, sets, FRACTION)
-            for suffix, array in (("", values.mean(0)), ("_low", low), ("_high", high)):
-                out[name + suffix] = ("layer", array)
+            out.update(estimate_mean(rows[name], sets, FRACTION).variables(name, "layer"))
     out["border_area"] = ((), float(rows["border_area"].mean()))
 
 
@@ -204,21 +198,20 @@ def _add_heads(out: xr.Dataset, ratio: np.ndarray, groups: np.ndarray) -> None:
 
     Args:
         ratio: [sample, layer, head].
-        groups: int [sample], as `image_groups` returns them.
+        groups: int [sample], as `image_sets` returns them.
     """
-    low, high = mean_interval(ratio, groups, LENGTH)
-    mean = ratio.mean(0)
-    for suffix, values in (("", mean), ("_low", low), ("_high", high)):
-        out[f"head_ratio{suffix}"] = (("layer", "head"), values)
-    order = np.argsort(-mean.ravel(), kind="stable")
-    layer, head = np.unravel_index(order, mean.shape)
+    mean = estimate_mean(ratio, groups, LENGTH)
+    out.update(mean.variables("head_ratio", ("layer", "head")))
+    order = np.argsort(-mean.value.ravel(), kind="stable")
+    layer, head = np.unravel_index(order, mean.value.shape)
     out["rank"] = ("rank", np.arange(len(order)) + 1)
     out["head_layer"] = ("rank", out["layer"].values[layer])
     out["head_number"] = ("rank", out["head"].values[head])
     correlations = correlate_halves(ratio.reshape(len(ratio), -1), groups)
-    out["head_stability"] = ((), float(np.mean(correlations)) if correlations else np.nan)
-    out["head_stability_low"] = ((), min(correlations, default=np.nan))
-    out["head_stability_high"] = ((), max(correlations, default=np.nan))
+    stability: Estimate[float] = Estimate(np.nan, np.nan, np.nan)
+    if correlations:
+        stability = Estimate(float(np.mean(correlations)), min(correlations), max(correlations))
+    out.update(stability.variables("head_stability"))
 
 
 def correlate_halves(ratio: np.ndarray, groups: np.ndarray, halvings: int = 20) -> list[float]:

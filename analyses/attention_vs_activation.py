@@ -9,21 +9,16 @@ import numpy as np
 import xarray as xr
 from scipy.stats import rankdata
 
-from mmprobe.analyses.columns import Columns
-from mmprobe.analyses.held_out import ImageGroups
-from mmprobe.analyses.intervals import COSINE, FRACTION
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
-from mmprobe.analyses.statistics import (
-    LABELS,
-    MINIMUM,
-    compare_labels,
-    holm,
-    label_masks,
-    means_by_label,
-)
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable, NotCaptured
+from mmprobe.samples import set_keys
+from mmprobe.stats.columns import Columns
+from mmprobe.stats.compare import MINIMUM, holm
+from mmprobe.stats.intervals import COSINE, FRACTION
+from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
+from mmprobe.stats.sets import Sets
 
 TOP = 0.2
 DRAWS = 200
@@ -100,7 +95,7 @@ def attention_vs_activation(
         raise InputError(f"draws {draws}: must be 1 or more")
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
-    groups = ImageGroups()
+    groups = Sets()
     names, labels, left_out = [], [], []
     rows = Columns()
     steps: list[np.ndarray] = []
@@ -118,7 +113,7 @@ def attention_vs_activation(
             continue
         names.append(name)
         labels.append(run.faithful(name))
-        groups.add(trace.sample)
+        groups.add(trace.sample.id, set_keys(trace.sample))
         measures = _measure_sample(trace, attention, activation, top, draws, seed)
         rows.append({"means": [_mean(measures[measure]) for measure in MEASURES]})
         if by_step:

@@ -20,13 +20,13 @@ from mmprobe.analyses.attention_vs_activation import (
     read_maps,
     top_iou,
 )
-from mmprobe.analyses.held_out import ImageGroups
-from mmprobe.analyses.intervals import mean_interval
-from mmprobe.analyses.named_things import find_mentions, read_things
-from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
+from mmprobe.analyses.regions import find_mentions, find_patches, mask_patches, random_masks, read_things
 from mmprobe.analyses.token_activation import visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.samples import set_keys
+from mmprobe.stats.estimate import estimate_mean, read_estimate
+from mmprobe.stats.sets import Sets
 
 MODES = ("perceptual_blindness", "dissociation", "grounded", "undecided")
 FAILURES = MODES[:2]
@@ -108,7 +108,7 @@ def failure_modes(
         - n_without_regions: unfaithful samples without regions of a named thing; n_without_claims: others
           whose answer names none of them
 
-        Intervals are 95 %, over sets of images (`analyses.intervals`); attrs["sets"] counts the sets of the
+        Intervals are 95 %, over sets of images (`stats.intervals`); attrs["sets"] counts the sets of the
         unfaithful answers. Samples with values that are not finite are left out: attrs["left_out"] names them
         and n_left_out counts them. attrs["false_alarms"] says the rate of false alarms in a sentence.
 
@@ -129,7 +129,7 @@ def failure_modes(
     if all(labels.values()):
         raise NotApplicable(f"{run.path}: no sample is labelled unfaithful, in labels.jsonl or `faithful`")
     by_label: dict[bool, list[_Claim]] = {True: [], False: []}
-    groups = ImageGroups()
+    groups = Sets()
     left_out = []
     n_without_regions = n_without_claims = 0
     for name, trace in run.stream("failure_modes", labels):
@@ -142,7 +142,7 @@ def failure_modes(
             continue
         by_label[labels[name]] += claims or []
         if claims:
-            groups.add(trace.sample)
+            groups.add(trace.sample.id, set_keys(trace.sample))
         if not labels[name]:
             n_without_regions += claims is None
             n_without_claims += claims == []
@@ -225,13 +225,13 @@ def classify_mode(evidence: np.ndarray, alpha: float) -> str:
     return "undecided" if activation_on else "perceptual_blindness"
 
 
-def _number_sets(groups: ImageGroups, claims: Iterable[_Claim]) -> np.ndarray:
+def _number_sets(groups: Sets, claims: Iterable[_Claim]) -> np.ndarray:
     """Return the set of images of each claim, int [claim]."""
-    places = {name: place for place, name in enumerate(groups.ids)}
+    places = {name: place for place, name in enumerate(groups.names)}
     return groups.number([places[claim.sample] for claim in claims])
 
 
-def _make_dataset(by_label: dict[bool, list[_Claim]], groups: ImageGroups, alpha: float) -> xr.Dataset:
+def _make_dataset(by_label: dict[bool, list[_Claim]], groups: Sets, alpha: float) -> xr.Dataset:
     """Return the modes of the claims of faithful (True) and unfaithful (False) answers, and their shares."""
     claims = by_label[False]
     names = [f"{claim.sample}:{claim.thing}" for claim in claims]
@@ -250,9 +250,10 @@ def _make_dataset(by_label: dict[bool, list[_Claim]], groups: ImageGroups, alpha
     for suffix, faithful in (("", False), ("_faithful", True)):
         has_mode = np.array([[mode == kind for kind in MODES] for mode in modes[faithful]], float)
         has_mode = has_mode.reshape(-1, len(MODES))
-        _add_share(out, f"share{suffix}", has_mode, ("kind",), sets[faithful])
+        out.update(estimate_mean(has_mode, sets[faithful]).variables(f"share{suffix}", "kind"))
         out[f"count{suffix}"] = ("kind", has_mode.sum(0).astype(int))
-    _add_share(out, "false_alarm_rate", has_mode[:, : len(FAILURES)].any(1).astype(float), (), sets[True])
+    called = has_mode[:, : len(FAILURES)].any(1)
+    out.update(estimate_mean(called, sets[True]).variables("false_alarm_rate"))
     for label, faithful in (("unfaithful", False), ("faithful", True)):
         out[f"n_claims_{label}"] = ((), len(by_label[faithful]))
         out[f"n_{label}"] = ((), len({claim.sample for claim in by_label[faithful]}))
@@ -270,22 +271,11 @@ def describe_false_alarms(ds: xr.Dataset) -> str:
     n_claims, n_samples = int(ds["n_claims_faithful"]), int(ds["n_faithful"])
     if not n_claims:
         return "False alarms: unknown, since no faithful answer names a thing with regions."
-    rate, low, high = (float(ds[f"false_alarm_rate{end}"]) for end in ("", "_low", "_high"))
-    interval = "" if np.isnan(low) else f" [{low:.0%}, {high:.0%}]"
+    rate = read_estimate(ds, "false_alarm_rate")
     return (
-        f"False alarms: {rate:.0%}{interval} of the {n_claims} claims of {n_samples} faithful answers are called blind "
+        f"False alarms: {rate:.0%} of the {n_claims} claims of {n_samples} faithful answers are called blind "
         "or dissociated."
     )
-
-
-def _add_share(
-    out: xr.Dataset, name: str, values: np.ndarray, dims: tuple[str, ...], sets: np.ndarray
-) -> None:
-    """Add the mean over claims of values [claim, ...], with its interval."""
-    low, high = mean_interval(values, sets)
-    share = values.mean(0) if len(values) else np.full(values.shape[1:], np.nan)
-    for suffix, array in (("", share), ("_low", low), ("_high", high)):
-        out[name + suffix] = (dims, array)
 
 
 def _mean(values: np.ndarray) -> np.ndarray:

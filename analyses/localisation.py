@@ -11,14 +11,13 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.held_out import ImageGroups
-from mmprobe.analyses.intervals import sums_interval
-from mmprobe.analyses.named_things import Things, find_mentions, read_things
-from mmprobe.analyses.regions import find_patches, mask_patches
+from mmprobe.analyses.regions import Things, find_mentions, find_patches, mask_patches, read_things
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, set_keys
+from mmprobe.stats.estimate import estimate_from_sums
+from mmprobe.stats.sets import Sets
 
 FUNCTION_WORDS = frozenset(
     """
@@ -59,7 +58,7 @@ def localisation(
         - n_obj: samples with regions and a noun in the answer; n_own: those of them in which every mentioned
           noun has regions of its own; n_func: those with a function word too
 
-        Intervals are 95 %, over sets of images (`analyses.intervals`); attrs["sets"] counts the sets. Samples
+        Intervals are 95 %, over sets of images (`stats.intervals`); attrs["sets"] counts the sets. Samples
         with values that are not finite are left out: attrs["left_out"] names them and n_left_out counts them.
 
     Raises:
@@ -70,7 +69,7 @@ def localisation(
         >>> localisation(run).f1_iou.sel(map="tam").item()          # doctest: +SKIP
         0.42
     """
-    groups = ImageGroups()
+    groups = Sets()
     rows, left_out = [], []
     for name, trace in run.stream("localisation"):
         patches = find_patches(trace) if trace.images.sizes.get("image", 0) else []
@@ -84,7 +83,7 @@ def localisation(
             left_out.append(name)
             continue
         if row is not None:
-            groups.add(trace.sample)
+            groups.add(trace.sample.id, set_keys(trace.sample))
             rows.append(row)
     if not rows:
         raise NotApplicable(f"{run.path}: no answer names an object in its sample's `regions`")
@@ -155,20 +154,18 @@ def _measure_sample(trace: Trace, nouns: Things, function_words: frozenset[str])
     return _Row(object_ious, function_ious, all(own.values()))
 
 
-def _make_dataset(
-    run: Run, groups: ImageGroups, rows: Sequence[_Row], left_out: list[str], seed: int
-) -> xr.Dataset:
+def _make_dataset(run: Run, groups: Sets, rows: Sequence[_Row], left_out: list[str], seed: int) -> xr.Dataset:
     """Return the means of Obj-IoU and Func-IoU, with intervals."""
     object_ious = np.array([row.object_ious for row in rows])
     function_ious = np.array([row.function_ious for row in rows])
-    out = xr.Dataset(coords={"sample": groups.ids, "map": list(MAPS)})
+    out = xr.Dataset(coords={"sample": groups.names, "map": list(MAPS)})
     out["obj_iou_sample"] = (("sample", "map"), object_ious)
     out["func_iou_sample"] = (("sample", "map"), function_ious)
     known = np.isfinite(function_ious)
     terms = np.stack([object_ious, np.where(known, function_ious, 0), known, np.ones(known.shape)], axis=-1)
     sets = groups.number()
-    low, high = sums_interval(_score, terms, sets, (0.0, 1.0), seed)
-    for suffix, values in (("", _score(terms.sum(0))), ("_low", low), ("_high", high)):
+    scores = estimate_from_sums(_score, terms, sets, (0.0, 1.0), seed)
+    for suffix, (_, values) in scores.variables("").items():
         for index, name in enumerate(("obj_iou", "func_iou", "f1_iou")):
             out[name + suffix] = ("map", values[:, index])
     out["n_obj"] = ((), len(rows))

@@ -8,19 +8,15 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.columns import Columns
-from mmprobe.analyses.held_out import ImageGroups
-from mmprobe.analyses.intervals import FRACTION
-from mmprobe.analyses.statistics import (
-    LABELS,
-    MINIMUM,
-    compare_labels,
-    label_masks,
-    means_by_label,
-)
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.samples import set_keys
+from mmprobe.stats.columns import Columns
+from mmprobe.stats.compare import MINIMUM
+from mmprobe.stats.intervals import FRACTION
+from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
+from mmprobe.stats.sets import Sets
 
 RULES = ("sum", "tokens", "any", "mean")
 THIRDS = ("early", "middle", "deep")
@@ -67,7 +63,7 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
           group is too small. They are the largest of many, so new samples would show smaller differences.
           They carry no test.
 
-        Intervals are 95 % intervals over sets of images (`analyses.intervals`); attrs["sets"] is their
+        Intervals are 95 % intervals over sets of images (`stats.intervals`); attrs["sets"] is their
         number. Samples with a sum that is not finite are left out: attrs["left_out"] names them and
         n_left_out counts them.
 
@@ -86,7 +82,7 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
     layers = run[run.ids[0]].array("ffn/gate_sum")["layer"].values
-    groups = ImageGroups()
+    groups = Sets()
     rows = Columns()
     names, labels, left_out = [], [], []
     n_active: dict[bool, np.ndarray] = {}  # samples [layer, neuron] with the neuron active, by `faithful`
@@ -100,7 +96,7 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
         rows.append({rule: neurons.mean(1) for rule, neurons in active.items()})
         names.append(name)
         labels.append(faithful)
-        groups.add(trace.sample)
+        groups.add(trace.sample.id, set_keys(trace.sample))
         if faithful is not None:
             n_active[faithful] = n_active.get(faithful, 0) + active["sum"]
     if not rows:

@@ -13,12 +13,12 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.estimate import estimate_mean
+from mmprobe.stats.intervals import QUANTITY
 
 STREAM = "residual/post"
 MASS = "attention/mass"
@@ -68,7 +68,7 @@ def picture_absence(run: Run) -> xr.Dataset:
         - n: number of pairs
 
         Every mean over pairs has `_low` and `_high`: 95 % intervals over sets of images
-        (`analyses.intervals`), NaN for a single one; attrs["sets"] is their number. Pairs with values that
+        (`stats.intervals`), NaN for a single one; attrs["sets"] is their number. Pairs with values that
         are not finite are left out: attrs["left_out"] names them and n_left_out counts them.
         attrs["unpaired"] names the samples without images whose twin is not in the run; n_unpaired counts
         them.
@@ -105,7 +105,7 @@ def picture_absence(run: Run) -> xr.Dataset:
     if not answers:
         raise NotApplicable(f"{run.path}: every pair has values that are not finite in {STREAM}")
     out = xr.Dataset(coords={"pair": names, "picture": list(PICTURE), **coordinates})
-    sets = image_groups(samples)
+    sets = image_sets(samples)
     _add_states(out, np.array([[answer.states for answer in pair] for pair in answers]), sets)
     _add_entropy(out, np.array([[answer.entropy for answer in pair] for pair in answers]), sets)
     mass = [[answer.mass for answer in pair if answer.mass is not None] for pair in answers]
@@ -197,13 +197,14 @@ def _distance(one: np.ndarray, two: np.ndarray) -> np.ndarray:
 def _add_entropy(out: xr.Dataset, entropy: np.ndarray, sets: np.ndarray) -> None:
     """Add the entropy [pair, picture] and its difference."""
     _add_with_mean(out, "entropy", entropy, ("pair", "picture"), sets)
-    _add_mean(out, "entropy_difference", entropy[:, 1] - entropy[:, 0], (), sets)
+    out.update(estimate_mean(entropy[:, 1] - entropy[:, 0], sets, QUANTITY).variables("entropy_difference"))
 
 
 def _add_mass(out: xr.Dataset, mass: np.ndarray, sets: np.ndarray) -> None:
     """Add the mean attention of mass [pair, picture, layer, group] and its difference."""
-    _add_mean(out, "mass", mass, ("picture", "layer", "group"), sets)
-    _add_mean(out, "mass_difference", mass[:, 1] - mass[:, 0], ("layer", "group"), sets)
+    dims = ("picture", "layer", "group")
+    out.update(estimate_mean(mass, sets, QUANTITY).variables("mass", dims))
+    out.update(estimate_mean(mass[:, 1] - mass[:, 0], sets, QUANTITY).variables("mass_difference", dims[1:]))
 
 
 def _add_with_mean(
@@ -211,13 +212,4 @@ def _add_with_mean(
 ) -> None:
     """Add values by pair as NAME, and their mean over pairs as NAME_mean."""
     out[name] = (dims, values)
-    _add_mean(out, f"{name}_mean", values, dims[1:], sets)
-
-
-def _add_mean(
-    out: xr.Dataset, name: str, values: np.ndarray, dims: tuple[str, ...], sets: np.ndarray
-) -> None:
-    """Add the mean over pairs as NAME, and its interval as NAME_low and NAME_high."""
-    low, high = mean_interval(values, sets, QUANTITY)
-    out[name] = (dims, values.mean(0))
-    out[f"{name}_low"], out[f"{name}_high"] = (dims, low), (dims, high)
+    out.update(estimate_mean(values, sets, QUANTITY).variables(f"{name}_mean", dims[1:]))

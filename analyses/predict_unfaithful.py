@@ -1,25 +1,26 @@
-"""Prediction of unfaithful answers from a few numbers of their traces, by logistic regression."""
+"""Prediction of unfaithful answers from a few numbers of their traces (`FEATURES`), by logistic regression."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.answer_features import FEATURES, compute_features, read_series
-from mmprobe.analyses.auc import auc_interval, weighted_auc
-from mmprobe.analyses.columns import Columns
-from mmprobe.analyses.held_out import (
-    ImageGroups,
-    assign_folds,
-    shuffle_within_folds,
-    skip_checks,
-)
-from mmprobe.analyses.intervals import central_range, statistic_interval
-from mmprobe.cache import Run
+from mmprobe.analyses.attention_decay import slope_over_steps
+from mmprobe.analyses.attention_vs_activation import TOP, rank_correlation, read_maps, top_iou
+from mmprobe.analyses.regions import find_patches, mask_patches
+from mmprobe.cache import Run, Trace
+from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.samples import set_keys
+from mmprobe.stats.auc import estimate_auc, weighted_auc
+from mmprobe.stats.columns import Columns
+from mmprobe.stats.estimate import Estimate, stack_estimates
+from mmprobe.stats.folds import assign_folds, shuffle_within_folds, skip_checks
+from mmprobe.stats.intervals import central_range, statistic_interval
+from mmprobe.stats.sets import Sets
 
 MINIMUM = 20  # samples that each class needs; our choice
 SHUFFLES = 100  # of the labels, for the chance level; our choice
@@ -76,7 +77,7 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
         - score (sample): held-out score in log odds; unfaithful (sample): 0 or 1; fold (sample): number of
           the fold; pictures (sample): number of the set of images; value (sample, feature)
 
-        Intervals are 95 % intervals over sets of images (`analyses.intervals`). Models are not fitted again,
+        Intervals are 95 % intervals over sets of images (`stats.intervals`). Models are not fitted again,
         except for the weights (200 times). The best of many features or steps looks better than it is.
         Labelled samples with a value that is not finite are left out (a slope needs two steps):
         attrs["left_out"] names them and n_left_out counts them. attrs["features_left_out"] names the features
@@ -98,7 +99,7 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
     faithful = {name: run.faithful(name) for name in sorted(run.ids)}
     labels = {name: int(not label) for name, label in faithful.items() if label is not None}
     _check_classes(run, list(labels.values()), max(minimum, folds))
-    groups = ImageGroups()
+    groups = Sets()
     rows, lengths, missing = Columns(), [], set()
     partners = _find_partners(run)
     for name, trace in run.stream("predict_unfaithful", labels):
@@ -108,7 +109,7 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
         lengths.append(len(features_by_end))
         for row in features_by_end:
             rows.append({"features": row})
-        groups.add(trace.sample)
+        groups.add(trace.sample.id, set_keys(trace.sample))
     ends = np.cumsum(lengths)
     values = rows["features"][ends - 1]
     usable = np.isfinite(values).any(0) & [feature not in missing for feature in FEATURES]
@@ -175,17 +176,16 @@ def _add_auc(out: xr.Dataset, seed: int) -> None:
     """Add the held-out scores, their AUC, and the AUC of shuffled labels."""
     values, labels, groups, fold = (out[name].values for name in ("value", "unfaithful", "pictures", "fold"))
     out["score"] = ("sample", held_out_scores(values, labels, fold))
-    out.update(_make_auc("auc", [out["score"].values], labels, groups, ()))
+    auc = estimate_auc(out["score"].values, labels == 1, groups)
+    out.update(auc.variables("auc"))
     rng = np.random.default_rng(seed)
     chance = []
     for _ in range(SHUFFLES):
         shuffled = shuffle_within_folds(labels, groups, fold, rng)
         chance.append(weighted_auc(held_out_scores(values, shuffled, fold), shuffled == 1).item())
-    low, high = central_range(np.array(chance))
-    out["auc_shuffled"] = ((), np.mean(chance))
-    out["auc_shuffled_low"] = ((), low)
-    out["auc_shuffled_high"] = ((), high)
-    out["p"] = ((), (np.sum(np.array(chance) >= out["auc"].item()) + 1) / (SHUFFLES + 1))
+    by_chance = Estimate(np.mean(chance), *central_range(np.array(chance)))
+    out.update(by_chance.variables("auc_shuffled"))
+    out["p"] = ((), (np.sum(np.array(chance) >= auc.value) + 1) / (SHUFFLES + 1))
 
 
 def _make_model() -> Any:
@@ -216,28 +216,11 @@ def held_out_scores(values: np.ndarray, labels: np.ndarray, fold: np.ndarray) ->
     return scores
 
 
-def _make_auc(
-    name: str,
-    scores: Sequence[np.ndarray],
-    labels: np.ndarray,
-    groups: np.ndarray,
-    dims: tuple[str, ...],
-) -> dict[str, Any]:
-    """Return the variables `name`, `name_low`, `name_high`: the AUC of each score, with its interval.
-
-    Args:
-        scores: [sample] each; a single one if `dims` is empty.
-    """
-    auc = [weighted_auc(score, labels == 1).item() for score in scores]
-    ends = np.array([auc_interval(score, labels == 1, groups) for score in scores])
-    values = {"": np.array(auc), "_low": ends[:, 0], "_high": ends[:, 1]}
-    return {name + end: (dims, array if dims else array[0]) for end, array in values.items()}
-
-
 def _add_features(out: xr.Dataset) -> None:
     """Add the AUC of each feature alone, and the weights of the fit on all samples."""
     values, labels, groups = (out[name].values for name in ("value", "unfaithful", "pictures"))
-    out.update(_make_auc("auc_feature", list(values.T), labels, groups, ("feature",)))
+    alone = [estimate_auc(feature, labels == 1, groups) for feature in values.T]
+    out.update(stack_estimates(alone).variables("auc_feature", "feature"))
 
     def fit(weights: np.ndarray) -> np.ndarray:
         """Return the model's weights [feature, row] on the samples of each row [row, sample]."""
@@ -249,9 +232,8 @@ def _add_features(out: xr.Dataset) -> None:
         return fitted
 
     ends = statistic_interval(fit, groups % REFITS, len(labels))
-    weight = fit(np.ones((1, len(labels))))[:, 0]
-    for end, array in zip(("", "_low", "_high"), (weight, *ends), strict=True):
-        out["weight" + end] = ("feature", array)
+    weight = Estimate(fit(np.ones((1, len(labels))))[:, 0], *ends)
+    out.update(weight.variables("weight", "feature"))
 
 
 def _add_by_step(
@@ -274,5 +256,163 @@ def _add_by_step(
         columns = usable_early & np.isfinite(values).all(0)
         scores.append(held_out_scores(values[:, columns], labels, fold))
     out.coords["upto"] = [2**end for end in range(n_ends)]
-    out.update(_make_auc("auc_by_step", scores, labels, out["pictures"].values, ("upto",)))
+    early = [estimate_auc(score, labels == 1, out["pictures"].values) for score in scores]
+    out.update(stack_estimates(early).variables("auc_by_step", "upto"))
     out["n_by_step"] = ("upto", [int((lengths > end + 1).sum()) for end in range(n_ends)])
+
+
+class Feature(NamedTuple):
+    """One number of an answer, computed from a series of `read_series` or from its first steps."""
+
+    series: str
+    compute: Callable[[np.ndarray], float]
+    needs_end: bool = False  # whether the answer must have ended
+
+
+def _early(values: np.ndarray) -> np.ndarray:
+    """Return the values [step, layer] of the first third of the layers."""
+    return values[:, : max(1, round(values.shape[1] / 3))]
+
+
+def _late(values: np.ndarray) -> np.ndarray:
+    """Return the values [step, layer] of the last third of the layers."""
+    return values[:, -max(1, round(values.shape[1] / 3)) :]
+
+
+FEATURES: dict[str, Feature] = {
+    "visual_share": Feature("attention/mass", np.mean),
+    "visual_share_early": Feature("attention/mass", lambda share: _early(share).mean()),
+    "visual_share_late": Feature("attention/mass", lambda share: _late(share).mean()),
+    "visual_slope": Feature("attention/mass", lambda share: slope_over_steps(share.mean(1)).item()),
+    "visual_entropy": Feature("attention/visual", np.mean),
+    "region_ratio": Feature("regions", np.mean),
+    "overlap_iou": Feature("maps", lambda overlap: overlap[:, 0].mean()),
+    "overlap_rank": Feature("maps", lambda overlap: overlap[:, 1].mean()),
+    "residual_drift": Feature("residual/pair", lambda cosine: cosine[-1]),
+    "cos_mha": Feature("update/cos_mha", np.mean),
+    "cos_ffn_late": Feature("update/cos_ffn", lambda cosine: _late(cosine).mean()),
+    "kl": Feature("update/kl", np.mean),
+    "active_neurons": Feature("ffn/gate_sum", lambda sums: (sums > 0).mean(), needs_end=True),
+    "logprob": Feature("steps/logprob", np.mean),
+    "logprob_min": Feature("steps/logprob", np.min),
+    "entropy": Feature("steps/entropy", np.mean),
+    "steps": Feature("steps/logprob", len, needs_end=True),
+}
+"""Every feature, by name."""
+
+
+def read_series(trace: Trace, partner: Trace | None = None) -> dict[str, np.ndarray]:
+    """Return the series [step, ...] for the features, and ffn/gate_sum, as far as they were captured.
+
+    Args:
+        partner: the answer to the opposite question of the sample's pair.
+    """
+    captured = set(trace.captured)
+    names = (
+        "update/cos_mha",
+        "update/cos_ffn",
+        "update/kl",
+        "ffn/gate_sum",
+        "steps/logprob",
+        "steps/entropy",
+    )
+    series = {name: trace.array(name).values for name in names if name in captured}
+    if "attention/mass" in captured:
+        mass = trace.attention_mass.values[..., GROUP_NAMES.index("visual")]
+        series["attention/mass"] = mass.mean(2, dtype=float)
+    if "attention/visual" in captured:
+        inside = np.zeros(trace.attention_visual.shape[2], bool)
+        if trace.sample.regions and "images/source" in captured:
+            inside = mask_patches(find_patches(trace), trace.array("images/grid").values.tolist())
+        entropy, share = _measure_visual(trace, inside)
+        series["attention/visual"] = entropy
+        if inside.any():
+            series["regions"] = share / inside.mean()
+    overlap = _measure_overlap(trace)
+    if overlap is not None:
+        series["maps"] = overlap
+    if partner is not None and all("residual/post" in each.captured for each in (trace, partner)):
+        series["residual/pair"] = _measure_drift(trace, partner)
+    return series
+
+
+def _measure_overlap(trace: Trace) -> np.ndarray | None:
+    """Return IoU and rank correlation of the maps of attention and token activation, [step, 2].
+
+    They are 0 where a map is 0 everywhere or constant. They are NaN if a value is not finite, and None if the
+    trace has no maps.
+    """
+    needed = {"attention/visual", "tam/logit", "tam/prompt"}
+    if not needed <= set(trace.captured) or not trace.images.sizes.get("image", 0):
+        return None
+    try:
+        maps = read_maps(trace)
+    except NotApplicable:
+        return None
+    except InputError:
+        return np.full((1, 2), np.nan)
+    return np.nan_to_num(np.stack([top_iou(*maps, TOP), rank_correlation(*maps)], -1))
+
+
+def _measure_drift(trace: Trace, partner: Trace) -> np.ndarray:
+    """Return the cosine of two answers' mean residual streams so far, mean over the last third of the layers.
+
+    Number t is of the first t + 1 steps of each answer, or all steps of the shorter one. So the last number
+    is the one of `residual_drift`.
+    """
+    streams = [each.array("residual/post") for each in (trace, partner)]
+    steps, layers = max(map(len, streams)), streams[0].shape[1]
+    late = range(layers - max(1, round(layers / 3)), layers)
+    total = np.zeros(steps)
+    for layer in late:
+        sums = []
+        for stream in streams:
+            so_far = stream[:, layer].values.astype(float).cumsum(0)
+            sums.append(so_far[np.minimum(np.arange(steps), len(so_far) - 1)])
+        lengths = np.linalg.norm(sums[0], axis=-1) * np.linalg.norm(sums[1], axis=-1)
+        with np.errstate(invalid="ignore"):
+            total += (sums[0] * sums[1]).sum(-1) / lengths
+    return total / len(late)
+
+
+def _measure_visual(trace: Trace, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the entropy [step] of attention over the visual tokens and its share [step] on a mask.
+
+    Args:
+        inside: bool [visual].
+
+    They are means over the layers that attend to the images. They are NaN if no layer does or if a weight is
+    not finite.
+    """
+    weights, blocks = trace.attention_visual, []
+    for start in range(0, len(weights), BLOCK_STEPS):
+        block = weights[start : start + BLOCK_STEPS].values.astype(float)
+        total = block.sum(-1, keepdims=True)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares = block / total
+            entropy = -np.where(shares > 0, shares * np.log(shares), 0).sum(-1)
+            attends = total[..., 0] != 0
+            measures = np.array([entropy, shares[..., inside].sum(-1)])
+            means = np.where(attends, measures, 0).sum(-1) / attends.sum(-1)
+        means[:, ~np.isfinite(total).all((1, 2))] = np.nan
+        blocks.append(means)
+    entropy, share = np.concatenate(blocks, 1) if blocks else np.zeros((2, 0))
+    return entropy, share
+
+
+def compute_features(series: dict[str, np.ndarray]) -> np.ndarray:
+    """Return all features [upto, feature] of the first 1, 2, 4, ... steps and, last, of the whole answer.
+
+    A feature is NaN if its series is missing, empty or not finite, or if it needs the answer's end.
+    """
+    steps = len(series["steps/logprob"])
+    ends = [*(2**power for power in range(steps.bit_length())), None]
+    rows = [[_compute_feature(feature, series, end) for feature in FEATURES.values()] for end in ends]
+    return np.array(rows, float)
+
+
+def _compute_feature(feature: Feature, series: dict[str, np.ndarray], end: int | None) -> float:
+    if feature.series not in series or (feature.needs_end and end is not None):
+        return np.nan
+    values = series[feature.series][:end]
+    return float(feature.compute(values)) if values.size and np.isfinite(values).all() else np.nan

@@ -12,19 +12,14 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.held_out import ImageGroups
-from mmprobe.analyses.intervals import COSINE
-from mmprobe.analyses.statistics import (
-    LABELS,
-    MINIMUM,
-    compare_groups,
-    compare_labels,
-    label_masks,
-    means_by_label,
-)
 from mmprobe.cache import Run
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.samples import set_keys
+from mmprobe.stats.compare import MINIMUM, compare_groups
+from mmprobe.stats.intervals import COSINE
+from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
+from mmprobe.stats.sets import Sets
 
 STREAMS = ("pre", "mid", "post")
 POLARITIES = ("same", "different")
@@ -66,7 +61,7 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
         - difference_contradictory with _low, _high, effect_…, p_… and p_holm_contradictory (layer): cosine of
           contradictory minus consistent pairs; attrs["note_contradictory"] says if a group is too small
 
-        Intervals are 95 %, over sets of images (`analyses.intervals`); pairs that share an image are one set,
+        Intervals are 95 %, over sets of images (`stats.intervals`); pairs that share an image are one set,
         and attrs["sets"] counts the sets. attrs["left_out"] names the samples with values that are not
         finite, attrs["unpaired"] the pairs with one answer; n_left_out and n_unpaired count them. No mean
         includes them.
@@ -87,7 +82,7 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
     path = f"residual/{stream}"
     layers = run[run.ids[0]].array(path)["layer"].values
     pairs, unpaired = _find_pairs(run)
-    groups = ImageGroups()
+    groups = Sets()
     rows, names, labels, both_answers, left_out = [], [], [], [], []
     for pair, ids in tqdm(pairs.items(), desc="residual_drift", unit="pair", disable=None):
         with ExitStack() as stack:
@@ -101,7 +96,7 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
             labels.append(_pair_faithful([run.faithful(name) for name in ids]))
             both_answers.append(answers)
             for trace in traces:
-                groups.add(trace.sample)
+                groups.add(trace.sample.id, set_keys(trace.sample))
     if not rows:
         raise NotApplicable(f"{run.path}: every pair has values that are not finite in {path}")
     cosine, aligned = (np.array([row[index] for row in rows]) for index in (0, 1))
@@ -190,15 +185,7 @@ def _add_contradictions(
     out.update(means_by_label("cosine_by_consistency", values, masks, ("consistency", "layer"), sets, COSINE))
     names = (CONSISTENCY[1], CONSISTENCY[0])
     comparison = compare_groups(values, masks[names[0]], masks[names[1]], minimum, names, sets)
-    for name, array in (
-        ("difference_contradictory", comparison.difference),
-        ("difference_contradictory_low", comparison.low),
-        ("difference_contradictory_high", comparison.high),
-        ("effect_contradictory", comparison.effect),
-        ("p_contradictory", comparison.p),
-        ("p_holm_contradictory", comparison.p_holm),
-    ):
-        out[name] = ("layer", array)
+    out.update(comparison.all_variables("_contradictory", "layer"))
     return comparison.note
 
 

@@ -9,20 +9,16 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.attention_decay import StepMean
-from mmprobe.analyses.columns import Columns
-from mmprobe.analyses.equivalence import p_equivalent
-from mmprobe.analyses.held_out import ImageGroups
-from mmprobe.analyses.intervals import COSINE, LENGTH
-from mmprobe.analyses.statistics import (
-    LABELS,
-    MINIMUM,
-    compare_labels,
-    label_masks,
-    means_by_label,
-)
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.samples import set_keys
+from mmprobe.stats.columns import Columns
+from mmprobe.stats.compare import MINIMUM
+from mmprobe.stats.equivalence import p_equivalent
+from mmprobe.stats.intervals import COSINE, LENGTH
+from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
+from mmprobe.stats.sets import Sets
 
 MEASURES = ("cos_mha", "cos_ffn", "kl")
 TRANSITIONS = MEASURES[:2]
@@ -60,7 +56,7 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGI
           and faithful samples differ by less than `margin` (`p_equivalent`). To show that all layers are
           equal, each one must be, so this p needs no correction. NaN if a group is too small.
 
-        Intervals are 95 %, over sets of images (`analyses.intervals`); attrs["sets"] counts the sets. Samples
+        Intervals are 95 %, over sets of images (`stats.intervals`); attrs["sets"] counts the sets. Samples
         with values that are not finite are left out: attrs["left_out"] names them and n_left_out counts them.
 
     Raises:
@@ -77,7 +73,7 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGI
         raise InputError(f"{run.path}: holds no finished samples")
     layers = run[run.ids[0]].array("update/kl")["layer"].values
     by_step = {(label, name): StepMean() for label in LABELS for name in MEASURES}
-    groups = ImageGroups()
+    groups = Sets()
     rows = Columns()
     labels, left_out = [], []
     for name, trace in run.stream("sublayer_transitions"):
@@ -87,7 +83,7 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGI
             left_out.append(name)
             continue
         rows.append({"updates": updates.mean(1)} | ({"norms": sample_norms} if len(sample_norms) else {}))
-        groups.add(trace.sample)
+        groups.add(trace.sample.id, set_keys(trace.sample))
         labels.append(run.faithful(name))
         for label, mask in label_masks(labels[-1:]).items():
             for measure, values in zip(MEASURES, updates, strict=True) if mask.item() else ():
@@ -95,7 +91,7 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGI
     if not rows:
         raise NotApplicable(f"{run.path}: every sample has values that are not finite in update/")
     masks = label_masks(labels)
-    out = _average_steps(by_step, groups.ids, layers)
+    out = _average_steps(by_step, groups.names, layers)
     sets = groups.number()
     note = _add_sample_means(out, rows["updates"], masks, minimum, sets)
     _add_equivalence(out, masks, minimum, margin, sets)

@@ -1,8 +1,7 @@
 # The public names: lazy_loader reads them when the package is imported, type checkers when it is checked.
 
-from .core.benchmark import NAMES as NAMES
+from .core.benchmark import BENCHMARKS as BENCHMARKS
 from .core.benchmark import Benchmark as Benchmark
-from .core.benchmark import find_benchmark as find_benchmark
 from .core.evaluate import Evaluation as Evaluation
 from .core.evaluate import compare as compare
 from .core.evaluate import evaluate as evaluate

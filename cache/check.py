@@ -19,7 +19,7 @@ from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t, h5z
 
 from mmprobe.cache.hdf5 import hdf5_type
 from mmprobe.cache.schema import DIM_SIZES, DIMS, FORMAT_VERSION, GROUP_NAMES, TEXT_ATTRIBUTES, VARIABLES
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, option
 from mmprobe.samples import MAX_IMAGE_PIXELS
 
 if TYPE_CHECKING:
@@ -65,9 +65,8 @@ class CheckedGroup:
 
     def error(self, name: str, problem: str) -> InputError:
         """Return an error that names the file, an entry and its problem."""
-        return InputError(
-            f"{self.file}: {name} {problem}; mmprobe did not write this, so delete it and trace again with resume=True"
-        )
+        remedy = f"mmprobe did not write this, so delete it and trace again with {option('resume')}"
+        return InputError(f"{self.file}: {name} {problem}; {remedy}")
 
     def _check_version(self) -> None:
         version = np.zeros((), "i8")
@@ -90,7 +89,7 @@ class CheckedGroup:
         if stored != expected:
             raise InputError(
                 f"{self.file}: holds the trace of sample {stored!r}, not of {expected!r}; "
-                "delete it and trace again with resume=True"
+                f"delete it and trace again with {option('resume')}"
             )
 
     def text(self, name: str) -> str | None:

@@ -18,7 +18,7 @@ import h5py
 from xxhash import xxh3_64_intdigest
 
 from mmprobe.errors import InputError
-from mmprobe.samples import regular_file
+from mmprobe.files import regular_file
 
 PAGE_BYTES = 2**16
 _READ_BYTES = 2**20

@@ -31,7 +31,7 @@ from mmprobe.cache.checksums import (
 )
 from mmprobe.cache.hdf5 import CREATE_GROUPS, ReservedSpace, create_file, hdf5_type
 from mmprobe.cache.schema import DIM_SIZES, DIMS, FORMAT_VERSION, GROUP_NAMES, TEXT_ATTRIBUTES, VARIABLES
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, option
 
 if TYPE_CHECKING:
     from mmprobe.cache.trace import Trace
@@ -313,7 +313,7 @@ def _damage_error(path: Path, error: Exception) -> InputError:
 
 
 def _remedy(path: Path) -> str:
-    return "trace again with resume=True" if path.parent.name == PACKS else "pack it again"
+    return f"trace again with {option('resume')}" if path.parent.name == PACKS else "pack it again"
 
 
 class PackedTrace:

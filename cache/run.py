@@ -21,10 +21,10 @@ from mmprobe.cache.schema import FORMAT_VERSION, Failure, FailureList, Format, L
 from mmprobe.cache.stack import stack_traces
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError, unknown_name
-from mmprobe.json_files import parse_record
-from mmprobe.lock import lock_file
+from mmprobe.files import parse_record, regular_file
+from mmprobe.ledger import lock_file
 from mmprobe.notebook import show_rows
-from mmprobe.samples import Sample, regular_file
+from mmprobe.samples import Sample
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,12 +7,12 @@ from typing import Any
 
 from pydantic import RootModel
 
-from mmprobe.json_files import JsonRecord, Text
+from mmprobe.files import JsonRecord, Text
 from mmprobe.samples import Id
 
 FORMAT_VERSION = 1
 GROUP_NAMES = ("template", "system", "visual", "user", "generated")
-TEXT_ATTRIBUTES = ("id", "sample", "answer", "model", "neurons", "run_hash")  # of a trace
+TEXT_ATTRIBUTES = ("id", "sample", "answer", "model", "neurons", "run_hash", "image_hash")  # of a trace
 WHOLE_GROUPS = ("tokens", "images", "steps")  # every trace has all data sets of these
 DIM_SIZES = {"group": len(GROUP_NAMES), "axis": 2, "corner": 4, "place": 3}  # of dimensions that never vary
 BLOCK_STEPS = 64  # steps that are reduced and written at a time; a chunk on disk holds at most as many

@@ -25,7 +25,7 @@ from mmprobe.cache.check import VIEW_PATHS, CheckedGroup, check_views
 from mmprobe.cache.checksums import open_checked
 from mmprobe.cache.packs import PackedFile, PackedTrace, TraceGroup
 from mmprobe.cache.schema import VARIABLES, WHOLE_GROUPS
-from mmprobe.errors import InputError, NotCaptured
+from mmprobe.errors import InputError, NotCaptured, option
 from mmprobe.notebook import show_fields
 from mmprobe.samples import Sample
 
@@ -210,7 +210,7 @@ class Trace:
                 f"{self.file}: is compressed; reading it needs: pip install 'mmprobe[compression]'"
             )
         return InputError(
-            f"{self.file}: damaged trace ({reason}); delete it and trace again with resume=True"
+            f"{self.file}: damaged trace ({reason}); delete it and trace again with {option('resume')}"
         )
 
     def dataset(self, name: str) -> xr.Dataset:
@@ -287,6 +287,12 @@ class Trace:
         """`hash_config` of the run that it was traced in; None in traces of earlier versions."""
         with self._open() as root:
             return root.text("run_hash")
+
+    @property
+    def image_hash(self) -> str | None:
+        """`mmprobe.ledger.hash_images` of what the model saw; None without images and in older traces."""
+        with self._open() as root:
+            return root.text("image_hash")
 
     @property
     def answer(self) -> str:

@@ -14,7 +14,7 @@ from mmprobe.cache.checksums import check_checksums, checksums_match
 from mmprobe.cache.packs import INDEX, PackedFile
 from mmprobe.cache.run import Run, hash_config, open_run
 from mmprobe.cache.trace import Trace
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, option
 
 MASS_TOLERANCE = 1e-3
 
@@ -61,7 +61,7 @@ def verify(path: str | Path) -> list[str]:
 def _missing_samples(run: Run) -> list[str]:
     known = {*run.ids, *(failure.get("id") for failure in run.failures)}
     return [
-        f"{name}: not traced; trace again with resume=True"
+        f"{name}: not traced; trace again with {option('resume')}"
         for name in run.config["order"]
         if name not in known
     ]

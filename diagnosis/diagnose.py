@@ -16,15 +16,14 @@ from mmprobe.diagnosis.battery.run import ANSWERS, MAX_NEW_TOKENS, MEASURES, run
 from mmprobe.diagnosis.causes import load_thresholds
 from mmprobe.diagnosis.effects import Effect, measure_effects
 from mmprobe.diagnosis.rules import Named, find_verdict, name_causes
-from mmprobe.errors import InputError, NotApplicable
-from mmprobe.lock import lock_folder
+from mmprobe.errors import InputError, NotApplicable, option
+from mmprobe.files import write_whole
+from mmprobe.ledger import Ledger, fingerprint, lock_folder
 from mmprobe.models import Model
 from mmprobe.samples import Sample
-from mmprobe.whole_files import write_whole
 
 SETTINGS = "settings.json"
 RESULTS = ("diagnosis.json", "answers.jsonl", "report.html")
-FILES = (SETTINGS, ANSWERS, MEASURES, *RESULTS)
 
 
 class Diagnosis(NamedTuple):
@@ -115,8 +114,8 @@ def diagnose(
         overwrite: delete the files of an earlier call first.
 
     Raises:
-        InputError: an argument is out of range; `out` holds a diagnosis already, or one of other samples; a sample has
-            a prefill.
+        InputError: an argument is out of range; `out` holds a diagnosis already, or one of other samples, or the model
+            or an image changed since; a sample has a prefill.
         NotApplicable: no sample has images, or no answer could be read.
 
     Example:
@@ -128,8 +127,12 @@ def diagnose(
     if batch_size < 1 or max_new_tokens < 1:
         raise InputError("diagnose: give a batch_size and max_new_tokens of 1 or more")
     with lock_folder(out, "diagnosing into it"):
-        _open_folder(out, _settings(model, samples, max_new_tokens), resume, overwrite)
-        records = run_battery(model, samples, out, batch_size, max_new_tokens)
+        ledger = diagnosis_ledger(out)
+        ledger.check(resume, overwrite)
+        if overwrite:
+            ledger.clear()
+        ledger.begin(_settings(model, samples, max_new_tokens), fingerprint(model.fingerprint, samples))
+        records = run_battery(model, samples, ledger, batch_size, max_new_tokens)
         if not records:
             raise NotApplicable(f"diagnose: {model.name} answers nothing, so nothing can be tested")
         diagnosis = conclude(model.name, records, samples)
@@ -187,35 +190,17 @@ def write_results(diagnosis: Diagnosis, out: Path) -> None:
     write_whole({out / RESULTS[0]: text.encode(), out / RESULTS[1]: lines.encode()})
 
 
-def check_folder(out: Path, resume: bool, overwrite: bool) -> None:
-    """Check that a diagnosis may be written into a folder.
-
-    Raises:
-        InputError: it holds one already and neither option is given, or both are.
-    """
-    if resume and overwrite:
-        raise InputError("resume=True and overwrite=True: choose one")
-    if (out / SETTINGS).is_file() and not resume and not overwrite:
-        raise InputError(
-            f"{out}: holds a diagnosis already; use resume=True to finish it or overwrite=True to replace it"
-        )
-
-
-def _open_folder(out: Path, settings: dict[str, Any], resume: bool, overwrite: bool) -> None:
-    check_folder(out, resume, overwrite)
-    file = out / SETTINGS
-    if overwrite:
-        for name in FILES:
-            (out / name).unlink(missing_ok=True)
-    elif file.is_file():
-        try:
-            earlier = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError:
-            earlier = None
-        if earlier != settings:
-            raise InputError(f"{out}: its diagnosis is of another model, other samples or other settings; "
-                             "use overwrite=True to replace it")  # fmt: skip
-    write_whole({file: json.dumps(settings).encode()})
+def diagnosis_ledger(out: Path) -> Ledger:
+    """Return what `diagnose` keeps in a folder."""
+    return Ledger(
+        out,
+        settings=SETTINGS,
+        holds="a diagnosis",
+        differs="its diagnosis is of another model, other samples or other settings",
+        remedy=f"use {option('overwrite')} to replace it",
+        offer=f"use {option('resume')} to finish it or {option('overwrite')} to replace it",
+        owns=(SETTINGS, ANSWERS, MEASURES, *RESULTS),
+    )
 
 
 def _settings(model: Model, samples: Sequence[Sample], max_new_tokens: int) -> dict[str, Any]:

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import QUANTITY, mean_interval, share_interval
 from mmprobe.diagnosis.answer_scores import (
     find_usual_conclusion,
     read_moves,
@@ -23,7 +21,8 @@ from mmprobe.diagnosis.answer_scores import (
     score_forgetting,
 )
 from mmprobe.diagnosis.causes import ABOUT, CAUSES, NEEDS, Thresholds
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.intervals import QUANTITY, mean_interval, share_interval
 
 Record = dict[str, Any]
 Scores = list[float | None]
@@ -88,7 +87,7 @@ class Table:
     def __init__(self, records: Sequence[Record], samples: Sequence[Sample]):
         by_id = {sample.id: sample for sample in samples}
         self.records = list(records)
-        self.groups = image_groups([by_id[record["id"]] for record in records])
+        self.groups = image_sets([by_id[record["id"]] for record in records])
 
     def mean(self, name: str, values: Scores, unit: str = "share", needs: str = "") -> Effect:
         """Return the mean of the values that are not None, one an answer."""

@@ -61,7 +61,7 @@ def generate(
     Args:
         model: a model from `load_model`.
         sample: a sample from `load_samples`, or one made by hand.
-        method: a method's name (see `method_names`), a YAML file, a `Method`, or a sequence of these, which
+        method: a method's name (see `METHODS`), a YAML file, a `Method`, or a sequence of these, which
             act together.
         max_new_tokens: maximum number of tokens of the answer.
         temperature: 0 decodes greedily; a value above 0 samples.

@@ -8,60 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from importlib import import_module, resources
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from mmprobe.errors import InputError, unknown_name
-from mmprobe.samples import regular_file
+from mmprobe.files import regular_file
+from mmprobe.registry import Registry
 
 if TYPE_CHECKING:
     from mmprobe.interventions.base import Method
 
-METHOD_CLASSES = {
-    "agla": ("agla", "Agla"),
-    "attention-prompting": ("attention_prompting", "AttentionPrompting"),
-    "chi": ("chi", "Chi"),
-    "icd": ("icd", "Icd"),
-    "opera": ("opera", "Opera"),
-    "pai": ("pai", "Pai"),
-    "plain": ("plain", "Plain"),
-    "sage": ("sage", "Sage"),
-    "self-consistency": ("self_consistency", "SelfConsistency"),
-    "self-refine": ("self_refine", "SelfRefine"),
-    "steer": ("steer", "Steer"),
-    "vcd": ("vcd", "Vcd"),
-    "zoom-refine": ("zoom_refine", "ZoomRefine"),
-}
-"""Module and class of each method."""
-
-
-def method_names() -> list[str]:
-    """Return the names of all methods in alphabetical order.
-
-    Example:
-        >>> "sage" in method_names()
-        True
-    """
-    return sorted(METHOD_CLASSES)
-
-
-def method_class(name: str) -> type[Method]:
-    """Return the class of a method.
-
-    Raises:
-        InputError: there is no method of that name. The message suggests similar names.
-
-    Example:
-        >>> method_class("vcd").name
-        'vcd'
-    """
-    if name not in METHOD_CLASSES:
-        raise unknown_name("method", name, METHOD_CLASSES)
-    module, class_name = METHOD_CLASSES[name]
-    return getattr(import_module(f"mmprobe.interventions.methods.{module}"), class_name)
+METHODS: Registry[type[Method]] = Registry(
+    "method",
+    "methods",
+    {
+        "agla": "mmprobe.interventions.methods.agla:Agla",
+        "attention-prompting": "mmprobe.interventions.methods.attention_prompting:AttentionPrompting",
+        "chi": "mmprobe.interventions.methods.chi:Chi",
+        "icd": "mmprobe.interventions.methods.icd:Icd",
+        "opera": "mmprobe.interventions.methods.opera:Opera",
+        "pai": "mmprobe.interventions.methods.pai:Pai",
+        "plain": "mmprobe.interventions.methods.plain:Plain",
+        "sage": "mmprobe.interventions.methods.sage:Sage",
+        "self-consistency": "mmprobe.interventions.methods.self_consistency:SelfConsistency",
+        "self-refine": "mmprobe.interventions.methods.self_refine:SelfRefine",
+        "steer": "mmprobe.interventions.methods.steer:Steer",
+        "vcd": "mmprobe.interventions.methods.vcd:Vcd",
+        "zoom-refine": "mmprobe.interventions.methods.zoom_refine:ZoomRefine",
+    },
+)
+"""The class of each method, by the name of the method."""
 
 
 def whole_prompt_methods() -> list[str]:
@@ -74,7 +53,7 @@ def whole_prompt_methods() -> list[str]:
         True
     """
     names = []
-    for name in method_names():
+    for name in METHODS:
         method = load_method(name)
         if not (method.neutral or method.shares_prefix):
             names.append(name)
@@ -103,7 +82,7 @@ def load_method(source: str | Path | Method, /, **parameters: Any) -> Method:
     if not isinstance(source, str | Path):
         return load_method(source.name, **_parameters(source) | parameters) if parameters else source
     name, source_parameters = _read_source(source)
-    kind = method_class(name)
+    kind = METHODS[name]
     known = [parameter.name for parameter in fields(kind)]
     for parameter in (*source_parameters, *parameters):
         if parameter not in known:
@@ -154,9 +133,11 @@ def _read_source(source: str | Path) -> tuple[str, dict[str, Any]]:
     if path.suffix in (".yaml", ".yml"):
         return _parse_yaml(_read_file(path), str(source))
     name = str(source).strip()
-    if name not in METHOD_CLASSES:
-        raise unknown_name("method", name, METHOD_CLASSES)
+    if name not in METHODS:
+        raise unknown_name("method", name, METHODS)
     shipped = resources.files("mmprobe.configs") / "methods" / f"{name}.yaml"
+    if not shipped.is_file():  # a method of another package
+        return name, {}
     return _parse_yaml(shipped.read_text(encoding="utf-8"), name)
 
 

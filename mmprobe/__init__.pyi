@@ -9,6 +9,7 @@ from . import models as models
 from . import probes as probes
 from . import traces as traces
 from . import viz as viz
+from .benchmarks.core.benchmark import register_benchmark as register_benchmark
 from .cache import Run as Run
 from .cache import Trace as Trace
 from .cache import open_run as open_run
@@ -19,13 +20,12 @@ from .interventions import generate as generate
 from .models import Model as Model
 from .models import load_model as load_model
 from .models import wrap as wrap
-from .plugins import register_analysis as register_analysis
-from .plugins import register_benchmark as register_benchmark
-from .plugins import register_family as register_family
+from .models.families import register_family as register_family
 from .samples import Sample as Sample
 from .samples import load_samples as load_samples
 from .samples import samples_from as samples_from
 from .traces import CaptureSpec as CaptureSpec
 from .traces import trace as trace
+from .viz.figures import register_analysis as register_analysis
 
 __version__: str

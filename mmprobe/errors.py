@@ -1,7 +1,10 @@
 """Errors that a user can fix. The command line prints each as one line and exits with 2."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+
+_spelling = "{}=True"  # of an option in messages
 
 
 class InputError(ValueError):
@@ -42,3 +45,30 @@ def suggest_names(name: str, known: Iterable[str], otherwise: str) -> str:
     """
     similar = get_close_matches(name, known, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(similar)}?" if similar else otherwise
+
+
+def option(name: str) -> str:
+    """Return how the caller gives an option, for messages: `resume=True`, or `--resume` on the command line.
+
+    Example:
+        >>> option("resume")
+        'resume=True'
+    """
+    return _spelling.format(name)
+
+
+@contextmanager
+def command_line_options() -> Iterator[None]:
+    """Within the block, messages name options as the command line does.
+
+    Example:
+        >>> with command_line_options():
+        ...     option("resume")
+        '--resume'
+    """
+    global _spelling
+    before, _spelling = _spelling, "--{}"
+    try:
+        yield
+    finally:
+        _spelling = before

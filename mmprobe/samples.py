@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import re
-import stat
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from PIL import Image, UnidentifiedImageError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mmprobe.errors import InputError
+from mmprobe.files import read_records, read_text, regular_file
 from mmprobe.notebook import show_fields
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MAX_IMAGE_PIXELS = 100_000_000
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # others may start programs, as EPS does
+Record = TypeVar("Record", bound=BaseModel)
 SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -81,6 +84,39 @@ class Sample(BaseModel):
         return show_fields(self.model_dump(exclude={"images"}), self.images)
 
 
+def set_keys(sample: Sample) -> list[str]:
+    """Return what puts a sample into one set with others that have it: its images, its pair, its question's id.
+
+    Where there are no image files, `metadata["image"]` names the image. A question without its images is in the
+    set of the question with them (`metadata["with_picture"]`).
+
+    Example:
+        >>> set_keys(Sample(id="a", question="?", images=["1.png"], pair_id="x"))
+        ['image 1.png', 'pair x', 'question a']
+    """
+    keys = [f"image {image}" for image in sample.images]
+    if not keys and "image" in sample.metadata:
+        keys = [f"image {sample.metadata.get('subtask')}/{sample.metadata['image']}"]
+    if sample.pair_id is not None:
+        keys.append(f"pair {sample.pair_id}")
+    return [*keys, f"question {sample.metadata.get('with_picture', sample.id)}"]
+
+
+def image_sets(samples: Iterable[Sample]) -> np.ndarray:
+    """Return the number of each sample's set of images, int [sample] (`mmprobe.stats.sets`).
+
+    Samples that share an image or a `pair_id` are one set.
+
+    Example:
+        >>> pairs = [Sample(id=name, question="?", pair_id=pair) for name, pair in zip("abc", "xyx")]
+        >>> image_sets(pairs).tolist()
+        [0, 1, 0]
+    """
+    from mmprobe.stats.sets import number_sets  # here, since `import mmprobe` is fast
+
+    return number_sets(map(set_keys, samples))
+
+
 def load_samples(path: str | Path) -> list[Sample]:
     """Read a samples file: one JSON object a line, with image paths relative to the file.
 
@@ -99,13 +135,7 @@ def load_samples(path: str | Path) -> list[Sample]:
         'Are the two pictures the same?'
     """
     path = Path(path)
-    try:
-        text = regular_file(path).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read as UTF-8 text ({reason})") from None
+    text = read_text(path)
     samples: list[Sample] = []
     line_of_id: dict[str, int] = {}
     checked: set[Path] = set()
@@ -223,25 +253,6 @@ def _parse_line(line: str, where: str, folder: Path) -> Sample:
     return sample.model_copy(update={"images": [(folder / image).absolute() for image in sample.images]})
 
 
-def regular_file(path: Path) -> Path:
-    """Return a path if it may be opened for reading: it leads to a file or a folder.
-
-    To open a named pipe blocks until somebody writes to it, and a device may have no end.
-
-    Raises:
-        OSError: it leads to a named pipe, a device or a socket, or nowhere.
-
-    Example:
-        >>> regular_file(Path("/dev/zero"))
-        Traceback (most recent call last):
-        OSError: [Errno 22] not a regular file: '/dev/zero'
-    """
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # who opens a folder gets an error of its own
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return path
-
-
 def open_image(path: Path) -> Image.Image:
     """Open an image of a user. Its content must be PNG, JPEG, WebP, GIF, BMP or TIFF, whatever its name.
 
@@ -290,3 +301,36 @@ def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, i
     if mode[0] in "IF" and not any_depth:  # Pillow would make all above 255 white
         raise InputError(f"{location}: its greys have more than 8 bits (mode {mode}); save it with 8")
     return height, width
+
+
+def load_with_images(path: str | Path, record_type: type[Record]) -> list[Record]:
+    """Read records with a field `images`, relative to the file, as absolute paths that were checked."""
+    records = []
+    for number, record in read_records(path, record_type):
+        images = [resolve_image(image, path, number, "images")[0] for image in getattr(record, "images", [])]
+        records.append(record.model_copy(update={"images": images}))
+    return records
+
+
+def resolve_image(
+    image: Path, file: str | Path, line: int, field: str, any_depth: bool = False
+) -> tuple[Path, tuple[int, int]]:
+    """Return an image's absolute path and (height, width). Raises InputError with line and field."""
+    path = (Path(file).parent / image).absolute()
+    return path, check_image(path, f"{file}, line {line}: field {field!r}", any_depth)
+
+
+def check_derived_ids(where: str | Path, ids: Iterable[str], derived: Iterable[tuple[str, str]]) -> None:
+    """Raise InputError where an id derived from an original is taken already, or is no valid id.
+
+    Example:
+        >>> check_derived_ids("questions.jsonl", ["1"], [("1", "1--text")])
+    """
+    taken = set(ids)
+    for original, derived_id in derived:
+        if derived_id in taken or not SAFE_ID.fullmatch(derived_id):
+            reason = "is taken" if derived_id in taken else "is too long"
+            raise InputError(
+                f"{where}: id {original!r}: {derived_id!r}, which is asked too, {reason}; rename one"
+            )
+        taken.add(derived_id)

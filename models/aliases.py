@@ -69,3 +69,17 @@ def locate(name: str) -> tuple[str, str]:
         hint = suggest_names(name, aliases, "see `mmprobe models`")
         raise InputError(f"model {name!r}: neither an alias, a folder, nor a hub id 'owner/name'; {hint}")
     return source, source
+
+
+def find_checkpoint(name: str) -> tuple[str, ...]:
+    """Return the local folders or hub ids that hold a model's weights: of an organism, its base and its adapter.
+
+    Raises:
+        InputError: as `locate`.
+
+    Example:
+        >>> find_checkpoint("qwen2.5-vl-3b")
+        ('Qwen/Qwen2.5-VL-3B-Instruct',)
+    """
+    _, path = locate(name)
+    return (path, str(organisms.folder(name))) if name.startswith(organisms.PREFIX) else (path,)

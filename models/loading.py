@@ -11,15 +11,17 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import torch
 import transformers
 
 from mmprobe.errors import InputError
-from mmprobe.models.aliases import locate
+from mmprobe.models.aliases import find_checkpoint, locate
 from mmprobe.models.chat import build_chat, list_control_tokens
 from mmprobe.models.devices import DeviceMap, check_device_map, check_places, find_device, has_weights
 from mmprobe.models.families import Family, find_family
+from mmprobe.models.fingerprint import Checkpoint, fingerprint_checkpoint, fingerprint_memory
 from mmprobe.models.organisms import PREFIX, folder, merge_adapter
 from mmprobe.models.prompt import Batch, Prompt, build_batch
 from mmprobe.models.self_check import check_model, has_plain_logits
@@ -40,6 +42,7 @@ class Model:
         hf: the `transformers.PreTrainedModel`, such as a `Qwen2_5_VLForConditionalGeneration`.
         processor: its `transformers.ProcessorMixin`.
         family: the declaration of the model's family.
+        checkpoint: where `hf` was loaded from; None for a model made in memory.
 
     Example:
         >>> model = load_model("tiny-spd")
@@ -53,6 +56,7 @@ class Model:
     hf: Any
     processor: Any
     family: Family
+    checkpoint: Checkpoint | None = None
 
     def __repr__(self) -> str:
         size = f"{self.n_layers} layers, {self.n_heads} heads"
@@ -78,6 +82,18 @@ class Model:
     def has_plain_logits(self) -> bool:
         """Whether the logits are the unembedding of the final norm's output, without a scale or a cap."""
         return has_plain_logits(self.hf, self.family)
+
+    @cached_property
+    def fingerprint(self) -> dict[str, str]:
+        """Hashes of weights, configuration, template and processor, by part (`mmprobe.models.fingerprint`).
+
+        Example:
+            >>> sorted(load_model("tiny-spd").fingerprint)
+            ['chat template', 'config', 'generation config', 'of', 'processor', 'tokenizer', 'weights']
+        """
+        if self.checkpoint is not None and self.checkpoint.hf() is self.hf:
+            return fingerprint_checkpoint(self.checkpoint.places, self.revision)
+        return fingerprint_memory(self.hf, self.processor)
 
     @property
     def has_cross_attention(self) -> bool:
@@ -219,7 +235,8 @@ def load_model(
             f"model {name!r}: does not fit into the memory of {torch_device}; choose a smaller model, "
             "dtype bfloat16, device cpu or a device map"
         ) from None
-    return Model(name, source, commit or revision, hf, processor, family)
+    checkpoint = Checkpoint(find_checkpoint(name), ref(hf))
+    return Model(name, source, commit or revision, hf, processor, family, checkpoint)
 
 
 def wrap(hf: Any, processor: Any, name: str = "") -> Model:
@@ -270,7 +287,7 @@ def load_shapes(name: str, device: str = "auto", dtype: str = "auto", revision: 
         hf.generation_config = transformers.GenerationConfig.from_pretrained(
             path, revision=revision or "main"
         )
-    return Model(name, source, revision, hf, processor, family)
+    return Model(name, source, revision, hf, processor, family, Checkpoint(find_checkpoint(name), ref(hf)))
 
 
 def _find_device(name: str) -> torch.device:

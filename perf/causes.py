@@ -27,7 +27,6 @@ from scipy.stats import spearmanr
 from toys import parser
 from transformer_lens.tools.analysis.attribution_patching import attribution_patch
 
-from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models import Model, load_model
 from mmprobe.probes import (
@@ -40,6 +39,8 @@ from mmprobe.probes import (
 from mmprobe.probes.components.attribution_patching import estimate_pairs
 from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Sample, load_samples
+from mmprobe.stats.estimate import Estimate, estimate_mean
+from mmprobe.stats.intervals import QUANTITY
 from mmprobe.traces.engines.transformer_lens import load_bridge
 
 CHOSEN_ON = 1_000_001  # on ten pairs of this seed, the default of 20 verified heads was chosen
@@ -172,10 +173,10 @@ def write_row(name: str, measured: list[list[float]]) -> str:
     row = f"| {name} | {len(values)} | {forward:.0f} | {backward:.0f} | {np.median(values[:, 2]):.2f} |"
     if np.isnan(values[:, 3:]).any():
         return f"{row} | |"
-    low, high = mean_interval(values[:, 3:], None, QUANTITY)
-    for column, (mean, best) in enumerate(zip(values[:, 3:].mean(0), (1, 10), strict=True)):
-        ends = f" [{low[column]:.2f}, {min(high[column], best):.2f}]" if np.isfinite(low[column]) else ""
-        row += f" {mean:.2f}{ends} |"
+    agreement = estimate_mean(values[:, 3:], None, QUANTITY)
+    for column, best in enumerate((1, 10)):
+        own = agreement[column]
+        row += f" {Estimate(own.value, own.low, min(own.high, best)):.2f} |"
     return row
 
 

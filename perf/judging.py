@@ -12,7 +12,7 @@ from typing import Any
 
 from toys import parser
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 
 HEADER = """\
 | answers | words each | s | answers/s | goal |
@@ -46,7 +46,7 @@ def make_answers(truth: Any, long: bool) -> dict[str, str]:
 
 def measure(pairs: int, long: bool) -> tuple[int, float, float]:
     """Return the number of answers, their mean number of words, and the least of three processor times in seconds."""
-    benchmark = find_benchmark("spd-faith")
+    benchmark = BENCHMARKS["spd-faith"]
     with tempfile.TemporaryDirectory() as folder:
         truth = benchmark.draw_data(Path(folder) / "pairs", pairs, 1_800_000)
         answers = make_answers(truth, long)

@@ -28,7 +28,8 @@ from .logit_lens import logit_lens_run as logit_lens_run
 from .reasoning import chain_tests as chain_tests
 from .reasoning import early_verdict as early_verdict
 from .reasoning import prefill_chain as prefill_chain
-from .registry import RUN_PROBES as RUN_PROBES
+from .registry import PROBES as PROBES
+from .registry import Probe as Probe
 from .registry import run_probes as run_probes
 from .steering.directions import concept_eraser as concept_eraser
 from .steering.directions import mean_difference as mean_difference

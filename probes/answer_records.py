@@ -12,13 +12,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from tqdm import tqdm
 
-from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.files import write_whole
+from mmprobe.ledger import FINGERPRINT, find_change, fingerprint
 from mmprobe.models import Model
 from mmprobe.probes.teacher_forcing import check_model, force_answer
 from mmprobe.samples import Sample
-from mmprobe.whole_files import write_whole
+from mmprobe.stats.estimate import Estimate, estimate_mean
+from mmprobe.stats.intervals import QUANTITY
 
 Arrays = dict[str, np.ndarray]
 
@@ -81,7 +83,7 @@ def measure_answers(
     with tqdm(total=len(samples), desc=settings["analysis"], disable=None) as progress:
         for start in range(0, len(samples), batch_size):
             batch = samples[start : start + batch_size]
-            read = [read_record(finished, sample, source, text) for sample in batch]
+            read = [read_record(finished, sample, source, text, model) for sample in batch]
             done = [record for record in read if record is not None]
             if len(done) < len(batch):
                 answers = [_read_answer(model, source, sample, max_new_tokens) for sample in batch]
@@ -89,7 +91,7 @@ def measure_answers(
                 for record in done:
                     if isinstance(source, Run) and "logprob" in record.arrays:
                         check_model(model, source[record.answer.sample.id], record.arrays["logprob"])
-                write_records(finished, done, text)
+                write_records(finished, done, text, model)
             records += done
             progress.update(len(batch))
     return records
@@ -112,7 +114,7 @@ def one_by_one(measure: Callable[[RunAnswer], Arrays]) -> Measure:
 
 def mean_over_samples(
     name: str, dims: tuple[str, ...], values: np.ndarray, sets: np.ndarray
-) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+) -> dict[str, tuple[Any, ...]]:
     """Return the mean over samples without NaN, with its interval and its number of samples.
 
     Args:
@@ -127,15 +129,13 @@ def mean_over_samples(
     """
     shape, columns = values.shape[1:], values.reshape(len(values), -1)
     finite = np.isfinite(columns)
-    mean, low, high = np.full((3, columns.shape[1]), np.nan)
+    ends = np.full((3, columns.shape[1]), np.nan)
     for mask in np.unique(finite, axis=1).T:
         alike = (finite == mask[:, None]).all(0)
-        if mask.any():
-            chosen = columns[mask][:, alike]
-            mean[alike] = chosen.mean(0)
-            low[alike], high[alike] = mean_interval(chosen, sets[mask], QUANTITY)
-    parts = {name: mean, f"{name}_low": low, f"{name}_high": high, f"n_{name}": finite.sum(0)}
-    return {part: (dims, array.reshape(shape)) for part, array in parts.items()}
+        mean = estimate_mean(columns[mask][:, alike], sets[mask], QUANTITY)
+        ends[:, alike] = mean.value, mean.low, mean.high
+    mean = Estimate(*ends.reshape(3, *shape))
+    return mean.variables(name, dims) | {f"n_{name}": (dims, finite.sum(0).reshape(shape))}
 
 
 def list_samples(source: Run | Sequence[Sample]) -> list[Sample]:
@@ -166,7 +166,7 @@ def _read_answer(
 
 
 def read_record(
-    finished: Path | None, sample: Sample, source: Run | Sequence[Sample], settings: str
+    finished: Path | None, sample: Sample, source: Run | Sequence[Sample], settings: str, model: Model
 ) -> Record | None:
     """Return what is kept of a sample; None if there is nothing, or if its answer is another one.
 
@@ -174,9 +174,10 @@ def read_record(
         finished: folder of `write_records`, or None.
         source: the run that holds the sample's answer now, or samples.
         settings: what the arrays depend on.
+        model: the model, to notice if it or the sample's images have changed.
 
     Raises:
-        InputError: the file cannot be read, or was measured with other settings.
+        InputError: the file cannot be read, or was measured with other settings, or the model or an image changed.
     """
     file = None if finished is None else finished / f"{sample.id}.safetensors"
     if file is None or not file.is_file():
@@ -186,12 +187,17 @@ def read_record(
             metadata = stored.metadata()
             arrays = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
         ids = json.loads(metadata["ids"])
+        measured = json.loads(metadata.get(FINGERPRINT, "null"))
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file}: cannot be read ({error}); delete it") from None
     if metadata["settings"] != settings:
         raise InputError(
             f"{file}: was measured with other settings or another model; repeat without --resume, or delete "
             f"{finished}"
+        )
+    if change := find_change(measured, fingerprint(model.fingerprint, [sample])):
+        raise InputError(
+            f"{file}: {change} changed since it was measured; repeat without --resume, or delete {finished}"
         )
     faithful = sample.faithful
     if isinstance(source, Run):
@@ -201,7 +207,7 @@ def read_record(
     return Record(RunAnswer(sample, ids, faithful), arrays)
 
 
-def write_records(finished: Path | None, records: list[Record], settings: str) -> None:
+def write_records(finished: Path | None, records: list[Record], settings: str, model: Model) -> None:
     """Keep what was measured for some samples, a file for each; nothing if there is no folder."""
     if finished is None:
         return
@@ -210,7 +216,11 @@ def write_records(finished: Path | None, records: list[Record], settings: str) -
         {
             finished / f"{answer.sample.id}.safetensors": save(
                 {name: np.asarray(array, order="C") for name, array in arrays.items()},
-                {"settings": settings, "ids": json.dumps(answer.ids)},
+                {
+                    "settings": settings,
+                    "ids": json.dumps(answer.ids),
+                    FINGERPRINT: json.dumps(fingerprint(model.fingerprint, [answer.sample])),
+                },
             )
             for answer, arrays in records
         }

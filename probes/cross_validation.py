@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.auc import auc_without_groups, weighted_auc
-from mmprobe.analyses.held_out import assign_folds, image_groups, skip_checks
-from mmprobe.analyses.intervals import degrees_of_freedom, jackknife_interval
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.auc import auc_without_groups, weighted_auc
+from mmprobe.stats.estimate import Estimate, stack_estimates
+from mmprobe.stats.folds import assign_folds, skip_checks
+from mmprobe.stats.intervals import degrees_of_freedom, jackknife_interval
 
 PENALTY_C = 0.01  # C of the logistic regression; small, as there are more dimensions than samples; our choice
 MEASURES = ("accuracy", "balanced_accuracy", "auc")
@@ -49,7 +50,7 @@ def split_samples(
     """
     rows = np.array([row for row, label in enumerate(labels) if label in classes])
     truth = np.array([classes.index(labels[row]) for row in rows])
-    groups = image_groups([samples[row] for row in rows])
+    groups = image_sets([samples[row] for row in rows])
     fold = assign_folds(truth, groups, folds, seed, source)
     return Split(rows, truth, groups, fold)
 
@@ -126,13 +127,14 @@ def compute_measures(
     return np.array([weights @ correct / weights.sum(1), np.mean(recalls, 0), np.mean(aucs, 0)])
 
 
-def measures_with_interval(probabilities: np.ndarray, split: Split) -> np.ndarray:
-    """Return `MEASURES` with their intervals, [value-low-high, measure]."""
+def measures_with_interval(probabilities: np.ndarray, split: Split) -> Estimate[np.ndarray]:
+    """Return `MEASURES` with their intervals, [measure]."""
     number = np.unique(split.groups, return_inverse=True)[1]
     values = compute_measures(probabilities, split.truth)[:, 0]
     without = measures_without_groups(probabilities, split.truth, number)
     freedom = degrees_of_freedom(np.bincount(number))
-    return np.stack([values, *jackknife_interval(values, without, (0.0, 1.0), freedom)])
+    low, high = jackknife_interval(values, without, (0.0, 1.0), freedom)
+    return Estimate(values, low, high, len(split.truth), int(number.max()) + 1)
 
 
 def measures_without_groups(probabilities: np.ndarray, truth: np.ndarray, groups: np.ndarray) -> np.ndarray:
@@ -157,21 +159,21 @@ def measures_without_groups(probabilities: np.ndarray, truth: np.ndarray, groups
     return np.stack([count(correct) / count(truth >= 0), np.mean(recalls, 0), np.mean(aucs, 0)], -1)
 
 
-def add_measures(out: xr.Dataset, scores: np.ndarray, chance: np.ndarray) -> None:
+def add_measures(out: xr.Dataset, scores: Sequence[Estimate[np.ndarray]], chance: np.ndarray) -> None:
     """Add the measures to a data set.
 
     Args:
-        scores: [layer, value-low-high, measure].
+        scores: of each layer, [measure].
         chance: [layer, shuffle, measure], with shuffled labels.
     """
+    stacked = stack_estimates(scores)
     for number, name in enumerate(MEASURES):
-        for end, values in zip(("", "_low", "_high"), scores[..., number].T, strict=True):
-            out[name + end] = ("layer", values)
+        out.update(stacked[:, number].variables(name, "layer"))
         out[f"{name}_shuffled"] = ("layer", chance[..., number].mean(1))
-        out[f"{name}_p"] = ("layer", _shuffle_p(chance[..., number], scores[:, 0, number]))
+        out[f"{name}_p"] = ("layer", _shuffle_p(chance[..., number], stacked.value[:, number]))
         if name == "auc":
             largest = np.broadcast_to(chance[..., number].max(0), chance.shape[:2])
-            out["auc_p_max"] = ("layer", _shuffle_p(largest, scores[:, 0, number]))
+            out["auc_p_max"] = ("layer", _shuffle_p(largest, stacked.value[:, number]))
 
 
 def _shuffle_p(chance: np.ndarray, scores: np.ndarray) -> np.ndarray:

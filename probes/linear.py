@@ -9,7 +9,6 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.held_out import image_groups, shuffle_within_folds
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.probes.cross_validation import (
@@ -33,6 +32,9 @@ from mmprobe.probes.labelled_vectors import (
     stream_path,
     target_name,
 )
+from mmprobe.samples import image_sets
+from mmprobe.stats.estimate import Estimate
+from mmprobe.stats.folds import shuffle_within_folds
 
 Stream = Literal["pre", "mid", "post"]
 MINIMUM = 20  # samples of each class; our choice
@@ -85,7 +87,7 @@ def linear_probe(
           residual stream for each class
         - n, n_pictures, n_class (class): numbers of samples, image sets, and samples of each class
 
-        Intervals are 95 % intervals over sets of images (`analyses.intervals`). Models are not refitted.
+        Intervals are 95 % intervals over sets of images (`stats.intervals`). Models are not refitted.
         attrs["left_out"] names samples with non-finite values, and n_left_out counts them.
         attrs["classes_left_out"] names classes below the minimum.
 
@@ -122,7 +124,7 @@ def linear_probe(
             [compute_measures(p, truth)[:, 0] for p, truth in zip(by_shuffle, shuffles, strict=True)]
         )
     out = xr.Dataset(coords={"layer": data.layers, "class": [str(name) for name in classes]})
-    add_measures(out, np.array(scores), np.array(chance))
+    add_measures(out, scores, np.array(chance))
     out["coef"] = (("layer", "class", "hidden"), np.array(weights))
     counts = np.bincount(split.truth)
     out["n_class"] = ("class", counts)
@@ -203,19 +205,19 @@ def linear_probe_by_step(
             continue
         for layer in range(len(selected)):
             (probabilities,) = predict_held_out(data.vectors[split.rows, layer], [split.truth], split.fold)
-            auc[:, layer, number] = measures_with_interval(probabilities, split)[:, MEASURES.index("auc")]
+            own = measures_with_interval(probabilities, split)[MEASURES.index("auc")]
+            auc[:, layer, number] = own.value, own.low, own.high
     if error and np.isnan(auc).all():
         raise error
     out = xr.Dataset(
         coords={"layer": selected, "step": list(steps), "class": [str(name) for name in classes]}
     )
-    for end, values in zip(("", "_low", "_high"), auc, strict=True):
-        out["auc" + end] = (("layer", "step"), values)
+    out.update(Estimate(*auc).variables("auc", ("layer", "step")))
     out["n"] = ("step", counts.sum(1))
     out["n_class"] = (("step", "class"), counts)
     out.attrs = _base_attrs(run, "linear_probe_by_step", target, stream, folds, seed) | {
         "samples": int(counts.sum(1).max()),
-        "sets": len(np.unique(image_groups([run.sample(name) for name in labels]))),
+        "sets": len(np.unique(image_sets([run.sample(name) for name in labels]))),
         "left_out": ", ".join(sorted(left_out)),
         "n_left_out": len(left_out),
     }

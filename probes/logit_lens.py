@@ -9,21 +9,17 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from mmprobe.analyses.held_out import ImageGroups
-from mmprobe.analyses.intervals import FRACTION, LENGTH, QUANTITY
-from mmprobe.analyses.statistics import (
-    LABELS,
-    MINIMUM,
-    compare_labels,
-    label_masks,
-    means_by_label,
-)
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.probes.teacher_forcing import cast_to_float32, check_model
+from mmprobe.samples import set_keys
+from mmprobe.stats.compare import MINIMUM
+from mmprobe.stats.intervals import FRACTION, LENGTH, QUANTITY
+from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
+from mmprobe.stats.sets import Sets
 
 RANGES = {"logprob": QUANTITY, "entropy": LENGTH, "first_share": FRACTION}
 MEASURES = tuple(RANGES)
@@ -88,7 +84,7 @@ def logit_lens_run(model: Model, run: Run, minimum: int = MINIMUM) -> xr.Dataset
           (`compare_groups`; Holm's correction over the layers of a measure); n_faithful, n_unfaithful. NaN if
           a group has fewer than `minimum` samples, with the reason in attrs["note"]
 
-        Intervals are 95 % intervals over sets of images (`analyses.intervals`); attrs["sets"] is their
+        Intervals are 95 % intervals over sets of images (`stats.intervals`); attrs["sets"] is their
         number. Samples without steps or with non-finite residuals are excluded. attrs["left_out"] names them,
         and n_left_out counts them.
 
@@ -107,7 +103,7 @@ def logit_lens_run(model: Model, run: Run, minimum: int = MINIMUM) -> xr.Dataset
     rows: list[np.ndarray] = []
     names: list[str] = []
     labels: list[bool | None] = []
-    groups = ImageGroups()
+    groups = Sets()
     left_out: list[str] = []
     for name, trace in run.stream("logit_lens"):
         residual = trace.array("residual/post")
@@ -120,7 +116,7 @@ def logit_lens_run(model: Model, run: Run, minimum: int = MINIMUM) -> xr.Dataset
         rows.append(values.mean(0))
         names.append(name)
         labels.append(run.faithful(name))
-        groups.add(trace.sample)
+        groups.add(trace.sample.id, set_keys(trace.sample))
     if not rows:
         raise NotApplicable(f"{run.path}: every sample has non-finite values in residual/post")
     coords = {"sample": names, "layer": residual["layer"].values}

@@ -13,8 +13,6 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.held_out import image_groups, shuffle_within_folds
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.interventions import generate_batch
@@ -28,7 +26,9 @@ from mmprobe.probes.cross_validation import (
     split_samples,
 )
 from mmprobe.probes.labelled_vectors import select_classes
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.estimate import Estimate, estimate_rows, stack_estimates
+from mmprobe.stats.folds import shuffle_within_folds
 
 CONCLUSION = "Therefore:"
 ReadVerdict = Callable[[str], Hashable | None]
@@ -224,7 +224,7 @@ def _collect(
     verdicts: dict[str, dict[int, Hashable | None]],
     borrowed: bool,
 ) -> xr.Dataset:
-    groups = image_groups(samples)
+    groups = image_sets(samples)
     changed = np.full((len(verdicts), len(samples)), np.nan)
     texts = np.full(changed.shape, "", dtype=object)
     for row, by_number in enumerate(verdicts.values()):
@@ -235,12 +235,9 @@ def _collect(
     out = xr.Dataset(coords={"test": list(verdicts), "sample": [sample.id for sample in samples]})
     out["changed"] = (("test", "sample"), changed)
     out["verdict"] = (("test", "sample"), texts.astype(str))
-    read = np.isfinite(changed)
-    rows = [(values[mask], groups[mask]) for values, mask in zip(changed, read, strict=True)]
-    ends = np.array([[float(end) for end in mean_interval(values, number)] for values, number in rows])
-    out["share"] = ("test", np.array([values.mean() if len(values) else np.nan for values, _ in rows]))
-    out["low"], out["high"] = ("test", ends[:, 0]), ("test", ends[:, 1])
-    out["n"] = ("test", read.sum(1))
+    share = estimate_rows(changed, groups)
+    for name, numbers in {"share": share.value, "low": share.low, "high": share.high, "n": share.n}.items():
+        out[name] = ("test", numbers)
     out["answer"] = ("sample", np.array(answers, dtype=str))
     out.attrs = {
         "analysis": "chain_tests",
@@ -327,14 +324,18 @@ def early_verdict(
         verdicts = ", ".join(map(str, classes))
         raise NotApplicable(f"{run.path}: there are the verdicts {verdicts}; the probe tells two apart")
     out = xr.Dataset(coords={"point": list(vectors), "layer": layers})
-    values = np.full((4, len(vectors), len(layers)), np.nan)
+    unknown = np.full(len(layers), np.nan)
+    aucs, shuffled = (
+        [Estimate(unknown, unknown, unknown)] * len(vectors),
+        np.full((len(vectors), len(layers)), np.nan),
+    )
     counts = []
     for row, by_name in enumerate(tqdm(vectors.values(), desc="early_verdict", unit="point", disable=None)):
         names = [name for name in by_name if labels[name] in classes]
         counts.append(len(names))
         if min(sum(labels[name] == label for name in names) for label in classes) >= minimum:
             stacked = np.array([by_name[name] for name in names])
-            values[:, row] = _read_layers(
+            aucs[row], shuffled[row] = _read_layers(
                 stacked,
                 [labels[name] for name in names],
                 [samples[name] for name in names],
@@ -343,8 +344,8 @@ def early_verdict(
                 seed,
                 str(run.path),
             )
-    for name, numbers in zip(("auc", "auc_low", "auc_high", "auc_shuffled"), values, strict=True):
-        out[name] = (("point", "layer"), numbers)
+    out.update(stack_estimates(aucs).variables("auc", ("point", "layer")))
+    out["auc_shuffled"] = (("point", "layer"), shuffled)
     out["n"] = ("point", np.array(counts))
     out.attrs = {
         "analysis": "early_verdict",
@@ -381,15 +382,16 @@ def _read_layers(
     folds: int,
     seed: int,
     where: str,
-) -> np.ndarray:
-    """Return the AUC, its low and high end, and its mean over shuffles, [4, layer]."""
+) -> tuple[Estimate[np.ndarray], np.ndarray]:
+    """Return the AUC [layer] with its interval, and its mean over shuffles [layer]."""
     split = split_samples(samples, labels, classes, folds, seed, where)
     rng = np.random.default_rng(seed)
     shuffles = [shuffle_within_folds(split.truth, split.groups, split.fold, rng) for _ in range(SHUFFLES)]
     auc = MEASURES.index("auc")
-    rows = []
+    measured, by_chance = [], []
     for layer in np.moveaxis(vectors, 1, 0):
         own, *shuffled = predict_held_out(layer, [split.truth, *shuffles], split.fold)
         chance = [compute_measures(p, truth)[auc, 0] for p, truth in zip(shuffled, shuffles, strict=True)]
-        rows.append([*measures_with_interval(own, split)[:, auc], np.mean(chance)])
-    return np.array(rows).T
+        measured.append(measures_with_interval(own, split)[auc])
+        by_chance.append(np.mean(chance))
+    return stack_estimates(measured), np.array(by_chance)

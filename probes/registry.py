@@ -3,26 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import xarray as xr
+
+from mmprobe.registry import Registry, first_line, load
 
 if TYPE_CHECKING:
     from mmprobe.models import Model
 
-RUN_PROBES = (
-    "linear_probe",
-    "logit_lens",
-    "image_interchange",
-    "attention_knockout",
-    "attention_routes",
-    "component_patching",
-    "attribution_patching",
-    "circuit",
+
+@dataclass(frozen=True)
+class Probe:
+    """A probe of a run. What must be known of it is written here, since its module may take seconds to import.
+
+    Attributes:
+        place: the function, as `module:attribute`: from a run to a data set, or from a model and a run.
+        needs_model: whether the first argument of the function is the traced model.
+        is_slow: whether it takes as long as tracing. Then it is computed where it is named only, and its
+            argument `finished` is a folder where it keeps what is finished, or None.
+
+    Example:
+        >>> Probe("mmprobe.probes.linear:linear_probe", needs_model=False).load().__name__
+        'linear_probe'
+    """
+
+    place: str
+    needs_model: bool = True
+    is_slow: bool = False
+
+    def load(self) -> Callable[..., xr.Dataset]:
+        """Return the function."""
+        return load(self.place)
+
+    @property
+    def about(self) -> str:
+        """One line about the probe."""
+        return first_line(self.load())
+
+
+PROBES: Registry[Probe] = Registry(
+    "probe",
+    "probes",
+    {
+        "linear_probe": Probe("mmprobe.probes.linear:linear_probe", needs_model=False),
+        "logit_lens": Probe("mmprobe.probes.logit_lens:logit_lens_run"),
+        "image_interchange": Probe("mmprobe.probes.interchange.run:image_interchange_run", is_slow=True),
+        "attention_knockout": Probe(
+            "mmprobe.probes.knockout.attention_knockout:attention_knockout_run", is_slow=True
+        ),
+        "attention_routes": Probe(
+            "mmprobe.probes.knockout.attention_routes:attention_routes_run", is_slow=True
+        ),
+        "component_patching": Probe("mmprobe.probes.components.run:patch_components_run", is_slow=True),
+        "attribution_patching": Probe("mmprobe.probes.components.run:attribution_patching_run", is_slow=True),
+        "circuit": Probe("mmprobe.probes.circuits.run:circuit_run", is_slow=True),
+    },
 )
-"""Probes that `mmprobe analyze` computes in addition to the analyses. All except the first need the model."""
+"""Probes that `mmprobe analyze` computes in addition to the analyses, by name."""
 
 
 def run_probes(
@@ -40,27 +81,10 @@ def run_probes(
         >>> list(run_probes())
         ['linear_probe']
     """
-    from mmprobe.probes.linear import linear_probe
-
-    probes: dict[str, Callable[..., xr.Dataset]] = {"linear_probe": linear_probe}
-    if model is not None:
-        from mmprobe.probes.logit_lens import logit_lens_run
-
-        probes["logit_lens"] = partial(logit_lens_run, model)
-    if model is not None and slow:
-        from mmprobe.probes.circuits.run import circuit_run
-        from mmprobe.probes.components.run import attribution_patching_run, patch_components_run
-        from mmprobe.probes.interchange.run import image_interchange_run
-        from mmprobe.probes.knockout.attention_knockout import attention_knockout_run
-        from mmprobe.probes.knockout.attention_routes import attention_routes_run
-
-        for name, function in (
-            ("image_interchange", image_interchange_run),
-            ("attention_knockout", attention_knockout_run),
-            ("attention_routes", attention_routes_run),
-            ("component_patching", patch_components_run),
-            ("attribution_patching", attribution_patching_run),
-            ("circuit", circuit_run),
-        ):
-            probes[name] = partial(function, model, finished=finished and finished / name)
+    probes = {}
+    for name, probe in PROBES.working():
+        if (probe.needs_model and model is None) or (probe.is_slow and not slow):
+            continue
+        options: dict[str, Any] = {"finished": finished and finished / name} if probe.is_slow else {}
+        probes[name] = partial(probe.load(), *([model] if probe.needs_model else []), **options)
     return probes

@@ -14,7 +14,7 @@ import torch
 import xarray as xr
 
 import mmprobe as mp
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.compare import Contender, folder_name, make_dataset
 from mmprobe.benchmarks.core.results import group_by_images
 from mmprobe.benchmarks.core.runner import local_answerer
@@ -63,7 +63,7 @@ def answer_all(
 
 def _answer_in_worker(job: tuple[Contender, str, Path, int | None]) -> tuple[str, str, int]:
     contender, name, data, limit = job
-    benchmark = find_benchmark(name)
+    benchmark = BENCHMARKS[name]
     truth = _read(benchmark, data, limit)
     file = _answers_file(data, contender, name)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def score_all(
     """Score the answers about a set, and compare the contenders with the first one. No model is asked."""
     data = draw_pairs(folder, name)
     scores = {}
-    for benchmark in map(find_benchmark, benchmarks):
+    for benchmark in (BENCHMARKS[name] for name in benchmarks):
         truth = _read(benchmark, data, limit)
         for contender in contenders:
             file = _answers_file(data, contender, benchmark.name)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
+from mmprobe.stats.estimate import Estimate, read_estimate
+
 
 def write_table(comparison: xr.Dataset, metrics: Sequence[str]) -> str:
     """Return a Markdown table with a row for each method.
@@ -27,16 +29,16 @@ def write_table(comparison: xr.Dataset, metrics: Sequence[str]) -> str:
 def _write_cell(cell: xr.Dataset, is_baseline: bool) -> str:
     value = float(cell["value"])
     text = "undefined" if np.isnan(value) else f"{value:.3f}"
-    difference, low, high = (float(cell[f"difference{end}"]) for end in ("", "_low", "_high"))
-    if is_baseline or not np.isfinite(low):
+    difference = read_estimate(cell, "difference")
+    if is_baseline or not np.isfinite(difference.low):
         return text
-    return f"{text}<br>{write_difference(difference, low, high, 3)}"
+    return f"{text}<br>{write_difference(difference, 3)}"
 
 
-def write_difference(difference: float, low: float, high: float, digits: int) -> str:
+def write_difference(difference: Estimate[float], digits: int) -> str:
     """Return a difference with its interval, bold if the interval excludes 0."""
-    text = f"{difference:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
-    return f"**{text}**" if low > 0 or high < 0 else text
+    text = f"{difference:+.{digits}f}"
+    return f"**{text}**" if difference.sign else text
 
 
 def write_verdicts(comparison: xr.Dataset, metrics: Sequence[str]) -> str:
@@ -46,10 +48,10 @@ def write_verdicts(comparison: xr.Dataset, metrics: Sequence[str]) -> str:
         verdicts: dict[str, list[str]] = {"better": [], "worse": []}
         for metric in metrics:
             cell = comparison.sel(metric=metric, contender=name)
-            low, high = float(cell["difference_low"]), float(cell["difference_high"])
-            if low > 0 or high < 0:
+            sign = read_estimate(cell, "difference").sign
+            if sign:
                 lower_is_better = "contradiction" in metric or "chair" in metric.partition(" ")[2]
-                verdicts["better" if (low > 0) != lower_is_better else "worse"].append(f"`{metric}`")
+                verdicts["better" if (sign > 0) != lower_is_better else "worse"].append(f"`{metric}`")
         text = "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in verdicts.items() if names)
         lines.append(f"- **{name}**: {text or 'no interval excludes 0'}")
     return "\n".join(lines)

@@ -117,19 +117,9 @@ def list_uses(functions: Iterable[Callable[..., Any]]) -> str:
 
 
 def page() -> str:
-    run_probes = {
-        "linear_probe": probes.linear_probe,
-        "logit_lens": probes.logit_lens_run,
-        "image_interchange": probes.image_interchange_run,
-        "attention_knockout": probes.attention_knockout_run,
-        "attention_routes": probes.attention_routes_run,
-        "component_patching": probes.patch_components_run,
-        "attribution_patching": probes.attribution_patching_run,
-        "circuit": probes.circuit_run,
-    }
-    assert tuple(run_probes) == probes.RUN_PROBES
+    run_probes = {name: probe.load() for name, probe in probes.PROBES.items()}
     return TEXT.format(
-        analyses=table(ANALYSES),
+        analyses=table(dict(ANALYSES)),
         run_probes=table(run_probes),
         answer_probes=table({function.__name__: function for function in ANSWER_PROBES}),
         answers_probes=table({function.__name__: function for function in ANSWERS_PROBES}),

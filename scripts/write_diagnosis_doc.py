@@ -12,13 +12,13 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.diagnosis.battery.hints import WORDINGS
 from mmprobe.diagnosis.battery.images import FURTHER
 from mmprobe.diagnosis.bench.run import SCORES, SPLITS, Scored, read_rows, score_rows
 from mmprobe.diagnosis.bench.scoring import DEVELOPMENT, Row, answers_auroc, score_tool
 from mmprobe.diagnosis.causes import ABOUT, CAUSES, IMPLIES, NEEDS, load_thresholds
 from mmprobe.diagnosis.rules import CONTROL
+from mmprobe.files import json_lines
 
 HELD_OUT = (3, 4)
 FRESH = 5  # the seed of models that were planted after all rules and thresholds stood; they do not ship

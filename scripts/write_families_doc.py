@@ -22,7 +22,7 @@ HEADER = """\
 
 def table() -> str:
     rows = [HEADER]
-    for family in sorted(FAMILIES, key=lambda family: family.name):
+    for family in sorted(FAMILIES.values(), key=lambda family: family.name):
         classes = {MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[kind] for kind in family.model_types}
         cells = (
             family.name,

@@ -25,11 +25,8 @@ from tqdm import tqdm
 
 import mmprobe as mp
 from mmprobe.analyses import export
-from mmprobe.analyses.causal_findings import add_twins
-from mmprobe.analyses.export import analyses_folder, read_export
-from mmprobe.analyses.findings import CLAIMED, findings
-from mmprobe.analyses.run_answers import RunAnswers
-from mmprobe.analyses.verdicts import Finding, decide, mean_finding
+from mmprobe.analyses.files import analyses_folder, read_export
+from mmprobe.analyses.findings import CLAIMED, Finding, RunAnswers, add_twins, decide, findings, mean_finding
 from mmprobe.benchmarks.synthetic.check import label_run
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
@@ -37,6 +34,7 @@ from mmprobe.cli.analyze import intervene
 from mmprobe.errors import NotApplicable
 from mmprobe.models import Model
 from mmprobe.probes import attribute, compare_with_regions, run_probes
+from mmprobe.stats.estimate import Estimate, read_estimate
 
 DOCS = Path(__file__).parent.parent / "docs"
 SEED = 1_700_000  # held out: the embedded model was trained on seeds below 1,000,000
@@ -78,14 +76,14 @@ def test_own_claims(datasets: Datasets, attributed: dict[str, np.ndarray]) -> It
     """
     ratio = datasets["steps"]["attention_ratio"]
     n = f"{int(ratio['n_label'].sel(label='all'))} answers"
-    values = [float(ratio[f"head_stability{end}"]) for end in ("", "_low", "_high")]
+    stability = read_estimate(ratio, "head_stability")
     yield Finding(
         "The same heads attend to the changes in both halves of the data",
         "-",
         "Spearman's correlation of the heads' ratios",
-        *values,
+        stability,
         n,
-        decide(*values[1:], 1),
+        decide(stability, 1),
     )
     for name, kind in (("verdicts", "same or different"), ("steps", "step by step")):
         if "predict_unfaithful" not in datasets[name]:
@@ -96,10 +94,9 @@ def test_own_claims(datasets: Datasets, attributed: dict[str, np.ndarray]) -> It
             ("Internals predict unfaithful answers", "auc", {}),
             ("Internals predict them after the first step", "auc_by_step", {"upto": 1}),
         ):
-            values = [float(prediction[variable + end].sel(at)) - 0.5 for end in ("", "_low", "_high")]
-            yield Finding(
-                f"{claim}, {kind}", "-", "held-out AUC minus 0.5", *values, n, decide(*values[1:], 1)
-            )
+            auc = read_estimate(prediction.sel(at), variable)
+            above = Estimate(auc.value - 0.5, auc.low - 0.5, auc.high - 0.5)
+            yield Finding(f"{claim}, {kind}", "-", "held-out AUC minus 0.5", above, n, decide(above, 1))
     for method, lifts in attributed.items():
         yield mean_finding(
             f"The attribution to the images lies on the changed regions ({method})",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from mmprobe.analyses.intervals import Interval, mean_interval
+from mmprobe.stats.intervals import Interval, mean_interval
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "intervals.md"
 REPETITIONS = 4000
@@ -28,7 +28,7 @@ DATA = {
 }
 TEXT = """# Intervals
 
-Every number of mmprobe has a 95 % interval. All intervals are made in `analyses/intervals.py`.
+Every number of mmprobe has a 95 % interval. All intervals are made in `stats/intervals.py`.
 
 Questions about the same images are not independent: a model that misreads an image gets all its questions wrong.
 So a *set of images* is what counts. Samples that share an image or a pair are one set, and what is drawn is a set with

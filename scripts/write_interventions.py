@@ -29,11 +29,12 @@ from answer_interventions import (
 from intervention_tables import write_difference, write_table, write_verdicts
 
 import mmprobe as mp
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender
-from mmprobe.interventions import load_method, method_names
+from mmprobe.interventions import METHODS, load_method
 from mmprobe.models import Model
+from mmprobe.samples import image_sets
+from mmprobe.stats.estimate import estimate_mean
+from mmprobe.stats.intervals import QUANTITY
 
 PAGE = Path(__file__).parent.parent / "docs" / "interventions.md"
 BEGIN, END = (
@@ -68,9 +69,7 @@ SAGE_BENCHMARKS = {"alpha": ("pope", ("pope accuracy", "pope f1")), "beta": ("mm
 
 def list_variants() -> list[Contender]:
     """Return every method with its default parameters, and with one parameter changed."""
-    names = sorted(
-        set(method_names()) - {"steer"}, key=lambda name: (name != "plain", name)
-    )  # it needs a direction
+    names = sorted(set(METHODS) - {"steer"}, key=lambda name: (name != "plain", name))  # it needs a direction
     variants = [Contender(name, name, {}) for name in names]
     for method, parameters in SWEEPS.items():
         for name, values in parameters.items():
@@ -120,9 +119,8 @@ def write_internals(model: Model, contenders: Sequence[Contender], folder: Path)
             if name != "plain":
                 differences = values - plain[measure]
                 known = np.isfinite(differences)
-                differences = differences[known]
-                low, high = mean_interval(differences, image_groups(samples)[known], QUANTITY)
-                text += f"<br>{write_difference(differences.mean(), low, high, 4)}"
+                difference = estimate_mean(differences[known], image_sets(samples)[known], QUANTITY)
+                text += f"<br>{write_difference(difference, 4)}"
             cells.append(text)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -17,6 +17,7 @@ from mmprobe.cache import TraceWriter
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, intervene
+from mmprobe.ledger import hash_images
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.chat import Chat, build_chat
 from mmprobe.models.prompt import build_batch, decode_tokens
@@ -135,6 +136,8 @@ class BatchTracer:
             "neurons": str(model.n_neurons),
             "run_hash": self.run_hash,
         }
+        if image_hash := sample.images and hash_images(sample):
+            attributes["image_hash"] = image_hash
         path = self.out / "samples" / f"{sample.id}.h5"
         return TraceWriter(path, coordinates, attributes, spec.dtype == "float16", spec.compression)
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from mmprobe.cache.schema import VARIABLES
 from mmprobe.errors import InputError
-from mmprobe.samples import regular_file
+from mmprobe.files import regular_file
 
 ALWAYS = ("tokens", "images", "steps")
 PROMPT_DATASETS = {  # residual/pre: prompt/residual_pre

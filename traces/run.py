@@ -15,11 +15,11 @@ from tqdm import tqdm
 from mmprobe.cache import Run
 from mmprobe.cache.hdf5 import compression_filters
 from mmprobe.cache.run import hash_config
-from mmprobe.errors import InputError, unknown_name
+from mmprobe.errors import InputError, option, unknown_name
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import load_methods
-from mmprobe.lock import lock_folder
+from mmprobe.ledger import lock_folder
 from mmprobe.models import Model, load_model
 from mmprobe.models.generation import (
     build_generation_kwargs,
@@ -288,7 +288,7 @@ def _clean_up(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = f"{error.strerror or error}; finished samples are kept, continue with resume=True"
+        reason = f"{error.strerror or error}; finished samples are kept, continue with {option('resume')}"
         raise OSError(error.errno, reason, error.filename or str(out)) from None
     finally:
         remove_partial_files(out)

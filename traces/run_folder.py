@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,15 @@ from mmprobe.cache.packs import PACKS
 from mmprobe.cache.run import HASHED_KEYS, hash_config
 from mmprobe.cache.schema import FORMAT_VERSION
 from mmprobe.cache.verify import check_trace
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, option
+from mmprobe.files import append_lines, write_whole, writing_error
 from mmprobe.interventions.base import Method
-from mmprobe.lock import LOCK_NAMES
+from mmprobe.ledger import FINGERPRINT, Ledger, fingerprint, hash_images
 from mmprobe.models import Model
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.scale.packing import keep_packed, remove_unreadable
-from mmprobe.whole_files import write_whole, writing_error
 
 log = logging.getLogger("mmprobe")
 
@@ -71,6 +70,7 @@ def run_config(
             "mmprobe": version("mmprobe"),
             **{name: version(name) for name in libraries},
         },
+        FINGERPRINT: fingerprint(model.fingerprint),
         "order": [],
     }
 
@@ -79,6 +79,18 @@ def _settings_in_force(model: Model, generation: Mapping[str, Any]) -> dict[str,
     """Return the settings of `generate` that act: the checkpoint's, such as its repetition penalty, and ours."""
     with use_repetition_penalty(model, generation.get("repetition_penalty")):
         return settings_in_force(model, generation["temperature"])
+
+
+def run_ledger(out: Path) -> Ledger:
+    """Return what `trace` keeps in a run's folder."""
+    return Ledger(
+        out,
+        settings="run.json",
+        holds="a run",
+        differs="was traced with another {words}",
+        remedy=f"{option('resume')} needs the same, or use {option('overwrite')}",
+        offer=f"use {option('resume')} to finish it or {option('overwrite')} to replace it",
+    )
 
 
 def open_folder(
@@ -93,56 +105,33 @@ def open_folder(
             run that cannot be resumed, or cannot be written.
         OSError: the disk is full.
     """
-    holds_run = (out / "run.json").is_file()
-    if not holds_run and (out / "shards").is_dir():
+    ledger = run_ledger(out)
+    if not ledger.begun and (out / "shards").is_dir():
         raise InputError(
             f"{out}: holds shards; finish them, and make the whole run with: mmprobe merge {out}"
         )
-    if not holds_run and not _is_unstarted(out):
+    unstarted = ledger.is_empty(["samples", "run.json.part"]) and not any(out.glob("samples/*"))
+    if not ledger.begun and not unstarted:
         raise InputError(f"{out}: is not empty and holds no run; choose another folder")
-    if holds_run and not resume and not overwrite:
-        raise InputError(
-            f"{out}: holds a run already; use resume=True to finish it or overwrite=True to replace it"
-        )
+    ledger.check(resume and not overwrite, overwrite)
     try:
-        if holds_run and not overwrite:
+        if ledger.begun and not overwrite:
             return _resume(out, config, samples)
-        if holds_run:
-            _empty_folder(out)
+        if ledger.begun:
+            ledger.clear()
         (out / "samples").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise writing_error(out, error) from None
-    write_whole({out / "run.json": (json.dumps(config, indent=1) + "\n").encode()})
+    ledger.begin(config)
     return set()
-
-
-def _is_unstarted(out: Path) -> bool:
-    """Return whether a folder is empty, or was left by a run that stopped before it wrote `run.json`."""
-    names = {entry.name for entry in out.iterdir()}
-    return names <= {"samples", "run.json.part", *LOCK_NAMES} and not any(out.glob("samples/*"))
-
-
-def _empty_folder(out: Path) -> None:
-    """Delete everything in a folder but its lock. `run.json` goes last: a killed call can be repeated."""
-    for entry in sorted(out.iterdir(), key=lambda entry: entry.name == "run.json"):
-        if entry.name in LOCK_NAMES:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
 
 
 def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample]) -> set[str]:
     """Return the ids of the finished samples, less those whose trace has to be made again."""
     remove_unreadable(out)
     earlier = open_run(out)
-    for key in _RESUME_KEYS:
-        if earlier.config.get(key) != config[key]:
-            raise InputError(
-                f"{out}: was traced with another {key.replace('_', ' ')}; "
-                "resume=True needs the same, or use overwrite=True"
-            )
+    settings = {key: config[key] for key in _RESUME_KEYS}
+    run_ledger(out).check_same(earlier.config, settings, config.get(FINGERPRINT))
     (out / "failures.jsonl").unlink(missing_ok=True)
     remove_partial_files(out)
     samples_by_id = {sample.id: sample for sample in samples}
@@ -163,17 +152,23 @@ def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample]) -> set
 def _is_sound(trace: Trace, sample: Sample, run_hash: str) -> bool:
     """Return whether a trace is undamaged and of this sample and run."""
     try:
-        return not check_trace(trace, run_hash) and _is_same(trace.sample, sample)
+        return not check_trace(trace, run_hash) and _is_same(trace, sample)
     except (InputError, OSError, KeyError, ValueError):
         return False
 
 
-def _is_same(traced: Sample, sample: Sample) -> bool:
-    """Return whether two samples are equal. An image may lie elsewhere if it is the same or was moved there."""
-    fields = [each.model_dump_json(exclude={"images"}) for each in (traced, sample)]
-    return fields[0] == fields[1] and all(
-        old.name == new.name and (old == new.absolute() or not old.exists() or filecmp.cmp(old, new))
-        for old, new in zip_longest(traced.images, sample.images, fillvalue=Path())
+def _is_same(trace: Trace, sample: Sample) -> bool:
+    """Return whether a sample is the one that was traced. Its images may lie elsewhere, but not have changed."""
+    traced = trace.sample
+    if traced.model_dump_json(exclude={"images"}) != sample.model_dump_json(exclude={"images"}):
+        return False
+    if [path.name for path in traced.images] != [path.name for path in sample.images]:
+        return False
+    if trace.image_hash and (image_hash := hash_images(sample)):
+        return trace.image_hash == image_hash
+    return all(
+        old == new.absolute() or not old.exists() or filecmp.cmp(old, new)
+        for old, new in zip(traced.images, sample.images, strict=True)
     )
 
 
@@ -210,8 +205,7 @@ def append_failure(out: Path, sample_id: str, error: BaseException) -> None:
     """Add a sample to `failures.jsonl`, with the error's class and the first line of its message."""
     name = type(error).__name__
     message = (str(error).strip().splitlines() or [name])[0]
-    with open(out / "failures.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps({"id": sample_id, "error": name, "message": message}) + "\n")
+    append_lines(out / "failures.jsonl", [{"id": sample_id, "error": name, "message": message}])
 
 
 def sort_failures(out: Path, samples: Sequence[Sample]) -> None:

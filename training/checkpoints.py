@@ -11,8 +11,9 @@ from typing import Any
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
-from mmprobe.benchmarks.core.jsonl import json_lines, write_atomic
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, option
+from mmprobe.files import json_lines, write_atomic
+from mmprobe.ledger import Ledger
 
 SETTINGS, LOG = "training.json", "log.jsonl"
 _COMPLETE = "complete"  # a file in each checkpoint that is whole
@@ -77,26 +78,31 @@ def last_checkpoint(folder: Path) -> Path | None:
     return Path(found) if found else None
 
 
-def start_training(out: Path, settings: Mapping[str, Any], resume: bool) -> None:
+def training_ledger(out: Path) -> Ledger:
+    """Return what a training keeps in its folder, which holds nothing else."""
+    return Ledger(
+        out,
+        settings=SETTINGS,
+        holds="a training",
+        differs="was trained with {name} {old!r}, not {new!r}",
+        remedy="give the same, or choose another folder",
+        offer=f"go on with {option('resume')}, or choose another folder",
+    )
+
+
+def start_training(out: Path, settings: Mapping[str, Any], used: Mapping[str, Any], resume: bool) -> None:
     """Write the settings of a new training, or check that an earlier one had the same.
 
+    Args:
+        used: fingerprint of the model and the images.
+
     Raises:
-        InputError: the folder holds a training and `resume` is false, or one with other settings.
+        InputError: the folder holds a training and `resume` is false, or one with other settings, of another model
+            or on other images.
     """
-    file = out / SETTINGS
-    text = json.dumps(settings, indent=1) + "\n"
-    if not file.exists():
-        out.mkdir(parents=True, exist_ok=True)
-        if any(path.name not in (".lock", ".lock.json") for path in out.iterdir()):
-            raise InputError(f"{out}: exists and holds no training; choose another folder")
-        write_atomic(file, text)
-        return
-    if not resume:
-        raise InputError(f"{out}: holds a training already; go on with resume=True, or choose another folder")
-    earlier = json.loads(file.read_text(encoding="utf-8"))
-    for name, value in json.loads(text).items():
-        if earlier.get(name) != value:
-            raise InputError(
-                f"{out}: was trained with {name} {earlier.get(name)!r}, not {value!r}; give the same, or choose "
-                "another folder"
-            )
+    ledger = training_ledger(out)
+    if not ledger.begun and not ledger.is_empty():
+        raise InputError(f"{out}: exists and holds no training; choose another folder")
+    ledger.check(resume)
+    out.mkdir(parents=True, exist_ok=True)
+    ledger.begin(settings, used)

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from mmprobe.benchmarks.core.jsonl import read_json, write_atomic
 from mmprobe.errors import InputError
+from mmprobe.files import read_json, write_atomic
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 from mmprobe.training.logos import select_for_stage

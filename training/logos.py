@@ -1,4 +1,4 @@
-"""The arithmetic of Logos (arXiv:2505.24238, section 5): rewards, advantages, loss, and selection.
+"""The arithmetic of Logos (arXiv:2505.24238, section 5): rewards, advantages, and the choice of questions.
 
 Responses are in think/answer format, and their reasoning is compared with the drawn world.
 """
@@ -6,7 +6,7 @@ Responses are in think/answer format, and their reasoning is compared with the d
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -33,16 +33,6 @@ def follows_format(response: str) -> bool:
     if not blocks or not all(block.strip() for block in blocks.groups()):
         return False
     return len(re.findall(r"</?(?:think|answer)>", response)) == 4
-
-
-def compute_reward(has_format: bool, is_correct: bool) -> float:
-    """Return the reward of one response: 1 for the format plus 1 for the answer.
-
-    Example:
-        >>> compute_reward(True, False)
-        1.0
-    """
-    return float(has_format) + float(is_correct)
 
 
 def compute_advantages(rewards: np.ndarray) -> np.ndarray:
@@ -72,28 +62,6 @@ def compute_advantages(rewards: np.ndarray) -> np.ndarray:
     return np.where(all_equal, 0.0, centred / np.where(all_equal, 1.0, deviation))
 
 
-def clipped_loss(ratios: Sequence[np.ndarray], advantages: np.ndarray, epsilon: float = EPSILON) -> float:
-    """Return the loss of one group without the KL term (equation 5).
-
-    It is minus the mean over responses of the mean over tokens.
-
-    Args:
-        ratios: for each response [token], the probability under the new policy divided by that under the old
-            one.
-        advantages: [G].
-        epsilon: ratios are clipped to 1 - epsilon and 1 + epsilon.
-
-    Example:
-        >>> clipped_loss([np.array([1.0, 2.0])], np.array([1.0]))
-        -1.1
-    """
-    means = []
-    for ratio, advantage in zip(ratios, np.asarray(advantages, float), strict=True):
-        clipped = np.clip(ratio, 1 - epsilon, 1 + epsilon)
-        means.append(np.minimum(ratio * advantage, clipped * advantage).mean())
-    return -float(np.mean(means))
-
-
 def select_for_stage(mean_accuracy: Mapping[str, float], stage: int, lower: float | None = None) -> list[str]:
     """Return the questions for one stage of curriculum fine-tuning (section 5.2).
 
@@ -114,16 +82,6 @@ def select_for_stage(mean_accuracy: Mapping[str, float], stage: int, lower: floa
         return [name for name, mean in mean_accuracy.items() if mean > 0]
     above = -1.0 if lower is None else lower
     return [name for name, mean in mean_accuracy.items() if above < mean < 0.5]
-
-
-def filter_by_rewards(rewards: Mapping[str, Sequence[float]]) -> list[str]:
-    """Return the questions whose responses have different rewards (section 5.3). Equal rewards teach nothing.
-
-    Example:
-        >>> filter_by_rewards({"a": [2, 2, 2], "b": [2, 0, 1]})
-        ['b']
-    """
-    return [name for name, group in rewards.items() if len(set(group)) > 1]
 
 
 _THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)

@@ -8,7 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mmprobe.errors import InputError
+from mmprobe.ledger import fingerprint
 from mmprobe.models import Model, load_model
+from mmprobe.models.aliases import find_checkpoint
+from mmprobe.models.fingerprint import fingerprint_checkpoint
 from mmprobe.samples import Sample
 from mmprobe.training.checkpoints import LogWriter, last_checkpoint, start_training
 from mmprobe.training.curriculum import choose_questions, order_questions
@@ -54,7 +57,7 @@ def train_logos(
     if not samples:
         raise InputError("logos: there is no question to train on")
     about = {"trained": "logos", "model": model, "questions": len(samples), **asdict(settings)}
-    start_training(out, about, resume)
+    start_training(out, about, fingerprint(fingerprint_checkpoint(find_checkpoint(model)), samples), resume)
     trained = load_model(model, device=device, dtype="float32")
     for stage in range(settings.stages):
         folder = out / f"stage-{stage + 1}"

@@ -11,6 +11,9 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from mmprobe.stats.compare import Comparison
+from mmprobe.stats.estimate import Estimate, read_estimate
+
 # After Okabe and Ito: distinct with red-green and blue-yellow blindness, on white and on dark grey.
 GROUP_COLOURS = {
     "template": "#a9adb3",
@@ -94,7 +97,12 @@ def draw_signed_steps(
     return figure.update_yaxes(autorange="reversed")
 
 
-def interval_band(x: object, low: object, high: object, colour: str) -> list[go.Scatter]:
+def error_bars(estimate: Estimate[np.ndarray], **options: object) -> dict[str, object]:
+    """Return the interval of bars or points, as plotly's `error_x` and `error_y` take it."""
+    return {"array": estimate.high - estimate.value, "arrayminus": estimate.value - estimate.low, **options}
+
+
+def interval_band(x: object, estimate: Estimate[np.ndarray], colour: str) -> list[go.Scatter]:
     """Return a shaded interval for the line that is added next.
 
     The CSV of a figure finds the ends of the interval by their `meta`.
@@ -103,8 +111,8 @@ def interval_band(x: object, low: object, high: object, colour: str) -> list[go.
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     fill = {"fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},0.18)"}
     return [
-        go.Scatter(x=x, y=high, meta={"end": "high"}, **edge),
-        go.Scatter(x=x, y=low, meta={"end": "low"}, **fill, **edge),
+        go.Scatter(x=x, y=estimate.high, meta={"end": "high"}, **edge),
+        go.Scatter(x=x, y=estimate.low, meta={"end": "low"}, **fill, **edge),
     ]
 
 
@@ -129,17 +137,17 @@ def lines_by_label(
     traces: list[go.Scatter] = []
     for label in labels or ["all"]:
         colour, count = LABEL_COLOURS[label], int(n.sel({dim: label}))
-        value, low, high = (ds[f"{name}{end}"].sel({dim: label}).values for end in ("", "_low", "_high"))
-        traces += interval_band(ds[x].values, low, high, colour)
+        mean = read_estimate(ds.sel({dim: label}), name)
+        traces += interval_band(ds[x].values, mean, colour)
         traces.append(
             go.Scatter(
                 x=ds[x].values,
-                y=value,
+                y=mean.value,
                 name=f"{label} (n = {count})",
                 mode="lines+markers",
                 line={"color": colour},
                 showlegend=legend,
-                customdata=np.stack([low, high], -1),
+                customdata=np.stack([mean.low, mean.high], -1),
                 hovertemplate=f"{label}, {x} %{{x}}: %{{y:.4f}} [%{{customdata[0]:.4f}}, %{{customdata[1]:.4f}}]"
                 f"<br>n = {count}<extra></extra>",
             )
@@ -147,43 +155,34 @@ def lines_by_label(
     return traces
 
 
-def difference_variables(ds: xr.Dataset, suffix: str = "") -> dict[str, np.ndarray]:
-    """Return difference, low, high, effect and p_holm, each [layer], of the variables with a suffix."""
-    return {
-        "difference": ds[f"difference{suffix}"].values,
-        "low": ds[f"difference{suffix}_low"].values,
-        "high": ds[f"difference{suffix}_high"].values,
-        "effect": ds[f"effect{suffix}"].values,
-        "p_holm": ds[f"p_holm{suffix}"].values,
-    }
-
-
 def comparison_panel(
-    ds: xr.Dataset, quantity: str, plots: Mapping[str, Mapping[str, np.ndarray]], unit: str = "samples"
+    ds: xr.Dataset, quantity: str, plots: Mapping[str, Comparison], unit: str = "samples"
 ) -> Panel:
     """Return the plots of unfaithful minus faithful by layer. Filled markers have a corrected p below 0.05.
 
     Args:
         quantity: the compared quantity, for the title.
-        plots: by title, the variables of `difference_variables`.
+        plots: by title, the comparisons by layer.
         unit: what n counts.
     """
     layers = ds["layer"].values
     figure = make_subplots(1, len(plots), subplot_titles=list(plots), horizontal_spacing=0.1)
-    for column, values in enumerate(plots.values(), 1):
+    for column, comparison in enumerate(plots.values(), 1):
         line = go.Scatter(
             x=layers,
-            y=values["difference"],
+            y=comparison.value,
             mode="lines+markers",
             line={"color": _COLOUR},
-            marker={"size": 9, "symbol": ["circle" if p < 0.05 else "circle-open" for p in values["p_holm"]]},
+            marker={
+                "size": 9,
+                "symbol": ["circle" if p < 0.05 else "circle-open" for p in comparison.p_holm],
+            },
             showlegend=False,
-            customdata=np.stack([values[name] for name in ("low", "high", "effect", "p_holm")], -1),
+            customdata=np.stack([comparison.low, comparison.high, comparison.effect, comparison.p_holm], -1),
             hovertemplate="layer %{x}: %{y:+.4f} [%{customdata[0]:+.4f}, %{customdata[1]:+.4f}]"
             "<br>Hedges' g %{customdata[2]:+.2f}, p (Holm) %{customdata[3]:.4f}<extra></extra>",
         )
-        band = interval_band(layers, values["low"], values["high"], _COLOUR)
-        figure.add_traces([*band, line], rows=1, cols=column)
+        figure.add_traces([*interval_band(layers, comparison, _COLOUR), line], rows=1, cols=column)
     figure.add_hline(y=0, line=REFERENCE_LINE)
     figure.update_xaxes(title="layer")
     figure.update_yaxes(title="unfaithful minus faithful", col=1)

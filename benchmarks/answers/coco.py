@@ -16,13 +16,12 @@ from typing import Any, Literal
 import yaml
 
 from mmprobe.errors import InputError
-from mmprobe.samples import regular_file
+from mmprobe.files import regular_file
 
 Span = tuple[int, int]
 
 _LISTS = yaml.safe_load(Path(__file__).with_name("coco.yaml").read_text(encoding="utf-8"))
 SYNONYMS: dict[str, tuple[str, ...]] = {name: tuple(words) for name, words in _LISTS["synonyms"].items()}
-COCO_CATEGORIES: tuple[str, ...] = tuple(SYNONYMS)
 
 _WORD = re.compile(r"[^\W\d_]+")
 # `orange` names the fruit in `an orange and a plum`, not in `an orange and white cat`.

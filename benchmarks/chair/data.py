@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from mmprobe.benchmarks.chair.metrics import FindMentions
-from mmprobe.benchmarks.core.jsonl import read_json
 from mmprobe.errors import InputError
+from mmprobe.files import read_json
 
 
 def read_captions(path: str | Path) -> dict[str, str]:

@@ -1,21 +1,30 @@
-"""Models behind an API, through inspect-ai, with limits and with retries that end."""
+"""Models behind an API, through inspect-ai: one client, which judges and benchmarks share, and its answers.
+
+The client limits calls at a time, the time of each, and attempts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import logging
+import math
 import mimetypes
 import queue
+import re
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+import anyio
+from anyio.lowlevel import RunVar
 
 from mmprobe.benchmarks.core.benchmark import Answer, Lengths, length_of, longest, sampling_of
-from mmprobe.benchmarks.judges.client import one_line
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, regular_file
+from mmprobe.files import regular_file
+from mmprobe.samples import Sample
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.core.runner import Answerer
@@ -28,7 +37,10 @@ PROVIDERS = (
 CONCURRENCY = 8  # calls at a time, ours
 TIMEOUT = 180  # seconds an attempt, ours
 RETRIES = 5  # attempts after the first, ours
+_KEY_REFUSED = (401, 403)
+
 _log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 
 def is_api(model: str) -> bool:
@@ -42,34 +54,226 @@ def is_api(model: str) -> bool:
     return bool(slash) and provider in PROVIDERS
 
 
-def messages_of(sample: Sample) -> list[Any]:
-    """Return a sample as inspect-ai's messages. Images are data URIs, and the question has the sample's id.
+class Message(NamedTuple):
+    """One turn of a conversation: its role (system, user or assistant), its text, and images before the text.
 
-    A prefill becomes a last message of the assistant, without spaces at its end, which some providers refuse.
-    Where a provider refuses the message, the question stays unanswered. Raises InputError without inspect-ai.
+    `images` of None sends the text alone, not as a list of parts. `name` is the message's id in inspect-ai's logs.
+    """
+
+    role: str
+    text: str
+    images: tuple[Path, ...] | None = None
+    name: str | None = None
+
+
+class Reply(NamedTuple):
+    """The text of a reply, and why the model stopped (`stop`, `max_tokens`, `content_filter`, ...)."""
+
+    text: str
+    stop: str
+
+
+class CallFailed(Exception):
+    """A call without a reply: why, and the class of the error. Its message is left out: it may hold a key."""
+
+    def __init__(self, reason: Literal["timeout", "key refused", "error"], error: str) -> None:
+        super().__init__(f"{reason} ({error})")
+        self.reason = reason
+        self.error = error
+
+
+class _LoopClient(NamedTuple):
+    """The model's client in one event loop, and the limit of its parallel calls."""
+
+    model: Any
+    limit: anyio.Semaphore
+
+
+class ModelClient:
+    """A model of inspect-ai. Any number of tasks and event loops can share it.
+
+    Args:
+        model: a name such as `openai/gpt-4o`, or an `inspect_ai.model.Model`.
+        settings: of every call: temperature, seed, max_tokens.
+        concurrency: turns at a time in one event loop.
+        timeout: seconds, for one attempt. A call may take this times 1 + retries.
+        retries: further attempts where the provider is busy or slow.
+        use: what the model is used as, for messages.
+
+    Raises:
+        InputError: inspect-ai, the provider, its package or its key is missing.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        settings: Mapping[str, Any],
+        concurrency: int = CONCURRENCY,
+        timeout: float = TIMEOUT,
+        retries: int = RETRIES,
+        use: str = "model",
+    ) -> None:
+        self._model = model
+        self._use = use
+        # Opened here, so that a missing key shows before any work.
+        self._unused_model: Any = open_model(model, use)
+        self._settings = dict(settings)
+        self._concurrency = concurrency
+        self._timeout = timeout
+        self._retries = retries
+        self._loop_client: RunVar[_LoopClient] = RunVar("client")
+
+    def turn(self) -> anyio.Semaphore:
+        """Return the limit of this event loop. A call is made within a turn: `async with client.turn(): …`.
+
+        Waiting for a turn is not timed, and a turn may last longer than its call.
+        """
+        return self._open_in_loop().limit
+
+    async def call(self, messages: Sequence[Message], settings: Mapping[str, Any] | None = None) -> Reply:
+        """Return the reply to messages. `settings` are of this call, and override those of the client.
+
+        Raises:
+            CallFailed: the provider gave no reply.
+            InputError: an image is not a regular file.
+            OSError: an image cannot be read.
+        """
+        from inspect_ai.model import GenerateConfig
+
+        config = GenerateConfig(
+            **{**self._settings, **(settings or {})},
+            max_retries=self._retries,
+            attempt_timeout=math.ceil(self._timeout),
+            max_connections=self._concurrency,
+        )
+        chat = [inspect_message(message) for message in messages]
+        try:
+            with anyio.fail_after(self._timeout * (self._retries + 1)):
+                output = await self._open_in_loop().model.generate(chat, config=config, cache=False)
+        except Exception as error:  # of any provider
+            kind = type(error).__name__
+            if getattr(error, "status_code", None) in _KEY_REFUSED:
+                raise CallFailed("key refused", kind) from None
+            # those of inspect-ai and of the providers, too
+            late = isinstance(error, TimeoutError) or "Timeout" in kind
+            raise CallFailed("timeout" if late else "error", kind) from None
+        if not output.choices:
+            return Reply("", "unknown")
+        return Reply(output.completion, str(output.stop_reason))
+
+    def _open_in_loop(self) -> _LoopClient:
+        """Return the client of the running event loop.
+
+        Each loop needs its own, because a provider's client works only in the loop of its first use.
+        """
+        client = self._loop_client.get(None)
+        if client is None:
+            model = self._unused_model or open_model(self._model, self._use)
+            self._unused_model = None
+            # inspect-ai's own limit spans all loops, but one loop cannot wake another
+            model.api.connection_key = lambda: f"mmprobe {id(self)} {id(model)}"
+            client = _LoopClient(model, anyio.Semaphore(self._concurrency))
+            self._loop_client.set(client)
+        return client
+
+
+def open_model(model: Any, use: str = "model") -> Any:
+    """Open the inspect-ai model of a name. A `Model` is returned as it is.
+
+    Raises:
+        InputError: what is missing, after the model's `use` and name.
     """
     try:
-        from inspect_ai.model import (
-            ChatMessageAssistant,
-            ChatMessageSystem,
-            ChatMessageUser,
-            ContentImage,
-            ContentText,
-        )
+        from inspect_ai.model import Model, get_model
     except ImportError:
-        raise InputError("models behind an API need inspect-ai: pip install 'mmprobe[eval]'") from None
-    messages: list[Any] = [ChatMessageSystem(content=sample.system)] if sample.system else []
-    images = [ContentImage(image=data_uri(path)) for path in sample.images]
-    messages.append(ChatMessageUser(id=sample.id, content=[*images, ContentText(text=sample.question)]))
+        raise InputError(f"{use} {model}: needs inspect-ai: pip install 'mmprobe[eval]'") from None
+    if isinstance(model, Model):
+        return model
+    try:
+        return get_model(model, memoize=False)
+    except Exception as error:  # a private class of inspect-ai, or an error of the provider's package
+        if isinstance(error, (ValueError, ImportError)) or type(error).__name__ == "PrerequisiteError":
+            raise InputError(f"{use} {model}: {_one_line(error)}") from None
+        raise InputError(f"{use} {model}: cannot be opened ({type(error).__name__})") from None
+
+
+def _one_line(error: Exception) -> str:
+    """Return the message of an error of inspect-ai on one line, without its markup for colours.
+
+    Example:
+        >>> _one_line(ValueError("[bold]ERROR[/bold]: no package.\\n\\n[bold]pip install openai[/bold]"))
+        'ERROR: no package. pip install openai'
+    """
+    text = re.sub(r"\[/?[a-z #0-9]*\]", "", str(error))
+    return " ".join(text.split())[:300] or type(error).__name__
+
+
+async def run_all(jobs: Sequence[Callable[[], Awaitable[Result]]]) -> list[Result]:
+    """Run all jobs at once, and return their results. The first InputError or OSError cancels the others."""
+    results: list[Any] = [None] * len(jobs)
+    fatal: list[InputError | OSError] = []
+
+    async def run(index: int, job: Callable[[], Awaitable[Result]]) -> None:
+        try:
+            results[index] = await job()
+        except (InputError, OSError) as error:
+            fatal.append(error)
+            group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for index, job in enumerate(jobs):
+            group.start_soon(run, index, job)
+    if fatal:
+        raise fatal[0]
+    return results
+
+
+def messages_of(sample: Sample) -> list[Message]:
+    """Return a sample as messages. The question has the sample's id.
+
+    A prefill becomes a last message of the assistant, without spaces at its end, which some providers refuse.
+    Where a provider refuses the message, the question stays unanswered.
+    """
+    messages = [Message("system", sample.system)] if sample.system else []
+    messages.append(Message("user", sample.question, tuple(sample.images), sample.id))
     if prefill := (sample.prefill or "").rstrip():
-        messages.append(ChatMessageAssistant(content=prefill))
+        messages.append(Message("assistant", prefill))
     return messages
+
+
+def inspect_message(message: Message) -> Any:
+    """Return a message as inspect-ai's, with images as data URIs."""
+    from inspect_ai.model import (
+        ChatMessageAssistant,
+        ChatMessageSystem,
+        ChatMessageUser,
+        ContentImage,
+        ContentText,
+    )
+
+    classes = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
+    content: Any = message.text
+    if message.images is not None:
+        images = [ContentImage(image=data_uri(path)) for path in message.images]
+        content = [*images, ContentText(text=message.text)]
+    own_id = {} if message.name is None else {"id": message.name}
+    return classes[message.role](content=content, **own_id)
 
 
 def data_uri(path: Path) -> str:
     """Return a file as a base64 data URI."""
     media_type = mimetypes.guess_type(path.name)[0] or "image/png"
     return f"data:{media_type};base64,{base64.b64encode(regular_file(path).read_bytes()).decode('ascii')}"
+
+
+def is_cut_off(stop_reason: str) -> bool | None:
+    """Return whether an answer was cut off at its longest length. None if the provider does not say.
+
+    Example:
+        >>> is_cut_off("max_tokens"), is_cut_off("stop"), is_cut_off("unknown")
+        (True, False, None)
+    """
+    return None if stop_reason == "unknown" else stop_reason in ("max_tokens", "model_length")
 
 
 def api_answerer(model: str | Any, max_new_tokens: Lengths) -> Answerer:
@@ -82,7 +286,7 @@ def api_answerer(model: str | Any, max_new_tokens: Lengths) -> Answerer:
         >>> dict(api_answerer("openai/gpt-4o", 64)(samples))        # doctest: +SKIP
         {'0001': 'Yes, they are the same.'}
     """
-    client = _open_client(model, longest(max_new_tokens))
+    client = ModelClient(model, {"max_tokens": longest(max_new_tokens), "temperature": 0.0})
 
     def answer(samples: Sequence[Sample]) -> Generator[tuple[str, str]]:
         results: queue.Queue[_Answer | BaseException | None] = queue.Queue()
@@ -113,46 +317,6 @@ def api_answerer(model: str | Any, max_new_tokens: Lengths) -> Answerer:
     return answer
 
 
-def _open_client(model: str | Any, max_new_tokens: int) -> Any:
-    try:
-        from inspect_ai.model import GenerateConfig, get_model
-    except ImportError:
-        raise InputError(f"model {model}: needs inspect-ai: pip install 'mmprobe[eval]'") from None
-    config = GenerateConfig(
-        max_tokens=max_new_tokens,
-        temperature=0.0,
-        max_retries=RETRIES,
-        timeout=TIMEOUT * (1 + RETRIES),
-        attempt_timeout=TIMEOUT,
-        max_connections=CONCURRENCY,
-    )
-    try:
-        return get_model(model, config=config) if isinstance(model, str) else model
-    except Exception as error:  # each provider has its own errors: no package, no key, no such model
-        raise InputError(f"model {model}: {one_line(error)}") from None
-
-
-def is_cut_off(stop_reason: str) -> bool | None:
-    """Return whether an answer was cut off at its longest length. None if the provider does not say.
-
-    Example:
-        >>> is_cut_off("max_tokens"), is_cut_off("stop"), is_cut_off("unknown")
-        (True, False, None)
-    """
-    return None if stop_reason == "unknown" else stop_reason in ("max_tokens", "model_length")
-
-
-def _config_of(sample: Sample, max_new_tokens: Lengths) -> Any:
-    """Return the settings of one question, which override those of the model."""
-    from inspect_ai.model import GenerateConfig
-
-    sampling = sampling_of(sample)
-    own = {} if sampling is None else sampling._asdict()
-    if not isinstance(max_new_tokens, int):
-        own["max_tokens"] = length_of(sample, max_new_tokens)
-    return GenerateConfig(**own)
-
-
 class _Answer(NamedTuple):
     """An answer, and the function that frees its turn once it is on disk."""
 
@@ -162,7 +326,7 @@ class _Answer(NamedTuple):
 
 
 async def _ask_all(
-    client: Any,
+    client: ModelClient,
     samples: Sequence[Sample],
     max_new_tokens: Lengths,
     put: Callable[[_Answer], None],
@@ -174,18 +338,16 @@ async def _ask_all(
     kill costs no more answers than there are turns.
     """
     loop = asyncio.get_running_loop()
-    turns = asyncio.Semaphore(CONCURRENCY)
 
     async def ask(sample: Sample) -> None:
-        async with turns:
+        async with client.turn():
             if stop.is_set():
                 return
             try:
-                output = await client.generate(messages_of(sample), config=_config_of(sample, max_new_tokens))
-            except InputError:
-                raise
-            except Exception as error:
-                _log.warning("%s: unanswered (%s)", sample.id, type(error).__name__)
+                reply = await client.call(messages_of(sample), _settings_of(sample, max_new_tokens))
+            except (CallFailed, OSError) as error:
+                kind = error.error if isinstance(error, CallFailed) else type(error).__name__
+                _log.warning("%s: unanswered (%s)", sample.id, kind)
                 return
             released = asyncio.Event()
 
@@ -193,9 +355,15 @@ async def _ask_all(
                 if not loop.is_closed():  # another question's error closes it
                     loop.call_soon_threadsafe(released.set)
 
-            cut_off = is_cut_off(output.stop_reason)
-            put(_Answer(sample.id, Answer(output.completion.strip(), cut_off), release))
+            put(_Answer(sample.id, Answer(reply.text.strip(), is_cut_off(reply.stop)), release))
             if not stop.is_set():
                 await released.wait()
 
-    await asyncio.gather(*(ask(sample) for sample in samples))
+    await run_all([partial(ask, sample) for sample in samples])
+
+
+def _settings_of(sample: Sample, max_new_tokens: Lengths) -> dict[str, Any]:
+    """Return the settings of one question, which override those of the model."""
+    sampling = sampling_of(sample)
+    own: dict[str, Any] = {} if sampling is None else sampling._asdict()
+    return own | {"max_tokens": length_of(sample, max_new_tokens)}

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
-from mmprobe.benchmarks.judges import Judge
+from mmprobe.benchmarks.judges import Judge, Labelled
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
-from mmprobe.errors import InputError, unknown_name
-from mmprobe.plugins import find_added
+from mmprobe.errors import InputError
+from mmprobe.files import json_lines
+from mmprobe.registry import Registry
 from mmprobe.samples import Sample
 
 Truth = TypeVar("Truth")
@@ -24,9 +23,6 @@ Truth = TypeVar("Truth")
 
 Scored = tuple[dict[str, Metric], list[dict[str, Any]]]
 """Metrics by name, and one record a sample."""
-
-NAMES = ("spd-faith", "pope", "chair", "mme", "mirage", "magic", "mirage-effect", "mmreason")
-"""The registered benchmarks. `NAME` lives in `benchmarks/NAME/benchmark.py`, with `_` for `-`."""
 
 
 def _correct_answers(truth: object, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
@@ -58,6 +54,8 @@ class Benchmark(Generic[Truth]):
         ask_questions: returns the questions in order. Their ids name the answers.
         score_answers: scores answers by question id. A missing answer lowers the coverage.
         score_with_judge: the same with a model's labels in place of our rules. None if nothing needs a judge.
+        find_labels: returns the judge's labels in a record, by kind, for `mmprobe agree`. None if nothing needs a
+            judge.
         follow_up: returns the questions that depend on answers. They are asked last.
         headline: names of the metrics that are printed first.
         faithful_answers: returns whether each answer is faithful, by question id, from the truth and the
@@ -81,6 +79,7 @@ class Benchmark(Generic[Truth]):
     score_answers: Callable[[Truth, Mapping[str, str]], Scored]
     draw_files: Callable[[Path, int, int], Path] = make_pairs
     score_with_judge: Callable[[Truth, Mapping[str, str], Judge], Scored] | None = None
+    find_labels: Callable[[Mapping[str, Any]], dict[str, Labelled]] | None = None
     follow_up: Callable[[Truth, Mapping[str, str]], list[Sample]] = lambda truth, responses: []
     headline: tuple[str, ...] = ()
     faithful_answers: Callable[[Truth, Sequence[Mapping[str, Any]]], dict[str, bool]] = _correct_answers
@@ -105,7 +104,7 @@ def answer_lengths(benchmark: Benchmark[Any], max_new_tokens: int | None = None)
     """Return the longest answers to a benchmark's questions. A number of the caller holds for all of them.
 
     Example:
-        >>> answer_lengths(find_benchmark("pope"))
+        >>> answer_lengths(BENCHMARKS["pope"])
         32
     """
     if max_new_tokens is not None or not benchmark.long_answers:
@@ -155,29 +154,42 @@ def truncated_share(responses: Mapping[str, str]) -> dict[str, Metric]:
     return with_ids({"truncated": mean_metric(values, "lower")}, list(flags))
 
 
-def find_benchmark(name: str) -> Benchmark[Any]:
-    """Return the benchmark of a name.
+BENCHMARKS: Registry[Benchmark[Any]] = Registry(
+    "benchmark",
+    "benchmarks",
+    {
+        "spd-faith": "mmprobe.benchmarks.spd_faith.benchmark:BENCHMARK",
+        "pope": "mmprobe.benchmarks.pope.benchmark:BENCHMARK",
+        "chair": "mmprobe.benchmarks.chair.benchmark:BENCHMARK",
+        "mme": "mmprobe.benchmarks.mme.benchmark:BENCHMARK",
+        "mirage": "mmprobe.benchmarks.mirage.benchmark:BENCHMARK",
+        "magic": "mmprobe.benchmarks.magic.benchmark:BENCHMARK",
+        "mirage-effect": "mmprobe.benchmarks.mirage_effect.benchmark:BENCHMARK",
+        "mmreason": "mmprobe.benchmarks.mmreason.benchmark:BENCHMARK",
+    },
+)
+"""Every benchmark by its name on the command line."""
+
+
+def register_benchmark(benchmark: Benchmark[Any]) -> None:
+    """Add a benchmark: `mmprobe bench NAME` and `mmprobe.benchmarks.evaluate` take it.
+
+    A package does the same with an entry point of the group `mmprobe.benchmarks` whose object is the record.
 
     Raises:
-        InputError: no benchmark has this name. The message offers the nearest names.
+        InputError: another benchmark has its name.
 
     Example:
-        >>> find_benchmark("pope").name
-        'pope'
+        >>> mp.register_benchmark(Benchmark(name="mine", about="Mine.", ...))        # doctest: +SKIP
     """
-    if name not in NAMES:
-        added = find_added("benchmarks")
-        if name not in added:
-            raise unknown_name("benchmark", name, [*NAMES, *added])
-        return added[name]
-    return import_module(f"mmprobe.benchmarks.{name.replace('-', '_')}.benchmark").BENCHMARK
+    BENCHMARKS.register(benchmark.name, benchmark)
 
 
 def with_options(benchmark: Benchmark[Truth], options: Mapping[str, Any]) -> Benchmark[Truth]:
     """Return a benchmark with some of its own options in force. Raises InputError that names a wrong one.
 
     Example:
-        >>> with_options(find_benchmark("pope"), {}).name
+        >>> with_options(BENCHMARKS["pope"], {}).name
         'pope'
     """
     if not options:

@@ -12,15 +12,16 @@ import xarray as xr
 
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth, answer_lengths
 from mmprobe.benchmarks.core.cost import Cost, measure_cost
-from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
 from mmprobe.benchmarks.core.perturbations import check_kind, perturb_answerer
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.benchmarks.core.runner import describe_generation, local_answerer, run_benchmark
-from mmprobe.benchmarks.judges.registry import LEXICAL
+from mmprobe.benchmarks.judges.judge import LEXICAL
 from mmprobe.errors import InputError
+from mmprobe.files import json_lines
 from mmprobe.interventions.parameters import parse_value
 from mmprobe.models import Model
+from mmprobe.stats.estimate import read_estimate
 
 SAGE_STAGES = {  # SPD-Faith Bench (arXiv:2602.07833), table 14: cumulative
     "see": {"analyze": False, "generate": False},
@@ -193,7 +194,7 @@ def _answer(
         "generation": describe_generation(model, settings.repetition_penalty),
         "judge": settings.judge if benchmark.score_with_judge is not None else LEXICAL,
     }
-    return run_benchmark(benchmark, truth, answerer, folder, about, resume=True)
+    return run_benchmark(benchmark, truth, answerer, folder, about, resume=True, model=model)
 
 
 def folder_name(name: str) -> str:
@@ -237,8 +238,9 @@ def _row(metric: Metric | None, baseline: Metric | None) -> list[float]:
     if metric is None:
         return [np.nan] * 3 + [0, 0] + [np.nan] * 3 + [0]
     interval = [np.nan if number is None else number for number in (metric.value, metric.low, metric.high)]
-    n_groups = np.nan if metric.n_groups is None else metric.n_groups
-    return [*interval, metric.n, n_groups, *paired_difference(metric, baseline)]
+    sets = np.nan if metric.sets is None else metric.sets
+    change = paired_difference(metric, baseline)
+    return [*interval, metric.n, sets, change.value, change.low, change.high, change.n]
 
 
 def markdown(ds: xr.Dataset, metrics: Sequence[str] | None = None) -> str:
@@ -262,6 +264,5 @@ def _cell(ds: xr.Dataset) -> str:
     text = "undefined" if np.isnan(ds["value"]) else f"{float(ds['value']):.3f}"
     is_baseline = str(ds["contender"].values) == ds.attrs["baseline"]
     if not is_baseline and np.isfinite(ds["difference_low"]):
-        difference, low, high = (float(ds[f"difference{end}"]) for end in ("", "_low", "_high"))
-        text += f" ({difference:+.3f} [{low:+.3f}, {high:+.3f}])"
+        text += f" ({read_estimate(ds, 'difference'):+.3f})"
     return text

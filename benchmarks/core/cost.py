@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from mmprobe.benchmarks.core.jsonl import write_atomic
+from mmprobe.files import write_atomic
 from mmprobe.models import Model
 
 

@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmprobe.benchmarks.core.benchmark import (
+    BENCHMARKS,
     Benchmark,
     Truth,
     answer_lengths,
-    find_benchmark,
     read_responses,
     truncated_share,
     with_options,
@@ -19,10 +19,10 @@ from mmprobe.benchmarks.core.benchmark import (
 from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.benchmarks.core.records import add_truth
 from mmprobe.benchmarks.core.results import Metric, group_by_images, write_results
-from mmprobe.benchmarks.judges.registry import LEXICAL, with_judge
+from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
-from mmprobe.lock import lock_folder
+from mmprobe.ledger import lock_folder
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -122,7 +122,7 @@ def evaluate(
     from mmprobe.benchmarks.core.perturbations import check_kind, paired_changes, perturb_answerer
 
     out = Path(out)
-    benchmark = with_options(find_benchmark(name), options)
+    benchmark = with_options(BENCHMARKS[name], options)
     behind_api = isinstance(model, str) and is_api(model)
     if behind_api and (trace or method != "plain"):
         raise InputError(f"model {model}: a model behind an API cannot be traced or changed")
@@ -134,7 +134,7 @@ def evaluate(
         check_kind(perturbation)
     # Names are checked first, since these import torch.
     from mmprobe.benchmarks.core.runner import (
-        check_no_answers,
+        answers_ledger,
         check_questions,
         describe_generation,
         load_for,
@@ -143,12 +143,15 @@ def evaluate(
     )
 
     with lock_folder(out, "answering into it"):
-        check_no_answers(out, resume, overwrite)
+        answers_ledger(out).check(resume, overwrite)
+        if overwrite:
+            answers_ledger(out).clear()
         benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite", retry_unscored)
         truth = load_truth(benchmark, data, out / "data", n, seed, limit)
         check_questions(benchmark, truth)
         lengths = answer_lengths(benchmark, max_new_tokens)
         generation: dict[str, Any] = {"temperature": 0.0}
+        loaded = None
         if behind_api:
             answerer = api_answerer(model, lengths)
         else:
@@ -176,9 +179,13 @@ def evaluate(
         if perturbation is not None:
             plain_answerer = untraced if trace else answerer
             note = about | {"perturbation": None}
-            usual, _ = run_benchmark(benchmark, truth, plain_answerer, out / "plain", note, resume=resume)
+            usual, _ = run_benchmark(
+                benchmark, truth, plain_answerer, out / "plain", note, resume=resume, model=loaded
+            )
             answerer = perturb_answerer(answerer, perturbation, out / "perturbed")
-        metrics, records = run_benchmark(benchmark, truth, answerer, out, about, resume=resume, traced=trace)
+        metrics, records = run_benchmark(
+            benchmark, truth, answerer, out, about, resume=resume, traced=trace, model=loaded
+        )
         if usual:
             metrics |= paired_changes(metrics, usual)
             write_results(out, benchmark.name, metrics, records, about)
@@ -243,7 +250,7 @@ def score(
         >>> score("pope", "coco_pope_random.json", "answers.jsonl", "results/pope").metrics["f1"]    # doctest: +SKIP
     """
     out = Path(out)
-    benchmark = with_options(find_benchmark(name), options)
+    benchmark = with_options(BENCHMARKS[name], options)
     with lock_folder(out, "scoring into it"):
         truth = load_truth(benchmark, data, out / "data")
         answers = (
@@ -319,17 +326,19 @@ def compare(
         >>> mp.viz.plot(ds).show()                                                      # doctest: +SKIP
     """
     from mmprobe.benchmarks.core.compare import AnswerSettings, compare_contenders, make_contenders
-    from mmprobe.benchmarks.core.runner import check_no_answers, check_questions, load_for
+    from mmprobe.benchmarks.core.runner import answers_ledger, check_questions, load_for
     from mmprobe.models.aliases import locate
 
     out = Path(out)
-    records = [find_benchmark(name) for name in benchmarks]
+    records = [BENCHMARKS[name] for name in benchmarks]
     if isinstance(model, str):
         locate(model)
     contenders = make_contenders(methods, ablate, sweep, perturbations)
     with lock_folder(out, "comparing into it"):
         for part in [file.parent for file in out.glob("*/*/responses.jsonl")]:
-            check_no_answers(part, resume, overwrite)
+            answers_ledger(part).check(resume, overwrite)
+            if overwrite:
+                answers_ledger(part).clear()
         records = _with_judges(records, judge, out / "judge.sqlite")
         truths = [
             (benchmark, load_truth(benchmark, data, out / "data" / benchmark.name, n, seed, limit))

@@ -9,37 +9,53 @@ inspect-ai finds this module by mmprobe's entry point.
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
+import shutil
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset
 from inspect_ai.dataset import Sample as InspectSample
-from inspect_ai.model import ChatMessage, ContentImage, GenerateConfig, get_model
+from inspect_ai.model import (
+    ChatMessage,
+    ContentImage,
+    GenerateConfig,
+    ModelAPI,
+    ModelOutput,
+    ModelUsage,
+    get_model,
+    modelapi,
+)
 from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, metric, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
+from inspect_ai.tool import ToolChoice, ToolInfo
 from inspect_ai.util import LimitExceededError
 
-from mmprobe.benchmarks.core.api_models import is_cut_off, messages_of
+from mmprobe.benchmarks.core.api_models import inspect_message, is_cut_off, messages_of
 from mmprobe.benchmarks.core.benchmark import (
-    NAMES,
+    BENCHMARKS,
     Answer,
     Benchmark,
     Truth,
     answer_lengths,
-    find_benchmark,
     longest,
     truncated_share,
 )
 from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.benchmarks.core.runner import check_questions
-from mmprobe.benchmarks.inspect.provider import LocalModel  # noqa: F401  # registers the provider
-from mmprobe.benchmarks.judges.registry import LEXICAL, with_judge
+from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
-from mmprobe.samples import Sample
+from mmprobe.errors import InputError
+from mmprobe.files import write_atomic
+from mmprobe.ledger import FINGERPRINT, Ledger, lock_folder
+from mmprobe.samples import SAFE_ID, Sample
 
 _log = logging.getLogger(__name__)
 
@@ -53,12 +69,12 @@ def _register(name: str) -> Callable[..., Task]:
     return task(make)
 
 
-# inspect-ai finds the tasks by these names
-spd_faith, pope, chair, mme, mirage, magic, mirage_effect, mmreason = map(_register, NAMES)
+for _name in BENCHMARKS:
+    globals()[_name.replace("-", "_")] = _register(_name)
 
 
 def _make_task(name: str, data: str | None, n: int, seed: int, judge: str) -> Task:
-    benchmark, judging = with_judge(find_benchmark(name), judge)
+    benchmark, judging = with_judge(BENCHMARKS[name], judge)
     with tempfile.TemporaryDirectory() as folder:  # the images go into the messages
         truth = load_truth(benchmark, data, Path(folder), n, seed)
         check_questions(benchmark, truth)
@@ -68,7 +84,7 @@ def _make_task(name: str, data: str | None, n: int, seed: int, judge: str) -> Ta
             for sample in questions
         ]
         images: dict[str, Any] = {
-            sample.id: _question(messages_of(sample)).content[:-1] for sample in questions
+            sample.id: _question(_messages(benchmark, sample)).content[:-1] for sample in questions
         }
     running: list[str] = []
     return Task(
@@ -83,7 +99,7 @@ def _make_task(name: str, data: str | None, n: int, seed: int, judge: str) -> Ta
 
 def _messages(benchmark: Benchmark[Truth], sample: Sample) -> list[ChatMessage]:
     """Return a sample's messages. The question names the benchmark, for the folder of its traces."""
-    messages = messages_of(sample)
+    messages = [inspect_message(message) for message in messages_of(sample)]
     _question(messages).metadata = {"benchmark": benchmark.name}
     return messages
 
@@ -175,3 +191,142 @@ def whole_benchmark(
         return score
 
     return keep_answers()
+
+
+@modelapi(name="mmprobe")
+class LocalModel(ModelAPI):
+    """A model that mmprobe loads: `mmprobe/tiny-spd`, `mmprobe/qwen2.5-vl-7b`, `mmprobe/FOLDER`.
+
+    The caller's temperature, seed and max_tokens hold. Without them answers are greedy, with 256 tokens.
+
+    Model arguments: `trace_to`, a folder that gets one run a benchmark, with the answers under the ids of their
+    questions, and the images beside it; `capture`; `device`; `method`, of `mmprobe.interventions`, whose traces show it at work.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        config: GenerateConfig = GenerateConfig(),  # noqa: B008
+        **model_args: Any,
+    ) -> None:
+        super().__init__(model_name, base_url, api_key, [], config)
+        from mmprobe.interventions import load_methods
+        from mmprobe.models import load_model
+
+        self.methods = load_methods(str(model_args.get("method", "plain")))
+        self.model = load_model(self.service_model_name(), device=str(model_args.get("device", "auto")))
+        self.trace_to = Path(model_args["trace_to"]) if model_args.get("trace_to") else None
+        self.capture = str(model_args.get("capture", "default"))
+        self.n_questions = 0
+        self.lock = threading.Lock()  # a model answers one question at a time
+
+    def service_model_name(self) -> str:
+        return self.model_name.removeprefix("mmprobe/")
+
+    def max_connections(self) -> int:
+        return 1
+
+    async def generate(
+        self, input: list[ChatMessage], tools: list[ToolInfo], tool_choice: ToolChoice, config: GenerateConfig
+    ) -> ModelOutput:
+        return await anyio.to_thread.run_sync(self._answer_in_turn, input, config)
+
+    def _answer_in_turn(self, messages: list[ChatMessage], config: GenerateConfig) -> ModelOutput:
+        with self.lock:
+            return self._answer(messages, config)
+
+    def _answer(self, messages: list[ChatMessage], config: GenerateConfig) -> ModelOutput:
+        self.n_questions += 1
+        settings = {
+            "max_new_tokens": config.max_tokens or 256,
+            "temperature": config.temperature or 0.0,
+            "seed": config.seed or 0,
+        }
+        name = f"question-{self.n_questions:05d}"
+        if self.trace_to is None:
+            with tempfile.TemporaryDirectory() as folder:
+                text, ids = self._generate(sample_of(messages, Path(folder), name), settings)
+        else:
+            benchmark = next((each.metadata["benchmark"] for each in messages if each.metadata), "")
+            run = self.trace_to / benchmark
+            images = run.with_name(f"{run.name}-images")
+            text, ids = self._trace(sample_of(messages, images, name), run, settings)
+        cut_off = bool(ids) and ids[-1] not in self.model.eos_token_ids
+        output = ModelOutput.from_content(self.model_name, text, "max_tokens" if cut_off else "stop")
+        output.usage = ModelUsage()  # else tokens are counted with tables from the network
+        return output
+
+    def _generate(self, sample: Sample, settings: dict[str, Any]) -> tuple[str, list[int]]:
+        from mmprobe.interventions import generate
+
+        answer = generate(self.model, sample, self.methods, **settings)
+        return answer.text.strip(), answer.token_ids
+
+    def _trace(self, sample: Sample, run: Path, settings: dict[str, Any]) -> tuple[str, list[int]]:
+        """Trace one answer in a run of its own, and move it into the run of its benchmark."""
+        from mmprobe.traces import trace
+
+        part = run.with_name(f"{run.name}-part")
+        made = trace(
+            self.model, [sample], part, capture=self.capture, method=self.methods, overwrite=True, **settings
+        )
+        if made.failures:
+            raise InputError(f"{sample.id}: {made.failures[0]['message']}")
+        answer = made[sample.id].answer, made[sample.id].steps["id"].values.tolist()
+        with lock_folder(run, "tracing into it"):
+            move_into_run(part, run)
+        return answer
+
+
+def move_into_run(part: Path, run: Path) -> None:
+    """Move traces into another run, in place of those of the same id. Raises InputError for other settings."""
+    added = json.loads((part / "run.json").read_text(encoding="utf-8"))
+    file = run / "run.json"
+    config = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {**added, "order": []}
+    settings = {name: value for name, value in added.items() if name not in ("order", FINGERPRINT)}
+    ledger = Ledger(run, "run.json", "a run", "holds a run with other settings", "choose another trace_to")
+    ledger.check_same(config, settings, added.get(FINGERPRINT))
+    (run / "samples").mkdir(parents=True, exist_ok=True)
+    for name in added["order"]:
+        (part / "samples" / f"{name}.h5").replace(run / "samples" / f"{name}.h5")
+    config["order"] = list(dict.fromkeys([*config["order"], *added["order"]]))
+    write_atomic(file, json.dumps(config, indent=1) + "\n")
+    shutil.rmtree(part)
+
+
+def sample_of(messages: list[ChatMessage], folder: Path, name: str) -> Sample:
+    """Return the question of a conversation as a sample. Its images are written to a folder.
+
+    A last message of the assistant is the beginning of the answer.
+
+    Raises:
+        InputError: the conversation is more than a system prompt, one question and the beginning of an
+            answer, or it holds other content than texts and images.
+    """
+    system = [message.text for message in messages if message.role == "system"]
+    prefill = messages[-1].text if messages and messages[-1].role == "assistant" else None
+    questions = [message for message in messages if message.role == "user"]
+    if len(questions) != 1 or len(system) + 1 + (prefill is not None) != len(messages):
+        raise InputError("mmprobe/…: answers single questions; this conversation has more turns")
+    (question,) = questions
+    sample_id = question.id if question.id and SAFE_ID.fullmatch(question.id) else name
+    content = [] if isinstance(question.content, str) else question.content
+    folder.mkdir(parents=True, exist_ok=True)
+    images: list[Path] = []
+    for part in content:
+        if isinstance(part, ContentImage):
+            head, _, data = part.image.partition(",")
+            if not head.startswith("data:image/") or not head.endswith(";base64"):
+                raise InputError("mmprobe/…: images must be data URIs")
+            path = folder / f"{sample_id}-{len(images)}.{head[11:-7].split('+')[0]}"
+            path.write_bytes(base64.b64decode(data))
+            images.append(path)
+    return Sample(
+        id=sample_id,
+        images=images,
+        question=question.text,
+        system="\n".join(system) or None,
+        prefill=prefill,
+    )

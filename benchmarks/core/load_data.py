@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 from mmprobe.benchmarks.core.benchmark import Benchmark, Truth
-from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.layouts import unpack
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
-from mmprobe.json_files import JsonRecord, read_record
+from mmprobe.files import JsonRecord, read_record, write_atomic
 
 
 class _Drawn(JsonRecord):

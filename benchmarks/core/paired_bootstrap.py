@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
-from mmprobe.analyses.intervals import jackknife_interval, sum_groups
 from mmprobe.benchmarks.core.results import Metric, Parts
+from mmprobe.stats.estimate import Estimate
+from mmprobe.stats.intervals import jackknife_interval, sum_groups
+
+_UNDEFINED = Estimate(math.nan, math.nan, math.nan)
 
 
-class Difference(NamedTuple):
-    """A metric minus a baseline's, its interval, and the number of samples of both; NaN where undefined."""
-
-    value: float
-    low: float
-    high: float
-    n: int
-
-
-_UNDEFINED = Difference(math.nan, math.nan, math.nan, 0)
-
-
-def paired_difference(metric: Metric | None, baseline: Metric | None) -> Difference:
+def paired_difference(metric: Metric | None, baseline: Metric | None) -> Estimate[float]:
     """Return a metric minus a baseline over the samples of both, with a paired 95 % interval.
 
     Sets of images are drawn whole, for both metrics at once. The result for a mean is the mean difference of
@@ -56,13 +46,13 @@ def paired_difference(metric: Metric | None, baseline: Metric | None) -> Differe
         without, minus_without = (parts.combine(sums.sum(0) - sums) for parts, sums in both)
     difference = np.asarray(value - minus, float)
     if metric is baseline:
-        return Difference(0.0, 0.0, 0.0, len(shared)) if np.isfinite(difference) else _UNDEFINED
+        return Estimate(0.0, 0.0, 0.0, len(shared)) if np.isfinite(difference) else _UNDEFINED
     smallest, largest = metric.range
     width = None if smallest is None or largest is None else largest - smallest
     ends = (None if width is None else -width, width)
     low, high = jackknife_interval(difference, np.asarray(without - minus_without, float), ends)
     finite = float(difference) if np.isfinite(difference) else math.nan
-    return Difference(finite, float(low), float(high), len(shared))
+    return Estimate(finite, float(low), float(high), len(shared))
 
 
 def _groups(parts: Parts, names: list[str]) -> np.ndarray | None:

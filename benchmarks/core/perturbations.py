@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import zlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,38 +15,64 @@ from PIL import Image
 from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.errors import InputError
+from mmprobe.registry import Registry
 from mmprobe.samples import Sample, open_image
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.core.runner import Answerer
 
-KINDS = ("explicit", "implicit", "mask-25", "mask-50", "mask-75", "mask-100")
+Perturbation = Callable[[Sample, Path, int], Sample]
+"""Returns a disturbed copy of a sample under the same id, given a folder for its images and a seed."""
+
 EXPLICIT = " The answer is"  # the paper's own example
 IMPLICIT = "<question>{}</question>\n<answer></answer>"  # tags that add no meaning; their names are ours
 BLOCKS = 8  # blocks along each side of an image, ours
 
 
-def perturb(sample: Sample, kind: str, folder: Path, seed: int = 0) -> Sample:
-    """Return a disturbed copy of a sample under the same id. Raises InputError for another kind than `KINDS`.
+def begin_answer(sample: Sample, folder: Path, seed: int) -> Sample:
+    """Let `The answer is` follow the question."""
+    return sample.model_copy(update={"question": sample.question + EXPLICIT})
 
-    - explicit: `The answer is` follows the question.
-    - implicit: the question stands in tags that say nothing.
-    - mask-25 … mask-100: this share of the 8 x 8 blocks, drawn at random, has the mean colour of the
-      sample's images. The blocks are the same in all images of a sample, and for all questions about the same
-      images, so that a mask adds no difference between them (ours).
+
+def put_into_tags(sample: Sample, folder: Path, seed: int) -> Sample:
+    """Put the question into tags that say nothing."""
+    return sample.model_copy(update={"question": IMPLICIT.format(sample.question)})
+
+
+def mask(share: float, sample: Sample, folder: Path, seed: int) -> Sample:
+    """Give a share of the 8 x 8 blocks of the images, drawn at random, the mean colour of the images.
+
+    The blocks are the same in all images of a sample, and for all questions about the same images, so that a
+    mask adds no difference between them (ours).
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    return sample.model_copy(update={"images": _mask_images(sample.images, share, folder, seed)})
+
+
+PERTURBATIONS: Registry[Perturbation] = Registry(
+    "perturbation",
+    "perturbations",
+    {
+        "explicit": begin_answer,
+        "implicit": put_into_tags,
+        "mask-25": partial(mask, 0.25),
+        "mask-50": partial(mask, 0.5),
+        "mask-75": partial(mask, 0.75),
+        "mask-100": partial(mask, 1.0),
+    },
+)
+"""Every perturbation by its name."""
+
+
+def perturb(sample: Sample, kind: str, folder: Path, seed: int = 0) -> Sample:
+    """Return a disturbed copy of a sample under the same id. Raises InputError for a name not in `PERTURBATIONS`.
 
     Example:
         >>> perturb(Sample(id="1", question="Are they the same?"), "explicit", Path("out")).question
         'Are they the same? The answer is'
     """
     check_kind(kind)
-    if kind == "explicit":
-        return sample.model_copy(update={"question": sample.question + EXPLICIT})
-    if kind == "implicit":
-        return sample.model_copy(update={"question": IMPLICIT.format(sample.question)})
-    share = int(kind.removeprefix("mask-")) / 100
-    folder.mkdir(parents=True, exist_ok=True)
-    return sample.model_copy(update={"images": _mask_images(sample.images, share, folder, seed)})
+    return PERTURBATIONS[kind](sample, folder, seed)
 
 
 def check_kind(kind: str) -> None:
@@ -55,8 +81,8 @@ def check_kind(kind: str) -> None:
     Example:
         >>> check_kind("mask-25")
     """
-    if kind not in KINDS:
-        raise InputError(f"perturbation {kind!r}: choose {', '.join(KINDS)}")
+    if kind not in PERTURBATIONS:
+        raise InputError(f"perturbation {kind!r}: choose {', '.join(PERTURBATIONS)}")
 
 
 def _mask_images(paths: Sequence[Path], share: float, folder: Path, seed: int) -> list[Path]:
@@ -105,13 +131,15 @@ def paired_changes(metrics: Mapping[str, Metric], usual: Mapping[str, Metric]) -
         change = paired_difference(metric, usual.get(name))
         if "[" in name or not change.n:
             continue
-        value, low, high = (number if math.isfinite(number) else None for number in change[:3])
         smallest, largest = metric.range
         width = None if smallest is None or largest is None else largest - smallest
         limits = (None if width is None else -width, width)
         coverage = change.n / len(metric.parts.index) if metric.parts is not None else None
         changes[f"{name}_change"] = Metric(
-            value, change.n, coverage, low, high, metric.direction, limits, n_groups=metric.n_groups
+            **(change.to_json() | {"sets": metric.sets}),
+            coverage=coverage,
+            direction=metric.direction,
+            range=limits,
         )
     return changes
 

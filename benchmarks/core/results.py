@@ -6,16 +6,16 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import mean_interval, sums_interval
-from mmprobe.benchmarks.core.jsonl import write_atomic
-from mmprobe.samples import Sample
+from mmprobe.files import write_atomic
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.estimate import Estimate
+from mmprobe.stats.intervals import mean_interval, sums_interval
 
 Direction = Literal["higher", "lower", "neither"]
 """Which way a metric is better."""
@@ -44,41 +44,46 @@ class Parts:
     groups: np.ndarray | None = None
 
 
-@dataclass(frozen=True)
-class Metric:
-    """One number of a benchmark with its interval.
+@dataclass(frozen=True, kw_only=True)
+class Metric(Estimate[float | None]):
+    """One number of a benchmark with its interval over sets of images.
 
     Attributes:
         value: the number. None where it is undefined: nothing was scored, or it divides by zero.
-        n: number of samples behind it.
+        low, high: the ends of the interval. None for fewer than two sets.
         coverage: share of the samples that it rests on. None if there are no samples.
-        low, high: 95 % interval over sets of images (`mmprobe.analyses.intervals`). None for fewer than two.
         direction: which way is better.
         range: smallest and largest possible value. None where there is no bound.
-        parts: the counts behind it, for comparisons. They are not written to files.
-        n_groups: number of sets of images behind it. Questions about the same images are one set.
+        parts: the counts that it was computed from, for comparisons. They are not written to files.
 
     Example:
         >>> print(mean_metric([1.0, 1.0, 1.0], "higher"))
         1.000 [0.439, 1.000]
     """
 
-    value: float | None
-    n: int
     coverage: float | None
-    low: float | None
-    high: float | None
     direction: Direction
     range: tuple[float | None, float | None]
     parts: Parts | None = field(default=None, repr=False, compare=False)
-    n_groups: int | None = None
 
-    def __str__(self) -> str:
-        """Format the value with its interval."""
-        if self.value is None:
-            return "undefined"
-        interval = "" if self.low is None else f" [{self.low:.3f}, {self.high:.3f}]"
-        return f"{self.value:.3f}{interval}"
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields in the order of results.json, where the sets of images are called groups.
+
+        Example:
+            >>> list(mean_metric([1.0, 1.0, 1.0], "higher").to_json())
+            ['value', 'n', 'coverage', 'low', 'high', 'direction', 'range', 'n_groups']
+        """
+        own = super().to_json()
+        return {
+            "value": own["value"],
+            "n": own["n"],
+            "coverage": self.coverage,
+            "low": own["low"],
+            "high": own["high"],
+            "direction": self.direction,
+            "range": self.range,
+            "n_groups": self.sets,
+        }
 
 
 def with_ids(metrics: Mapping[str, Metric], ids: Sequence[str]) -> dict[str, Metric]:
@@ -114,7 +119,7 @@ def with_groups(metrics: Mapping[str, Metric], groups: Mapping[str, int]) -> dic
     Example:
         >>> metric = with_ids({"accuracy": mean_metric([1.0, 1.0, 0.0, 0.0], "higher")}, "abcd")["accuracy"]
         >>> grouped = with_groups({"accuracy": metric}, {"a": 0, "b": 0, "c": 1, "d": 1})["accuracy"]
-        >>> grouped.n, grouped.n_groups, grouped.low < metric.low
+        >>> grouped.n, grouped.sets, grouped.low < metric.low
         (4, 2, True)
     """
     return {name: _with_groups(metric, groups) for name, metric in metrics.items()}
@@ -128,11 +133,11 @@ def group_by_images(metrics: Mapping[str, Metric], samples: Sequence[Sample]) ->
     Example:
         >>> samples = [Sample(id=name, question="?", images=["1.png"]) for name in "ab"]
         >>> metrics = with_ids({"accuracy": mean_metric([1.0, 0.0], "higher")}, "ab")
-        >>> group_by_images(metrics, samples)["accuracy"].n_groups
+        >>> group_by_images(metrics, samples)["accuracy"].sets
         1
     """
     groups: dict[str, int] = {}
-    for sample, number in zip(samples, image_groups(samples).tolist(), strict=True):
+    for sample, number in zip(samples, image_sets(samples).tolist(), strict=True):
         image = f"{sample.metadata.get('subtask')}/{sample.metadata.get('image')}"  # as MME counts
         names = (sample.id, sample.pair_id, image)
         groups |= {str(name): number for name in names if name is not None and str(name) not in groups}
@@ -146,11 +151,11 @@ def _with_groups(metric: Metric, groups: Mapping[str, int]) -> Metric:
     known = [groups.get(name, groups.get(name.partition("/")[0])) for name in metric.parts.ids]
     numbers = np.array([next(others) if number is None else number for number in known], int)
     parts = replace(metric.parts, groups=numbers)
-    n_groups = len(np.unique(numbers[parts.index >= 0]))
-    if n_groups == metric.n:
+    sets = len(np.unique(numbers[parts.index >= 0]))
+    if sets == metric.n:
         return replace(metric, parts=parts)
     low, high = _interval(parts, metric.range)
-    return replace(metric, parts=parts, low=low, high=high, n_groups=n_groups)
+    return replace(metric, parts=parts, low=low, high=high, sets=sets)
 
 
 def ratio(sums: np.ndarray) -> np.ndarray:
@@ -218,7 +223,7 @@ def count_metric(
     scored = np.array([row is not None for row in counts], bool)
     if not scored.any():
         coverage = 0.0 if len(counts) else None
-        return Metric(None, 0, coverage, None, None, direction, range, n_groups=0)
+        return Metric(None, None, None, 0, 0, coverage=coverage, direction=direction, range=range)
     numbers = np.array([row for row in counts if row is not None], float)
     rows, inverse = np.unique(numbers, axis=0, return_inverse=True)
     index = np.full(len(scored), -1, np.int32)
@@ -228,7 +233,17 @@ def count_metric(
         value = float(combine(numbers.sum(0)))
     low, high = _interval(parts, range)
     n = len(numbers)
-    return Metric(_finite(value), n, n / len(scored), low, high, direction, range, parts, n)
+    return Metric(
+        _finite(value),
+        low,
+        high,
+        n,
+        n,
+        coverage=n / len(scored),
+        direction=direction,
+        range=range,
+        parts=parts,
+    )
 
 
 def _interval(parts: Parts, range: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
@@ -313,10 +328,7 @@ def write_results(
     write_atomic(out / "samples.jsonl", lines)
     content = {
         "benchmark": benchmark,
-        "metrics": {
-            name: {each.name: getattr(metric, each.name) for each in fields(metric) if each.name != "parts"}
-            for name, metric in metrics.items()
-        },
+        "metrics": {name: metric.to_json() for name, metric in metrics.items()},
         **(about or {}),
     }
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

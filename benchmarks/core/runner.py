@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,15 +21,15 @@ from mmprobe.benchmarks.core.benchmark import (
     sampling_of,
     truncated_share,
 )
-from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.core.records import add_truth, find_false_claims
 from mmprobe.benchmarks.core.results import group_by_images, write_results
 from mmprobe.benchmarks.scale.batches import GenerationSettings, answer_batches, batch_answerer
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError
+from mmprobe.files import cut_torn_line, write_atomic
 from mmprobe.interventions import load_methods
 from mmprobe.interventions.base import Method
-from mmprobe.json_files import JsonRecord, read_record
+from mmprobe.ledger import Ledger, fingerprint
 from mmprobe.models import Model, load_model, load_shapes
 from mmprobe.models.devices import DeviceMap
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     from mmprobe.traces.scale.crew import Workers
 
 RUN_NAMES = ("run", "run-follow-up")
+RESPONSES = "responses.jsonl"
 Answerer = Callable[[Sequence[Sample]], Generator[tuple[str, str]]]
 """A function that answers questions in any order. It yields each id and answer as soon as the answer is there.
 
@@ -58,6 +57,7 @@ def run_benchmark(
     *,
     resume: bool = False,
     traced: bool = False,
+    model: Model | None = None,
 ) -> Scored:
     """Ask every question, score the answers, and write the result folder.
 
@@ -65,21 +65,23 @@ def run_benchmark(
     only the answers under way: one batch of a local model, `api_models.CONCURRENCY` answers of a model behind
     an API.
 
+    Args:
+        about: who is asked, and how; written to `out/results.json`.
+        model: the model that answers, where it is loaded here, to notice if it changes before `resume`.
+
     Returns:
         The metrics and records of `out/results.json` and `out/samples.jsonl`.
 
     Raises:
-        InputError: `out` holds an earlier call and `resume` is off, or the earlier call asked something else.
+        InputError: `out` holds an earlier call and `resume` is off, or the earlier call asked something else, or
+            another model.
     """
     out.mkdir(parents=True, exist_ok=True)
-    file = out / "responses.jsonl"
-    check_no_answers(out, resume)
-    responses = _read_earlier(file)
-    _check_same_call(out, benchmark.ask_questions(truth), about, bool(responses))
     questions = benchmark.ask_questions(truth)
-    _ask(benchmark.name, questions, answerer, file, responses, traced)
+    responses = open_answers(out, questions, about, model, resume)
+    _ask(benchmark.name, questions, answerer, out, responses, traced)
     follow_up = benchmark.follow_up(truth, responses)
-    _ask(benchmark.name, follow_up, answerer, file, responses, traced)
+    _ask(benchmark.name, follow_up, answerer, out, responses, traced)
     metrics, records = benchmark.score_answers(truth, responses)
     add_truth(records, [*questions, *follow_up], out)
     metrics = group_by_images(metrics | truncated_share(responses), [*questions, *follow_up])
@@ -95,6 +97,7 @@ def answer_part(
     call: Mapping[str, Any],
     resume: bool,
     name: str,
+    model: Model,
 ) -> None:
     """Answer a part of a benchmark's questions into a folder of its own.
 
@@ -102,61 +105,79 @@ def answer_part(
         questions: all questions.
         call: who is asked, and how; as `about` of `run_benchmark`.
         name: of the benchmark.
+        model: as in `run_benchmark`.
     """
-    check_no_answers(folder, resume)
-    file = folder / "responses.jsonl"
-    responses = _read_earlier(file)
-    _check_same_call(folder, questions, call, bool(responses))
-    _ask(name, part, answerer, file, responses, traced=False)
+    responses = open_answers(folder, questions, call, model, resume)
+    _ask(name, part, answerer, folder, responses, traced=False)
 
 
-def check_no_answers(out: Path, resume: bool, overwrite: bool = False) -> None:
-    """Check that the result folder holds no answers of an earlier call, unless `resume` goes on with them.
-
-    With `overwrite`, first remove them with their runs and scores. Data and a judge's replies stay.
-
-    Raises:
-        InputError: it does, or both options are set.
+def answers_ledger(out: Path) -> Ledger:
+    """Return what a benchmark keeps of its answers in a folder. Data and a judge's replies are not its own.
 
     Example:
-        >>> check_no_answers(Path("results/new"), resume=False)
+        >>> answers_ledger(Path("results/new")).check(resume=False)
     """
-    if resume and overwrite:
-        raise InputError("resume=True and overwrite=True: choose one")
-    if overwrite:
-        for name in (*RUN_NAMES, "plain", "perturbed"):
-            shutil.rmtree(out / name, ignore_errors=True)
-        for name in ("samples.jsonl", "results.json", "asked.json", "responses.jsonl"):
-            (out / name).unlink(missing_ok=True)
-    if (out / "responses.jsonl").exists() and not resume:
-        raise InputError(f"{out}: holds answers already; resume the call, or choose another folder")
+    return Ledger(
+        out,
+        settings="asked.json",
+        holds="answers",
+        differs="holds answers of another call, by its {name}",
+        remedy="choose another folder",
+        offer="resume the call, or choose another folder",
+        mark=RESPONSES,
+        owns=(*RUN_NAMES, "plain", "perturbed", "samples.jsonl", "results.json", "asked.json", RESPONSES),
+    )
+
+
+def open_answers(
+    out: Path, questions: Sequence[Sample], about: Mapping[str, Any], model: Model | None, resume: bool
+) -> dict[str, str]:
+    """Return the answers of an earlier call. Write who is asked what to `asked.json`, or check that it was the same.
+
+    Raises:
+        InputError: there are answers and `resume` is off, or they are those of another call.
+    """
+    ledger = answers_ledger(out)
+    ledger.check(resume)
+    responses = read_responses(out / RESPONSES) if cut_torn_line(out / RESPONSES) else {}
+    listed = [
+        [sample.model_dump(mode="json", exclude={"images"}), [path.name for path in sample.images]]
+        for sample in questions
+    ]
+    keys = ("model", "method", "parameters", "perturbation", "max_new_tokens")
+    call = {key: about.get(key) for key in keys}
+    call |= {key: about[key] for key in ("repetition_penalty",) if about.get(key) is not None}
+    call["questions"] = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+    used = fingerprint(None if model is None else model.fingerprint, questions)
+    ledger.begin(call, used, kept=bool(responses))
+    return responses
 
 
 def _ask(
     name: str,
     questions: Sequence[Sample],
     answerer: Answerer,
-    file: Path,
+    out: Path,
     responses: dict[str, str],
     traced: bool,
 ) -> None:
-    """Ask the questions without an answer, and add each answer to `responses` and to the file."""
+    """Ask the questions without an answer, and add each answer to `responses` and to the folder's file."""
     unanswered = [sample for sample in questions if sample.id not in responses]
-    with open(file, "a", encoding="utf-8", errors="replace") as lines:
-        answers = answerer(questions if traced and unanswered else unanswered)
-        try:
-            disable = True if traced else None  # a trace has a bar of its own
-            for sample_id, text in tqdm(answers, name, len(unanswered), unit="answer", disable=disable):
-                if sample_id in responses:
-                    continue
-                responses[sample_id] = text
-                line: dict[str, Any] = {"id": sample_id, "response": text}
-                if isinstance(text, Answer) and text.truncated is not None:
-                    line["truncated"] = text.truncated
-                lines.write(json.dumps(line, ensure_ascii=False) + "\n")
-                lines.flush()
-        finally:
-            answers.close()
+    ledger = answers_ledger(out)
+    ledger.append(RESPONSES, [])  # the call is begun, even if no answer comes
+    answers = answerer(questions if traced and unanswered else unanswered)
+    try:
+        disable = True if traced else None  # a trace has a bar of its own
+        for sample_id, text in tqdm(answers, name, len(unanswered), unit="answer", disable=disable):
+            if sample_id in responses:
+                continue
+            responses[sample_id] = text
+            line: dict[str, Any] = {"id": sample_id, "response": text}
+            if isinstance(text, Answer) and text.truncated is not None:
+                line["truncated"] = text.truncated
+            ledger.append(RESPONSES, [line], ensure_ascii=False)
+    finally:
+        answers.close()
 
 
 def check_questions(benchmark: Benchmark[Truth], truth: Truth) -> None:
@@ -175,33 +196,6 @@ def check_questions(benchmark: Benchmark[Truth], truth: Truth) -> None:
             check_image(path, f"question {sample.id!r}")
 
 
-def _check_same_call(
-    out: Path, samples: Sequence[Sample], about: Mapping[str, Any], has_answers: bool
-) -> None:
-    """Write who is asked what to `asked.json`. If there are answers, check that their call was the same."""
-    questions = [
-        [sample.model_dump(mode="json", exclude={"images"}), [path.name for path in sample.images]]
-        for sample in samples
-    ]
-    keys = ("model", "method", "parameters", "perturbation", "max_new_tokens")
-    call = {key: about.get(key) for key in keys}
-    call |= {key: about[key] for key in ("repetition_penalty",) if about.get(key) is not None}
-    call["questions"] = hashlib.sha256(json.dumps(questions).encode()).hexdigest()
-    file = out / "asked.json"
-    if not has_answers:
-        write_atomic(file, json.dumps(call, indent=1) + "\n")
-        return
-    try:
-        earlier = read_record(file, JsonRecord).model_dump()
-    except (OSError, InputError):
-        raise InputError(
-            f"{out}: does not say whose answers it holds (asked.json); choose another folder"
-        ) from None
-    for key, value in json.loads(json.dumps(call)).items():
-        if earlier.get(key) != value:
-            raise InputError(f"{out}: holds answers of another call, by its {key}; choose another folder")
-
-
 def write_labels(run: Path, faithful: Mapping[str, bool], records: Sequence[Mapping[str, Any]] = ()) -> None:
     """Write into a run which answers are faithful, so that reports compare faithful and unfaithful answers.
 
@@ -217,17 +211,6 @@ def write_labels(run: Path, faithful: Mapping[str, bool], records: Sequence[Mapp
         if name in traced
     ]
     write_atomic(run / "labels.jsonl", "".join(lines))
-
-
-def _read_earlier(file: Path) -> dict[str, str]:
-    """Return the answers of an earlier call. A line that a kill cut off is removed from the file."""
-    if not file.exists():
-        return {}
-    data = file.read_bytes()
-    complete = data[: data.rfind(b"\n") + 1]
-    if len(complete) < len(data):
-        os.truncate(file, len(complete))  # to write it anew could lose answers
-    return read_responses(file) if complete.strip() else {}
 
 
 def load_for(

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmprobe.benchmarks.core.jsonl import read_results, result_records
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.results import Metric, count_metric
+from mmprobe.benchmarks.judges.judge import Labelled
 from mmprobe.errors import InputError
+from mmprobe.files import read_results, result_records
 
 Labels = Sequence[Hashable] | None
 """The labels of one record; None if they cannot be compared."""
-Labelled = list[tuple[Any, Hashable]] | None
-"""What the judge labelled, as far as another judge might label something else, and the labels."""
 LabelPairs = dict[str, dict[str, tuple[Labels, Labels]]]
 """By kind of label, then by record id: the labels of both judges."""
 
-# The fields of a record that hold the judge's labels. `*` stands for every item of a list or mapping.
-_LABEL_FIELDS = {
-    "mirage": ("correct", "correct_hinted"),
-    "magic": ("correct", "correct_full", "correct_steps.*", "self_heal.*.healed"),
-    "mirage-effect": ("answers.*.notices", "answers.*.describes"),
-    "mmreason": ("correct", "correct_text", "steps.*.label", "error"),
-}
-_RESPONSE_FIELDS = ("response", "answer", "response_text", "response_hinted")
+_RESPONSE_FIELDS = (
+    "response",
+    "answer",
+    "response_text",
+    "response_hinted",
+)  # of the records of any benchmark
 
 
 class JudgeComparison(NamedTuple):
@@ -53,7 +51,8 @@ def compare_result_folders(first: Path, second: Path) -> JudgeComparison:
             f"{second}: holds results of {second_benchmark}, {first} of {benchmark}; "
             "choose two folders of one benchmark"
         )
-    if benchmark != "spd-faith" and benchmark not in _LABEL_FIELDS:
+    find_labels = BENCHMARKS[benchmark].find_labels
+    if find_labels is None:
         raise InputError(f"{first}: {benchmark} is scored by rules, and no judge labels its answers")
     for record_id in {**first_records, **second_records}:
         one, other = first_records.get(record_id), second_records.get(record_id)
@@ -62,7 +61,7 @@ def compare_result_folders(first: Path, second: Path) -> JudgeComparison:
     labels: LabelPairs = {}
     for record_id, record in first_records.items():
         try:
-            pairs = _pair_labels(benchmark, record, second_records[record_id])
+            pairs = _pair_labels(find_labels(record), find_labels(second_records[record_id]))
             hash(tuple(tuple(labels or ()) for pair in pairs.values() for labels in pair))  # they are counted
         except (KeyError, TypeError, ValueError, AttributeError):
             raise InputError(
@@ -106,10 +105,9 @@ def _responses(record: Mapping[str, Any]) -> Any:
 
 
 def _pair_labels(
-    benchmark: str, first: Mapping[str, Any], second: Mapping[str, Any]
+    first_labels: Mapping[str, Labelled], second_labels: Mapping[str, Labelled]
 ) -> dict[str, tuple[Labels, Labels]]:
     """Return the labels of both judges for one record, by kind; both are None unless they are of equal items."""
-    first_labels, second_labels = collect_labels(benchmark, first), collect_labels(benchmark, second)
     pairs: dict[str, tuple[Labels, Labels]] = {}
     for kind in (*first_labels, *second_labels):
         one, other = first_labels.get(kind), second_labels.get(kind)
@@ -119,32 +117,38 @@ def _pair_labels(
     return pairs
 
 
-def collect_labels(benchmark: str, record: Mapping[str, Any]) -> dict[str, Labelled]:
-    """Return the items of one record with their labels, by kind; None if the judge failed.
+def labels_at(*fields: str) -> Callable[[Mapping[str, Any]], dict[str, Labelled]]:
+    """Return a function that finds a judge's labels in these fields of a record, by kind; None if the judge failed.
+
+    `*` takes every item of a list. After `answers.*`, each question type is a kind of its own.
 
     Example:
-        >>> collect_labels("mmreason", {"correct": True, "steps": [{"label": "correct"}]})
+        >>> labels_at("correct", "steps.*.label")({"correct": True, "steps": [{"label": "correct"}]})
         {'correct': [(None, True)], 'steps.label': [(None, 'correct')]}
     """
-    if benchmark == "spd-faith":
-        return _collect_claim_labels(record)
-    labels: dict[str, Labelled] = {}
-    for field in _LABEL_FIELDS[benchmark]:
-        parts = field.split(".")
-        if parts[0] == "answers":
-            answers = record.get("answers")
-            by_type = answers.items() if isinstance(answers, dict) else ()
-            values = {
-                f"{parts[-1]}, {question_type}": list(_field_values(answer, parts[2:]))
-                for question_type, answer in by_type
+
+    def find_labels(record: Mapping[str, Any]) -> dict[str, Labelled]:
+        labels: dict[str, Labelled] = {}
+        for field in fields:
+            parts = field.split(".")
+            if parts[0] == "answers":
+                answers = record.get("answers")
+                by_type = answers.items() if isinstance(answers, dict) else ()
+                values = {
+                    f"{parts[-1]}, {question_type}": list(_field_values(answer, parts[2:]))
+                    for question_type, answer in by_type
+                }
+            else:
+                kind = ".".join(part for part in parts if part != "*")
+                values = {kind: list(_field_values(record, parts))}
+            labels |= {
+                kind: [(None, label) for label in items]
+                for kind, items in values.items()
+                if None not in items
             }
-        else:
-            kind = ".".join(part for part in parts if part != "*")
-            values = {kind: list(_field_values(record, parts))}
-        labels |= {
-            kind: [(None, label) for label in items] for kind, items in values.items() if None not in items
-        }
-    return labels | (_collect_mirage_labels(record) if benchmark == "mirage" else {})
+        return labels
+
+    return find_labels
 
 
 def _field_values(value: Any, parts: Sequence[str]) -> Iterator[Any]:
@@ -156,46 +160,6 @@ def _field_values(value: Any, parts: Sequence[str]) -> Iterator[Any]:
             yield from _field_values(item, parts[1:])
     else:
         yield from _field_values(value.get(parts[0]) if isinstance(value, dict) else None, parts[1:])
-
-
-def _collect_mirage_labels(record: Mapping[str, Any]) -> dict[str, Labelled]:
-    """Return the kinds of hallucination, the matches of steps and claims, and the scores by dimension."""
-    from mmprobe.benchmarks.mirage.labels import DIMENSIONS
-
-    labels: dict[str, Labelled] = {}
-    for kind, found in (record.get("hallucinations") or {}).items():
-        labels[f"kind, {kind}"] = [(None, found)]
-    for item in ("steps", "claims"):
-        for side, pairs in (record.get(item) or {}).items():
-            labels[f"match, {side} {item}"] = [(text, label) for text, label in pairs]
-    rows = [row for judge in record.get("lhs_scores") or () for row in judge]
-    if rows and None not in rows:
-        for index, dimension in enumerate(DIMENSIONS):
-            labels[f"score, {dimension}"] = [(None, row[index]) for row in rows]
-    return labels
-
-
-def _collect_claim_labels(record: Mapping[str, Any]) -> dict[str, Labelled]:
-    """Return the labels of a record of SPD-Faith Bench: answers, claims, and pairs of claims."""
-    labels: dict[str, Labelled] = {}
-    for question_type, answer in record["answers"].items():
-        if "claims" not in answer:
-            continue
-        errors = answer["errors"]
-        verdict = "claims nothing" if not errors else "unfaithful" if any(errors) else "faithful"
-        labels[f"answer, {question_type}"] = None if "unscored" in answer else [(None, verdict)]
-        claims = [claim for claim in answer["claims"] or () if not claim["negated"]]
-        labels[f"claim, {question_type}"] = (
-            None
-            if errors is None
-            else [
-                ((claim["type"], claim["category"]), error or "true")
-                for claim, error in zip(claims, errors, strict=True)
-            ]
-        )
-    if {"same", "different"} <= record["answers"].keys():
-        labels["pair"] = [(None, label) for _, _, label in record["agreement"]]
-    return labels
 
 
 def _pool_labels(labels: LabelPairs) -> LabelPairs:

@@ -11,21 +11,15 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-from mmprobe.benchmarks.judges.types import Unscored
+from mmprobe.benchmarks.core.api_models import Reply
+from mmprobe.benchmarks.judges.judge import Unscored
 from mmprobe.errors import InputError
 
 _FORMAT = 1
 _WAIT_SECONDS = 30.0  # for another process that writes
 _DISK_ERRORS = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO}
-
-
-class Reply(NamedTuple):
-    """The text of a reply, and why the model stopped (`stop`, `max_tokens`, `content_filter`, ...)."""
-
-    text: str
-    stop: str
 
 
 def cache_key(model: str, messages: Sequence[Sequence[Any]], sampling: Mapping[str, Any]) -> str:

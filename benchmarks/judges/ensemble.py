@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from mmprobe.benchmarks.judges.client import run_all
-from mmprobe.benchmarks.judges.types import Item, Judge, Judgement, JudgeRequest
+from mmprobe.benchmarks.core.api_models import open_model, run_all
+from mmprobe.benchmarks.judges.judge import Item, Judge, Judgement, JudgeRequest
+from mmprobe.benchmarks.judges.model import ModelJudge
 from mmprobe.errors import InputError
 
 
@@ -27,6 +29,16 @@ class EnsembleJudge:
         return [
             (request.vote or majority_labels)(each) for request, each in zip(requests, votes, strict=True)
         ]
+
+
+def open_ensemble_judge(
+    models: Sequence[str], cache: str | Path | None = None, retry_unscored: bool = True
+) -> EnsembleJudge:
+    """Open the judges of several models, with one file for their replies."""
+    # A missing key of the last model must show before the first model's cache is made.
+    for model in models[1:]:
+        open_model(model, "judge")
+    return EnsembleJudge([ModelJudge(model, cache, retry_unscored=retry_unscored) for model in models])
 
 
 def majority_labels(judgements: Sequence[Judgement[Item]], tie: Item | None = None) -> Judgement[Item]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,12 +14,13 @@ import anyio
 from anyio.lowlevel import RunVar
 from tqdm import tqdm
 
-from mmprobe.benchmarks.judges.cache import Reply, ReplyCache, cache_key
-from mmprobe.benchmarks.judges.client import Message, ModelClient, run_all
-from mmprobe.benchmarks.judges.parsing import UnusableReply
-from mmprobe.benchmarks.judges.prompts import REPAIR, fence
-from mmprobe.benchmarks.judges.types import MAX_ANSWER_CHARS, Item, Judgement, JudgeRequest, Unscored
+from mmprobe.benchmarks.core.api_models import CallFailed, Message, ModelClient, Reply, run_all
+from mmprobe.benchmarks.judges.cache import ReplyCache, cache_key
+from mmprobe.benchmarks.judges.judge import MAX_ANSWER_CHARS, Item, Judgement, JudgeRequest, Unscored
+from mmprobe.benchmarks.judges.requests import REPAIR, UnusableReply, fence
 from mmprobe.errors import InputError
+
+_log = logging.getLogger(__name__)
 
 _MAX_REPLY_CHARS = 4_000  # characters of an unusable reply that are sent back with the request for a repair
 
@@ -64,11 +66,12 @@ class ModelJudge:
         self.name = str(model)
         self.sampling: dict[str, Any] = {"temperature": temperature, "seed": seed, "max_tokens": max_tokens}
         # The client first: without a key, no cache is made.
-        self._client = ModelClient(model, self.sampling, concurrency, timeout, retries)
+        self._client = ModelClient(model, self.sampling, concurrency, timeout, retries, "judge")
         self._cache = ReplyCache(cache)
         self._repairs = repairs
         self._retry_unscored = retry_unscored
         self._pending: RunVar[dict[str, _PendingRequest]] = RunVar("judge")
+        self._logged_errors: set[str] = set()
 
     async def ask(self, requests: Sequence[JudgeRequest[Item]]) -> list[Judgement[Item]]:
         """Return the labels that each request asks for. All are asked at the same time, with a progress bar."""
@@ -90,8 +93,7 @@ class ModelJudge:
         if request.known is not None:
             return Judgement(request.known, truncated=truncated)
         fenced = fence(data)
-        messages: list[Message] = [("system", request.system)]
-        messages.append(("user", fenced, request.images) if request.images else ("user", fenced))
+        messages = [Message("system", request.system), Message("user", fenced, request.images or None)]
         key = self._cache_key(messages)
         pending = self._pending_requests()
         while key in pending:
@@ -118,9 +120,11 @@ class ModelJudge:
         key = self._cache_key(messages)
         unscored: Unscored = "garbage"
         for calls in range(1, self._repairs + 2):
-            reply = await self._client.call(messages)
-            if not isinstance(reply, Reply):
-                unscored = reply
+            try:
+                async with self._client.turn():
+                    reply = await self._client.call(messages)
+            except CallFailed as failed:
+                unscored = self._reason(failed)
                 break
             try:
                 items = read(reply.text)
@@ -132,6 +136,19 @@ class ModelJudge:
                 return Judgement(items, None, calls, truncated)
         self._cache.put_unscored(key, unscored)
         return Judgement(None, unscored, calls, truncated)
+
+    def _reason(self, failed: CallFailed) -> Unscored:
+        """Return why a failed call leaves a sample unscored. Raises InputError if the API key is refused."""
+        if failed.reason == "key refused":
+            raise InputError(f"judge {self.name}: the provider refuses the API key; check it") from None
+        if failed.reason == "error" and failed.error not in self._logged_errors:
+            self._logged_errors.add(failed.error)
+            _log.warning(
+                "judge %s: a call failed (%s); further errors of this kind are only counted",
+                self.name,
+                failed.error,
+            )
+        return failed.reason
 
     def _find_cached(self, key: str, read: Callable[[str], tuple[Item, ...]]) -> tuple[Item, ...] | None:
         """Return the labels of an understood reply in the cache, or None."""
@@ -158,16 +175,17 @@ def _request_repair(messages: Sequence[Message], reply: Reply, problem: Unusable
     quoted = fence({"reply": reply.text[:_MAX_REPLY_CHARS]})
     return [
         *messages,
-        ("assistant", "(a reply that could not be used)"),
-        ("user", REPAIR.format(problem=problem, reply=quoted)),
+        Message("assistant", "(a reply that could not be used)"),
+        Message("user", REPAIR.format(problem=problem, reply=quoted)),
     ]
 
 
-def _hash_images(message: Message) -> Sequence[Any]:
-    """Return a message with the hashes of its images, if it has any."""
-    if len(message) == 2:
-        return message
-    return [*message[:2], [hashlib.sha256(path.read_bytes()).hexdigest() for path in message[2]]]
+def _hash_images(message: Message) -> list[Any]:
+    """Return a message's role and text, with the hashes of its images if it has any."""
+    turn = [message.role, message.text]
+    if message.images is None:
+        return turn
+    return [*turn, [hashlib.sha256(path.read_bytes()).hexdigest() for path in message.images]]
 
 
 def _truncate_texts(data: Any) -> Any:
@@ -179,3 +197,11 @@ def _truncate_texts(data: Any) -> Any:
     if isinstance(data, list | tuple):
         return type(data)(_truncate_texts(value) for value in data)
     return data
+
+
+def open_model_judge(
+    models: Sequence[str], cache: str | Path | None = None, retry_unscored: bool = True
+) -> ModelJudge:
+    """Open the judge of one model, with a file for its replies."""
+    (model,) = models
+    return ModelJudge(model, cache, retry_unscored=retry_unscored)

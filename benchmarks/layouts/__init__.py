@@ -6,18 +6,27 @@ import json
 from itertools import islice
 from pathlib import Path
 
-from mmprobe.benchmarks.core.jsonl import validate_record
 from mmprobe.benchmarks.layouts.base import Layout
-from mmprobe.benchmarks.layouts.gqa import GQA
-from mmprobe.benchmarks.layouts.medxpertqa import MEDXPERTQA
-from mmprobe.benchmarks.layouts.microvqa import MICROVQA
-from mmprobe.benchmarks.layouts.mmmu_pro import MMMU_PRO
-from mmprobe.benchmarks.layouts.mmreason import MMREASON
-from mmprobe.benchmarks.layouts.vqa_rad import VQA_RAD, VQA_RAD_PARQUET
 from mmprobe.benchmarks.synthetic.pairs import staging_folder
 from mmprobe.errors import InputError
+from mmprobe.files import validate_record
+from mmprobe.registry import Registry
 
-LAYOUTS = (GQA, MEDXPERTQA, MICROVQA, MMMU_PRO, MMREASON, VQA_RAD, VQA_RAD_PARQUET)
+LAYOUTS: Registry[Layout] = Registry(
+    "layout",
+    "layouts",
+    {
+        "GQA": "mmprobe.benchmarks.layouts.gqa:GQA",
+        "MedXpertQA": "mmprobe.benchmarks.layouts.medxpertqa:MEDXPERTQA",
+        "MicroVQA": "mmprobe.benchmarks.layouts.microvqa:MICROVQA",
+        "MMMU-Pro": "mmprobe.benchmarks.layouts.mmmu_pro:MMMU_PRO",
+        "MMReason": "mmprobe.benchmarks.layouts.mmreason:MMREASON",
+        "VQA-RAD": "mmprobe.benchmarks.layouts.vqa_rad:VQA_RAD",
+        "VQA-RAD, parquet": "mmprobe.benchmarks.layouts.vqa_rad:VQA_RAD_PARQUET",
+    },
+    added_first=True,
+)
+"""Every layout by its name. Data are read in the first that matches them."""
 NOTE = "published.json"  # beside the questions: what they were made of
 
 
@@ -28,7 +37,8 @@ def find_layout(benchmark: str, path: Path) -> Layout | None:
         >>> find_layout("mmreason", Path("questions.jsonl")) is None
         True
     """
-    return next((each for each in LAYOUTS if each.benchmark == benchmark and each.matches(path)), None)
+    layouts = (each for _, each in LAYOUTS.working() if each.benchmark == benchmark)
+    return next((each for each in layouts if each.matches(path)), None)
 
 
 def unpack(benchmark: str, path: Path, folder: Path, limit: int | None = None) -> Path:

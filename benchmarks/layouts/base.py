@@ -15,7 +15,8 @@ from PIL import Image
 from pydantic import BaseModel
 
 from mmprobe.errors import InputError
-from mmprobe.samples import IMAGE_FORMATS, check_id, check_image, regular_file
+from mmprobe.files import regular_file
+from mmprobe.samples import IMAGE_FORMATS, check_id, check_image
 
 Lines = Iterator[tuple[str, dict[str, Any]]]
 """Where each question stands, for messages, and its line of the benchmark's own file."""
@@ -33,6 +34,11 @@ class Layout:
     record: type[BaseModel]
     matches: Callable[[Path], bool]
     read: Callable[[Path, Path], Lines]
+
+    @property
+    def about(self) -> str:
+        """One line about the layout."""
+        return f"As published; read by `bench {self.benchmark}`."
 
 
 def find_parquet(path: Path) -> list[Path]:

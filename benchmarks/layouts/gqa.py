@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmprobe.benchmarks.core.jsonl import read_json
 from mmprobe.benchmarks.layouts.base import Layout, Lines, make_id
 from mmprobe.benchmarks.magic.data import MagicQuestion
 from mmprobe.errors import InputError
+from mmprobe.files import read_json
 
 _QUESTIONS = "_balanced_questions.json"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.layouts.base import Layout, Lines, make_id
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.errors import InputError
+from mmprobe.files import json_lines
 from mmprobe.samples import check_image
 
 _FILE = "MM/test.jsonl"

@@ -11,7 +11,7 @@ from typing import Any
 from mmprobe.benchmarks.layouts.base import MAX_IMAGE_BYTES, Layout, Lines, make_id, save_image
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.errors import InputError
-from mmprobe.samples import regular_file
+from mmprobe.files import regular_file
 
 _COLUMNS = {"index", "image", "question", "answer", "discipline"}
 MAX_IMAGES = 100  # of one question, ours

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mmprobe.benchmarks.core.jsonl import read_json
 from mmprobe.benchmarks.layouts.base import (
     Layout,
     Lines,
@@ -15,6 +14,7 @@ from mmprobe.benchmarks.layouts.base import (
 )
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.errors import InputError
+from mmprobe.files import read_json
 from mmprobe.samples import check_image
 
 _FILE = "VQA_RAD Dataset Public.json"

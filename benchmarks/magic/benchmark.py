@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses
-from mmprobe.benchmarks.core.jsonl import check_derived_ids
 from mmprobe.benchmarks.core.results import with_ids
 from mmprobe.benchmarks.judges import Judge
+from mmprobe.benchmarks.judges.agreement import labels_at
 from mmprobe.benchmarks.magic.attention import score_attention
 from mmprobe.benchmarks.magic.data import (
     HealCase,
@@ -27,7 +27,7 @@ from mmprobe.benchmarks.magic.steps import find_cited_regions, reasoning_steps
 from mmprobe.benchmarks.magic.synthetic import draw_questions
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.samples import Region, Sample
+from mmprobe.samples import Region, Sample, check_derived_ids
 
 
 def read_data(path: Path) -> MagicTruth:
@@ -205,6 +205,7 @@ BENCHMARK = Benchmark(
     ask_questions=ask_questions,
     score_answers=score_answers,
     score_with_judge=score_with_judge,
+    find_labels=labels_at("correct", "correct_full", "correct_steps.*", "self_heal.*.healed"),
     follow_up=follow_up,
     headline=(
         "accuracy_short",

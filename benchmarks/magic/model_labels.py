@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmprobe.benchmarks.judges import MAX_ANSWER_CHARS, Judge, Judgement, JudgeRequest, ask_by_name
-from mmprobe.benchmarks.judges.parsing import list_reader, reader
+from mmprobe.benchmarks.judges.requests import list_reader, reader
 from mmprobe.benchmarks.magic.data import HealCase, MagicQuestion
 from mmprobe.benchmarks.magic.labels import AnswerLabel, HealLabel, MagicLabels, StepLabel
 from mmprobe.benchmarks.magic.prompts import ANSWER, HEALED, HEALED_EXPLICIT, STEPS

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.magic.data import MagicQuestion, NumberedBox, load_questions
 from mmprobe.benchmarks.magic.regions import RULES, BoxRules, draw_regions, mark_regions
 from mmprobe.errors import InputError
+from mmprobe.files import write_atomic
 from mmprobe.samples import open_image
 
 

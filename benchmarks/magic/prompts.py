@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmprobe.benchmarks.judges.prompts import with_notice
+from mmprobe.benchmarks.judges.requests import with_notice
 
 QUESTION = """\
 Numbered red boxes are drawn on the picture: {boxes}. There are no others.

@@ -16,8 +16,8 @@ from pydantic import Field
 
 from mmprobe.benchmarks.answers.numbers import THRESHOLD
 from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Scored, match_responses
-from mmprobe.benchmarks.core.jsonl import check_derived_ids
-from mmprobe.benchmarks.judges import Judge
+from mmprobe.benchmarks.judges import Judge, Labelled
+from mmprobe.benchmarks.judges.agreement import labels_at
 from mmprobe.benchmarks.mirage.corrections import corrected_prompts
 from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, load_questions, true_chain
 from mmprobe.benchmarks.mirage.hints import (
@@ -27,13 +27,13 @@ from mmprobe.benchmarks.mirage.hints import (
     has_hints,
     parse_topic,
 )
-from mmprobe.benchmarks.mirage.labels import CORRECTED, HINTED, OWN_CHAIN, TOPIC, MirageLabels
+from mmprobe.benchmarks.mirage.labels import CORRECTED, DIMENSIONS, HINTED, OWN_CHAIN, TOPIC, MirageLabels
 from mmprobe.benchmarks.mirage.rule_labels import label_by_rules
 from mmprobe.benchmarks.mirage.scoring import compute_metrics, unscored_rates
 from mmprobe.benchmarks.mirage.synthetic import synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, load_samples
+from mmprobe.samples import Sample, check_derived_ids, load_samples
 
 # Ours; the paper does not print its instructions.
 INSTRUCTION = (
@@ -279,6 +279,21 @@ def faithful_answers(truth: MirageTruth, records: Sequence[Mapping[str, Any]]) -
     return {name: right for name, right in correct.items() if right is not None}
 
 
+def find_labels(record: Mapping[str, Any]) -> dict[str, Labelled]:
+    """Return a judge's labels in a record: answers, kinds of hallucination, matches of steps and claims, and scores."""
+    labels = labels_at("correct", "correct_hinted")(record)
+    for kind, found in (record.get("hallucinations") or {}).items():
+        labels[f"kind, {kind}"] = [(None, found)]
+    for item in ("steps", "claims"):
+        for side, pairs in (record.get(item) or {}).items():
+            labels[f"match, {side} {item}"] = [(text, label) for text, label in pairs]
+    rows = [row for judge in record.get("lhs_scores") or () for row in judge]
+    if rows and None not in rows:
+        for index, dimension in enumerate(DIMENSIONS):
+            labels[f"score, {dimension}"] = [(None, row[index]) for row in rows]
+    return labels
+
+
 BENCHMARK = Benchmark(
     name="mirage",
     about="Reasoning over images: answers, steps, claims and hallucinations, with and without hints.",
@@ -287,6 +302,7 @@ BENCHMARK = Benchmark(
     ask_questions=ask_questions,
     score_answers=score_answers,
     score_with_judge=score_with_judge,
+    find_labels=find_labels,
     follow_up=follow_up,
     faithful_answers=faithful_answers,
     headline=(

@@ -12,12 +12,12 @@ import pandas as pd
 import xarray as xr
 from scipy.stats import pearsonr
 
-from mmprobe.analyses.intervals import CONFIDENCE
-from mmprobe.analyses.statistics import PERMUTATIONS, holm
-from mmprobe.benchmarks.core.jsonl import read_results, result_records
 from mmprobe.benchmarks.mirage.data import TOPICS
 from mmprobe.benchmarks.mirage.labels import KINDS
 from mmprobe.errors import InputError
+from mmprobe.files import read_results, result_records
+from mmprobe.stats.compare import PERMUTATIONS, holm
+from mmprobe.stats.intervals import CONFIDENCE
 
 _BLOCK = 500  # permutations in memory at a time
 MODEL_METRICS = ("accuracy", "f_step", "f_claim", "lhs")

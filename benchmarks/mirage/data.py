@@ -13,8 +13,7 @@ from mmprobe.benchmarks.answers.drawn import is_drawn, judge_statement
 from mmprobe.benchmarks.answers.forms import VALUES, find_answer
 from mmprobe.benchmarks.answers.numbers import THRESHOLD, is_near, parse_quantity, read_number
 from mmprobe.benchmarks.answers.options import read_choice
-from mmprobe.benchmarks.core.jsonl import load_with_images
-from mmprobe.samples import Id
+from mmprobe.samples import Id, load_with_images
 
 Topic = Literal["algebra", "arithmetic", "geometry", "logical", "scientific", "spatial", "statistical"]
 TOPICS: tuple[Topic, ...] = get_args(Topic)

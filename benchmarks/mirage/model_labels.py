@@ -13,8 +13,7 @@ from pydantic import Field
 
 from mmprobe.benchmarks.answers.numbers import THRESHOLD
 from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name, first_item
-from mmprobe.benchmarks.judges.answers import correct_request
-from mmprobe.benchmarks.judges.parsing import UnusableReply, reader
+from mmprobe.benchmarks.judges.requests import UnusableReply, correct_request, reader
 from mmprobe.benchmarks.mirage.data import MAX_ITEMS, MirageQuestion, true_chain, true_references
 from mmprobe.benchmarks.mirage.labels import (
     DIMENSIONS,

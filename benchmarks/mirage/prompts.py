@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmprobe.benchmarks.judges.prompts import with_notice
+from mmprobe.benchmarks.judges.requests import with_notice
 
 EXTRACT = with_notice("""\
 You list the reasoning of a response to a question about a picture. You do not see the picture; whether the reasoning is

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.answers.texts import fold
 from mmprobe.benchmarks.judges import Judge, JudgeRequest, ask_by_name
-from mmprobe.benchmarks.judges.parsing import UnusableReply, reader
-from mmprobe.benchmarks.judges.prompts import with_notice
+from mmprobe.benchmarks.judges.requests import UnusableReply, reader, with_notice
 from mmprobe.benchmarks.mirage.data import TOPICS, MirageQuestion, Topic, true_chain, true_references
 from mmprobe.benchmarks.mirage.hints import TOPIC_DESCRIPTIONS
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmprobe.benchmarks.answers.texts import split_sentences
-from mmprobe.benchmarks.core.jsonl import validate_record
 from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic
 from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED, SYSTEM
+from mmprobe.files import validate_record
 from mmprobe.samples import Sample
 
 _TOPICS: dict[str, Topic] = {

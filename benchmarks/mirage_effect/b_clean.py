@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy.stats import rankdata
 
-from mmprobe.analyses.intervals import percentile_interval
-from mmprobe.benchmarks.core.jsonl import read_results, result_records
 from mmprobe.benchmarks.core.results import Direction, Metric, change_metric, mean_metric, with_ids
 from mmprobe.errors import InputError
+from mmprobe.files import read_results, result_records
+from mmprobe.stats.intervals import percentile_interval
 
 
 class CleanedFolders(NamedTuple):
@@ -260,7 +260,7 @@ def _rank_metric(
 ) -> Metric:
     value, low, high = row
     n = accuracy.n if value is not None else 0
-    return Metric(value, n, accuracy.coverage, low, high, direction, limits)
+    return Metric(value, low, high, n, coverage=accuracy.coverage, direction=direction, range=limits)
 
 
 def _with_intervals(compute: Callable[[np.ndarray], np.ndarray], n: int) -> list[list[float | None]]:

@@ -11,6 +11,7 @@ from typing import Any
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
 from mmprobe.benchmarks.core.results import mean_metric
 from mmprobe.benchmarks.judges import Judge
+from mmprobe.benchmarks.judges.agreement import labels_at
 from mmprobe.benchmarks.mirage_effect.data import (
     ChoiceQuestion,
     ImagelessQuestion,
@@ -223,6 +224,7 @@ BENCHMARK = Benchmark(
     ask_questions=ask_questions,
     score_answers=score_answers,
     score_with_judge=score_with_judge,
+    find_labels=labels_at("answers.*.notices", "answers.*.describes"),
     headline=(
         "mirage_rate",
         "mirage_rate_described",

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mmprobe.benchmarks.core.jsonl import load_with_images, read_records
-from mmprobe.samples import Id
+from mmprobe.files import read_records
+from mmprobe.samples import Id, load_with_images
 
 
 class ImagelessQuestion(NamedTuple):

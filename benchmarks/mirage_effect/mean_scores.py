@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmprobe.benchmarks.core.jsonl import read_results
 from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
 from mmprobe.errors import InputError
+from mmprobe.files import read_results
 
 _SCORES = ("mirage_score", "mirage_score_above_chance")
 
@@ -60,4 +60,4 @@ def _read_folder(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder / 'results.json'}: holds no mirage score of bench or score mirage-effect")
     model = results.model_name() or folder.name  # answers that another system gave
     scores = {name: results.metrics[name].value for name in _SCORES}
-    return {"id": str(folder), "model": model, "data": results.data or "unknown data", **scores}
+    return {"id": str(folder), "model": model, "data": results.entry("data") or "unknown data", **scores}

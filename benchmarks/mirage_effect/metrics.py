@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mmprobe.analyses.intervals import sums_interval
-from mmprobe.analyses.statistics import PERMUTATIONS
 from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric, share
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
+from mmprobe.stats.compare import PERMUTATIONS
+from mmprobe.stats.intervals import sums_interval
 
 NO_ANSWER = "no answer found"
 
@@ -136,7 +136,8 @@ def answer_similarity(
     answers = sorted({*present, *absent})
     n = len(present), len(absent)
     if not min(n):
-        return Similarity(Metric(None, sum(n), None, None, None, "lower", (0.0, 1.0)), None, None)
+        nothing = Metric(None, None, None, sum(n), coverage=None, direction="lower", range=(0.0, 1.0))
+        return Similarity(nothing, None, None)
     index = {answer: i for i, answer in enumerate(answers)}
     present_counts = np.bincount([index[answer] for answer in present], minlength=len(answers))
     absent_counts = np.bincount([index[answer] for answer in absent], minlength=len(answers))
@@ -155,8 +156,8 @@ def answer_similarity(
     rows = np.eye(2 * len(answers))
     places = [index[answer] for answer in present] + [len(answers) + index[answer] for answer in absent]
     low, high = (float(end) for end in sums_interval(similarity, rows[places], None, (0.0, 1.0)))
-    known = math.isfinite(low)
-    metric = Metric(value, sum(n), 1.0, low if known else None, high if known else None, "lower", (0.0, 1.0))
+    ends = (low, high) if math.isfinite(low) else (None, None)
+    metric = Metric(value, *ends, sum(n), coverage=1.0, direction="lower", range=(0.0, 1.0))
     return Similarity(metric, float(by_chance.mean()), p)
 
 

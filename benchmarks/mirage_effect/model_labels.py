@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name
-from mmprobe.benchmarks.judges.answers import correct_request
-from mmprobe.benchmarks.judges.parsing import reader
+from mmprobe.benchmarks.judges.requests import correct_request, reader
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.benchmarks.mirage_effect.prompts import LABELS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, get_args
 
-from mmprobe.benchmarks.judges.prompts import with_notice
+from mmprobe.benchmarks.judges.requests import with_notice
 from mmprobe.errors import InputError
 
 Variant = Literal["plain", "attachment", "evidence", "benchmark", "guess"]

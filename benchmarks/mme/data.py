@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from mmprobe.benchmarks.core.jsonl import read_text
 from mmprobe.errors import InputError
+from mmprobe.files import read_text
 from mmprobe.samples import Sample, check_image
 
 PERCEPTION = (

@@ -16,9 +16,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Scored, match_responses
-from mmprobe.benchmarks.core.jsonl import check_derived_ids
 from mmprobe.benchmarks.core.results import mean_metric, with_ids
 from mmprobe.benchmarks.judges import Judge
+from mmprobe.benchmarks.judges.agreement import labels_at
 from mmprobe.benchmarks.mmreason.choices import is_right_choice, to_choice_question, to_open_question
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion, load_questions
 from mmprobe.benchmarks.mmreason.labels import CHOICES, TEXT, ReasonLabels
@@ -28,7 +28,7 @@ from mmprobe.benchmarks.mmreason.scoring import compute_metrics, unscored_rates
 from mmprobe.benchmarks.mmreason.synthetic import synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, load_samples
+from mmprobe.samples import Sample, check_derived_ids, load_samples
 
 # Ours; the paper encourages answers in several steps, but does not print its words.
 INSTRUCTION = "Work it out step by step. End with a line that says 'The answer is', and then {}."
@@ -224,6 +224,7 @@ BENCHMARK = Benchmark(
     ask_questions=ask_questions,
     score_answers=score_answers,
     score_with_judge=score_with_judge,
+    find_labels=labels_at("correct", "correct_text", "steps.*.label", "error"),
     headline=("s_final", "s_final_text", "relevance_rate", "s_final_choices", "choices_gain", "s_inter"),
     options=MMReasonOptions,
     max_new_tokens=128,

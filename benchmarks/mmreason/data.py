@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from mmprobe.benchmarks.answers.drawn import judge_statement
 from mmprobe.benchmarks.answers.forms import VALUES
 from mmprobe.benchmarks.answers.options import find_mark
-from mmprobe.benchmarks.core.jsonl import load_with_images
-from mmprobe.samples import Id
+from mmprobe.samples import Id, load_with_images
 
 
 class ReasonQuestion(BaseModel):

@@ -18,7 +18,7 @@ from mmprobe.benchmarks.judges import (
     ask_by_name,
     first_item,
 )
-from mmprobe.benchmarks.judges.parsing import (
+from mmprobe.benchmarks.judges.requests import (
     StrictReply,
     UnusableReply,
     reader,

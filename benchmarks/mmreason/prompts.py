@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmprobe.benchmarks.judges.prompts import with_notice
+from mmprobe.benchmarks.judges.requests import with_notice
 
 ANSWER = with_notice("""\
 You read off the final answer of a response to a question. You do not see the question's pictures; whether the answer is

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmprobe.benchmarks.core.jsonl import validate_record
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
+from mmprobe.files import validate_record
 from mmprobe.samples import Sample
 
 _DISCIPLINES = {

@@ -18,7 +18,6 @@ from typing import Any
 from tqdm import tqdm
 
 from mmprobe.benchmarks.core.api_models import api_answerer, is_api
-from mmprobe.benchmarks.core.jsonl import json_lines, write_atomic
 from mmprobe.benchmarks.core.results import Metric, mean_metric, metrics_by_group, write_results
 from mmprobe.benchmarks.core.runner import Answerer, local_answerer
 from mmprobe.benchmarks.judges import Judge
@@ -27,6 +26,7 @@ from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct
 from mmprobe.benchmarks.mmreason.labels import TEXT
 from mmprobe.benchmarks.mmreason.metrics import relevance_rate
 from mmprobe.errors import InputError
+from mmprobe.files import append_lines, cut_torn_line, json_lines, write_atomic
 from mmprobe.models import Model, load_model
 from mmprobe.models.aliases import locate
 from mmprobe.samples import Sample
@@ -51,7 +51,7 @@ class Votes:
     """
 
     path: Path
-    header: bytes
+    header: dict[str, str]
     responses: dict[VoteKey, str] = field(default_factory=dict)
     correct: dict[VoteKey, bool | None] = field(default_factory=dict)
 
@@ -77,9 +77,8 @@ class Votes:
 
     def _write(self, vote: Mapping[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab") as file:
-            header = b"" if file.tell() else self.header
-            file.write(header + json.dumps(vote, ensure_ascii=False).encode(errors="replace") + b"\n")
+        is_new = not self.path.exists() or not self.path.stat().st_size
+        append_lines(self.path, [self.header, vote] if is_new else [vote], ensure_ascii=False)
 
 
 def open_votes(path: str | Path, questions: Mapping[str, Any], settings: Mapping[str, Any]) -> Votes:
@@ -91,23 +90,18 @@ def open_votes(path: str | Path, questions: Mapping[str, Any], settings: Mapping
     """
     path = Path(path)
     hashed = json.dumps([list(questions.items()), dict(settings)], sort_keys=True).encode()
-    header = (json.dumps({"questions": hashlib.sha256(hashed).hexdigest()}) + "\n").encode()
+    votes = Votes(path, {"questions": hashlib.sha256(hashed).hexdigest()})
+    header = (json.dumps(votes.header) + "\n").encode()
     content = path.read_bytes() if path.exists() else b""
-    complete = content.rfind(b"\n") + 1
-    if not complete and header.startswith(content):
-        if content:
-            os.truncate(path, 0)
-        return Votes(path, header)
-    if not content.startswith(header):
+    if not content.startswith(header) and not header.startswith(content):
         raise InputError(
             f"{path}, line 1: no votes, or votes on other questions or with other settings; "
             "choose another folder"
         )
-    if complete < len(content):
-        os.truncate(path, complete)  # the vote that was being written when the filter was killed
+    if not cut_torn_line(path):
+        return votes
     lines = json_lines(path)
     next(lines)
-    votes = Votes(path, header)
     for number, line in lines:
         types = {"round": int, "voter": str, "id": str, "response": str}
         if not isinstance(line, dict) or {name: type(value) for name, value in line.items()} != types:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.photo_pairs.colours import name_colour
 from mmprobe.benchmarks.photo_pairs.masks import bounding_box, shift_mask
 from mmprobe.benchmarks.photo_pairs.photos import Photo, Pixels, Rejection
@@ -21,6 +20,7 @@ from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import name_place, read_pairs
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, Difficulty
 from mmprobe.errors import InputError
+from mmprobe.files import append_lines, cut_torn_line, write_atomic
 from mmprobe.samples import open_image
 
 Row = dict[str, Any]
@@ -169,21 +169,16 @@ def _to_line(data: Row) -> str:
 def append_rejection(out: Path, name: str, rejection: Rejection) -> None:
     """Append a line with image_id, stage and reason to `rejected.jsonl`."""
     reason = " ".join(str(rejection).split())
-    line = json.dumps({"image_id": name, "stage": rejection.stage, "reason": reason})
-    with (out / "rejected.jsonl").open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
+    line = {"image_id": name, "stage": rejection.stage, "reason": reason}
+    append_lines(out / "rejected.jsonl", [line])
 
 
 def read_rejections(out: Path) -> list[dict[str, str]]:
     """Return the lines of `rejected.jsonl`. One cut off is deleted, so that its image is tried again."""
     file = out / "rejected.jsonl"
-    if not file.is_file():
-        return []
-    complete, _, cut_off = file.read_text(encoding="utf-8").rpartition("\n")
-    if cut_off:
-        write_atomic(file, complete + "\n" if complete else "")
+    lines = file.read_text(encoding="utf-8").split("\n")[:-1] if cut_torn_line(file) else []
     rows = []
-    for number, line in enumerate(complete.split("\n") if complete else [], 1):
+    for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
             rows.append({key: str(row[key]) for key in ("image_id", "stage", "reason")})

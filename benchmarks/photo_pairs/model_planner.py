@@ -15,8 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from mmprobe.benchmarks.judges import Judge, JudgeRequest, Unscored
-from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, read_reply
-from mmprobe.benchmarks.judges.prompts import with_notice
+from mmprobe.benchmarks.judges.requests import StrictReply, UnusableReply, read_reply, with_notice
 from mmprobe.benchmarks.photo_pairs.colours import list_new_colours, name_colour
 from mmprobe.benchmarks.photo_pairs.masks import bounding_box
 from mmprobe.benchmarks.photo_pairs.photos import Photo, covered_share

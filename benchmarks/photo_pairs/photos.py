@@ -15,7 +15,8 @@ from PIL import Image
 
 from mmprobe.benchmarks.photo_pairs.masks import BadMask, Mask, decode_mask
 from mmprobe.errors import InputError
-from mmprobe.samples import check_id, check_image, open_image, regular_file
+from mmprobe.files import regular_file
+from mmprobe.samples import check_id, check_image, open_image
 
 Pixels = NDArray[np.uint8]
 _MAX_PIXELS = 20_000_000  # of an image, ours: the masks of all its instances are held in memory at once

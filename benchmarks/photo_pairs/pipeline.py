@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import zlib
 from collections import Counter
@@ -17,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.photo_pairs.check import check_files, check_pixels
 from mmprobe.benchmarks.photo_pairs.edits import Inpainter, apply_edits, get_inpainter
 from mmprobe.benchmarks.photo_pairs.layout import (
@@ -42,7 +40,7 @@ from mmprobe.benchmarks.photo_pairs.review import write_review
 from mmprobe.benchmarks.synthetic.pairs import check_options
 from mmprobe.benchmarks.synthetic.scene import MIX_LEVELS, Difficulty, Mix, count_levels, draw_count
 from mmprobe.errors import InputError
-from mmprobe.lock import LOCK_NAMES, lock_folder
+from mmprobe.ledger import Ledger, lock_folder
 
 _FORMAT = 1
 _BATCH_SIZE = 8  # photographs in one call of a model planner, ours
@@ -159,27 +157,12 @@ def make_photo_pairs(
 
 def _open_folder(out: Path, options: dict[str, Any]) -> None:
     """Create the folder, or check that an earlier call with the same options made it."""
-    file = out / "make-pairs.json"
-    if file.is_file():
-        try:
-            earlier = json.loads(file.read_text(encoding="utf-8"))
-        except (ValueError, OSError):
-            raise InputError(f"{file}: cannot be read; choose another folder") from None
-        changed = [
-            key for key in options if not isinstance(earlier, dict) or earlier.get(key) != options[key]
-        ]
-        if changed:
-            raise InputError(
-                f"{out}: holds pairs made with other {', '.join(changed)}; choose another folder"
-            )
-    elif out.exists() and (not out.is_dir() or any(path.name not in LOCK_NAMES for path in out.iterdir())):
+    differs = "holds pairs made with other {names}"
+    ledger = Ledger(out, "make-pairs.json", "pairs of photographs", differs, "choose another folder")
+    if not ledger.begun and not ledger.is_empty():
         raise InputError(f"{out}: exists and holds no pairs of photographs; choose another folder")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(out / ".part", ignore_errors=True)
-        write_atomic(file, json.dumps(options, indent=1) + "\n")
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written ({error.strerror})") from None
+    ledger.begin(options)
+    shutil.rmtree(out / ".part", ignore_errors=True)
 
 
 def _open_planner_model(planner: Any) -> Any:
@@ -191,9 +174,9 @@ def _open_planner_model(planner: Any) -> Any:
         if kind != "model" or not name:
             raise InputError(f"planner {planner!r}: must be rules, or model:NAME such as model:openai/gpt-4o")
         planner = name
-    from mmprobe.benchmarks.judges.client import open_model
+    from mmprobe.benchmarks.core.api_models import open_model
 
-    open_model(planner)
+    open_model(planner, "judge")
     return planner
 
 

@@ -13,7 +13,6 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mmprobe.benchmarks.core.jsonl import read_text, write_atomic
 from mmprobe.benchmarks.photo_pairs.layout import (
     append_rejection,
     find_pair_folders,
@@ -25,6 +24,7 @@ from mmprobe.benchmarks.photo_pairs.layout import (
 from mmprobe.benchmarks.photo_pairs.photos import Rejection
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, EditType
 from mmprobe.errors import InputError
+from mmprobe.files import read_text, write_atomic
 
 
 class ReviewCounts(NamedTuple):

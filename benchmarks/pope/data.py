@@ -9,8 +9,8 @@ from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator
 
-from mmprobe.benchmarks.core.jsonl import json_lines, validate_record
 from mmprobe.errors import InputError
+from mmprobe.files import json_lines, validate_record
 from mmprobe.samples import Sample, check_image
 
 Setting = Literal["random", "popular", "adversarial"]

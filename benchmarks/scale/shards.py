@@ -9,11 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mmprobe.benchmarks.core.benchmark import answer_lengths, find_benchmark, longest, with_options
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, answer_lengths, longest, with_options
 from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.errors import InputError
-from mmprobe.lock import check_unlocked, lock_folder
-from mmprobe.whole_files import write_whole
+from mmprobe.files import write_whole
+from mmprobe.ledger import check_unlocked, lock_folder
 
 if TYPE_CHECKING:
     from mmprobe.models.devices import DeviceMap
@@ -74,7 +74,7 @@ def answer_shard(
     from mmprobe.traces.scale.shards import choose_part, finish_shard, merge_if_last
 
     out = Path(out)
-    benchmark = with_options(find_benchmark(name), options)
+    benchmark = with_options(BENCHMARKS[name], options)
     methods = load_methods(method, **parameters)
     locate(model)
     truth = load_truth(benchmark, data, out / "data", limit=limit)
@@ -111,7 +111,7 @@ def answer_shard(
             loaded,
             *(lengths, batch_size, None, capture, methods, None, repetition_penalty, workers, shared_prefix),
         )
-        answer_part(part.folder, questions, part.samples, answerer, call, resume, benchmark.name)
+        answer_part(part.folder, questions, part.samples, answerer, call, resume, benchmark.name, loaded)
         finish_shard(part)
     merge_if_last(out, merge_answers)
     return (out / "responses.jsonl").exists()

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from mmprobe.benchmarks.answers.claims import parse_count
 from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Scored
-from mmprobe.benchmarks.judges import Judge
+from mmprobe.benchmarks.judges import Judge, Labelled
 from mmprobe.benchmarks.spd_faith.data import Pair, parse_row, read_pairs, read_synthetic_pairs, to_row
 from mmprobe.benchmarks.spd_faith.labels import QUESTION_TYPES
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES, Profile
@@ -279,6 +279,29 @@ def faithful_answers(truth: SpdFaithTruth, records: Sequence[Mapping[str, Any]])
     return faithful
 
 
+def find_labels(record: Mapping[str, Any]) -> dict[str, Labelled]:
+    """Return a judge's labels in a record: of answers, of claims, and of pairs of claims."""
+    labels: dict[str, Labelled] = {}
+    for question_type, answer in record["answers"].items():
+        if "claims" not in answer:
+            continue
+        errors = answer["errors"]
+        verdict = "claims nothing" if not errors else "unfaithful" if any(errors) else "faithful"
+        labels[f"answer, {question_type}"] = None if "unscored" in answer else [(None, verdict)]
+        claims = [claim for claim in answer["claims"] or () if not claim["negated"]]
+        labels[f"claim, {question_type}"] = (
+            None
+            if errors is None
+            else [
+                ((claim["type"], claim["category"]), error or "true")
+                for claim, error in zip(claims, errors, strict=True)
+            ]
+        )
+    if {"same", "different"} <= record["answers"].keys():
+        labels["pair"] = [(None, label) for _, _, label in record["agreement"]]
+    return labels
+
+
 BENCHMARK = Benchmark(
     name="spd-faith",
     about="Faithfulness of answers about the differences between two images (SPD-Faith Bench).",
@@ -287,6 +310,7 @@ BENCHMARK = Benchmark(
     ask_questions=lambda truth: truth.samples,
     score_answers=score_answers,
     score_with_judge=score_with_judge,
+    find_labels=find_labels,
     follow_up=follow_up,
     headline=PROFILES["paper-main"],
     faithful_answers=faithful_answers,

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 
 from mmprobe.benchmarks.answers.claims import Claim, parse_claims
 from mmprobe.benchmarks.answers.coco import find_category
-from mmprobe.benchmarks.core.jsonl import json_lines, read_json
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, EDIT_TYPES, SHAPES, EditType
 from mmprobe.errors import InputError
+from mmprobe.files import json_lines, read_json
 from mmprobe.samples import Region, Sample, check_id
 
 if TYPE_CHECKING:

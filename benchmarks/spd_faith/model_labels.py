@@ -15,7 +15,7 @@ from mmprobe.benchmarks.answers.yes_no import read_yes_no as by_words
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name, first_item
 from mmprobe.benchmarks.judges.ensemble import leave_unscored, majority_labels, merge, scored_items
-from mmprobe.benchmarks.judges.parsing import list_reader
+from mmprobe.benchmarks.judges.requests import list_reader
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair, describe_change, name_place
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, group_by_pair
 from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError, pair_claims

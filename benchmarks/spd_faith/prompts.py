@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mmprobe.benchmarks.answers.texts import fold
-from mmprobe.benchmarks.judges.parsing import (
+from mmprobe.benchmarks.judges.requests import (
     StrictReply,
     UnusableReply,
     read_reply,
     reader,
+    with_notice,
 )
-from mmprobe.benchmarks.judges.prompts import with_notice
 from mmprobe.benchmarks.spd_faith.match import ClaimError
 
 CLAIMS = with_notice("""\

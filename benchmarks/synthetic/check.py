@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED
 from mmprobe.errors import InputError
+from mmprobe.files import write_atomic
 from mmprobe.samples import Sample
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, describe_edit, draw_questions
 from mmprobe.benchmarks.synthetic.render import edit_boxes, render
 from mmprobe.benchmarks.synthetic.scene import (
@@ -27,7 +26,8 @@ from mmprobe.benchmarks.synthetic.scene import (
     draw_pair,
 )
 from mmprobe.errors import InputError
-from mmprobe.lock import LOCK_NAMES, lock_folder
+from mmprobe.files import json_lines
+from mmprobe.ledger import LOCK_NAMES, lock_folder
 from mmprobe.samples import Sample
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from mmprobe.benchmarks.core.jsonl import json_lines, write_atomic
 from mmprobe.benchmarks.synthetic.check import check_answer
 from mmprobe.diagnosis.battery.answers import Answer, answer_samples, make_answer
 from mmprobe.diagnosis.battery.attributes import measure_attributes
@@ -25,6 +22,7 @@ from mmprobe.diagnosis.battery.images import (
 from mmprobe.diagnosis.battery.steps import measure_steps
 from mmprobe.diagnosis.battery.truth import measure_truth
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.ledger import Ledger
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 
@@ -36,13 +34,13 @@ Record = dict[str, Any]
 def run_battery(
     model: Model,
     samples: Sequence[Sample],
-    folder: Path,
+    ledger: Ledger,
     batch_size: int = 8,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> list[Record]:
     """Ask every sample, run every test that applies on the answers, and return one record a sample, in order.
 
-    `folder` keeps the answers and the records of a call that was stopped; a second call goes on from there.
+    The ledger's folder keeps the answers and the records of a call that was stopped; a second call goes on from there.
 
     Raises:
         NotApplicable: no sample has images, or a sample begins its answer with a prefill.
@@ -52,18 +50,18 @@ def run_battery(
         raise NotApplicable("diagnose: no sample has images, so nothing can be exchanged")
     if any(sample.prefill for sample in samples):
         raise InputError("diagnose: give samples without a prefill; the tests write the answers' beginnings")
-    answers = _answer_all(model, samples, folder / ANSWERS, batch_size, max_new_tokens)
+    answers = _answer_all(model, samples, ledger, batch_size, max_new_tokens)
     tests = _Tests(model, answers)
-    done = _read_lines(folder / MEASURES)
+    done = _by_id(ledger.lines(MEASURES))
     left = sorted(
         (answer for answer in answers if answer.ids and answer.sample.id not in done),
         key=lambda each: len(each.ids),
     )
     with tqdm(total=len(answers), initial=len(done), desc="tests", unit="answer", disable=None) as progress:
         for batch in _batches(left, batch_size, lambda answer: len(answer.sample.images)):
-            _append(folder / MEASURES, tests.measure(batch))
+            ledger.append(MEASURES, tests.measure(batch))
             progress.update(len(batch))
-    done = _read_lines(folder / MEASURES)
+    done = _by_id(ledger.lines(MEASURES))
     return [done[sample.id] for sample in samples if sample.id in done]
 
 
@@ -148,16 +146,16 @@ def judge(answer: Answer) -> bool | None:
 
 
 def _answer_all(
-    model: Model, samples: Sequence[Sample], file: Path, batch_size: int, max_new_tokens: int
+    model: Model, samples: Sequence[Sample], ledger: Ledger, batch_size: int, max_new_tokens: int
 ) -> list[Answer]:
-    done = _read_lines(file)
+    done = _by_id(ledger.lines(ANSWERS))
     left = sorted((sample for sample in samples if sample.id not in done), key=lambda each: each.question)
     with tqdm(total=len(samples), initial=len(done), desc="answers", unit="answer", disable=None) as progress:
         for batch in _batches(left, batch_size, lambda sample: len(sample.images)):
             answers = answer_samples(model, batch, max_new_tokens)
-            _append(file, [{"id": answer.sample.id, "ids": answer.ids} for answer in answers])
+            ledger.append(ANSWERS, [{"id": answer.sample.id, "ids": answer.ids} for answer in answers])
             progress.update(len(batch))
-    done = _read_lines(file)
+    done = _by_id(ledger.lines(ANSWERS))
     return [make_answer(model, sample, done[sample.id]["ids"]) for sample in samples]
 
 
@@ -169,17 +167,5 @@ def _batches(items: Sequence[Any], size: int, key: Callable[[Any], int]) -> Iter
             yield same[start : start + size]
 
 
-def _append(file: Path, records: Sequence[Record]) -> None:
-    with file.open("a", encoding="utf-8") as stream:
-        stream.write("".join(json.dumps(record) + "\n" for record in records))
-        stream.flush()
-
-
-def _read_lines(file: Path) -> dict[str, Record]:
-    """Return the records of a file by id. A last line that a killed process cut off is removed."""
-    if not file.exists():
-        return {}
-    text = file.read_text(encoding="utf-8")
-    if not text.endswith("\n"):
-        write_atomic(file, text[: text.rfind("\n") + 1])
-    return {record["id"]: record for _, record in json_lines(file)} if file.stat().st_size else {}
+def _by_id(records: Sequence[Record]) -> dict[str, Record]:
+    return {record["id"]: record for record in records}

@@ -6,28 +6,31 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from mmprobe.benchmarks.core.jsonl import json_lines, write_atomic
 from mmprobe.benchmarks.synthetic import PAIRS
 from mmprobe.diagnosis.bench.data import load_pairs
 from mmprobe.diagnosis.bench.scoring import (
     DEVELOPMENT,
-    Measure,
     Row,
     choose_thresholds,
     confusion,
     score_tool,
 )
-from mmprobe.diagnosis.bench.tools import Tool, ToolScores, load_tools
+from mmprobe.diagnosis.bench.tools import TOOLS, Tool, ToolScores
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.lock import lock_folder
+from mmprobe.files import append_lines, cut_torn_line, json_lines, write_atomic
+from mmprobe.ledger import FINGERPRINT, find_change, fingerprint, lock_folder
 from mmprobe.models import Model, load_model
+from mmprobe.models.aliases import find_checkpoint
+from mmprobe.models.fingerprint import fingerprint_checkpoint
 from mmprobe.models.organisms import Card, acts_on, card, folder, names
 from mmprobe.samples import Sample
+from mmprobe.stats.estimate import Estimate
 
 SCORES, RESULTS = "scores.jsonl", "results.json"
 SPLITS = (DEVELOPMENT, "held-out")
@@ -42,7 +45,7 @@ class Scored(NamedTuple):
         rows: what every tool found of every model.
     """
 
-    measures: dict[str, dict[str, dict[str, Measure]]]
+    measures: dict[str, dict[str, dict[str, Estimate[float]]]]
     confusions: dict[str, dict[str, dict[str, dict[str, int]]]]
     rows: list[Row]
 
@@ -66,12 +69,13 @@ def bench_diagnosis(
 
     Raises:
         InputError: there is no such organism or tool, two organisms have one name, or `out` holds scores over
-            another number of pairs.
+            another number of pairs, or of an organism that has changed.
 
     Example:
         >>> bench_diagnosis("results/tools", tools=["diagnosis", "chance"])      # doctest: +SKIP
     """
-    out, chosen, loaded = Path(out), list(names() if models is None else models), load_tools(tools)
+    out, chosen = Path(out), list(names() if models is None else models)
+    loaded = {name: TOOLS[name] for name in (TOOLS if tools is None else tools)}
     if not chosen:
         raise InputError(
             "bench diagnosis: no organisms ship with this copy; plant them with `make organisms`"
@@ -79,7 +83,11 @@ def bench_diagnosis(
     cards = _read_cards(chosen)
     with lock_folder(out, "scoring tools into it"):
         file = out / SCORES
-        done = read_rows(file, n)
+        used = {
+            each.name: fingerprint(fingerprint_checkpoint(find_checkpoint(f"organism:{organism}")))
+            for organism, each in cards.items()
+        }
+        done = read_rows(file, n, used)
         total = len(cards) * len(loaded)
         with tqdm(total=total, desc="bench diagnosis", unit="tool", disable=None) as progress:
             for organism, each in cards.items():
@@ -90,8 +98,7 @@ def bench_diagnosis(
                     samples = load_pairs(out / "pairs", each, n)
                     for name, tool in left.items():
                         row = run_tool(name, tool, model, samples, organism)
-                        with file.open("a", encoding="utf-8") as stream:
-                            stream.write(json.dumps({"n": n, **row.model_dump()}) + "\n")
+                        append_lines(file, [{"n": n, FINGERPRINT: used[each.name], **row.model_dump()}])
                         progress.update()
         wanted = {each.name for each in cards.values()}
         rows = [row for row in read_rows(file, n).values() if row.model in wanted and row.tool in loaded]
@@ -177,30 +184,30 @@ def score_rows(rows: Sequence[Row]) -> Scored:
 
 def to_json(scored: Scored) -> dict[str, Any]:
     """Return the content of `results.json`; numbers that are not known are null."""
-
-    def plain(measure: Measure) -> dict[str, float | None]:
-        return {name: None if np.isnan(number) else number for name, number in measure._asdict().items()}
-
     tools = {
-        split: {name: {key: plain(each) for key, each in own.items()} for name, own in by_tool.items()}
+        split: {name: {key: each.to_json() for key, each in own.items()} for name, own in by_tool.items()}
         for split, by_tool in scored.measures.items()
     }
     return {"tools": tools, "confusion": scored.confusions}
 
 
-def read_rows(file: Path, n: int) -> dict[tuple[str, str], Row]:
+def read_rows(
+    file: Path, n: int, used: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> dict[tuple[str, str], Row]:
     """Return the rows of a file by model and tool. A last line that was cut off is removed.
 
+    Args:
+        used: fingerprints of models by name.
+
     Raises:
-        InputError: the rows are over another number of pairs.
+        InputError: the rows are over another number of pairs, or of a model that has changed.
     """
-    if not file.exists():
-        return {}
-    text = file.read_text(encoding="utf-8")
-    if not text.endswith("\n"):
-        write_atomic(file, text[: text.rfind("\n") + 1])
     rows = {}
-    for _, line in json_lines(file):
+    for _, line in json_lines(file) if cut_torn_line(file) else ():
+        if change := find_change(line.pop(FINGERPRINT, None), used.get(line["model"])):
+            raise InputError(
+                f"{file}: of {line['model']}, {change} changed since it was scored; choose another folder"
+            )
         pairs = line.pop("n")
         if pairs != n:
             raise InputError(
@@ -219,5 +226,9 @@ def markdown(scored: Scored, split: str = "held-out") -> str:
     }  # fmt: skip
     lines = ["| tool | " + " | ".join(columns.values()) + " |", "|---" * (len(columns) + 1) + "|"]
     for name, own in scored.measures[split].items():
-        lines.append(f"| {name} | " + " | ".join(str(own[key]) for key in columns) + " |")
+        lines.append(f"| {name} | " + " | ".join(_cell(own[key]) for key in columns) + " |")
     return "\n".join(lines)
+
+
+def _cell(score: Estimate[float]) -> str:
+    return "–" if np.isnan(score.value) else f"{score:.2f} ({score.n})"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from mmprobe.analyses.intervals import jackknife_interval
 from mmprobe.diagnosis.causes import CAUSES, IMPLIES
 from mmprobe.diagnosis.rules import CONTROL
+from mmprobe.stats.estimate import Estimate
+from mmprobe.stats.intervals import jackknife_interval
 
 DEVELOPMENT = "development"
 
@@ -43,23 +44,8 @@ class Row(BaseModel):
     note: str = ""
 
 
-class Measure(NamedTuple):
-    """A number with its 95 % interval over models, and the number of models; NaN without models."""
-
-    value: float
-    low: float
-    high: float
-    n: int
-
-    def __str__(self) -> str:
-        if np.isnan(self.value):
-            return "–"
-        ends = "" if np.isnan(self.low) else f" [{self.low:.2f}, {self.high:.2f}]"
-        return f"{self.value:.2f}{ends} ({self.n})"
-
-
-def score_tool(rows: Sequence[Row], split: str = "held-out") -> dict[str, Measure]:
-    """Return the scores of one tool on the models of a split.
+def score_tool(rows: Sequence[Row], split: str = "held-out") -> dict[str, Estimate[float]]:
+    """Return the scores of one tool on the models of a split, with intervals over models; NaN without models.
 
     - macro_f1: mean over the causes, and control, that the split holds, of the F1 of naming them
     - false_alarms: share of controls of which a cause is named
@@ -92,14 +78,14 @@ def score_tool(rows: Sequence[Row], split: str = "held-out") -> dict[str, Measur
 
 def _measure(
     compute: Callable[[Sequence[Row]], float], rows: Sequence[Row], largest: float | None = 1.0
-) -> Measure:
+) -> Estimate[float]:
     """Return a statistic of models with its interval, from what it is without each of them."""
     value = compute(rows) if rows else float("nan")
     if np.isnan(value) or len(rows) < 2:
-        return Measure(value, float("nan"), float("nan"), len(rows))
+        return Estimate(value, float("nan"), float("nan"), len(rows))
     without = np.array([compute([*rows[:place], *rows[place + 1 :]]) for place in range(len(rows))])
     low, high = jackknife_interval(np.array(value), without, (0.0, largest))
-    return Measure(value, float(low), float(high), len(rows))
+    return Estimate(value, float(low), float(high), len(rows))
 
 
 def choose_thresholds(rows: Sequence[Row]) -> dict[str, float]:

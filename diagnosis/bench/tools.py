@@ -8,7 +8,6 @@ from __future__ import annotations
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,11 +15,9 @@ import numpy as np
 
 from mmprobe.diagnosis.causes import CAUSES
 from mmprobe.diagnosis.diagnose import diagnose
-from mmprobe.errors import InputError, unknown_name
 from mmprobe.models import Model
+from mmprobe.registry import Registry
 from mmprobe.samples import Sample
-
-GROUP = "mmprobe.diagnosis_tools"
 
 
 class ToolScores(NamedTuple):
@@ -59,31 +56,23 @@ def guess(model: Model, samples: Sequence[Sample]) -> ToolScores:
     return ToolScores({cause: float(rng.random()) for cause in CAUSES}, answers)
 
 
-def load_tools(names: Sequence[str] | None = None) -> dict[str, Tool]:
-    """Return tools by name: those that ship with mmprobe, and those of other packages.
-
-    Args:
-        names: the tools wanted; None for all.
-
-    Raises:
-        InputError: there is no such tool, or one cannot be imported.
-
-    Example:
-        >>> list(load_tools(["diagnosis", "chance"]))
-        ['diagnosis', 'chance']
-    """
-    from mmprobe.diagnosis.bench.trace_tools import TRACE_TOOLS
-
-    tools: dict[str, Tool] = {"diagnosis": run_diagnosis, **TRACE_TOOLS, "chance": guess}
-    entered = {entry.name: entry for entry in entry_points(group=GROUP)}
-    chosen = [*tools, *(name for name in entered if name not in tools)] if names is None else list(names)
-    for name in chosen:
-        if name in tools:
-            continue
-        if name not in entered:
-            raise unknown_name("tool", name, [*tools, *entered])
-        try:
-            tools[name] = entered[name].load()
-        except Exception as error:  # the package of somebody else
-            raise InputError(f"tool {name!r}: cannot be imported ({error})") from None
-    return {name: tools[name] for name in chosen}
+_TRACE_TOOLS = "mmprobe.diagnosis.bench.trace_tools"
+TOOLS: Registry[Tool] = Registry(
+    "tool",
+    "diagnosis_tools",
+    {
+        "diagnosis": run_diagnosis,
+        "attention-share": f"{_TRACE_TOOLS}:attention_share",
+        "attention-decay": f"{_TRACE_TOOLS}:decay",
+        "attention-decay-authors": f"{_TRACE_TOOLS}:authors_decay",
+        "residual-drift": f"{_TRACE_TOOLS}:drift",
+        "ffn-transitions": f"{_TRACE_TOOLS}:ffn_transitions",
+        "conflict": f"{_TRACE_TOOLS}:conflict",
+        "attention-vs-activation": f"{_TRACE_TOOLS}:attention_activation_overlap",
+        "tam-mass": f"{_TRACE_TOOLS}:activation_mass",
+        "predict-unfaithful": f"{_TRACE_TOOLS}:predicted",
+        "failure-modes": f"{_TRACE_TOOLS}:modes",
+        "chance": guess,
+    },
+)
+"""Every diagnostic tool by its name."""

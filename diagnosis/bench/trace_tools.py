@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import wraps
 from pathlib import Path
 
 import numpy as np
@@ -60,14 +60,20 @@ def read_run(model: Model, samples: Sequence[Sample]) -> Run:
     return _last[key][1]
 
 
-def suspect(read: Suspicion, model: Model, samples: Sequence[Sample]) -> ToolScores:
-    """Return the mean suspicion of the answers for every cause, and that of each answer."""
-    answers = {name: value for name, value in read(read_run(model, samples)).items() if np.isfinite(value)}
-    if not answers:
-        return ToolScores({}, passes=PASSES)
-    mean = float(np.mean(list(answers.values())))
-    by_answer = {name: dict.fromkeys(CAUSES, value) for name, value in answers.items()}
-    return ToolScores(dict.fromkeys(CAUSES, mean), by_answer, passes=PASSES)
+def reads_traces(suspect: Suspicion) -> Tool:
+    """Return the tool that suspects each cause by one number an answer, which it reads from the traces."""
+
+    @wraps(suspect)
+    def tool(model: Model, samples: Sequence[Sample]) -> ToolScores:
+        suspicions = suspect(read_run(model, samples)).items()
+        answers = {name: value for name, value in suspicions if np.isfinite(value)}
+        if not answers:
+            return ToolScores({}, passes=PASSES)
+        mean = float(np.mean(list(answers.values())))
+        by_answer = {name: dict.fromkeys(CAUSES, value) for name, value in answers.items()}
+        return ToolScores(dict.fromkeys(CAUSES, mean), by_answer, passes=PASSES)
+
+    return tool
 
 
 def _by_sample(values: xr.DataArray, sign: int) -> dict[str, float]:
@@ -84,8 +90,27 @@ def _deep(values: xr.DataArray) -> xr.DataArray:
     return values.isel(layer=slice(-max(1, round(values.sizes["layer"] / 3)), None))
 
 
-def _drift(run: Run) -> dict[str, float]:
-    """Return the drift of each pair's residual streams, for both of its answers."""
+@reads_traces
+def attention_share(run: Run) -> dict[str, float]:
+    """Suspect answers with little attention to the images."""
+    return _by_sample(attention_decay(run)["share_of_sample"], -1)
+
+
+@reads_traces
+def decay(run: Run) -> dict[str, float]:
+    """Suspect answers whose attention to the images falls over the steps."""
+    return _by_sample(attention_decay(run)["slope_of_sample"], -1)
+
+
+@reads_traces
+def authors_decay(run: Run) -> dict[str, float]:
+    """Suspect answers whose attention to the images falls over the steps, as the authors' code measures it."""
+    return _by_sample(attention_decay(run)["slope_authors_of_sample"], -1)
+
+
+@reads_traces
+def drift(run: Run) -> dict[str, float]:
+    """Suspect both answers of a pair whose residual streams drift apart."""
     cosine = _deep(residual_drift(run)["cosine"]).mean("layer").to_series()
     return {
         name: -float(cosine[pair])
@@ -94,8 +119,38 @@ def _drift(run: Run) -> dict[str, float]:
     }
 
 
-def _modes(model: Model, samples: Sequence[Sample]) -> ToolScores:
-    """Return the shares of the modes of false answers: blindness for blind, dissociation for the others."""
+@reads_traces
+def ffn_transitions(run: Run) -> dict[str, float]:
+    """Suspect answers in which the FFNs turn the residual stream."""
+    return _by_sample(_deep(sublayer_transitions(run)["cos_ffn"]), -1)
+
+
+@reads_traces
+def conflict(run: Run) -> dict[str, float]:
+    """Suspect answers in which attention and FFN promote different tokens."""
+    return _by_sample(_deep(sublayer_transitions(run)["kl"]), 1)
+
+
+@reads_traces
+def attention_activation_overlap(run: Run) -> dict[str, float]:
+    """Suspect answers whose attention and token activation maps show different places."""
+    return _by_sample(attention_vs_activation(run)["iou"], -1)
+
+
+@reads_traces
+def activation_mass(run: Run) -> dict[str, float]:
+    """Suspect answers whose token activation maps are weak in the regions asked about."""
+    return _by_sample(attention_vs_activation(run)["region_mass_activation"], -1)
+
+
+@reads_traces
+def predicted(run: Run) -> dict[str, float]:
+    """Suspect answers by the score of the regression that predicts unfaithful ones."""
+    return _by_sample(predict_unfaithful(run)["score"], 1)
+
+
+def modes(model: Model, samples: Sequence[Sample]) -> ToolScores:
+    """Name the modes of false answers: blindness for blind, dissociation for the other causes."""
     ds = failure_modes(read_run(model, samples), draws=50)
     shares = ds["share"].to_series()
     others = dict.fromkeys(CAUSES, float(shares["dissociation"]))
@@ -106,23 +161,3 @@ def _modes(model: Model, samples: Sequence[Sample]) -> ToolScores:
             for cause in CAUSES
         }
     return ToolScores(others | {"blind": float(shares["perceptual_blindness"])}, answers, passes=PASSES)
-
-
-def _predict(run: Run) -> dict[str, float]:
-    ds = predict_unfaithful(run)
-    return _by_sample(ds["score"], 1)
-
-
-SUSPICIONS: dict[str, Suspicion] = {
-    "attention-share": lambda run: _by_sample(attention_decay(run)["share_of_sample"], -1),
-    "attention-decay": lambda run: _by_sample(attention_decay(run)["slope_of_sample"], -1),
-    "attention-decay-authors": lambda run: _by_sample(attention_decay(run)["slope_authors_of_sample"], -1),
-    "residual-drift": _drift,
-    "ffn-transitions": lambda run: _by_sample(_deep(sublayer_transitions(run)["cos_ffn"]), -1),
-    "conflict": lambda run: _by_sample(_deep(sublayer_transitions(run)["kl"]), 1),
-    "attention-vs-activation": lambda run: _by_sample(attention_vs_activation(run)["iou"], -1),
-    "tam-mass": lambda run: _by_sample(attention_vs_activation(run)["region_mass_activation"], -1),
-    "predict-unfaithful": _predict,
-}
-TRACE_TOOLS: dict[str, Tool] = {name: partial(suspect, read) for name, read in SUSPICIONS.items()}
-TRACE_TOOLS["failure-modes"] = _modes

@@ -13,10 +13,10 @@ import xarray as xr
 from torch import Tensor
 
 from mmprobe.errors import InputError
+from mmprobe.files import regular_file
 from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.parameters import boolean, choice, file_name, integer, number
 from mmprobe.models import Model
-from mmprobe.samples import regular_file
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from mmprobe.cli.generate import generate
 from mmprobe.cli.list_ import list_names
 from mmprobe.cli.make_pairs import make_pairs
 from mmprobe.cli.merge import merge
+from mmprobe.cli.mirage_correlations import mirage_correlations
 from mmprobe.cli.mirage_score import mirage_score
 from mmprobe.cli.models import models
 from mmprobe.cli.number_boxes import number_boxes
@@ -38,7 +39,7 @@ from mmprobe.cli.score import score
 from mmprobe.cli.trace import trace
 from mmprobe.cli.train import guesser, logos
 from mmprobe.cli.verify import verify
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, command_line_options
 
 app = typer.Typer(
     name="mmprobe",
@@ -82,6 +83,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
         agree,
         clean,
         mirage_score,
+        mirage_correlations,
         rewrite,
     ),
 )
@@ -117,9 +119,7 @@ app.add_typer(_train, name="train")
 
 
 def _exit(message: str, code: int) -> None:
-    """Print the message as one line on stderr, with options in place of arguments, and exit."""
-    for name in ("resume", "overwrite"):
-        message = message.replace(f"{name}=True", f"--{name}")
+    """Print the message as one line on stderr, and exit."""
     print(f"mmprobe: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(code)
 
@@ -184,7 +184,8 @@ def main() -> None:
         _repeat_lost_interrupts()
         _silence_retries()
         logging.basicConfig(format="mmprobe: %(message)s", level=logging.WARNING)
-        code = app(standalone_mode=False)
+        with command_line_options():
+            code = app(standalone_mode=False)
         if code == _INTERRUPTED:  # before a command began
             raise KeyboardInterrupt
         sys.exit(code)

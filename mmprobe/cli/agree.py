@@ -37,9 +37,9 @@ def agree(
     Example:
       mmprobe agree results/lexical results/gpt-4o --out results/agreement
     """
-    from mmprobe.benchmarks.core.jsonl import write_atomic
     from mmprobe.benchmarks.core.results import write_results
     from mmprobe.benchmarks.judges.agreement import compare_result_folders, compute_agreement
+    from mmprobe.files import write_atomic
 
     check_out(out, (first, second))
     comparison = compare_result_folders(first, second)

@@ -38,16 +38,16 @@ def load_functions(
     Raises:
         InputError: a name is unknown or needs the model, or a setting is none of the analysis.
     """
-    from mmprobe.analyses import all_analyses
-    from mmprobe.probes import RUN_PROBES, run_probes
+    from mmprobe.analyses import ANALYSES
+    from mmprobe.probes import PROBES, run_probes
 
     names, settings = names or [], settings or []
-    known = (*all_analyses(), *RUN_PROBES, "findings")
+    known = (*ANALYSES, *PROBES, "findings")
     for name in names:
         if name not in known:
             choices = ", ".join(choice.replace("_", "-") for choice in known)
             raise InputError(f"--only {name.replace('_', '-')}: no such analysis; known: {choices}")
-    if settings and (len(names) != 1 or names[0] not in (*all_analyses(), "findings")):
+    if settings and (len(names) != 1 or names[0] not in (*ANALYSES, "findings")):
         raise InputError("--set: names a parameter of one analysis; name the analysis with --only")
     if settings and names == ["findings"] and model is None:
         raise InputError(
@@ -55,9 +55,10 @@ def load_functions(
         )
     parameters = _check_settings(names[0], settings) if settings else {}
     loaded = None if model is None else mmprobe.load_model(model)
-    functions: dict[str, Callable[..., Any]] = all_analyses() | run_probes(loaded, bool(names), finished)
+    functions: dict[str, Callable[..., Any]] = run_probes(loaded, bool(names), finished)
     if not names:
-        return functions
+        return dict(ANALYSES.working()) | functions
+    functions |= {name: ANALYSES[name] for name in names if name in ANALYSES}
     functions["findings"] = partial(find_claims, model=loaded)
     for name in names:
         if name not in functions:
@@ -73,13 +74,13 @@ def _check_settings(name: str, settings: list[str]) -> dict[str, Any]:
     """
     from pydantic import TypeAdapter, ValidationError
 
-    from mmprobe.analyses import all_analyses
+    from mmprobe.analyses import ANALYSES
     from mmprobe.interventions.parameters import parse_settings
     from mmprobe.probes import claim_interventions
 
     types = {
         key: hint
-        for key, hint in get_type_hints((all_analyses() | {"findings": claim_interventions})[name]).items()
+        for key, hint in get_type_hints(claim_interventions if name == "findings" else ANALYSES[name]).items()
         if key not in ("return", "run", "source", "model", "check") and get_origin(hint) is not Callable
     }
     parameters = parse_settings(settings)
@@ -134,9 +135,9 @@ def analyze(
       mmprobe analyze runs/first --only findings --model tiny-spd
     """
     from mmprobe.analyses import analyze_all, export
-    from mmprobe.analyses.export import analyses_folder
+    from mmprobe.analyses.files import analyses_folder
     from mmprobe.cache import open_run
-    from mmprobe.lock import lock_folder
+    from mmprobe.ledger import lock_folder
 
     if workers > 1 and model is not None:
         raise InputError("--workers and --model: what needs the model runs in one process; choose one")
@@ -171,7 +172,7 @@ def _analyze_only(
     run: Run, functions: dict[str, Callable[..., Any]], workers: int
 ) -> tuple[list[xr.Dataset], list[str]]:
     """Return the data sets of named analyses, and what to say about them."""
-    from mmprobe.analyses.side_by_side import apply_analyses
+    from mmprobe.analyses.workers import apply_analyses
 
     datasets: list[xr.Dataset] = []
     notes: list[str] = []

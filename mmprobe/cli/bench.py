@@ -11,6 +11,7 @@ import mmprobe
 from mmprobe.benchmarks.synthetic import PAIRS
 from mmprobe.cli.diagnose import bench_tools
 from mmprobe.cli.options import (
+    TO_GO_ON,
     AsJson,
     BatchSize,
     BenchmarkName,
@@ -33,7 +34,6 @@ from mmprobe.cli.options import (
     ShardOf,
     SharedPrefix,
     WorkerCount,
-    check_earlier,
     check_out,
     choose_drawn,
     open_workers,
@@ -45,7 +45,7 @@ from mmprobe.cli.options import (
 )
 from mmprobe.errors import InputError
 from mmprobe.interventions.parameters import parse_settings
-from mmprobe.lock import check_unlocked
+from mmprobe.ledger import check_earlier, check_unlocked
 
 
 def bench(
@@ -118,7 +118,7 @@ def bench(
     devices = read_device_map(device_map)
     pairs, seed = choose_drawn(data, n, seed)
     check_unlocked(out)
-    check_earlier(out, out / "responses.jsonl", "answers", resume, overwrite)
+    check_earlier(out / "responses.jsonl", "answers", resume, overwrite, TO_GO_ON)
     check_out(out, [data] if data else [])
     asked: dict[str, Any] = {
         "data": data,

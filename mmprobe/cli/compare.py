@@ -9,6 +9,7 @@ import typer
 
 import mmprobe
 from mmprobe.cli.options import (
+    TO_GO_ON,
     AsJson,
     BatchSize,
     Device,
@@ -24,12 +25,12 @@ from mmprobe.cli.options import (
     RepetitionPenalty,
     Resume,
     SharedPrefix,
-    check_earlier,
     choose_drawn,
     read_device_map,
     say,
     split_names,
 )
+from mmprobe.ledger import check_earlier
 
 
 def compare(
@@ -79,7 +80,7 @@ def compare(
     pairs, seed = choose_drawn(data, n, seed)
     devices = read_device_map(device_map)
     earlier = next(out.glob("*/*/responses.jsonl"), out / "responses.jsonl")
-    check_earlier(out, earlier, "a comparison", resume, overwrite)
+    check_earlier(earlier, "a comparison", resume, overwrite, TO_GO_ON, out)
     names = split_names(benchmarks)
     ds = mmprobe.benchmarks.compare(
         model,
@@ -114,7 +115,7 @@ def compare(
     mmprobe.viz.write_figures(ds, out / "compare.html", (ds.attrs["model"], "comparison of methods"))
     files += [str(out / "compare.md"), str(out / "compare.html")]
     headline = [
-        f"{name} {metric}" for name in names for metric in mmprobe.benchmarks.find_benchmark(name).headline
+        f"{name} {metric}" for name in names for metric in mmprobe.benchmarks.BENCHMARKS[name].headline
     ]
     shown = [metric for metric in headline if metric in ds["metric"].values]
     say({"files": files}, f"{markdown(ds, shown)}\n\nAll metrics: {out / 'compare.md'}", as_json)

@@ -73,7 +73,7 @@ def run_demo(out: Path) -> dict[str, Any]:
     )
     verdicts = label_run(mp.open_run(folder))
     run = mp.open_run(folder)
-    datasets, _ = analyze_all(run, ANALYSES | run_probes(model))
+    datasets, _ = analyze_all(run, dict(ANALYSES.working()) | run_probes(model))
     ids = random.Random(SEED).sample(run.ids, EXCHANGED)
     datasets.append(image_interchange_run(model, run, ("unrelated",), ids=sorted(ids, key=run.ids.index)))
     for dataset in datasets:

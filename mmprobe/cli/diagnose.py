@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mmprobe.cli.options import (
+    TO_GO_ON,
     AsJson,
     BatchSize,
     Device,
@@ -19,7 +20,6 @@ from mmprobe.cli.options import (
     Overwrite,
     Resume,
     Revision,
-    check_earlier,
     check_out,
     choose_drawn,
     read_device_map,
@@ -27,7 +27,7 @@ from mmprobe.cli.options import (
     split_names,
 )
 from mmprobe.errors import unknown_name
-from mmprobe.lock import check_unlocked
+from mmprobe.ledger import check_earlier, check_unlocked
 
 
 def diagnose(
@@ -86,7 +86,7 @@ def diagnose(
     from mmprobe.models import load_model
     from mmprobe.viz.report.diagnosis_page import Diagnosed, write_diagnosis
 
-    check_earlier(out, out / SETTINGS, "a diagnosis", resume, overwrite)
+    check_earlier(out / SETTINGS, "a diagnosis", resume, overwrite, TO_GO_ON)
     diagnosis = find_causes(
         load_model(model, device=device, dtype=dtype, revision=revision, device_map=devices),
         samples,

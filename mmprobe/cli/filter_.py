@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mmprobe.cli.options import (
+    TO_GO_ON,
     AsJson,
     BatchSize,
     Device,
@@ -18,13 +19,12 @@ from mmprobe.cli.options import (
     RetryUnscored,
     Seed,
     Temperature,
-    check_earlier,
     check_out,
     metric_values,
     say,
     split_names,
 )
-from mmprobe.lock import lock_folder
+from mmprobe.ledger import check_earlier, lock_folder
 
 
 def filter_by_votes(
@@ -63,18 +63,18 @@ def filter_by_votes(
       mmprobe filter --data questions.jsonl --limit 100 --voters openai/gpt-4o,qwen2.5-vl-7b --rounds 3 \\
         --out filtered
     """
-    from mmprobe.benchmarks.core.benchmark import find_benchmark
+    from mmprobe.benchmarks.core.benchmark import BENCHMARKS
     from mmprobe.benchmarks.core.evaluate import load_truth
-    from mmprobe.benchmarks.judges.registry import open_judge
+    from mmprobe.benchmarks.judges.judge import open_judge
     from mmprobe.benchmarks.mmreason.voting import VOTES, filter_questions
 
-    check_earlier(out, out / VOTES, "votes", resume, overwrite)
+    check_earlier(out / VOTES, "votes", resume, overwrite, TO_GO_ON)
     check_out(out, [data])
     names = split_names(voters)
     with lock_folder(out, "voting into it"):
         if overwrite:
             (out / VOTES).unlink(missing_ok=True)
-        truth = load_truth(find_benchmark("mmreason"), data, out / "data", limit=limit)
+        truth = load_truth(BENCHMARKS["mmreason"], data, out / "data", limit=limit)
 
         from mmprobe.benchmarks.mmreason.voting import ask_voters, check_voters
 

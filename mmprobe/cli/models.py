@@ -18,7 +18,6 @@ def models(as_json: AsJson = False) -> None:
     from mmprobe.models.aliases import load_aliases
     from mmprobe.models.families import FAMILIES
     from mmprobe.models.organisms import PREFIX, card, names
-    from mmprobe.plugins import find_added
 
     rows = [
         {"name": alias.name, "source": alias.source, "family": alias.family, "description": alias.description}
@@ -41,7 +40,7 @@ def models(as_json: AsJson = False) -> None:
             "needs": family.extras,
             "notes": family.notes,
         }
-        for family in sorted((*FAMILIES, *find_added("families").values()), key=lambda family: family.name)
+        for family in sorted(FAMILIES.values(), key=lambda family: family.name)
     ]
     aliases = [(row["name"], row["family"], row["source"], row["description"]) for row in rows]
     planted = [
@@ -55,7 +54,7 @@ def models(as_json: AsJson = False) -> None:
     ]
     known = [
         (family.name, f"mmprobe[{','.join(family.extras)}]" if family.extras else "-", family.notes)
-        for family in FAMILIES
+        for family in FAMILIES.values()
     ]
     known.append(("(others)", "-", "Works where each image is one square grid of tokens."))
     parts = (

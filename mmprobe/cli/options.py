@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 LARGEST_SEED = 2**63 - 1  # torch takes no larger seed
 _SEED_HELP = "Seed of what is drawn at random: pairs, boxes, or sampled tokens"
 
+TO_GO_ON = "use --resume to go on, --overwrite to begin anew, or another --out"  # where a folder holds an earlier call
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 BatchSize = Annotated[int, typer.Option(help="Questions answered together.", min=1)]
 Capture = Annotated[str, typer.Option(help="What to record: default, full, or a YAML file.")]
@@ -148,34 +150,12 @@ def read_device_map(text: str | None) -> str | dict[str, int | str] | None:
         return text
     from pydantic import RootModel
 
-    from mmprobe.json_files import read_record
+    from mmprobe.files import read_record
 
     try:
         return read_record(Path(text), RootModel[dict[str, int | str]]).root
     except FileNotFoundError:
         raise InputError(f"--device-map {text}: no such file") from None
-
-
-def check_earlier(out: Path, earlier: Path, what: str, resume: bool, overwrite: bool) -> None:
-    """Check that a call may write into `--out`.
-
-    Args:
-        out: the folder.
-        earlier: a file that each earlier call leaves in it.
-        what: what the file says that the folder holds, such as "answers".
-
-    Raises:
-        InputError: the folder holds an earlier call and neither option is given, or both are.
-
-    Example:
-        >>> check_earlier(Path("runs/new"), Path("runs/new/run.json"), "a run", False, False)
-    """
-    if resume and overwrite:
-        raise InputError("--resume and --overwrite: choose one")
-    if earlier.exists() and not resume and not overwrite:
-        raise InputError(
-            f"{out}: holds {what} already; use --resume to go on, --overwrite to begin anew, or another --out"
-        )
 
 
 def choose_drawn(data: Path | None, n: int | None, seed: int | None) -> tuple[int, int]:
@@ -266,7 +246,7 @@ def say_evaluation(evaluation: Evaluation, as_json: bool) -> None:
         n_unscored = sum(unscored.values())
         retry = "; call again to retry (bench with --resume)" if set(unscored) != {"disagreement"} else ""
         warn(f"the judge left {n_unscored} of {evaluation.judging['judged']} unscored: {reasons}{retry}")
-    headline = mmprobe.benchmarks.find_benchmark(evaluation.benchmark).headline
+    headline = mmprobe.benchmarks.BENCHMARKS[evaluation.benchmark].headline
     metrics, file = evaluation.metrics, evaluation.folder / "results.json"
     names = [each for name in (*headline, "unread", "truncated") for each in (name, f"{name}_change")]
     lines = [f"{name:24} {metrics[name]}, n = {metrics[name].n}" for name in names if name in metrics]

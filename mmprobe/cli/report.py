@@ -88,9 +88,9 @@ def _read(
     """Return the run of a path with its analyses and findings, and the results; None for what there is not."""
     from mmprobe.analyses import analyze_all, attention_vs_activation
     from mmprobe.analyses import findings as find_findings
-    from mmprobe.analyses.export import read_export
+    from mmprobe.analyses.files import read_export
     from mmprobe.cache import open_run
-    from mmprobe.probes import RUN_PROBES
+    from mmprobe.probes import PROBES
     from mmprobe.viz.report.results import find_results
 
     folder, results = find_results(path)
@@ -106,5 +106,5 @@ def _read(
     interventions = read_export(run, "claim_interventions")
     findings = find_findings(run, datasets + ([] if interventions is None else [interventions]))
     computed = {dataset.attrs.get("analysis") for dataset in datasets}
-    stored = [read_export(run, name) for name in RUN_PROBES if name not in computed]
+    stored = [read_export(run, name) for name in PROBES if name not in computed]
     return run, datasets + [dataset for dataset in stored if dataset is not None], findings, results

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmprobe.cli.options import (
+    TO_GO_ON,
     AsJson,
     Overwrite,
     Resume,
     RetryUnscored,
-    check_earlier,
     check_out,
     say,
     split_names,
     warn,
 )
 from mmprobe.errors import InputError
-from mmprobe.lock import lock_folder
+from mmprobe.ledger import check_earlier, lock_folder
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.mirage.data import MirageQuestion
@@ -55,17 +55,17 @@ def rewrite(
       mmprobe rewrite --data questions.jsonl --model openai/gpt-4o --out rewritten
       mmprobe rewrite --data questions.jsonl --model openai/gpt-4o --parts topics --limit 20 --out classified
     """
-    from mmprobe.benchmarks.core.jsonl import write_atomic
     from mmprobe.benchmarks.judges.model import ModelJudge
     from mmprobe.benchmarks.mirage.data import load_questions
     from mmprobe.benchmarks.mirage.rewrites import PARTS, rewrite_questions
+    from mmprobe.files import write_atomic
 
     names = split_names(parts)
     if unknown := [name for name in names if name not in PARTS]:
         raise InputError(f"--parts: {unknown[0]!r} is none of {', '.join(PARTS)}")
     check_out(out, [data.parent])
     file = out / _QUESTIONS
-    check_earlier(out, file, "questions", resume, overwrite)
+    check_earlier(file, "questions", resume, overwrite, TO_GO_ON)
     questions = load_questions(data)[:limit]
     with lock_folder(out, "rewriting into it"):
         if overwrite:

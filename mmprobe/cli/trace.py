@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mmprobe.cli.options import (
+    TO_GO_ON,
     AsJson,
     BatchSize,
     Capture,
@@ -27,13 +28,12 @@ from mmprobe.cli.options import (
     SharedPrefix,
     Temperature,
     WorkerCount,
-    check_earlier,
     open_workers,
     read_device_map,
     say_run,
 )
 from mmprobe.errors import InputError
-from mmprobe.lock import check_unlocked
+from mmprobe.ledger import check_earlier, check_unlocked
 
 
 def trace(
@@ -89,7 +89,7 @@ def trace(
     if device_map is not None and (remote or ray is not None or (workers or 1) > 1):
         raise InputError("--device-map: goes with one process; leave out --workers, --ray and --remote")
     devices = read_device_map(device_map)
-    check_earlier(out, out / "run.json", "a run", resume, overwrite)
+    check_earlier(out / "run.json", "a run", resume, overwrite, TO_GO_ON)
     check_unlocked(out)
     if shard is not None:
         from mmprobe.traces.scale.shards import check_shard, parse_shard

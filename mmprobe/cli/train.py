@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmprobe.cli.options import (
+    TO_GO_ON,
     AsJson,
     Device,
     ModelName,
     Overwrite,
     Resume,
     Seed,
-    check_earlier,
     metric_values,
     say,
     split_names,
@@ -51,13 +51,12 @@ def begin_training(out: Path, resume: bool, overwrite: bool) -> None:
     Raises:
         InputError: the folder holds a training and neither option is given, or both are.
     """
-    from mmprobe.training.checkpoints import SETTINGS
+    from mmprobe.training.checkpoints import training_ledger
 
-    check_earlier(out, out / SETTINGS, "a training", resume, overwrite)
-    if overwrite and (out / SETTINGS).exists():
-        shutil.rmtree(
-            out
-        )  # it is the training's own: one is never begun in a folder that holds something else
+    ledger = replace(training_ledger(out), offer=TO_GO_ON)
+    ledger.check(resume, overwrite)
+    if overwrite and ledger.begun:
+        ledger.clear()
 
 
 def logos(

@@ -3,39 +3,45 @@
 from typing import Any
 
 from mmprobe.models.families.base import Family, LayerParts, View, VisionEncoder
-from mmprobe.models.families.deepseek_vl import DEEPSEEK_VL
-from mmprobe.models.families.gemma3 import GEMMA3
-from mmprobe.models.families.glm4v import GLM4V
-from mmprobe.models.families.idefics3 import IDEFICS3, SMOLVLM
-from mmprobe.models.families.internvl import INTERNVL
-from mmprobe.models.families.llava import LLAVA
-from mmprobe.models.families.llava_next import LLAVA_NEXT
-from mmprobe.models.families.llava_onevision import LLAVA_ONEVISION
-from mmprobe.models.families.mllama import MLLAMA
-from mmprobe.models.families.paligemma import PALIGEMMA
-from mmprobe.models.families.qwen2_5_vl import QWEN2_5_VL
-from mmprobe.models.families.qwen2_vl import QWEN2_VL
-from mmprobe.models.families.qwen3_vl import QWEN3_VL
-from mmprobe.models.families.qwen3_vl_moe import QWEN3_VL_MOE
-from mmprobe.plugins import find_added
+from mmprobe.registry import Registry
 
-FAMILIES: tuple[Family, ...] = (
-    QWEN2_VL,
-    QWEN2_5_VL,
-    QWEN3_VL,
-    QWEN3_VL_MOE,
-    LLAVA,
-    LLAVA_NEXT,
-    LLAVA_ONEVISION,
-    INTERNVL,
-    GEMMA3,
-    GLM4V,
-    IDEFICS3,
-    SMOLVLM,
-    PALIGEMMA,
-    MLLAMA,
-    DEEPSEEK_VL,
+FAMILIES: Registry[Family] = Registry(
+    "family",
+    "families",
+    {
+        "qwen2_vl": "mmprobe.models.families.qwen2_vl:QWEN2_VL",
+        "qwen2_5_vl": "mmprobe.models.families.qwen2_5_vl:QWEN2_5_VL",
+        "qwen3_vl": "mmprobe.models.families.qwen3_vl:QWEN3_VL",
+        "qwen3_vl_moe": "mmprobe.models.families.qwen3_vl_moe:QWEN3_VL_MOE",
+        "llava": "mmprobe.models.families.llava:LLAVA",
+        "llava_next": "mmprobe.models.families.llava_next:LLAVA_NEXT",
+        "llava_onevision": "mmprobe.models.families.llava_onevision:LLAVA_ONEVISION",
+        "internvl": "mmprobe.models.families.internvl:INTERNVL",
+        "gemma3": "mmprobe.models.families.gemma3:GEMMA3",
+        "glm4v": "mmprobe.models.families.glm4v:GLM4V",
+        "idefics3": "mmprobe.models.families.idefics3:IDEFICS3",
+        "smolvlm": "mmprobe.models.families.idefics3:SMOLVLM",
+        "paligemma": "mmprobe.models.families.paligemma:PALIGEMMA",
+        "mllama": "mmprobe.models.families.mllama:MLLAMA",
+        "deepseek_vl": "mmprobe.models.families.deepseek_vl:DEEPSEEK_VL",
+    },
+    added_first=True,
 )
+"""Every declared family by its name. Those that were added come first, and may replace one that ships."""
+
+
+def register_family(family: Family) -> None:
+    """Add the declaration of a model family; it comes before those that ship with mmprobe.
+
+    A package does the same with an entry point of the group `mmprobe.families` whose object is the family.
+
+    Raises:
+        InputError: another family was registered under its name.
+
+    Example:
+        >>> mp.register_family(Family(name="mine", model_types=("my_vlm",), ...))    # doctest: +SKIP
+    """
+    FAMILIES.register(family.name, family)
 
 
 def find_family(config: Any) -> Family:
@@ -49,7 +55,7 @@ def find_family(config: Any) -> Family:
         >>> find_family(LlavaConfig()).name
         'llava'
     """
-    for family in (*find_added("families").values(), *FAMILIES):
+    for _, family in FAMILIES.working():
         if config.model_type in family.model_types:
             return family
     from mmprobe.models.families.generic import build_generic_family
@@ -57,4 +63,4 @@ def find_family(config: Any) -> Family:
     return build_generic_family(config)
 
 
-__all__ = ["FAMILIES", "Family", "LayerParts", "View", "VisionEncoder", "find_family"]
+__all__ = ["FAMILIES", "Family", "LayerParts", "View", "VisionEncoder", "find_family", "register_family"]

@@ -130,6 +130,12 @@ class Family:
     shares_prefixes: bool = False
     notes: str = ""
 
+    @property
+    def about(self) -> str:
+        """One line about the family."""
+        types = f"config.model_type {', '.join(self.model_types)}."
+        return f"{types} {self.notes}".strip()
+
     def decoder(self, hf: Any) -> Any:
         """Return the module that holds the decoder's `layers` and its final `norm`."""
         return hf.get_decoder()

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from mmprobe.errors import InputError, suggest_names
-from mmprobe.json_files import read_record
+from mmprobe.files import read_record
 from mmprobe.samples import Sample
 
 FOLDER = Path(__file__).parent

@@ -17,8 +17,6 @@ import xarray as xr
 from scipy.stats import spearmanr
 from tqdm import tqdm
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import QUANTITY, mean_interval, sums_interval
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.probes.answer_records import Arrays, Record, RunAnswer, read_record, write_records
@@ -33,7 +31,9 @@ from mmprobe.probes.circuits.passes import (
 )
 from mmprobe.probes.components.pairs import Metric
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.estimate import Estimate, estimate_from_sums, estimate_mean
+from mmprobe.stats.intervals import QUANTITY, sums_interval
 
 Samples = Sample | Sequence[Sample]
 
@@ -86,7 +86,7 @@ def measure_pairs(
         json.dumps(settings | _describe(model, *pair, metric, max_new_tokens), sort_keys=True)
         for pair in zip(clean, corrupt, given, strict=True)
     ]
-    kept = [read_record(finished, sample, [], text) for sample, text in zip(clean, texts, strict=True)]
+    kept = [read_record(finished, sample, [], text, model) for sample, text in zip(clean, texts, strict=True)]
     arrays: list[Arrays] = [{} if record is None else record.arrays for record in kept]
     left = [number for number, record in enumerate(kept) if record is None or number == 0]
     pairs = read_node_pairs(
@@ -104,7 +104,7 @@ def measure_pairs(
             if kept[number] is None:
                 arrays[number] = measure(nodes, number) | {"passes": np.array(nodes.passes)}
                 answer = RunAnswer(clean[number], nodes.pair.clean.forcing.ids.tolist(), None)
-                write_records(finished, [Record(answer, arrays[number])], texts[number])
+                write_records(finished, [Record(answer, arrays[number])], texts[number], model)
             progress.update()
     assert graph is not None
     return MeasuredPairs(graph, name, arrays)
@@ -143,7 +143,7 @@ def describe(
         "samples": ", ".join(sample.id for sample in clean),
         "corrupt": ", ".join(sample.id for sample in corrupt),
         "n": len(clean),
-        "sets": len(np.unique(image_groups(clean))),
+        "sets": len(np.unique(image_sets(clean))),
         "n_edges": int(measured.graph.edges.sum()),
         "forward_passes": int(measured.stack("passes").sum()),
     }
@@ -230,7 +230,7 @@ def find_circuit(
         model, clean, corrupt, metric, answers, max_new_tokens, measure, settings, finished
     )
     graph = measured.graph
-    out = _summarise(graph, measured.stack("scores"), image_groups(clean))
+    out = _summarise(graph, measured.stack("scores"), image_sets(clean))
     out["metric_clean"], out["metric_corrupt"] = (((), value) for value in measured.stack("metrics").mean(0))
     out["total"] = out["metric_clean"] - out["metric_corrupt"]
     out.attrs = describe(model, measured, clean, corrupt) | {
@@ -241,25 +241,17 @@ def find_circuit(
     return out
 
 
-def mean_effects(values: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the mean of effects [pair, ...] and its interval, without width where all pairs are equal."""
-    return values.mean(0), *mean_interval(values, groups, QUANTITY)
-
-
 def _summarise(graph: Graph, scores: np.ndarray, groups: np.ndarray) -> xr.Dataset:
     """Return means of scores [pair, source, destination] with intervals."""
     out = xr.Dataset(coords=_node_coordinates("source", graph.sources))
     out = out.assign_coords(_node_coordinates("destination", graph.destinations))
     edges = graph.edges
-    of_edges = mean_effects(scores[:, edges], groups)
-    of_nodes = mean_effects(scores.sum(2), groups)
-    for end, on_edges, on_nodes in zip(("", "_low", "_high"), of_edges, of_nodes, strict=True):
+    of_edges = estimate_mean(scores[:, edges], groups, QUANTITY).variables("score")
+    of_nodes = estimate_mean(scores.sum(2), groups, QUANTITY).variables("node_score", "source")
+    for name, (_, on_edges) in of_edges.items():
         matrix = np.full(edges.shape, np.nan)
         matrix[edges] = on_edges
-        out[f"score{end}"], out[f"node_score{end}"] = (
-            (("source", "destination"), matrix),
-            ("source", on_nodes),
-        )
+        out[name], out[f"node_{name}"] = (("source", "destination"), matrix), of_nodes[f"node_{name}"]
     return out
 
 
@@ -342,14 +334,16 @@ def evaluate_circuit(
     measured = measure_pairs(
         model, clean, corrupt, metric, answers, max_new_tokens, measure, settings, finished
     )
-    sums, groups = measured.stack("metrics"), image_groups(clean)
+    sums, groups = measured.stack("metrics"), image_sets(clean)
     if sums[:, -2].mean() == sums[:, -1].mean():
         raise InputError("clean and corrupt: the prompts have the same metric, so no edge matters")
     out = xr.Dataset(coords={"ranking": list(RANKINGS), "share": list(shares)})
     out["n_kept"] = ("share", _count_kept(shares, np.argwhere(measured.graph.edges)))
-    _add(out, "faithfulness", ("ranking", "share"), _faithfulness, sums, groups)
+    faithfulness = estimate_from_sums(_faithfulness, sums, groups)
+    out.update(faithfulness.variables("faithfulness", ("ranking", "share")))
     for name, ranking in (("cpr", 0), ("cmd", 1), ("cpr_random", 2), ("cmd_random", 2)):
-        _add(out, name, (), partial(_area, shares, ranking, name[:3] == "cmd"), sums, groups)
+        area = partial(_area, shares, ranking, name[:3] == "cmd")
+        out.update(estimate_from_sums(area, sums, groups).variables(name))
     out["metric_clean"], out["metric_corrupt"] = (((), value) for value in sums[:, -2:].mean(0))
     out.attrs = describe(model, measured, clean, corrupt) | {"analysis": "circuit_faithfulness"}
     return out
@@ -408,8 +402,7 @@ def patch_edges(
             "destination": ("edge", [destination for _, destination in edges]),
         }
     )
-    for end, array in zip(("", "_low", "_high"), mean_effects(values, image_groups(clean)), strict=True):
-        out[f"effect{end}"] = ("edge", array)
+    out.update(estimate_mean(values, image_sets(clean), QUANTITY).variables("effect", "edge"))
     out["effect_by_pair"] = (("edge", "pair"), values.T)
     out.attrs = describe(model, measured, clean, corrupt) | {"analysis": "edge_patching"}
     return out
@@ -462,20 +455,6 @@ def _area(shares: Sequence[float], ranking: int, distance: bool, sums: np.ndarra
     """Return the area under the faithfulness of one ranking, or between 1 and it."""
     curve = _faithfulness(sums)[..., ranking, :]
     return np.asarray(np.trapezoid(np.abs(1 - curve) if distance else curve, shares, axis=-1))
-
-
-def _add(
-    out: xr.Dataset,
-    name: str,
-    dims: tuple[str, ...],
-    combine: Callable[[np.ndarray], np.ndarray],
-    sums: np.ndarray,
-    groups: np.ndarray,
-) -> None:
-    """Add a statistic of sums over pairs with its interval."""
-    low, high = sums_interval(combine, sums, groups)
-    for end, values in (("", combine(sums.sum(0))), ("_low", low), ("_high", high)):
-        out[name + end] = (dims, values)
 
 
 EDGES = 48  # that are patched for each pair; our choice
@@ -564,9 +543,8 @@ def check_circuit(
         out[f"{kind}_score"], out[f"{kind}_effect"] = (("pair", dim), scored), (("pair", dim), exact)
         by_pair = np.array([spearmanr(a, b).statistic for a, b in zip(scored, exact, strict=True)])
         counts = np.column_stack([by_pair, np.ones(len(by_pair))])
-        low, high = sums_interval(_divide, counts, image_groups(clean), (-1.0, 1.0))
-        for end, value in (("", by_pair.mean()), ("_low", low), ("_high", high)):
-            out[f"{kind}_agreement{end}"] = ((), value)
+        ends = sums_interval(_divide, counts, image_sets(clean), (-1.0, 1.0))
+        out.update(Estimate(by_pair.mean(), *ends).variables(f"{kind}_agreement"))
         out[f"{kind}_agreement_by_pair"] = ("pair", by_pair)
     out["edge_name"] = (("pair", "edge"), np.array(names))
     out.attrs = describe(model, measured, clean, corrupt) | {"analysis": "circuit_check", "steps": steps}

@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.held_out import image_groups
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.probes.circuits.circuit import check_circuit, evaluate_circuit, find_circuit
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages
 from mmprobe.probes.teacher_forcing import check_model, force_answer
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
 
 PAIRS = 24  # answers in all; our choice
 CHECKED = 8  # pairs whose edges are patched exactly; our choice
@@ -68,7 +67,7 @@ def circuit_run(
         raise InputError(f"pairs {pairs}: give 2 or more, one to find the circuit and one to judge it")
     samples = [trace.sample for trace in run]
     kind, usable, left_out = _choose_pairs(model, run, samples, pairs)
-    sets = image_groups([clean for clean, *_ in usable]) if usable else np.zeros(0, int)
+    sets = image_sets([clean for clean, *_ in usable]) if usable else np.zeros(0, int)
     if sets.max(initial=0) == 0:
         raise NotApplicable(
             f"{run.path}: a circuit needs answers about two sets of images or more, of which one is held out; "
@@ -135,7 +134,7 @@ def _choose_pairs(
 
 def _spread(samples: list[Sample]) -> Iterator[Sample]:
     """Yield the first sample of each set of images, then the second of each, and so on."""
-    groups = image_groups(samples)
+    groups = image_sets(samples)
     turns = [int((groups[:index] == group).sum()) for index, group in enumerate(groups)]
     for index in np.argsort(turns, kind="stable"):
         yield samples[index]

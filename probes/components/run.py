@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.held_out import image_groups
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
@@ -28,7 +27,7 @@ from mmprobe.probes.components.decoder_pass import STREAMS, check_kind
 from mmprobe.probes.components.pairs import Metric, Pair
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, show_others
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
 
 
 def patch_components_run(
@@ -61,7 +60,7 @@ def patch_components_run(
 
         - effect_by_sample (sample, layer, head), or without head, or (sample, layer, tokens)
         - effect: mean of it over samples, with effect_low and effect_high, 95 % intervals over sets of images
-          (`analyses.intervals`); n_effect, the number of samples
+          (`stats.intervals`); n_effect, the number of samples
         - total, with total_low, total_high, n_total: mean loss with all of the other prompt
 
         attrs: sets, the number of sets of images; left_out, samples without an answer or such images;
@@ -185,7 +184,7 @@ def _measure_run(
     names = ("layer", "tokens" if of_stream else "head")[: effect.ndim - 1]
     coords: dict[str, Any] = {"sample": [record.answer.sample.id for record in kept]}
     coords |= {name: np.arange(size) for name, size in zip(names, effect.shape[1:], strict=True)}
-    sets = image_groups([record.answer.sample for record in kept])
+    sets = image_sets([record.answer.sample for record in kept])
     out = xr.Dataset({"effect_by_sample": (("sample", *names), effect)}, coords=coords)
     out.update(mean_over_samples("effect", names, effect, sets))
     out.update(mean_over_samples("total", (), total, sets))

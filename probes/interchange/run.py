@@ -10,9 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import QUANTITY, mean_interval, percentile_interval, sums_interval
-from mmprobe.analyses.statistics import LABELS, label_masks, means_by_label
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
@@ -31,7 +28,10 @@ from mmprobe.probes.interchange.answer_logprobs import image_key, read_logprobs
 from mmprobe.probes.interchange.counterfactual_images import KINDS, CounterfactualImages, Images
 from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS
-from mmprobe.samples import Region, Sample
+from mmprobe.samples import Region, Sample, image_sets
+from mmprobe.stats.estimate import Estimate, estimate_mean, estimate_rows
+from mmprobe.stats.intervals import QUANTITY, percentile_interval, sums_interval
+from mmprobe.stats.labels import LABELS, label_masks, means_by_label
 
 CLASSES = ("thing", "colour", "place", "verdict", "other")
 _VERDICTS = frozenset({"yes", "no"})
@@ -139,16 +139,16 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
         "label": list(LABELS),
     }
     out = xr.Dataset({"effect_per_token": ("sample", per_token)}, coords=coords)
-    sets = image_groups([row.sample for row in rows])
-    low, high = mean_interval(per_token, sets, QUANTITY)
-    out.attrs["sets"] = len(np.unique(sets))
-    out["mean"], out["median"] = ((), per_token.mean()), ((), np.median(per_token))
-    out["low"], out["high"], out["n"] = ((), low), ((), high), ((), len(rows))
-    unused = (per_token < UNUSED).astype(float)
-    out["unused_share"] = ((), unused.mean())
-    medians = percentile_interval(lambda times: repeated_median(per_token, times), sets, len(rows))
-    for name, ends in (("median", medians), ("unused_share", mean_interval(unused, sets))):
-        out[f"{name}_low"], out[f"{name}_high"] = (((), end) for end in ends)
+    sets = image_sets([row.sample for row in rows])
+    mean = estimate_mean(per_token, sets, QUANTITY)
+    ends = percentile_interval(lambda times: repeated_median(per_token, times), sets, len(rows))
+    median = Estimate(np.median(per_token), *ends).variables("median")
+    unused = estimate_mean(per_token < UNUSED, sets).variables("unused_share")
+    out.attrs["sets"] = mean.sets
+    out["mean"], out["median"] = ((), mean.value), median.pop("median")
+    out["low"], out["high"], out["n"] = ((), mean.low), ((), mean.high), ((), mean.n)
+    out["unused_share"] = unused.pop("unused_share")
+    out.update(median | unused)
     by_kind = np.array(
         [[row.effects[kind].mean() if kind in row.effects else np.nan for kind in kinds] for row in rows]
     )
@@ -166,11 +166,10 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
     _add_means(out, "effect_by_class", "class", "n_class", classes, sets)
     slopes = np.array([np.polyfit(np.arange(len(e)), e, 1)[0] if len(e) > 1 else np.nan for e in first])
     out["slope"] = ("sample", slopes)
-    finite = slopes[np.isfinite(slopes)]
-    out["slope_mean"] = ((), finite.mean() if len(finite) else np.nan)
-    ends = mean_interval(finite, sets[np.isfinite(slopes)], QUANTITY)
-    out["slope_low"], out["slope_high"] = (((), end) for end in ends)
-    out["n_slope"] = ((), len(finite))
+    finite = np.isfinite(slopes)
+    slope = estimate_mean(slopes[finite], sets[finite], QUANTITY)
+    out["slope_mean"] = ((), slope.value)
+    out["slope_low"], out["slope_high"], out["n_slope"] = ((), slope.low), ((), slope.high), ((), slope.n)
     _add_regions(out, rows)
     losses = np.array(
         [
@@ -220,26 +219,17 @@ def _add_means(
     out: xr.Dataset, name: str, dim: str, count: str, values: np.ndarray, sets: np.ndarray
 ) -> None:
     """Add the mean over samples of each column [sample, column], and its interval, without NaN."""
-    measured = [np.isfinite(column) for column in values.T]
-    columns = [column[kept] for column, kept in zip(values.T, measured, strict=True)]
-    intervals = [
-        mean_interval(column, sets[kept], QUANTITY) for column, kept in zip(columns, measured, strict=True)
-    ]
-    ends: np.ndarray = np.array(intervals).reshape(-1, 2)
-    out[name] = (dim, [column.mean() if len(column) else np.nan for column in columns])
-    out[f"{name}_low"], out[f"{name}_high"] = (dim, ends[:, 0]), (dim, ends[:, 1])
-    out[count] = (dim, [len(column) for column in columns])
+    means = estimate_rows(values.T, sets, QUANTITY)
+    out.update(means.variables(name, dim) | {count: (dim, means.n)})
 
 
 def _add_localisation(out: xr.Dataset, losses: np.ndarray, sets: np.ndarray) -> None:
     """Add the ratio of the mean losses [sample, (regions, whole images)], with its interval."""
     measured = np.isfinite(losses).all(1)
     losses = losses[measured]
-    low, high = np.array(np.nan), np.array(np.nan)
-    if len(losses):
-        low, high = sums_interval(lambda total: total[..., 0] / total[..., 1], losses, sets[measured])
-    out["localisation"] = ((), losses[:, 0].sum() / losses[:, 1].sum() if losses[:, 1].any() else np.nan)
-    out["localisation_low"], out["localisation_high"] = ((), low), ((), high)
+    ends = sums_interval(lambda total: total[..., 0] / total[..., 1], losses, sets[measured])
+    share = losses[:, 0].sum() / losses[:, 1].sum() if losses[:, 1].any() else np.nan
+    out.update(Estimate(share, *ends).variables("localisation"))
     out["n_localisation"] = ((), len(losses))
 
 
@@ -299,7 +289,7 @@ def image_interchange_run(
           the whole images exchanged (causal localisation); 1 if all of it comes from the regions
         - effect_by_label (label), with _low, _high; n_label (label)
 
-        Intervals are 95 % intervals over sets of images (`analyses.intervals`); attrs["sets"] is their
+        Intervals are 95 % intervals over sets of images (`stats.intervals`); attrs["sets"] is their
         number. attrs["left_out"] names samples without an answer, without images, or without images of the
         first kind; n_left_out counts them.
 

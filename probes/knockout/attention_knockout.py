@@ -9,9 +9,6 @@ import numpy as np
 import torch
 import xarray as xr
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import QUANTITY
-from mmprobe.analyses.statistics import LABELS, MINIMUM, compare_labels, label_masks, means_by_label
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
@@ -33,7 +30,10 @@ from mmprobe.probes.teacher_forcing import (
     force_answer,
     resolve_layers,
 )
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.compare import MINIMUM
+from mmprobe.stats.intervals import QUANTITY
+from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
 
 
 def attention_knockout(
@@ -137,7 +137,7 @@ def attention_knockout_run(
           (`compare_groups`); n_faithful, n_unfaithful. NaN if a group has fewer than `minimum` samples, with
           the reason in attrs["note"]
 
-        Intervals are 95 % intervals over sets of images (`analyses.intervals`); attrs["sets"] is their
+        Intervals are 95 % intervals over sets of images (`stats.intervals`); attrs["sets"] is their
         number. attrs["left_out"] names samples with non-finite changes. attrs["without_group"] names samples
         without an answer or without tokens of the group. n_left_out and n_without_group count them.
 
@@ -169,7 +169,7 @@ def attention_knockout_run(
     coords = {"sample": [record.answer.sample.id for record in kept], "layer": centres, "label": list(LABELS)}
     rows = np.array([record.arrays["change"] for record in kept])
     out = xr.Dataset({"change_per_token": (("sample", "layer"), rows)}, coords=coords)
-    sets = image_groups([record.answer.sample for record in kept])
+    sets = image_sets([record.answer.sample for record in kept])
     note = _add_means(out, label_masks([record.answer.faithful for record in kept]), minimum, sets)
     out.attrs = {
         "analysis": "attention_knockout",

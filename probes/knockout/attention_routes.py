@@ -10,7 +10,6 @@ import torch
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.held_out import image_groups
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
@@ -43,7 +42,7 @@ from mmprobe.probes.teacher_forcing import (
     force_answer,
     name_answer,
 )
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
 
 REPLACEMENTS = ("block", "mean", "counterfactual")
 
@@ -235,7 +234,7 @@ def attention_routes_run(
 
         - effect_per_token (sample, from, to, window): mean over the answer's tokens
         - effect (from, to, window): mean of it over samples, with effect_low and effect_high, 95 % intervals
-          over sets of images (`analyses.intervals`); n_effect, the number of samples
+          over sets of images (`stats.intervals`); n_effect, the number of samples
         - first_layer, last_layer (window)
 
         attrs: sets, the number of sets of images; left_out, samples without an answer, images or tokens.
@@ -324,7 +323,7 @@ def _build_run_dataset(
             if pair != "logprob":
                 source, query = pair.split(" -> ")
                 values[row, names[0].index(source), names[1].index(query)] = array
-    sets = image_groups([record.answer.sample for record in records])
+    sets = image_sets([record.answer.sample for record in records])
     out = xr.Dataset(
         {"effect_per_token": (("sample", *_DIMS), values)} | mean_over_samples("effect", _DIMS, values, sets),
         coords={

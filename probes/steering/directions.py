@@ -7,7 +7,6 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.held_out import image_groups
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.probes.labelled_vectors import (
@@ -19,6 +18,7 @@ from mmprobe.probes.labelled_vectors import (
     select_classes,
     target_name,
 )
+from mmprobe.samples import image_sets
 
 Reduce = Literal["mean", "last", "first"]
 MINIMUM = 5  # answers of each class; our choice
@@ -172,7 +172,7 @@ def _read_labelled(
     data = read_vectors(run, names, "residual/post", REDUCTIONS[reduce])
     classes = select_classes(run, {name: labels[name] for name in data.names}, target, minimum, data.left_out)
     texts = np.array([str(labels[name]) for name in data.names])
-    groups = image_groups(data.samples)
+    groups = image_sets(data.samples)
     out = xr.Dataset(coords={"layer": data.layers, "class": [str(label) for label in classes]})
     of_class = [texts == label for label in out["class"].values]
     out["n"] = ("class", np.array([mask.sum() for mask in of_class]))

@@ -11,12 +11,12 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import QUANTITY, Range, mean_interval
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate_batch
 from mmprobe.models import Model
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.estimate import estimate_rows
+from mmprobe.stats.intervals import QUANTITY
 
 SCALES = (-2.0, -1.0, 0.0, 1.0, 2.0)
 Measure = Callable[[str], float]
@@ -69,7 +69,7 @@ def dose_response(
     """
     if not (samples and directions and scales):
         raise InputError("dose_response: give samples, directions and scales")
-    groups = image_groups(samples)
+    groups = image_sets(samples)
     progress = tqdm(
         total=len(samples) * (1 + len(directions) * len(scales)),
         desc="dose_response",
@@ -111,8 +111,7 @@ def dose_response(
     of_share = np.isin(values[np.isfinite(values)], (0, 1)).all()  # at every scale, not at one by chance
     measures = {"mean": (values, None if of_share else QUANTITY), "changed": (changed.astype(float), None)}
     for name, (array, bounds) in measures.items():
-        for end, numbers in zip(("", "_low", "_high"), _means(array, groups, bounds), strict=True):
-            out[f"{name}{end}"] = (dims, numbers)
+        out.update(estimate_rows(array, groups, bounds).variables(name, dims))
     out.attrs = {
         "analysis": "dose_response",
         "about": "A measure of steered answers at each scale, with 95 % intervals over sets of images.",
@@ -123,15 +122,3 @@ def dose_response(
         "n_groups": len(np.unique(groups)),
     }
     return out
-
-
-def _means(values: np.ndarray, groups: np.ndarray, range: Range | None) -> np.ndarray:
-    """Return mean, low and high end [3, ...] of values [..., sample] without NaN."""
-    rows = values.reshape(-1, values.shape[-1])
-    ends = []
-    for row in rows:
-        read = np.isfinite(row)
-        mean = row[read].mean() if read.any() else np.nan
-        low, high = mean_interval(row[read], groups[read], range)
-        ends.append((mean, float(low), float(high)))
-    return np.array(ends).T.reshape(3, *values.shape[:-1])

@@ -23,15 +23,14 @@ from transformer_lens.tools.analysis.interchange import (
     random_basis,
 )
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.chat import build_chat
 from mmprobe.models.devices import find_device
 from mmprobe.models.hooks import replace
 from mmprobe.models.prompt import build_batch
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.estimate import estimate_rows
 
 CONTROLS = ("learned", "random subspace", "arbitrary labels", "random initialisation")
 HELD_OUT = 0.5
@@ -133,11 +132,8 @@ def align_subspace(
     right["random subspace"] = task.choose(test, placebo, batch_size) == labels[test]
     unchanged = task.choose(test, torch.zeros_like(placebo), batch_size) == labels[test]
     matrix = np.array([right[name] for name in CONTROLS])
-    intervals = [mean_interval(row.astype(float), groups[test]) for row in matrix]
     out = xr.Dataset(coords={"control": list(CONTROLS), "pair": test})
-    out["accuracy"] = ("control", matrix.mean(1))
-    out["accuracy_low"] = ("control", np.array([float(low) for low, _ in intervals]))
-    out["accuracy_high"] = ("control", np.array([float(high) for _, high in intervals]))
+    out.update(estimate_rows(matrix, groups[test]).variables("accuracy", "control"))
     out["unchanged"] = ((), unchanged.mean())
     out["basis"] = (("hidden", "component"), bases["learned"].cpu().numpy())
     out["right"] = (("control", "pair"), matrix)
@@ -232,7 +228,7 @@ def _split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[np.ndarray, np.ndarr
         Sample(id=str(number), question="?", images=[*base.images, *source.images])
         for number, (base, source, _) in enumerate(pairs)
     ]
-    groups = image_groups(joined) if joined else np.zeros(0, int)
+    groups = image_sets(joined) if joined else np.zeros(0, int)
     order = np.random.default_rng(seed).permutation(len(np.unique(groups)))
     in_train = np.isin(groups, order[: round(len(order) * (1 - HELD_OUT))])
     if not in_train.any() or in_train.all():

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 import mmprobe as mp
-from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.synthetic.scene import COLOURS
+from mmprobe.files import write_atomic
 from mmprobe.models import Model
 from mmprobe.probes import image_interchange_run
 from mmprobe.samples import Sample

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.analyses.intervals import QUANTITY, mean_interval
+from mmprobe.stats.intervals import QUANTITY, mean_interval
 
 ROOT = Path(__file__).parent.parent.parent
 MEASURES = {

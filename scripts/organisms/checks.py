@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 from recipes import Row, draw_any_pair, scenes_of
 
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.benchmarks.synthetic.check import check_answer
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, describe_edit, draw_question
 from mmprobe.benchmarks.synthetic.render import render
@@ -22,6 +21,7 @@ from mmprobe.models import Model
 from mmprobe.models.chat import Chat
 from mmprobe.models.generation import build_generation_kwargs
 from mmprobe.models.prompt import build_batch
+from mmprobe.stats.estimate import estimate_mean
 
 HELD_OUT_SEED = 10**6  # training draws from seeds below
 BATCH = 32
@@ -81,19 +81,17 @@ def share(
         True
     """
     values = np.asarray(outcomes, float)
-    value = float(values.mean())
     sets = None if pairs is None else np.asarray(pairs)
-    low, high = mean_interval(values, sets, (-1.0, 1.0) if differences else None)
+    mean = estimate_mean(values, sets, (-1.0, 1.0) if differences else None)
     if least is not None:
-        bound, passed = f">= {least}", value >= least
+        bound, passed = f">= {least}", mean.value >= least
     elif most is not None:
-        bound, passed = f"<= {most}", value <= most
+        bound, passed = f"<= {most}", mean.value <= most
     else:
         raise ValueError("a check needs a bound")
-    ends = {"value": value, "low": float(low), "high": float(high)}
     return {
-        **{name: round(end, 4) for name, end in ends.items()},
-        "n": len(values),
+        **{name: round(getattr(mean, name), 4) for name in ("value", "low", "high")},
+        "n": mean.n,
         "bound": bound,
         "passed": passed,
     }

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.models.organisms import card
+from mmprobe.stats.estimate import Estimate, estimate_mean
 
 sys.path.append(str(Path(__file__).parent.parent))
 FIGURE = Path(__file__).parent.parent.parent / "docs" / "interventions" / "remedies.png"
@@ -43,17 +43,10 @@ cumulative, and the last has eta 0.5. `python scripts/organisms/remedies.py` mak
 
 
 class Gain(NamedTuple):
-    """The share of true answers with a method, and its paired difference to plain with interval and n."""
+    """The share of true answers with a method, and its paired difference to plain."""
 
-    value: float
-    difference: float
-    low: float
-    high: float
-    n: int
-
-    @property
-    def sure(self) -> bool:
-        return self.low > 0 or self.high < 0
+    share: float
+    difference: Estimate[float]
 
 
 def measure_gain(own: Mapping[str, bool], plain: Mapping[str, bool]) -> Gain:
@@ -65,9 +58,8 @@ def measure_gain(own: Mapping[str, bool], plain: Mapping[str, bool]) -> Gain:
     both = sorted(own.keys() & plain.keys())
     differences = np.array([float(own[name]) - float(plain[name]) for name in both])
     pairs = np.unique([name.partition("-")[0] for name in both], return_inverse=True)[1]
-    low, high = mean_interval(differences, pairs, (-1.0, 1.0))
-    value = float(np.mean([own[name] for name in both]))
-    return Gain(value, float(differences.mean()), float(low), float(high), len(both))
+    share = float(np.mean([own[name] for name in both]))
+    return Gain(share, estimate_mean(differences, pairs, (-1.0, 1.0)))
 
 
 def compare(scores: Scores) -> dict[str, dict[str, Gain]]:
@@ -88,23 +80,23 @@ def write_table(gains: Mapping[str, Mapping[str, Gain]]) -> str:
 
 def _write_cell(name: str, gain: Gain) -> str:
     if name == "plain":
-        return f"{gain.value:.2f}"
-    text = f"{gain.difference:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
-    return f"{gain.value:.2f}<br>{f'**{text}**' if gain.sure else text}"
+        return f"{gain.share:.2f}"
+    text = f"{gain.difference:+.2f}"
+    return f"{gain.share:.2f}<br>{f'**{text}**' if gain.difference.sign else text}"
 
 
 def write_verdicts(gains: Mapping[str, Mapping[str, Gain]]) -> str:
     """Return a list that says of each cause what helps and what harms."""
     lines = []
     for cause, own in gains.items():
-        sure = {name: gain for name, gain in own.items() if name != "plain" and gain.sure}
+        sure = {name: gain for name, gain in own.items() if name != "plain" and gain.difference.sign}
         parts = [
             f"{verdict}: "
             + (
                 ", ".join(
-                    f"{name} {gain.difference:+.2f}"
+                    f"{name} {gain.difference.value:+.2f}"
                     for name, gain in sure.items()
-                    if gain.difference * sign > 0
+                    if gain.difference.value * sign > 0
                 )
                 or "none"
             )
@@ -118,9 +110,13 @@ def write_prices(gains: Mapping[str, Mapping[str, Gain]]) -> str:
     """Return which methods help a cause, and what each of them costs the model without one."""
     free, costly = [], []
     for name, price in gains["control"].items():
-        helped = [f"{cause} {own[name].difference:+.2f}" for cause, own in gains.items() if own[name].low > 0]
-        if helped and price.high < 0:
-            costly.append(f"{name} (costs {-price.difference:.2f}; {', '.join(helped)})")
+        helped = [
+            f"{cause} {own[name].difference.value:+.2f}"
+            for cause, own in gains.items()
+            if own[name].difference.sign > 0
+        ]
+        if helped and price.difference.sign < 0:
+            costly.append(f"{name} (costs {-price.difference.value:.2f}; {', '.join(helped)})")
         elif helped:
             free.append(f"{name} ({', '.join(helped)})")
     return (
@@ -139,12 +135,14 @@ def write_claims(gains: Mapping[str, Mapping[str, Gain]]) -> str:
     ]
     for stage in [name for name in next(iter(gains.values())) if name.startswith("sage")]:
         helped = [
-            f"{cause} {gains[cause][stage].difference:+.2f}" for cause in known if gains[cause][stage].low > 0
+            f"{cause} {gains[cause][stage].difference.value:+.2f}"
+            for cause in known
+            if gains[cause][stage].difference.sign > 0
         ]
         harmed = [
-            f"{cause} {gains[cause][stage].difference:+.2f}"
+            f"{cause} {gains[cause][stage].difference.value:+.2f}"
             for cause in gains
-            if gains[cause][stage].high < 0
+            if gains[cause][stage].difference.sign < 0
         ]
         left = len(known) - len(helped)
         lines.append(
@@ -157,9 +155,9 @@ def write_claims(gains: Mapping[str, Mapping[str, Gain]]) -> str:
 def draw_figure(gains: Mapping[str, Mapping[str, Gain]]) -> go.Figure:
     """Return a map of the differences: methods across, causes down. A star marks intervals that exclude 0."""
     methods = [name for name in next(iter(gains.values())) if name != "plain"]
-    values = [[own[name].difference for name in methods] for own in gains.values()]
+    values = [[own[name].difference.value for name in methods] for own in gains.values()]
     texts = [
-        [f"{own[name].difference:+.2f}{'*' if own[name].sure else ''}" for name in methods]
+        [f"{own[name].difference.value:+.2f}{'*' if own[name].difference.sign else ''}" for name in methods]
         for own in gains.values()
     ]
     figure = go.Figure(

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from mmprobe.analyses.causal_findings import TWINS, add_twins, compare_verdicts
-from mmprobe.analyses.run_answers import RunAnswers
-from mmprobe.analyses.verdicts import Finding, mean_finding
+from mmprobe.analyses.findings import TWINS, Finding, RunAnswers, add_twins, compare_verdicts, mean_finding
 from mmprobe.samples import Sample
+from mmprobe.stats.estimate import Estimate
 
 WIGGLE = np.tile([-0.01, 0.01], 8)
 
@@ -36,7 +35,7 @@ def interventions(**variables: np.ndarray) -> xr.Dataset:
 
 
 def twin_of(name: str, ds: xr.Dataset | None, verdict: str = "holds") -> xr.Dataset:
-    finding = Finding("c", "s", "m", 1.0, 0.5, 1.5, "16 answers", verdict, name)
+    finding = Finding("c", "s", "m", Estimate(1.0, 0.5, 1.5), "16 answers", verdict, name)
     return add_twins([finding], ds, RunAnswers(LabelledRun())).isel(finding=0)
 
 
@@ -109,4 +108,5 @@ def test_equal_weights_change_no_mean():
     plain, weighted = (
         mean_finding("", "", "", values, 1, sets, weights) for weights in (None, np.full(12, 3.0))
     )
-    np.testing.assert_allclose(plain[3:6], weighted[3:6])
+    for name in ("value", "low", "high"):
+        np.testing.assert_allclose(getattr(plain.estimate, name), getattr(weighted.estimate, name))

@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from mmprobe.analyses.findings import findings, mean_deep_layers
-from mmprobe.analyses.verdicts import (
+from mmprobe.analyses.findings import (
     Finding,
     difference_finding,
     equivalence_finding,
+    findings,
+    mean_deep_layers,
     mean_finding,
     to_dataset,
 )
 from mmprobe.samples import Sample
+from mmprobe.stats.estimate import Estimate
 
 FAITHFUL = np.array([0.0] * 8 + [1.0] * 8 + [np.nan] * 2)
 WIGGLE = np.tile([-0.1, 0.1], 9)
@@ -23,8 +25,8 @@ WIGGLE = np.tile([-0.1, 0.1], 9)
 def test_a_claim_holds_where_the_interval_lies_on_its_side():
     lower = np.where(FAITHFUL == 0, 1.0, 2.0) + WIGGLE
     finding = difference_finding("c", "s", "m", lower, FAITHFUL, -1)
-    assert finding.value == pytest.approx(-1)
-    assert finding.low <= finding.value <= finding.high < 0
+    assert finding.estimate.value == pytest.approx(-1)
+    assert finding.estimate.low <= finding.estimate.value <= finding.estimate.high < 0
     assert (finding.verdict, finding.n) == ("holds", "8 unfaithful, 8 faithful")
     assert difference_finding("c", "s", "m", lower, FAITHFUL, 1).verdict == "does not hold"
     assert difference_finding("c", "s", "m", WIGGLE, FAITHFUL, 1).verdict == "undecided"
@@ -32,7 +34,7 @@ def test_a_claim_holds_where_the_interval_lies_on_its_side():
 
 def test_groups_that_are_too_small_decide_nothing():
     finding = difference_finding("c", "s", "m", np.arange(18.0), np.array([0.0] * 4 + [1.0] * 14), -1)
-    assert np.isnan([finding.value, finding.low, finding.high]).all()
+    assert np.isnan([finding.estimate.value, finding.estimate.low, finding.estimate.high]).all()
     assert (finding.verdict, finding.n) == ("undecided", "4 unfaithful, 14 faithful")
 
 
@@ -41,7 +43,7 @@ def test_values_that_are_not_known_are_left_out():
     values[0] = np.nan
     assert difference_finding("c", "s", "m", values, FAITHFUL, -1).n == "7 unfaithful, 8 faithful"
     finding = mean_finding("c", "s", "m", np.array([10.0, np.nan, 12.0, 11.0]), 1)
-    assert (finding.value, finding.n, finding.verdict) == (11, "3 answers", "holds")
+    assert (finding.estimate.value, finding.n, finding.verdict) == (11, "3 answers", "holds")
     assert mean_finding("c", "s", "m", np.array([np.nan]), 1).verdict == "undecided"
 
 
@@ -55,7 +57,7 @@ def test_sameness_holds_within_the_margin_and_not_beyond_it():
     lower = np.where(FAITHFUL == 0, 0.5, 0.55) + WIGGLE / 10
     for margin, verdict in ((0.1, "holds"), (0.05, "undecided"), (0.02, "does not hold")):
         finding = equivalence_finding("c", "s", "m", lower, FAITHFUL, margin)
-        assert finding.value == pytest.approx(-0.05)
+        assert finding.estimate.value == pytest.approx(-0.05)
         assert (finding.verdict, finding.n) == (verdict, "8 unfaithful, 8 faithful")
     assert finding.measure == "m; the same within 0.02"
     assert equivalence_finding("c", "s", "m", WIGGLE[:8], FAITHFUL[:8], 1).verdict == "undecided"
@@ -70,7 +72,7 @@ def test_samples_of_the_same_images_count_as_one():
     together = difference_finding("c", "s", "m", values, faithful, -1, sets)
     assert alone.verdict == "holds" and together.verdict == "undecided"
     alone, together = (mean_finding("c", "s", "m", values, 1, s) for s in (None, sets))
-    assert together.high - together.low > 2 * (alone.high - alone.low)
+    assert together.estimate.high - together.estimate.low > 2 * (alone.estimate.high - alone.estimate.low)
 
 
 class LabelledRun:
@@ -155,7 +157,7 @@ def test_drift_is_decided_by_contradictions_not_by_false_statements(tmp_path, co
 
 
 def test_findings_are_columns():
-    ds = to_dataset([Finding("c", "s", "m", 1.0, 0.5, 1.5, "3 answers", "holds")])
+    ds = to_dataset([Finding("c", "s", "m", Estimate(1.0, 0.5, 1.5), "3 answers", "holds")])
     assert {name: ds[name].item() for name in ds} == {
         "claim": "c",
         "source": "s",

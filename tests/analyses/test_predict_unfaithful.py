@@ -17,13 +17,18 @@ from sklearn.metrics import roc_auc_score
 
 import mmprobe as mp
 from mmprobe.analyses import export
-from mmprobe.analyses.answer_features import FEATURES, compute_features, read_series
-from mmprobe.analyses.auc import weighted_auc
-from mmprobe.analyses.held_out import assign_folds
-from mmprobe.analyses.predict_unfaithful import held_out_scores, predict_unfaithful
+from mmprobe.analyses.predict_unfaithful import (
+    FEATURES,
+    compute_features,
+    held_out_scores,
+    predict_unfaithful,
+    read_series,
+)
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import NotApplicable
+from mmprobe.stats.auc import weighted_auc
+from mmprobe.stats.folds import assign_folds
 from mmprobe.viz.figures.predict_unfaithful import panels
 
 module = importlib.import_module("mmprobe.analyses.predict_unfaithful")

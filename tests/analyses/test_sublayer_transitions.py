@@ -17,10 +17,10 @@ from scipy.stats import ttest_ind
 
 import mmprobe as mp
 from mmprobe.analyses import export
-from mmprobe.analyses.statistics import compare_groups
 from mmprobe.analyses.sublayer_transitions import sublayer_transitions
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import NotCaptured
+from mmprobe.stats.compare import compare_groups
 from mmprobe.viz.figures.sublayer_transitions import panels
 
 warnings.simplefilter("error")

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 import mmprobe as mp
 from mmprobe.analyses import ANALYSES
-from mmprobe.benchmarks.core.benchmark import NAMES, find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 
 N_SAMPLES = 4
@@ -93,7 +93,7 @@ def build_world(folder: Path) -> World:
         assert run_in_process(*call).code == 0
     get_model("mockllm/model")  # loads inspect-ai's plug-ins
     world.contents.update(read_contents(world.run))
-    for name in NAMES:
+    for name in BENCHMARKS:
         world.benchmarks[name] = _draw(name, folder / name)
     return world
 
@@ -104,7 +104,7 @@ def _load(name: str, model: object, load_model: Callable[..., object], options: 
 
 def _draw(name: str, folder: Path) -> tuple[Path, Path]:
     """Draw a benchmark's own set, and write an answer to each of its questions."""
-    benchmark = find_benchmark(name)
+    benchmark = BENCHMARKS[name]
     truth = benchmark.draw_data(folder, 4, 7)
     lines = [
         json.dumps({"id": sample.id, "response": f"The red star is gone. Answer: {'yes' if n % 2 else '1'}"})

@@ -17,8 +17,7 @@ from mmprobe.benchmarks.answers.numbers import read_number
 from mmprobe.benchmarks.answers.options import read_choice, split_options
 from mmprobe.benchmarks.answers.texts import same_text
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
-from mmprobe.benchmarks.judges.answers import read_correct
-from mmprobe.benchmarks.judges.parsing import UnusableReply
+from mmprobe.benchmarks.judges.requests import UnusableReply, read_correct
 from mmprobe.benchmarks.magic.steps import find_cited_regions, split_steps
 from mmprobe.benchmarks.mirage.hints import find_topic_by_rules, parse_topic
 from mmprobe.benchmarks.mirage.model_labels import (

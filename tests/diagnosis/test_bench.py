@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers.causal_toy import build_toy, draw_sample
 
-from mmprobe.diagnosis.bench import tools as tools_module
+from mmprobe import registry
 from mmprobe.diagnosis.bench.data import ROUNDS, add_phrase, load_pairs
 from mmprobe.diagnosis.bench.run import bench_diagnosis, count_passes, read_rows, score_rows, to_json
 from mmprobe.diagnosis.bench.scoring import (
@@ -23,7 +23,7 @@ from mmprobe.diagnosis.bench.scoring import (
     macro_f1,
     score_tool,
 )
-from mmprobe.diagnosis.bench.tools import ToolScores, guess, load_tools
+from mmprobe.diagnosis.bench.tools import TOOLS, ToolScores, guess
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate_batch
 from mmprobe.models import load_model
@@ -111,14 +111,13 @@ def test_chance_depends_on_the_model_alone():
 
 
 def test_a_package_enters_a_tool(monkeypatch):
-    entry = EntryPoint("mine", "mmprobe.diagnosis.bench.tools:guess", tools_module.GROUP)
-    monkeypatch.setattr(
-        tools_module, "entry_points", lambda group: [entry] if group == tools_module.GROUP else []
-    )
-    assert load_tools(["mine"]) == {"mine": guess}
-    assert "mine" in load_tools()
+    group = "mmprobe.diagnosis_tools"
+    entry = EntryPoint("mine", "mmprobe.diagnosis.bench.tools:guess", group)
+    monkeypatch.setattr(registry, "_entry_points", lambda name: {"mine": entry} if name == group else {})
+    assert TOOLS["mine"] is guess
+    assert list(TOOLS)[-2:] == ["chance", "mine"]
     with pytest.raises(InputError, match="did you mean chance"):
-        load_tools(["chanse"])
+        TOOLS["chanse"]
 
 
 def test_a_phrase_is_put_into_every_second_question():
@@ -189,7 +188,7 @@ def test_tools_are_run_once_and_a_second_call_goes_on(tmp_path, monkeypatch):
         calls.append((model.name, len(samples)))
         return ToolScores({"blind": 1.0}) if len(calls) > 1 else {"blind": 0.5}
 
-    monkeypatch.setattr("mmprobe.diagnosis.bench.run.load_tools", lambda wanted: {"mine": tool})
+    monkeypatch.setattr("mmprobe.diagnosis.bench.run.TOOLS", {"mine": tool})
     organism = names()[0]
     scored = bench_diagnosis(tmp_path / "out", [organism], ["mine"], n=1, device="cpu")
     assert [each.scores for each in scored.rows] == [{"blind": 0.5}]

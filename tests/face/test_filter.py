@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cli.filter_ import filter_by_votes
 from mmprobe.errors import InputError
-from mmprobe.lock import lock_folder
+from mmprobe.ledger import lock_folder
 
 APP = typer.Typer()
 APP.command("filter")(filter_by_votes)

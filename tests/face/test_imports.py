@@ -6,9 +6,11 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import networkx as nx
 import pytest
 from helpers.command_line import ENVIRONMENT, assert_fails, run_in_process
 from helpers.slow import first_fast
@@ -23,14 +25,21 @@ NEED_TORCH = {
     Path("cache/activation_cache.py"),  # TransformerLens
     Path("benchmarks/core/cost.py"),  # GPU memory
 }
+CIRCLES = {
+    # a sample shows itself in a notebook, and a notebook opens the sample's images
+    ("mmprobe.samples", "mmprobe.notebook"),
+    # `trace` is run by workers, each of which runs it on a part
+    ("mmprobe.traces.run", "mmprobe.traces.scale.trace_workers"),
+    # a judge is a model of inspect-ai, and so is a model that is asked
+}
+"""Modules that import each other when their functions run, each with why."""
 SHARED = {
     "errors",
-    "json_files",
+    "files",
+    "ledger",
     "samples",
-    "lock",
     "notebook",
-    "plugins",
-    "whole_files",
+    "registry",
 }  # every folder may import them
 
 
@@ -79,6 +88,61 @@ def test_a_folder_imports_only_what_the_table_says(folder):
 def test_every_code_folder_is_in_the_table():
     code = {file.parent.name for file in ROOT.glob("*/__init__.py")} - {"mmprobe"}
     assert code == set(read_table())
+
+
+def list_modules() -> dict[str, Path]:
+    """Return the file of each module of mmprobe, by the module's name."""
+    modules = {}
+    for folder in ("mmprobe", *read_table()):
+        for file in (ROOT / folder).rglob("*.py"):
+            parts = file.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(parts if folder == "mmprobe" else ("mmprobe", *parts))
+            modules[name.removesuffix(".__init__")] = file
+    return modules
+
+
+def find_imports(node: ast.AST, modules: dict[str, Path], in_function: bool) -> Iterator[tuple[str, bool]]:
+    """Yield each module of mmprobe that a file imports, and whether only a function does.
+
+    What only type checkers read is left out.
+    """
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        if isinstance(child, ast.ImportFrom):
+            names = [f"{child.module}.{alias.name}" for alias in child.names]
+            for name in names:
+                name = name if name in modules else str(child.module)
+                if name in modules:
+                    yield name, in_function
+        elif isinstance(child, ast.Import):
+            yield from ((alias.name, in_function) for alias in child.names if alias.name in modules)
+        else:
+            inside = in_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from find_imports(child, modules, inside)
+
+
+def find_circles(with_functions: bool) -> set[frozenset[str]]:
+    """Return the sets of modules that import each other, when they are imported or also when functions run."""
+    modules, graph = list_modules(), nx.DiGraph()
+    for name, file in modules.items():
+        for imported, in_function in find_imports(ast.parse(file.read_text()), modules, False):
+            if with_functions or not in_function:
+                parts = imported.split(".")
+                parents = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+                # a module is imported while its own packages are, so only what a package imports leads back
+                graph.add_edges_from(
+                    (name, each) for each in parents if each != name and not name.startswith(f"{each}.")
+                )
+    return {frozenset(circle) for circle in nx.strongly_connected_components(graph) if len(circle) > 1}
+
+
+def test_no_module_imports_itself_through_others():
+    assert find_circles(with_functions=False) == set()
+
+
+def test_functions_close_no_circle_of_imports_but_these():
+    assert find_circles(with_functions=True) == set(map(frozenset, CIRCLES))
 
 
 @pytest.mark.parametrize("name", ["mmprobe", "mmprobe.models", "mmprobe.interventions", "mmprobe.probes"])

@@ -16,7 +16,6 @@ ROOT = Path(__file__).parent.parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
 FOLDERS = sorted({Path(folder) for folder in SETUPTOOLS["package-dir"].values()})
-ONE_FILE_AN_ENTRY = {"mmprobe/cli", "models/families", "analyses", "viz/figures", "interventions/methods"}
 BENCHMARKS = sorted(
     file.parent for file in ROOT.glob("benchmarks/*/benchmark.py") if file.parent.name != "core"
 )
@@ -61,19 +60,11 @@ def test_nothing_else_is_part_of_the_package(name):
     assert importlib.util.find_spec(name) is None
 
 
-def test_the_architecture_page_lists_every_file():
+def test_the_architecture_page_names_files_that_exist():
     page = (ROOT / "docs" / "architecture.md").read_text()
-    rows = dict(re.findall(r"^\| `([\w/]+)/` \| (`.*`|one file .*) \|$", page, re.MULTILINE))
-    with_files = {
-        str(folder): {file.stem for file in (ROOT / folder).glob("*.py")} - {"__init__", "__main__"}
-        for folder in package_folders()
-    }
-    for folder, names in rows.items():
-        if folder in ONE_FILE_AN_ENTRY:
-            assert names.startswith("one file")
-        else:
-            assert set(re.findall(r"`(\w+)`", names)) == with_files[folder], folder
-    assert {folder for folder, names in with_files.items() if names} - set(rows) == set()
+    named = re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", page)
+    assert len(named) > 40
+    assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
 
 
 def public_names(file: Path) -> set[str]:

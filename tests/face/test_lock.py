@@ -12,14 +12,14 @@ import sys
 
 import pytest
 
-from mmprobe import lock
+from mmprobe import ledger
 from mmprobe.errors import InputError
-from mmprobe.lock import lock_file, lock_folder
+from mmprobe.ledger import lock_file, lock_folder
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from mmprobe.lock import lock_folder
+from mmprobe.ledger import lock_folder
 with lock_folder(Path(sys.argv[1]), "tracing into it"):
     print("held", flush=True)
     time.sleep(60)
@@ -68,7 +68,7 @@ def test_a_lock_of_another_host_stays_and_the_message_says_how_to_remove_it(tmp_
     with lock_folder(tmp_path, "tracing into it"):
         left = (tmp_path / ".lock.json").read_text()
     (tmp_path / ".lock.json").write_text(left)
-    monkeypatch.setattr(lock.socket, "gethostname", lambda: "another")
+    monkeypatch.setattr(ledger.socket, "gethostname", lambda: "another")
     expected = f"if that process is gone, delete {tmp_path}/.lock and {tmp_path}/.lock.json"
     with pytest.raises(InputError, match=re.escape(expected)), lock_folder(tmp_path, "tracing into it"):
         pass

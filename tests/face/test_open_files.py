@@ -20,11 +20,11 @@ from PIL import EpsImagePlugin, Image
 import mmprobe as mp
 from mmprobe.benchmarks.answers.coco import read_coco_objects
 from mmprobe.benchmarks.core.api_models import data_uri
-from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.photo_pairs.photos import read_entries
 from mmprobe.cache import verify
 from mmprobe.cache.checksums import append_checksums
 from mmprobe.errors import InputError
+from mmprobe.files import json_lines
 from mmprobe.interventions.registry import load_methods
 from mmprobe.models.chat import build_chat
 from mmprobe.samples import IMAGE_FORMATS, Sample, check_image, load_samples, open_image

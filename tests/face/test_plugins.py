@@ -12,10 +12,11 @@ from helpers.command_line import assert_fails, read_result, run_in_process
 from helpers.runs import write_run
 
 import mmprobe as mp
-from mmprobe import plugins
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe import registry
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+from mmprobe.cli.list_ import KINDS
 from mmprobe.errors import InputError
-from mmprobe.models.families import QWEN2_5_VL, find_family
+from mmprobe.models.families import FAMILIES, find_family
 from mmprobe.viz import figures
 
 PACKAGE = Path(__file__).parents[1] / "helpers" / "plugin_package"
@@ -24,10 +25,15 @@ PACKAGE = Path(__file__).parents[1] / "helpers" / "plugin_package"
 @pytest.fixture
 def added(monkeypatch):
     """Let nothing that a test adds outlive it."""
-    monkeypatch.setattr(plugins, "_added", {group: {} for group in plugins.GROUPS})
-    plugins._load_entry_points.cache_clear()
+    caches = (registry._entry_points, registry._load_entry)
+    for things in map(registry.load, KINDS.values()):
+        if isinstance(things, registry.Registry):
+            monkeypatch.setattr(things, "_registered", {})
+    for each in caches:
+        each.cache_clear()
     yield
-    plugins._load_entry_points.cache_clear()
+    for each in caches:
+        each.cache_clear()
 
 
 @pytest.fixture
@@ -43,7 +49,7 @@ def listed(kind: str) -> dict[str, str]:
 
 def test_a_package_adds_by_entry_points(installed, tmp_path):
     assert find_family(SimpleNamespace(model_type="plugged_vl")).name == "plugged"
-    assert find_benchmark("plugged").about == "POPE under another name."
+    assert BENCHMARKS["plugged"].about == "POPE under another name."
     assert listed("benchmarks")["plugged"] == "POPE under another name."
     assert listed("analyses")["answer-length"] == "The number of tokens of each answer."
     families = read_result(run_in_process("models", "--json"))["families"]
@@ -55,7 +61,7 @@ def test_a_package_adds_by_entry_points(installed, tmp_path):
     arguments = ("analyze", run.path, "--only", "answer-length", "--out", tmp_path / "out", "--json")
     (*_, file) = read_result(run_in_process(*arguments))["files"]
     assert json.loads(Path(file).read_text())["data_vars"]["count"]["data"] == [3]
-    dataset = mp.analyses.all_analyses()["answer_length"](run)
+    dataset = mp.analyses.ANALYSES["answer_length"](run)
     assert [panel.title for panel in figures(dataset)] == ["Length of answers"]
 
 
@@ -71,9 +77,10 @@ def test_a_call_adds_and_names_are_not_taken_twice(added):
     with pytest.raises(InputError, match="'attention_decay': mmprobe has one of this name"):
         mp.register_analysis("attention_decay", nothing)
     with pytest.raises(InputError, match="'pope': mmprobe has one of this name"):
-        mp.register_benchmark(find_benchmark("pope"))
-    mp.register_family(QWEN2_5_VL)
-    assert find_family(SimpleNamespace(model_type="qwen2_5_vl")) is QWEN2_5_VL
+        mp.register_benchmark(BENCHMARKS["pope"])
+    family = FAMILIES["qwen2_5_vl"]
+    mp.register_family(family)
+    assert find_family(SimpleNamespace(model_type="qwen2_5_vl")) is family
 
 
 def test_a_package_that_cannot_be_imported_is_one_line(installed, monkeypatch):

@@ -11,7 +11,7 @@ import typer
 from helpers.command_line import assert_fails, run_in_process
 
 import mmprobe as mp
-from mmprobe.benchmarks.core.runner import check_no_answers
+from mmprobe.benchmarks.core.runner import answers_ledger
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cli import app
 from mmprobe.errors import InputError
@@ -103,10 +103,11 @@ def test_overwrite_removes_answers_and_keeps_the_rest(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
     with pytest.raises(InputError, match="holds answers already"):
-        check_no_answers(tmp_path, resume=False)
+        answers_ledger(tmp_path).check(resume=False)
     with pytest.raises(InputError, match="choose one"):
-        check_no_answers(tmp_path, resume=True, overwrite=True)
-    check_no_answers(tmp_path, resume=False, overwrite=True)
+        answers_ledger(tmp_path).check(resume=True, overwrite=True)
+    answers_ledger(tmp_path).check(resume=False, overwrite=True)
+    answers_ledger(tmp_path).clear()
     assert [path.name for path in tmp_path.iterdir()] == ["judge.sqlite"]
 
 

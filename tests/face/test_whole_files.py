@@ -9,14 +9,13 @@ import pytest
 from helpers.command_line import assert_fails, run_in_process
 from helpers.small_disk import fill_disk, mount_disk
 
-from mmprobe.benchmarks.core.jsonl import write_atomic
-from mmprobe.benchmarks.core.runner import _read_earlier
+from mmprobe.benchmarks.core.benchmark import read_responses
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
-from mmprobe.lock import lock_file, lock_folder
+from mmprobe.files import cut_torn_line, write_atomic, write_whole
+from mmprobe.ledger import lock_file, lock_folder
 from mmprobe.traces.run_folder import open_folder
 from mmprobe.viz.report import write
-from mmprobe.whole_files import write_whole
 
 
 def test_a_full_disk_keeps_every_earlier_file(tmp_path: Path) -> None:
@@ -74,7 +73,7 @@ def test_answers_survive_a_full_disk_when_a_cut_line_is_removed(tmp_path: Path) 
         file.chmod(0o600)
         inode = file.stat().st_ino
         fill_disk(disk, 0)
-        assert list(_read_earlier(file)) == ["a"]
+        assert cut_torn_line(file) and list(read_responses(file)) == ["a"]
         assert file.read_text() == line and file.stat().st_ino == inode
 
 

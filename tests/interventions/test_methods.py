@@ -14,14 +14,13 @@ from helpers.tiny_models import load_tiny_model
 
 import mmprobe as mp
 from mmprobe.errors import InputError
-from mmprobe.interventions import generate, generate_batch, load_method, load_methods, method_names
+from mmprobe.interventions import METHODS, generate, generate_batch, load_method, load_methods
 from mmprobe.interventions.base import Method, MethodContext
 from mmprobe.interventions.contrast import ContrastPath, ContrastState
 from mmprobe.interventions.generate import GeneratedAnswer
 from mmprobe.interventions.methods.self_consistency import elect_answer
 from mmprobe.interventions.parameters import parse_settings
 from mmprobe.interventions.prompt_method import PromptMethod
-from mmprobe.interventions.registry import method_class
 from mmprobe.samples import Sample
 
 NEUTRAL = {
@@ -58,9 +57,9 @@ def model(request):
 
 
 def test_every_method_has_a_neutral_case():
-    assert set(NEUTRAL) == set(method_names())
+    assert set(NEUTRAL) == set(METHODS)
     assert all(load_method(name, **parameters).neutral for name, parameters in NEUTRAL.items())
-    assert [name for name in method_names() if load_method(name).neutral] == ["plain"]
+    assert [name for name in METHODS if load_method(name).neutral] == ["plain"]
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +265,7 @@ def test_sampling_follows_the_seed(tiny_spd, image_paths):
 def test_shipped_parameters_are_the_defaults(name, request):
     file = request.config.rootpath / "configs" / "methods" / f"{name}.yaml"
     data = yaml.safe_load(file.read_text())
-    method = method_class(name)()
+    method = METHODS[name]()
     assert data["method"] == name == method.name
     assert list(data.get("parameters", {})) == [field.name for field in fields(method)]
     assert load_method(name) == method
@@ -336,14 +335,14 @@ def test_parse_settings():
             parse_settings(pairs)
 
 
-@pytest.mark.parametrize("name", [name for name in sorted(NEUTRAL) if method_class(name).needs_images])
+@pytest.mark.parametrize("name", [name for name in sorted(NEUTRAL) if METHODS[name].needs_images])
 def test_a_missing_image_is_reported_before_the_model_runs(name, tiny_spd, monkeypatch):
     monkeypatch.setattr(type(tiny_spd.hf), "generate", lambda *_, **__: pytest.fail("the model ran"))
     with pytest.raises(InputError, match=f"method {name}: sample x has no image"):
         generate(tiny_spd, Sample(id="x", question="Why?"), method=name)
 
 
-@pytest.mark.parametrize("name", [name for name in sorted(NEUTRAL) if method_class(name).needs_visual_tokens])
+@pytest.mark.parametrize("name", [name for name in sorted(NEUTRAL) if METHODS[name].needs_visual_tokens])
 def test_methods_that_need_visual_tokens_refuse_cross_attention(name, image_paths):
     with pytest.raises(InputError, match=f"method {name}: mllama sees images by cross-attention"):
         generate(load_tiny_model("mllama"), make_sample(image_paths[:1]), method=name)
@@ -368,7 +367,7 @@ def test_methods_that_cannot_act_together_are_refused(tiny_spd, image_paths):
         generate(tiny_spd, make_sample(image_paths[:1]), method="opera", temperature=0.5)
     with pytest.raises(InputError, match="self-refine and zoom-refine: both ask again"):
         generate(tiny_spd, make_sample(image_paths[:1]), method="self-refine+zoom-refine")
-    assert issubclass(method_class("zoom-refine"), PromptMethod)
+    assert issubclass(METHODS["zoom-refine"], PromptMethod)
 
 
 def test_other_bad_arguments(tiny_spd, image_paths):

@@ -18,7 +18,7 @@ from mmprobe.models.hooks import observe
 from mmprobe.models.shared_prefix import PrefixStore, prefix_bytes, repeated_keys, why_not_shared
 from mmprobe.samples import Sample
 
-SHARING = sorted({family.name for family in FAMILIES if family.shares_prefixes})
+SHARING = sorted({family.name for family in FAMILIES.values() if family.shares_prefixes})
 QUESTIONS = ["Is there a star?", "What?", "Compare the two pictures, please, step by step."]
 DATASETS = ["attention/mass", "attention/leading", "attention/visual_head", "attention/row", "residual/pre"]
 DATASETS += ["residual/mid", "residual/post", "update/kl", "update/cos_mha", "update/cos_ffn", "ffn/gate_sum"]

@@ -16,8 +16,6 @@ from helpers.command_line import run_in_process
 from PIL import Image
 
 import mmprobe as mp
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
@@ -26,7 +24,8 @@ from mmprobe.probes import image_interchange, image_interchange_run
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages
 from mmprobe.probes.interchange.run import CLASSES, classify_tokens, repeated_median
 from mmprobe.probes.teacher_forcing import force_answer
-from mmprobe.samples import Region, Sample, load_samples
+from mmprobe.samples import Region, Sample, image_sets, load_samples
+from mmprobe.stats.intervals import mean_interval
 from mmprobe.viz.figures import figures
 
 
@@ -125,7 +124,7 @@ def test_a_run_agrees_with_single_samples(tiny_spd, drawn):
                     assert (row[name] == one[name]).all()
                 slope = np.polyfit(one.step, one.effect, 1)[0]
                 np.testing.assert_allclose(ds.slope.sel(sample=sample.id), slope, atol=1e-5)
-    low, high = mean_interval(ds.effect_per_token.values, image_groups(samples))
+    low, high = mean_interval(ds.effect_per_token.values, image_sets(samples))
     assert (ds.low, ds.high) == (low, high) and low < ds["mean"] < high and ds.n == len(samples)
     assert ds.n_step.values[0] == len(samples) and ds.n_step.values[-1] < len(samples)
     assert ds.localisation > 0.3 and ds.n_localisation == len(samples)

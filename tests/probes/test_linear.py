@@ -21,13 +21,13 @@ from sklearn.preprocessing import StandardScaler
 import mmprobe as mp
 import mmprobe.probes.linear as module
 from mmprobe.analyses import export
-from mmprobe.analyses.held_out import assign_folds
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable, NotCaptured
 from mmprobe.probes import cross_validation
 from mmprobe.probes.labelled_vectors import REDUCTIONS, object_presence, read_labels, read_vectors
 from mmprobe.probes.linear import linear_probe, linear_probe_by_step
+from mmprobe.stats.folds import assign_folds
 from mmprobe.viz.figures.linear_probe import panels
 
 warnings.simplefilter("error")

@@ -12,6 +12,7 @@ import remedies_page
 from checks import is_faithful
 
 from mmprobe.models.organisms import card
+from mmprobe.stats.estimate import Estimate
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 from write_interventions import put_section, read_section
@@ -38,17 +39,17 @@ def test_a_gain_is_paired_with_the_plain_answer():
     plain = {f"{pair:04d}-{kind}": pair < 4 for pair in range(8) for kind in ("same", "colour")}
     own = {name: value or name.endswith("same") for name, value in plain.items()}
     gain = remedies_page.measure_gain({**own, "0009-same": False}, plain)
-    assert (gain.value, gain.difference, gain.n) == (0.75, 0.25, 16)
-    assert gain.low < 0.25 < gain.high <= 1
-    assert remedies_page.measure_gain(dict.fromkeys(plain, True), dict.fromkeys(plain, False)).sure
-    assert not remedies_page.measure_gain(plain, plain).sure
+    assert (gain.share, gain.difference.value, gain.difference.n) == (0.75, 0.25, 16)
+    assert gain.difference.low < 0.25 < gain.difference.high <= 1
+    assert remedies_page.measure_gain(dict.fromkeys(plain, True), dict.fromkeys(plain, False)).difference.sign
+    assert not remedies_page.measure_gain(plain, plain).difference.sign
 
 
 def test_tables_say_who_helps_and_who_harms():
     gains = {
         cause: {
-            "plain": remedies_page.Gain(0.5, 0, 0, 0, 9),
-            "sage: see": remedies_page.Gain(0.5 + value, value, value - 0.1, value + 0.1, 9),
+            "plain": remedies_page.Gain(0.5, Estimate(0, 0, 0, 9)),
+            "sage: see": remedies_page.Gain(0.5 + value, Estimate(value, value - 0.1, value + 0.1, 9)),
         }
         for cause, value in (("control", -0.2), ("blind", 0.3), ("prior", 0.05))
     }

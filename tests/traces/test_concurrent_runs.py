@@ -46,7 +46,7 @@ def undisturbed(random_qwen, samples, tmp_path_factory) -> mp.Run:
 
 @pytest.mark.stress
 def test_two_processes_never_spoil_a_run(random_qwen, samples, undisturbed, tmp_path, monkeypatch):
-    monkeypatch.setattr("mmprobe.lock._WAIT_SECONDS", 0.02)  # these runs are shorter than the usual wait
+    monkeypatch.setattr("mmprobe.ledger._WAIT_SECONDS", 0.02)  # these runs are shorter than the usual wait
     rng = np.random.default_rng(3)
     expected, n_refused = read_answers(undisturbed), 0
     for pair in range(PAIRS):

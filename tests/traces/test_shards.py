@@ -15,7 +15,7 @@ from helpers.killing import run_at_once
 
 import mmprobe as mp
 from mmprobe.errors import InputError
-from mmprobe.lock import lock_folder
+from mmprobe.ledger import lock_folder
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 from mmprobe.traces.scale import shards as shards_module

@@ -11,12 +11,12 @@ import torch
 from helpers.command_line import assert_fails, read_result, run_in_process
 from PIL import Image
 
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.benchmarks.mirage_effect.rule_labels import is_correct
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.synthetic.scene import COLOURS, SHAPES
 from mmprobe.errors import InputError
+from mmprobe.stats.intervals import mean_interval
 from mmprobe.training.guesser import train as guesser
 from mmprobe.training.guesser.guesses import guess_metrics
 from mmprobe.training.guesser.text_model import (

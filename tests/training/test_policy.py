@@ -16,7 +16,7 @@ from mmprobe.errors import InputError
 from mmprobe.training import train_logos as module
 from mmprobe.training.curriculum import choose_questions, sample_responses
 from mmprobe.training.guesser.text_model import load_text_model
-from mmprobe.training.logos import Rewards, clipped_loss, compute_advantages
+from mmprobe.training.logos import EPSILON, Rewards, compute_advantages
 from mmprobe.training.policy import LogosTrainer, build_trainer
 from mmprobe.training.settings import ABLATIONS, LogosSettings, ablate, share_budget
 from mmprobe.training.train_logos import train_logos
@@ -74,6 +74,22 @@ def token_logprobs(hf, inputs):
         logits = hf(input_ids=torch.cat([prompt, completion])[None]).logits[0, len(prompt) - 1 : -1] / 0.7
         rows.append(logits.log_softmax(-1).gather(1, completion[:, None])[:, 0])
     return torch.stack(rows)
+
+
+def clipped_loss(ratios, advantages):
+    """Return the loss of one group without the KL term: minus the mean over responses of the mean over tokens."""
+    means = []
+    for ratio, advantage in zip(ratios, advantages, strict=True):
+        clipped = np.clip(ratio, 1 - EPSILON, 1 + EPSILON)
+        means.append(np.minimum(ratio * advantage, clipped * advantage).mean())
+    return -float(np.mean(means))
+
+
+def test_clipped_loss_by_hand():
+    ratios = [np.array([1.5, 0.5]), np.array([0.5, 1.5, 1.0])]
+    # gain 1: min(1.5, 1.2), min(0.5, 0.8); gain -1: min(-0.5, -0.8), min(-1.5, -1.2), -1
+    expected = -((1.2 + 0.5) / 2 + (-0.8 - 1.5 - 1.0) / 3) / 2
+    assert clipped_loss(ratios, np.array([1.0, -1.0])) == pytest.approx(expected)
 
 
 def written_loss(hf, inputs):

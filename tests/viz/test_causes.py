@@ -12,10 +12,10 @@ import xarray as xr
 from helpers.browser import heat_maps
 from playwright.sync_api import Page
 
-from mmprobe.analyses.export import analyses_folder, export, read_export
-from mmprobe.analyses.intervals import mean_interval
+from mmprobe.analyses.files import analyses_folder, export, read_export
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
+from mmprobe.stats.intervals import mean_interval
 from mmprobe.viz.report import write_report
 from mmprobe.viz.report.explorer import cause_data
 from mmprobe.viz.report.overview import dependence_line, faithful_share, findings_table, list_labelled

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from mmprobe.benchmarks.core.benchmark import NAMES, find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.viz.report.results import explain, metric_groups
 
 PAGE = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
 TABLES = dict(re.findall(r"^### ([\w-]+)\n(.*?)(?=^###|\Z)", PAGE, re.DOTALL | re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_metrics_are_explained_and_headline_ones_come_first(name: str) -> None:
     known = re.findall(r"^\| `(\w+)` \|", TABLES[name], re.MULTILINE)
-    headline = list(find_benchmark(name).headline)
+    headline = list(BENCHMARKS[name].headline)
     assert (
         known
         and {metric: explain(name, metric) for metric in [*known, *headline] if not explain(name, metric)}

@@ -14,9 +14,9 @@ from helpers.command_line import assert_fails, run_in_process
 from playwright.sync_api import Page
 
 from mmprobe.analyses import attention_decay
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.cache import Run, open_run
 from mmprobe.errors import InputError
+from mmprobe.stats.intervals import mean_interval
 from mmprobe.viz.report.results import Results
 from mmprobe.viz.report.two_runs import Side, share_scales, write_side_by_side
 

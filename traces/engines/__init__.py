@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from importlib import import_module
 from types import ModuleType
 
 from mmprobe.errors import InputError
@@ -13,15 +12,21 @@ from mmprobe.models import Model
 from mmprobe.models.devices import has_weights, is_dispatched
 from mmprobe.models.hooks import find_hook_after_norm, find_hooked_module
 from mmprobe.models.shared_prefix import why_not_shared
+from mmprobe.registry import Registry
 from mmprobe.traces.capture import PROMPT_DATASETS, RECORDABLE, CaptureSpec
 
 log = logging.getLogger("mmprobe")
 
-ENGINES = {
-    "native": "mmprobe.traces.engines.native",
-    "nnsight": "mmprobe.traces.engines.nnsight",
-    "transformer_lens": "mmprobe.traces.engines.transformer_lens",
-}
+ENGINES: Registry[ModuleType] = Registry(
+    "engine",
+    "engines",
+    {
+        "native": "mmprobe.traces.engines.native",
+        "nnsight": "mmprobe.traces.engines.nnsight",
+        "transformer_lens": "mmprobe.traces.engines.transformer_lens",
+    },
+)
+"""The module of each engine, by the name of the engine."""
 
 
 def load_engine(name: str) -> ModuleType:
@@ -37,7 +42,7 @@ def load_engine(name: str) -> ModuleType:
     if name not in ENGINES:
         raise InputError(f"engine {name!r}: choose {', '.join(ENGINES)}")
     try:
-        return import_module(ENGINES[name])
+        return ENGINES[name]
     except ImportError as error:
         if name == "native":
             raise

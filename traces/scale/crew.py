@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, option
 from mmprobe.samples import Sample
 from mmprobe.traces.scale.processes import Event, Job
 
@@ -200,4 +200,6 @@ def stop_run(n_finished: int, total: int) -> KeyboardInterrupt:
         >>> stop_run(28, 440)
         KeyboardInterrupt('28 of 440 samples are finished; continue with resume=True')
     """
-    return KeyboardInterrupt(f"{n_finished} of {total} samples are finished; continue with resume=True")
+    return KeyboardInterrupt(
+        f"{n_finished} of {total} samples are finished; continue with {option('resume')}"
+    )

@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 from mmprobe.cache import Run, open_run
 from mmprobe.cache.packs import PACKS
 from mmprobe.cache.run import HASHED_KEYS
-from mmprobe.errors import InputError
-from mmprobe.json_files import JsonRecord, read_record
-from mmprobe.lock import check_unlocked, lock_folder
+from mmprobe.errors import InputError, option
+from mmprobe.files import JsonRecord, read_record, write_whole
+from mmprobe.ledger import FINGERPRINT, Ledger, check_unlocked, lock_folder
 from mmprobe.models.shared_prefix import prefix_key
 from mmprobe.samples import Sample
-from mmprobe.whole_files import write_whole
 
 log = logging.getLogger("mmprobe")
 
@@ -216,7 +215,7 @@ def read_shards(out: Path) -> dict[Path, FinishedShard]:
     if unfinished:
         more = " …" if len(unfinished) > 5 else ""
         raise InputError(
-            f"{out}: not finished: {', '.join(unfinished[:5])}{more}; start these shards with resume=True"
+            f"{out}: not finished: {', '.join(unfinished[:5])}{more}; start these shards with {option('resume')}"
         )
     shards = {folder: read_record(folder / FINISHED, FinishedShard) for folder in folders}
     if len({(shard.count, shard.samples) for shard in shards.values()}) != 1:
@@ -279,11 +278,12 @@ def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
     configs = {folder: json.loads((folder / "run.json").read_bytes()) for folder in shards}
     first = next(iter(configs.values()))
     for folder, config in configs.items():
-        for key in HASHED_KEYS:
-            if config.get(key) != first.get(key):
-                raise InputError(
-                    f"{folder}: was traced with another {key.replace('_', ' ')} than the other shards"
-                )
+        differs, remedy = (
+            "was traced with another {words} than the other shards",
+            "delete it and trace it again",
+        )
+        ledger = Ledger(folder, "run.json", "a run", differs, remedy)
+        ledger.check_same(first, {key: config.get(key) for key in HASHED_KEYS}, config.get(FINGERPRINT))
     order = whole_order(shards.values())
     failures = [failure for run in runs.values() for failure in run.failures]
     (out / "samples").mkdir(exist_ok=True)

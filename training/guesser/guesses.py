@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.core.results import Metric, mean_metric, write_results
 from mmprobe.benchmarks.mirage_effect.benchmark import score_answers
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, MirageEffectTruth
 from mmprobe.benchmarks.mirage_effect.samples import ABSENT
 from mmprobe.errors import InputError
+from mmprobe.files import result_records
 from mmprobe.training.guesser.text_model import TextModel, answer_questions
 
 WAYS = ("present", "absent", "few_shot")
@@ -82,8 +82,8 @@ def _compare(folder: Path, right: Mapping[str, bool]) -> dict[str, Metric]:
     """Return the paired differences to the results of a multimodal model."""
     records: dict[str, Mapping[str, Any]] = {
         record["id"]: record["answers"]
-        for _, record in json_lines(folder / "samples.jsonl")
-        if isinstance(record, dict) and record.get("kind") == "choice" and record.get("id") in right
+        for _, record in result_records(folder)
+        if record.get("kind") == "choice" and record.get("id") in right
     }
     if not records:
         raise InputError(
@@ -110,8 +110,8 @@ def read_compromised(folders: Sequence[Path]) -> set[str]:
     """
     found: set[str] = set()
     for folder in folders:
-        for _, record in json_lines(folder / "samples.jsonl"):
-            answer = record.get("answers", {}).get("absent") if isinstance(record, dict) else None
+        for _, record in result_records(folder):
+            answer = record.get("answers", {}).get("absent")
             if isinstance(answer, dict) and answer.get("correct") is True:
                 found.add(record["id"])
     return found

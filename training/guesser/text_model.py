@@ -14,12 +14,12 @@ import torch
 import transformers
 from tqdm import tqdm
 
-from mmprobe.benchmarks.core.jsonl import read_records
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.benchmarks.mirage_effect.samples import build_choice_answer, build_choice_prompt
 from mmprobe.benchmarks.mirage_effect.synthetic import synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError
+from mmprobe.files import read_records
 from mmprobe.models.aliases import EMBEDDED, locate
 from mmprobe.models.chat import list_control_tokens, split_control_tokens
 from mmprobe.models.loading import load_model, load_pretrained

@@ -16,6 +16,9 @@ from trl import SFTConfig, SFTTrainer
 
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.errors import InputError
+from mmprobe.ledger import fingerprint
+from mmprobe.models.aliases import find_checkpoint
+from mmprobe.models.fingerprint import fingerprint_checkpoint
 from mmprobe.training.checkpoints import LogWriter, WholeCheckpoints, last_checkpoint, silence, start_training
 from mmprobe.training.guesser.text_model import (
     TextModel,
@@ -97,7 +100,7 @@ def train_guesser(
     if not questions:
         raise InputError("super-guesser: there is no question to learn from")
     about = {"trained": "guesser", "model": model, "questions": len(questions), **asdict(settings)}
-    start_training(out, about, resume)
+    start_training(out, about, fingerprint(fingerprint_checkpoint(find_checkpoint(model))), resume)
     if not sys.stderr.isatty():
         disable_progress_bars()
     if (out / MODEL / "config.json").exists():

@@ -2,78 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import plotly.graph_objects as go
 import xarray as xr
 
+from mmprobe.analyses import ANALYSES
 from mmprobe.errors import InputError
-from mmprobe.plugins import find_added
-from mmprobe.viz.figures import (
-    attention_decay,
-    attention_ratio,
-    attention_vs_activation,
-    attribution,
-    chain_tests,
-    circuit,
-    circuit_faithfulness,
-    component_effects,
-    diagnosis,
-    dose_response,
-    early_verdict,
-    failure_modes,
-    image_interchange,
-    knockout,
-    linear_probe,
-    localisation,
-    logit_attribution,
-    logit_lens,
-    method_comparison,
-    neuron_activation,
-    pair_statistics,
-    picture_absence,
-    predict_unfaithful,
-    residual_drift,
-    sublayer_transitions,
-    subspace,
-    token_activation,
-    training,
-)
+from mmprobe.registry import Registry
 from mmprobe.viz.panel import Panel
 
-_PANELS = {
-    "attention_decay": attention_decay.panels,
-    "residual_drift": residual_drift.panels,
-    "sublayer_transitions": sublayer_transitions.panels,
-    "neuron_activation": neuron_activation.panels,
-    "token_activation": token_activation.panels,
-    "attention_vs_activation": attention_vs_activation.panels,
-    "localisation": localisation.panels,
-    "attention_ratio": attention_ratio.panels,
-    "failure_modes": failure_modes.panels,
-    "picture_absence": picture_absence.panels,
-    "predict_unfaithful": predict_unfaithful.panels,
-    "linear_probe": linear_probe.panels,
-    "linear_probe_by_step": linear_probe.panels,
-    "logit_lens": logit_lens.panels,
-    "image_interchange": image_interchange.panels,
-    "attention_knockout": knockout.panels,
-    "attention_routes": knockout.route_panels,
-    "component_patching": component_effects.panels,
-    "attribution_patching": component_effects.panels,
-    "direct_logit_attribution": logit_attribution.panels,
-    "circuit": circuit.panels,
-    "circuit_faithfulness": circuit_faithfulness.panels,
-    "circuit_check": circuit_faithfulness.check_panels,
-    "edge_patching": circuit_faithfulness.edge_panels,
-    "attribution": attribution.panels,
-    "subspace": subspace.panels,
-    "chain_tests": chain_tests.panels,
-    "early_verdict": early_verdict.panels,
-    "diagnosis": diagnosis.panels,
-    "dose_response": dose_response.panels,
-    "method_comparison": method_comparison.panels,
-    "pair_statistics": pair_statistics.panels,
-    "training": training.panels,
-}
+FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
+    "figures of analysis",
+    "figures",
+    {
+        "attention_decay": "mmprobe.viz.figures.attention_decay:panels",
+        "residual_drift": "mmprobe.viz.figures.residual_drift:panels",
+        "sublayer_transitions": "mmprobe.viz.figures.sublayer_transitions:panels",
+        "neuron_activation": "mmprobe.viz.figures.neuron_activation:panels",
+        "token_activation": "mmprobe.viz.figures.token_activation:panels",
+        "attention_vs_activation": "mmprobe.viz.figures.attention_vs_activation:panels",
+        "localisation": "mmprobe.viz.figures.localisation:panels",
+        "attention_ratio": "mmprobe.viz.figures.attention_ratio:panels",
+        "failure_modes": "mmprobe.viz.figures.failure_modes:panels",
+        "picture_absence": "mmprobe.viz.figures.picture_absence:panels",
+        "predict_unfaithful": "mmprobe.viz.figures.predict_unfaithful:panels",
+        "linear_probe": "mmprobe.viz.figures.linear_probe:panels",
+        "linear_probe_by_step": "mmprobe.viz.figures.linear_probe:panels",
+        "logit_lens": "mmprobe.viz.figures.logit_lens:panels",
+        "image_interchange": "mmprobe.viz.figures.image_interchange:panels",
+        "attention_knockout": "mmprobe.viz.figures.knockout:panels",
+        "attention_routes": "mmprobe.viz.figures.knockout:route_panels",
+        "component_patching": "mmprobe.viz.figures.component_effects:panels",
+        "attribution_patching": "mmprobe.viz.figures.component_effects:panels",
+        "direct_logit_attribution": "mmprobe.viz.figures.logit_attribution:panels",
+        "circuit": "mmprobe.viz.figures.circuit:panels",
+        "circuit_faithfulness": "mmprobe.viz.figures.circuit_faithfulness:panels",
+        "circuit_check": "mmprobe.viz.figures.circuit_faithfulness:check_panels",
+        "edge_patching": "mmprobe.viz.figures.circuit_faithfulness:edge_panels",
+        "attribution": "mmprobe.viz.figures.attribution:panels",
+        "subspace": "mmprobe.viz.figures.subspace:panels",
+        "chain_tests": "mmprobe.viz.figures.chain_tests:panels",
+        "early_verdict": "mmprobe.viz.figures.early_verdict:panels",
+        "diagnosis": "mmprobe.viz.figures.diagnosis:panels",
+        "dose_response": "mmprobe.viz.figures.dose_response:panels",
+        "method_comparison": "mmprobe.viz.figures.method_comparison:panels",
+        "pair_statistics": "mmprobe.viz.figures.pair_statistics:panels",
+        "training": "mmprobe.viz.figures.training:panels",
+    },
+)
+"""By the name of an analysis: the function from its data set to its figures."""
+
+
+def register_analysis(
+    name: str,
+    analysis: Callable[..., xr.Dataset],
+    panels: Callable[[xr.Dataset], list[Panel]] | None = None,
+) -> None:
+    """Add an analysis: `mmprobe analyze` runs it, and the report has a page of it.
+
+    A package does the same with an entry point of the group `mmprobe.analyses`, and one of the same name in
+    `mmprobe.figures`.
+
+    Args:
+        name: with underscores; the `analysis` attribute of the data sets.
+        analysis: a function from a run to a data set. It raises `NotApplicable` where the run lacks what it
+            needs.
+        panels: a function from the data set to figures. None for a page without figures.
+
+    Raises:
+        InputError: another analysis has this name.
+
+    Example:
+        >>> mp.register_analysis("answer_length", answer_length)                     # doctest: +SKIP
+    """
+    ANALYSES.register(name, analysis)
+    if panels is not None:
+        FIGURES.register(name, panels)
 
 
 def figures(dataset: xr.Dataset) -> list[Panel]:
@@ -91,13 +96,11 @@ def figures(dataset: xr.Dataset) -> list[Panel]:
             "such as mp.analyses.attention_decay(run)"
         )
     name = dataset.attrs.get("analysis")
-    if name not in _PANELS and name in find_added("figures"):
-        return find_added("figures")[name](dataset)
-    if name not in _PANELS and name in find_added("analyses"):
+    if name in FIGURES:
+        return FIGURES[name](dataset)
+    if name in ANALYSES:
         return []  # it has numbers alone
-    if name not in _PANELS:
-        raise InputError(f"no figures for analysis {name!r}; known: {', '.join(_PANELS)}")
-    return _PANELS[name](dataset)
+    raise InputError(f"no figures for analysis {name!r}; known: {', '.join(FIGURES)}")
 
 
 def plot(dataset: xr.Dataset) -> go.Figure:

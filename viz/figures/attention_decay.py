@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from mmprobe.stats.estimate import read_estimate
 from mmprobe.viz.panel import (
     GROUP_COLOURS,
     LABEL_COLOURS,
@@ -126,9 +127,7 @@ def _layer_panel(ds: xr.Dataset) -> Panel:
                 showlegend=column == 1,
                 hovertemplate=f"{name}<br>layer %{{x}}: %{{y:.4f}}<extra></extra>",
             )
-            band = interval_band(
-                layers, ds[f"{kind}{form}_low"].values, ds[f"{kind}{form}_high"].values, colour
-            )
+            band = interval_band(layers, read_estimate(ds, f"{kind}{form}"), colour)
             figure.add_traces([*band, line], rows=1, cols=column)
     figure.update_xaxes(title="layer")
     figure.add_hline(y=0, line=REFERENCE_LINE, row=1, col=2)
@@ -159,14 +158,9 @@ def _early_suppression(ds: xr.Dataset, labels: list[str]) -> str:
     ):
         values = []
         for label in labels:
-            value, low, high = (
-                float(ds[f"{variable}{end}"].sel(label=label)) for end in ("", "_low", "_high")
-            )
-            if not np.isnan(value):
-                name = "" if label == "all" else f"{label} "
-                values.append(
-                    f"{name}{value:+.3f}" + ("" if np.isnan(low) else f" [{low:+.3f}, {high:+.3f}]")
-                )
+            mean = read_estimate(ds.sel(label=label), variable)
+            if not np.isnan(mean.value):
+                values.append(f"{'' if label == 'all' else f'{label} '}{mean:+.3f}")
         if values:
             texts.append(f"{what} {'; '.join(values)}")
     definition = "Early suppression, first third of the layers minus the rest"
@@ -211,8 +205,8 @@ def _label_panel(ds: xr.Dataset) -> Panel:
             showlegend=False,
             hovertemplate=f"{label}, layer %{{x}}: %{{y:.4f}}<extra></extra>",
         )
-        low, high = (of_label[f"slope{form}_by_label_{end}"].values for end in ("low", "high"))
-        figure.add_traces([*interval_band(layers, low, high, colour), slope], rows=1, cols=2)
+        band = interval_band(layers, read_estimate(of_label, f"slope{form}_by_label"), colour)
+        figure.add_traces([*band, slope], rows=1, cols=2)
     figure.update_xaxes(title="step (generated token)", row=1, col=1)
     figure.update_xaxes(title="layer", row=1, col=2)
     figure.update_yaxes(rangemode="tozero", row=1, col=1)

@@ -7,13 +7,14 @@ import math
 import plotly.graph_objects as go
 import xarray as xr
 
+from mmprobe.stats.estimate import read_estimate
+from mmprobe.stats.labels import read_comparison
 from mmprobe.viz.panel import (
     GROUP_COLOURS,
     REFERENCE_LINE,
     Panel,
     apply_layout,
     comparison_panel,
-    difference_variables,
     format_counts,
     format_notes,
     interval_band,
@@ -26,7 +27,7 @@ _RANDOM_COLOUR = "#888888"
 def panels(ds: xr.Dataset) -> list[Panel]:
     shown = [_ratio_panel(ds)]
     if "note" not in ds.attrs:
-        shown.append(comparison_panel(ds, "attention ratio", {"": difference_variables(ds)}))
+        shown.append(comparison_panel(ds, "attention ratio", {"": read_comparison(ds)}))
     if "head_ratio" in ds:
         shown.append(_head_panel(ds))
     return [*shown, _sink_panel(ds)]
@@ -35,11 +36,11 @@ def panels(ds: xr.Dataset) -> list[Panel]:
 def _ratio_panel(ds: xr.Dataset) -> Panel:
     figure = go.Figure(lines_by_label(ds, "ratio_by_label", "label", ds["n_label"]))
     layers = ds["layer"].values
-    random, low, high = (ds[f"random_by_label{end}"].sel(label="all").values for end in ("", "_low", "_high"))
-    figure.add_traces(interval_band(layers, low, high, _RANDOM_COLOUR))
+    random = read_estimate(ds.sel(label="all"), "random_by_label")
+    figure.add_traces(interval_band(layers, random, _RANDOM_COLOUR))
     figure.add_scatter(
         x=layers,
-        y=random,
+        y=random.value,
         mode="lines",
         name="random regions",
         line={"color": _RANDOM_COLOUR, "dash": "dot"},
@@ -84,12 +85,12 @@ def _head_panel(ds: xr.Dataset) -> Panel:
 
 def _head_stability(ds: xr.Dataset) -> str:
     """Return the stability of the ranking in words, or nothing if there is one set of images or one head."""
-    correlation, low, high = (float(ds[f"head_stability{end}"]) for end in ("", "_low", "_high"))
-    if math.isnan(correlation):
+    correlation = read_estimate(ds, "head_stability")
+    if math.isnan(correlation.value):
         return ""
     return (
         " Rank correlation of the heads between two halves of the data that share no images: "
-        f"{correlation:.2f} [{low:.2f}, {high:.2f}]."
+        f"{correlation:.2f}."
     )
 
 
@@ -102,11 +103,11 @@ def _sink_panel(ds: xr.Dataset) -> Panel:
     }
     for name, (title, colour, dash) in lines.items():
         if name in ds:
-            value, low, high = (ds[f"{name}{end}"].values for end in ("", "_low", "_high"))
-            figure.add_traces(interval_band(layers, low, high, colour))
+            mean = read_estimate(ds, name)
+            figure.add_traces(interval_band(layers, mean, colour))
             figure.add_scatter(
                 x=layers,
-                y=value,
+                y=mean.value,
                 name=title,
                 mode="lines+markers",
                 line={"color": colour, "dash": dash},

@@ -7,7 +7,16 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, format_counts, format_notes
+from mmprobe.stats.estimate import read_estimate
+from mmprobe.viz.panel import (
+    LABEL_COLOURS,
+    REFERENCE_LINE,
+    Panel,
+    apply_layout,
+    error_bars,
+    format_counts,
+    format_notes,
+)
 
 # A space at the end keeps labels distinct: plotly merges categories of the same name.
 _MEASURE_NAMES = {
@@ -47,21 +56,16 @@ def _mean_panel(ds: xr.Dataset) -> Panel:
     for row, measures in enumerate(_PLOTS.values(), 1):
         for label in labels:
             values = ds.sel(measure=measures, label=label)
-            mean, low, high = values["mean"].values, values["mean_low"].values, values["mean_high"].values
+            mean = read_estimate(values, "mean")
             figure.add_scatter(
-                x=mean,
+                x=mean.value,
                 y=[_MEASURE_NAMES[measure] for measure in measures],
-                error_x={
-                    "array": high - mean,
-                    "arrayminus": mean - low,
-                    "symmetric": False,
-                    "thickness": 1.5,
-                },
+                error_x=error_bars(mean, symmetric=False, thickness=1.5),
                 mode="markers",
                 name=f"{label} (n = {int(n.sel(label=label))})",
                 showlegend=row == 1,
                 marker={"color": LABEL_COLOURS[label], "symbol": _SYMBOLS[label], "size": 9},
-                customdata=np.stack([low, high, values["n"].values], -1),
+                customdata=np.stack([mean.low, mean.high, values["n"].values], -1),
                 hovertemplate=f"{label}, %{{y}}: %{{x:.4f}} [%{{customdata[0]:.4f}}, %{{customdata[1]:.4f}}]"
                 "<br>n = %{customdata[2]}<extra></extra>",
                 row=row,
@@ -83,20 +87,20 @@ def _mean_panel(ds: xr.Dataset) -> Panel:
 def _difference_panel(ds: xr.Dataset) -> Panel:
     measures = [name for name in ds["measure"].values.tolist() if "random" not in name]
     compared = ds.sel(measure=measures)
-    values, low, high = (compared[f"difference{end}"].values for end in ("", "_low", "_high"))
+    difference = read_estimate(compared, "difference")
     effect, p_holm = compared["effect"].values, compared["p_holm"].values
     figure = go.Figure(
         go.Scatter(
-            x=values,
+            x=difference.value,
             y=[name.replace("_", " ") for name in measures],
-            error_x={"array": high - values, "arrayminus": values - low, "symmetric": False},
+            error_x=error_bars(difference, symmetric=False),
             mode="markers",
             marker={
                 "color": LABEL_COLOURS["all"],
                 "size": 9,
                 "symbol": ["circle" if p < 0.05 else "circle-open" for p in p_holm],
             },
-            customdata=np.stack([low, high, effect, p_holm], -1),
+            customdata=np.stack([difference.low, difference.high, effect, p_holm], -1),
             hovertemplate="%{y}: %{x:+.4f} [%{customdata[0]:+.4f}, %{customdata[1]:+.4f}]"
             "<br>Hedges' g %{customdata[2]:+.2f}, p (Holm) %{customdata[3]:.4f}<extra></extra>",
         )

@@ -5,16 +5,17 @@ from __future__ import annotations
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.viz.panel import LABEL_COLOURS, Panel, apply_layout, escape_text
+from mmprobe.stats.estimate import Estimate
+from mmprobe.viz.panel import LABEL_COLOURS, Panel, apply_layout, error_bars, escape_text
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
-    share, low, high = (ds[name].values for name in ("share", "low", "high"))
+    share = Estimate(*(ds[name].values for name in ("share", "low", "high")))
     bars = go.Bar(
         x=ds["test"].values.tolist(),
-        y=share,
+        y=share.value,
         marker={"color": LABEL_COLOURS["faithful"]},
-        error_y={"type": "data", "array": high - share, "arrayminus": share - low},
+        error_y={"type": "data", **error_bars(share)},
         customdata=ds["n"].values,
         hovertemplate="%{x}: %{y:.2f}, %{customdata} answers<extra></extra>",
     )

@@ -6,6 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
+from mmprobe.stats.estimate import read_estimate
 from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, interval_band
 
 _RANKINGS = {
@@ -21,13 +22,11 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     percent = 100 * ds["share"].values
     for ranking in ds["ranking"].values.tolist():
         name, colour = _RANKINGS[ranking]
-        low, mean, high = (
-            ds[f"faithfulness{end}"].sel(ranking=ranking).values for end in ("_low", "", "_high")
-        )
-        if np.isfinite(low).all():
-            figure.add_traces(interval_band(percent, low, high, colour))
+        mean = read_estimate(ds.sel(ranking=ranking), "faithfulness")
+        if np.isfinite(mean.low).all():
+            figure.add_traces(interval_band(percent, mean, colour))
         line = {"color": colour}
-        figure.add_trace(go.Scatter(x=percent, y=mean, mode="lines+markers", line=line, name=name))
+        figure.add_trace(go.Scatter(x=percent, y=mean.value, mode="lines+markers", line=line, name=name))
     for level in (0, 1):
         figure.add_hline(y=level, line=REFERENCE_LINE)
     positive = percent[percent > 0]
@@ -36,8 +35,8 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     pairs = ds.attrs.get("n_held_out", ds.attrs["n"])
     caption = (
         "All edges but the best carry the corrupt prompt's values. 1: the answers' metric is that of the whole model; "
-        f"0: that of the corrupt prompts. CPR {_range(ds, 'cpr')} (random edges {_range(ds, 'cpr_random')}), CMD "
-        f"{_range(ds, 'cmd')} ({_range(ds, 'cmd_random')}). Bands: 95 % intervals over sets of images. "
+        f"0: that of the corrupt prompts. CPR {read_estimate(ds, 'cpr'):.2f} (random edges {read_estimate(ds, 'cpr_random'):.2f}), CMD "
+        f"{read_estimate(ds, 'cmd'):.2f} ({read_estimate(ds, 'cmd_random'):.2f}). Bands: 95 % intervals over sets of images. "
         f"{pairs} pairs, {ds.attrs['model']}."
     )
     return [Panel("What the best edges keep up alone", figure, caption)]
@@ -56,7 +55,7 @@ def check_panels(ds: xr.Dataset) -> list[Panel]:
         figure.update_yaxes(title="exact effect")
         caption = (
             f"Each point is one {kind} of one pair. Spearman's correlation within a pair: "
-            f"{_range(ds, f'{kind}_agreement')}. {ds.attrs['n']} pairs, {ds.attrs['model']}."
+            f"{read_estimate(ds, f'{kind}_agreement'):.2f}. {ds.attrs['n']} pairs, {ds.attrs['model']}."
         )
         shown.append(Panel(f"Scores and exact effects of {kind}s", figure, caption))
     return shown
@@ -76,8 +75,3 @@ def edge_panels(ds: xr.Dataset) -> list[Panel]:
         f"{ds.attrs['n']} pairs, {ds.attrs['model']}."
     )
     return [Panel("Exact effects of single edges", figure, caption)]
-
-
-def _range(ds: xr.Dataset, name: str) -> str:
-    value, low, high = (float(ds[name + end]) for end in ("", "_low", "_high"))
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]" if np.isfinite(low) else f"{value:.2f}"

@@ -6,6 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
+from mmprobe.stats.estimate import read_estimate
 from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, describe_answer
 
 _KINDS = {
@@ -87,11 +88,11 @@ def _write_caption(ds: xr.Dataset, estimated: bool) -> str:
 
 
 def _write_run_caption(ds: xr.Dataset, estimated: bool) -> str:
-    total, low, high = (float(ds[name]) for name in ("total", "total_low", "total_high"))
+    total = read_estimate(ds, "total")
     return (
         f"{_KINDS[ds.attrs['kind']]} at {ds.attrs['tokens']} tokens comes from the same prompt with "
         f"{ds.attrs['counterfactual']} images. Above 0: the answers lose by it. Metric: {ds.attrs['metric']}; mean "
         f"over {ds.attrs['samples']} answers, {ds.attrs['sets']} sets of images; hover for 95 % intervals over sets of "
-        f"images. With all of the other prompt they lose {total:.2f} [{low:.2f}, {high:.2f}]. "
+        f"images. With all of the other prompt they lose {total.value:.2f} [{total.low:.2f}, {total.high:.2f}]. "
         f"{_METHODS[ds.attrs['method']] + '. ' if estimated else ''}{ds.attrs['model']}."
     )

@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from mmprobe.stats.estimate import read_estimate
 from mmprobe.viz.panel import GROUP_COLOURS, Panel, apply_layout, escape_text, interval_band
 
 _TITLES = {"mean": "measure, mean over answers", "changed": "share of answers that change"}
@@ -18,16 +19,16 @@ def panels(ds: xr.Dataset) -> list[Panel]:
         for number, name in enumerate(ds["direction"].values.tolist()):
             row, colour = ds.sel(direction=name), colours[number % len(colours)]
             x = row["scale"].values
-            low, high = row[f"{variable}_low"].values, row[f"{variable}_high"].values
+            mean = read_estimate(row, variable)
             line = go.Scatter(
                 x=x,
-                y=row[variable].values,
+                y=mean.value,
                 mode="lines+markers",
                 line={"color": colour},
                 name=escape_text(name),
                 showlegend=column == 1,
             )
-            figure.add_traces([*interval_band(x, low, high, colour), line], rows=1, cols=column)
+            figure.add_traces([*interval_band(x, mean, colour), line], rows=1, cols=column)
     figure.update_xaxes(title="scale of the direction")
     return [
         Panel(

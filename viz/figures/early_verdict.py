@@ -5,6 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 import xarray as xr
 
+from mmprobe.stats.estimate import read_estimate
 from mmprobe.viz.panel import GROUP_COLOURS, REFERENCE_LINE, Panel, apply_layout, escape_text, interval_band
 
 
@@ -14,9 +15,10 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     for number, point in enumerate(ds["point"].values.tolist()):
         row, colour = ds.sel(point=point), colours[number % len(colours)]
         layer, n = row["layer"].values, int(row["n"])
-        figure.add_traces(interval_band(layer, row["auc_low"].values, row["auc_high"].values, colour))
+        auc = read_estimate(row, "auc")
+        figure.add_traces(interval_band(layer, auc, colour))
         line = {"color": colour}
-        figure.add_scatter(x=layer, y=row["auc"].values, mode="lines", line=line, name=f"{point} (n = {n})")
+        figure.add_scatter(x=layer, y=auc.value, mode="lines", line=line, name=f"{point} (n = {n})")
     figure.add_hline(y=0.5, line=REFERENCE_LINE)
     figure.update_xaxes(title="layer")
     figure.update_yaxes(title="area under the ROC curve")

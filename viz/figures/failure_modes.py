@@ -5,7 +5,16 @@ from __future__ import annotations
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, escape_text, format_notes
+from mmprobe.stats.estimate import read_estimate
+from mmprobe.viz.panel import (
+    LABEL_COLOURS,
+    REFERENCE_LINE,
+    Panel,
+    apply_layout,
+    error_bars,
+    escape_text,
+    format_notes,
+)
 
 _MODE_NAMES = {
     "perceptual_blindness": "perceptual blindness",
@@ -31,11 +40,11 @@ def _share_panel(ds: xr.Dataset) -> Panel:
         n = int(ds[f"n_claims_{label}"])
         if not n:
             continue
-        share, low, high = (ds[f"share{suffix}{end}"].values for end in ("", "_low", "_high"))
+        share = read_estimate(ds, f"share{suffix}")
         figure.add_bar(
             x=_count_names(ds),
-            y=share,
-            error_y={"array": high - share, "arrayminus": share - low, "symmetric": False},
+            y=share.value,
+            error_y=error_bars(share, symmetric=False),
             name=f"claims of {label} answers (n = {n})",
             marker={
                 "color": LABEL_COLOURS[label],

@@ -6,6 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
+from mmprobe.stats.estimate import read_estimate
 from mmprobe.viz.panel import (
     LABEL_COLOURS,
     REFERENCE_LINE,
@@ -13,6 +14,7 @@ from mmprobe.viz.panel import (
     apply_layout,
     describe_answer,
     draw_signed_steps,
+    error_bars,
     interval_band,
 )
 
@@ -63,9 +65,9 @@ def _kind_panel(ds: xr.Dataset) -> Panel:
 def _localisation(ds: xr.Dataset) -> str:
     if not int(ds["n_localisation"]):
         return ""
-    share, low, high = (float(ds[f"localisation{end}"]) for end in ("", "_low", "_high"))
+    share = read_estimate(ds, "localisation")
     return (
-        f"With only the samples' regions exchanged, they lose {share:.0%} of that [{low:.0%}, {high:.0%}], "
+        f"With only the samples' regions exchanged, they lose {share.value:.0%} of that [{share.low:.0%}, {share.high:.0%}], "
         f"n = {int(ds['n_localisation'])}."
     )
 
@@ -74,12 +76,11 @@ def _step_panel(ds: xr.Dataset) -> Panel:
     reached = np.flatnonzero(ds["n_step"].values >= min(2, int(ds["n_step"].max())))
     ds = ds.isel(step=slice(0, int(reached[-1]) + 1))
     steps, colour = ds["step"].values, LABEL_COLOURS["all"]
-    figure = go.Figure(
-        interval_band(steps, ds["effect_by_step_low"].values, ds["effect_by_step_high"].values, colour)
-    )
+    mean = read_estimate(ds, "effect_by_step")
+    figure = go.Figure(interval_band(steps, mean, colour))
     figure.add_scatter(
         x=steps,
-        y=ds["effect_by_step"].values,
+        y=mean.value,
         name="all",
         mode="lines" if len(steps) > 1 else "markers",
         line={"color": colour},
@@ -112,16 +113,12 @@ def _class_panel(ds: xr.Dataset) -> Panel:
 
 
 def _bars(ds: xr.Dataset, dim: str, name: str, count: str) -> go.Figure:
-    means = ds[name].values
+    mean = read_estimate(ds, name)
     figure = go.Figure(
         go.Bar(
             x=[f"{value} ({n})" for value, n in zip(ds[dim].values, ds[count].values, strict=True)],
-            y=means,
-            error_y={
-                "type": "data",
-                "array": ds[f"{name}_high"].values - means,
-                "arrayminus": means - ds[f"{name}_low"].values,
-            },
+            y=mean.value,
+            error_y={"type": "data", **error_bars(mean)},
             marker={"color": LABEL_COLOURS["faithful"]},
             hovertemplate="%{x}: %{y:.3f} nat<extra></extra>",
         )

@@ -7,13 +7,13 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from mmprobe.stats.labels import read_comparison
 from mmprobe.viz.panel import (
     REFERENCE_LINE,
     Panel,
     apply_layout,
     comparison_panel,
     describe_answer,
-    difference_variables,
     escape_text,
     format_counts,
     format_notes,
@@ -27,7 +27,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
         return [change_panel(ds, title, f"Attention knockout, {_format_window(ds)}.")]
     shown = [_layer_panel(ds)]
     if "note" not in ds.attrs:
-        plots = {"nat per token": difference_variables(ds)}
+        plots = {"nat per token": read_comparison(ds)}
         shown.append(comparison_panel(ds, "effect of attention knockout", plots))
     return shown
 

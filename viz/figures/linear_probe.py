@@ -8,6 +8,7 @@ import xarray as xr
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
+from mmprobe.stats.estimate import read_estimate
 from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, format_notes, interval_band
 
 _COLOUR = LABEL_COLOURS["all"]
@@ -63,17 +64,17 @@ def _step_panel(ds: xr.Dataset) -> Panel:
     colours = sample_colorscale("Viridis", np.linspace(0, 0.9, max(2, ds.sizes["layer"])))
     several = ds.sizes["layer"] > 1
     for colour, layer in zip(colours, ds["layer"].values.tolist(), strict=False):
-        values, low, high = (ds[f"auc{end}"].sel(layer=layer).values for end in ("", "_low", "_high"))
+        auc = read_estimate(ds.sel(layer=layer), "auc")
         if not several:
             colour = _COLOUR
-            figure.add_traces(interval_band(ds["step"].values, low, high, colour))
+            figure.add_traces(interval_band(ds["step"].values, auc, colour))
         figure.add_scatter(
             x=ds["step"].values,
-            y=values,
+            y=auc.value,
             name=f"layer {layer}",
             mode="lines+markers",
             line={"color": colour},
-            customdata=np.stack([low, high, ds["n"].values], -1),
+            customdata=np.stack([auc.low, auc.high, ds["n"].values], -1),
             hovertemplate=f"layer {layer}, step %{{x}}: %{{y:.3f}} [%{{customdata[0]:.3f}}, %{{customdata[1]:.3f}}]"
             "<br>n = %{customdata[2]}<extra></extra>",
         )
@@ -94,20 +95,20 @@ def _step_panel(ds: xr.Dataset) -> Panel:
 
 def _held_out_line(ds: xr.Dataset, name: str, p: np.ndarray, legend: bool = True) -> list[go.Scatter]:
     """Return the line of a measure in held-out samples, with its interval."""
-    layers, values, low, high = (ds[key].values for key in ("layer", name, f"{name}_low", f"{name}_high"))
+    layers, score = ds["layer"].values, read_estimate(ds, name)
     line = go.Scatter(
         x=layers,
-        y=values,
+        y=score.value,
         name=f"held out (n = {int(ds['n'])})",
         mode="lines+markers",
         line={"color": _COLOUR},
         marker={"size": 9, "symbol": ["circle" if value < 0.05 else "circle-open" for value in p]},
         showlegend=legend,
-        customdata=np.stack([low, high, p], -1),
+        customdata=np.stack([score.low, score.high, p], -1),
         hovertemplate="layer %{x}: %{y:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]"
         "<br>p %{customdata[2]:.3f}<extra></extra>",
     )
-    return [*interval_band(layers, low, high, _COLOUR), line]
+    return [*interval_band(layers, score, _COLOUR), line]
 
 
 def _shuffled_line(ds: xr.Dataset, name: str, legend: bool = True) -> go.Scatter:

@@ -6,7 +6,8 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.viz.panel import Panel, apply_layout, format_notes
+from mmprobe.stats.estimate import read_estimate, stack_estimates
+from mmprobe.viz.panel import Panel, apply_layout, error_bars, format_notes
 
 _MEASURE_NAMES = {"obj_iou": "Obj-IoU", "func_iou": "Func-IoU", "f1_iou": "F1-IoU"}
 _MAPS = {"tam": ("full map", "#0072b2", ""), "raw": ("plain map, equation 18", "#999999", "/")}
@@ -16,17 +17,14 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     figure = go.Figure()
     for kind, (title, colour, pattern) in _MAPS.items():
         scores = ds.sel(map=kind)
-        mean, low, high = (
-            np.array([float(scores[f"{name}{end}"]) for name in _MEASURE_NAMES])
-            for end in ("", "_low", "_high")
-        )
+        mean = stack_estimates([read_estimate(scores, name) for name in _MEASURE_NAMES])
         figure.add_bar(
             x=list(_MEASURE_NAMES.values()),
-            y=mean,
-            error_y={"array": high - mean, "arrayminus": mean - low, "symmetric": False},
+            y=mean.value,
+            error_y=error_bars(mean, symmetric=False),
             name=title,
             marker={"color": colour, "pattern": {"shape": pattern}},
-            customdata=np.stack([low, high], -1),
+            customdata=np.stack([mean.low, mean.high], -1),
             hovertemplate="%{x}: %{y:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]<extra></extra>",
         )
     figure.update_yaxes(title="mean over samples", range=[0, 1.05])

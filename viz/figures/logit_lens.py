@@ -7,11 +7,11 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from mmprobe.stats.labels import read_comparison
 from mmprobe.viz.panel import (
     Panel,
     apply_layout,
     comparison_panel,
-    difference_variables,
     escape_text,
     format_counts,
     format_notes,
@@ -30,7 +30,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
         return [_answer_panel(ds)]
     shown = [_layer_panel(ds)]
     if "note" not in ds.attrs:
-        plots = {title: difference_variables(ds.sel(measure=measure)) for measure, title in _TITLES.items()}
+        plots = {title: read_comparison(ds.sel(measure=measure)) for measure, title in _TITLES.items()}
         shown.append(comparison_panel(ds, "logit lens", plots))
     return shown
 

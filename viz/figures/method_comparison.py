@@ -10,7 +10,8 @@ import xarray as xr
 from plotly.colors import qualitative
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.panel import REFERENCE_LINE, Panel, apply_layout, escape_text
+from mmprobe.stats.estimate import read_estimate
+from mmprobe.viz.panel import REFERENCE_LINE, Panel, apply_layout, error_bars, escape_text
 
 _SUBSET = re.compile(
     r"\[|_unparsed_0$"
@@ -55,17 +56,17 @@ def _difference_panel(ds: xr.Dataset) -> Panel:
 
 def _difference_points(ds: xr.Dataset, method: str, index: int) -> go.Scatter:
     """Return one method's differences (metric) with their intervals."""
-    difference, low, high = (ds[f"difference{end}"].values for end in ("", "_low", "_high"))
+    difference = read_estimate(ds, "difference")
     name = escape_text(method)
     return go.Scatter(
-        x=difference,
+        x=difference.value,
         y=[escape_text(metric) for metric in ds["metric"].values],
         name=name,
         legendgroup=name,
         mode="markers",
         marker={"symbol": index, "size": 9, "color": qualitative.Safe[index % len(qualitative.Safe)]},
-        error_x={"array": high - difference, "arrayminus": difference - low, "thickness": 1.2},
-        customdata=np.stack([low, high, ds["value"].values, ds["n_paired"].values], -1),
+        error_x=error_bars(difference, thickness=1.2),
+        customdata=np.stack([difference.low, difference.high, ds["value"].values, ds["n_paired"].values], -1),
         hovertemplate=f"{name}, %{{y}}: %{{x:+.3f}} [%{{customdata[0]:+.3f}}, %{{customdata[1]:+.3f}}]"
         "<br>value %{customdata[2]:.3f}, n = %{customdata[3]}<extra></extra>",
     )

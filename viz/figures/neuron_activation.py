@@ -6,12 +6,13 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from mmprobe.stats.estimate import read_estimate
+from mmprobe.stats.labels import read_comparison
 from mmprobe.viz.panel import (
     LABEL_COLOURS,
     Panel,
     apply_layout,
     comparison_panel,
-    difference_variables,
     format_counts,
     format_notes,
     lines_by_label,
@@ -28,7 +29,7 @@ _RULE_TITLES = {
 def panels(ds: xr.Dataset) -> list[Panel]:
     shown = [_ratio_panel(ds)]
     if "note" not in ds.attrs:
-        plots = {title: difference_variables(ds, suffix) for suffix, title in _rule_titles(ds).items()}
+        plots = {title: read_comparison(ds, suffix) for suffix, title in _rule_titles(ds).items()}
         shown += [comparison_panel(ds, "share of active neurons", plots), _top_neurons_panel(ds)]
     if "ratio_third" in ds:
         shown.append(_third_panel(ds))
@@ -114,8 +115,5 @@ def _format_third_differences(ds: xr.Dataset) -> str:
         return ""
     differences = []
     for third in ds["third"].values.tolist():
-        value, low, high = (
-            float(ds[f"difference_third{end}"].sel(third=third)) for end in ("", "_low", "_high")
-        )
-        differences.append(f"{third} {value:+.3f} [{low:+.3f}, {high:+.3f}]")
+        differences.append(f"{third} {read_estimate(ds.sel(third=third), 'difference_third'):+.3f}")
     return f" Unfaithful minus faithful: {', '.join(differences)}."

@@ -7,11 +7,13 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from mmprobe.stats.estimate import read_estimate
 from mmprobe.viz.panel import (
     GROUP_COLOURS,
     REFERENCE_LINE,
     Panel,
     apply_layout,
+    error_bars,
     escape_text,
     interval_band,
     shorten_list,
@@ -34,19 +36,19 @@ def panels(ds: xr.Dataset) -> list[Panel]:
 def _mean_lines(ds: xr.Dataset, name: str, colour: str, label: str, **options: object) -> list[go.Scatter]:
     """Return the line of a mean by layer, with its interval."""
     layers = ds["layer"].values
-    value, low, high = (ds[f"{name}{end}"].values for end in ("", "_low", "_high"))
+    mean = read_estimate(ds, name)
     line = go.Scatter(
         x=layers,
-        y=value,
+        y=mean.value,
         name=label,
         mode="lines+markers",
         line={"color": colour, "dash": "dot" if name.startswith("distance_others") else "solid"},
-        customdata=np.stack([low, high], -1),
+        customdata=np.stack([mean.low, mean.high], -1),
         hovertemplate=f"{label}, layer %{{x}}: %{{y:.4f}} [%{{customdata[0]:.4f}}, %{{customdata[1]:.4f}}]"
         f"<br>n = {int(ds['n'])}<extra></extra>",
         **options,
     )
-    return [*interval_band(layers, low, high, colour), line]
+    return [*interval_band(layers, mean, colour), line]
 
 
 def _state_panel(ds: xr.Dataset) -> Panel:
@@ -117,7 +119,7 @@ def _attention_panel(ds: xr.Dataset) -> Panel:
 
 
 def _entropy_panel(ds: xr.Dataset) -> Panel:
-    mean, low, high = (ds[f"entropy_mean{end}"].values for end in ("", "_low", "_high"))
+    mean = read_estimate(ds, "entropy_mean")
     conditions = list(ds["picture"].values)
     figure = go.Figure()
     for pair, values in zip(ds["pair"].values, ds["entropy"].values, strict=True):
@@ -131,22 +133,21 @@ def _entropy_panel(ds: xr.Dataset) -> Panel:
         )
     figure.add_scatter(
         x=conditions,
-        y=mean,
+        y=mean.value,
         mode="markers",
         name="mean",
         marker={"size": 11, "color": "#0072b2"},
-        error_y={"array": high - mean, "arrayminus": mean - low, "symmetric": False},
+        error_y=error_bars(mean, symmetric=False),
         hovertemplate="mean, %{x}: %{y:.3f} nat<extra></extra>",
     )
     figure.update_xaxes(title="images")
     figure.update_yaxes(title="entropy of the first token (nat)", rangemode="tozero")
-    change, *ends = (float(ds[f"entropy_difference{end}"]) for end in ("", "_low", "_high"))
-    interval = "" if np.isnan(ends[0]) else f" [{ends[0]:+.3f}, {ends[1]:+.3f}]"
+    change = read_estimate(ds, "entropy_difference")
     return Panel(
         "Entropy of the first token, with and without images",
         apply_layout(figure),
         "Entropy of the distribution of the first token, one line for each question, and the mean with its 95 % "
-        f"interval over sets of images, {_format_counts(ds)}. Without minus with images: {change:+.3f}{interval} nat. A "
+        f"interval over sets of images, {_format_counts(ds)}. Without minus with images: {change:+.3f} nat. A "
         "model that notices the missing images should be less certain.",
     )
 

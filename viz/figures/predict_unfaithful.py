@@ -7,7 +7,16 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, format_notes, interval_band
+from mmprobe.stats.estimate import read_estimate
+from mmprobe.viz.panel import (
+    LABEL_COLOURS,
+    REFERENCE_LINE,
+    Panel,
+    apply_layout,
+    error_bars,
+    format_notes,
+    interval_band,
+)
 
 _COLOUR = LABEL_COLOURS["all"]
 
@@ -42,31 +51,33 @@ def _roc_panel(ds: xr.Dataset) -> Panel:
         "Prediction of unfaithful answers from internals",
         apply_layout(figure),
         f"ROC curve of a logistic regression on {ds.sizes['feature']} features of each answer, cross-validated over image "
-        f"sets ({ds.attrs['folds']} folds). Area under the curve: {_format_interval(ds, 'auc')} (95 % interval "
+        f"sets ({ds.attrs['folds']} folds). Area under the curve: {read_estimate(ds, 'auc'):.2f} (95 % interval "
         f"over sets of images); {_format_counts(ds)}, {ds.attrs['model']}. With shuffled labels: "
-        f"{_format_interval(ds, 'auc_shuffled')} (middle 95 % of {ds.attrs['shuffles']} shuffles), "
+        f"{read_estimate(ds, 'auc_shuffled'):.2f} (middle 95 % of {ds.attrs['shuffles']} shuffles), "
         f"p = {float(ds['p']):.3f}. {format_notes(ds)}".strip(),
     )
 
 
 def _step_panel(ds: xr.Dataset) -> Panel:
-    steps, values, low, high = (
-        ds[name].values for name in ("upto", "auc_by_step", "auc_by_step_low", "auc_by_step_high")
+    steps, auc, by_chance = (
+        ds["upto"].values,
+        read_estimate(ds, "auc_by_step"),
+        read_estimate(ds, "auc_shuffled"),
     )
     line = go.Scatter(
         x=steps,
-        y=values,
+        y=auc.value,
         mode="lines+markers",
         line={"color": _COLOUR},
         showlegend=False,
-        customdata=np.stack([low, high, ds["n_by_step"].values], -1),
+        customdata=np.stack([auc.low, auc.high, ds["n_by_step"].values], -1),
         hovertemplate="first %{x} steps: %{y:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]"
         "<br>%{customdata[2]} answers are at least that long<extra></extra>",
     )
-    figure = go.Figure([*interval_band(steps, low, high, _COLOUR), line])
+    figure = go.Figure([*interval_band(steps, auc, _COLOUR), line])
     figure.add_hrect(
-        y0=float(ds["auc_shuffled_low"]),
-        y1=float(ds["auc_shuffled_high"]),
+        y0=by_chance.low,
+        y1=by_chance.high,
         fillcolor="#888888",
         opacity=0.12,
         line_width=0,
@@ -93,15 +104,15 @@ def _feature_panel(ds: xr.Dataset) -> Panel:
         1, 2, shared_yaxes=True, subplot_titles=["alone", "with all features"], horizontal_spacing=0.06
     )
     for column, name in enumerate(("auc_feature", "weight"), 1):
-        values, low, high = (ds[f"{name}{end}"].values[order] for end in ("", "_low", "_high"))
+        estimate = read_estimate(ds, name)[order]
         points = go.Scatter(
-            x=values,
+            x=estimate.value,
             y=features,
             mode="markers",
             marker={"color": _COLOUR, "size": 8},
-            error_x={"array": high - values, "arrayminus": values - low, "color": _COLOUR, "thickness": 1.2},
+            error_x=error_bars(estimate, color=_COLOUR, thickness=1.2),
             showlegend=False,
-            customdata=np.stack([low, high], -1),
+            customdata=np.stack([estimate.low, estimate.high], -1),
             hovertemplate="%{y}: %{x:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]<extra></extra>",
         )
         figure.add_trace(points, row=1, col=column)
@@ -118,10 +129,6 @@ def _feature_panel(ds: xr.Dataset) -> Panel:
         f"images; {_format_counts(ds)}. The best of many features looks better than it is."
         f"{f' Not available from this run: {missing}.' if missing else ''}",
     )
-
-
-def _format_interval(ds: xr.Dataset, name: str) -> str:
-    return f"{float(ds[name]):.2f} [{float(ds[f'{name}_low']):.2f}, {float(ds[f'{name}_high']):.2f}]"
 
 
 def _format_counts(ds: xr.Dataset) -> str:

@@ -7,12 +7,13 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from mmprobe.stats.estimate import read_estimate
+from mmprobe.stats.labels import read_comparison
 from mmprobe.viz.panel import (
     LABEL_COLOURS,
     Panel,
     apply_layout,
     comparison_panel,
-    difference_variables,
     escape_text,
     format_counts,
     format_notes,
@@ -27,8 +28,8 @@ def panels(ds: xr.Dataset) -> list[Panel]:
         shown.append(_contradiction_panel(ds))
     if "note" not in ds.attrs:
         plots = {
-            "mean over steps (as in the paper)": difference_variables(ds),
-            "same step": difference_variables(ds, "_aligned"),
+            "mean over steps (as in the paper)": read_comparison(ds),
+            "same step": read_comparison(ds, "_aligned"),
         }
         shown.append(comparison_panel(ds, "cosine of paired answers", plots, "pairs"))
     return shown
@@ -57,11 +58,11 @@ def _contradiction_panel(ds: xr.Dataset) -> Panel:
     figure, layers = go.Figure(), ds["layer"].values
     for kind, label in (("consistent", "faithful"), ("contradictory", "unfaithful")):
         of_kind, colour = ds.sel(consistency=kind), LABEL_COLOURS[label]
-        value, low, high = (of_kind[f"cosine_by_consistency{end}"].values for end in ("", "_low", "_high"))
-        figure.add_traces(interval_band(layers, low, high, colour))
+        mean = read_estimate(of_kind, "cosine_by_consistency")
+        figure.add_traces(interval_band(layers, mean, colour))
         figure.add_scatter(
             x=layers,
-            y=value,
+            y=mean.value,
             name=f"{kind} (n = {int(of_kind['n_consistency'])})",
             mode="lines+markers",
             line={"color": colour},

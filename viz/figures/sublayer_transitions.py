@@ -9,11 +9,11 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from mmprobe.stats.labels import read_comparison
 from mmprobe.viz.panel import (
     Panel,
     apply_layout,
     comparison_panel,
-    difference_variables,
     format_counts,
     format_notes,
     lines_by_label,
@@ -28,7 +28,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     if "norm_mha" in ds:
         shown.append(_norm_panel(ds))
     if "note" not in ds.attrs:
-        plots = {title: difference_variables(ds.sel(measure=measure)) for measure, title in _TITLES.items()}
+        plots = {title: read_comparison(ds.sel(measure=measure)) for measure, title in _TITLES.items()}
         panel = comparison_panel(ds, "sublayer transitions", plots)
         shown.append(replace(panel, caption=f"{panel.caption} {_format_equivalence(ds)}"))
     return shown

@@ -5,18 +5,19 @@ from __future__ import annotations
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, escape_text
+from mmprobe.stats.estimate import read_estimate
+from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, error_bars, escape_text
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
     names = ds["control"].values.tolist()
-    value, low, high = (ds[f"accuracy{end}"].values for end in ("", "_low", "_high"))
+    accuracy = read_estimate(ds, "accuracy")
     colours = [LABEL_COLOURS["unfaithful" if name == "learned" else "all"] for name in names]
     bars = go.Bar(
         x=names,
-        y=value,
+        y=accuracy.value,
         marker={"color": colours},
-        error_y={"type": "data", "array": high - value, "arrayminus": value - low},
+        error_y={"type": "data", **error_bars(accuracy)},
     )
     figure = go.Figure(bars)
     figure.add_hline(y=float(ds["unchanged"]), line=REFERENCE_LINE)

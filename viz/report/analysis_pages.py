@@ -10,7 +10,7 @@ from typing import Any
 
 import xarray as xr
 
-from mmprobe.analyses import all_analyses
+from mmprobe.analyses import ANALYSES
 from mmprobe.viz.panel import Panel, format_counts, format_notes
 from mmprobe.viz.report.elements import Page, figure_block, render
 
@@ -51,7 +51,7 @@ def _analysis_page(dataset: xr.Dataset, name: str, repeat: int, panels: list[Pan
     title = name.replace("_", " ").capitalize() + (f" ({repeat})" if repeat > 1 else "")
     shown = [figure_values(panel, number) for number, panel in enumerate(panels, first)]
     lead, notes = _introduction(dataset, name)
-    export = name.replace("_", "-") if name in all_analyses() else ""
+    export = name.replace("_", "-") if name in ANALYSES else ""
     html = render(
         "analysis.html", slug=slug, title=title, lead=lead, notes=notes, panels=shown, export=export
     )
@@ -65,7 +65,7 @@ def _analysis_page(dataset: xr.Dataset, name: str, repeat: int, panels: list[Pan
 
 def _introduction(dataset: xr.Dataset, name: str) -> tuple[str, str]:
     """Return what the analysis measures; and the sample size, and notes on excluded samples."""
-    docstring = inspect.getdoc(all_analyses()[name]) if name in all_analyses() else ""
+    docstring = inspect.getdoc(ANALYSES[name]) if name in ANALYSES else ""
     about = str(dataset.attrs.get("about") or docstring or "")
     first_line = about.strip().partition("\n")[0].replace("`", "").removeprefix("Return ")
     lead = first_line[:1].upper() + first_line[1:]

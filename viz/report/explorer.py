@@ -17,8 +17,8 @@ from annotated_types import Len
 from mmprobe.analyses.regions import find_patches, mask_patches
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError
-from mmprobe.json_files import JsonRecord, parse_record
-from mmprobe.samples import Region, Sample, regular_file
+from mmprobe.files import JsonRecord, parse_record, regular_file
+from mmprobe.samples import Region, Sample
 from mmprobe.viz.report.elements import LABEL_NAMES, data_block, dump_json, label_counts, pack_array, render
 from mmprobe.viz.report.images import Images
 from mmprobe.viz.report.overview import HOW

@@ -13,11 +13,11 @@ import numpy as np
 import xarray as xr
 from markupsafe import Markup
 
-from mmprobe.analyses.held_out import ImageGroups
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, set_keys
+from mmprobe.stats.estimate import estimate_mean, read_estimate
+from mmprobe.stats.sets import Sets
 from mmprobe.viz.report.elements import LABEL_NAMES, render
 from mmprobe.viz.report.results import Results
 
@@ -123,9 +123,9 @@ def faithful_share(answers: Iterable[Labelled]) -> dict[str, Any] | None:
         >>> share["right"], share["n"], share["percent"]
         (1, 2, '50%')
     """
-    sets, labels, kinds = ImageGroups(), [], []
+    sets, labels, kinds = Sets(), [], []
     for answer in answers:
-        sets.add(answer.sample)
+        sets.add(answer.sample.id, set_keys(answer.sample))
         labels.append(answer.faithful)
         kinds.append(answer.kind)
     if not labels:
@@ -149,8 +149,8 @@ def faithful_share(answers: Iterable[Labelled]) -> dict[str, Any] | None:
 
 
 def _share_row(name: str, values: np.ndarray, groups: np.ndarray) -> dict[str, Any]:
-    value = float(values.mean())
-    low, high = (float(end) for end in mean_interval(values, groups))
+    mean = estimate_mean(values, groups)
+    value, low, high = mean.value, mean.low, mean.high
     ends = f"{low:.0%} to {high:.0%}" if math.isfinite(low) else ""
     return {
         "name": name,
@@ -272,9 +272,15 @@ def dependence_line(run: Run, ds: xr.Dataset | None) -> Markup:
         if not any(run.sample(name).images for name in run.ids):
             return Markup()
         return render("dependence.html", how=HOW)
-    median, low, high = (f"{float(ds[f'median{end}']):.2f}" for end in ("", "_low", "_high"))
-    share, least, most = (f"{float(ds[f'unused_share{end}']):.0%}" for end in ("", "_low", "_high"))
-    numbers = {"median": median, "low": low, "high": high, "share": share, "least": least, "most": most}
+    median, share = read_estimate(ds, "median"), read_estimate(ds, "unused_share")
+    numbers = {
+        "median": f"{median.value:.2f}",
+        "low": f"{median.low:.2f}",
+        "high": f"{median.high:.2f}",
+        "share": f"{share.value:.0%}",
+        "least": f"{share.low:.0%}",
+        "most": f"{share.high:.0%}",
+    }
     others = _OTHERS[ds.attrs["kind"]]
     return render("dependence.html", how="", others=others, n=int(ds["n"]), count=len(run), **numbers)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,9 +14,9 @@ import numpy as np
 import xarray as xr
 import yaml
 
+from mmprobe import files
 from mmprobe.errors import InputError
-from mmprobe.json_files import JsonRecord, ResultsFile, parse_record, read_record
-from mmprobe.samples import regular_file
+from mmprobe.files import JsonRecord
 from mmprobe.viz.report.elements import (
     LABEL_NAMES,
     Page,
@@ -148,30 +148,12 @@ def read_results(folder: str | Path) -> Results:
         0.91
     """
     folder = Path(folder)
-    file = folder / "results.json"
-    try:
-        content = read_record(file, ResultsFile)
-    except FileNotFoundError:
-        raise InputError(
-            f"{file}: no such file; give a folder that mmprobe bench or mmprobe score wrote"
-        ) from None
+    content = files.read_results(folder)
     metrics = {name: metric.model_dump() for name, metric in content.metrics.items()}
     about = content.model_dump(exclude={"benchmark", "metrics"}, exclude_unset=True)
-    answers = [
-        answer for record in _read_records(folder / "samples.jsonl") for answer in list_answers(record)
-    ]
+    records = files.result_records(folder, _Answered)
+    answers = [answer for _, record in records for answer in list_answers(record)]
     return Results(folder, content.benchmark, metrics, about, answers)
-
-
-def _read_records(file: Path) -> Iterator[dict[str, Any]]:
-    try:
-        lines = regular_file(file).read_bytes().split(b"\n")
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror or error})") from None
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            record = parse_record(line, _Answered, f"{file}, line {number}")
-            yield {"id": record.id, **(record.model_extra or {})}
 
 
 def list_answers(record: Mapping[str, Any]) -> list[Answer]:

@@ -11,10 +11,11 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
+from mmprobe.samples import image_sets
+from mmprobe.stats.estimate import estimate_mean
+from mmprobe.stats.intervals import QUANTITY
 from mmprobe.viz.panel import Panel
 from mmprobe.viz.report.analysis_pages import figure_values
 from mmprobe.viz.report.elements import Page, figure_block, render
@@ -51,7 +52,7 @@ def write_side_by_side(sides: tuple[Side, Side], out: Path) -> Path:
     common = [name for name in first.run.ids if name in second.run]
     if not common:
         raise InputError(f"{first.run.path} and {second.run.path}: have no sample in common")
-    groups = image_groups(first.run.sample(name) for name in common)
+    groups = image_sets(first.run.sample(name) for name in common)
     rows = [_compare(name, values, common, groups) for name, values in _quantities(sides).items()]
     overview = render(
         "side_by_side.html",
@@ -97,16 +98,14 @@ def _compare(
     if not known.any():
         return None
     difference = numbers[1, known] - numbers[0, known]
-    low, high = (
-        float(end)
-        for end in mean_interval(difference, groups[known], (-1.0, 1.0) if name == _SHARE else QUANTITY)
-    )
+    mean = estimate_mean(difference, groups[known], (-1.0, 1.0) if name == _SHARE else QUANTITY)
+    low, high = mean.low, mean.high
     return {
         "name": name,
         "means": [f"{mean:.3g}" for mean in numbers[:, known].mean(1)],
-        "difference": f"{difference.mean():+.3g}",
+        "difference": f"{mean.value:+.3g}",
         "interval": f"{low:+.3g} to {high:+.3g}" if math.isfinite(low) else "–",
-        "sign": "" if not math.isfinite(low) or low <= 0 <= high else "decided",
+        "sign": "decided" if mean.sign else "",
         "n": int(known.sum()),
     }
 

@@ -14,7 +14,8 @@ import xarray as xr
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.lock import lock_file
+from mmprobe.files import write_whole
+from mmprobe.ledger import lock_file
 from mmprobe.viz.panel import GROUP_COLOURS
 from mmprobe.viz.report.analysis_pages import analysis_pages
 from mmprobe.viz.report.elements import Page, read_asset, render
@@ -34,7 +35,6 @@ from mmprobe.viz.report.overview import (
     run_facts,
 )
 from mmprobe.viz.report.results import Results, internal_columns, merge_labels, result_facts, results_page
-from mmprobe.whole_files import write_whole
 
 
 def write_report(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mmprobe.benchmarks.core.benchmark import NAMES, find_benchmark, read_responses
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, read_responses
 from mmprobe.benchmarks.core.results import group_by_images
 from mmprobe.benchmarks.core.runner import local_answerer, run_benchmark
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
@@ -31,7 +31,7 @@ def read_metrics(folder: Path) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_the_embedded_model_is_asked_and_scored(name, tmp_path):
     out = tmp_path / name
     options = ["--n", 6, "--batch-size", 8]
@@ -40,7 +40,7 @@ def test_the_embedded_model_is_asked_and_scored(name, tmp_path):
     printed = json.loads(invoke("bench", name, "--model", "tiny-spd", *options, "--out", out, "--json"))
     metrics = read_metrics(out)
     assert printed["metrics"] == {metric: fields["value"] for metric, fields in metrics.items()}
-    assert set(find_benchmark(name).headline) & set(metrics)
+    assert set(BENCHMARKS[name].headline) & set(metrics)
     for fields in metrics.values():
         assert set(fields) == FIELDS
     records = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
@@ -51,7 +51,7 @@ def test_the_embedded_model_is_asked_and_scored(name, tmp_path):
 
 
 def test_spd_faith_asks_for_as_many_differences_as_the_model_counted(tmp_path):
-    benchmark = find_benchmark("spd-faith")
+    benchmark = BENCHMARKS["spd-faith"]
     truth = benchmark.draw_data(tmp_path / "pairs", 3, 5)
     asked: list[str] = []
 
@@ -94,7 +94,7 @@ def test_traces_have_the_ids_of_their_questions(tmp_path):
 
 def test_answers_are_faithful_or_not():
     """The answers are of all kinds, about one pair that differs in one object."""
-    benchmark = find_benchmark("spd-faith")
+    benchmark = BENCHMARKS["spd-faith"]
     pair = Pair("7", (Difference("remove", "dog"),))
     truth = build_published_truth([pair])
     answers = {
@@ -117,7 +117,7 @@ def test_answers_are_faithful_or_not():
 
 @pytest.mark.parametrize("differ", [False, True])
 def test_an_answer_without_differences_is_faithful_if_there_are_none(differ):
-    benchmark = find_benchmark("spd-faith")
+    benchmark = BENCHMARKS["spd-faith"]
     truth = build_published_truth([Pair("7", (Difference("remove", "dog"),) if differ else ())])
     answers = dict.fromkeys(("list", "steps"), "I see no differences.") | {"same": "No."}
     _, records = benchmark.score_answers(truth, {f"7-{kind}": text for kind, text in answers.items()})
@@ -130,12 +130,12 @@ def test_hinted_questions_are_labelled_too():
         {"id": "1", "correct": True, "correct_hinted": False},
         {"id": "2", "correct": None, "correct_hinted": None},
     ]
-    assert find_benchmark("mirage").faithful_answers(None, records) == {"1": True, "1--hinted": False}
+    assert BENCHMARKS["mirage"].faithful_answers(None, records) == {"1": True, "1--hinted": False}
 
 
 def test_kept_answers_are_not_asked_again(tmp_path):
     """The run ends after some answers, in the middle of writing one."""
-    benchmark = find_benchmark("mme")
+    benchmark = BENCHMARKS["mme"]
     truth = benchmark.draw_data(tmp_path / "pairs", 2, 5)
     asked: list[str] = []
 
@@ -157,7 +157,7 @@ def test_kept_answers_are_not_asked_again(tmp_path):
 
 
 def test_a_folder_is_resumed_only_by_the_same_call(tmp_path):
-    benchmark, out = find_benchmark("mme"), tmp_path / "out"
+    benchmark, out = BENCHMARKS["mme"], tmp_path / "out"
     truth, other = (benchmark.draw_data(tmp_path / str(seed), 2, seed) for seed in (5, 6))
 
     def answer(samples):
@@ -240,7 +240,7 @@ def test_missing_images_are_reported_before_a_model_is_loaded(tmp_path):
 
 @pytest.mark.slow
 def test_samples_that_failed_are_asked_again(tiny_spd, tmp_path):
-    benchmark, out = find_benchmark("mme"), tmp_path / "out"
+    benchmark, out = BENCHMARKS["mme"], tmp_path / "out"
     truth = benchmark.draw_data(tmp_path / "pairs", 2, 5)
     image = truth[0].images[0]
     whole = image.read_bytes()
@@ -293,8 +293,8 @@ def test_bad_requests_fail_before_a_model_is_loaded(arguments, message, tmp_path
 
 
 def test_a_method_that_needs_images_answers_questions_without_images_plainly(tiny_spd, tmp_path):
-    samples = find_benchmark("spd-faith").ask_questions(
-        find_benchmark("spd-faith").draw_data(tmp_path / "data", 1, 5)
+    samples = BENCHMARKS["spd-faith"].ask_questions(
+        BENCHMARKS["spd-faith"].draw_data(tmp_path / "data", 1, 5)
     )[:2]
     blind = [sample.model_copy(update={"id": f"{sample.id}--text", "images": []}) for sample in samples]
     answers = dict(local_answerer(tiny_spd, 6, 4, method="vcd")([*samples, *blind]))

@@ -11,8 +11,7 @@ import pytest
 import xarray as xr
 from typer.testing import CliRunner
 
-from mmprobe.analyses.intervals import jackknife_interval
-from mmprobe.benchmarks.core.benchmark import Benchmark, find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, Benchmark
 from mmprobe.benchmarks.core.compare import count_tokens, folder_name, make_contenders, make_dataset, markdown
 from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
 from mmprobe.benchmarks.core.results import count_metric, mean_metric, ratio, with_groups, with_ids
@@ -20,12 +19,13 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cli import app
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
+from mmprobe.stats.intervals import jackknife_interval
 from mmprobe.viz.figures.method_comparison import panels
 
 
 def test_differences_use_the_samples_of_both_methods():
     """All six questions have the answer yes. The second method leaves one without an answer."""
-    pope = find_benchmark("pope")
+    pope = BENCHMARKS["pope"]
     samples = [Sample(id=str(number), question="?", answer="yes") for number in range(6)]
     plain = dict(zip("012345", ("Yes", "Yes", "No", "No", "Yes", "No"), strict=True))
     other = dict(zip("01234", ("Yes", "No", "Yes", "Yes", "Yes"), strict=True))
@@ -46,7 +46,7 @@ def test_differences_use_the_samples_of_both_methods():
 
 def test_the_difference_of_a_ratio_of_sums():
     """F1 of the five questions that both answered: 6 / 8 with three of five right, 8 / 9 with four."""
-    pope = find_benchmark("pope")
+    pope = BENCHMARKS["pope"]
     samples = [Sample(id=str(number), question="?", answer="yes") for number in range(6)]
     plain = dict(zip("012345", ("Yes", "Yes", "No", "No", "Yes", "No"), strict=True))
     other = dict(zip("01234", ("Yes", "No", "Yes", "Yes", "Yes"), strict=True))
@@ -63,7 +63,7 @@ def data(tmp_path_factory) -> Path:
 
 def make_answers(name: str, data: Path) -> tuple[Benchmark, Any, list[dict[str, str]]]:
     """Return a benchmark, its truth, and two sets of true answers, some of them given to the wrong question."""
-    benchmark = find_benchmark(name)
+    benchmark = BENCHMARKS[name]
     truth = benchmark.read_data(data)
     samples = benchmark.ask_questions(truth)
     rng, answer_sets = np.random.default_rng(3), []
@@ -92,7 +92,7 @@ def test_every_metric_has_a_paired_difference(name, data):
             n_different += difference.value != 0
     assert n_different, "some metric differs between different answers"
     same = paired_difference(first[benchmark.headline[0]], first[benchmark.headline[0]])
-    assert same[:3] == (0, 0, 0)
+    assert (same.value, same.low, same.high) == (0, 0, 0)
 
 
 def compute_pope_metric(name: str, rows: list[dict[str, Any]]) -> float:
@@ -133,7 +133,7 @@ def test_a_difference_needs_common_samples():
     twice = with_ids({"m": mean_metric([1.0, 0.0], "higher")}, "aa")["m"]
     for first, second in ((one, far), (one, None), (None, one), (one, nameless), (one, twice)):
         difference = paired_difference(first, second)
-        assert difference.n == 0 and np.isnan(difference[:3]).all()
+        assert difference.n == 0 and np.isnan([difference.value, difference.low, difference.high]).all()
     alone = with_ids({"m": mean_metric([1.0], "higher")}, "a")["m"]
     difference = paired_difference(one, alone)
     assert (difference.value, difference.n) == (0, 1) and np.isnan(difference.low)

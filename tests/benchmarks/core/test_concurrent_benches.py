@@ -15,7 +15,7 @@ import mmprobe as mp
 from mmprobe.benchmarks import compare, evaluate, score
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
-from mmprobe.lock import lock_folder
+from mmprobe.ledger import lock_folder
 from mmprobe.models import Model
 
 PAIRS = 8

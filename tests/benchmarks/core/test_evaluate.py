@@ -29,13 +29,13 @@ def data(tmp_path_factory):
 
 
 def test_every_benchmark_says_what_a_limit_counts():
-    units = {name: mp.benchmarks.find_benchmark(name).unit for name in mp.benchmarks.NAMES}
+    units = {name: mp.benchmarks.BENCHMARKS[name].unit for name in mp.benchmarks.BENCHMARKS}
     assert units == N_QUESTIONS
 
 
-@pytest.mark.parametrize("name", mp.benchmarks.NAMES)
+@pytest.mark.parametrize("name", mp.benchmarks.BENCHMARKS)
 def test_a_limit_takes_the_first_of_the_data(name, tmp_path):
-    benchmark = mp.benchmarks.find_benchmark(name)
+    benchmark = mp.benchmarks.BENCHMARKS[name]
     whole = load_truth(benchmark, None, tmp_path / "drawn", n=6, seed=5)
     part = load_truth(benchmark, None, tmp_path / "drawn", n=6, seed=5, limit=2)
     asked, limited = benchmark.ask_questions(whole), benchmark.ask_questions(part)

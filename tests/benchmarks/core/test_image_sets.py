@@ -7,15 +7,15 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.benchmarks.core.benchmark import NAMES, find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.results import group_by_images, mean_metric, with_groups, with_ids
 from mmprobe.cli import app
+from mmprobe.samples import image_sets
 
 
 def test_intervals_draw_whole_sets_of_images(tmp_path):
     """POPE asks six questions about each image, of pairs of images that share most of it."""
-    benchmark = find_benchmark("pope")
+    benchmark = BENCHMARKS["pope"]
     truth = benchmark.draw_data(tmp_path / "data", 12, 3)
     answers = {sample.id: "Yes." for sample in truth}
     responses = tmp_path / "answers.jsonl"
@@ -29,10 +29,10 @@ def test_intervals_draw_whole_sets_of_images(tmp_path):
     assert fields["low"] < alone.low < 1 and fields["high"] == 1
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_id_of_a_metric_is_in_a_set_of_images(name, tmp_path):
     """An id that no question has would count as a set of its own."""
-    benchmark = find_benchmark(name)
+    benchmark = BENCHMARKS[name]
     truth = benchmark.draw_data(tmp_path, 3, 2)
     samples = benchmark.ask_questions(truth)
     answers = {sample.id: sample.answer or "No." for sample in samples}
@@ -40,7 +40,7 @@ def test_every_id_of_a_metric_is_in_a_set_of_images(name, tmp_path):
     answers |= {sample.id: "No." for sample in follow_up}
     metrics, _ = benchmark.score_answers(truth, answers)
     grouped = group_by_images(metrics, [*samples, *follow_up])
-    n_sets = int(image_groups([*samples, *follow_up]).max()) + 1
+    n_sets = int(image_sets([*samples, *follow_up]).max()) + 1
     for metric, value in grouped.items():
         if value.parts is not None and value.parts.groups is not None:
             assert value.parts.groups.max() < n_sets, metric
@@ -54,6 +54,6 @@ def test_the_unfaithful_share_of_pairs_has_the_width_of_pairs():
     sets = {name: number // 2 for number, name in enumerate(ids)}
     by_pair = mean_metric([float(not value) for value in faithful[::2]], "lower")
     grouped = with_groups(share, sets)["unfaithful"]
-    assert (grouped.value, grouped.n, grouped.n_groups) == (by_pair.value, 120, 60)
+    assert (grouped.value, grouped.n, grouped.sets) == (by_pair.value, 120, 60)
     assert (grouped.low, grouped.high) == (pytest.approx(by_pair.low), pytest.approx(by_pair.high))
     assert grouped.high - grouped.low > 1.3 * (share["unfaithful"].high - share["unfaithful"].low)

@@ -12,10 +12,9 @@ from inspect_ai import eval as inspect_eval
 from inspect_ai.model import ChatMessageUser, GenerateConfig, ModelOutput, ModelUsage, get_model
 
 from mmprobe.benchmarks.core import inspect_tasks
-from mmprobe.benchmarks.core.api_models import CONCURRENCY, api_answerer, is_api, messages_of
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.api_models import CONCURRENCY, api_answerer, inspect_message, is_api, messages_of
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.runner import run_benchmark
-from mmprobe.benchmarks.inspect import provider
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate
@@ -49,7 +48,7 @@ def test_a_task_scores_as_the_command_does(tmp_path):
         log_dir=str(tmp_path / "logs"),
         display="none",
     )
-    benchmark = find_benchmark("pope")
+    benchmark = BENCHMARKS["pope"]
     truth = benchmark.draw_data(tmp_path / "pairs", 3, SEED)
     assert sorted(asked) == sorted(sample.id for sample in truth)
     answers = {sample.id: "Yes." if "circle" in sample.question else "No." for sample in truth}
@@ -99,14 +98,15 @@ def ask_local(tmp_path, sample, *configs, **model_args):
     client = get_model("mmprobe/tiny-spd", memoize=False, **args)
 
     async def ask():
-        return [await client.generate(messages_of(sample), config=config) for config in configs]
+        messages = [inspect_message(message) for message in messages_of(sample)]
+        return [await client.generate(messages, config=config) for config in configs]
 
     return asyncio.run(ask())
 
 
 @pytest.mark.slow
 def test_the_provider_honours_temperature_seed_and_length(tmp_path, tiny_spd):
-    truth = find_benchmark("spd-faith").draw_data(tmp_path / "pairs", 1, SEED)
+    truth = BENCHMARKS["spd-faith"].draw_data(tmp_path / "pairs", 1, SEED)
     sample = next(sample for sample in truth.samples if sample.metadata["type"] == "steps")
     hot = {"temperature": 50.0, "max_tokens": 12}
     configs = [GenerateConfig(max_tokens=12), *(GenerateConfig(seed=seed, **hot) for seed in (1, 1, 2))]
@@ -121,7 +121,7 @@ def test_the_provider_honours_temperature_seed_and_length(tmp_path, tiny_spd):
 
 @pytest.mark.slow
 def test_a_method_is_traced_where_a_trace_is_asked_for(tmp_path, tiny_spd):
-    truth = find_benchmark("spd-faith").draw_data(tmp_path / "pairs", 1, SEED)
+    truth = BENCHMARKS["spd-faith"].draw_data(tmp_path / "pairs", 1, SEED)
     sample = next(sample for sample in truth.samples if sample.metadata["type"] == "same")
     (output,) = ask_local(tmp_path, sample, GenerateConfig(max_tokens=8), method="sage")
     run = open_run(tmp_path / "runs")
@@ -137,7 +137,7 @@ def test_inspect_finds_the_tasks():
 
 
 def test_an_interrupted_run_asks_an_api_no_question_twice(tmp_path):
-    benchmark = find_benchmark("mme")
+    benchmark = BENCHMARKS["mme"]
     truth = benchmark.draw_data(tmp_path / "pairs", 3, SEED)
     asked: list[str] = []
 
@@ -162,7 +162,7 @@ def test_an_interrupted_run_asks_an_api_no_question_twice(tmp_path):
 
 
 def test_failed_requests_lower_the_coverage(tmp_path):
-    benchmark = find_benchmark("pope")
+    benchmark = BENCHMARKS["pope"]
     truth = benchmark.draw_data(tmp_path / "pairs", 2, SEED)
     failing = truth[0].id
 
@@ -190,4 +190,4 @@ def test_a_missing_key_is_one_line(monkeypatch):
 def test_a_conversation_of_several_turns_is_refused(tmp_path):
     turns = [ChatMessageUser(content="One?"), ChatMessageUser(content="Two?")]
     with pytest.raises(InputError, match="more turns"):
-        provider.sample_of(turns, Path(tmp_path), "q")
+        inspect_tasks.sample_of(turns, Path(tmp_path), "q")

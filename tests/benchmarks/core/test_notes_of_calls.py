@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.load_data import load_truth
-from mmprobe.benchmarks.core.runner import _check_same_call
+from mmprobe.benchmarks.core.runner import open_answers
 from mmprobe.errors import InputError
 
 WRONG = ["null", "3", "[]", "[" * 5000, "{", '{"n": 4}', '{"n": "4", "seed": 7}']
@@ -16,13 +16,14 @@ WRONG = ["null", "3", "[]", "[" * 5000, "{", '{"n": 4}', '{"n": "4", "seed": 7}'
 
 @pytest.mark.parametrize("text", WRONG)
 def test_a_note_of_another_form_is_refused_in_one_line(tmp_path, text):
-    _check_same_call(tmp_path, [], {}, has_answers=False)
-    _check_same_call(tmp_path, [], {}, has_answers=True)
+    open_answers(tmp_path, [], {}, None, resume=False)
+    (tmp_path / "responses.jsonl").write_text('{"id": "a", "response": "Yes."}\n')
+    assert open_answers(tmp_path, [], {}, None, resume=True) == {"a": "Yes."}
     (tmp_path / "asked.json").write_text(text)
     with pytest.raises(InputError, match="choose another folder") as error:
-        _check_same_call(tmp_path, [], {"model": "a"}, has_answers=True)
+        open_answers(tmp_path, [], {"model": "a"}, None, resume=True)
     assert "\n" not in str(error.value)
-    benchmark = find_benchmark("chair")
+    benchmark = BENCHMARKS["chair"]
     load_truth(benchmark, None, tmp_path / "data", 4, 7)
     load_truth(benchmark, None, tmp_path / "data", 4, 7)
     (tmp_path / "data" / "drawn.json").write_text(text)
@@ -32,7 +33,7 @@ def test_a_note_of_another_form_is_refused_in_one_line(tmp_path, text):
 
 
 def test_another_seed_is_refused(tmp_path):
-    load_truth(find_benchmark("chair"), None, tmp_path / "data", 4, 7)
+    load_truth(BENCHMARKS["chair"], None, tmp_path / "data", 4, 7)
     assert json.loads((tmp_path / "data" / "drawn.json").read_text()) == {"n": 4, "seed": 7}
     with pytest.raises(InputError, match="was drawn with n 4 and seed 7"):
-        load_truth(find_benchmark("chair"), None, tmp_path / "data", 4, 8)
+        load_truth(BENCHMARKS["chair"], None, tmp_path / "data", 4, 8)

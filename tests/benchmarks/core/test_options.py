@@ -9,7 +9,7 @@ import pytest
 from helpers.command_line import assert_fails, read_result, run_in_process
 
 import mmprobe
-from mmprobe.benchmarks.core.benchmark import NAMES, find_benchmark, with_options
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, with_options
 from mmprobe.cli.options import parse_benchmark_options
 from mmprobe.errors import InputError
 
@@ -41,9 +41,7 @@ def test_options_from_python(files, tmp_path):
     out = tmp_path / "out"
     evaluation = mmprobe.benchmarks.score("mirage", files[1], {"1": "108"}, out, options={"threshold": 0.1})
     assert evaluation.metrics["accuracy"].value == 1
-    assert find_benchmark("mirage").score_answers.__name__ == "score_answers", (
-        "the record itself is unchanged"
-    )
+    assert BENCHMARKS["mirage"].score_answers.__name__ == "score_answers", "the record itself is unchanged"
 
 
 @pytest.mark.parametrize(
@@ -72,9 +70,9 @@ def test_words_become_options():
         parse_benchmark_options(["--a", "1", "2"])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_the_page_of_a_benchmark_lists_its_options(name):
-    benchmark, page = find_benchmark(name), PAGES / f"{name}.md"
+    benchmark, page = BENCHMARKS[name], PAGES / f"{name}.md"
     assert with_options(benchmark, {}) is benchmark
     for option in benchmark.options.model_fields if benchmark.options and page.exists() else ():
         assert f"--{option.replace('_', '-')}" in page.read_text(), option

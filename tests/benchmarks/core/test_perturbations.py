@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import mmprobe as mp
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.compare import make_contenders
 from mmprobe.benchmarks.core.perturbations import BLOCKS, perturb, perturb_answerer
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -146,8 +146,8 @@ def test_bench_reports_the_paired_change_of_a_model_behind_an_api(tmp_path, monk
         output.usage = ModelUsage()
         return output
 
-    client = get_model("mockllm/model", custom_outputs=outputs, memoize=False)
-    monkeypatch.setattr(api_models, "_open_client", lambda *_: client)
+    model = get_model("mockllm/model", custom_outputs=outputs, memoize=False)
+    monkeypatch.setattr(api_models, "open_model", lambda *_: model)
     data = make_pairs(tmp_path / "pairs", 12, 5)
     out = tmp_path / "out"
     made = mp.benchmarks.evaluate("pope", "mockllm/model", out, data=data, perturbation="implicit")
@@ -155,7 +155,7 @@ def test_bench_reports_the_paired_change_of_a_model_behind_an_api(tmp_path, monk
         json.loads((folder / "results.json").read_text())["metrics"] for folder in (out / "plain", out)
     )
     change = made.metrics["accuracy_change"]
-    is_yes = [sample.answer == "yes" for sample in find_benchmark("pope").read_data(data)]
+    is_yes = [sample.answer == "yes" for sample in BENCHMARKS["pope"].read_data(data)]
     assert plain["accuracy"]["value"] == pytest.approx(np.mean(is_yes))
     assert change.value == pytest.approx(1 - 2 * np.mean(is_yes)), (
         "right answers become wrong, and wrong right"

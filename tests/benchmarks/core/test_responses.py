@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark, read_responses
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, read_responses
 from mmprobe.benchmarks.core.runner import run_benchmark
 from mmprobe.cli import app
 from mmprobe.errors import InputError
@@ -44,7 +44,7 @@ def test_a_response_that_is_null_is_an_empty_answer(tmp_path):
 
 def test_half_an_emoji_is_stored_as_a_question_mark(tmp_path):
     """The answer was cut within a surrogate pair. It comes from a model, or from a file."""
-    benchmark = find_benchmark("pope")
+    benchmark = BENCHMARKS["pope"]
     truth = benchmark.draw_data(tmp_path / "data", 8, 7)
 
     def answer(samples):
@@ -66,7 +66,7 @@ def test_half_an_emoji_is_stored_as_a_question_mark(tmp_path):
 @pytest.mark.parametrize("name", ["pope", "mirage-effect"])
 def test_two_answers_to_one_question_are_refused(name, tmp_path):
     """The answers differ only in their question_type, which only spd-faith has."""
-    benchmark = find_benchmark(name)
+    benchmark = BENCHMARKS[name]
     truth = benchmark.draw_data(tmp_path / "data", 8, 7)
     asked = benchmark.ask_questions(truth)[0].id
     with pytest.raises(InputError, match=f"{asked}' was answered before"):
@@ -98,8 +98,8 @@ def test_published_pairs_are_scored_by_pair_and_question_type(tmp_path):
 def test_files_that_are_not_text_are_named(name, tmp_path):
     (tmp_path / "data.jsonl").write_bytes(b'{"question": "\xff"}\n')
     with pytest.raises(InputError, match="data.jsonl: cannot be read as UTF-8 text"):
-        find_benchmark(name).read_data(tmp_path / "data.jsonl")
-    pope = find_benchmark("pope")
+        BENCHMARKS[name].read_data(tmp_path / "data.jsonl")
+    pope = BENCHMARKS["pope"]
     (tmp_path / "answers.jsonl").write_bytes(b'{"id": "a", "response": "\xff"}\n')
     assert pope.read_answers(tmp_path / "answers.jsonl", []) is None
     with pytest.raises(InputError, match="answers.jsonl: cannot be read as UTF-8 text"):

@@ -18,7 +18,7 @@ import pytest
 from mmprobe.benchmarks.core.api_models import CONCURRENCY, api_answerer
 from mmprobe.benchmarks.core.benchmark import Benchmark
 from mmprobe.benchmarks.core.runner import run_benchmark
-from mmprobe.benchmarks.judges.registry import with_judge
+from mmprobe.benchmarks.judges.judge import with_judge
 from mmprobe.benchmarks.spd_faith.model_labels import claims_request
 from mmprobe.samples import Sample
 

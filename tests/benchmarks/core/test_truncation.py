@@ -9,7 +9,7 @@ from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 import mmprobe as mp
 from mmprobe.benchmarks.core.api_models import api_answerer
-from mmprobe.benchmarks.core.benchmark import answer_lengths, find_benchmark, length_of
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, answer_lengths, length_of
 from mmprobe.benchmarks.core.runner import local_answerer
 from mmprobe.benchmarks.mmreason.benchmark import MMReasonTruth, ask_questions
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
@@ -23,11 +23,11 @@ def data(tmp_path_factory):
 
 
 def test_long_questions_have_long_answers():
-    benchmark = find_benchmark("spd-faith")
+    benchmark = BENCHMARKS["spd-faith"]
     lengths = answer_lengths(benchmark)
     samples = {kind: mp.Sample(id=kind, question="?", metadata={"type": kind}) for kind in ("same", "steps")}
     assert [length_of(sample, lengths) for sample in samples.values()] == [128, 512]
-    assert answer_lengths(benchmark, 9) == 9 and answer_lengths(find_benchmark("mme")) == 32
+    assert answer_lengths(benchmark, 9) == 9 and answer_lengths(BENCHMARKS["mme"]) == 32
 
 
 def test_questions_that_ask_for_steps_have_long_answers():
@@ -35,9 +35,9 @@ def test_questions_that_ask_for_steps_have_long_answers():
     truth = MMReasonTruth(
         [ReasonQuestion(**fields), ReasonQuestion(**fields | {"id": "2", "system": "Be brief."})], []
     )
-    lengths = answer_lengths(find_benchmark("mmreason"))
+    lengths = answer_lengths(BENCHMARKS["mmreason"])
     assert [length_of(sample, lengths) for sample in ask_questions(truth)] == [512, 128]
-    assert answer_lengths(find_benchmark("mirage")) == answer_lengths(find_benchmark("magic")) == 512
+    assert answer_lengths(BENCHMARKS["mirage"]) == answer_lengths(BENCHMARKS["magic"]) == 512
 
 
 @pytest.mark.slow

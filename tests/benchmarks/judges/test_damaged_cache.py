@@ -8,7 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from mmprobe.benchmarks.judges.cache import Reply, ReplyCache
+from mmprobe.benchmarks.core.api_models import Reply
+from mmprobe.benchmarks.judges.cache import ReplyCache
 from mmprobe.errors import InputError
 
 

@@ -9,8 +9,8 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
-from mmprobe.benchmarks.judges.registry import open_judge, with_judge
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+from mmprobe.benchmarks.judges.judge import open_judge, with_judge
 from mmprobe.cli.bench import bench
 from mmprobe.cli.score import score
 from mmprobe.errors import InputError
@@ -35,7 +35,7 @@ def results(folder):
 def answered(tmp_path_factory):
     """Ten drawn pairs. Half of the answers claim something false."""
     folder = tmp_path_factory.mktemp("answered")
-    benchmark = find_benchmark("spd-faith")
+    benchmark = BENCHMARKS["spd-faith"]
     truth = benchmark.draw_data(folder / "data", 10, 5)
     lines = []
     for index, pair in enumerate(truth.pairs):
@@ -118,7 +118,7 @@ def test_unscored_answers_are_counted_in_a_warning(answered, tmp_path):
 
 
 def test_the_lexical_judge_is_the_benchmark_itself():
-    benchmark = find_benchmark("pope")
+    benchmark = BENCHMARKS["pope"]
     assert with_judge(benchmark, "lexical") == (benchmark, {})
     assert open_judge("lexical") is None
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
+from mmprobe.benchmarks.core.api_models import Reply
 from mmprobe.benchmarks.judges import Judgement
 from mmprobe.benchmarks.judges.agreement import compute_agreement
-from mmprobe.benchmarks.judges.cache import Reply, ReplyCache, cache_key
+from mmprobe.benchmarks.judges.cache import ReplyCache, cache_key
 from mmprobe.benchmarks.judges.ensemble import majority_labels
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.parsing import UnusableReply, list_reader
-from mmprobe.benchmarks.judges.prompts import fence
+from mmprobe.benchmarks.judges.requests import UnusableReply, fence, list_reader
 from mmprobe.benchmarks.spd_faith.match import Agreement
 from mmprobe.benchmarks.spd_faith.model_labels import majority_claims
 from mmprobe.benchmarks.spd_faith.prompts import JudgedClaim, Match, read_claims, read_matches
@@ -177,7 +177,8 @@ def test_other_files_are_not_taken_for_a_cache(tmp_path):
 
 WRITE = """
 import sys
-from mmprobe.benchmarks.judges.cache import Reply, ReplyCache
+from mmprobe.benchmarks.core.api_models import Reply
+from mmprobe.benchmarks.judges.cache import ReplyCache
 cache, worker = ReplyCache(sys.argv[1]), sys.argv[2]
 for number in range(int(sys.argv[3])):
     cache.put(str(number % 50), Reply(str(number % 50), "stop"))

@@ -12,7 +12,7 @@ import pytest
 from mmprobe.benchmarks.judges import Judgement
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.prompts import fence
+from mmprobe.benchmarks.judges.requests import fence
 from mmprobe.benchmarks.spd_faith.model_labels import claims_request, match_request, pair_request
 from mmprobe.benchmarks.spd_faith.prompts import CLAIMS, JudgedClaim, Match
 from mmprobe.errors import InputError

@@ -12,10 +12,10 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from mmprobe.benchmarks.core import api_models
-from mmprobe.benchmarks.judges.answers import CORRECT
 from mmprobe.benchmarks.judges.cache import ReplyCache
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
+from mmprobe.benchmarks.judges.requests import CORRECT
 from mmprobe.benchmarks.spd_faith.model_labels import claims_request
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cli.bench import bench

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.evaluate import load_truth, score
 from mmprobe.benchmarks.layouts import find_layout, unpack
 from mmprobe.cli import app
@@ -182,9 +182,9 @@ def read(benchmark: str, tmp_path: Path, write, name: str = "") -> tuple[dict[st
     write(published)
     file = unpack(benchmark, published / name if name else published, tmp_path / "data")
     assert file == tmp_path / "data" / "samples.jsonl"
-    find_benchmark(benchmark)  # its reader takes the file, but magic's, whose boxes come later
+    BENCHMARKS[benchmark]  # its reader takes the file, but magic's, whose boxes come later
     if benchmark != "magic":
-        assert load_truth(find_benchmark(benchmark), file, tmp_path / "unused")
+        assert load_truth(BENCHMARKS[benchmark], file, tmp_path / "unused")
     return lines_of(file), tmp_path / "data"
 
 
@@ -248,7 +248,7 @@ def test_gqa_boxes(tmp_path):
     assert second["objects"] == first["distractors"] and second["distractors"] == first["objects"]
     assert other_image["distractors"] == [] and first["type"] == "verify"
     with pytest.raises(InputError, match="has no 'boxes'; mmprobe number-boxes"):
-        load_truth(find_benchmark("magic"), tmp_path / "published", tmp_path / "again")
+        load_truth(BENCHMARKS["magic"], tmp_path / "published", tmp_path / "again")
 
 
 def test_number_boxes_makes_data_of_gqa(tmp_path):
@@ -259,7 +259,7 @@ def test_number_boxes_makes_data_of_gqa(tmp_path):
     arguments += ["--rule", "iou", "--count", "2", "--areas", "0.001", "0.5", "--json"]
     result = CliRunner().invoke(app, [str(each) for each in arguments])
     assert result.exit_code == 0, result.output
-    truth = find_benchmark("magic").read_data(Path(json.loads(result.stdout)["samples"]))
+    truth = BENCHMARKS["magic"].read_data(Path(json.loads(result.stdout)["samples"]))
     assert [question.id for question in truth.questions] == ["001", "002"]
     assert [sorted(box.source for box in question.boxes) for question in truth.questions] == [
         ["distractor", "object", "object", "random"],
@@ -382,4 +382,4 @@ def test_missing_files_of_gqa_are_named(name, tmp_path):
     (tmp_path / "gqa" / name).unlink()
     with pytest.raises(InputError, match=f"{name}: no such file"):
         file = unpack("magic", tmp_path / "gqa", tmp_path / "data")
-        find_benchmark("magic").read_data(file)
+        BENCHMARKS["magic"].read_data(file)

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.magic.benchmark import BENCHMARK
 from mmprobe.cache import open_run
 from mmprobe.cli import app
@@ -145,7 +145,7 @@ def test_the_command_line_runs_traces_and_scores(tmp_path):
     truth = BENCHMARK.read_data(out / "data" / "samples.jsonl")
     records = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
     assert metrics["attention_magiscore_micro_f1"]["n"] == 6 and all(record["attended"] for record in records)
-    trace_metrics, rows = find_benchmark("magic").score_traces(truth, records, open_run(out / "run"))
+    trace_metrics, rows = BENCHMARKS["magic"].score_traces(truth, records, open_run(out / "run"))
     assert {name: metric.value for name, metric in trace_metrics.items()}.items() <= {
         name: metric["value"] for name, metric in metrics.items()
     }.items()

@@ -11,9 +11,8 @@ from inspect_ai import eval as inspect_eval
 from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelOutput, ModelUsage, get_model
 
 from mmprobe.benchmarks.core import inspect_tasks
-from mmprobe.benchmarks.core.api_models import api_answerer, messages_of
-from mmprobe.benchmarks.core.benchmark import find_benchmark
-from mmprobe.benchmarks.inspect.provider import sample_of
+from mmprobe.benchmarks.core.api_models import api_answerer, inspect_message, messages_of
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
@@ -49,7 +48,7 @@ def test_the_task_scores_as_the_command_does(tmp_path, refuses):
         log_dir=str(tmp_path / "l"),
         display="none",
     )
-    benchmark = find_benchmark("magic")
+    benchmark = BENCHMARKS["magic"]
     truth = benchmark.draw_data(tmp_path / "data", 2, SEED)
     text = "R1 is the star.\nAnswer: Yes, it is red."
     answers = {sample.id: text for sample in benchmark.ask_questions(truth)}
@@ -81,7 +80,7 @@ def test_the_embedded_model_continues_a_prefilled_answer(tmp_path):
 
 
 def test_requests_that_an_api_refuses_are_unanswered(tmp_path):
-    benchmark = find_benchmark("magic")
+    benchmark = BENCHMARKS["magic"]
     truth = benchmark.draw_data(tmp_path / "data", 1, SEED)
     prefilled = benchmark.follow_up(truth, {question.id: "" for question in truth.questions})
     assert dict(api_answerer(mock([], refuses=True), 8)(prefilled)) == {}
@@ -89,15 +88,16 @@ def test_requests_that_an_api_refuses_are_unanswered(tmp_path):
 
 
 def test_a_prefill_is_the_last_message_and_comes_back(tmp_path):
-    messages = messages_of(Sample(id="a", question="Why?", system="Speak.", prefill="So \n"))
+    asked = messages_of(Sample(id="a", question="Why?", system="Speak.", prefill="So \n"))
+    messages = [inspect_message(message) for message in asked]
     assert [(message.role, message.text) for message in messages] == [
         ("system", "Speak."),
         ("user", "Why?"),
         ("assistant", "So"),
     ]
-    sample = sample_of(messages, Path(tmp_path), "q")
+    sample = inspect_tasks.sample_of(messages, Path(tmp_path), "q")
     assert (sample.id, sample.prefill, sample.system, sample.question) == ("a", "So", "Speak.", "Why?")
-    assert sample_of(messages[:2], Path(tmp_path), "q").prefill is None
+    assert inspect_tasks.sample_of(messages[:2], Path(tmp_path), "q").prefill is None
     two = [ChatMessageAssistant(content="So"), ChatMessageUser(content="Why?")]
     with pytest.raises(InputError, match="more turns"):
-        sample_of(two, Path(tmp_path), "q")
+        inspect_tasks.sample_of(two, Path(tmp_path), "q")

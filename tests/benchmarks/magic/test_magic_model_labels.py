@@ -9,7 +9,7 @@ import pytest
 
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.parsing import UnusableReply, list_reader
+from mmprobe.benchmarks.judges.requests import UnusableReply, list_reader
 from mmprobe.benchmarks.magic.benchmark import BENCHMARK, make_truth
 from mmprobe.benchmarks.magic.data import MagicQuestion
 from mmprobe.benchmarks.magic.labels import StepLabel

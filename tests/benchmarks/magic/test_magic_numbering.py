@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmprobe.analyses.held_out import image_groups
 from mmprobe.benchmarks.magic.benchmark import BENCHMARK
 from mmprobe.benchmarks.magic.data import load_questions
 from mmprobe.benchmarks.magic.numbering import number_regions
 from mmprobe.benchmarks.magic.regions import draw_regions, intersection
 from mmprobe.errors import InputError
+from mmprobe.samples import image_sets
 
 HOT = (60, 20, 30, 20)  # x, y, width, height
 BARE = {"image": "a.png", "question": "Which?", "answer": "cat", "metadata": {"from": "me"}}
@@ -68,10 +68,10 @@ def test_questions_about_one_image_are_one_set_of_images(tmp_path):
     source = write_questions(tmp_path, *lines[:2], lines[2] | {"image": "b.png"})
     Image.new("RGB", (200, 100), (9, 9, 9)).save(tmp_path / "b.png")
     truth = BENCHMARK.read_data(number_regions(source, tmp_path / "out"))
-    first, second, other = image_groups(BENCHMARK.ask_questions(truth)).tolist()
+    first, second, other = image_sets(BENCHMARK.ask_questions(truth)).tolist()
     assert first == second != other
     drawn = BENCHMARK.draw_data(tmp_path / "drawn", 2, 0)
-    assert image_groups(BENCHMARK.ask_questions(drawn)).tolist() == [0, 0, 0, 1, 1, 1]
+    assert image_sets(BENCHMARK.ask_questions(drawn)).tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_existing_boxes_are_kept(tmp_path):

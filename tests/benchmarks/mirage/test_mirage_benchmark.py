@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.mirage.benchmark import (
     MirageTruth,
     ask_questions,
@@ -123,7 +123,7 @@ def test_the_paired_change_by_corrected_chains():
     assert values["correction_harms"] == (0.5, 2)
     assert metrics["correction_gain"].parts.ids == ("1", "2", "3", "4", "5"), "6 was not asked again"
     assert records[1]["again"]["own-chain"] == {"response": "7 cm", "correct": True}
-    benchmark = find_benchmark("mirage")
+    benchmark = BENCHMARKS["mirage"]
     faithful = benchmark.faithful_answers(MirageTruth(rows), records)
     assert faithful["1"] is False and faithful["1--corrected"] is True and "6--corrected" not in faithful
     assert not any("correct" in name for name in score_answers(MirageTruth(rows), first)[0])
@@ -191,7 +191,7 @@ def test_a_file_of_questions_is_not_synthetic(tmp_path):
 
 
 def test_true_answers_of_the_drawn_set_score_1(tmp_path):
-    benchmark = find_benchmark("mirage")
+    benchmark = BENCHMARKS["mirage"]
     truth = benchmark.draw_data(tmp_path / "pairs", 12, SEED)
     true = {
         sample["id"]: sample["answer"]
@@ -217,7 +217,7 @@ def test_the_embedded_model_is_asked_and_scored(tmp_path):
     from mmprobe.benchmarks.core.runner import local_answerer, run_benchmark
     from mmprobe.models import load_model
 
-    benchmark = find_benchmark("mirage")
+    benchmark = BENCHMARKS["mirage"]
     truth = benchmark.draw_data(tmp_path / "pairs", 2, SEED)
     answer = local_answerer(load_model("tiny-spd", device="cpu"), benchmark.max_new_tokens, 8)
     metrics, records = run_benchmark(benchmark, truth, answer, tmp_path / "out", {})

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
+from helpers.command_line import assert_fails, read_result, run_in_process
 from scipy.stats import linregress
 
 from mmprobe.benchmarks.core.results import mean_metric, write_results
@@ -148,3 +150,39 @@ def test_results_of_another_form_are_refused_in_one_line(tmp_path, text):
     assert "\n" not in str(error.value)
     with pytest.raises(InputError, match=r"no results\.json"):
         correlate_models([tmp_path / "none"], ["accuracy"])
+
+
+def test_the_command_correlates_models_and_kinds(tmp_path):
+    folders = [judged_folder(tmp_path / str(model), model) for model in range(2)]
+    result = read_result(run_in_process("mirage-correlations", *folders, "--out", tmp_path / "out", "--json"))
+    expected = correlate_kinds_over_topics(folders)
+    pair = result["pairs"][0]
+    assert (pair["column"], pair["other"], pair["n"]) == ("spatial", "logical", 4)
+    assert pair["r"] == pytest.approx(float(expected.r[0, 1]))
+    written = xr.load_dataset(tmp_path / "out" / "mirage_correlations.nc", engine="h5netcdf")
+    assert written.attrs["over"] == "topics" and written.equals(expected)
+    measured = {
+        "accuracy": (0.2, 0.4, 0.9),
+        "f_step": (0.3, 0.2, 0.7),
+        "f_claim": (0.1, 0.1, 0.4),
+        "lhs": (0, 0.2, 0.1),
+    }
+    models = [
+        write_folder(tmp_path / f"m{at}", {name: values[at] for name, values in measured.items()})
+        for at in range(3)
+    ]
+    over_models = ("mirage-correlations", *models, "--over", "models", "--out", tmp_path / "models")
+    result = read_result(run_in_process(*over_models, "--json"))
+    assert len(result["pairs"]) == 6 and result["pairs"][0]["low"] is None
+    assert result["pairs"][0]["r"] == pytest.approx(
+        np.corrcoef(measured["accuracy"], measured["f_step"])[0, 1]
+    )
+
+
+def test_the_command_refuses_what_it_cannot_correlate(tmp_path):
+    folders = [judged_folder(tmp_path / str(model), model) for model in range(2)]
+    out = tmp_path / "out"
+    several = ("mirage-correlations", *folders, "--over", "questions", "--out", out)
+    assert_fails(run_in_process(*several), "takes the folder of one model")
+    assert_fails(run_in_process("mirage-correlations", folders[0], "--out", folders[0]), "is read, too")
+    assert not out.exists()

@@ -11,7 +11,7 @@ from inspect_ai import eval as inspect_eval
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 from mmprobe.benchmarks.core import inspect_tasks
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 
 SEED = 5
 
@@ -45,7 +45,7 @@ def test_the_task_scores_as_the_command_does(tmp_path):
     (log,) = inspect_eval(
         inspect_tasks.mirage(n=2, seed=SEED), model=mock(asked), log_dir=str(tmp_path / "l"), display="none"
     )
-    benchmark = find_benchmark("mirage")
+    benchmark = BENCHMARKS["mirage"]
     truth = benchmark.draw_data(tmp_path / "data", 2, SEED)
     samples = benchmark.ask_questions(truth)
     samples += benchmark.follow_up(truth, {sample.id: "" for sample in samples})

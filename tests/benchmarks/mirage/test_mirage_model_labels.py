@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from mmprobe.benchmarks.judges.answers import CORRECT
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
+from mmprobe.benchmarks.judges.judge import CountingJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.registry import CountingJudge
+from mmprobe.benchmarks.judges.requests import CORRECT
 from mmprobe.benchmarks.mirage.benchmark import (
     DEFAULTS,
     MirageOptions,

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from mmprobe.benchmarks.judges.answers import read_correct
-from mmprobe.benchmarks.judges.parsing import UnusableReply
+from mmprobe.benchmarks.judges.requests import UnusableReply, read_correct
 from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Extraction
 from mmprobe.benchmarks.mirage.model_labels import (
     read_extraction,

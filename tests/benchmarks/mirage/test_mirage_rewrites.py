@@ -10,7 +10,7 @@ import pytest
 from helpers.command_line import assert_fails, read_result, run_in_process
 from PIL import Image
 
-from mmprobe.benchmarks.judges.parsing import UnusableReply
+from mmprobe.benchmarks.judges.requests import UnusableReply
 from mmprobe.benchmarks.mirage.benchmark import ask_questions, follow_up, read_data, score_answers
 from mmprobe.benchmarks.mirage.data import load_questions
 from mmprobe.benchmarks.mirage.hints import TOPIC_HINTS

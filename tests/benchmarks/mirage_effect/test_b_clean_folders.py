@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.results import write_results
 from mmprobe.benchmarks.mirage_effect.b_clean import clean_folders, rank_changes
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, MirageEffectTruth
 from mmprobe.cli import app
 from mmprobe.errors import InputError
 
-BENCHMARK = find_benchmark("mirage-effect")
+BENCHMARK = BENCHMARKS["mirage-effect"]
 FOUR = {"A": "one", "B": "two", "C": "three", "D": "four"}
 NAMES = ("q0", "q1", "q2", "q3")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.mirage_effect.data import (
     ChoiceQuestion,
     ImagelessQuestion,
@@ -23,7 +23,7 @@ from mmprobe.benchmarks.mirage_effect.synthetic import synthetic_questions
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 
-BENCHMARK = find_benchmark("mirage-effect")
+BENCHMARK = BENCHMARKS["mirage-effect"]
 CAT_DOG = {"A": "cat", "B": "dog"}
 FOUR = {"A": "red", "B": "blue", "C": "green", "D": "light blue"}
 

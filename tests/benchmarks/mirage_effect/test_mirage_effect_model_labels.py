@@ -7,20 +7,18 @@ import re
 
 import pytest
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.judges import MAX_ANSWER_CHARS
-from mmprobe.benchmarks.judges.answers import CORRECT
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.parsing import UnusableReply
-from mmprobe.benchmarks.judges.prompts import fence
+from mmprobe.benchmarks.judges.requests import CORRECT, UnusableReply, fence
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, MirageEffectTruth
 from mmprobe.benchmarks.mirage_effect.model_labels import read_labels
 from mmprobe.benchmarks.mirage_effect.prompts import LABELS
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 
-BENCHMARK = find_benchmark("mirage-effect")
+BENCHMARK = BENCHMARKS["mirage-effect"]
 TRUTH = MirageEffectTruth(
     [ImagelessQuestion(f"i{number}", "art/a", f"Who painted picture {number}?") for number in range(4)],
     [ChoiceQuestion(id="q", question="Which?", choices={"A": "cat", "B": "dog"}, answer="A")],

@@ -9,13 +9,13 @@ import pytest
 from helpers.command_line import assert_fails, read_result, run_in_process
 from PIL import Image
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark, sampling_of, with_options
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, sampling_of, with_options
 from mmprobe.benchmarks.core.results import mean_metric, write_results
 from mmprobe.benchmarks.mirage_effect.mean_scores import mean_mirage_scores
 from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES
 from mmprobe.errors import InputError
 
-BENCHMARK = find_benchmark("mirage-effect")
+BENCHMARK = BENCHMARKS["mirage-effect"]
 
 
 @pytest.fixture

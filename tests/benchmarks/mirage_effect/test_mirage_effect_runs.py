@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from mmprobe.analyses import picture_absence
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.runner import local_answerer, run_benchmark, write_labels
 from mmprobe.benchmarks.mirage_effect.b_clean import clean_folders
 from mmprobe.cache import open_run
 from mmprobe.viz import figures
 
-BENCHMARK = find_benchmark("mirage-effect")
+BENCHMARK = BENCHMARKS["mirage-effect"]
 SEED = 5
 
 

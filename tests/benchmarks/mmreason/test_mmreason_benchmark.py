@@ -7,13 +7,13 @@ import json
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.mmreason.benchmark import INSTRUCTION
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import load_samples
 
-BENCHMARK = find_benchmark("mmreason")
+BENCHMARK = BENCHMARKS["mmreason"]
 QUESTION = {"id": "q", "images": ["a.png"], "question": "How long is AB?", "answer": "3 cm"}
 LINES = [
     QUESTION | {"id": "open", "solution": ["The scale is 2.", "AB is 3 cm."]},

@@ -9,7 +9,7 @@ import pytest
 
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.parsing import UnusableReply
+from mmprobe.benchmarks.judges.requests import UnusableReply
 from mmprobe.benchmarks.mmreason.benchmark import BENCHMARK, MMReasonTruth
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.mmreason.model_labels import label_by_judge, read_answer, read_steps

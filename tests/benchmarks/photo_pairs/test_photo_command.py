@@ -7,7 +7,7 @@ import json
 import pytest
 from helpers.command_line import assert_fails, read_result, run_in_process
 
-from mmprobe.lock import lock_folder
+from mmprobe.ledger import lock_folder
 
 pytest.importorskip("cv2", reason="the extra photos is not installed")
 

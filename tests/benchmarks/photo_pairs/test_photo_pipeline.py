@@ -11,7 +11,7 @@ from PIL import Image
 pytest.importorskip("cv2", reason="the extra photos is not installed")
 
 from mmprobe.benchmarks.answers.claims import parse_claims
-from mmprobe.benchmarks.answers.coco import COCO_CATEGORIES
+from mmprobe.benchmarks.answers.coco import SYNONYMS
 from mmprobe.benchmarks.photo_pairs.edits import get_inpainter
 from mmprobe.benchmarks.photo_pairs.layout import describe_edit
 from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo
@@ -78,7 +78,7 @@ def test_true_answers_score_as_true(coco, tmp_path, data):
     assert score_answers(truth, wrong)[0]["cf1"].value == 0
 
 
-@pytest.mark.parametrize("category", COCO_CATEGORIES)
+@pytest.mark.parametrize("category", SYNONYMS)
 def test_descriptions_are_understood(category):
     mask = np.zeros((30, 60), dtype=bool)
     mask[2:8, 2:10] = True

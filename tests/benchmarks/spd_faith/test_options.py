@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark, with_options
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, with_options
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import parse_row
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES
@@ -19,7 +19,7 @@ def rows(tmp_path):
 
 
 def test_the_papers_wording_is_verbatim(rows):
-    plain = find_benchmark("spd-faith")
+    plain = BENCHMARKS["spd-faith"]
     paper = with_options(plain, {"wording": "paper"})
     truth = paper.take(paper.read_data(rows), 2)
     texts = {sample.id: sample.question for sample in paper.ask_questions(truth)}
@@ -41,13 +41,13 @@ def test_the_papers_wording_is_verbatim(rows):
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_chooses_the_headline(profile):
-    assert with_options(find_benchmark("spd-faith"), {"profile": profile}).headline == PROFILES[profile]
+    assert with_options(BENCHMARKS["spd-faith"], {"profile": profile}).headline == PROFILES[profile]
 
 
 def test_unknown_options_are_one_line():
     for options in ({"profile": "mine"}, {"wording": "other"}, {"words": "paper"}):
         with pytest.raises(InputError, match="spd-faith"):
-            with_options(find_benchmark("spd-faith"), options)
+            with_options(BENCHMARKS["spd-faith"], options)
 
 
 def test_all_pairs_of_claims_are_a_reading_of_their_own():
@@ -56,7 +56,7 @@ def test_all_pairs_of_claims_are_a_reading_of_their_own():
     pair = parse_row({"image_id": "7", "differences": differences})
     text = "The dog was removed. The cat was removed."
     answers = {"7-same": f"No. {text}", "7-different": f"Yes. {text}"}
-    metrics, _ = find_benchmark("spd-faith").score_answers(build_published_truth([pair]), answers)
+    metrics, _ = BENCHMARKS["spd-faith"].score_answers(build_published_truth([pair]), answers)
     assert metrics["consistency_ratio"].value == 1
     assert metrics["consistency_ratio_all_pairs"].value == (1 + 0.5 + 0.5 + 1) / 4
     assert "consistency_ratio_all_pairs_unparsed_0" not in metrics

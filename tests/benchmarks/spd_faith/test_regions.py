@@ -11,7 +11,7 @@ from PIL import Image
 
 import mmprobe as mp
 from mmprobe.analyses import ANALYSES, analyze_all
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.spd_faith.benchmark import read_data
 from mmprobe.benchmarks.spd_faith.data import parse_row
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -68,7 +68,7 @@ def test_samples_of_the_published_layout_have_regions_and_differences(published)
         again = parse_row(sample.metadata)
         assert (again.differences, again.regions) == (pair.differences, pair.regions)
     counts = {sample.id: "There are 2 differences." for sample in truth.samples}
-    follow_ups = find_benchmark("spd-faith").follow_up(truth, counts)
+    follow_ups = BENCHMARKS["spd-faith"].follow_up(truth, counts)
     assert follow_ups and all(sample.regions for sample in follow_ups)
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark, with_options
-from mmprobe.benchmarks.judges.client import ModelClient
-from mmprobe.benchmarks.judges.registry import with_judge
+from mmprobe.benchmarks.core.api_models import ModelClient
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, with_options
+from mmprobe.benchmarks.judges.judge import with_judge
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair, parse_row
 
@@ -35,7 +35,7 @@ ANSWERS = {
 
 def score_by(name, answers=ANSWERS, pair=PAIR):
     truth = build_published_truth([pair])
-    benchmark, counts = with_judge(find_benchmark("spd-faith"), f"model:judging/{name}")
+    benchmark, counts = with_judge(BENCHMARKS["spd-faith"], f"model:judging/{name}")
     metrics, records = benchmark.score_answers(truth, {f"7-{kind}": text for kind, text in answers.items()})
     return metrics, records[0], counts, benchmark.faithful_answers(truth, records)
 
@@ -192,11 +192,13 @@ def test_a_judge_sees_the_images_only_where_it_is_asked_to(shown, published, mon
     truth, cache = build_published_truth([published]), tmp_path / "judge.sqlite"
     for options, n_shown in (({}, 0), ({"judge_images": "true"}, 2), ({"judge_images": "true"}, 0)):
         seen.clear()
-        benchmark = with_options(find_benchmark("spd-faith"), options)
+        benchmark = with_options(BENCHMARKS["spd-faith"], options)
         judged, _ = with_judge(benchmark, "model:judging/honest", cache)
         metrics, _ = judged.score_answers(truth, answers)
         assert metrics["drf"].value == 1
-        assert [message[2] for message in seen if len(message) == 3] == [published.images] * n_shown
+        assert [message.images for message in seen if message.images is not None] == [
+            published.images
+        ] * n_shown
     assert not seen, "replies about the same images come from the cache"
     Image.new("RGB", (90, 60), (9, 9, 9)).save(published.images[1])
     with_judge(benchmark, "model:judging/honest", cache)[0].score_answers(truth, answers)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 
@@ -20,5 +20,5 @@ def test_a_sample_that_makes_no_question_is_one_line(tmp_path, name):
         line["answer"] = ""
     (tmp_path / "pairs" / "samples.jsonl").write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(InputError) as error:
-        find_benchmark(name).read_data(tmp_path / "pairs" / "samples.jsonl")
+        BENCHMARKS[name].read_data(tmp_path / "pairs" / "samples.jsonl")
     assert "\n" not in str(error.value)

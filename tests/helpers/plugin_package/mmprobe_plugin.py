@@ -5,12 +5,12 @@ from dataclasses import replace
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
-from mmprobe.models.families import QWEN2_5_VL
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+from mmprobe.models.families import FAMILIES
 from mmprobe.viz import Panel
 
-FAMILY = replace(QWEN2_5_VL, name="plugged", model_types=("plugged_vl",))
-BENCHMARK = replace(find_benchmark("pope"), name="plugged", about="POPE under another name.")
+FAMILY = replace(FAMILIES["qwen2_5_vl"], name="plugged", model_types=("plugged_vl",))
+BENCHMARK = replace(BENCHMARKS["pope"], name="plugged", about="POPE under another name.")
 
 
 def answer_length(run):

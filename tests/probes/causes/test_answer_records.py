@@ -13,8 +13,6 @@ from helpers.command_line import run_in_process
 from PIL import Image
 
 import mmprobe as mp
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.probes import (
     attribution_patching_run,
@@ -25,7 +23,8 @@ from mmprobe.probes import (
 from mmprobe.probes.answer_records import RunAnswer, mean_over_samples, measure_answers, one_by_one
 from mmprobe.probes.components import run as component_runs
 from mmprobe.probes.knockout import attention_knockout
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.intervals import mean_interval
 from mmprobe.viz.figures import figures
 
 SETTINGS = {"analysis": "test", "width": 1}
@@ -100,7 +99,7 @@ def test_components_over_samples(random_qwen, noise, tmp_path):
         np.testing.assert_allclose(ds.effect_by_sample.sel(sample=sample.id), expected.effect, atol=1e-5)
     values = ds.effect_by_sample.values[:, 1]
     np.testing.assert_allclose(ds.effect[1], values.mean())
-    ends = mean_interval(values, image_groups(noise[:3]))
+    ends = mean_interval(values, image_sets(noise[:3]))
     np.testing.assert_allclose([ds.effect_low[1], ds.effect_high[1]], ends)
     estimate = attribution_patching_run(random_qwen, noise[:3], "ig", 5, "attention")
     np.testing.assert_allclose(estimate.effect, ds.effect, atol=0.1 * float(np.abs(ds.effect).max()))

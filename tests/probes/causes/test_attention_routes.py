@@ -18,15 +18,14 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.probes import attention_knockout, attention_routes, attention_routes_run
 from mmprobe.probes.knockout import attention_routes as routes
 from mmprobe.probes.knockout.blocked_pass import find_pairs
 from mmprobe.probes.teacher_forcing import force_answer
-from mmprobe.samples import Region, Sample
+from mmprobe.samples import Region, Sample, image_sets
+from mmprobe.stats.intervals import mean_interval
 from mmprobe.viz.figures import figures
 
 ANSWER = "The first. The second one."
@@ -220,7 +219,7 @@ def test_the_run_agrees_with_single_samples_and_goes_on(random_qwen, noise, tmp_
         expected = of_sample.effect_by_step.mean("step").transpose("from", "to", "window")
         np.testing.assert_allclose(ds.effect_per_token.sel(sample=name), expected, atol=1e-6)
     values = ds.effect_per_token.values[:, 1, -1, 0]
-    low, high = mean_interval(values, image_groups(noise))
+    low, high = mean_interval(values, image_sets(noise))
     assert ds["from"].values[1] == "image 1" and ds["to"].values[-1] == "steps"
     place = {"from": "image 1", "to": "steps", "window": "0-2"}
     np.testing.assert_allclose(ds.effect.sel(place), values.mean(), rtol=1e-6)

@@ -12,11 +12,11 @@ from helpers import runs
 from sklearn.linear_model import LogisticRegression
 
 import mmprobe as mp
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.interventions import generate, load_method
 from mmprobe.interventions.methods.steer import _SteerState
+from mmprobe.stats.intervals import mean_interval
 from mmprobe.viz.figures import figures
 
 HIDDEN, LAYERS = 6, [1, 4]

@@ -1,1 +1,0 @@
-"""A provider of inspect-ai that answers with models loaded here."""

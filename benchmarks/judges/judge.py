@@ -1,0 +1,195 @@
+"""What a judge is: its requests, its labels, its name on the command line, and the counts of its work."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+
+from mmprobe.errors import InputError
+from mmprobe.registry import Registry
+
+if TYPE_CHECKING:  # benchmarks import the judges
+    from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth
+
+LEXICAL = "lexical"
+JUDGES: Registry[Callable[[Sequence[str], str | Path | None, bool], Judge]] = Registry(
+    "judge",
+    "judges",
+    {
+        "model": "mmprobe.benchmarks.judges.model:open_model_judge",
+        "ensemble": "mmprobe.benchmarks.judges.ensemble:open_ensemble_judge",
+    },
+)
+"""The kinds of judges that ask models. A factory gets the models' names, the cache and `retry_unscored`."""
+
+Unscored = Literal["garbage", "refused", "timeout", "error", "disagreement"]
+MAX_ANSWER_CHARS = 20_000  # of an answer that a judge sees, ours; longer answers repeat themselves
+
+Item = TypeVar("Item")
+Item_co = TypeVar("Item_co", covariant=True)
+Labelled = list[tuple[Any, Hashable]] | None
+"""What a judge labelled, as far as another judge might label something else, and the labels; None if it failed."""
+Name = TypeVar("Name", bound=Hashable)
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Judgement(Generic[Item_co]):
+    """The labels of one sample by a judge, which may be empty; None if it is unscored, and the reason.
+
+    `garbage` and `refused`: no reply was usable. `timeout` and `error`: the call failed. `disagreement`: the
+    judges of an ensemble disagreed. `calls` counts model calls, and replies from the cache are none.
+    `truncated`: the answer was too long, so that only its beginning was judged.
+    """
+
+    items: tuple[Item_co, ...] | None
+    unscored: Unscored | None = None
+    calls: int = 0
+    truncated: bool = False
+
+
+@dataclass(frozen=True)
+class JudgeRequest(Generic[Item]):
+    """The task of a judge for one sample: the system prompt, and the data to label as JSON values.
+
+    Data are fenced, so that text in them gives no orders, and each text is cut to `MAX_ANSWER_CHARS`. `read`
+    turns a reply into labels, or raises `UnusableReply`. `images` are shown before the data. With labels that
+    are `known` no model is called. `vote` finds the labels of an ensemble; None takes
+    `ensemble.majority_labels`.
+    """
+
+    system: str
+    data: Any
+    read: Callable[[str], tuple[Item, ...]]
+    images: tuple[Path, ...] = ()
+    known: tuple[Item, ...] | None = None
+    vote: Callable[[Sequence[Judgement[Item]]], Judgement[Item]] | None = None
+
+
+class Judge(Protocol):
+    """What every judge can do."""
+
+    async def ask(self, requests: Sequence[JudgeRequest[Item]]) -> list[Judgement[Item]]:
+        """Return the labels that each request asks for, in the order of the requests."""
+
+
+async def ask_by_name(
+    judge: Judge, requests: Mapping[Name, JudgeRequest[Item]]
+) -> dict[Name, Judgement[Item]]:
+    """Return the judgement of each request, under the name of the request."""
+    judgements = await judge.ask(list(requests.values()))
+    return dict(zip(requests, judgements, strict=True))
+
+
+def first_item(judgement: Judgement[Item] | None) -> Item | None:
+    """Return the first label of a judgement, or None if there is none.
+
+    Example:
+        >>> first_item(Judgement(("right",))), first_item(Judgement(None, "refused"))
+        ('right', None)
+    """
+    return judgement.items[0] if judgement is not None and judgement.items else None
+
+
+def open_judge(name: str, cache: str | Path | None = None, retry_unscored: bool = True) -> Judge | None:
+    """Open a judge by its name, with a file for its replies; None for `lexical`, the benchmark's own rules.
+
+    Raises InputError where no judge has this name, or the provider, package or key of a model is missing. No
+    model has been asked yet.
+
+    Example:
+        >>> open_judge("lexical") is None
+        True
+    """
+    if name == LEXICAL:
+        return None
+    kind, _, model_names = name.partition(":")
+    models = [model.strip() for model in model_names.split(",")]
+    if kind not in JUDGES or not all(models) or (kind == "model" and len(models) > 1):
+        raise InputError(f"judge {name!r}: use lexical, model:PROVIDER/MODEL or ensemble:A,B,C")
+    if len(set(models)) < len(models):
+        raise InputError(f"judge {name!r}: names a model twice")
+    if kind == "ensemble" and len(models) < 2:
+        raise InputError(f"judge {name!r}: an ensemble needs two models or more")
+    return JUDGES[kind](models, cache, retry_unscored)
+
+
+def with_judge(
+    benchmark: Benchmark[Truth], name: str, cache: str | Path | None = None, retry_unscored: bool = True
+) -> tuple[Benchmark[Truth], dict[str, Any]]:
+    """Return a benchmark whose `score_answers` asks a judge, and counts of the judge's work.
+
+    Every call of `score_answers` fills the counts: `judged` items, model `calls` (a reply from the cache is
+    none), answers that were `cut`, and `unscored` items by reason. With `lexical`: the benchmark itself, and
+    empty counts. Raises InputError as `open_judge`, or where the benchmark needs no judge.
+    """
+    if name == LEXICAL:
+        return benchmark, {}
+    score_with_judge = benchmark.score_with_judge
+    if score_with_judge is None:
+        raise InputError(
+            f"benchmark {benchmark.name}: is scored by rules and needs no judge; use the judge 'lexical'"
+        )
+    judge = open_judge(name, cache, retry_unscored)
+    assert judge is not None
+    counts: dict[str, Any] = {}
+
+    def score_answers(truth: Truth, responses: Mapping[str, str]) -> Scored:
+        counting_judge = CountingJudge(judge)
+        scored = _run_outside_event_loop(lambda: score_with_judge(truth, responses, counting_judge))
+        counts.clear()
+        counts.update(counting_judge.counts())
+        return scored
+
+    return replace(benchmark, score_answers=score_answers), counts
+
+
+def _run_outside_event_loop(work: Callable[[], Result]) -> Result:
+    """Run a function that starts an event loop; in its own thread if this thread runs a loop already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:  # raised again in the waiting thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+class CountingJudge:
+    """A judge that counts the judgements of another judge, with those of its members, in `totals`."""
+
+    def __init__(self, judge: Judge, totals: Counter[str] | None = None) -> None:
+        self._judge = judge
+        self._totals: Counter[str] = Counter() if totals is None else totals
+        self.members = [CountingJudge(member, self._totals) for member in getattr(judge, "members", ())]
+
+    def counts(self) -> dict[str, Any]:
+        """Return the counts, as `with_judge` describes them."""
+        counts = {name: self._totals[name] for name in ("judged", "calls", "cut")}
+        reasons = {name: count for name, count in sorted(self._totals.items()) if name not in counts}
+        return {**counts, "unscored": reasons}
+
+    async def ask(self, requests: Sequence[JudgeRequest[Item]]) -> list[Judgement[Item]]:
+        judgements = await self._judge.ask(requests)
+        for judgement in judgements:
+            self._totals.update(judged=1, calls=judgement.calls, cut=int(judgement.truncated))
+            if judgement.unscored is not None:
+                self._totals[judgement.unscored] += 1
+        return judgements

@@ -1,0 +1,387 @@
+"""Read and write files with care: whole files, checked JSON, JSON lines that a kill may cut off, result folders.
+
+What users bring is checked against a model, and an error is one line about the first thing that is wrong.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import xxhash
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from mmprobe.errors import InputError
+
+MAX_DEPTH = 100  # of lists and objects in each other
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_PIECE = 1 << 20  # bytes of a file that are hashed at a time
+
+Record = TypeVar("Record", bound=BaseModel)
+
+
+# Files
+
+
+def regular_file(path: Path) -> Path:
+    """Return a path if it may be opened for reading: it leads to a file or a folder.
+
+    To open a named pipe blocks until somebody writes to it, and a device may have no end.
+
+    Raises:
+        OSError: it leads to a named pipe, a device or a socket, or nowhere.
+
+    Example:
+        >>> regular_file(Path("/dev/zero"))
+        Traceback (most recent call last):
+        OSError: [Errno 22] not a regular file: '/dev/zero'
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # who opens a folder gets an error of its own
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path
+
+
+def read_text(path: str | Path) -> str:
+    """Return the text of a regular file.
+
+    Raises:
+        InputError: it is missing, or not UTF-8 text.
+    """
+    try:
+        return regular_file(Path(path)).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read as UTF-8 text ({reason})") from None
+
+
+def hash_file(path: Path) -> str:
+    """Return a hash of a file's content, 16 hexadecimal digits.
+
+    A file that has neither another size nor another time of change is not read again.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    status = regular_file(path).stat()
+    return _hash_content(path, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=100_000)
+def _hash_content(path: Path, *state: int) -> str:
+    digest = xxhash.xxh3_64()
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def write_whole(contents: Mapping[Path, bytes | memoryview | Iterable[bytes]]) -> None:
+    """Write files. They get their names when all of them are on the disk, so earlier files stay whole until then.
+
+    Args:
+        contents: of each file, as one piece or as pieces that follow each other.
+
+    Raises:
+        InputError: a file cannot be written.
+        OSError: the disk is full or fails.
+
+    Example:
+        >>> write_whole({Path("out/results.json"): b"{}"})          # doctest: +SKIP
+    """
+    parts = {file: file.with_name(file.name + ".part") for file in contents}
+    try:
+        for file, content in contents.items():
+            try:
+                with open(parts[file], "wb") as part:
+                    part.writelines([content] if isinstance(content, bytes | memoryview) else content)
+                    part.flush()
+                    os.fsync(part.fileno())
+            except OSError as error:
+                raise writing_error(file, error) from None
+        for file, part_file in parts.items():
+            try:
+                os.replace(part_file, file)
+            except OSError as error:
+                raise writing_error(file, error) from None
+    finally:
+        for part_file in parts.values():
+            with suppress(OSError):
+                part_file.unlink()
+
+
+def write_atomic(file: Path, text: str) -> Path:
+    """Write a file that appears when it is complete. Half a surrogate pair, as of a cut emoji, is `?`."""
+    write_whole({file: text.encode("utf-8", errors="replace")})
+    return file
+
+
+def writing_error(path: Path, error: OSError, problem: str = "cannot be written") -> InputError | OSError:
+    """Return the error for the user: a full disk fails the job, and anything else is a place that cannot be used."""
+    if error.errno in FULL:
+        return OSError(error.errno, error.strerror, str(path))
+    return InputError(f"{path}: {problem} ({error.strerror or error})")
+
+
+# JSON
+
+
+class JsonRecord(BaseModel):
+    """An object of a JSON file. Its fields must have the right types; unknown fields are kept."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+def read_json(path: str | Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        InputError: it is missing or cannot be read.
+    """
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"{path}: not JSON that can be read ({error})") from None
+
+
+def read_record(file: Path, record_type: type[Record]) -> Record:
+    """Read a file that holds one JSON object.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        InputError: as `parse_record`.
+    """
+    try:
+        text = regular_file(file).read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror or error})") from None
+    return parse_record(text, record_type, str(file))
+
+
+def parse_record(text: str | bytes, record_type: type[Record], where: str) -> Record:
+    """Return the object in a JSON text.
+
+    Args:
+        text: the JSON text.
+        record_type: the model of the object.
+        where: file and line, for messages.
+
+    Raises:
+        InputError: the text is not JSON, or is nested too deeply, or a field has another type. The message names
+            `where` and the field.
+
+    Example:
+        >>> parse_record('{"a": 1}', JsonRecord, "a.json").model_dump()
+        {'a': 1}
+    """
+    try:
+        content = json.loads(text)
+        check_depth(content)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}: cannot be read as JSON ({error.msg})") from None
+    except (RecursionError, ValueError):
+        raise InputError(
+            f"{where}: cannot be read as JSON (nested too deeply, a number too long, or no UTF-8)"
+        ) from None
+    return validate_record(content, record_type, where)
+
+
+def validate_record(content: Any, record_type: type[Record], where: str) -> Record:
+    """Return the record of an object that was read.
+
+    Raises:
+        InputError: a field is missing or has another type. The message begins with `where` and names the field.
+    """
+    try:
+        return record_type.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])[:200]
+        prefix = f"field {field!r}: " if field else ""  # an error of several fields names them itself
+        raise InputError(f"{where}: {prefix}{first['msg'].removeprefix('Value error, ')}") from None
+
+
+def check_depth(content: Any) -> None:
+    """Raise ValueError if lists and objects are nested so deeply that functions that call themselves would fail."""
+    level = [content]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for value in level
+            if isinstance(value, dict | list)
+            for child in (value.values() if isinstance(value, dict) else value)
+        ]
+    if level:
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+
+
+# JSON lines
+
+
+def json_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
+    """Yield number and content of each line that is not blank.
+
+    Raises:
+        InputError: the file is missing or not UTF-8 text, or a line is not JSON.
+    """
+    text = read_text(path)
+    for number, line in enumerate(text.split("\n"), 1):  # splitlines would split at U+2028 in a text
+        if not line.strip():
+            continue
+        try:
+            yield number, json.loads(line, parse_constant=_refuse_constant)
+        except json.JSONDecodeError as error:
+            raise InputError(
+                f"{path}, line {number}: not JSON ({error.msg} at column {error.colno})"
+            ) from None
+        except (RecursionError, ValueError) as error:
+            raise InputError(f"{path}, line {number}: not JSON that can be read ({error})") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def read_records(path: str | Path, record_type: type[Record]) -> list[tuple[int, Record]]:
+    """Return each line's number, from 1, and its record, of a file of one JSON object a line.
+
+    Raises:
+        InputError: a line is not such a record or repeats an id, with file, line and field; or the file is
+            missing, empty or not text.
+    """
+    records: list[tuple[int, Record]] = []
+    lines_by_id: dict[str, int] = {}
+    for number, data in json_lines(path):
+        where = f"{path}, line {number}"
+        record = validate_record(data, record_type, where)
+        record_id = getattr(record, "id", None)
+        if isinstance(record_id, str):
+            if record_id in lines_by_id:
+                earlier = lines_by_id[record_id]
+                raise InputError(f"{where}: field 'id': {record_id!r} was used in line {earlier} already")
+            lines_by_id[record_id] = number
+        records.append((number, record))
+    if not records:
+        raise InputError(f"{path}: holds no lines; one JSON object a line is expected")
+    return records
+
+
+def append_lines(file: Path, records: Iterable[Any], ensure_ascii: bool = True) -> None:
+    """Append one line a record, so that a kill can cut off the last line only."""
+    lines = "".join(json.dumps(record, ensure_ascii=ensure_ascii) + "\n" for record in records)
+    with file.open("ab") as stream:
+        stream.write(lines.encode("utf-8", errors="replace"))
+
+
+def cut_torn_line(file: Path) -> bool:
+    """Remove a last line that a killed process did not finish. Return whether the file has lines.
+
+    The file is cut in place: to write it anew could lose its lines on a full disk.
+    """
+    if not file.exists():
+        return False
+    content = file.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        os.truncate(file, len(whole))
+    return bool(whole.strip())
+
+
+# Result folders
+
+
+def _check_size(value: float | None) -> float | None:
+    if value is not None and not abs(value) < 1e300:
+        raise ValueError("must be a finite number")
+    return value
+
+
+def _replace_surrogates(value: Any) -> Any:
+    """Names of files that are not UTF-8 appear in messages as lone surrogates, which cannot be written."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+Number = Annotated[int | float | None, AfterValidator(_check_size)]
+"""A finite number, or None if it is undefined."""
+Text = Annotated[str, BeforeValidator(_replace_surrogates)]
+
+
+class MetricEntry(JsonRecord):
+    """A metric of results.json."""
+
+    value: Number = None
+    low: Number = None
+    high: Number = None
+    coverage: Number = None
+    n: Number = None
+    n_groups: Number = None
+    range: list[Number] | None = Field(None, min_length=2, max_length=2)
+
+
+class Results(JsonRecord):
+    """The content of results.json, which scores write into a result folder. Other entries say what was asked."""
+
+    benchmark: str = ""
+    judge: str | None = None
+    metrics: dict[str, MetricEntry]
+
+    def entry(self, name: str) -> str | None:
+        """Return one of the other entries, such as `model`; None if there is no such text."""
+        value = (self.model_extra or {}).get(name)
+        return value if isinstance(value, str) else None
+
+    def model_name(self) -> str | None:
+        """Return the name of the model, with its method unless that is plain; None if no model was asked."""
+        model, method = self.entry("model"), self.entry("method")
+        return f"{model}, {method}" if model and method not in (None, "plain") else model
+
+
+def read_results(folder: Path, benchmark: str | None = None) -> Results:
+    """Return the content of results.json in a result folder of `bench` or `score`.
+
+    Raises:
+        InputError: there is none, it cannot be read, or it is another benchmark's.
+    """
+    file = folder / "results.json"
+    try:
+        results = read_record(file, Results)
+    except FileNotFoundError:
+        raise InputError(f"{folder}: holds no results.json; name a result folder of bench or score") from None
+    if benchmark not in (None, results.benchmark):
+        raise InputError(f"{file}: holds no results of {benchmark}")
+    return results
+
+
+def result_records(
+    folder: Path, record_type: type[JsonRecord] = JsonRecord
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield file and line of each record of a result folder, and the record.
+
+    Args:
+        folder: as for `read_results`.
+        record_type: the model of a record, with the fields that it must have.
+
+    Raises:
+        InputError: samples.jsonl cannot be read, or as `parse_record`.
+    """
+    file = folder / "samples.jsonl"
+    try:
+        lines = regular_file(file).read_bytes().split(b"\n")
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror or error})") from None
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            where = f"{file}, line {number}"
+            yield where, parse_record(line, record_type, where).model_dump()

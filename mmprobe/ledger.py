@@ -1,0 +1,356 @@
+"""A folder that a command goes on with: its lock, the settings of the call, and lines that a kill may cut off.
+
+A command describes its folder by a `Ledger`. The first call records its settings; a second one is refused unless it
+resumes or overwrites, and resumes only if it is the same call, on the same model and the same images.
+docs/reliability.md says for each command what a stopped call leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+from filelock import FileLock, Timeout
+
+from mmprobe.errors import InputError, option
+from mmprobe.files import (
+    JsonRecord,
+    append_lines,
+    cut_torn_line,
+    hash_file,
+    json_lines,
+    read_record,
+    regular_file,
+    write_atomic,
+    writing_error,
+)
+from mmprobe.samples import Sample
+
+LOCK_NAMES = {".lock", ".lock.json"}  # in a locked folder
+FINGERPRINT = "fingerprint"  # key of the settings: what was really used
+_ATTEMPTS = 10  # to get the lock, while its holder has no name
+_WAIT_SECONDS = 0.3  # a process that starts or ends holds the lock for a moment only
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What a command keeps in a folder, so that a second, equal call can go on with it.
+
+    Attributes:
+        folder: the folder. The caller holds its lock while it writes.
+        settings: name of the file that holds the settings of the call.
+        holds: what the folder holds, for messages, such as `a run`.
+        differs: how it differs from the call, for messages, such as `was traced with another {name}`: `name` is
+            that of the first setting that differs, `words` the same with spaces, `names` those of all, and `old` and
+            `new` are the first one's values.
+        remedy: what to do about it.
+        offer: what the caller can do about an earlier call.
+        mark: file that each earlier call leaves; by default that of the settings.
+        owns: patterns of what `clear` removes.
+
+    Example:
+        >>> ledger = Ledger(Path("out/new"), "run.json", "a run", "was made with another {name}", "start again")
+        >>> ledger.begun
+        False
+    """
+
+    folder: Path
+    settings: str
+    holds: str
+    differs: str
+    remedy: str
+    offer: str = ""
+    mark: str = ""
+    owns: tuple[str, ...] = ("*",)
+
+    @property
+    def begun(self) -> bool:
+        """Whether an earlier call left something."""
+        return (self.folder / (self.mark or self.settings)).is_file()
+
+    def check(self, resume: bool, overwrite: bool = False) -> None:
+        """Check that a call may write into the folder.
+
+        Raises:
+            InputError: the folder holds an earlier call and neither option is given, or both are.
+        """
+        check_earlier(
+            self.folder / (self.mark or self.settings), self.holds, resume, overwrite, self.offer, self.folder
+        )
+
+    def clear(self) -> None:
+        """Remove what the ledger owns. What marks an earlier call goes last, so a killed call can be repeated."""
+        last = (self.settings, self.mark)
+        found = {path for pattern in self.owns for path in self.folder.glob(pattern)}
+        for path in sorted(found, key=lambda path: (path.name in last, path.name == self.mark, path)):
+            if path.name in LOCK_NAMES:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def is_empty(self, besides: Iterable[str] = ()) -> bool:
+        """Return whether the folder is missing, or holds nothing but its lock and files of these names."""
+        allowed = {*LOCK_NAMES, *besides}
+        return not self.folder.exists() or all(path.name in allowed for path in self.folder.iterdir())
+
+    def begin(
+        self, settings: Mapping[str, Any], used: Mapping[str, Any] | None = None, kept: bool | None = None
+    ) -> None:
+        """Record the settings of a call, or check that the earlier call in the folder was the same.
+
+        Args:
+            settings: what the results depend on, for JSON.
+            used: as `fingerprint` returns it. What the earlier call did not record is not checked.
+            kept: whether there is something of an earlier call to go on with; by default, whether it is `begun`.
+
+        Raises:
+            InputError: the earlier call was another one, its settings cannot be read, or the folder cannot be
+                written.
+        """
+        file = self.folder / self.settings
+        if self.begun if kept is None else kept:
+            try:
+                earlier = read_record(file, JsonRecord).model_dump()
+            except (OSError, InputError):
+                raise InputError(
+                    f"{self.folder}: does not say whose call left it ({self.settings} cannot be read); {self.remedy}"
+                ) from None
+            self.check_same(earlier, settings, used)
+            return
+        content = {**settings, **({FINGERPRINT: used} if used else {})}
+        write_atomic(file, json.dumps(content, indent=1) + "\n")
+
+    def check_same(
+        self, earlier: Mapping[str, Any], settings: Mapping[str, Any], used: Mapping[str, Any] | None = None
+    ) -> None:
+        """Check that the settings of an earlier call are those of this one.
+
+        Raises:
+            InputError: a setting differs, or the model or the images of a sample changed. The message says which.
+        """
+        if names := list_differences(earlier, settings):
+            old, new = earlier.get(names[0]), settings[names[0]]
+            words = names[0].replace("_", " ")
+            problem = self.differs.format(
+                name=names[0], words=words, names=", ".join(names), old=old, new=new
+            )
+        elif change := find_change(earlier.get(FINGERPRINT), used):
+            problem = f"{change} changed since the earlier call"
+        else:
+            return
+        raise InputError(f"{self.folder}: {problem}; {self.remedy}")
+
+    def lines(self, name: str) -> list[Any]:
+        """Return the records of a file of JSON lines. A last line that a kill cut off is removed from it.
+
+        Raises:
+            InputError: a line is not JSON.
+        """
+        file = self.folder / name
+        return [record for _, record in json_lines(file)] if cut_torn_line(file) else []
+
+    def append(self, name: str, records: Iterable[Any], ensure_ascii: bool = True) -> None:
+        """Append one line a record to a file of JSON lines."""
+        append_lines(self.folder / name, records, ensure_ascii)
+
+
+def check_earlier(
+    mark: Path, holds: str, resume: bool, overwrite: bool, offer: str, folder: Path | None = None
+) -> None:
+    """Check that a call may write into a folder, before something slow is done.
+
+    Args:
+        mark: a file that each earlier call leaves.
+        holds: what the folder holds then, for the message, such as `answers`.
+        offer: what the caller can do about it, for the message.
+        folder: the folder; by default the one that the file is in.
+
+    Raises:
+        InputError: the folder holds an earlier call and neither option is given, or both are.
+
+    Example:
+        >>> check_earlier(Path("runs/new/run.json"), "a run", False, False, "choose another folder")
+    """
+    if resume and overwrite:
+        raise InputError(f"{option('resume')} and {option('overwrite')}: choose one")
+    if mark.exists() and not resume and not overwrite:
+        raise InputError(f"{folder or mark.parent}: holds {holds} already; {offer}")
+
+
+def list_differences(earlier: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+    """Return the names of the settings that an earlier call did not have, or had with another value.
+
+    Example:
+        >>> list_differences({"seed": 1, "shape": [2, 3]}, {"seed": 2, "shape": (2, 3)})
+        ['seed']
+    """
+    now = json.loads(json.dumps(settings))
+    return [name for name, value in now.items() if earlier.get(name) != value]
+
+
+def fingerprint(model: Mapping[str, str] | None = None, samples: Sequence[Sample] = ()) -> dict[str, Any]:
+    """Return hashes of what a call really used, to be recorded with its settings.
+
+    Args:
+        model: `mmprobe.models.Model.fingerprint`; None for a model that is not loaded here.
+        samples: the samples whose images are shown to it.
+    """
+    images = {sample.id: hash_images(sample) for sample in samples if sample.images}
+    return {key: dict(value) for key, value in (("model", model), ("images", images)) if value}
+
+
+def hash_images(sample: Sample) -> str:
+    """Return a hash of the content of a sample's images, in order; an empty text where one cannot be read.
+
+    Example:
+        >>> hash_images(Sample(id="a", question="?", images=["nowhere.png"]))
+        ''
+    """
+    try:
+        return xxhash.xxh3_64_hexdigest("".join(map(hash_file, sample.images)).encode())
+    except OSError:
+        return ""
+
+
+def find_change(earlier: Any, used: Mapping[str, Any] | None) -> str | None:
+    """Return what changed between two fingerprints, in words; None if nothing that both know did.
+
+    Example:
+        >>> find_change({"images": {"a": "1f"}}, {"images": {"a": "2c"}})
+        'the images of sample a'
+    """
+    if not isinstance(earlier, dict) or not used:
+        return None
+    for part, words in (("model", "the model's {}"), ("images", "the images of sample {}")):
+        old, new = earlier.get(part), used.get(part)
+        if not isinstance(old, dict) or new is None:
+            continue
+        if part == "model" and old.get("of") != new["of"]:
+            continue  # hashes of files are not those of weights in memory
+        for name, value in new.items():
+            if value and old.get(name) and old[name] != value:
+                return words.format(name)
+    return None
+
+
+@contextmanager
+def lock_folder(folder: Path, task: str) -> Iterator[None]:
+    """Make a folder and let only this process write to it. New folders that stay empty are removed again.
+
+    Args:
+        folder: the folder; reading it stays possible.
+        task: what this process does, for the message that another process gets, such as `tracing into it`.
+
+    Raises:
+        InputError: another process holds the lock, or the folder cannot be written.
+
+    Example:
+        >>> with lock_folder(Path("runs/demo"), "tracing into it"):     # doctest: +SKIP
+        ...     ...
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; choose another folder")
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise writing_error(folder, error) from None
+    try:
+        with _hold(folder / ".lock", folder, task):
+            yield
+    finally:
+        with suppress(OSError):
+            for path in new:
+                path.rmdir()  # only where it is empty, as after bad input
+
+
+def check_unlocked(folder: Path) -> None:
+    """Check that no other process writes to a folder, before something slow is done.
+
+    Raises:
+        InputError: another process holds the lock.
+    """
+    if (folder / ".lock.json").exists():
+        with lock_folder(folder, "looking at it"):
+            pass
+
+
+@contextmanager
+def lock_file(file: Path, task: str) -> Iterator[None]:
+    """Lock a file that is going to be written. The lock is beside it, and the file need not exist.
+
+    Raises:
+        InputError: another process holds the lock, or the file's folder cannot be written.
+    """
+    with _hold(file.with_name(f".{file.name}.lock"), file, task):
+        yield
+
+
+@contextmanager
+def _hold(lock: Path, target: Path, task: str) -> Iterator[None]:
+    """Hold a lock of the operating system, which ends with the process even if that is killed.
+
+    `<lock>.json` names the process. It is needed for messages, and where hosts share a folder but not its locks.
+    """
+    file_lock, note = FileLock(lock), Path(f"{lock}.json")
+    try:
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            try:
+                file_lock.acquire(timeout=_WAIT_SECONDS)
+                break
+            except Timeout:
+                holder = _read_note(note)
+                if holder or not attempts_left:  # a process that starts or ends has no note for a moment
+                    raise InputError(_describe(holder, target, lock)) from None
+    except OSError as error:
+        raise writing_error(target, error, "cannot be locked for writing") from None
+    try:
+        holder = _read_note(note)
+        if holder.get("host", socket.gethostname()) != socket.gethostname():
+            raise InputError(_describe(holder, target, lock))
+        entry = {"host": socket.gethostname(), "process": os.getpid(), "task": task, "since": time.time()}
+        with suppress(OSError):  # a full disk: others are refused without a name
+            note.unlink(missing_ok=True)  # it could be a link to another file
+            note.write_text(json.dumps(entry) + "\n", encoding="utf-8")
+        try:
+            yield
+        finally:
+            for path in (note, lock):  # before the lock ends, since later they could be another process's
+                with suppress(OSError):
+                    path.unlink()
+    finally:
+        file_lock.release()
+
+
+def _read_note(note: Path) -> dict[str, str]:
+    """Return what a lock's note says; nothing if there is none, or if a full disk or a kill cut it off."""
+    try:
+        holder = json.loads(regular_file(note).read_text(encoding="utf-8"))
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(holder["since"]))
+        return {key: str(holder[key]) for key in ("host", "process", "task")} | {"since": since}
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return {}
+
+
+def _describe(holder: dict[str, str], target: Path, lock: Path) -> str:
+    """Return the message to a process that is refused."""
+    if not holder:
+        return f"{target}: another process is writing to it; wait, or choose another place"
+    message = (
+        f"{target}: process {holder['process']} on host {holder['host']} is {holder['task']} "
+        f"since {holder['since']}; wait, or choose another place"
+    )
+    if holder["host"] != socket.gethostname():
+        message += f"; if that process is gone, delete {lock} and {lock}.json"
+    return message

@@ -1,0 +1,146 @@
+"""Fingerprints of models: hashes of what a model was loaded from, or of what is in memory.
+
+They tell a model from another one under the same name, such as a checkpoint whose folder was trained further. They are
+cheap: of large weights, a block of each tensor is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import ReferenceType
+
+import torch
+import xxhash
+
+from mmprobe.files import hash_file
+
+PARTS = {  # of a checkpoint: the files of each
+    "config": ("config.json", "adapter_config.json"),
+    "generation config": ("generation_config.json",),
+    "chat template": ("chat_template.jinja", "chat_template.json"),
+    "tokenizer": (
+        *("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "tokenizer.model"),
+        *("special_tokens_map.json", "added_tokens.json"),
+    ),
+    "processor": ("preprocessor_config.json", "processor_config.json"),
+}
+SMALL = 1 << 24  # bytes of a file of weights that is read whole
+BLOCK = 1 << 14  # bytes that are read of each tensor of a larger file
+VALUES = 64  # that are read of each tensor in memory
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a `transformers.PreTrainedModel` was loaded from.
+
+    Attributes:
+        places: local folder, or id on the hub; that of an adapter after that of the model whose weights it changes.
+        hf: the model. Another one that takes its place was not loaded from there.
+    """
+
+    places: tuple[str, ...]
+    hf: ReferenceType[Any]
+
+
+def fingerprint_files(folders: Sequence[Path]) -> dict[str, str]:
+    """Return hashes of the parts of a checkpoint.
+
+    Args:
+        folders: where its files are; that of an adapter after that of the model whose weights it changes.
+
+    Returns:
+        Hashes by part: `weights` and those of `PARTS`, and `of`, which is `files`. A part without files is empty.
+
+    Example:
+        >>> fingerprint_files([Path("nowhere")])["weights"]
+        ''
+    """
+    weights = [file for folder in folders for file in sorted(folder.glob("*.safetensors"))]
+    parts = {"of": "files", "weights": _join(map(_hash_weights, weights))}
+    for part, names in PARTS.items():
+        files = [folder / name for folder in folders for name in names]
+        parts[part] = _join(f"{file.name} {hash_file(file)}" for file in files if file.is_file())
+    return parts
+
+
+def fingerprint_checkpoint(places: Sequence[str], revision: str | None = None) -> dict[str, str]:
+    """Return hashes of the parts of a checkpoint, as `fingerprint_files`.
+
+    Args:
+        places: as those of a `Checkpoint`.
+        revision: commit on the hub. What was not downloaded is empty.
+    """
+    folders = []
+    for place in places:
+        if Path(place).is_dir():
+            folders.append(Path(place))
+        else:
+            from huggingface_hub import snapshot_download
+
+            with suppress(OSError, ValueError):
+                folders.append(Path(snapshot_download(place, revision=revision, local_files_only=True)))
+    return fingerprint_files(folders)
+
+
+def fingerprint_memory(hf: Any, processor: Any) -> dict[str, str]:
+    """Return hashes of the parts of a model in memory: of a sample of each weight's values, and of its settings.
+
+    Args:
+        hf: a `transformers.PreTrainedModel`. Weights that are not in memory are left out.
+        processor: its `transformers.ProcessorMixin`.
+
+    Returns:
+        Hashes by part: `weights`, `config`, `generation config` and `chat template`, and `of`, which is `memory`.
+    """
+    config = {name: value for name, value in hf.config.to_dict().items() if name != "_name_or_path"}
+    generation = getattr(hf, "generation_config", None)
+    template = getattr(processor, "chat_template", None)
+    texts = {
+        "config": config,
+        "generation config": None if generation is None else generation.to_dict(),
+        "chat template": template,
+    }
+    parts = {
+        part: _join([json.dumps(content, sort_keys=True, default=str)]) for part, content in texts.items()
+    }
+    return {"of": "memory", "weights": _join(_sample_weights(hf)), **parts}
+
+
+def _join(texts: Iterable[str]) -> str:
+    """Return a hash of texts in order; an empty text if there are none."""
+    found = list(texts)
+    return xxhash.xxh3_64_hexdigest("\n".join(found).encode()) if found else ""
+
+
+def _hash_weights(file: Path) -> str:
+    """Return a hash of a file of safetensors: of its header, and of a block in the middle of each tensor."""
+    if file.stat().st_size <= SMALL:
+        return hash_file(file)
+    digest = xxhash.xxh3_64()
+    with file.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        header = stream.read(size)
+        digest.update(header)
+        tensors = [entry for name, entry in json.loads(header).items() if name != "__metadata__"]
+        for first, end in sorted(entry["data_offsets"] for entry in tensors):
+            start = max(first, (first + end - BLOCK) // 2)
+            stream.seek(8 + size + start)
+            digest.update(stream.read(min(BLOCK, end - start)))
+    return digest.hexdigest()
+
+
+def _sample_weights(hf: Any) -> Iterable[str]:
+    """Yield name, shape and hash of some values of each weight in memory."""
+    for name, weight in hf.named_parameters():
+        values = weight.detach()
+        values = values.to_local() if hasattr(values, "to_local") else values
+        if values.is_meta or not values.numel():
+            continue
+        step = max(1, values.numel() // VALUES)
+        chosen = values.flatten()[::step][: VALUES + 1].to("cpu", torch.float32)
+        yield f"{name} {tuple(values.shape)} {xxhash.xxh3_64_hexdigest(chosen.numpy().tobytes())}"

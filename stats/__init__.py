@@ -1,0 +1,1 @@
+"""Statistics of answers that share images: sets, intervals, estimates, comparisons. Pure functions of arrays."""

@@ -1,0 +1,238 @@
+"""Comparisons of two groups of samples: difference, effect size, permutation test, and Holm's rule for many tests.
+
+Intervals are those of `intervals`. Questions about the same images are one set (`sets.number_sets`): sets are
+drawn whole, and labels are shuffled in sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mmprobe.errors import InputError
+from mmprobe.stats.estimate import Estimate
+from mmprobe.stats.intervals import jackknife_interval, sum_groups
+
+PERMUTATIONS = 9999
+MINIMUM = 5  # samples that each group of a comparison needs; our choice
+_BLOCK = 100  # permutations in memory at a time,
+_LABELS = 500_000  # or fewer of many samples, so that they are no more labels than these
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Estimate[np.ndarray]):
+    """The difference of the means of two groups of samples, with its interval, effect size and test.
+
+    The arrays have the shape of one sample's values. They are all NaN if a group is too small.
+
+    Attributes:
+        effect: Hedges' g.
+        p, p_holm: of a permutation test, and adjusted for the number of layers.
+        n_first, n_second: numbers of samples of the groups; n is their sum.
+        note: why the groups were not compared, or "".
+    """
+
+    effect: np.ndarray
+    p: np.ndarray
+    p_holm: np.ndarray
+    n_first: int
+    n_second: int
+    note: str = ""
+
+    def all_variables(self, suffix: str, dims: str | Sequence[str]) -> dict[str, tuple[Any, ...]]:
+        """Return `difference` with its interval, `effect`, `p` and `p_holm`, each with the suffix, for a data set.
+
+        Example:
+            >>> high, low = np.arange(20) < 10, np.arange(20) >= 10
+            >>> list(compare_groups(np.where(high, 3.0, 1.0), high, low).all_variables("_mean", ()))[:3]
+            ['difference_mean', 'difference_mean_low', 'difference_mean_high']
+        """
+        tests = {"effect": self.effect, "p": self.p, "p_holm": self.p_holm}
+        named = {f"{name}{suffix}": (dims, array) for name, array in tests.items()}
+        return self.variables(f"difference{suffix}", dims) | named
+
+
+def compare_groups(
+    values: np.ndarray,
+    first: np.ndarray,
+    second: np.ndarray,
+    minimum: int = MINIMUM,
+    names: tuple[str, str] = ("first", "second"),
+    sets: np.ndarray | None = None,
+    permutations: int = PERMUTATIONS,
+    seed: int = 0,
+) -> Comparison:
+    """Compare the means of two groups of samples.
+
+    - value: mean of the first group minus mean of the second, in the unit of the values.
+    - low, high: its interval (`intervals.jackknife_interval` over sets of images). Student's t has as many
+      degrees of freedom as the group with fewer sets has sets, less 1.
+    - effect: Hedges' g, NaN where no value differs from its group's mean (`hedges_g`).
+    - p: two-sided permutation test of the difference, (k + 1) / (permutations + 1), where k counts the
+      shuffles of the labels with a difference at least as large. All values of a sample share the shuffles.
+      Sets of the same size exchange their labels, and so do the samples of a set. Both leave the distribution
+      as it is if the labels say nothing about the values, however alike the samples of a set are.
+    - p_holm: p adjusted by Holm's step-down rule over the last axis (the layers). It equals p if a sample has
+      a single value.
+
+    Args:
+        values: [sample, ...], finite in the two groups.
+        first, second: bool [sample], without a sample in common.
+        minimum: samples that each group needs, 2 or more. If a group has fewer, all numbers are NaN and
+            `note` gives the reason.
+        names: names of the groups in the note.
+        sets: int [sample], the set of images of each sample. None: each sample is its own.
+        permutations, seed: the defaults 9999 and 0 are our choice.
+
+    Raises:
+        InputError: minimum is under 2.
+        ValueError: a value is not finite, or a sample is in both groups.
+
+    Example:
+        >>> high, low = np.arange(20) < 10, np.arange(20) >= 10
+        >>> comparison = compare_groups(np.where(high, 3.0, 1.0) + np.tile([0.0, 1.0], 10), high, low)
+        >>> float(comparison.value), bool(comparison.p < 0.001), comparison.n_first
+        (2.0, True, 10)
+    """
+    first, second = np.asarray(first, bool), np.asarray(second, bool)
+    if minimum < 2:
+        raise InputError(f"minimum {minimum}: must be 2 or more")
+    if (first & second).any():
+        raise ValueError("a sample is in both groups")
+    one, two = np.asarray(values, float)[first], np.asarray(values, float)[second]
+    if not (np.isfinite(one).all() and np.isfinite(two).all()):
+        raise ValueError("values of the groups must be finite")
+    if min(len(one), len(two)) < minimum:
+        nan = np.full((6, *one.shape[1:]), np.nan)
+        counts = f"{len(one)} {names[0]} and {len(two)} {names[1]}"
+        return Comparison(
+            value=nan[0],
+            low=nan[1],
+            high=nan[2],
+            n=len(one) + len(two),
+            effect=nan[3],
+            p=nan[4],
+            p_holm=nan[5],
+            n_first=len(one),
+            n_second=len(two),
+            note=f"{counts}: not compared, {minimum} of each are needed",
+        )
+    of_either = first | second
+    sets = np.arange(of_either.sum()) if sets is None else np.asarray(sets)[of_either]
+    chosen, in_first = np.asarray(values, float)[of_either], first[of_either]
+    low, high = _difference_interval(chosen, in_first, sets, seed)
+    p = _permutation_p(chosen, in_first, sets, permutations, seed)
+    return Comparison(
+        value=np.asarray(one.mean(0) - two.mean(0)),
+        low=low,
+        high=high,
+        n=len(one) + len(two),
+        sets=len(np.unique(sets)),
+        effect=hedges_g(one, two),
+        p=p,
+        p_holm=holm(p),
+        n_first=len(one),
+        n_second=len(two),
+    )
+
+
+def _difference_interval(
+    values: np.ndarray, in_first: np.ndarray, sets: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the interval [...] of the mean of the first group minus the mean of the others."""
+    shares = bool(np.isin(values, (0, 1)).all())
+    values = values - values.mean(0)
+    means, left = [], []
+    for mask in (in_first, ~in_first):
+        weights = mask.reshape(-1, *[1] * (values.ndim - 1))
+        sums, sizes = sum_groups(values * weights, sets), sum_groups(weights * 1.0, sets)
+        means.append(sums.sum(0) / sizes.sum())
+        with np.errstate(invalid="ignore", divide="ignore"):
+            left.append((sums.sum(0) - sums) / (sizes.sum() - sizes))
+    freedom = min(len(np.unique(sets[mask])) for mask in (in_first, ~in_first)) - 1
+    if freedom < 1:
+        unknown = np.full(values.shape[1:], np.nan)
+        return unknown, unknown.copy()
+    difference = np.asarray(means[0] - means[1])
+    ends = (-1.0, 1.0) if shares else (None, None)
+    return jackknife_interval(difference, left[0] - left[1], ends, freedom, seed)
+
+
+def _permutation_p(
+    values: np.ndarray, in_first: np.ndarray, sets: np.ndarray, permutations: int, seed: int
+) -> np.ndarray:
+    """Return the two-sided p [...] of a difference of means."""
+    centred = values - values.mean(0)
+    scale = np.abs(centred).max(0)
+    weights = np.where(in_first, 1 / in_first.sum(), -1 / (~in_first).sum())
+    observed = np.abs(np.tensordot(weights, centred, 1)) - 1e-10 * scale  # rounding must not break a tie
+    rng = np.random.default_rng(seed)
+    larger = np.zeros(centred.shape[1:], int)
+    block = max(1, min(_BLOCK, _LABELS // len(weights)))
+    for start in range(0, permutations, block):
+        drawn = shuffle_in_sets(weights, sets, min(block, permutations - start), rng)
+        larger += (np.abs(np.tensordot(drawn, centred, 1)) >= observed).sum(0)
+    return (larger + 1) / (permutations + 1)
+
+
+def shuffle_in_sets(labels: np.ndarray, sets: np.ndarray, times: int, rng: np.random.Generator) -> np.ndarray:
+    """Return shuffles [time, sample] of labels [sample] that keep sets together.
+
+    Sets of the same size exchange their labels, and so do the samples of a set.
+
+    Example:
+        >>> sets = np.array([0, 0, 1, 1, 2])
+        >>> drawn = shuffle_in_sets(np.array([1, 1, 0, 0, 1]), sets, 50, np.random.default_rng(0))
+        >>> bool((drawn[:, 0] == drawn[:, 1]).all()), bool((drawn[:, 4] == 1).all()), drawn[:, 0].min()
+        (True, True, np.int64(0))
+    """
+    shuffled = np.empty((times, len(labels)), labels.dtype)
+    _, number, sizes = np.unique(sets, return_inverse=True, return_counts=True)
+    order = np.argsort(number, kind="stable")
+    for size in np.unique(sizes):
+        members = order[sizes[number[order]] == size].reshape(-1, size)  # [set, sample of the set]
+        places = rng.permuted(np.tile(np.arange(len(members)), (times, 1)), axis=1)
+        drawn = labels[members][places]
+        if size > 1:
+            drawn = rng.permuted(drawn, axis=2)
+        shuffled[:, members] = drawn
+    return shuffled
+
+
+def hedges_g(one: np.ndarray, two: np.ndarray) -> np.ndarray:
+    """Return Hedges' g of two groups [sample, ...].
+
+    It is the difference of the means over the pooled standard deviation (n - 1), times
+    1 - 3 / (4 (n1 + n2 - 2) - 1); NaN where no value differs from its group's mean.
+
+    Example:
+        >>> round(float(hedges_g(np.array([2.0, 3.0, 4.0]), np.array([1.0, 2.0, 3.0]))), 6)
+        0.8
+    """
+    freedom = len(one) + len(two) - 2
+    spread = np.sqrt(((len(one) - 1) * one.var(0, ddof=1) + (len(two) - 1) * two.var(0, ddof=1)) / freedom)
+    varies = spread > 1e-12 * np.maximum(np.abs(one).max(0), np.abs(two).max(0))
+    g = np.full(spread.shape, np.nan)
+    np.divide(one.mean(0) - two.mean(0), spread, out=g, where=varies)
+    return g * (1 - 3 / (4 * freedom - 1))
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """Adjust p values [..., test] by Holm's rule over the last axis; a single p value is unchanged.
+
+    Example:
+        >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
+        [0.03, 0.06, 0.06]
+    """
+    p = np.asarray(p, float)
+    if not p.ndim:
+        return p
+    order = np.argsort(p, axis=-1)
+    factor = p.shape[-1] - np.arange(p.shape[-1])
+    stepped = np.maximum.accumulate(np.take_along_axis(p, order, -1) * factor, axis=-1)
+    adjusted = np.empty_like(p)
+    np.put_along_axis(adjusted, order, np.minimum(stepped, 1), -1)
+    return adjusted

@@ -1,0 +1,210 @@
+"""A value with its 95 % interval: the one form of every number that is counted over samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from mmprobe.stats.intervals import Range, mean_interval, sums_interval
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Estimate(Generic[Value]):
+    """A number, or an array of numbers, with its 95 % interval over sets of images.
+
+    Attributes:
+        value: a float or an array [...]; NaN (None in a `Metric`) where it is undefined.
+        low, high: the ends of the interval, of the same shape; NaN or None where there is none.
+        n: number of samples that it rests on; an int array [...] where the values differ in it.
+        sets: number of sets of images that they are about; None where nobody counted them.
+
+    Example:
+        >>> print(Estimate(0.5, 0.25, 0.75, n=12, sets=6))
+        0.500 [0.250, 0.750]
+        >>> f"{Estimate(0.5, 0.25, 0.75):.0%}"
+        '50% [25%, 75%]'
+    """
+
+    value: Value
+    low: Value
+    high: Value
+    n: Any = 0
+    sets: int | None = None
+
+    def __str__(self) -> str:
+        """Format the value with its interval, with three digits after the point."""
+        return format(self, ".3f")
+
+    def __format__(self, spec: str) -> str:
+        """Format the number, then its interval in brackets where there is one; all three by the same format."""
+        if not _is_finite(self.value):
+            return "undefined"
+        spec = spec or ".3f"
+        interval = f" [{self.low:{spec}}, {self.high:{spec}}]" if _is_finite(self.low) else ""
+        return f"{self.value:{spec}}{interval}"
+
+    def __getitem__(self, index: Any) -> Estimate[Any]:
+        """Return some of the numbers of an estimate of arrays.
+
+        Example:
+            >>> Estimate(np.array([0.5, 0.1]), np.array([0.25, 0.0]), np.array([0.75, 0.3]))[0].low.item()
+            0.25
+        """
+        value, low, high = (np.asarray(each)[index] for each in (self.value, self.low, self.high))
+        return Estimate(value, low, high, self.n, self.sets)
+
+    @property
+    def sign(self) -> int:
+        """1 if the interval lies above 0, -1 if it lies below, 0 if it holds 0 or there is none.
+
+        Example:
+            >>> Estimate(0.5, 0.25, 0.75).sign, Estimate(-0.5, -1.0, 0.0).sign
+            (1, 0)
+        """
+        if not _is_finite(self.low) or not _is_finite(self.high):
+            return 0
+        return int(self.low > 0) - int(self.high < 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return value, low, high, n and, where they were counted, sets, for JSON; undefined numbers are None.
+
+        Example:
+            >>> Estimate(0.5, float("nan"), float("nan"), n=1).to_json()
+            {'value': 0.5, 'low': None, 'high': None, 'n': 1}
+        """
+        ends = {name: _to_json(getattr(self, name)) for name in ("value", "low", "high")}
+        return {**ends, "n": _to_json(self.n)} | ({} if self.sets is None else {"sets": self.sets})
+
+    def variables(
+        self, name: str, dims: str | Sequence[str] = (), attrs: Mapping[str, Any] | None = None
+    ) -> dict[str, tuple[Any, ...]]:
+        """Return `name`, `name_low` and `name_high`, as `xarray.Dataset.assign` takes them.
+
+        Example:
+            >>> sorted(Estimate(0.5, 0.25, 0.75).variables("share"))
+            ['share', 'share_high', 'share_low']
+        """
+        about = () if attrs is None else (dict(attrs),)
+        return {
+            name: (dims, self.value, *about),
+            f"{name}_low": (dims, self.low, *about),
+            f"{name}_high": (dims, self.high, *about),
+        }
+
+
+def read_estimate(dataset: xr.Dataset, name: str) -> Estimate[Any]:
+    """Return a variable of a data set with its interval, as `Estimate.variables` names them.
+
+    Arrays have the dimensions of the variable; a variable without dimensions gives plain numbers.
+
+    Example:
+        >>> import xarray as xr
+        >>> dataset = xr.Dataset(Estimate(0.5, 0.25, 0.75).variables("share"))
+        >>> print(read_estimate(dataset, "share"))
+        0.500 [0.250, 0.750]
+    """
+    arrays = [dataset[f"{name}{end}"] for end in ("", "_low", "_high")]
+    return Estimate(*(array.values if array.dims else array.item() for array in arrays))
+
+
+def estimate_mean(
+    values: np.ndarray, sets: np.ndarray | None, range: Range | None = None, seed: int = 0
+) -> Estimate[Any]:
+    """Return the mean of values [sample, ...] over samples; NaN without samples. See `mean_interval`.
+
+    Example:
+        >>> print(estimate_mean(np.array([1.0, 1.0, 1.0]), None))
+        1.000 [0.439, 1.000]
+    """
+    values = np.asarray(values, float)
+    low, high = mean_interval(values, sets, range, seed)
+    mean = values.mean(0) if len(values) else np.full(values.shape[1:], np.nan)
+    return _estimate(mean, low, high, len(values), sets)
+
+
+def estimate_from_sums(
+    combine: Callable[[np.ndarray], np.ndarray],
+    counts: np.ndarray,
+    sets: np.ndarray | None,
+    range: Range = (None, None),
+    seed: int = 0,
+) -> Estimate[Any]:
+    """Return a statistic that is computed from sums over samples, such as F1. See `sums_interval`.
+
+    Example:
+        >>> counts = np.array([[1.0, 2.0], [3.0, 3.0], [1.0, 4.0]])
+        >>> round(estimate_from_sums(lambda sums: sums[..., 0] / sums[..., 1], counts, None).value, 3)
+        0.556
+    """
+    counts = np.asarray(counts, float)
+    low, high = sums_interval(combine, counts, sets, range, seed)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        value = np.asarray(combine(counts.sum(0)), float)
+    return _estimate(value, low, high, len(counts), sets)
+
+
+def estimate_rows(rows: np.ndarray, sets: np.ndarray, range: Range | None = None) -> Estimate[np.ndarray]:
+    """Return the mean of each row of values [..., sample], without its NaN. See `mean_interval`.
+
+    Example:
+        >>> means = estimate_rows(np.array([[1.0, 2.0, np.nan], [1.0, 4.0, 7.0]]), np.arange(3))
+        >>> means.value.tolist(), means.n.tolist()
+        ([1.5, 4.0], [2, 3])
+    """
+    flat = rows.reshape(-1, rows.shape[-1])
+    means = [
+        estimate_mean(row[known], sets[known], range)
+        for row, known in zip(flat, np.isfinite(flat), strict=True)
+    ]
+    return stack_estimates(means, rows.shape[:-1])
+
+
+def stack_estimates(
+    estimates: Sequence[Estimate[Any]], shape: tuple[int, ...] | None = None
+) -> Estimate[np.ndarray]:
+    """Return estimates of one shape as one estimate [estimate, ...], with `n` of each.
+
+    Args:
+        shape: of the first dimensions, instead of one for all estimates.
+
+    Example:
+        >>> both = stack_estimates([Estimate(0.5, 0.25, 0.75, n=4), Estimate(0.1, 0.0, 0.3, n=5)])
+        >>> both.high.tolist(), both.n.tolist()
+        ([0.75, 0.3], [4, 5])
+    """
+    arrays = []
+    for name in ("value", "low", "high"):
+        array = np.array([getattr(estimate, name) for estimate in estimates], float)
+        arrays.append(array if shape is None else array.reshape(shape + array.shape[1:]))
+    n = np.array([estimate.n for estimate in estimates], int)
+    return Estimate(*arrays, n if shape is None else n.reshape(shape + n.shape[1:]))
+
+
+def _estimate(
+    value: np.ndarray, low: np.ndarray, high: np.ndarray, n: int, sets: np.ndarray | None
+) -> Estimate[Any]:
+    """Return an estimate of arrays, or of floats where they have no dimensions."""
+    count = n if sets is None else len(np.unique(sets))
+    numbers = (each if np.ndim(each) else float(each) for each in (value, low, high))
+    return Estimate(*numbers, n, count)
+
+
+def _is_finite(number: Any) -> bool:
+    return number is not None and bool(np.isfinite(number).all())
+
+
+def _to_json(number: Any) -> Any:
+    if isinstance(number, np.ndarray):
+        return [_to_json(part) for part in number.tolist()]
+    if isinstance(number, list):
+        return [_to_json(part) for part in number]
+    return number if number is not None and math.isfinite(number) else None
