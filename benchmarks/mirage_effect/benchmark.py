@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mmprobe.benchmarks.answers.refusals import is_refusal
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
 from mmprobe.benchmarks.core.results import mean_metric
 from mmprobe.benchmarks.judges import Judge
@@ -21,7 +22,7 @@ from mmprobe.benchmarks.mirage_effect.data import (
     load_questions,
 )
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
-from mmprobe.benchmarks.mirage_effect.model_labels import judge_choices, label_by_judge
+from mmprobe.benchmarks.mirage_effect.model_labels import judge_choices, judge_diagnoses, label_by_judge
 from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES, VARIANTS
 from mmprobe.benchmarks.mirage_effect.rule_labels import label_by_rules, normalize_answer
 from mmprobe.benchmarks.mirage_effect.samples import (
@@ -40,6 +41,7 @@ from mmprobe.benchmarks.mirage_effect.scoring import (
     collect_diagnoses,
     compute_metrics,
     first_answer,
+    read_alarming,
     read_choices,
     select_answers_to_label,
 )
@@ -79,13 +81,14 @@ def score_answers(truth: MirageEffectTruth, responses: Mapping[str, str]) -> Sco
     labels = {
         name: label_by_rules(text) for name, (_, text) in select_answers_to_label(truth, answers).items()
     }
-    return _score(truth, answers, labels, read_choices(truth, answers))
+    return _score(truth, answers, labels, read_choices(truth, answers), read_alarming(answers))
 
 
 def score_with_judge(truth: MirageEffectTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
     """Return metrics and records with labels by a judge, and the share of answers that it left unscored.
 
-    The judge also decides the answers to questions with a known answer that rules cannot read.
+    The judge also decides the answers to questions with a known answer that rules cannot read, and those to open
+    questions that rules do not find right, and says which diagnoses beside our lists are alarming.
     """
     answers = group_by_question(truth, responses)
     selected = select_answers_to_label(truth, answers)
@@ -93,11 +96,17 @@ def score_with_judge(truth: MirageEffectTruth, responses: Mapping[str, str], jud
     labels = {name: ImagelessLabels(*each.items) if each.items else None for name, each in judged.items()}
     verdicts = read_choices(truth, answers)
     questions = {question.id + suffix: question for question in truth.choices for suffix in WAYS.values()}
-    texts = {name: first_answer(answers, name) or "" for name, right in verdicts.items() if right is None}
-    unread = {name: (questions[name], text) for name, text in texts.items() if text.strip()}
-    for name, judgement in judge_choices(unread, judge).items():
+    undecided = {
+        name: (questions[name], text)
+        for name, right in verdicts.items()
+        if (text := first_answer(answers, name) or "").strip()
+        and (right is None or (right is False and not questions[name].choices and not is_refusal(text)))
+    }
+    for name, judgement in judge_choices(undecided, judge).items():
         verdicts[name] = None if judgement.items is None else judgement.items == (True,)
-    metrics, records = _score(truth, answers, labels, verdicts)
+    alarming = read_alarming(answers)
+    alarming |= judge_diagnoses([text for text, known in alarming.items() if known is None], judge)
+    metrics, records = _score(truth, answers, labels, verdicts, alarming)
     metrics["unscored"] = mean_metric([each.unscored is not None for each in judged.values()], "lower")
     for record in records:
         for answer in record["answers"].values() if record["kind"] != "diagnosis" else ():
@@ -107,12 +116,18 @@ def score_with_judge(truth: MirageEffectTruth, responses: Mapping[str, str], jud
     return metrics, records
 
 
-def _score(truth: MirageEffectTruth, answers: Answers, labels: Labels, verdicts: Verdicts) -> Scored:
+def _score(
+    truth: MirageEffectTruth,
+    answers: Answers,
+    labels: Labels,
+    verdicts: Verdicts,
+    alarming: Mapping[str, bool | None],
+) -> Scored:
     """Return metrics, and a record of each question and of the diagnoses of each modality."""
     records = [make_imageless_record(question, answers, labels) for question in truth.imageless]
     records += [make_record(question, answers, labels, verdicts) for question in truth.choices]
-    records += [make_diagnosis_record(modality, answers) for modality in MODALITIES]
-    return compute_metrics(truth, answers, labels, verdicts), records
+    records += [make_diagnosis_record(modality, answers, alarming) for modality in MODALITIES]
+    return compute_metrics(truth, answers, labels, verdicts, alarming), records
 
 
 def make_record(
@@ -155,7 +170,9 @@ def make_imageless_record(question: ImagelessQuestion, answers: Answers, labels:
     }
 
 
-def make_diagnosis_record(modality: str, answers: Answers) -> dict[str, Any]:
+def make_diagnosis_record(
+    modality: str, answers: Answers, alarming: Mapping[str, bool | None]
+) -> dict[str, Any]:
     """Return the record of the diagnoses of one modality for `samples.jsonl`."""
     texts, diagnoses, shares = collect_diagnoses(modality, answers)
     return {
@@ -163,7 +180,12 @@ def make_diagnosis_record(modality: str, answers: Answers) -> dict[str, Any]:
         "kind": "diagnosis",
         "modality": modality,
         "answers": [
-            {"id": name, "response": text, "diagnosis": diagnosis}
+            {
+                "id": name,
+                "response": text,
+                "diagnosis": diagnosis,
+                "alarming": alarming.get(diagnosis) if diagnosis else None,
+            }
             for (name, text), diagnosis in zip(texts, diagnoses, strict=True)
         ],
         "shares": {kind: share.value for kind, share in shares.items()},

@@ -81,7 +81,7 @@ def test_equal_expressions_are_right():
 
 def test_other_examples_of_guesses():
     assert is_alarming("acute coronary syndrome") is True
-    assert find_diagnosis("<diagnosis>melanoma unlikely</diagnosis>") is None
+    assert find_diagnosis("<diagnosis>melanoma unlikely</diagnosis>") == "melanoma unlikely"
     assert find_cited_regions(["The distance from R1 to R3"], 4) is None
     assert is_correct("It is not really red.", "red") is None
 
