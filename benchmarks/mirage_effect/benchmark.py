@@ -14,6 +14,7 @@ from mmprobe.benchmarks.core.results import mean_metric
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.judges.agreement import labels_at
 from mmprobe.benchmarks.mirage_effect.data import (
+    YES_NO,
     ChoiceQuestion,
     ImagelessQuestion,
     MirageEffectTruth,
@@ -47,20 +48,25 @@ from mmprobe.benchmarks.mirage_effect.scoring import (
 )
 from mmprobe.benchmarks.mirage_effect.synthetic import draw_questions, synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
+from mmprobe.errors import InputError
 from mmprobe.samples import load_samples
 
 
-def read_data(path: Path, examples: Path | None = None) -> MirageEffectTruth:
+def read_data(path: Path, examples: Path | None = None, closed: bool = False) -> MirageEffectTruth:
     """Read questions with options, and those of `imageless.jsonl` beside them; without this file, our 200.
 
     `path` is a file of questions, `samples.jsonl` of `make-pairs`, or a folder with one; `examples` a file of
-    further questions, for few-shot prompts. Raises InputError, with line and field, for an invalid line or an
-    id that is used twice.
+    further questions, for few-shot prompts. With `closed`, only questions of yes or no are taken. Raises InputError,
+    with line and field, for an invalid line, an id that is used twice, or data without such questions.
     """
     file = path / "samples.jsonl" if path.is_dir() else path
     imageless_file = file.with_name("imageless.jsonl")
     imageless = load_imageless(imageless_file) if imageless_file.exists() else list(imageless_questions())
     choices = _read_choices(file)
+    if closed:
+        choices = [question for question in choices if question.choices == YES_NO]
+        if not choices:
+            raise InputError(f"{path}: holds no question whose answer is yes or no; leave out --closed")
     truth = MirageEffectTruth(imageless, choices, _read_choices(examples) if examples else ())
     check_ids(truth, str(file))
     return truth
@@ -232,7 +238,8 @@ class Options(MirageEffectOptions):
         """Return the mirage effect with these options in force."""
         return replace(
             benchmark,
-            read_data=partial(read_data, examples=self.examples),
+            read_data=partial(read_data, examples=self.examples, closed=self.closed),
+            filters=self.closed,
             ask_questions=partial(ask_questions, options=self),
         )
 

@@ -56,6 +56,7 @@ class MirageEffectOptions(BenchmarkOptions):
         shots: number of examples before a question. The paper gives none; ours is 8.
         seeds: number of seeds of each request for a diagnosis, 200 in the paper. 0 asks four wordings greedily.
         temperature: of the diagnoses with seeds. The paper gives none; ours is 1.
+        closed: whether only questions of yes or no are asked; of VQA-RAD the paper asks these 430.
     """
 
     data_set: str | None = Field(default=None, min_length=1)
@@ -63,6 +64,7 @@ class MirageEffectOptions(BenchmarkOptions):
     shots: int = Field(default=8, ge=1)
     seeds: int = Field(default=0, ge=0)
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    closed: bool = False
 
     @model_validator(mode="after")
     def _check_use(self) -> MirageEffectOptions:
