@@ -21,7 +21,7 @@ _WORD = rf"(yes|no|{'|'.join(sorted(_WORDS, key=len, reverse=True))})"
 _BARE = re.compile(rf"\W*{_WORD}\W*", re.IGNORECASE)
 _FIRST = re.compile(
     r"\W*(?:(?:based on|from|in|according to|looking at|judging by) [^,.!?\n]{1,60}, )?"
-    rf"{_WORD}\s*(?:,(?!\s*no\b)|[.!;:\u3002](?!\s*\d)|\s[-\u2013\u2014]\s|\u2014|\n)\s*(.*)",
+    rf"{_WORD}[*_'\"]?\s*(?:,(?!\s*no\b)|[.!;:\u3002](?!\s*\d)|\s[-\u2013\u2014]\s|\u2014|\n)\s*(.*)",
     re.IGNORECASE | re.DOTALL,
 )
 _OTHER = {"yes": re.compile(r"\bno\b\s*(?:[.,!;:]|$)", re.I), "no": re.compile(r"\byes\b", re.I)}

@@ -11,7 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mmprobe.benchmarks.answers.yes_no import first_word
-from mmprobe.benchmarks.mirage_effect.data import YES_NO, ChoiceQuestion, ImagelessQuestion, imageless_questions
+from mmprobe.benchmarks.mirage_effect.data import (
+    YES_NO,
+    ChoiceQuestion,
+    ImagelessQuestion,
+    imageless_questions,
+)
 from mmprobe.benchmarks.synthetic.pairs import make_pairs, staging_folder
 from mmprobe.benchmarks.synthetic.scene import COLOURS
 from mmprobe.errors import InputError
