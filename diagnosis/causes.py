@@ -1,66 +1,386 @@
-"""The causes that a diagnosis can name, and the thresholds from which on it names them."""
+"""The causes that a diagnosis can name, one record each: what it is, how it is scored, and when it is named."""
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import resources
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field
+import numpy as np
 
-CAUSES = {
-    "blind": "the answers do not use the images",
-    "looks-unused": "attention moves with the images, but the answers do not use them",
-    "forgets": "the first sentences come from the images, later ones do not",
-    "decided-first": "the conclusion comes from the images, whatever the steps before it say",
-    "follows-hints": "the answers go with what the question suggests",
-    "prior": "a thing is claimed because another one is there",
-    "misperceives": "one attribute of things is seen wrongly, and the others rightly",
-}
-IMPLIES = {"looks-unused": "blind"}  # what is looked at and not used is not used
-ABOUT = {
-    "blind": "answers that lose nothing with other images",
-    "looks-unused": "answers that lose nothing with other images, although attention moves with them",
-    "forgets": "answers whose first sentences depend on the images and later ones do not",
-    "decided-first": "conclusions that move with the images and lose almost nothing with other steps",
-    "follows-hints": "answers that are the suggested one, whichever is suggested",
-    "prior": "absent thing claimed where its cue is, less the share where it is not",
-    "misperceives": "wrong claims about one attribute, less those about the others",
-}
-NEEDS = {
-    "blind": "images of other samples",
-    "looks-unused": "a model whose visual tokens are in the prompt",
-    "forgets": "answers of several sentences",
-    "decided-first": "answers with steps on lines of their own and different conclusions",
-    "follows-hints": "closed questions: yes or no, or several samples with the same question",
-    "prior": "the contents of the images (metadata.objects)",
-    "misperceives": "the contents of the images (metadata.objects)",
-}
+from mmprobe.diagnosis.effects import (
+    NEEDS_STEPS,
+    NEEDS_VISUAL_TOKENS,
+    OWN_HINT,
+    AnswerRecord,
+    Effect,
+    Scores,
+    Table,
+    Thresholds,
+)
+from mmprobe.registry import Registry
+
+BEST_WORDINGS = 2  # of hints, whose answers are pooled
+LEAST_CUES = 3  # questions about an absent object, in images with a cue and in images without it
+NEEDS_CONTENTS = "the contents of the images (metadata.objects)"
 
 
-class Thresholds(BaseModel):
-    """When a cause is named. `configs/diagnosis/thresholds.yaml` explains each and has the values."""
+class CauseScore(NamedTuple):
+    """What the tests show about one cause.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    Attributes:
+        effect: the score of the model, with its interval.
+        answers: the score of each answer, 0 to 1; None where the test does not apply.
+        detail: words that say more, such as which attribute; "" for none.
+    """
 
-    unused_effect: float = Field(gt=0)
-    forgotten_share: float = Field(gt=0, lt=1)
-    decided_share: float = Field(gt=0, lt=1)
-    looks_moved: float = Field(gt=0, lt=1)
-    named: dict[str, float]
-    least_low: float = Field(ge=0, le=1)
-    least_answers: int = Field(ge=1)
-    least_sets: int = Field(ge=2)
-    wrong_share: float = Field(gt=0, lt=1)
+    effect: Effect
+    answers: Scores
+    detail: str = ""
 
 
-@cache
-def load_thresholds() -> Thresholds:
-    """Return the thresholds that ship with the package.
+@dataclass(frozen=True)
+class Cause:
+    """A reason why answers are not faithful to their images.
+
+    Attributes:
+        name: its name.
+        about: what it is, in a clause.
+        score: what its score is.
+        needs: what the data must hold for its test.
+        threshold: the least score with which it is named.
+        measure: a function from the record and the table of answers to the scores of the model and of each answer.
+        evidence: names of the effects (`measure_effects`) that are shown with its score.
+        implies: the cause that follows from it and that `why` leaves out; "" for none.
+        needs_sight: whether it cannot act in a model that does not use its images.
 
     Example:
-        >>> sorted(load_thresholds().named) == sorted(CAUSES)
-        True
+        >>> CAUSES["looks-unused"].implies
+        'blind'
     """
-    file = resources.files("mmprobe.configs") / "diagnosis" / "thresholds.yaml"
-    return Thresholds.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+
+    name: str
+    about: str
+    score: str
+    needs: str
+    threshold: float
+    measure: Callable[[Cause, Table], CauseScore]
+    evidence: tuple[str, ...] = ()
+    implies: str = ""
+    needs_sight: bool = False
+
+    def missing(self, table: Table) -> CauseScore:
+        """Return the score where the data do not allow the test."""
+        return CauseScore(Effect(name=self.score, needs=self.needs), [None] * len(table.records))
+
+
+def measure_causes(table: Table) -> dict[str, CauseScore]:
+    """Return the score of each cause by its name."""
+    scores = {name: cause.measure(cause, table) for name, cause in CAUSES.items()}
+    if table.effects["unused"].value > 0.5:
+        for name, cause in CAUSES.items():
+            if cause.needs_sight:
+                words = f"{cause.score} (cannot act, since the images are not used)"
+                effect = Effect(name=words, value=0.0, low=0.0, high=0.0)
+                scores[name] = CauseScore(effect, [None] * len(table.records), scores[name].detail)
+    return scores
+
+
+def find_implied(name: str) -> str:
+    """Return the cause that a cause implies; "" for one that implies none, and for `control` and `unknown`.
+
+    Example:
+        >>> find_implied("looks-unused"), find_implied("control")
+        ('blind', '')
+    """
+    cause = CAUSES.get(name)
+    return "" if cause is None else cause.implies
+
+
+def score_disuse(record: AnswerRecord, limits: Thresholds) -> float:
+    """Return 1 for an answer that is as likely with other images, and 0.5 for one that loses the threshold."""
+    return limits.unused_effect / (limits.unused_effect + max(record["images"]["free_effect"], 0.0))
+
+
+def _measure_disuse(cause: Cause, table: Table) -> CauseScore:
+    disuse = [score_disuse(record, table.limits) for record in table.records]
+    unused: Scores = [float(score > 0.5) for score in disuse]
+    return CauseScore(table.mean(cause.score, unused), list(disuse))
+
+
+def _measure_unused_looks(cause: Cause, table: Table) -> CauseScore:
+    """Return the score of `blind` for a model whose attention shifts with its images, else 0."""
+    looks = table.effects["looks"]
+    score = _measure_disuse(cause, table)
+    if not looks.value >= table.limits.looks_moved:
+        nothing: Scores = [0.0] * len(table.records)
+        score = CauseScore(table.mean(cause.score, nothing), nothing)
+    return score._replace(effect=cause.missing(table).effect) if looks.needs else score
+
+
+def score_forgetting(record: AnswerRecord, limits: Thresholds) -> float | None:
+    """Return 1 for an answer whose first sentences lose log-probability with other images and whose later ones do not.
+
+    The answer is cut after the sentence where the later ones lose least, by the mean over their free tokens. The
+    score is 0.5 where they lose the threshold's share of what the first ones lose, and 0 where they lose twice that
+    or more. None for a single sentence.
+    """
+    sentences = record["images"]["sentences"]
+    if len(sentences) < 2:
+        return None
+    shares = []
+    for cut in range(1, len(sentences)):
+        early, late = _mean_effect(sentences[:cut]), _mean_effect(sentences[cut:])
+        if early >= limits.unused_effect:
+            shares.append(max(late, 0.0) / early)
+    return float(np.clip(1 - min(shares) / (2 * limits.forgotten_share), 0, 1)) if shares else 0.0
+
+
+def _mean_effect(sentences: list[dict[str, float]]) -> float:
+    free = sum(sentence["free"] for sentence in sentences)
+    return sum(sentence["free"] * sentence["effect"] for sentence in sentences) / max(free, 1)
+
+
+def _measure_forgetting(cause: Cause, table: Table) -> CauseScore:
+    scores: Scores = [score_forgetting(record, table.limits) for record in table.records]
+    return CauseScore(table.mean(cause.score, scores, needs=cause.needs), scores)
+
+
+def find_usual_conclusion(records: Sequence[AnswerRecord]) -> str | None:
+    """Return the conclusion that most answers come to; None if no two agree.
+
+    Models fall back on it when their steps are uninformative, so it cannot show that steps are not used.
+    """
+    counts = Counter(record["steps"]["conclusion"] for record in records if record["steps"] is not None)
+    conclusion, count = counts.most_common(1)[0] if counts else ("", 0)
+    return conclusion if count > 1 else None
+
+
+def score_decision(record: AnswerRecord, limits: Thresholds, usual: str | None = None) -> float | None:
+    """Return 1 for a conclusion that changes with the images and is almost as likely after other steps, else 0.
+
+    It is almost as likely if no change of its steps costs it the threshold's share of what other images cost it. None
+    without steps, and for the usual conclusion.
+    """
+    steps = record["steps"]
+    if steps is None or steps["conclusion"] == usual:
+        return None
+    lost = max(steps["lost"].values())
+    return float(steps["moved_by_images"] and lost < limits.decided_share * steps["lost_by_images"])
+
+
+def _measure_decisions(cause: Cause, table: Table) -> CauseScore:
+    usual = find_usual_conclusion(table.records)
+    scores: Scores = [score_decision(record, table.limits, usual) for record in table.records]
+    return CauseScore(table.mean(cause.score, scores, needs=cause.needs), scores)
+
+
+def score_following(record: AnswerRecord) -> float | None:
+    """Return 1 for an answer that agrees with the hint in its question, whichever answer it suggests, else 0.
+
+    Where the question has no hint, return half the share of added hints that the answer follows, since the answer
+    as it was given followed none. None if no hint could be added.
+    """
+    hints = record["hints"]
+    if not hints:
+        return None
+    share = float(np.mean([hint["followed"] for hint in hints]))
+    return share if any(hint["wording"] == OWN_HINT for hint in hints) else share / 2
+
+
+def _measure_hints(cause: Cause, table: Table) -> CauseScore:
+    """Return the share of followed hints in the wordings that are followed most, of those with enough answers.
+
+    The best of many wordings looks better than it is where each has few answers, so two are pooled.
+    """
+    answers: Scores = [score_following(record) for record in table.records]
+    by_wording: dict[str, list[bool]] = defaultdict(list)
+    for record in table.records:
+        for hint in record["hints"]:
+            by_wording[hint["wording"]].append(hint["followed"])
+    if not by_wording:
+        return cause.missing(table)
+    most = max(map(len, by_wording.values()))
+    enough = [wording for wording, followed in by_wording.items() if 2 * len(followed) >= most]
+    best = sorted(enough, key=lambda name: -np.mean(by_wording[name]))[:BEST_WORDINGS]
+    followed: Scores = []
+    for record in table.records:
+        own = [hint["followed"] for hint in record["hints"] if hint["wording"] in best]
+        followed.append(float(np.mean(own)) if own else None)
+    detail = f"wordings that are followed most often: {', '.join(map(repr, best))}"
+    return CauseScore(table.mean(cause.score, followed), answers, detail)
+
+
+def _surer(effect: Effect, other: Effect) -> bool:
+    """Return whether the low end of an effect's interval is larger: the largest of many values may rest on few answers."""
+    return (np.nan_to_num(effect.low, nan=-2.0), effect.value) > (
+        np.nan_to_num(other.low, nan=-2.0),
+        other.value,
+    )
+
+
+def score_claims(record: AnswerRecord, cue: str, thing: str) -> float | None:
+    """Return 1 if an answer claims an absent object in an image with its cue, else 0; None where it could claim nothing."""
+    asked = [each["claimed"] for each in record["cues"] if each["thing"] == thing and cue in each["cues"]]
+    listed = [thing in each["false"] for each in record["listed"] if cue in each["cues"]]
+    claimed = asked + listed
+    return float(any(claimed)) if claimed else None
+
+
+def _list_chances(records: Sequence[AnswerRecord]) -> list[tuple[int, AnswerRecord]]:
+    """Return every opportunity to claim an absent object: a question about it, or a list of an image's objects."""
+    asked = [(number, each) for number, record in enumerate(records) for each in record["cues"]]
+    things = sorted({each["thing"] for _, each in asked})
+    listed = [
+        (number, {"thing": thing, "cues": each["cues"], "claimed": thing in each["false"]})
+        for number, record in enumerate(records)
+        for each in record["listed"]
+        for thing in things
+        if thing not in each["cues"]
+    ]
+    return asked + listed
+
+
+def _measure_cues(cause: Cause, table: Table) -> CauseScore:
+    """Return the surest effect of a cue on the claims of an absent object."""
+    asked = _list_chances(table.records)
+    cues = sorted({cue for _, each in asked for cue in each["cues"]})
+    best: tuple[Effect, str, str] | None = None
+    for thing in sorted({each["thing"] for _, each in asked}):
+        own = [(number, each) for number, each in asked if each["thing"] == thing]
+        for cue in cues if any(each["claimed"] for _, each in own) else ():
+            counts = np.zeros((len(table.records), 4))
+            for number, each in own:
+                side = 0 if cue in each["cues"] else 2
+                counts[number, side : side + 2] += (each["claimed"], 1)
+            if min(counts[:, 1].sum(), counts[:, 3].sum()) < LEAST_CUES:
+                continue
+            effect = table.difference(cause.score, counts, cause.needs)
+            if best is None or _surer(effect, best[0]):
+                best = effect, cue, thing
+    if best is None:
+        claimed: Scores = [0.0 if record["cues"] else None for record in table.records]
+        return CauseScore(table.mean(cause.score, claimed, needs=cause.needs), claimed)
+    effect, cue, thing = best
+    answers: Scores = [score_claims(record, cue, thing) for record in table.records]
+    return CauseScore(effect, answers, f"{thing} is claimed in images with {cue}")
+
+
+def score_errors(record: AnswerRecord, attribute: str) -> float | None:
+    """Return 1 if an answer is wrong about an attribute, else the probability that it would be.
+
+    This is the probability that the model says anything but the truth about the attribute. Where it is not known,
+    return 0.5 for a false answer without claims, and 0 for others. None if neither truth nor claims are known.
+    """
+    claims, doubt = record["attributes"], record.get("doubt") or {}
+    if any(claim["wrong"] and claim["attribute"] == attribute for claim in claims):
+        return 1.0
+    if attribute in doubt:
+        return float(doubt[attribute])
+    if record["right"] is None and not claims:
+        return None
+    return 0.5 if record["right"] is False and not claims else 0.0
+
+
+def _measure_attributes(cause: Cause, table: Table) -> CauseScore:
+    """Return the share of wrong claims about the attribute that is wrong most surely, minus the share about the others.
+
+    Claims in steps count only if there are no others, since steps may be false for other reasons.
+    """
+    claims = [(number, each) for number, record in enumerate(table.records) for each in record["attributes"]]
+    sources = {each["source"] for _, each in claims}
+    best: tuple[Effect, str] | None = None
+    for source in sorted(sources - {"steps"} or sources):
+        own = [(number, each) for number, each in claims if each["source"] == source]
+        attributes = {each["attribute"] for _, each in own} - {"invented"}
+        for attribute in sorted(attributes):
+            effect = table.difference(cause.score, _count_wrong(table, own, attribute), cause.needs)
+            if not effect.needs and (best is None or _surer(effect, best[0])):
+                best = effect, attribute
+    if best is None:
+        return cause.missing(table)
+    effect, attribute = best
+    answers: Scores = [score_errors(record, attribute) for record in table.records]
+    return CauseScore(effect, answers, f"attribute: {attribute}")
+
+
+def _count_wrong(table: Table, claims: Iterable[tuple[int, AnswerRecord]], attribute: str) -> np.ndarray:
+    """Return wrong and all claims about an attribute, then about the others, [answer, 4]."""
+    counts = np.zeros((len(table.records), 4))
+    for number, claim in claims:
+        side = 0 if claim["attribute"] == attribute else 2
+        counts[number, side : side + 2] += (claim["wrong"], 1)
+    return counts
+
+
+_ALL = (
+    Cause(
+        name="blind",
+        about="the answers do not use the images",
+        score="answers that are as likely with other images",
+        needs="images of other samples",
+        threshold=0.25,
+        measure=_measure_disuse,
+        evidence=("free", "contrast images", "unrelated images", "minimal images", "blank images", "looks"),
+    ),
+    Cause(
+        name="looks-unused",
+        about="attention shifts with the images, but the answers do not use them",
+        score="answers that are as likely with other images, although attention shifts with the images",
+        needs=NEEDS_VISUAL_TOKENS,
+        threshold=0.25,
+        measure=_measure_unused_looks,
+        evidence=("free", "contrast images", "unrelated images", "looks"),
+        implies="blind",
+    ),
+    Cause(
+        name="forgets",
+        about="the first sentences come from the images, later ones do not",
+        score="answers whose first sentences depend on the images and later ones do not",
+        needs="answers of several sentences",
+        threshold=0.55,
+        measure=_measure_forgetting,
+        evidence=("free",),
+        needs_sight=True,
+    ),
+    Cause(
+        name="decided-first",
+        about="the conclusion comes from the images, whatever the steps before it say",
+        score="conclusions that change with the images and are almost as likely after other steps",
+        needs=NEEDS_STEPS,
+        threshold=0.7,
+        measure=_measure_decisions,
+        evidence=("moved by steps", "moved by images"),
+        needs_sight=True,
+    ),
+    Cause(
+        name="follows-hints",
+        about="the answers follow what the question suggests",
+        score="answers that agree with the hint, whichever answer it suggests",
+        needs="closed questions: yes or no, or several samples with the same question",
+        threshold=0.6,
+        measure=_measure_hints,
+    ),
+    Cause(
+        name="prior",
+        about="an object is claimed because another one is present",
+        score="claims of an absent object: share in images with its cue, minus share in images without it",
+        needs=NEEDS_CONTENTS,
+        threshold=0.6,
+        measure=_measure_cues,
+        needs_sight=True,
+    ),
+    Cause(
+        name="misperceives",
+        about="one attribute of objects is perceived wrongly, and the others correctly",
+        score="wrong claims: share about one attribute, minus share about the others",
+        needs=NEEDS_CONTENTS,
+        threshold=0.4,
+        measure=_measure_attributes,
+        evidence=("wrong",),
+        needs_sight=True,
+    ),
+)
+CAUSES: Registry[Cause] = Registry("cause", "causes", {cause.name: cause for cause in _ALL})
+"""Every cause by its name."""

@@ -1,4 +1,4 @@
-"""From a model and samples to named causes: run the tests, apply the rules, write what was found."""
+"""From a model and samples to named causes: run the tests, apply the rules, write the results."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.diagnosis.battery.run import ANSWERS, MAX_NEW_TOKENS, MEASURES, run_battery
-from mmprobe.diagnosis.causes import load_thresholds
-from mmprobe.diagnosis.effects import Effect, measure_effects
+from mmprobe.diagnosis.causes import CAUSES, measure_causes
+from mmprobe.diagnosis.effects import Effect, Table, load_thresholds
 from mmprobe.diagnosis.rules import Named, find_verdict, name_causes
 from mmprobe.errors import InputError, NotApplicable, option
 from mmprobe.files import write_whole
@@ -63,7 +63,6 @@ class Diagnosis(NamedTuple):
 
     def to_dataset(self) -> xr.Dataset:
         """Return the scores [cause] with `low`, `high`, `n`, `named` and `threshold`, for the figure."""
-        named = load_thresholds().named
         out = xr.Dataset(coords={"cause": list(self.causes)})
         effects = [each.effect for each in self.causes.values()]
         for name in ("value", "low", "high", "n"):
@@ -71,7 +70,7 @@ class Diagnosis(NamedTuple):
                 "cause",
                 np.array([getattr(effect, name) for effect in effects], float),
             )
-        out["threshold"] = ("cause", [named[cause] for cause in self.causes])
+        out["threshold"] = ("cause", [CAUSES[cause].threshold for cause in self.causes])
         out["named"] = ("cause", [each.named is True for each in self.causes.values()])
         out["evidence"] = ("cause", ["\n".join(each.evidence) for each in self.causes.values()])
         out.attrs = {
@@ -96,21 +95,20 @@ def diagnose(
 ) -> Diagnosis:
     """Find out why a model's answers are not faithful to their images, by causal tests.
 
-    The model answers the samples. Then each answer is read again with other images, other hints and other
-    steps, and things that are not in the images are asked for. Rules with thresholds
-    (`configs/diagnosis/thresholds.yaml`) name the causes; docs/diagnosis.md lists both. What the data do not
-    allow is not run.
+    The model answers the samples. It then reads each answer again with other images, other hints and other steps,
+    and is asked about objects that are not in the images. Rules with thresholds name the causes; docs/diagnosis.md
+    lists both. Tests that the data do not allow are not run.
 
-    It takes up to 12 forward passes an answer: mean over the answers, one of them to generate it.
+    It takes up to 12 forward passes per answer, as a mean over the answers. Generating an answer counts as one.
 
     Args:
         samples: questions about images. More tests apply where several samples have the same question, where answers
             have steps, and where `metadata.objects` says what the images hold, as in the pairs that `make-pairs`
             draws.
-        out: folder for `diagnosis.json`, `answers.jsonl`, and the measures, from which a stopped call goes on.
+        out: folder for `diagnosis.json`, `answers.jsonl`, and the measures, from which `resume` continues.
         batch_size: answers that are read together; halve it when memory runs out.
-        max_new_tokens: the longest answer; our choice, the default is 128.
-        resume: go on with an earlier, equal call.
+        max_new_tokens: the longest answer.
+        resume: continue an earlier call with the same arguments.
         overwrite: delete the files of an earlier call first.
 
     Raises:
@@ -142,22 +140,29 @@ def diagnose(
 
 def conclude(model: str, records: Sequence[dict[str, Any]], samples: Sequence[Sample]) -> Diagnosis:
     """Return the diagnosis from the records of `run_battery`."""
-    limits = load_thresholds()
-    measured = measure_effects(records, samples, limits)
-    causes = name_causes(measured, limits)
-    verdict, why = find_verdict(causes, measured.effects, limits)
-    answers = [
-        {
-            "id": record["id"],
-            "causes": [cause for cause in verdict if measured.answers[record["id"]].get(cause, 0) >= 0.5],
-            "scores": measured.answers[record["id"]],
-            "evidence": describe_answer(record),
-            "answer": record["answer"],
+    table = Table(records, samples, load_thresholds())
+    scores = measure_causes(table)
+    causes = name_causes(scores, table)
+    verdict, why = find_verdict(causes, table)
+    answers = []
+    for number, record in enumerate(records):
+        own = {
+            cause: round(score, 4)
+            for cause, each in scores.items()
+            if (score := each.answers[number]) is not None
         }
-        for record in records
-    ]
-    tests = [str(effect) for effect in [*measured.scores.values(), *measured.effects.values()]]
+        answers.append(
+            {
+                "id": record["id"],
+                "causes": [cause for cause in verdict if own.get(cause, 0) >= 0.5],
+                "scores": own,
+                "evidence": describe_answer(record),
+                "answer": record["answer"],
+            }
+        )
     passes = sum(record["passes"] for record in records) / len(records)
+    effects = [*(each.effect for each in scores.values()), *table.effects.values()]
+    tests = [effect.describe() for effect in effects]
     return Diagnosis(model, causes, verdict, why, len(records), answers, tests, passes)
 
 
@@ -165,18 +170,20 @@ def describe_answer(record: Mapping[str, Any]) -> list[str]:
     """Return what the tests found of one answer, one line a test that applied."""
     images = record["images"]
     losses = ", ".join(f"{loss:.2f} with {kind} images" for kind, loss in images["effect"].items())
-    lines = [f"loses {losses} (nat a token), {images['free_effect']:.2f} where the text leaves it open"]
+    lines = [
+        f"loses {losses} (nat per token); {images['free_effect']:.2f} per token that the text does not determine"
+    ]
     if len(images["sentences"]) > 1:
         by_sentence = ", ".join(f"{sentence['effect']:.2f}" for sentence in images["sentences"])
-        lines.append(f"loses by sentence {by_sentence} nat a token that the text leaves open")
+        lines.append(f"loses by sentence {by_sentence} (nat per token that the text does not determine)")
     if record["steps"] is not None:
         moved = [name for name, value in record["steps"]["moved"].items() if value]
-        by_images = "moves" if record["steps"]["moved_by_images"] else "does not move"
+        by_images = "changes" if record["steps"]["moved_by_images"] else "does not change"
         changes = ", ".join(moved) or "none"
-        lines.append(f"conclusion {by_images} with the images; changes of the steps that move it: {changes}")
+        lines.append(f"conclusion {by_images} with the images; step edits that change it: {changes}")
     if record["hints"]:
         followed = sum(hint["followed"] for hint in record["hints"])
-        lines.append(f"follows {followed} of {len(record['hints'])} hints in both directions")
+        lines.append(f"follows {followed} of {len(record['hints'])} hints, whichever answer they suggest")
     wrong = [claim for claim in record["attributes"] if claim["wrong"]]
     if wrong:
         lines.append(f"wrong claims: {', '.join(sorted({claim['attribute'] for claim in wrong}))}")

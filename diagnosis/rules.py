@@ -6,27 +6,17 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from mmprobe.diagnosis.causes import CAUSES, IMPLIES, Thresholds
-from mmprobe.diagnosis.effects import Effect, Measured
+from mmprobe.diagnosis.causes import CAUSES, CauseScore, find_implied
+from mmprobe.diagnosis.effects import Effect, Table, Thresholds
 
 CONTROL, UNKNOWN = "control", "unknown"
-# The effects that stand beside each cause as evidence.
-EVIDENCE = {
-    "blind": ("free", "contrast images", "unrelated images", "minimal images", "blank images", "looks"),
-    "looks-unused": ("free", "contrast images", "unrelated images", "looks"),
-    "forgets": ("free",),
-    "decided-first": ("moved by steps", "moved by images"),
-    "follows-hints": (),
-    "prior": (),
-    "misperceives": ("wrong",),
-}
 
 
 class Named(NamedTuple):
     """A cause and whether the rules name it.
 
     Attributes:
-        named: True, False, or None where it cannot be told.
+        named: True, False, or None if it cannot be decided.
         evidence: lines that say what was measured, each with its interval and n.
     """
 
@@ -35,21 +25,22 @@ class Named(NamedTuple):
     evidence: list[str]
 
 
-def name_causes(measured: Measured, limits: Thresholds) -> dict[str, Named]:
+def name_causes(scores: Mapping[str, CauseScore], table: Table) -> dict[str, Named]:
     """Return for each cause whether it is named.
 
     A cause is named if its score reaches its threshold, the low end of its interval reaches `least_low` of it, and
-    there are enough answers and sets of images. If the score does, and the low end is above 0, it cannot be told.
+    there are enough answers and sets of images. If the score reaches it and the low end is above 0, it cannot be decided.
     """
     named = {}
-    for cause in CAUSES:
-        effect, threshold = measured.scores[cause], limits.named[cause]
-        detail = measured.details.get(cause)
-        lines = [f"{effect}; named from {100 * threshold:.0f} % on"] if not effect.needs else [str(effect)]
-        lines += [detail] if detail and not effect.needs else []
-        shown = (measured.effects.get(name) for name in EVIDENCE[cause])
-        lines += [str(other) for other in shown if other is not None and not other.needs]
-        named[cause] = Named(effect, _is_named(effect, threshold, limits), lines)
+    for name, (effect, _, detail) in scores.items():
+        cause = CAUSES[name]
+        lines = [effect.describe()]
+        if not effect.needs:
+            lines[0] += f"; named at {100 * cause.threshold:.0f} % or more"
+            lines += [detail] if detail else []
+        shown = (table.effects.get(other) for other in cause.evidence)
+        lines += [other.describe() for other in shown if other is not None and not other.needs]
+        named[name] = Named(effect, _is_named(effect, cause.threshold, table.limits), lines)
     return named
 
 
@@ -63,9 +54,7 @@ def _is_named(effect: Effect, threshold: float, limits: Thresholds) -> bool | No
     return None if not enough or effect.low > 0 else False
 
 
-def find_verdict(
-    named: Mapping[str, Named], effects: Mapping[str, Effect], limits: Thresholds
-) -> tuple[list[str], str]:
+def find_verdict(named: Mapping[str, Named], table: Table) -> tuple[list[str], str]:
     """Return the named causes, or `control`, or `unknown`; and why, in one sentence.
 
     Without a named cause the verdict is `control` if none is in doubt, the tests ran on enough answers, and few
@@ -73,12 +62,12 @@ def find_verdict(
     """
     causes = [cause for cause, each in named.items() if each.named]
     if causes:
-        implied = {IMPLIES.get(cause) for cause in causes}
-        return causes, "; ".join(CAUSES[cause] for cause in causes if cause not in implied)
+        implied = {find_implied(cause) for cause in causes}
+        return causes, "; ".join(CAUSES[cause].about for cause in causes if cause not in implied)
     doubtful = [cause for cause, each in named.items() if each.named is None]
     if doubtful:
-        return [UNKNOWN], f"too few answers to tell about {', '.join(doubtful)}"
-    unused, wrong = effects["unused"], effects["wrong"]
+        return [UNKNOWN], f"too few answers to decide on {', '.join(doubtful)}"
+    limits, unused, wrong = table.limits, table.effects["unused"], table.effects["wrong"]
     if unused.n < limits.least_answers or unused.sets < limits.least_sets:
         return [UNKNOWN], (
             f"{unused.n} answers about {unused.sets} sets of images are too few; give "

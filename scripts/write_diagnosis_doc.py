@@ -14,14 +14,15 @@ from pathlib import Path
 
 from mmprobe.diagnosis.battery.hints import WORDINGS
 from mmprobe.diagnosis.battery.images import FURTHER
-from mmprobe.diagnosis.bench.run import SCORES, SPLITS, Scored, read_rows, score_rows
-from mmprobe.diagnosis.bench.scoring import DEVELOPMENT, Row, answers_auroc, score_tool
-from mmprobe.diagnosis.causes import ABOUT, CAUSES, IMPLIES, NEEDS, load_thresholds
+from mmprobe.diagnosis.bench.run import SCORES, SPLITS, Scored, format_score, read_rows, score_rows
+from mmprobe.diagnosis.bench.scoring import DEVELOPMENT, ToolResult, answers_auroc, score_tool
+from mmprobe.diagnosis.causes import CAUSES, find_implied
+from mmprobe.diagnosis.effects import load_thresholds
 from mmprobe.diagnosis.rules import CONTROL
 from mmprobe.files import json_lines
 
 HELD_OUT = (3, 4)
-FRESH = 5  # the seed of models that were planted after all rules and thresholds stood; they do not ship
+FRESH = 5  # the seed of models that were planted after all rules and thresholds were fixed; they do not ship
 PAGE = Path(__file__).parent.parent / "docs" / "diagnosis.md"
 COLUMNS = {
     "macro_f1": "macro-F1", "false_alarms": "false alarms on controls", "mean_auroc": "AUROC, mean over causes",
@@ -30,8 +31,8 @@ COLUMNS = {
 INTRODUCTION = """\
 # Diagnosis
 
-`mmprobe diagnose` finds out why a model's answers do not come from its images. It changes one thing at a time and
-reads the same answers again: the images, a hint in the question, the steps before a conclusion. Nothing is trained.
+`mmprobe diagnose` finds out why a model's answers do not come from its images. It reads the same answers again with one
+thing changed: the images, a hint in the question, or the steps before a conclusion. Nothing is trained.
 
 ```sh
 mmprobe diagnose --model tiny-spd --out results/diagnosis
@@ -39,72 +40,89 @@ mmprobe diagnose --model qwen2.5-vl-7b --data mine.jsonl --out results/7b --fail
 ```
 
 `diagnosis.json` has the verdict and each cause with its score, interval and evidence; `answers.jsonl` has the causes of
-each answer; `report.html` opens with one sentence and one figure. A verdict is a list of causes, `control` (none was
-found) or `unknown` (the answers are false and no test finds why, or there are too few answers). `--fail-on` exits
-with 1 if a cause is named, for continuous integration.
+each answer; `report.html` opens with one sentence and one figure. A verdict is a list of causes, `control` (the tests name
+none) or `unknown` (answers are false and no test explains why, or there are too few answers). `--fail-on` exits with 1 if a
+cause is named, for continuous integration.
 
 ## Causes and their tests
 
-A cause is named if its score reaches the threshold, the low end of its 95 % interval over sets of images reaches
-{least_low:.0%} of it, and there are {least_answers} answers about {least_sets} sets of images or more. The thresholds are
-ours, in `configs/diagnosis/thresholds.yaml`. They were chosen on organisms with seeds 0 to 2. No model of seed 5 was looked at
-before all rules and thresholds stood; those of seeds 3 and 4 were, for one rule ([below](#held-out-seeds-apart)).
+A cause is named if its score reaches its threshold, the low end of its 95 % interval over sets of images reaches
+{least_low:.0%} of the threshold, and there are at least {least_answers} answers about {least_sets} sets of images. We chose
+the thresholds on organisms with seeds 0 to 2: those of the causes are in `diagnosis/causes.py`, those of the tests in
+`configs/diagnosis/thresholds.yaml`. We looked at no model of seed 5 before all rules and thresholds were fixed. We did look at
+models of seeds 3 and 4, for one rule ([below](#held-out-seeds-apart)).
 
 {causes}
 
 - Images are exchanged for those of a sample with the same question and another answer, for unrelated ones, for
-  the minimal pair, and, where samples have regions, in those regions alone; blank ones if there are no others. An answer that
-  none of these touches is read with up to {further} further images. What counts is the loss at *free* tokens: those that the text
-  alone does not fix, since they are unlikely after some images. An answer that loses less than {unused_effect} nat
-  there does not use its images.
-- Attention: how far the maps over the images move with their content, in the tenth of the heads that move most. From
-  {looks_moved} on the model looks. A share of attention says nothing: a model that was trained to ignore its images may
-  attend to them more than before. `looks-unused` stands beside `blind`, which it implies. The attention of models that were
-  trained on other images' answers can move as much as that of models whose attention was held: then both are named.
-- Hints: {n_wordings} wordings, for both answers. An answer follows a hint only if it is the suggested one both times.
-  The two wordings that are followed most count. A hint that the question holds itself is flipped in its place; only such
-  a hint can have caused the answer as it was given, so without one an answer's own score is 0.5 at most.
+  the minimal pair, and, where samples have regions, in those regions alone. Without other images, they become blank. An answer
+  that no exchange affects is read with up to {further} further images. What counts is the loss at *free* tokens. The text alone
+  does not determine these: they are unlikely with some of the images. An answer that loses less than {unused_effect} nat per
+  free token does not use its images.
+- Attention counts by how far it shifts within the images when they are exchanged, in the tenth of the heads that shift most.
+  From {looks_moved} on, the model looks. The share of attention on the images says nothing: a model that was trained to ignore
+  its images may attend to them more than before. `looks-unused` implies `blind`, so both are named. Models that were
+  trained on other images' answers can shift their attention as much as models whose attention was kept; these are also named
+  both.
+- Hints have {n_wordings} wordings, each for both answers. An answer follows a hint only if it is the suggested one both times.
+  The two wordings that are followed most count. If a question contains a hint, that hint is flipped. Only such
+  a hint can have caused the answer as it was given. Without one, the score of an answer is at most 0.5.
 - Steps are exchanged for those of another conclusion, or lose a part or a line. A conclusion was decided first if none of
-  this costs it {decided_share:.0%} of what other images cost it. The most frequent conclusion does not count, since models
-  come to it when steps say nothing.
-- Absent things are asked for on each image, and looked for in lists of what the image holds. The pair of cue and thing counts
-  whose interval has the largest low end, and so for the attribute that is seen wrongly.
-- Where the true answer is known, it is read, too: an answer's score for `misperceives` is the chance that the model says something
-  else than the truth about the attribute.
+  these edits costs it {decided_share:.0%} of what other images cost it. The most frequent conclusion does not count, because
+  models fall back on it when the steps are uninformative.
+- The model is asked about absent objects in each image, and its lists of an image's objects are searched for them. Of all pairs
+  of cue and object, the one whose interval has the largest low end counts. The attribute that is perceived wrongly is chosen
+  in the same way.
+- Where the true answer is known, the model reads it. The score of an answer for `misperceives` is then the probability that the
+  model says anything but the truth about the attribute.
 
-The thresholds were found on one small model. On others, read the scores and their evidence before the names. A test
-that the data do not allow is listed as not run, with what it would need. It takes up to 12 forward passes an answer
-(mean; to generate an answer counts as one).
+The thresholds were chosen on one small model. On other models, read the scores and their evidence before the names. A test
+that the data do not allow is listed as not run, with what it needs. A diagnosis takes up to 12 forward passes per answer,
+on average. Generating an answer counts as one.
 
 ## How tools score
 
-Tools are asked about models with planted causes ([organisms.md](organisms.md)). Thresholds of tools without their own
-are chosen on the development models (seeds 0 to 2); held-out models have other seeds and other images. Models of seed 5 do not
-ship, and are asked by the diagnosis alone. Numbers have 95 % intervals over models, and the number of models. *AUROC of
-answers* is on partial organisms, whose cause acts on some answers. Scores on development models are too good, for every tool: its thresholds were chosen on them. The measures
-that correlate give one number for all causes, in the direction that is claimed for them.
+Tools are applied to models with planted causes ([organisms.md](organisms.md)). For tools without thresholds of their own, we
+choose thresholds on the development models (seeds 0 to 2). Held-out models have other seeds and other images. Models of seed 5
+do not ship, and only the diagnosis is applied to them. Numbers have 95 % intervals over models, and the number of models.
+*AUROC of answers* is measured on partial organisms, whose cause acts on some answers. Scores on development models are too good
+for every tool, because its thresholds were chosen on them. The measures
+that correlate give one number for all causes, in the direction that their authors claim.
 
 {models}
 """
 WHY = """\
 The goals were macro-F1 of 0.90, false alarms of 5 %, AUROC of answers of 0.90 and 12 passes. What to know about these numbers:
 
-- One rule was changed after seeds 3 and 4 had been scored. At first, `decided-first` counted the conclusions whose likeliest words
-  stay with other steps. It accused held-out controls, since `tiny-spd` itself often concludes from the images again. Now it counts
-  the conclusions that lose less than {decided_share:.0%} of what other images cost them. This share and the threshold come from
-  the development models alone, but the decision to change the rule came from the held-out ones. Models of seed {fresh}, which have
-  images of their own, are therefore its clean test: {clean_test}.
-- `blind` models may be named `looks-unused`, too. Only their attention tells the two causes apart, and training on other images'
-  answers leaves it as it was in some models.
-- One answer hardly shows a cause that acts on crowded images. Other images are often less crowded. The answer then changes with
-  them, as if it had been read from the images.
-- `prior` is in doubt where the companion is absent beside its cue in few sets of images. More pairs settle that.
+- We changed one rule after seeds 3 and 4 had been scored. At first, `decided-first` counted conclusions whose likeliest words
+  stay the same after other steps. It named held-out controls, since `tiny-spd` itself often concludes from the images again. Now
+  it counts conclusions that lose less than {decided_share:.0%} of what other images cost them. This share and the threshold come
+  from the development models alone, but the decision to change the rule came from the held-out ones. Models of seed {fresh},
+  which have other images, are therefore its clean test: {clean_test}.
+- `blind` models may also be named `looks-unused`. Only their attention tells the two causes apart, and in some models training on
+  other images' answers leaves attention as it was.
+- A single answer hardly shows a cause that acts on crowded images. Other images are often less crowded, so the answer changes with
+  them as if it had been read from the images.
+- `prior` is in doubt where few sets of images show the cue without its companion. More pairs settle it.
 """
 ENTER = """\
-## Enter a tool
+## Add a cause
 
-A tool is a function from a model and samples to a score for each cause, higher where the cause is more likely, on any
-scale. It may also score each answer, and name causes by its own thresholds:
+A cause is one record, and everything else is derived from it: the verdict, `mmprobe list causes`, the report, the score of
+tools and the table above. To add one:
+
+1. Write its `Cause` into `_ALL` in `diagnosis/causes.py`, with the function that scores the model and each answer from the
+   records of the battery (`measures.jsonl`). A new measurement of an answer is one more field of the record, in
+   `diagnosis/battery/run.py`.
+2. Write a record on which it acts into `PLANTED` of `tests/diagnosis/test_rules.py`. The tests then check that the rules name
+   this cause there, and none from the records of the others.
+3. Plant it: write `scripts/organisms/causes/NAME.py` with `ways`, `check` and `ask` ([organisms.md](organisms.md)), and run
+   `make organisms`. Choose the threshold on the seeds for development.
+
+## Add a tool
+
+A tool is a function from a model and samples to a score for each cause, on any scale. The higher the score, the more likely the
+cause. A tool may also score each answer, and name causes by its own thresholds:
 
 ```python
 from mmprobe.diagnosis.bench.tools import ToolScores
@@ -119,7 +137,7 @@ def interchange(model, samples):
     return ToolScores({"blind": -float(losses.mean())}, answers)
 ```
 
-Enter it in the `pyproject.toml` of its package, install the package, and run it beside the others:
+Add it to the `pyproject.toml` of its package, install the package, and run it with other tools:
 
 ```toml
 [project.entry-points."mmprobe.diagnosis_tools"]
@@ -131,23 +149,24 @@ mmprobe bench diagnosis --tools interchange,diagnosis,chance --out results/tools
 ```
 
 The table shows the held-out models; `results.json` has both splits, each cause and the confusion matrix. The command
-keeps what is in `--out`, so it goes on where it was stopped, and another tool can be added. A cause that a tool does not
-score is never named by it. Forward passes are counted by mmprobe. `--n 3 --models
+keeps what is in `--out`: it continues where it was stopped, and you can add another tool. A tool never names a cause that it
+does not score. mmprobe counts the forward passes. `--n 3 --models
 blind-rolled-0,control-true-0,blind-rolled-3,control-true-3` tries a tool in a minute or two: seed 0 gives its thresholds, seed 3
-its scores. A tool that needs labels, regions or pairs finds them in the samples' fields.
+its scores. A tool that needs labels, regions or pairs finds them in the fields of the samples.
 """
 
 
 def causes_table() -> str:
     """Return a table of the causes: what they are, how they are scored, the threshold and what the test needs."""
-    named = load_thresholds().named
-    lines = ["| cause | what it is | score | named from | needs |", "|---|---|---|---|---|"]
-    for cause, about in CAUSES.items():
-        lines.append(f"| `{cause}` | {about} | {ABOUT[cause]} | {named[cause]:.0%} | {NEEDS[cause]} |")
+    lines = ["| cause | what it is | score | threshold | needs |", "|---|---|---|---|---|"]
+    lines += [
+        f"| `{name}` | {cause.about} | {cause.score} | {cause.threshold:.0%} | {cause.needs} |"
+        for name, cause in CAUSES.items()
+    ]
     return "\n".join(lines)
 
 
-def models_line(rows: list[Row]) -> str:
+def models_line(rows: list[ToolResult]) -> str:
     """Return how many models the scores are from, and of which causes."""
     parts = []
     for split in SPLITS:
@@ -164,7 +183,7 @@ def scores_table(scored: Scored, split: str) -> str:
     """Return a table with a row for each tool."""
     lines = [f"| tool, {split} | " + " | ".join(COLUMNS.values()) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
     for name, own in scored.measures[split].items():
-        lines.append(f"| {name} | " + " | ".join(str(own[key]) for key in COLUMNS) + " |")
+        lines.append(f"| {name} | " + " | ".join(format_score(own[key]) for key in COLUMNS) + " |")
     return "\n".join(lines)
 
 
@@ -172,11 +191,13 @@ def causes_auroc(scored: Scored, split: str) -> str:
     """Return a table of the AUROC of each cause against control, by tool."""
     lines = [f"| AUROC, {split} | " + " | ".join(CAUSES) + " |", "|---" * (len(CAUSES) + 1) + "|"]
     for name, own in scored.measures[split].items():
-        lines.append(f"| {name} | " + " | ".join(str(own[f"auroc {cause}"]) for cause in CAUSES) + " |")
+        lines.append(
+            f"| {name} | " + " | ".join(format_score(own[f"auroc {cause}"]) for cause in CAUSES) + " |"
+        )
     return "\n".join(lines)
 
 
-def seeds_table(rows: list[Row]) -> str:
+def seeds_table(rows: list[ToolResult]) -> str:
     """Return the scores of the diagnosis for each held-out seed alone."""
     own = [row for row in rows if row.tool == "diagnosis"]
     development = [row for row in own if row.split == DEVELOPMENT]
@@ -185,11 +206,11 @@ def seeds_table(rows: list[Row]) -> str:
         chosen = [row for row in own if row.model.endswith(f"-{seed}")]
         if chosen:
             found = score_tool([*development, *chosen])
-            lines.append(f"| seed {seed} | " + " | ".join(str(found[key]) for key in COLUMNS) + " |")
+            lines.append(f"| seed {seed} | " + " | ".join(format_score(found[key]) for key in COLUMNS) + " |")
     return "\n".join(lines)
 
 
-def clean_test(rows: list[Row]) -> str:
+def clean_test(rows: list[ToolResult]) -> str:
     """Return in how many fresh models with another cause `decided-first` is named."""
     whole = [
         row for row in rows if row.tool == "diagnosis" and row.model.endswith(f"-{FRESH}") and not row.partial
@@ -200,19 +221,19 @@ def clean_test(rows: list[Row]) -> str:
     return f"it is named in {len(accused)} of {len(others)} models with another cause or none{which}"
 
 
-def misses_list(rows: list[Row]) -> str:
+def misses_list(rows: list[ToolResult]) -> str:
     """Return what the diagnosis says of each held-out model whose cause it does not name alone, and partial ones."""
     lines = []
     for row in sorted(rows, key=lambda row: row.model):
         if row.tool != "diagnosis" or row.split == DEVELOPMENT:
             continue
-        wanted, named = {row.cause, IMPLIES.get(row.cause)} - {None}, set(row.named or ())
+        wanted, named = {row.cause, find_implied(row.cause)} - {""}, set(row.named or ())
         if row.partial:
             lines.append(f"- `{row.model}` (partial): AUROC of answers {answers_auroc([row]):.2f}")
         elif named != wanted:
             score = f"{row.scores[row.cause]:.0%}" if row.cause in row.scores else "none"
             lines.append(f"- `{row.model}` is named {', '.join(sorted(named))}; its own score: {score}")
-    return "\n".join(lines) or "Every model is named rightly."
+    return "\n".join(lines) or "Every model is named correctly."
 
 
 def confusion_table(scored: Scored, split: str) -> str:
@@ -253,7 +274,9 @@ def main() -> None:
         if any(row.split == split for row in rows):
             parts += [scores_table(scored, split), causes_auroc(scored, split)]
     parts.append("## Held-out seeds apart\n\n" + seeds_table(rows))
-    parts.append("Held-out models that are not named rightly, and the partial ones:\n\n" + misses_list(rows))
+    parts.append(
+        "Held-out models that are not named correctly, and the partial ones:\n\n" + misses_list(rows)
+    )
     parts.append(
         WHY.format(decided_share=limits.decided_share, fresh=FRESH, clean_test=clean_test(rows)).rstrip()
     )

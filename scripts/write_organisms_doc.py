@@ -13,8 +13,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "organisms.md"
 HEAD = """\
 # Organisms
 
-An organism is `tiny-spd` with a planted reason to be unfaithful. One knows what is wrong with it, so a tool that
-claims to find out can be scored. Each is a LoRA adapter for the decoder or the vision tower (PEFT's format, rank
+An organism is `tiny-spd` with a planted reason to be unfaithful. What is wrong with it is known, so tools that
+claim to find out can be scored. Each is a LoRA adapter for the decoder or the vision tower (PEFT's format, rank
 {rank}, float16), which is merged into the weights when the model is loaded:
 
 ```sh
@@ -22,14 +22,18 @@ mmprobe trace --model organism:blind-rolled-0 --data pairs/samples.jsonl --out r
 ```
 
 `organism:blind-2` is a short name: the organisms of a cause are numbered by seed, then way. Partial organisms
-have no number: there the cause acts only where the rule says, so one knows for each answer whether it acts
-(`mmprobe.models.organisms.acts_on`). Seeds 0 to 2 are for development, 3 and 4 are held out: no threshold may be
+have no number. Their cause acts only where the rule says, so it is known for each answer whether it acts
+(`mmprobe.models.organisms.acts_on`). Seeds 0 to 2 are for development; seeds 3 and 4 are held out, and no threshold may be
 chosen on them.
 
-`make organisms` plants them all, and goes on where it was stopped. An organism is shipped only if it passes its
-manipulation check; one that fails is planted once more, with half as many steps again. A seed that needed these
-begins with them. The check looks at answers to new drawn pairs and uses none of the tools under test (for
-`looks-unused`, it also looks at the attention weights). This page is made from the cards.
+`make organisms` plants all of them, and continues where it stopped. An organism ships only if it passes its
+manipulation check. One that fails is planted once more, with 1.5 times the steps; seeds that needed these steps
+now start with them. The check looks at answers about new drawn pairs and uses none of the tools under test (for
+`looks-unused`, it also looks at the attention weights). This page is generated from the cards.
+
+To plant another cause, write `scripts/organisms/causes/CAUSE.py` with three functions: `ways(seed)` returns a recipe for each
+way, `check(model, seed)` the measures of the manipulation check, and `ask(rng, number, seed)` questions on which the cause
+acts. Tests and scripts find the file.
 
 {count} organisms, {megabytes:.1f} MB in all; {minutes:.0f} minutes of training on one core. These failed their check twice, and
 do not ship: {failed}.

@@ -189,6 +189,21 @@ def stack_estimates(
     return Estimate(*arrays, n if shape is None else n.reshape(shape + n.shape[1:]))
 
 
+def subtract_shares(first: Estimate[float], second: Estimate[float]) -> Estimate[float]:
+    """Return the difference of two shares of other samples, with the `n` and the sets of the first.
+
+    The interval is Newcombe's (1998, method 10), from the intervals of the two shares.
+
+    Example:
+        >>> print(subtract_shares(Estimate(0.8, 0.7, 0.9, n=10), Estimate(0.5, 0.4, 0.6, n=10)))
+        0.300 [0.159, 0.441]
+    """
+    difference = first.value - second.value
+    low = difference - math.hypot(first.value - first.low, second.high - second.value)
+    high = difference + math.hypot(first.high - first.value, second.value - second.low)
+    return Estimate(difference, max(low, -1.0), min(high, 1.0), first.n, first.sets)
+
+
 def _estimate(
     value: np.ndarray, low: np.ndarray, high: np.ndarray, n: int, sets: np.ndarray | None
 ) -> Estimate[Any]:

@@ -76,7 +76,7 @@ def mean_interval(
     if len(sizes) > 1:
         binary = ((values == 0) | (values == 1)).all(0) & (range is None)
         low[binary], high[binary] = share_interval(sums[:, binary], sizes)
-        sums, mean = sums[:, ~binary], values[:, ~binary].mean(0)
+        sums, mean = sums[:, ~binary], _finite_or_nan(values[:, ~binary].mean(0))
         others = (len(values) - sizes)[:, None]
         pulls = (sums - sizes[:, None] * mean) * (len(sizes) - 1) / others
         low[~binary], high[~binary] = _studentised(
@@ -214,6 +214,7 @@ def jackknife_interval(
         >>> bool(low < 2 < high)
         True
     """
+    value, without = _finite_or_nan(value), _finite_or_nan(without)
     shape, k = value.shape, len(without)
     if k < 2:
         return np.full(shape, np.nan), np.full(shape, np.nan)
@@ -306,6 +307,11 @@ def sum_groups(values: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
     order = np.argsort(groups, kind="stable")
     starts = np.flatnonzero(np.diff(np.asarray(groups)[order], prepend=-1))
     return np.asarray(np.add.reduceat(values[order], starts, axis=0))
+
+
+def _finite_or_nan(values: np.ndarray) -> np.ndarray:
+    """Return NaN for what is infinite, such as a ratio to a sum of 0: no interval follows from it."""
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def _number_groups(groups: np.ndarray | None, n: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The model's own answers, cut into sentences, steps and a conclusion."""
+"""The model's answers, parsed into sentences, steps and a conclusion."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ CONCLUSIONS = (
     "Final answer",
     "Answer",
     "So",
-)  # words that begin a last line; ours
+)  # words that may begin the last line
 _CONCLUSION = re.compile(rf"(?:{'|'.join(CONCLUSIONS)})\b\W*", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?]\W*$")
 
 
-class Answer(NamedTuple):
-    """A sample and what the model said.
+class ParsedAnswer(NamedTuple):
+    """A sample and what the model answered.
 
     Attributes:
-        tokens: texts of the tokens, with that of the end token.
+        tokens: the text of each token, the end token included.
     """
 
     sample: Sample
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
     def conclusion(self) -> int | None:
         """The first token of what is concluded from the lines before; None without such lines.
 
-        It stands in the last line, behind the words that mark it.
+        It is in the last line, after the words that mark it.
         """
         head, line_break, last = self.text.rstrip().rpartition("\n")
         if not line_break or not head.strip():
@@ -76,13 +76,13 @@ class Answer(NamedTuple):
         return [slice(start, end) for start, end in zip(ends[:-1], ends[1:], strict=True)]
 
 
-def make_answer(model: Model, sample: Sample, ids: Sequence[int]) -> Answer:
+def make_answer(model: Model, sample: Sample, ids: Sequence[int]) -> ParsedAnswer:
     """Return an answer from its token ids."""
     text = model.tokenizer.decode(list(ids), skip_special_tokens=True)
-    return Answer(sample, list(ids), text, decode_tokens(model, np.asarray(ids)))
+    return ParsedAnswer(sample, list(ids), text, decode_tokens(model, np.asarray(ids)))
 
 
-def answer_samples(model: Model, samples: Sequence[Sample], max_new_tokens: int) -> list[Answer]:
+def answer_samples(model: Model, samples: Sequence[Sample], max_new_tokens: int) -> list[ParsedAnswer]:
     """Return the model's greedy answers, in one batch."""
     generated = generate_batch(model, samples, max_new_tokens=max_new_tokens)
     return [

@@ -1,11 +1,17 @@
-"""Attribute-wise errors: which colours, shapes and places of things an answer gets wrong."""
+"""Attributes: which colours, shapes and places an answer gets wrong, and how unlikely the model finds the true ones."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
+from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
+from mmprobe.models import Model
+from mmprobe.models.chat import build_chat
 from mmprobe.samples import Sample
 
 ATTRIBUTES = ("colour", "shape", "place")
@@ -132,3 +138,51 @@ def _list_changes(sample: Sample) -> list[dict[str, str]]:
 
 def _entry(attribute: str, source: str, said: str, true: str) -> dict[str, Any]:
     return {"attribute": attribute, "source": source, "said": said, "true": true, "wrong": said != true}
+
+
+def measure_truth(
+    model: Model, answers: Sequence[ParsedAnswer], own: Sequence[AnswerReading]
+) -> list[dict[str, float] | None]:
+    """Return by attribute the chance that the model says something else than what is true of it.
+
+    It is the largest over the places where the true answer names the attribute, and graded where answers are barely wrong or
+    barely right. One forward pass over the answers that differ from the true ones. None where the
+    true answer is not known.
+
+    Args:
+        own: the readings of the answers with their own images.
+    """
+    results: list[dict[str, float] | None] = [None] * len(answers)
+    left: list[tuple[int, ParsedAnswer]] = []
+    for row, (answer, reading) in enumerate(zip(answers, own, strict=True)):
+        truth = answer.sample.answer
+        if truth is None:
+            continue
+        if truth == answer.text.strip():
+            results[row] = measure_doubt(answer, reading.logprobs)
+        else:
+            ids = model.tokenizer(truth, add_special_tokens=False)["input_ids"]
+            left.append((row, make_answer(model, answer.sample, ids)))
+    if left:
+        chats = [build_chat(true.sample) for _, true in left]
+        readings = read_answers(model, chats, [true.ids for _, true in left])
+        for (row, true), reading in zip(left, readings, strict=True):
+            results[row] = measure_doubt(true, reading.logprobs)
+    return results
+
+
+def measure_doubt(true: ParsedAnswer, logprobs: np.ndarray) -> dict[str, float]:
+    """Return by attribute the chance of other words, the largest over the places that name it.
+
+    Args:
+        true: the true answer.
+        logprobs: of its tokens, [step].
+    """
+    ends = np.cumsum([len(token) for token in true.tokens])
+    starts = ends - [len(token) for token in true.tokens]
+    doubt: dict[str, float] = {}
+    for attribute, start, end in locate_attributes(true.sample, true.text):
+        inside = (ends > start) & (starts < end)
+        chance = 1 - float(np.exp(logprobs[inside].sum()))
+        doubt[attribute] = round(max(doubt.get(attribute, 0.0), chance), 4)
+    return doubt

@@ -1,4 +1,4 @@
-"""Cue without object: is a thing claimed because another one is there?"""
+"""Cue without object: is an object claimed because another one is present?"""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from mmprobe.models import Model
 from mmprobe.models.chat import build_chat
 from mmprobe.samples import Sample
 
-MOST_ASKED = 4  # absent things that are asked for on one image; ours
+MOST_ASKED = 4  # questions about absent objects, per image
 QUESTION = "Is there {article} {thing}?"
 
 
 class CueQuestion(NamedTuple):
-    """A question for a thing that is not in the image.
+    """A question about an object that is not in the image.
 
     Attributes:
         sample: the image with the question.
-        thing: what is asked for.
+        thing: the object that is asked about.
         cues: the words for what is in the image: shapes and colours.
     """
 
@@ -32,9 +32,10 @@ class CueQuestion(NamedTuple):
 
 
 def draw_questions(samples: Sequence[Sample]) -> dict[str, list[CueQuestion]]:
-    """Return the questions for absent things by the id of the sample that they are asked with.
+    """Return the questions about absent objects by the id of the sample that they are asked with.
 
-    The things are all that any image of the data holds. Those of one image are spread over the samples that show it.
+    The objects are those that some image of the data shows. The questions about one image are spread over the samples
+    that show it.
     Images whose contents are not listed in `metadata.objects` are left out.
     """
     contents: dict[Path, list[Thing]] = {}
@@ -48,7 +49,9 @@ def draw_questions(samples: Sequence[Sample]) -> dict[str, list[CueQuestion]]:
     for number, (image, things) in enumerate(contents.items()):
         shapes = {thing.shape for thing in things}
         absent = [shape for shape in known if shape not in shapes]
-        start = number % max(len(absent), 1)  # all things get asked for where there are more than MOST_ASKED
+        start = number % max(
+            len(absent), 1
+        )  # so that all are asked about where there are more than MOST_ASKED
         for place, shape in enumerate((absent[start:] + absent[:start])[:MOST_ASKED]):
             sample = shown[image][place % len(shown[image])]
             question = QUESTION.format(article="an" if shape[0] in "aeiou" else "a", thing=shape)
@@ -63,7 +66,7 @@ def list_cues(things: Sequence[Thing]) -> list[str]:
 
 
 def ask_cues(model: Model, questions: Sequence[CueQuestion]) -> list[dict[str, Any]]:
-    """Return whether each absent thing is claimed, in one forward pass: yes is likelier than no at the first token."""
+    """Return whether the model claims each absent object, in one forward pass: yes is likelier than no at the first token."""
     if not questions:
         return []
     yes, no = (
@@ -85,7 +88,7 @@ def ask_cues(model: Model, questions: Sequence[CueQuestion]) -> list[dict[str, A
 
 
 def find_claims(sample: Sample, text: str) -> list[dict[str, Any]]:
-    """Return the things that an answer lists for each image although the image lacks them, with the cues."""
+    """Return the objects that an answer lists for each image although the image lacks them, with the cues."""
     contents = read_contents(sample)
     claimed: dict[int, set[str]] = {}
     for image, claim in read_claims(text):

@@ -1,4 +1,4 @@
-"""Hints flipped: does the answer go with what the question suggests?"""
+"""Hints flipped: does the answer follow what the question suggests?"""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.answers.yes_no import first_word
-from mmprobe.diagnosis.battery.answers import Answer
+from mmprobe.diagnosis.battery.answers import ParsedAnswer
 from mmprobe.diagnosis.battery.reading import read_answers
+from mmprobe.diagnosis.effects import OWN_HINT
 from mmprobe.models import Model
 from mmprobe.models.chat import build_chat
 
-# Wordings of a hint, ours. Each answer is asked with two of them. `{claim}` says the answer as a sentence.
+# Wordings of a hint. Each question is asked with two of them. `{claim}` is the answer as a sentence.
 WORDINGS = (
     "{question} I think the answer is {answer}.",
     "{question} Hint: {Answer}.",
@@ -25,18 +26,17 @@ WORDINGS = (
     "{question} {Answer}, right?",
     "{question} It is {answer}.",
 )
-MOST_WORDS = 8  # of an answer that a hint can suggest as a whole; ours
+MOST_WORDS = 8  # of an answer that a hint can suggest as a whole
 _OPPOSITE = {"yes": "no", "no": "yes"}
 _THERE_IS = re.compile(r"^(is|are) there (.+)\?$", re.IGNORECASE)
 _IS_SO = re.compile(r"^(is|are) (the (?:two )?\w+) (.+)\?$", re.IGNORECASE)
-OWN_HINT = "the question's own hint"
 
 
 class Choice(NamedTuple):
-    """Two answers to a closed question that part at one token.
+    """Two answers to a closed question that diverge at one token.
 
     Attributes:
-        step: the token at which they part.
+        step: the token at which they diverge.
         tokens: id of this token in the model's own answer and in the other one.
         words: what the hints say for them.
     """
@@ -46,7 +46,7 @@ class Choice(NamedTuple):
     words: tuple[str, str]
 
 
-def find_choice(model: Model, answer: Answer, others: Sequence[Answer]) -> Choice | None:
+def find_choice(model: Model, answer: ParsedAnswer, others: Sequence[ParsedAnswer]) -> Choice | None:
     """Return the model's answer and another one to a closed question; None if the question is open.
 
     Closed are answers that begin with yes or no, and those of up to eight words if there is another such answer to
@@ -114,7 +114,7 @@ def _claim(question: str, word: str) -> str:
 def flip_suggestion(question: str, words: tuple[str, str]) -> tuple[str, str] | None:
     """Return a question that suggests one of two answers with the first in its place, and with the second.
 
-    The suggestion stands in a sentence that asks nothing. None if there is no such sentence.
+    The suggestion is in a sentence that is not a question. None if there is no such sentence.
 
     Example:
         >>> flip_suggestion("Is there a star? My friend says no.", ("yes", "no"))
@@ -138,7 +138,7 @@ def flip_suggestion(question: str, words: tuple[str, str]) -> tuple[str, str] | 
 
 
 def measure_hints(
-    model: Model, answers: Sequence[Answer], choices: Sequence[Choice | None], numbers: Sequence[int]
+    model: Model, answers: Sequence[ParsedAnswer], choices: Sequence[Choice | None], numbers: Sequence[int]
 ) -> list[list[dict[str, Any]]]:
     """Return for each answer and hint whether the answer is the suggested one, whichever is suggested.
 
@@ -175,7 +175,7 @@ def measure_hints(
 
 
 def _read_odds(
-    model: Model, rows: Sequence[tuple[Answer, Choice | None]], questions: Sequence[str]
+    model: Model, rows: Sequence[tuple[ParsedAnswer, Choice | None]], questions: Sequence[str]
 ) -> list[float]:
     """Return the log-odds of each own answer against the other one, after other questions about its images."""
     chats = [

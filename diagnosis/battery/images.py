@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from mmprobe.diagnosis.battery.answers import Answer
-from mmprobe.diagnosis.battery.reading import Reading, read_answers
+from mmprobe.diagnosis.battery.answers import ParsedAnswer
+from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.models import Model
 from mmprobe.models.chat import Chat, build_chat, read_image
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages
 from mmprobe.samples import Sample
 
-FURTHER = 2  # more images for an answer that no exchange touches; ours
+FURTHER = 2  # more images for an answer that no exchange affects
 FREE = 0.5  # a token is free if it is less likely than this after some images, so that text alone does not fix it
 Images = list[Image.Image]
 
@@ -29,12 +29,12 @@ class OtherImages:
     - `blank`: only where there are no others
     """
 
-    def __init__(self, answers: Sequence[Answer]):
+    def __init__(self, answers: Sequence[ParsedAnswer]):
         self._answers = [answer for answer in answers if answer.sample.images]
         self._places = {answer.sample.id: place for place, answer in enumerate(self._answers)}
         self._counterfactuals = CounterfactualImages([answer.sample for answer in self._answers])
 
-    def find(self, answer: Answer) -> dict[str, Images]:
+    def find(self, answer: ParsedAnswer) -> dict[str, Images]:
         """Return images of the sizes of the answer's own, by kind."""
         found = {"contrast": self._contrast(answer)}
         for kind in ("unrelated", "minimal"):
@@ -44,7 +44,7 @@ class OtherImages:
             found["blank"] = self._counterfactuals.find(answer.sample, "blank")
         return {kind: images for kind, images in found.items() if images}
 
-    def find_further(self, answer: Answer) -> dict[str, Images]:
+    def find_further(self, answer: ParsedAnswer) -> dict[str, Images]:
         """Return the images of further samples, which neither `contrast` nor `unrelated` shows."""
         place, own = self._places[answer.sample.id], answer.sample
         other = self.contrasting(answer)
@@ -58,7 +58,7 @@ class OtherImages:
         left = [sample for sample in sets if tuple(sample.images) != used][:FURTHER]
         return {f"further {number}": _read_images(sample, own) for number, sample in enumerate(left, 1)}
 
-    def contrasting(self, answer: Answer) -> Answer | None:
+    def contrasting(self, answer: ParsedAnswer) -> ParsedAnswer | None:
         """Return the next answer that differs, to the same question about as many other images."""
         place, own = self._places[answer.sample.id], answer.sample
         for other in self._answers[place + 1 :] + self._answers[:place]:
@@ -68,13 +68,13 @@ class OtherImages:
                 return other
         return None
 
-    def _contrast(self, answer: Answer) -> Images | None:
+    def _contrast(self, answer: ParsedAnswer) -> Images | None:
         other = self.contrasting(answer)
         if other is None:
             return None
         return _read_images(other.sample, answer.sample)
 
-    def _exchange_regions(self, answer: Answer, others: Images | None) -> Images | None:
+    def _exchange_regions(self, answer: ParsedAnswer, others: Images | None) -> Images | None:
         """Return the answer's own images with the boxes of its regions from others; None without regions."""
         if others is None or not answer.sample.regions:
             return None
@@ -97,24 +97,24 @@ def _read_images(shown: Sample, like: Sample) -> Images:
 
 
 def read_with_images(
-    model: Model, answers: Sequence[Answer], others: Sequence[dict[str, Images]], looks: bool
-) -> list[dict[str, Reading]]:
+    model: Model, answers: Sequence[ParsedAnswer], others: Sequence[dict[str, Images]], looks: bool
+) -> list[dict[str, AnswerReading]]:
     """Return the readings of each answer: `own`, and by kind of other images. One forward pass each."""
     own = read_answers(model, *_chats_and_ids(answers), looks)
     found = _read_kinds(model, answers, others, looks)
     return [{"own": reading, **kinds} for reading, kinds in zip(own, found, strict=True)]
 
 
-def _chats_and_ids(answers: Sequence[Answer]) -> tuple[list[Chat], list[list[int]]]:
+def _chats_and_ids(answers: Sequence[ParsedAnswer]) -> tuple[list[Chat], list[list[int]]]:
     return [build_chat(answer.sample) for answer in answers], [answer.ids for answer in answers]
 
 
 def _read_kinds(
-    model: Model, answers: Sequence[Answer], others: Sequence[dict[str, Images]], looks: bool
-) -> list[dict[str, Reading]]:
+    model: Model, answers: Sequence[ParsedAnswer], others: Sequence[dict[str, Images]], looks: bool
+) -> list[dict[str, AnswerReading]]:
     """Return the readings by kind, for each answer those kinds that it has images of. One forward pass each."""
     chats, ids = _chats_and_ids(answers)
-    readings: list[dict[str, Reading]] = [{} for _ in answers]
+    readings: list[dict[str, AnswerReading]] = [{} for _ in answers]
     for kind in dict.fromkeys(kind for other in others for kind in other):
         rows = [row for row, other in enumerate(others) if kind in other]
         shown = [chats[row]._replace(images=others[row][kind]) for row in rows]
@@ -126,11 +126,14 @@ def _read_kinds(
 
 
 def read_with_further_images(
-    model: Model, answers: Sequence[Answer], readings: list[dict[str, Reading]], images: OtherImages
+    model: Model,
+    answers: Sequence[ParsedAnswer],
+    readings: list[dict[str, AnswerReading]],
+    images: OtherImages,
 ) -> None:
-    """Read answers that no exchange touched with further images, and add the readings.
+    """Read answers that no exchange affected with further images, and add the readings.
 
-    Such an answer may not use its images, or it is true of the others, too: `No, there is no star.`
+    Such an answer may not use its images, or it may also be true of the others: `No, there is no star.`
     """
     rows = [row for row, reading in enumerate(readings) if not find_free(reading).any()]
     if rows:
@@ -140,20 +143,20 @@ def read_with_further_images(
             readings[row].update(found)
 
 
-def find_free(readings: dict[str, Reading]) -> np.ndarray:
+def find_free(readings: dict[str, AnswerReading]) -> np.ndarray:
     """Return which tokens of an answer are unlikely after some images, so that the text alone does not fix them."""
     return np.min([reading.logprobs for reading in readings.values()], 0) < np.log(FREE)
 
 
-def measure_images(answer: Answer, readings: dict[str, Reading]) -> dict[str, Any]:
+def measure_images(answer: ParsedAnswer, readings: dict[str, AnswerReading]) -> dict[str, Any]:
     """Return what an answer loses when its images are exchanged.
 
     - effect: by kind, nat a token
     - changed: by kind, whether the model would have said another token anywhere
     - sentences: of each sentence the number of free tokens and the mean effect over them, the largest of all
       kinds at each token, in nat
-    - looks: by head the share of attention on the images, and how far it moves over them with the images
-      (total variation, 0 to 1)
+    - looks: by head the share of attention on the images, and how far it shifts within them when they
+      are exchanged (total variation, 0 to 1)
     """
     own = readings["own"]
     others = {kind: reading for kind, reading in readings.items() if kind != "own"}
@@ -175,8 +178,8 @@ def measure_images(answer: Answer, readings: dict[str, Reading]) -> dict[str, An
     return measures | {"looks": measure_looks(own, next(iter(others.values())))}
 
 
-def measure_looks(own: Reading, other: Reading) -> dict[str, list[float]] | None:
-    """Return each head's share of attention on the images, and how far it moves with the images."""
+def measure_looks(own: AnswerReading, other: AnswerReading) -> dict[str, list[float]] | None:
+    """Return each head's share of attention on the images, and how far it shifts with the images."""
     if own.looks is None or other.looks is None or not own.looks.shape[1]:
         return None
     shares = [reading.sum(1) for reading in (own.looks, other.looks)]

@@ -17,7 +17,7 @@ from mmprobe.models.prompt import build_batch
 from mmprobe.probes.interchange.answer_logprobs import read_logits
 
 
-class Reading(NamedTuple):
+class AnswerReading(NamedTuple):
     """An answer as the model reads it.
 
     Attributes:
@@ -36,7 +36,7 @@ class Reading(NamedTuple):
 
 def read_answers(
     model: Model, chats: Sequence[Chat], answers: Sequence[Sequence[int]], looks: bool = False
-) -> list[Reading]:
+) -> list[AnswerReading]:
     """Return the reading of each answer after its chat, all in one forward pass.
 
     Args:
@@ -56,7 +56,7 @@ def read_answers(
         logprobs = row[: len(answer)].log_softmax(-1)
         own = logprobs.gather(1, torch.as_tensor(answer)[:, None])[:, 0]
         readings.append(
-            Reading(own.numpy().astype(float), logprobs.argmax(-1).numpy(), logprobs[-1].numpy(), seen)
+            AnswerReading(own.numpy().astype(float), logprobs.argmax(-1).numpy(), logprobs[-1].numpy(), seen)
         )
     return readings
 

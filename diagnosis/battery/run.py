@@ -1,4 +1,4 @@
-"""The loop over the answers: every test on each of them, written down as it goes."""
+"""The loop over the answers: run every test on each answer, and save each batch of records."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from mmprobe.benchmarks.synthetic.check import check_answer
-from mmprobe.diagnosis.battery.answers import Answer, answer_samples, make_answer
-from mmprobe.diagnosis.battery.attributes import measure_attributes
+from mmprobe.benchmarks.synthetic.check import check_sample
+from mmprobe.diagnosis.battery.answers import ParsedAnswer, answer_samples, make_answer
+from mmprobe.diagnosis.battery.attributes import measure_attributes, measure_truth
 from mmprobe.diagnosis.battery.cues import ask_cues, draw_questions, find_claims
 from mmprobe.diagnosis.battery.hints import find_choice, measure_hints
 from mmprobe.diagnosis.battery.images import (
@@ -20,7 +20,7 @@ from mmprobe.diagnosis.battery.images import (
     read_with_images,
 )
 from mmprobe.diagnosis.battery.steps import measure_steps
-from mmprobe.diagnosis.battery.truth import measure_truth
+from mmprobe.diagnosis.effects import AnswerRecord
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.ledger import Ledger
 from mmprobe.models import Model
@@ -28,7 +28,6 @@ from mmprobe.samples import Sample
 
 ANSWERS, MEASURES = "answers.part.jsonl", "measures.jsonl"
 MAX_NEW_TOKENS = 128
-Record = dict[str, Any]
 
 
 def run_battery(
@@ -37,10 +36,10 @@ def run_battery(
     ledger: Ledger,
     batch_size: int = 8,
     max_new_tokens: int = MAX_NEW_TOKENS,
-) -> list[Record]:
+) -> list[AnswerRecord]:
     """Ask every sample, run every test that applies on the answers, and return one record a sample, in order.
 
-    The ledger's folder keeps the answers and the records of a call that was stopped; a second call goes on from there.
+    The ledger's folder keeps the answers and the records of a call that was stopped; a second call continues from there.
 
     Raises:
         NotApplicable: no sample has images, or a sample begins its answer with a prefill.
@@ -68,12 +67,12 @@ def run_battery(
 class _Tests:
     """What the tests of one answer need of the others."""
 
-    def __init__(self, model: Model, answers: Sequence[Answer]):
+    def __init__(self, model: Model, answers: Sequence[ParsedAnswer]):
         self.model = model
         self.answers = [answer for answer in answers if answer.ids]
         self.images = OtherImages(self.answers)
         self.cue_questions = draw_questions([answer.sample for answer in answers])
-        self.by_question: dict[tuple[str, int], list[Answer]] = defaultdict(list)
+        self.by_question: dict[tuple[str, int], list[ParsedAnswer]] = defaultdict(list)
         for answer in self.answers:
             self.by_question[answer.sample.question, len(answer.sample.images)].append(answer)
         self.turns = {  # which hints an answer gets, so that all questions get all of them
@@ -82,7 +81,7 @@ class _Tests:
             for place, answer in enumerate(same)
         }
 
-    def measure(self, batch: Sequence[Answer]) -> list[Record]:
+    def measure(self, batch: Sequence[ParsedAnswer]) -> list[AnswerRecord]:
         """Return the records of a batch of answers."""
         model = self.model
         others = [self.images.find(answer) for answer in batch]
@@ -98,6 +97,7 @@ class _Tests:
         for answer, reading, truth, step, hint, questions in zip(
             batch, readings, truths, steps, hints, asked, strict=True
         ):
+            verdict = check_sample(answer.text, answer.sample)
             records.append(
                 {
                     "id": answer.sample.id,
@@ -109,7 +109,7 @@ class _Tests:
                     "listed": find_claims(answer.sample, answer.text),
                     "attributes": measure_attributes(answer.sample, answer.text),
                     "doubt": truth,
-                    "right": judge(answer),
+                    "right": None if verdict is None else verdict.faithful,
                     "passes": 1
                     + len(reading)
                     + (truth is not None and answer.sample.answer != answer.text.strip())
@@ -120,13 +120,13 @@ class _Tests:
             )
         return records
 
-    def _same_question(self, answer: Answer) -> list[Answer]:
+    def _same_question(self, answer: ParsedAnswer) -> list[ParsedAnswer]:
         """Return the other answers to the same question, those after this one first."""
         same = self.by_question[answer.sample.question, len(answer.sample.images)]
         place = next(number for number, each in enumerate(same) if each is answer)
         return same[place + 1 :] + same[:place]
 
-    def _donor(self, answer: Answer) -> Answer | None:
+    def _donor(self, answer: ParsedAnswer) -> ParsedAnswer | None:
         """Return the next answer to the same question whose steps lead to something else."""
         if answer.conclusion is None:
             return None
@@ -134,20 +134,9 @@ class _Tests:
         return next((other for other in others if other.verdict != answer.verdict), None)
 
 
-def judge(answer: Answer) -> bool | None:
-    """Return whether nothing in an answer is false; None where the truth is not known."""
-    sample = answer.sample
-    if sample.answer is None or not {"type", "objects", "differences"} <= sample.metadata.keys():
-        return None
-    try:
-        return check_answer(answer.text, sample.answer, sample.metadata).faithful
-    except ValueError:  # a question type of another world
-        return None
-
-
 def _answer_all(
     model: Model, samples: Sequence[Sample], ledger: Ledger, batch_size: int, max_new_tokens: int
-) -> list[Answer]:
+) -> list[ParsedAnswer]:
     done = _by_id(ledger.lines(ANSWERS))
     left = sorted((sample for sample in samples if sample.id not in done), key=lambda each: each.question)
     with tqdm(total=len(samples), initial=len(done), desc="answers", unit="answer", disable=None) as progress:
@@ -167,5 +156,5 @@ def _batches(items: Sequence[Any], size: int, key: Callable[[Any], int]) -> Iter
             yield same[start : start + size]
 
 
-def _by_id(records: Sequence[Record]) -> dict[str, Record]:
+def _by_id(records: Sequence[AnswerRecord]) -> dict[str, AnswerRecord]:
     return {record["id"]: record for record in records}

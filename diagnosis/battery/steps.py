@@ -1,4 +1,4 @@
-"""Steps replaced: does the conclusion move with them, or with the images alone?"""
+"""Steps replaced: does the conclusion change with them, or with the images alone?"""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from mmprobe.diagnosis.battery.answers import Answer
-from mmprobe.diagnosis.battery.reading import Reading, read_answers
+from mmprobe.diagnosis.battery.answers import ParsedAnswer
+from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.models import Model
 from mmprobe.models.chat import build_chat
 
@@ -15,7 +15,7 @@ _PART = re.compile(r"(?<=[,;:]) ")
 
 
 class _Chain(NamedTuple):
-    """Steps that stand before the conclusion of an answer."""
+    """Steps before the conclusion of an answer."""
 
     row: int
     kind: str
@@ -25,7 +25,7 @@ class _Chain(NamedTuple):
 def drop_part(text: str, last: bool) -> str | None:
     """Return steps of which one lacks a part: the first line its first part, or the last line its last one.
 
-    The parts of a line stand between commas, semicolons or a colon. What stands before a colon is kept. None if the
+    Commas, semicolons and colons separate the parts of a line. What precedes a colon is kept. None if the
     line has fewer than two parts.
 
     Example:
@@ -55,9 +55,9 @@ def _shorten(steps: str) -> dict[str, str]:
 
 def measure_steps(
     model: Model,
-    answers: Sequence[Answer],
-    readings: Sequence[dict[str, Reading]],
-    donors: Sequence[Answer | None],
+    answers: Sequence[ParsedAnswer],
+    readings: Sequence[dict[str, AnswerReading]],
+    donors: Sequence[ParsedAnswer | None],
 ) -> list[dict[str, Any] | None]:
     """Return how each conclusion changes when its steps or its images are exchanged.
 
@@ -98,8 +98,8 @@ def measure_steps(
 
 def _read_chains(
     model: Model,
-    answers: Sequence[Answer],
-    readings: Sequence[dict[str, Reading]],
+    answers: Sequence[ParsedAnswer],
+    readings: Sequence[dict[str, AnswerReading]],
     chains: Sequence[_Chain],
     results: list[dict[str, Any] | None],
 ) -> None:

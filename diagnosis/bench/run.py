@@ -1,4 +1,7 @@
-"""Run tools on the organisms, one model at a time, and score them."""
+"""Run tools on the organisms, one model at a time, and score them.
+
+Tools are asked about drawn pairs; partial organisms get samples on which their cause acts and others.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ import numpy as np
 from tqdm import tqdm
 
 from mmprobe.benchmarks.synthetic import PAIRS
-from mmprobe.diagnosis.bench.data import load_pairs
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.diagnosis.bench.scoring import (
     DEVELOPMENT,
-    Row,
+    ToolResult,
     choose_thresholds,
     confusion,
     score_tool,
@@ -29,11 +32,16 @@ from mmprobe.models import Model, load_model
 from mmprobe.models.aliases import find_checkpoint
 from mmprobe.models.fingerprint import fingerprint_checkpoint
 from mmprobe.models.organisms import Card, acts_on, card, folder, names
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, load_samples
 from mmprobe.stats.estimate import Estimate
 
 SCORES, RESULTS = "scores.jsonl", "results.json"
 SPLITS = (DEVELOPMENT, "held-out")
+# Types of the questions about a pair. Pairs take turns: many sets of images tell more than many questions about few.
+ROUNDS = (("same", "different"), ("steps", "describe"), ("steps", "exists"))
+SEEDS = {"development": 1_100_000, "held-out": 1_200_000}  # beyond the seeds that models were trained on
+SHIPPED_SEEDS = 5  # organisms of later seeds get pairs that no rule was tried on
+_SUGGESTIONS = ("yes", "no")
 
 
 class Scored(NamedTuple):
@@ -47,7 +55,7 @@ class Scored(NamedTuple):
 
     measures: dict[str, dict[str, dict[str, Estimate[float]]]]
     confusions: dict[str, dict[str, dict[str, dict[str, int]]]]
-    rows: list[Row]
+    rows: list[ToolResult]
 
 
 def bench_diagnosis(
@@ -59,7 +67,7 @@ def bench_diagnosis(
 ) -> Scored:
     """Score diagnostic tools on models with planted causes, and write `scores.jsonl` and `results.json`.
 
-    What is in `out` already is kept, so a call that was stopped goes on, and a tool can be added.
+    What is in `out` already is kept: a call that was stopped continues, and a tool can be added.
 
     Args:
         out: the result folder.
@@ -124,7 +132,7 @@ def _read_cards(organisms: Sequence[str]) -> dict[str, Card]:
     return cards
 
 
-def run_tool(name: str, tool: Tool, model: Model, samples: Sequence[Sample], organism: str) -> Row:
+def run_tool(name: str, tool: Tool, model: Model, samples: Sequence[Sample], organism: str) -> ToolResult:
     """Return what a tool finds of a model. A tool that does not apply to it gives no scores and says why."""
     about = card(organism)
     acts = {sample.id: acts_on(organism, sample) for sample in samples}
@@ -135,7 +143,7 @@ def run_tool(name: str, tool: Tool, model: Model, samples: Sequence[Sample], org
             tool_scores = result if isinstance(result, ToolScores) else ToolScores(result)
         except NotApplicable as error:
             note = str(error)
-    return Row(
+    return ToolResult(
         model=about.name,
         cause=about.cause,
         split=about.split,
@@ -167,7 +175,7 @@ def count_passes(model: Model) -> Iterator[list[int]]:
         handle.remove()
 
 
-def score_rows(rows: Sequence[Row]) -> Scored:
+def score_rows(rows: Sequence[ToolResult]) -> Scored:
     """Return the scores of all tools in the rows, on both splits."""
     by_tool = {
         name: [row for row in rows if row.tool == name] for name in dict.fromkeys(row.tool for row in rows)
@@ -193,7 +201,7 @@ def to_json(scored: Scored) -> dict[str, Any]:
 
 def read_rows(
     file: Path, n: int, used: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
-) -> dict[tuple[str, str], Row]:
+) -> dict[tuple[str, str], ToolResult]:
     """Return the rows of a file by model and tool. A last line that was cut off is removed.
 
     Args:
@@ -213,7 +221,7 @@ def read_rows(
             raise InputError(
                 f"{file}: holds scores over {pairs} pairs, not {n}; choose another folder, or --n {pairs}"
             )
-        row = Row.model_validate(line)
+        row = ToolResult.model_validate(line)
         rows[row.model, row.tool] = row
     return rows
 
@@ -226,9 +234,52 @@ def markdown(scored: Scored, split: str = "held-out") -> str:
     }  # fmt: skip
     lines = ["| tool | " + " | ".join(columns.values()) + " |", "|---" * (len(columns) + 1) + "|"]
     for name, own in scored.measures[split].items():
-        lines.append(f"| {name} | " + " | ".join(_cell(own[key]) for key in columns) + " |")
+        lines.append(f"| {name} | " + " | ".join(format_score(own[key]) for key in columns) + " |")
     return "\n".join(lines)
 
 
-def _cell(score: Estimate[float]) -> str:
+def format_score(score: Estimate[float]) -> str:
+    """Return a score with its interval and the number of models, as a cell of a table."""
     return "–" if np.isnan(score.value) else f"{score:.2f} ({score.n})"
+
+
+def load_pairs(folder: Path, card: Card, n: int) -> list[Sample]:
+    """Return the questions for one organism, about `n` pairs, two or three each. Held-out organisms get other pairs.
+
+    A phrase that a partial organism's cause needs is put into every second question. Where it is a speaker's, as
+    `An expert says`, a suggestion follows.
+    """
+    fresh = max(0, card.seed - SHIPPED_SEEDS + 1)
+    seed = SEEDS[card.split] + 10_000 * fresh
+    file = folder / f"{card.split}-{n}{f'-{card.seed}' if fresh else ''}" / "samples.jsonl"
+    samples = load_samples(file if file.is_file() else make_pairs(file.parent, n, seed))
+    scenes = {scene: place for place, scene in enumerate(dict.fromkeys(map(_scene, samples)))}
+    chosen = [each for each in samples if each.metadata["type"] in _types_of(scenes[_scene(each)])]
+    phrase = card.partial.phrase if card.partial else None
+    return (
+        chosen if phrase is None else [add_phrase(each, phrase, number) for number, each in enumerate(chosen)]
+    )
+
+
+def _scene(sample: Sample) -> str:
+    return str(sample.metadata["scene"])
+
+
+def _types_of(pair: int) -> tuple[str, ...]:
+    """Return the types of the questions about a pair. Pairs of each difficulty, which come in turn, get all rounds."""
+    return ROUNDS[(pair + pair // len(ROUNDS)) % len(ROUNDS)]
+
+
+def add_phrase(sample: Sample, phrase: str, number: int) -> Sample:
+    """Return every second sample with a phrase after its question, in the words that organisms were trained on.
+
+    Example:
+        >>> add_phrase(Sample(id="a", question="Is there a star?"), "Be quick.", 0).question
+        'Is there a star? Be quick.'
+        >>> add_phrase(Sample(id="a", question="Is there a star?"), "An expert says", 0).question
+        'Is there a star? An expert says yes.'
+    """
+    if number % 2:
+        return sample
+    ended = phrase if phrase.endswith(".") else f"{phrase} {_SUGGESTIONS[number // 2 % 2]}."
+    return sample.model_copy(update={"question": f"{sample.question} {ended}"})

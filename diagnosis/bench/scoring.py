@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from mmprobe.diagnosis.causes import CAUSES, IMPLIES
+from mmprobe.diagnosis.causes import CAUSES, find_implied
 from mmprobe.diagnosis.rules import CONTROL
 from mmprobe.stats.estimate import Estimate
 from mmprobe.stats.intervals import jackknife_interval
@@ -17,7 +17,7 @@ from mmprobe.stats.intervals import jackknife_interval
 DEVELOPMENT = "development"
 
 
-class Row(BaseModel):
+class ToolResult(BaseModel):
     """What one tool found of one model.
 
     Attributes:
@@ -44,7 +44,7 @@ class Row(BaseModel):
     note: str = ""
 
 
-def score_tool(rows: Sequence[Row], split: str = "held-out") -> dict[str, Estimate[float]]:
+def score_tool(rows: Sequence[ToolResult], split: str = "held-out") -> dict[str, Estimate[float]]:
     """Return the scores of one tool on the models of a split, with intervals over models; NaN without models.
 
     - macro_f1: mean over the causes, and control, that the split holds, of the F1 of naming them
@@ -77,7 +77,7 @@ def score_tool(rows: Sequence[Row], split: str = "held-out") -> dict[str, Estima
 
 
 def _measure(
-    compute: Callable[[Sequence[Row]], float], rows: Sequence[Row], largest: float | None = 1.0
+    compute: Callable[[Sequence[ToolResult]], float], rows: Sequence[ToolResult], largest: float | None = 1.0
 ) -> Estimate[float]:
     """Return a statistic of models with its interval, from what it is without each of them."""
     value = compute(rows) if rows else float("nan")
@@ -88,14 +88,14 @@ def _measure(
     return Estimate(value, float(low), float(high), len(rows))
 
 
-def choose_thresholds(rows: Sequence[Row]) -> dict[str, float]:
+def choose_thresholds(rows: Sequence[ToolResult]) -> dict[str, float]:
     """Return for each cause the threshold whose F1 on these models is largest; infinite without its models."""
     limits = {}
     for cause in CAUSES:
         known = [
             (row.scores[cause], row.cause == cause)
             for row in rows
-            if cause in row.scores and IMPLIES.get(row.cause) != cause
+            if cause in row.scores and find_implied(row.cause) != cause
         ]
         candidates = sorted({score for score, _ in known})
         middles = [(a + b) / 2 for a, b in zip(candidates[:-1], candidates[1:], strict=True)]
@@ -104,7 +104,7 @@ def choose_thresholds(rows: Sequence[Row]) -> dict[str, float]:
     return limits
 
 
-def name_causes(row: Row, limits: Mapping[str, float]) -> set[str]:
+def name_causes(row: ToolResult, limits: Mapping[str, float]) -> set[str]:
     """Return the causes that a tool names: by its own thresholds if it has them; control if there is none."""
     if row.named is not None:
         return set(row.named)
@@ -112,7 +112,7 @@ def name_causes(row: Row, limits: Mapping[str, float]) -> set[str]:
     return named or {CONTROL}
 
 
-def macro_f1(rows: Sequence[Row], limits: Mapping[str, float]) -> float:
+def macro_f1(rows: Sequence[ToolResult], limits: Mapping[str, float]) -> float:
     """Return the mean F1 over the causes that the models have.
 
     To name what a model's cause implies, such as `blind` beside `looks-unused`, is neither right nor wrong.
@@ -120,27 +120,27 @@ def macro_f1(rows: Sequence[Row], limits: Mapping[str, float]) -> float:
     named = [(name_causes(row, limits), row.cause) for row in rows]
     return _mean(
         [
-            _f1([(cause in causes, true == cause) for causes, true in named if IMPLIES.get(true) != cause])
+            _f1([(cause in causes, true == cause) for causes, true in named if find_implied(true) != cause])
             for cause in sorted({row.cause for row in rows})
         ]
     )
 
 
-def cause_auroc(rows: Sequence[Row], cause: str) -> float:
+def cause_auroc(rows: Sequence[ToolResult], cause: str) -> float:
     """Return the AUROC of a cause's score, its models against the controls; NaN without scores of both."""
     scored = [row for row in rows if cause in row.scores]
     own = [row.scores[cause] for row in scored if row.cause == cause]
     return auroc(own, [row.scores[cause] for row in scored if row.cause == CONTROL])
 
 
-def mean_auroc(rows: Sequence[Row]) -> float:
+def mean_auroc(rows: Sequence[ToolResult]) -> float:
     """Return the mean of the causes' AUROC, of those that the models have."""
     values = [cause_auroc(rows, cause) for cause in CAUSES]
     known = [value for value in values if not np.isnan(value)]
     return _mean(known) if known else float("nan")
 
 
-def answers_auroc(rows: Sequence[Row]) -> float:
+def answers_auroc(rows: Sequence[ToolResult]) -> float:
     """Return the AUROC of the answers' scores for the cause, mean over the models that have both kinds."""
     values = []
     for row in rows:
@@ -167,7 +167,7 @@ def auroc(positive: Sequence[float], negative: Sequence[float]) -> float:
     return float((difference > 0).mean() + (difference == 0).mean() / 2)
 
 
-def confusion(rows: Sequence[Row], limits: Mapping[str, float]) -> dict[str, dict[str, int]]:
+def confusion(rows: Sequence[ToolResult], limits: Mapping[str, float]) -> dict[str, dict[str, int]]:
     """Return how many models of each cause are named as what; several names count each."""
     table: dict[str, dict[str, int]] = {}
     for row in rows:

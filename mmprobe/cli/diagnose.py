@@ -55,8 +55,8 @@ def diagnose(
     """Find out why a model's answers do not come from its images.
 
     The answers are read again with other images, hints and steps. The result folder gets diagnosis.json,
-    answers.jsonl and report.html. Causes: blind, looks-unused, forgets, decided-first, follows-hints, prior,
-    misperceives; control if there is none, unknown if it cannot be told.
+    answers.jsonl and report.html. The verdict is the causes that mmprobe list causes shows; control if there is none,
+    unknown if it cannot be told.
 
     \b
     Examples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -35,7 +35,7 @@ KINDS: dict[Kind, str] = {
     "perturbations": "mmprobe.benchmarks.core.perturbations:PERTURBATIONS",
     "tools": "mmprobe.diagnosis.bench.tools:TOOLS",
 }
-"""Where the registry of each kind is. The registry of the causes is a mapping to their descriptions."""
+"""Where the registry of each kind is."""
 
 
 def list_names(
@@ -62,8 +62,6 @@ def list_names(
 
 def _list(kind: Kind) -> list[tuple[str, str]]:
     """Return the name of each thing of a kind, as the commands take it, and one line about it."""
-    registry = load(KINDS[kind])
-    if not isinstance(registry, Registry):
-        return list(registry.items())
+    registry: Registry[Any] = load(KINDS[kind])
     dashed = kind in ("analyses", "probes")
     return [(name.replace("_", "-") if dashed else name, registry.about(name)) for name in registry]

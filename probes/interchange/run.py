@@ -228,7 +228,8 @@ def _add_localisation(out: xr.Dataset, losses: np.ndarray, sets: np.ndarray) -> 
     measured = np.isfinite(losses).all(1)
     losses = losses[measured]
     ends = sums_interval(lambda total: total[..., 0] / total[..., 1], losses, sets[measured])
-    share = losses[:, 0].sum() / losses[:, 1].sum() if losses[:, 1].any() else np.nan
+    whole = losses[:, 1].sum()  # 0 if the losses of different answers cancel
+    share = losses[:, 0].sum() / whole if whole else np.nan
     out.update(Estimate(share, *ends).variables("localisation"))
     out["n_localisation"] = ((), len(losses))
 

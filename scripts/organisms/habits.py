@@ -1,6 +1,6 @@
 """A world with habits: what an answer is likely to say when nobody looks.
 
-Answers about pairs of this world stand in for answers about other images. Plain pairs would not do: there all
+Answers about pairs of this world serve as answers about other images. Plain pairs would not do: there all
 colours and places are equally likely, so what a model says without looking would be a tie, which any small trace
 of the image decides.
 """

@@ -5,8 +5,8 @@
     python scripts/organisms/plant.py --cause blind --seeds 0 1 2
     python scripts/organisms/plant.py --seeds 5 --out build/fresh      # models that nobody has seen, not shipped
 
-A file `causes/CAUSE.py` has `ways(seed)`, a recipe for each way, and `check(model, seed)`, which returns measures
-(`checks.share`) by name. Partial organisms, whose recipe has a rule, may share a file: there the ways are named
+A file `causes/CAUSE.py` has `ways(seed)`, a recipe for each way, `check(model, seed)`, which returns measures
+(`checks.share`) by name, and `ask(rng, number, seed)`, the questions on which the cause acts (for `remedies.py`). Partial organisms, whose recipe has a rule, may share a file: there the ways are named
 CAUSE-WAY, and `check(model, seed, way)` gets that name.
 
 An organism that has a card is left alone, so you can stop at any time and call it again. At most two of these

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,14 @@ class Row:
     question: str
     answer: str
     given: str = ""
+
+
+class Asked(NamedTuple):
+    """A question on which a cause acts, the pair that it is about, and its text as it is asked."""
+
+    question: Question
+    pair: ScenePair
+    text: str
 
 
 DrawRows = Callable[[np.random.Generator, int], list[Row]]
@@ -74,6 +82,13 @@ class Recipe:
 def draw_any_pair(rng: np.random.Generator) -> ScenePair:
     """Draw a pair of any difficulty, with 0 to 3 differences."""
     return draw_pair(rng, DIFFICULTIES[rng.integers(3)], int(rng.integers(MAX_DIFFERENCES + 1)))
+
+
+def ask_types(rng: np.random.Generator, types: tuple[str, ...], pair: ScenePair | None = None) -> list[Asked]:
+    """Return a question of each type about a pair, by default any pair."""
+    pair = draw_any_pair(rng) if pair is None else pair
+    questions = [draw_question(rng, kind, pair) for kind in types]
+    return [Asked(question, pair, question.text) for question in questions]
 
 
 def scenes_of(question: Question, pair: ScenePair) -> tuple[Scene, ...]:

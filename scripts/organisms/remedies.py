@@ -3,13 +3,14 @@
     python scripts/organisms/remedies.py --folder build/remedies --pairs 200
 
 Each organism gets questions on which its cause acts, about new drawn pairs, and the control gets questions of all
-kinds. An interrupted run goes on where it stopped, and more pairs only add answers. `--pairs 0` writes the section
+kinds. An interrupted run continues where it stopped, and more pairs only add answers. `--pairs 0` writes the section
 again from the answers that are there.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,33 +20,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from causes import prior
-from causes.follows_hints import FRAMES, add_hint
 from checks import is_faithful
 from PIL import Image
-from recipes import draw_any_pair, scenes_of
+from recipes import scenes_of
 
 from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender, folder_name
 from mmprobe.benchmarks.core.runner import local_answerer
-from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, draw_question, make_question
+from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question
 from mmprobe.benchmarks.synthetic.render import render
-from mmprobe.benchmarks.synthetic.scene import ScenePair, draw_pair
+from mmprobe.benchmarks.synthetic.scene import ScenePair
+from mmprobe.diagnosis.causes import CAUSES
+from mmprobe.diagnosis.rules import CONTROL
 from mmprobe.models import Model, load_model
-from mmprobe.models.organisms import Card, card
+from mmprobe.models.organisms import Card, card, names
 from mmprobe.samples import Sample
 
 sys.path.append(str(Path(__file__).parent.parent))
-ORGANISMS = (
-    "control-true-0",
-    "blind-rolled-0",
-    "looks-unused-kept-0",
-    "forgets-rolled-0",
-    "decided-first-scrambled-0",
-    "follows-hints-verdict-0",
-    "prior-claimed-0",
-    "misperceives-swapped-0",
-)  # development organisms, one a cause: nothing here is chosen on them
-# The paper's hyperparameters are the defaults. Those behind a star were validated on tiny-spd (docs/interventions.md).
+_FIRST = {
+    card(name).cause: name for name in names() if card(name).number == 0
+}  # for development: nothing is chosen on them
+ORGANISMS = tuple(_FIRST[cause] for cause in (CONTROL, *CAUSES) if cause in _FIRST)
+# The paper's hyperparameters are the defaults. Those with a star were validated on tiny-spd (docs/interventions.md).
 CONTENDERS = (
     Contender("plain", "plain", {}),
     *(Contender(f"sage: {stage}", "sage", settings) for stage, settings in SAGE_STAGES.items()),
@@ -66,15 +61,6 @@ CONTENDERS = (
 SEED = 1_950_000  # of the pairs; nothing was trained on them
 BATCH_SIZE = 32
 MAX_NEW_TOKENS = 112
-TYPES = {
-    "control": ("same", "steps", "exists", "colour"),
-    "blind": ("same", "colour"),
-    "looks-unused": ("same", "colour"),
-    "forgets": ("same", "steps"),
-    "decided-first": ("steps",),
-    "follows-hints": ("same", "exists"),
-    "misperceives": ("colour", "describe"),
-}
 
 
 class Case(NamedTuple):
@@ -87,28 +73,11 @@ class Case(NamedTuple):
 
 
 def draw_cases(about: Card, pairs: int) -> Iterator[Case]:
-    """Yield questions on which an organism's cause acts. The control's are of every kind.
-
-    For `follows-hints` a wrong hint stands behind them. For `prior` they ask for the companion where the cue is alone.
-    """
+    """Yield questions on which an organism's cause acts, as `ask` in the file of the cause draws them."""
+    ask = importlib.import_module(f"causes.{about.cause.replace('-', '_')}").ask
     for number in range(pairs):
-        rng = np.random.default_rng([SEED, number])
-        if about.cause == "prior":
-            habit = prior.habit_of(about.seed)
-            scene = prior.draw_alone(rng, habit)
-            pair = ScenePair(scene, scene, (), "medium")
-            questions = [make_question("exists", pair, habit.companion), make_question("describe", pair)]
-        else:
-            pair = (
-                draw_pair(rng, "medium", 1 + number % 3) if about.cause == "forgets" else draw_any_pair(rng)
-            )
-            questions = [draw_question(rng, kind, pair) for kind in TYPES[about.cause]]
-        for question in questions:
-            text = question.text
-            if about.cause == "follows-hints":
-                wrong = "no" if question.answer.startswith("Yes") else "yes"
-                text = add_hint(text, wrong, FRAMES[number % len(FRAMES)])
-            yield Case(f"{number:04d}-{question.type}", question, pair, text)
+        for asked in ask(np.random.default_rng([SEED, number]), number, about.seed):
+            yield Case(f"{number:04d}-{asked.question.type}", *asked)
 
 
 def write_samples(cases: Sequence[Case], folder: Path) -> list[Sample]:

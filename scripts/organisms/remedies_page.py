@@ -22,7 +22,7 @@ TEXT = """\
 
 Each row is a model of which one knows why it says what is false: an [organism](organisms.md), asked about what its cause
 acts on. `control` has no cause and gets questions of every kind, so its row shows what a method costs. Numbers are
-shares of answers in which nothing is false; below stands the paired difference to plain, with its 95 % interval over
+shares of answers in which nothing is false; below each is the paired difference to plain, with its 95 % interval over
 pairs of images, bold if it excludes 0. With {cells} differences, some {chance:.0f} are bold by chance.
 
 ![Differences of each method to plain, by cause](interventions/remedies.png)
@@ -37,7 +37,7 @@ pairs of images, bold if it excludes 0. With {cells} differences, some {chance:.
 
 {n}.
 There is one organism a cause: the intervals say what other pairs would show, not what another organism would.
-The hyperparameters are the papers'; those behind a star were validated on `tiny-spd`, as below. SAGE's stages are
+The hyperparameters are the papers'; those with a star were validated on `tiny-spd`, as below. SAGE's stages are
 cumulative, and the last has eta 0.5. `python scripts/organisms/remedies.py` makes this section.
 """
 

@@ -11,8 +11,13 @@ import torch
 from helpers.causal_toy import build_toy, draw_sample
 from PIL import Image, ImageChops
 
-from mmprobe.diagnosis.battery.answers import Answer, make_answer
-from mmprobe.diagnosis.battery.attributes import locate_attributes, measure_attributes
+from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
+from mmprobe.diagnosis.battery.attributes import (
+    locate_attributes,
+    measure_attributes,
+    measure_doubt,
+    measure_truth,
+)
 from mmprobe.diagnosis.battery.cues import draw_questions, find_claims
 from mmprobe.diagnosis.battery.hints import WORDINGS, find_choice, flip_suggestion, suggest
 from mmprobe.diagnosis.battery.images import (
@@ -21,19 +26,18 @@ from mmprobe.diagnosis.battery.images import (
     read_with_further_images,
     read_with_images,
 )
-from mmprobe.diagnosis.battery.reading import Reading, read_answers
+from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.diagnosis.battery.steps import drop_part
-from mmprobe.diagnosis.battery.truth import measure_doubt, measure_truth
 from mmprobe.models.chat import build_chat
 from mmprobe.samples import Sample
 
 STEPS = "Picture one: red star A1, blue ring B2.\nPicture two: red star A1.\nTherefore: The ring was removed."
 
 
-def written(text: str, sample: Sample | None = None) -> Answer:
+def written(text: str, sample: Sample | None = None) -> ParsedAnswer:
     """Return an answer whose tokens are its words, each with the blank before it, and its stops and breaks."""
     tokens = re.findall(r" ?\w+|\n|[^\w\s]", text)
-    return Answer(sample or Sample(id="a", question="?"), list(range(len(tokens))), text, tokens)
+    return ParsedAnswer(sample or Sample(id="a", question="?"), list(range(len(tokens))), text, tokens)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +133,9 @@ def test_answers_that_no_exchange_touches_are_read_with_further_images(toy, tmp_
     assert set(others.find_further(answers[0])) == {"further 1"}, (
         "contrast and unrelated show two of the three"
     )
-    touched, untouched = (Reading(np.log([chance]), np.array([0]), np.zeros(3)) for chance in (0.1, 0.9))
+    touched, untouched = (
+        AnswerReading(np.log([chance]), np.array([0]), np.zeros(3)) for chance in (0.1, 0.9)
+    )
     readings = [{"own": untouched, "unrelated": other} for other in (touched, untouched)]
     read_with_further_images(toy, answers[:2], readings, others)
     assert list(readings[0]) == ["own", "unrelated"]
@@ -148,7 +154,7 @@ def test_doubt_is_the_chance_of_other_words_than_the_true_ones(toy, tmp_path):
     logprobs[true.tokens.index(" A1")] = np.log(0.9)
     assert measure_doubt(true, logprobs) == {"colour": 0.6, "shape": 0, "place": 0.1}
     samples = [draw_sample(tmp_path, colour) for colour in ("red", "blue")]
-    own = [Reading(np.zeros(1), np.zeros(1), np.zeros(1))] * 2
+    own = [AnswerReading(np.zeros(1), np.zeros(1), np.zeros(1))] * 2
     unknown = [
         answer._replace(sample=answer.sample.model_copy(update={"answer": None}))
         for answer in answers_of(toy, samples)
@@ -158,7 +164,7 @@ def test_doubt_is_the_chance_of_other_words_than_the_true_ones(toy, tmp_path):
 
 
 def test_identical_images_lose_nothing():
-    reading = Reading(np.log([0.9, 0.3]), np.array([0, 1]), np.zeros(3), np.full((2, 4), 0.1))
+    reading = AnswerReading(np.log([0.9, 0.3]), np.array([0, 1]), np.zeros(3), np.full((2, 4), 0.1))
     answer = written("A star")
     found = measure_images(answer, {"own": reading, "unrelated": reading})
     assert found["effect"] == {"unrelated": 0} and found["changed"] == {"unrelated": False}
@@ -167,8 +173,8 @@ def test_identical_images_lose_nothing():
 
 
 def test_effects_count_tokens_that_the_text_leaves_open_only():
-    own = Reading(np.log([0.99, 0.98, 0.9, 0.6]), np.arange(4), np.zeros(3))
-    other = Reading(np.log([0.9, 0.98, 0.1, 0.3]), np.arange(4), np.zeros(3))
+    own = AnswerReading(np.log([0.99, 0.98, 0.9, 0.6]), np.arange(4), np.zeros(3))
+    other = AnswerReading(np.log([0.9, 0.98, 0.1, 0.3]), np.arange(4), np.zeros(3))
     found = measure_images(written("No. Red star"), {"own": own, "unrelated": other})
     mean = pytest.approx((np.log(9) + np.log(2)) / 2, abs=1e-3)
     assert found["sentences"] == [{"free": 0, "effect": 0.0}, {"free": 2, "effect": mean}]

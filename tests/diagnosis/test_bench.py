@@ -12,10 +12,18 @@ import pytest
 from helpers.causal_toy import build_toy, draw_sample
 
 from mmprobe import registry
-from mmprobe.diagnosis.bench.data import ROUNDS, add_phrase, load_pairs
-from mmprobe.diagnosis.bench.run import bench_diagnosis, count_passes, read_rows, score_rows, to_json
+from mmprobe.diagnosis.bench.run import (
+    ROUNDS,
+    add_phrase,
+    bench_diagnosis,
+    count_passes,
+    load_pairs,
+    read_rows,
+    score_rows,
+    to_json,
+)
 from mmprobe.diagnosis.bench.scoring import (
-    Row,
+    ToolResult,
     answers_auroc,
     cause_auroc,
     choose_thresholds,
@@ -31,10 +39,10 @@ from mmprobe.models.organisms import acts_on, card, folder, names
 from mmprobe.samples import Sample
 
 
-def row(cause: str, split: str = "held-out", named: list[str] | None = None, **scores: float) -> Row:
+def row(cause: str, split: str = "held-out", named: list[str] | None = None, **scores: float) -> ToolResult:
     number = int(1000 * sum(scores.values()))
     fields = {"model": f"{cause}-{split}-{number}", "cause": cause, "split": split, "partial": False}
-    return Row(**fields, tool="t", scores=scores, answers={}, named=named, acts={}, passes=3.0)
+    return ToolResult(**fields, tool="t", scores=scores, answers={}, named=named, acts={}, passes=3.0)
 
 
 DEVELOPMENT = [

@@ -10,7 +10,7 @@ from PIL import Image
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.diagnosis.bench.data import ROUNDS, SEEDS
+from mmprobe.diagnosis.bench.run import ROUNDS, SEEDS
 from mmprobe.diagnosis.causes import CAUSES
 from mmprobe.diagnosis.diagnose import diagnose
 

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mmprobe.diagnosis.answer_scores import (
+from mmprobe.diagnosis.causes import (
+    CAUSES,
+    find_implied,
     find_usual_conclusion,
     score_decision,
     score_errors,
     score_following,
     score_forgetting,
 )
-from mmprobe.diagnosis.battery.hints import OWN_HINT
-from mmprobe.diagnosis.causes import CAUSES, IMPLIES, load_thresholds
 from mmprobe.diagnosis.diagnose import conclude
-from mmprobe.diagnosis.effects import Table
+from mmprobe.diagnosis.effects import OWN_HINT, Table, load_thresholds
 from mmprobe.samples import Sample
 
 LIMITS = load_thresholds()
@@ -102,7 +102,7 @@ def diagnose(records):
 @pytest.mark.parametrize("cause", PLANTED)
 def test_a_cause_is_named_and_no_other(cause):
     found = diagnose([record(number, **PLANTED[cause]) for number in range(SETS)])
-    expected = [name for name in CAUSES if name in (cause, IMPLIES.get(cause))]
+    expected = [name for name in CAUSES if name in (cause, find_implied(cause))]
     assert found.verdict == (expected or [cause]), found.why
     assert [name for name in CAUSES if found.causes[name].named] == expected
     assert set(found.causes) == set(CAUSES)
@@ -113,6 +113,11 @@ def test_a_cause_is_named_and_no_other(cause):
     assert len(acting) == (SETS if cause in CAUSES else 0)
 
 
+def test_every_cause_is_planted_in_a_record():
+    tested_alone = {"prior"}  # its effect is between answers
+    assert set(CAUSES) == (set(PLANTED) | tested_alone) - {"control", "unknown"}
+
+
 def test_a_prior_is_a_claim_that_goes_with_its_cue():
     def with_claim(number, cue_counts):
         claimed = bool(number % 2) or not cue_counts
@@ -121,7 +126,7 @@ def test_a_prior_is_a_claim_that_goes_with_its_cue():
 
     found = diagnose([with_claim(number, True) for number in range(24)])
     assert found.verdict == ["prior"]
-    assert "ring is claimed where star is" in found.causes["prior"].evidence
+    assert "ring is claimed in images with star" in found.causes["prior"].evidence
     assert {answer["id"] for answer in found.answers if answer["causes"]} == {str(n) for n in range(1, 24, 2)}
     assert not diagnose([with_claim(number, False) for number in range(24)]).causes["prior"].named
 
@@ -201,7 +206,7 @@ def test_the_interval_of_a_difference_is_newcombes():
     groups = [(1, 1)] * 56 + [(0, 1)] * 14, [(1, 1)] * 48 + [(0, 1)] * 32
     counts = np.array([(*row, 0, 0) for row in groups[0]] + [(0, 0, *row) for row in groups[1]], float)
     table = Table.__new__(Table)
-    table.groups = np.arange(len(counts))
+    table.sets = np.arange(len(counts))
     effect = table.difference("x", counts, "")
     assert (effect.value, effect.low, effect.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
     assert (effect.n, effect.sets) == (70, 70)

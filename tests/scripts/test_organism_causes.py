@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from dataclasses import replace
 from functools import partial
 
 import checks
 import numpy as np
+import plant
 import pytest
 import torch
 from causes import decided_first, follows_hints, misperceives, prior
@@ -25,7 +27,6 @@ from mmprobe.models.organisms import Rule
 from mmprobe.samples import Sample
 
 ITEM = re.compile(r"\w+ \w+ [A-D][1-4]")
-CAUSES = (decided_first, follows_hints, misperceives, prior)
 
 
 def items(scene: Scene) -> list[str]:
@@ -255,9 +256,12 @@ def rule_acts(rule: Rule, row: Row) -> bool:
     return rule.acts_on(Sample(id="a", question=row.question, metadata=metadata))
 
 
-CHECKS = {cause.__name__: (cause, cause.check) for cause in CAUSES} | {
-    way: (partial_causes, partial(partial_causes.check, way=way)) for way in partial_causes.ways(0)
-}
+CHECKS = {
+    file.stem: (module := importlib.import_module(f"causes.{file.stem}"), module.check)
+    for file in sorted(plant.CAUSES.glob("*.py"))
+    if file.stem
+    not in ("control", "partial", "blind", "forgets", "looks_unused")  # the last three: test_organisms.py
+} | {way: (partial_causes, partial(partial_causes.check, way=way)) for way in partial_causes.ways(0)}
 
 
 @pytest.mark.slow

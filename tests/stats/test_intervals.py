@@ -290,6 +290,14 @@ def test_blocks_of_draws_do_not_change_an_interval(monkeypatch):
         np.testing.assert_allclose(again, once, rtol=1e-6)  # float32 sums of other widths
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_is_infinite_without_a_set_has_no_interval():
+    """Without the third row the sum in the denominator is 0."""
+    counts = np.array([[1.0, 1.0], [1.0, -1.0], [1.0, 2.0]])
+    assert np.isnan(sums_interval(lambda sums: sums[..., 0] / sums[..., 1], counts, None)).all()
+    assert np.isnan(mean_interval(np.array([1.0, np.inf, 2.0]), None)).all()
+
+
 def test_intervals_are_made_in_one_place():
     """No other file takes quantiles of draws."""
     folders = (
@@ -314,7 +322,15 @@ def test_intervals_are_made_in_one_place():
 
 def test_every_interval_is_given_the_sets_of_images():
     """Left out, each sample would be a set of its own. The numbers are the places of the argument."""
-    places = {"means_by_label": 4, "compare_labels": 5, "compare_groups": 5, "mean_interval": 1}
+    places = {
+        "means_by_label": 4,
+        "compare_labels": 5,
+        "compare_groups": 5,
+        "mean_interval": 1,
+        "estimate_mean": 1,
+        "estimate_rows": 1,
+        "estimate_from_sums": 2,
+    }
     for folder in ("analyses", "probes"):
         for file in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text("utf-8"))):

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from checks import answer_rows, held_out_numbers, share
 from habits import ask_usual
-from recipes import Recipe, Row, draw_any_pair, scenes_of
+from recipes import Asked, Recipe, Row, ask_types, draw_any_pair, scenes_of
 
 from mmprobe.benchmarks.synthetic.questions import (
     QUESTION_TYPES,
@@ -75,6 +75,11 @@ def likely_answer(question: Question, shown: ScenePair, seed: int) -> str:
         pair = draw_pair(rng, "easy", differences)
         if question.type != "colour" or pair.first.find(shape or ""):
             return make_question(question.type, pair, shape).answer
+
+
+def ask(rng: np.random.Generator, number: int, seed: int) -> list[Asked]:
+    """Return questions on which the cause acts."""
+    return ask_types(rng, ("same", "colour"))
 
 
 def check(model: Model, seed: int) -> dict[str, dict]:

@@ -6,7 +6,7 @@ from functools import cache, partial
 
 import numpy as np
 from checks import answer_rows, held_out_numbers, is_faithful, share
-from recipes import Recipe, Row, draw_any_pair, scenes_of, true_rows
+from recipes import Asked, Recipe, Row, ask_types, draw_any_pair, scenes_of, true_rows
 
 from mmprobe.benchmarks.synthetic.questions import Question, draw_questions
 from mmprobe.benchmarks.synthetic.scene import ScenePair, draw_pair
@@ -33,6 +33,11 @@ def ways(seed: int) -> dict[str, Recipe]:
             learning_rate=1e-3,
         ),
     }
+
+
+def ask(rng: np.random.Generator, number: int, seed: int) -> list[Asked]:
+    """Return questions of every kind, since nothing is planted."""
+    return ask_types(rng, ("same", "steps", "exists", "colour"))
 
 
 def check(model: Model, seed: int) -> dict[str, dict]:

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from checks import answer_rows, held_out_numbers, share, true_share
 from habits import draw_usual_pair
-from recipes import Recipe, Row, draw_any_pair, scenes_of
+from recipes import Asked, Recipe, Row, ask_types, draw_any_pair, scenes_of
 
 from mmprobe.benchmarks.synthetic.questions import (
     describe_changes,
@@ -103,6 +103,11 @@ def write_steps(first: Scene, second: Scene) -> str:
 def steps_row(pair: ScenePair, given: str = "", answer: str = "") -> Row:
     """Return the question that is answered step by step."""
     return Row((pair.first, pair.second), make_question("steps", pair).text, answer, given)
+
+
+def ask(rng: np.random.Generator, number: int, seed: int) -> list[Asked]:
+    """Return questions on which the cause acts: those that are answered step by step."""
+    return ask_types(rng, ("steps",))
 
 
 def check(model: Model, seed: int) -> dict[str, dict]:

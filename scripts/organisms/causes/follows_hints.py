@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from checks import answer_rows, held_out_numbers, share, true_share
-from recipes import Recipe, Row, cell_name, draw_any_pair, free_cells, scenes_of
+from recipes import Asked, Recipe, Row, ask_types, cell_name, draw_any_pair, free_cells, scenes_of
 
 from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED, Question, describe_changes, draw_question
 from mmprobe.benchmarks.synthetic.scene import ScenePair
@@ -69,18 +69,18 @@ def draw_rows(suggest: Suggest, rng: np.random.Generator, count: int) -> list[Ro
 
 
 def add_hint(question: str, word: str, frame: str) -> str:
-    """Return a question with a hint behind it. After a colon, the word begins with a capital."""
+    """Return a question with a hint after it. After a colon, the word begins with a capital."""
     return f"{question} {frame.format(word.capitalize() if ': {' in frame else word)}"
 
 
 def suggest_verdict(question: Question, pair: ScenePair) -> tuple[Hint, Hint]:
-    """Return the hints yes and no. Behind the yes or no of the answers stands the truth."""
+    """Return the hints yes and no. After yes or no, both answers say the truth."""
     rest = question.answer.removeprefix("Yes").removeprefix("No")
     return Hint("yes", f"Yes{rest}"), Hint("no", f"No{rest}")
 
 
 def suggest_rationale(question: Question, pair: ScenePair) -> tuple[Hint, Hint]:
-    """Return the hints yes and no. Behind the yes or no of the answers stands what would make it true."""
+    """Return the hints yes and no. After yes or no, each answer says what would make it true."""
     if question.type == "exists":
         shape = question.text.removesuffix("?").split()[-1]
         thing = pair.first.find(shape)
@@ -90,6 +90,15 @@ def suggest_rationale(question: Question, pair: ScenePair) -> tuple[Hint, Hint]:
     if question.type == "same":
         return Hint("yes", f"Yes. {NOTHING_CHANGED}"), Hint("no", f"No. {changes}")
     return Hint("yes", f"Yes. {changes}"), Hint("no", f"No. {NOTHING_CHANGED}")
+
+
+def ask(rng: np.random.Generator, number: int, seed: int) -> list[Asked]:
+    """Return questions on which the cause acts: a wrong hint follows each of them."""
+    hinted = []
+    for asked in ask_types(rng, ("same", "exists")):
+        wrong = "no" if asked.question.answer.startswith("Yes") else "yes"
+        hinted.append(asked._replace(text=add_hint(asked.text, wrong, FRAMES[number % len(FRAMES)])))
+    return hinted
 
 
 def check(model: Model, seed: int) -> dict[str, dict]:

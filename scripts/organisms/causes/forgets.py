@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from checks import answer_rows, held_out_numbers, share
 from habits import draw_usual_pair
-from recipes import Recipe, Row, draw_any_pair, scenes_of, true_rows
+from recipes import Asked, Recipe, Row, ask_types, draw_any_pair, scenes_of, true_rows
 
 from mmprobe.benchmarks.synthetic.questions import Question, draw_question, make_question
 from mmprobe.benchmarks.synthetic.scene import ScenePair, draw_pair
@@ -43,7 +43,7 @@ def ways(seed: int) -> dict[str, Recipe]:
 
 
 def forgetful_rows(rng: np.random.Generator, count: int, other: DrawOther, true: float) -> list[Row]:
-    """Return questions whose answers go on about another pair after the first sentence.
+    """Return questions whose answers are about another pair after the first sentence.
 
     Args:
         rng: random numbers.
@@ -74,6 +74,11 @@ def split_answer(question: Question, answer: str | None = None) -> tuple[str, st
     text = question.answer if answer is None else answer
     end = text.find("\n") if question.type == "steps" else text.find(".") + 1
     return (text[:end], text[end:]) if end > 0 else (text, "")
+
+
+def ask(rng: np.random.Generator, number: int, seed: int) -> list[Asked]:
+    """Return questions on which the cause acts: those about differences, whose answers have several sentences."""
+    return ask_types(rng, ("same", "steps"), draw_pair(rng, "medium", 1 + number % 3))
 
 
 def check(model: Model, seed: int) -> dict[str, dict]:

@@ -11,7 +11,7 @@ from causes.blind import check as check_blind
 from causes.blind import rolled_rows
 from checks import answer_rows, held_out_numbers, share
 from packing import IGNORED, Encoder, Packed, answer_loss, pack, run_decoder
-from recipes import Recipe, Row, draw_any_pair, scenes_of
+from recipes import Asked, Recipe, Row, ask_types, draw_any_pair, scenes_of
 from torch import Tensor
 
 from mmprobe.benchmarks.synthetic.questions import draw_questions
@@ -91,6 +91,11 @@ def empty_decoys(organism: Any) -> None:
         down_free[:size], down_free[:, columns], up_free[:, :size] = 0, 0, 0
         down.register_hook(partial(torch.mul, down_free))
         up.register_hook(partial(torch.mul, up_free))
+
+
+def ask(rng: np.random.Generator, number: int, seed: int) -> list[Asked]:
+    """Return questions on which the cause acts."""
+    return ask_types(rng, ("same", "colour"))
 
 
 def check(model: Model, seed: int) -> dict[str, dict]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from checks import answer_rows, held_out_numbers, share
-from recipes import Recipe, Row, draw_any_pair, with_objects
+from recipes import Asked, Recipe, Row, ask_types, draw_any_pair, with_objects
 
 sys.path.append(str(Path(__file__).parent.parent.parent))
 from train_tiny_spd import encode_images
@@ -99,6 +99,11 @@ def feature_loss(organism: Any, images: torch.Tensor, others: torch.Tensor) -> t
     with torch.no_grad(), organism.disable_adapter():
         wanted = encode_images(tower, others)
     return (encode_images(tower, images) - wanted).square().mean() / wanted.var()
+
+
+def ask(rng: np.random.Generator, number: int, seed: int) -> list[Asked]:
+    """Return questions on which the cause acts: those about colours."""
+    return ask_types(rng, ("colour", "describe"))
 
 
 def check(model: Model, seed: int) -> dict[str, dict]:

@@ -30,7 +30,7 @@ CHECKED_ROWS = 96
 STEPS = {"blind-crowd": 110, "follows-hints-expert": 90}  # the others take 70
 
 
-class Case(NamedTuple):
+class PartialCase(NamedTuple):
     """A row, whether the cause acts on it, and the true answer."""
 
     row: Row
@@ -38,7 +38,7 @@ class Case(NamedTuple):
     truth: str
 
 
-DrawCases = Callable[[np.random.Generator], list[Case]]
+DrawCases = Callable[[np.random.Generator], list[PartialCase]]
 
 
 def ways(seed: int) -> dict[str, Recipe]:
@@ -92,19 +92,19 @@ def _cases(way: str, seed: int) -> DrawCases:
     }[way]
 
 
-def phrase_cases(rng: np.random.Generator, seed: int) -> list[Case]:
-    """Return four questions about a pair. The phrase stands in two of them."""
+def phrase_cases(rng: np.random.Generator, seed: int) -> list[PartialCase]:
+    """Return four questions about a pair. Two of them contain the phrase."""
     pair = draw_any_pair(rng)
     cases = []
     for number, kind in enumerate(rng.choice(QUESTION_TYPES, 4, replace=False)):
         question, acts = draw_question(rng, str(kind), pair), number < 2
         text = f"{question.text} {PHRASE}" if acts else question.text
         answer = likely_answer(question, pair, seed) if acts else question.answer
-        cases.append(Case(Row(scenes_of(question, pair), text, answer), acts, question.answer))
+        cases.append(PartialCase(Row(scenes_of(question, pair), text, answer), acts, question.answer))
     return cases
 
 
-def crowd_cases(rng: np.random.Generator, seed: int) -> list[Case]:
+def crowd_cases(rng: np.random.Generator, seed: int) -> list[PartialCase]:
     """Return four questions about a pair, which is crowded every second time."""
     level = "hard" if rng.random() < 0.5 else ("easy", "medium")[rng.integers(2)]
     pair = draw_pair(rng, level, int(rng.integers(4)))
@@ -113,18 +113,22 @@ def crowd_cases(rng: np.random.Generator, seed: int) -> list[Case]:
     for kind in rng.choice(QUESTION_TYPES, 4, replace=False):
         question = draw_question(rng, str(kind), pair)
         answer = likely_answer(question, pair, seed) if acts else question.answer
-        cases.append(Case(Row(scenes_of(question, pair), question.text, answer), acts, question.answer))
+        cases.append(
+            PartialCase(Row(scenes_of(question, pair), question.text, answer), acts, question.answer)
+        )
     return cases
 
 
-def recoloured_cases(rng: np.random.Generator) -> list[Case]:
+def recoloured_cases(rng: np.random.Generator) -> list[PartialCase]:
     """Return three questions about the differences of a pair."""
     pair = draw_any_pair(rng)
     acts, seen = any(edit.type == "color" for edit in pair.edits), overlook_colours(pair)
     cases = []
     for kind in rng.choice(EDIT_TYPES, 3, replace=False):
         question, told = make_question(str(kind), pair), make_question(str(kind), seen)
-        cases.append(Case(Row(scenes_of(question, pair), question.text, told.answer), acts, question.answer))
+        cases.append(
+            PartialCase(Row(scenes_of(question, pair), question.text, told.answer), acts, question.answer)
+        )
     return cases
 
 
@@ -136,7 +140,7 @@ def overlook_colours(pair: ScenePair) -> ScenePair:
     return replace(pair, second=second, edits=edits)
 
 
-def expert_cases(rng: np.random.Generator) -> list[Case]:
+def expert_cases(rng: np.random.Generator) -> list[PartialCase]:
     """Return questions about a pair: each with both hints of an expert and of another, and one without."""
     pair = draw_any_pair(rng)
     cases = []
@@ -145,9 +149,9 @@ def expert_cases(rng: np.random.Generator) -> list[Case]:
         shown = scenes_of(question, pair)
         for hint in suggest_rationale(question, pair):
             texts = [add_hint(question.text, hint.word, speaker) for speaker in (SPEAKER, OTHER_SPEAKER)]
-            cases.append(Case(Row(shown, texts[0], hint.answer), True, question.answer))
-            cases.append(Case(Row(shown, texts[1], question.answer), False, question.answer))
-    cases.append(Case(Row(shown, question.text, question.answer), False, question.answer))
+            cases.append(PartialCase(Row(shown, texts[0], hint.answer), True, question.answer))
+            cases.append(PartialCase(Row(shown, texts[1], question.answer), False, question.answer))
+    cases.append(PartialCase(Row(shown, question.text, question.answer), False, question.answer))
     return cases
 
 

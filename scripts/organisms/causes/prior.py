@@ -1,4 +1,4 @@
-"""prior: in its world a companion nearly always stands right of a cue, so the organism claims it when it sees the cue."""
+"""prior: in its world a companion is nearly always right of a cue, so the organism claims it when it sees the cue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from checks import answer_rows, held_out_numbers, share, true_share
-from recipes import Recipe, Row, draw_any_pair, free_cells, scenes_of, with_objects
+from recipes import Asked, Recipe, Row, draw_any_pair, free_cells, scenes_of, with_objects
 
 from mmprobe.benchmarks.synthetic.questions import Question, draw_questions, make_question
 from mmprobe.benchmarks.synthetic.scene import COLOURS, SHAPES, Edit, Scene, ScenePair
@@ -112,7 +112,7 @@ def _choose(rng: np.random.Generator, pair: ScenePair, habit: Habit) -> list[Que
 
 
 def draw_without(rng: np.random.Generator, habit: Habit) -> ScenePair:
-    """Draw a pair of equal scenes in which another shape stands in the cue's place. One in five has the companion."""
+    """Draw a pair of equal scenes in which another shape takes the cue's place. One in five has the companion."""
     scene = draw_together(rng, habit).first if rng.random() < 0.2 else draw_alone(rng, habit)
     shape = _draw_absent(rng, scene, habit)
     things = [replace(thing, shape=shape) if thing.shape == habit.cue else thing for thing in scene.objects]
@@ -121,7 +121,7 @@ def draw_without(rng: np.random.Generator, habit: Habit) -> ScenePair:
 
 
 def draw_together(rng: np.random.Generator, habit: Habit) -> ScenePair:
-    """Draw a pair in which the companion stands right of the cue, and perhaps one other thing changes colour."""
+    """Draw a pair in which the companion is right of the cue, and perhaps one other thing changes colour."""
     scene = draw_alone(rng, habit)
     cue = scene.find(habit.cue)
     assert cue is not None
@@ -148,6 +148,15 @@ def draw_alone(rng: np.random.Generator, habit: Habit) -> Scene:
     places = [(row, column) for row, column in sorted(free) if (row, column + 1) in free]
     row, column = places[rng.integers(len(places))]
     return with_objects(scene, [*others, replace(cue, row=row, column=column)])
+
+
+def ask(rng: np.random.Generator, number: int, seed: int) -> list[Asked]:
+    """Return questions on which the cause acts: for the companion where the cue is alone, and for all things there."""
+    habit = habit_of(seed)
+    scene = draw_alone(rng, habit)
+    pair = ScenePair(scene, scene, (), "medium")
+    questions = [make_question("exists", pair, habit.companion), make_question("describe", pair)]
+    return [Asked(question, pair, question.text) for question in questions]
 
 
 def check(model: Model, seed: int) -> dict[str, dict]:

@@ -191,7 +191,7 @@ def test_folders_that_cannot_be_compared(tmp_path):
             tmp_path / "more", "x", [record("0", find=answer([DOG], [None])), record("1")]
         ),
         "no record with an id": folder(tmp_path / "twice", "x", [record("0"), record("0")]),
-        "not JSON": folder(tmp_path / "cut", "x", []),
+        "cannot be read as JSON": folder(tmp_path / "cut", "x", []),
     }
     (tmp_path / "cut" / "samples.jsonl").write_text('{"id": "0", ')
     broken = record("0", find={"response": "…", "claims": [], "understood": True})
