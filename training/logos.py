@@ -130,7 +130,7 @@ def _is_right(sample: Sample, answer: str) -> bool:
 
 
 def _is_right_text(question: str, true: str, answer: str) -> bool:
-    choices = split_options(question).choices
+    choices = split_options(question, true).choices
     mark = find_mark(true, choices) or next(
         (name for name, text in choices.items() if same_text(text, true)), None
     )

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from mmprobe.benchmarks.answers.forms import clean, decide, is_open
 from mmprobe.benchmarks.answers.texts import same_text
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
 
+_ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x")
+_ANY_ROMAN = "|".join(sorted(_ROMAN, key=len, reverse=True))
 # Kinds of marks, from the surest on. Each has the options' names in order, and its marks in a text.
-_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+_KINDS: tuple[tuple[Sequence[str], re.Pattern[str]], ...] = tuple(
     (names, re.compile(rf"(?:(?<=\s)|(?<=^)|(?<=[;,]))(?:{marks})\s*", re.MULTILINE))
     for names, marks in (
         ("ABCDEFGHIJ", r"\(([A-J])\)|\[([A-J])\]|([A-J])\s?[.):]"),
         ("abcdefghij", r"\(([a-j])\)|\[([a-j])\]|([a-j])\)"),
         ("\u2460\u2461\u2462\u2463\u2464\u2465\u2466\u2467\u2468", r"([\u2460-\u2468])[.):]?"),
         ("123456789", r"\(([1-9])\)|\[([1-9])\]|([1-9])\)"),
+        (_ROMAN, rf"\(({_ANY_ROMAN})\)|\[({_ANY_ROMAN})\]|({_ANY_ROMAN})[.)](?=\s)"),
+        (
+            tuple(name.upper() for name in _ROMAN),
+            rf"\(({_ANY_ROMAN.upper()})\)|\[({_ANY_ROMAN.upper()})\]|({_ANY_ROMAN.upper()})[.)](?=\s)",
+        ),
+        ("123456789", r"([1-9])\.(?=\s)"),
     )
 )
+_LISTS = _KINDS[-1][1]  # `1. 2. 3.` also numbers the steps of a task; then a question follows
 _HEADING = re.compile(r"[\s,;]*\b(?:answer\s+)?(?:choices|options)\b\s*[:.]?\s*$", re.IGNORECASE)
 _BLANK = re.compile(r"\s*\(\s*\)\s*[.?]?\s*$|\s*_{2,}\s*[.?]?\s*$")
 _INSTRUCTION = re.compile(
@@ -38,20 +47,23 @@ class SplitQuestion(NamedTuple):
     choices: dict[str, str]
 
 
-def split_options(question: str) -> SplitQuestion:
+def split_options(question: str, answer: str = "") -> SplitQuestion:
     """Return a question without the options in its text, and these options.
 
     Options are a run of marks in order: `(A)`, `[A]`, `A.`, `A)` or `A:`; `(a)`, `[a]` or `a)`; `①`; `(1)`,
-    `[1]` or `1)`. Capital letters come before the other kinds; of several runs the last counts. A heading
+    `[1]` or `1)`; `(i)`, `[i]`, `i.` or `i)`, also in capitals; `1.`, unless a question follows. The kind that has the
+    mark of the true `answer` counts, else the first of this order; of several runs the last counts. A heading
     (`Choices:`), a blank for the mark, and a sentence that asks to choose go with them.
 
     Example:
         >>> split_options("Find x. Choices: (a) 38, (b) 40; (c) 42")
         SplitQuestion(question='Find x.', choices={'a': '38', 'b': '40', 'c': '42'})
     """
-    marks = next((run for names, pattern in _KINDS if (run := _find_run(question, names, pattern))), [])
-    if not marks:
+    runs = [run for names, pattern in _KINDS if (run := _find_run(question, names, pattern))]
+    if not runs:
         return SplitQuestion(question, {})
+    named = [run for run in runs if find_mark(answer, [bare_mark(_name(mark)) for mark in run])]
+    marks = (named or runs)[0]
     ends = [mark.start() for mark in marks[1:]]
     paragraph_end = question.find("\n\n", marks[-1].end())
     ends.append(len(question) if paragraph_end < 0 else paragraph_end)
@@ -71,7 +83,7 @@ def _name(mark: re.Match[str]) -> str:
     return next(group for group in mark.groups() if group)
 
 
-def _find_run(question: str, names: str, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+def _find_run(question: str, names: Sequence[str], pattern: re.Pattern[str]) -> list[re.Match[str]]:
     """Return the last run of two or more marks in order. An earlier `(A)` may name a point of the figure."""
     best: list[re.Match[str]] = []
     current: list[re.Match[str]] = []
@@ -83,6 +95,8 @@ def _find_run(question: str, names: str, pattern: re.Pattern[str]) -> list[re.Ma
             current.append(mark)
         if len(current) > 1:
             best = current
+    if pattern is _LISTS and best and "?" in question[best[-1].end() :]:
+        return []
     return list(best)
 
 

@@ -208,3 +208,22 @@ def test_a_file_of_questions(tmp_path):
         file.write_text(json.dumps(good) + "\n" + json.dumps(good | {"id": "2"} | change))
         with pytest.raises(InputError, match=message):
             load_questions(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "truth", "answer"),
+    [
+        ("How long is AB? (i) 2 cm (ii) 3 cm (iii) 4 cm", "ii", "3 cm"),
+        ("How long is AB?\ni. 2 cm\nii. 3 cm", "(ii)", "3 cm"),
+        ("How long is AB? (I) 2 cm (II) 3 cm", "II", "3 cm"),
+        ("How long is AB? 1. 2 cm 2. 3 cm 3. 4 cm", "2", "3 cm"),
+        ("AB is (1) long and (2) straight. How long? (i) 2 cm (ii) 3 cm", "ii", "3 cm"),
+        ("1. Draw a line. 2. Halve it. How many halves are there?", "2", "2"),  # steps of a task
+        ("How long is the side in (3)?", "ii", None),  # its options are nowhere: not asked
+        ("How long is AB?", "(iv)", None),
+        ("What is the square root of -1?", "2i", "2i"),
+    ],
+)
+def test_roman_and_listed_options(text, truth, answer):
+    asked = to_open_question(question(question=text, answer=truth))
+    assert (asked and asked.answer) == answer
