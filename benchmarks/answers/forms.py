@@ -195,6 +195,18 @@ def clean(text: str) -> str:
     return _MARKUP.sub("", re.sub(r"\\[()\[\]]", "", text)).strip()
 
 
+def last_part(response: str) -> str:
+    """Return a response without thoughts between tags; of stages between tags the last one alone.
+
+    Example:
+        >>> last_part("<REASONING> It was there. </REASONING> <CONCLUSION> The dog is gone. </CONCLUSION>")
+        'The dog is gone.'
+    """
+    text = _OPEN_THOUGHT.sub("", _THOUGHT.sub("", response))
+    stages = re.split(r"<conclusion>", text, flags=re.IGNORECASE)
+    return re.split(r"</conclusion>", stages[-1], flags=re.IGNORECASE)[0].strip() if len(stages) > 1 else text
+
+
 def find_answer(response: str) -> Answer:
     r"""Return the answer that a response declares, as text.
 

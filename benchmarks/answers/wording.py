@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
+from mmprobe.benchmarks.answers.forms import last_part
+
 SENTENCE_CHARACTERS = 600  # longer sentences are cut, so that the time is linear in the length of the answer
 
 _HUES = (
@@ -77,7 +79,7 @@ _ORDINAL = re.compile(
 
 def conclusion(text: str) -> str:
     """Return what stands behind the last line with `Therefore:` or `Answer:`, or the whole text."""
-    text = _MARKUP.sub("", text.replace("\u2019", "'"))
+    text = _MARKUP.sub("", last_part(text).replace("\u2019", "'"))
     marks = list(_CONCLUSION.finditer(text))
     return text[marks[-1].end() :].strip() if marks else text.strip()
 
