@@ -13,7 +13,7 @@ VENV ?= .venv
 WORKERS ?= 2
 BIN := $(VENV)/bin
 PACKAGES := analyses benchmarks cache configs diagnosis interventions models probes stats traces training viz
-SOURCES := $(shell find mmprobe $(PACKAGES) -type f ! -name '*.pyc') pyproject.toml README.md
+SOURCES := $(shell find mmprobe $(PACKAGES) -type f ! -name '*.pyc') pyproject.toml setup.py README.md
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # A worker that has nothing left to do takes tests from another one. Each has one core.
 PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $(WORKERS) --dist worksteal

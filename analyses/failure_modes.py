@@ -252,7 +252,7 @@ def _make_dataset(by_label: dict[bool, list[_Claim]], groups: Sets, alpha: float
         has_mode = has_mode.reshape(-1, len(MODES))
         out.update(estimate_mean(has_mode, sets[faithful]).variables(f"share{suffix}", "kind"))
         out[f"count{suffix}"] = ("kind", has_mode.sum(0).astype(int))
-    called = has_mode[:, : len(FAILURES)].any(1)
+    called = np.asarray(has_mode[:, : len(FAILURES)].any(1))
     out.update(estimate_mean(called, sets[True]).variables("false_alarm_rate"))
     for label, faithful in (("unfaithful", False), ("faithful", True)):
         out[f"n_claims_{label}"] = ((), len(by_label[faithful]))

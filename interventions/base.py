@@ -9,7 +9,7 @@ of the methods.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -132,6 +132,9 @@ class Method:
     Attributes:
         name: registered name.
         reference: the paper that introduced the method.
+        neutral_parameters: parameters under which the method changes nothing. Tests use them.
+        strong_parameters: parameters under which it visibly changes the logits of the first token. Tests use
+            them. Empty if the method does not act on the model while it decodes.
         needs_images: whether every prompt must have an image.
         needs_visual_tokens: whether the prompt must contain visual tokens, which models with cross-attention
             lack.
@@ -141,6 +144,8 @@ class Method:
 
     name: ClassVar[str] = ""
     reference: ClassVar[str] = ""
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {}
+    strong_parameters: ClassVar[Mapping[str, Any]] = {}
     needs_images: ClassVar[bool] = False
     needs_visual_tokens: ClassVar[bool] = False
     n_prefixes: ClassVar[int] = 1

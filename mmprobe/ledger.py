@@ -1,4 +1,4 @@
-"""A folder that a command goes on with: its lock, the settings of the call, and lines that a kill may cut off.
+"""A folder that a command continues: its lock, the settings of the call, and lines that a kill may cut off.
 
 A command describes its folder by a `Ledger`. The first call records its settings; a second one is refused unless it
 resumes or overwrites, and resumes only if it is the same call, on the same model and the same images.
@@ -43,7 +43,7 @@ _WAIT_SECONDS = 0.3  # a process that starts or ends holds the lock for a moment
 
 @dataclass(frozen=True)
 class Ledger:
-    """What a command keeps in a folder, so that a second, equal call can go on with it.
+    """What a command keeps in a folder, so that a second, equal call can continue it.
 
     Attributes:
         folder: the folder. The caller holds its lock while it writes.
@@ -112,7 +112,7 @@ class Ledger:
         Args:
             settings: what the results depend on, for JSON.
             used: as `fingerprint` returns it. What the earlier call did not record is not checked.
-            kept: whether there is something of an earlier call to go on with; by default, whether it is `begun`.
+            kept: whether there is something of an earlier call to continue; by default, whether it is `begun`.
 
         Raises:
             InputError: the earlier call was another one, its settings cannot be read, or the folder cannot be

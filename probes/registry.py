@@ -21,7 +21,8 @@ class Probe:
     """A probe of a run. What must be known of it is written here, since its module may take seconds to import.
 
     Attributes:
-        place: the function, as `module:attribute`: from a run to a data set, or from a model and a run.
+        place: the function, or its place as `module:attribute`: from a run to a data set, or from a model and
+            a run.
         needs_model: whether the first argument of the function is the traced model.
         is_slow: whether it takes as long as tracing. Then it is computed where it is named only, and its
             argument `finished` is a folder where it keeps what is finished, or None.
@@ -31,13 +32,13 @@ class Probe:
         'linear_probe'
     """
 
-    place: str
+    place: str | Callable[..., xr.Dataset]
     needs_model: bool = True
     is_slow: bool = False
 
     def load(self) -> Callable[..., xr.Dataset]:
         """Return the function."""
-        return load(self.place)
+        return load(self.place) if isinstance(self.place, str) else self.place
 
     @property
     def about(self) -> str:
@@ -81,7 +82,7 @@ def run_probes(
         >>> list(run_probes())
         ['linear_probe']
     """
-    probes = {}
+    probes: dict[str, Callable[..., xr.Dataset]] = {}
     for name, probe in PROBES.working():
         if (probe.needs_model and model is None) or (probe.is_slow and not slow):
             continue

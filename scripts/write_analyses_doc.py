@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from partial_page import read_only, write_page
+
 from mmprobe import probes
 from mmprobe.analyses import ANALYSES
 
@@ -128,4 +130,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    write_page(PAGE, page(), read_only(__doc__))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
+from partial_page import add_only, write_page
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "causes.md"
@@ -291,7 +292,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--folder", type=Path, help="folder of pairs and runs; default: a temporary one")
-    folder = parser.parse_args().folder or Path(tempfile.mkdtemp())
+    arguments = add_only(parser).parse_args()
+    folder = arguments.folder or Path(tempfile.mkdtemp())
     text, variables = run_blocks(TEXT, folder)
     from mmprobe.viz.figures import figures  # here, since it takes long to import
 
@@ -299,7 +301,7 @@ def main() -> None:
     FIGURE.parent.mkdir(exist_ok=True)
     FIGURE.write_bytes(draw_png(panel.figure))
     shown = f"![{panel.title}]({FIGURE.parent.name}/{FIGURE.name})\n\n{panel.caption}"
-    PAGE.write_text(text.replace("{figure}", shown), encoding="utf-8")
+    write_page(PAGE, text.replace("{figure}", shown), arguments.only)
 
 
 if __name__ == "__main__":

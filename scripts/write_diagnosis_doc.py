@@ -12,6 +12,8 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
+from partial_page import add_only, write_page
+
 from mmprobe.diagnosis.battery.hints import WORDINGS
 from mmprobe.diagnosis.battery.images import FURTHER
 from mmprobe.diagnosis.bench.run import SCORES, SPLITS, Scored, format_score, read_rows, score_rows
@@ -258,7 +260,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, help="of `mmprobe bench diagnosis`")
-    file = parser.parse_args().folder / SCORES
+    arguments = add_only(parser).parse_args()
+    file = arguments.folder / SCORES
     pairs = next(line["n"] for _, line in json_lines(file))
     rows = list(read_rows(file, pairs).values())
     scored, limits = score_rows(rows), load_thresholds()
@@ -282,7 +285,7 @@ def main() -> None:
     )
     parts += ["## What the diagnosis names\n\nA model with several names counts in each column."]
     parts += [confusion_table(scored, split) for split in reversed(SPLITS)]
-    PAGE.write_text("\n\n".join([*parts, ENTER.rstrip()]) + "\n", encoding="utf-8")
+    write_page(PAGE, "\n\n".join([*parts, ENTER.rstrip()]) + "\n", arguments.only)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from partial_page import read_only, write_page
 from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
@@ -37,4 +38,5 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(MARKS.sub(lambda _: table(), README.read_text(encoding="utf-8")), encoding="utf-8")
+    readme = README.read_text(encoding="utf-8")
+    write_page(README, MARKS.sub(lambda _: table(), readme), read_only(__doc__))

@@ -13,7 +13,7 @@ import argparse
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from findings_figures import FIGURES, Datasets, draw_figures
+from partial_page import add_only, write_page
 from tqdm import tqdm
 
 import mmprobe as mp
@@ -251,25 +252,29 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, default=Path("findings"), help="folder of the pairs and runs")
     parser.add_argument("--pairs", type=int, default=600)
-    arguments = parser.parse_args()
+    arguments = add_only(parser).parse_args()
     model = mp.load_model("tiny-spd", device="cpu")
     runs = trace_runs(model, arguments.folder, arguments.pairs)
     datasets: Datasets = {}
     for name, run in runs.items():
         probes = run_probes(model if name == "steps" else None, slow=True)
-        functions: dict[str, Callable[[Run], xr.Dataset]] = mp.analyses.ANALYSES | probes
+        functions: dict[str, Callable[[Run], xr.Dataset]] = dict(mp.analyses.ANALYSES) | probes
         shown = {*CLAIMED, "predict_unfaithful", *(figure for folder, figure, _ in FIGURES if folder == name)}
         functions = {key: functions[key] for key in functions if key in shown}
         functions["claim_interventions"] = partial(intervene, model=model, answers=INTERVENED)
         datasets[name] = analyze_run(run, functions)
     attributed = measure_attributions(model, runs["steps"], arguments.folder / "attributed.json")
-    write_page(model, runs, datasets, attributed)
+    write_findings(model, runs, datasets, attributed, arguments.only)
 
 
-def write_page(
-    model: Model, runs: dict[str, Run], datasets: Datasets, attributed: dict[str, np.ndarray]
+def write_findings(
+    model: Model,
+    runs: dict[str, Run],
+    datasets: Datasets,
+    attributed: dict[str, np.ndarray],
+    only: Sequence[str] = (),
 ) -> None:
-    """Write the page and its figures."""
+    """Write the page, or the rows of some claims, and its figures."""
     tables = [findings(run, datasets[name].values()) for name, run in runs.items()]
     own, of_steps = test_own_claims(datasets, attributed), datasets["steps"]["claim_interventions"]
     tables.append(add_twins(own, of_steps, RunAnswers(runs["steps"])))
@@ -289,7 +294,7 @@ def write_page(
         beyond=beyond,
         figures="\n".join(draw_figures(datasets, DOCS / "findings")),
     )
-    (DOCS / "findings.md").write_text(re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n", encoding="utf-8")
+    write_page(DOCS / "findings.md", re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n", only)
 
 
 if __name__ == "__main__":

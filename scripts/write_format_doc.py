@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from partial_page import read_only, write_page
+
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
 from mmprobe.traces import load_capture
 
@@ -116,4 +118,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    write_page(PAGE, page(), read_only(__doc__))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import partial_page
 from scipy.special import ndtr, ndtri
 
 from mmprobe.stats.intervals import Interval, mean_interval
@@ -167,4 +168,5 @@ def write_page(cells: list[Cell]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(write_page(list(simulate())), encoding="utf-8")
+    only = partial_page.read_only(__doc__)
+    partial_page.write_page(PAGE, write_page(list(simulate())), only)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import partial_page
 import xarray as xr
 from answer_interventions import (
     BATCH_SIZE,
@@ -31,6 +32,7 @@ from intervention_tables import write_difference, write_table, write_verdicts
 import mmprobe as mp
 from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender
 from mmprobe.interventions import METHODS, load_method
+from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.models import Model
 from mmprobe.samples import image_sets
 from mmprobe.stats.estimate import estimate_mean
@@ -44,7 +46,6 @@ BEGIN, END = (
 N_TRACED = 40  # pairs
 OUTER_IMAGES = 24  # of the 80, for every method
 SLOW_METHODS = ("opera",)  # run on the validation pairs only
-DECODING_METHODS = ("plain", "sage", "vcd", "icd", "pai", "agla")
 SELECTION_METRICS = ("spd-faith drf", "spd-faith cf1")
 SPD_METRICS = ("dqr_exact", "tf1_macro", "cf1", "contradiction_rate", "consistency_ratio", "drf", "drf_steps")
 CHAIR_METRICS = ("chair chair_s", "chair chair_i", "chair recall")
@@ -225,7 +226,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--folder", type=Path, default="interventions", help="for pairs, answers and traces")
     parser.add_argument("--workers", type=int, default=2, help="processes that answer")
-    arguments = parser.parse_args()
+    arguments = partial_page.add_only(parser).parse_args()
+    wanted = {"plain", *(arguments.only or METHODS)}
     folder: Path = arguments.folder.absolute()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -235,21 +237,28 @@ def main() -> None:
         answer_all(contenders, benchmarks, folder, name, arguments.workers, limit)
         return score_all(contenders, benchmarks, folder, name, limit)
 
-    variants = list_variants()
+    variants = [variant for variant in list_variants() if variant.method in wanted]
     validated = compare(variants, ["spd-faith"], "validation")
     chosen = [each for each in choose_variants(validated, variants) if each.name not in SLOW_METHODS]
     stages = [Contender(f"sage: {name}", "sage", parameters) for name, parameters in SAGE_STAGES.items()]
+    stages = stages if "sage" in wanted else []
     tested = compare([*chosen, *stages], ["spd-faith"], "test")
     sweeps = {
         parameter: compare(_list_sweep(variants, parameter), [benchmark], "outer")
         for parameter, (benchmark, _) in SAGE_BENCHMARKS.items()
     }
     outer = compare(chosen, ["pope", "chair", "mme"], "outer", OUTER_IMAGES)
-    decoding = [contender for contender in chosen if contender.name in DECODING_METHODS]
+    decoding = [contender for contender in chosen if not issubclass(METHODS[contender.method], PromptMethod)]
     internals = write_internals(mp.load_model("tiny-spd", device="cpu"), [*decoding, *stages], folder)
     text = write_page(variants, chosen, stages, validated, tested, outer, sweeps, internals)
-    PAGE.write_text(put_section(text, read_section(PAGE.read_text(encoding="utf-8"))), encoding="utf-8")
+    text = put_section(text, read_section(PAGE.read_text(encoding="utf-8")))
+    partial_page.write_page(PAGE, text, arguments.only)
     print(json.dumps({contender.name: contender.parameters for contender in chosen}))
+
+
+def _select(comparison: xr.Dataset, *names: str) -> xr.Dataset:
+    """Return the contenders of some names, without those that were not asked for."""
+    return comparison.sel(contender=[name for name in names if name in comparison["contender"].values])
 
 
 def _list_sweep(variants: Sequence[Contender], parameter: str) -> list[Contender]:
@@ -302,12 +311,12 @@ def write_page(
             f"- **{contender.name}**: {describe_parameters(contender.parameters)}" for contender in chosen[1:]
         ),
         spd=write_table(tested.sel(contender=names), spd_metrics),
-        slow=write_table(validated.sel(contender=["plain", *SLOW_METHODS]), spd_metrics),
+        slow=write_table(_select(validated, "plain", *SLOW_METHODS), spd_metrics),
         verdicts=write_verdicts(tested.sel(contender=names), spd_metrics),
         outer=write_table(outer, outer_metrics),
         outer_verdicts=write_verdicts(outer, outer_metrics),
         stages=write_table(tested.sel(contender=["plain", *(each.name for each in stages)]), spd_metrics),
-        sweep=write_table(validated.sel(contender=["plain", "sage", *swept]), spd_metrics),
+        sweep=write_table(_select(validated, "plain", "sage", *swept), spd_metrics),
         alpha_sweep=write_table(sweeps["alpha"], SAGE_BENCHMARKS["alpha"][1]),
         beta_sweep=write_table(sweeps["beta"], SAGE_BENCHMARKS["beta"][1]),
         internals=internals,

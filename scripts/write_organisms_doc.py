@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from partial_page import read_only, write_page
+
 from mmprobe.models.organisms import PREFIX, Card, Measure, card, names
 
 PAGE = Path(__file__).parent.parent / "docs" / "organisms.md"
@@ -96,4 +98,4 @@ def _describe_measure(measure: Measure) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    write_page(PAGE, page(), read_only(__doc__))

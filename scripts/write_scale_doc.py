@@ -5,8 +5,10 @@ python scripts/write_scale_doc.py
 
 from __future__ import annotations
 
+import argparse
 import copy
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,7 +63,7 @@ def cost_table() -> str:
 def families() -> str:
     """Return the families that share prefixes, and those that do not, as two sentences."""
     names = {
-        shares: ", ".join(f"`{each.name}`" for each in FAMILIES if each.shares_prefixes == shares)
+        shares: ", ".join(f"`{each.name}`" for each in FAMILIES.values() if each.shares_prefixes == shares)
         for shares in (True, False)
     }
     return f"These families share: {names[True]}.\nThese read whole prompts: {names[False]}, and undeclared ones.\n"
@@ -71,13 +73,21 @@ def methods() -> str:
     return f"These methods read whole prompts: {', '.join(f'`{name}`' for name in whole_prompt_methods())}.\n"
 
 
-def fill(page: str) -> str:
-    """Return the page with its tables made again."""
-    for name, text in {"costs": cost_table(), "families": families(), "methods": methods()}.items():
+PARTS = {"costs": cost_table, "families": families, "methods": methods}
+
+
+def fill(page: str, only: Sequence[str] = ()) -> str:
+    """Return the page with its parts made again, or those of some names."""
+    for name in only or PARTS:
+        text = PARTS[name]()
         marks = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
         page = marks.sub(lambda _, text=text: text, page)  # type: ignore[misc]
     return page
 
 
 if __name__ == "__main__":
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", default=[], choices=PARTS, help="write these parts alone")
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), parser.parse_args().only), encoding="utf-8")

@@ -223,6 +223,8 @@ def hedges_g(one: np.ndarray, two: np.ndarray) -> np.ndarray:
 def holm(p: np.ndarray) -> np.ndarray:
     """Adjust p values [..., test] by Holm's rule over the last axis; a single p value is unchanged.
 
+    SciPy has only the control of the false discovery rate (`false_discovery_control`), which is another promise.
+
     Example:
         >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
         [0.03, 0.06, 0.06]

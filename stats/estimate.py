@@ -70,9 +70,11 @@ class Estimate(Generic[Value]):
             >>> Estimate(0.5, 0.25, 0.75).sign, Estimate(-0.5, -1.0, 0.0).sign
             (1, 0)
         """
-        if not _is_finite(self.low) or not _is_finite(self.high):
+        low: Any = self.low
+        high: Any = self.high
+        if not _is_finite(low) or not _is_finite(high):
             return 0
-        return int(self.low > 0) - int(self.high < 0)
+        return int(low > 0) - int(high < 0)
 
     def to_json(self) -> dict[str, Any]:
         """Return value, low, high, n and, where they were counted, sets, for JSON; undefined numbers are None.
@@ -112,8 +114,9 @@ def read_estimate(dataset: xr.Dataset, name: str) -> Estimate[Any]:
         >>> print(read_estimate(dataset, "share"))
         0.500 [0.250, 0.750]
     """
-    arrays = [dataset[f"{name}{end}"] for end in ("", "_low", "_high")]
-    return Estimate(*(array.values if array.dims else array.item() for array in arrays))
+    arrays = (dataset[f"{name}{end}"] for end in ("", "_low", "_high"))
+    value, low, high = (array.values if array.dims else array.item() for array in arrays)
+    return Estimate(value, low, high)
 
 
 def estimate_mean(
@@ -181,12 +184,13 @@ def stack_estimates(
         >>> both.high.tolist(), both.n.tolist()
         ([0.75, 0.3], [4, 5])
     """
-    arrays = []
-    for name in ("value", "low", "high"):
-        array = np.array([getattr(estimate, name) for estimate in estimates], float)
-        arrays.append(array if shape is None else array.reshape(shape + array.shape[1:]))
-    n = np.array([estimate.n for estimate in estimates], int)
-    return Estimate(*arrays, n if shape is None else n.reshape(shape + n.shape[1:]))
+    first = (len(estimates),) if shape is None else shape
+
+    def stack(name: str, dtype: type) -> np.ndarray:
+        array: np.ndarray = np.array([getattr(estimate, name) for estimate in estimates], dtype)
+        return array.reshape(first + array.shape[1:])
+
+    return Estimate(stack("value", float), stack("low", float), stack("high", float), stack("n", int))
 
 
 def subtract_shares(first: Estimate[float], second: Estimate[float]) -> Estimate[float]:
@@ -209,8 +213,8 @@ def _estimate(
 ) -> Estimate[Any]:
     """Return an estimate of arrays, or of floats where they have no dimensions."""
     count = n if sets is None else len(np.unique(sets))
-    numbers = (each if np.ndim(each) else float(each) for each in (value, low, high))
-    return Estimate(*numbers, n, count)
+    numbers: list[Any] = [each if np.ndim(each) else float(each) for each in (value, low, high)]
+    return Estimate(numbers[0], numbers[1], numbers[2], n, count)
 
 
 def _is_finite(number: Any) -> bool:

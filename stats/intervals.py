@@ -94,6 +94,10 @@ def share_interval(successes: np.ndarray, trials: np.ndarray) -> Interval:
     (ours). No group counts for less than one trial: the number is at least n^2 / (sum of squared group sizes), as
     if all trials of a group were the same. It is this number where all agree, which does not show what they share.
 
+    The interval is written here, since SciPy's (`binomtest(...).proportion_ci`) and statsmodels' take whole numbers
+    of independent trials, and the effective number is not whole. For groups of one trial it is SciPy's
+    (tests/stats/test_intervals.py).
+
     Args:
         successes: [group, ...].
         trials: [group], 1 or more each.

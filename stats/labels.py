@@ -106,7 +106,15 @@ def read_comparison(dataset: xr.Dataset, suffix: str = "") -> Comparison:
         1.0
     """
     difference = read_estimate(dataset, f"difference{suffix}")
-    tests = {name: dataset[f"{name}{suffix}"].values for name in ("effect", "p", "p_holm")}
     first, second = (int(dataset[f"n_{label}"]) for label in ("unfaithful", "faithful"))
-    ends = {name: getattr(difference, name) for name in ("value", "low", "high")}
-    return Comparison(**ends, **tests, n=first + second, n_first=first, n_second=second)
+    return Comparison(
+        value=difference.value,
+        low=difference.low,
+        high=difference.high,
+        n=first + second,
+        effect=dataset[f"effect{suffix}"].values,
+        p=dataset[f"p{suffix}"].values,
+        p_holm=dataset[f"p_holm{suffix}"].values,
+        n_first=first,
+        n_second=second,
+    )

@@ -17,15 +17,16 @@ if TYPE_CHECKING:  # benchmarks import the judges
     from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth
 
 LEXICAL = "lexical"
-JUDGES: Registry[Callable[[Sequence[str], str | Path | None, bool], Judge]] = Registry(
+JUDGES: Registry[Callable[[Sequence[str], str | Path | None, bool], Judge | None]] = Registry(
     "judge",
     "judges",
     {
+        "lexical": "mmprobe.benchmarks.judges.judge:use_rules",
         "model": "mmprobe.benchmarks.judges.model:open_model_judge",
         "ensemble": "mmprobe.benchmarks.judges.ensemble:open_ensemble_judge",
     },
 )
-"""The kinds of judges that ask models. A factory gets the models' names, the cache and `retry_unscored`."""
+"""The kinds of judges. A factory gets the models' names, the cache and `retry_unscored`."""
 
 Unscored = Literal["garbage", "refused", "timeout", "error", "disagreement"]
 MAX_ANSWER_CHARS = 20_000  # of an answer that a judge sees, ours; longer answers repeat themselves
@@ -96,6 +97,10 @@ def first_item(judgement: Judgement[Item] | None) -> Item | None:
     return judgement.items[0] if judgement is not None and judgement.items else None
 
 
+def use_rules(models: Sequence[str], cache: str | Path | None = None, retry_unscored: bool = True) -> None:
+    """Label by the benchmark's own rules, without a model."""
+
+
 def open_judge(name: str, cache: str | Path | None = None, retry_unscored: bool = True) -> Judge | None:
     """Open a judge by its name, with a file for its replies; None for `lexical`, the benchmark's own rules.
 
@@ -110,7 +115,7 @@ def open_judge(name: str, cache: str | Path | None = None, retry_unscored: bool 
         return None
     kind, _, model_names = name.partition(":")
     models = [model.strip() for model in model_names.split(",")]
-    if kind not in JUDGES or not all(models) or (kind == "model" and len(models) > 1):
+    if kind not in JUDGES or kind == LEXICAL or not all(models) or (kind == "model" and len(models) > 1):
         raise InputError(f"judge {name!r}: use lexical, model:PROVIDER/MODEL or ensemble:A,B,C")
     if len(set(models)) < len(models):
         raise InputError(f"judge {name!r}: names a model twice")

@@ -156,8 +156,16 @@ def answer_similarity(
     rows = np.eye(2 * len(answers))
     places = [index[answer] for answer in present] + [len(answers) + index[answer] for answer in absent]
     low, high = (float(end) for end in sums_interval(similarity, rows[places], None, (0.0, 1.0)))
-    ends = (low, high) if math.isfinite(low) else (None, None)
-    metric = Metric(value, *ends, sum(n), coverage=1.0, direction="lower", range=(0.0, 1.0))
+    known = math.isfinite(low)
+    metric = Metric(
+        value,
+        low if known else None,
+        high if known else None,
+        sum(n),
+        coverage=1.0,
+        direction="lower",
+        range=(0.0, 1.0),
+    )
     return Similarity(metric, float(by_chance.mean()), p)
 
 

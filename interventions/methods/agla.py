@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -65,6 +65,8 @@ class Agla(Method):
         "An et al., 2025, Mitigating object hallucinations in large vision-language models with assembly of global "
         "and local attention"
     )
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 0}
+    strong_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 5, "beta": 0, "keep": 0.2}
     needs_images: ClassVar[bool] = True
     needs_visual_tokens: ClassVar[bool] = True
     shares_prefix: ClassVar[bool] = True

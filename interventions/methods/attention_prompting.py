@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -31,6 +32,7 @@ class AttentionPrompting(TwoPassMethod):
     reference: ClassVar[str] = (
         "Yu et al., 2024, Attention prompting on image for large vision-language models; the map is the model's own"
     )
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"floor": 1}
 
     floor: float = number(0.3, 0, 1)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -41,6 +41,7 @@ class Chi(PromptMethod):
 
     name: ClassVar[str] = "chi"
     reference: ClassVar[str] = "MIRAGE (arXiv:2505.24238), section 5.4: collaborative hint inference of Logos"
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"hints": "none"}
     shares_prefix: ClassVar[bool] = True
     asks_again: ClassVar[bool] = True
 

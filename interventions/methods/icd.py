@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -37,6 +38,8 @@ class Icd(Method):
         "Wang et al., 2024, Mitigating hallucinations in large vision-language models with instruction contrastive "
         "decoding, equation 6"
     )
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 0}
+    strong_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 5, "beta": 0}
     needs_images: ClassVar[bool] = True
     shares_prefix: ClassVar[bool] = True
     asks_again: ClassVar[bool] = True

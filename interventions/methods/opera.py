@@ -60,6 +60,7 @@ class Opera(PromptMethod):
         "Huang et al., 2024, OPERA: alleviating hallucination in multi-modal large language models via over-trust "
         "penalty and retrospection-allocation"
     )
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"beams": 1, "candidates": 1}
     needs_images: ClassVar[bool] = True
     needs_visual_tokens: ClassVar[bool] = True
     exclusive: ClassVar[bool] = True

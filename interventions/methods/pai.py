@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +39,8 @@ class Pai(Method):
         "Liu et al., 2024, Paying more attention to image: a training-free method for alleviating hallucination in "
         "LVLMs, equations 3 and 6"
     )
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 0, "gamma": 1}
+    strong_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 3, "gamma": 4, "beta": 0}
     needs_images: ClassVar[bool] = True
     needs_visual_tokens: ClassVar[bool] = True
     shares_prefix: ClassVar[bool] = True

@@ -6,7 +6,7 @@ No code was released, so what the paper leaves open is a parameter.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -77,6 +77,8 @@ class Sage(Method):
 
     name: ClassVar[str] = "sage"
     reference: ClassVar[str] = "SPD-Faith Bench and SAGE (arXiv 2602.07833), section 5 and appendix E"
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 0, "beta": 1, "eta": 0}
+    strong_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 3, "beta": 0.2, "eta": 4, "k": 0.8}
     needs_images: ClassVar[bool] = True
     needs_visual_tokens: ClassVar[bool] = True
 

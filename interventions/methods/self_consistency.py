@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mmprobe.interventions.parameters import integer, number
 from mmprobe.interventions.prompt_method import AskFunction, PromptMethod, add_diagnostics
@@ -34,6 +34,7 @@ class SelfConsistency(PromptMethod):
     reference: ClassVar[str] = (
         "Wang et al., 2022, Self-consistency improves chain of thought reasoning in language models"
     )
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"answers": 1}
     shares_prefix: ClassVar[bool] = True
     asks_again: ClassVar[bool] = True
 

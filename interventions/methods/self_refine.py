@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mmprobe.interventions.parameters import integer, text
 from mmprobe.interventions.prompt_method import (
@@ -36,6 +36,7 @@ class SelfRefine(PromptMethod):
 
     name: ClassVar[str] = "self-refine"
     reference: ClassVar[str] = "Madaan et al., 2023, Self-refine: iterative refinement with self-feedback"
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"rounds": 0}
     shares_prefix: ClassVar[bool] = True
     asks_again: ClassVar[bool] = True
 

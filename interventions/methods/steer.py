@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -43,6 +43,7 @@ class Steer(Method):
     reference: ClassVar[str] = (
         "Turner et al., 2023, Steering language models with activation engineering; Belrose et al., 2023, LEACE"
     )
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"scale": 0}
 
     direction: str = file_name()
     scale: float = number(1.0, -1000, 1000)

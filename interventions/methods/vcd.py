@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -42,6 +43,8 @@ class Vcd(Method):
         "Leng et al., 2024, Mitigating object hallucinations in large vision-language models through visual "
         "contrastive decoding, equations 3 and 5"
     )
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 0}
+    strong_parameters: ClassVar[Mapping[str, Any]] = {"alpha": 5, "beta": 0}
     needs_images: ClassVar[bool] = True
     shares_prefix: ClassVar[bool] = True
     has_contrast_path: ClassVar[bool] = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -34,6 +35,7 @@ class ZoomRefine(TwoPassMethod):
         "Yu et al., 2025, Zoom-Refine: boosting high-resolution multimodal understanding via localized zoom and "
         "self-refinement; the crop is by the model's own attention"
     )
+    neutral_parameters: ClassVar[Mapping[str, Any]] = {"rounds": 0}
     shares_prefix: ClassVar[bool] = True
 
     rounds: int = integer(1, 0, 1)

@@ -19,6 +19,7 @@ Kind = Literal[
     "families",
     "engines",
     "layouts",
+    "judges",
     "perturbations",
     "tools",
 ]
@@ -32,6 +33,7 @@ KINDS: dict[Kind, str] = {
     "families": "mmprobe.models.families:FAMILIES",
     "engines": "mmprobe.traces.engines:ENGINES",
     "layouts": "mmprobe.benchmarks.layouts:LAYOUTS",
+    "judges": "mmprobe.benchmarks.judges.judge:JUDGES",
     "perturbations": "mmprobe.benchmarks.core.perturbations:PERTURBATIONS",
     "tools": "mmprobe.diagnosis.bench.tools:TOOLS",
 }

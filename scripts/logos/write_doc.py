@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.stats.intervals import QUANTITY, mean_interval
+from mmprobe.stats.estimate import Estimate, estimate_mean
+from mmprobe.stats.intervals import QUANTITY
 
 ROOT = Path(__file__).parent.parent.parent
 MEASURES = {
@@ -63,13 +64,10 @@ def format_mean(values: np.ndarray, pairs: np.ndarray, signed: bool = False, mos
         return "undefined"
     quantity = (-1.0, 1.0) if signed and most else QUANTITY
     is_share = most is not None and not signed
-    low, high = mean_interval(values[defined], pairs[defined], None if is_share else quantity)
-    mean = round(values[defined].mean(), 6) + 0.0
-    if not signed:
-        low, high = np.clip([low, high], 0.0, most)
-    sign = "+" if signed else ""
-    text = f"{mean:{sign}.3f} [{float(low):{sign}.3f}, {float(high):{sign}.3f}]"
-    return f"**{text}**" if signed and (low > 0 or high < 0) else text
+    mean = estimate_mean(values[defined], pairs[defined], None if is_share else quantity)
+    low, high = (mean.low, mean.high) if signed else np.clip([mean.low, mean.high], 0.0, most)
+    text = f"{Estimate(round(mean.value, 6) + 0.0, low, high):{'+' if signed else ''}.3f}"
+    return f"**{text}**" if signed and mean.sign else text
 
 
 def build_table(runs: dict[tuple[str, int], dict[str, Any]]) -> str:

@@ -31,6 +31,7 @@ from mmprobe.benchmarks.synthetic.render import render
 from mmprobe.benchmarks.synthetic.scene import ScenePair
 from mmprobe.diagnosis.causes import CAUSES
 from mmprobe.diagnosis.rules import CONTROL
+from mmprobe.interventions import METHODS
 from mmprobe.models import Model, load_model
 from mmprobe.models.organisms import Card, card, names
 from mmprobe.samples import Sample
@@ -41,7 +42,7 @@ _FIRST = {
 }  # for development: nothing is chosen on them
 ORGANISMS = tuple(_FIRST[cause] for cause in (CONTROL, *CAUSES) if cause in _FIRST)
 # The paper's hyperparameters are the defaults. Those with a star were validated on tiny-spd (docs/interventions.md).
-CONTENDERS = (
+CHOSEN = (
     Contender("plain", "plain", {}),
     *(Contender(f"sage: {stage}", "sage", settings) for stage, settings in SAGE_STAGES.items()),
     Contender("pai", "pai", {}),
@@ -58,6 +59,8 @@ CONTENDERS = (
     Contender("chi", "chi", {}),
     Contender("opera", "opera", {}),
 )
+LISTED = {"steer", *(contender.method for contender in CHOSEN)}  # steer needs a direction
+CONTENDERS = (*CHOSEN, *(Contender(name, name, {}) for name in METHODS if name not in LISTED))
 SEED = 1_950_000  # of the pairs; nothing was trained on them
 BATCH_SIZE = 32
 MAX_NEW_TOKENS = 112

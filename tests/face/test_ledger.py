@@ -1,4 +1,4 @@
-"""A folder that a second call goes on with: the same call, on the same model and images, with whole lines."""
+"""A folder that a second call continues: the same call, on the same model and images, with whole lines."""
 
 from __future__ import annotations
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from helpers.command_line import assert_fails, read_result, run_in_process
@@ -14,9 +15,13 @@ from helpers.runs import write_run
 import mmprobe as mp
 from mmprobe import registry
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+from mmprobe.benchmarks.core.perturbations import perturb
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cli.list_ import KINDS
 from mmprobe.errors import InputError
+from mmprobe.interventions import load_method
 from mmprobe.models.families import FAMILIES, find_family
+from mmprobe.samples import Sample
 from mmprobe.viz import figures
 
 PACKAGE = Path(__file__).parents[1] / "helpers" / "plugin_package"
@@ -52,6 +57,10 @@ def test_a_package_adds_by_entry_points(installed, tmp_path):
     assert BENCHMARKS["plugged"].about == "POPE under another name."
     assert listed("benchmarks")["plugged"] == "POPE under another name."
     assert listed("analyses")["answer-length"] == "The number of tokens of each answer."
+    assert listed("methods")["plugged"] == "The model's own answer, under another name."
+    assert load_method("plugged").neutral
+    sample = Sample(id="a", question="Why?")
+    assert perturb(sample, "shouted", tmp_path).question == "WHY?"
     families = read_result(run_in_process("models", "--json"))["families"]
     assert "plugged" in [family["name"] for family in families]
 
@@ -88,6 +97,30 @@ def test_a_package_that_cannot_be_imported_is_one_line(installed, monkeypatch):
     assert_fails(
         run_in_process("list", "benchmarks"), "mmprobe_plugin:BENCHMARK of mmprobe.benchmarks: cannot be"
     )
+    assert_fails(
+        run_in_process("generate", "--model", "tiny-spd", "--prompt", "Why?", "--method", "plugged"),
+        "mmprobe_plugin:Plugged of mmprobe.methods: cannot be",
+    )
+
+
+def test_a_package_that_cannot_be_imported_breaks_nothing_else(installed, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "mmprobe_plugin", None)
+    assert find_family(SimpleNamespace(model_type="qwen2_5_vl")).name == "qwen2_5_vl"
+    assert "mmprobe_plugin:FAMILY of mmprobe.families: cannot be imported" in caplog.text
+    assert BENCHMARKS["pope"].name == "pope" and load_method("sage").name == "sage"
+    assert set(dict(mp.analyses.ANALYSES.working())) == set(mp.analyses.ANALYSES) - {"answer_length"}
+
+
+@pytest.mark.parametrize("page", ["extending", "adding-a-family"])
+def test_the_pages_on_additions_run(page, added, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_pairs("pairs", n=1, seed=3)
+    text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    module = ModuleType("additions")
+    monkeypatch.setitem(sys.modules, "additions", module)  # data classes look for their module
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    for block in (block for block in blocks if "import" in block):  # the others are single lines
+        exec(compile(block, page, "exec"), vars(module))
 
 
 @pytest.mark.parametrize("kind", ["methods", "causes"])

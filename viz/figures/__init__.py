@@ -95,7 +95,7 @@ def figures(dataset: xr.Dataset) -> list[Panel]:
             f"figures of a {type(dataset).__name__}: they are drawn of what an analysis returns, "
             "such as mp.analyses.attention_decay(run)"
         )
-    name = dataset.attrs.get("analysis")
+    name = str(dataset.attrs.get("analysis"))
     if name in FIGURES:
         return FIGURES[name](dataset)
     if name in ANALYSES:

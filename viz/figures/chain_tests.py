@@ -10,7 +10,7 @@ from mmprobe.viz.panel import LABEL_COLOURS, Panel, apply_layout, error_bars, es
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
-    share = Estimate(*(ds[name].values for name in ("share", "low", "high")))
+    share = Estimate(ds["share"].values, ds["low"].values, ds["high"].values)
     bars = go.Bar(
         x=ds["test"].values.tolist(),
         y=share.value,

@@ -1,16 +1,30 @@
-"""A package that adds an analysis with its figure, a family and a benchmark to mmprobe, by entry points."""
+"""A package that adds an analysis with its figure, a family, a benchmark and more to mmprobe, by entry points."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import plotly.graph_objects as go
 import xarray as xr
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+from mmprobe.interventions.methods.plain import Plain
 from mmprobe.models.families import FAMILIES
 from mmprobe.viz import Panel
 
 FAMILY = replace(FAMILIES["qwen2_5_vl"], name="plugged", model_types=("plugged_vl",))
 BENCHMARK = replace(BENCHMARKS["pope"], name="plugged", about="POPE under another name.")
+
+
+@dataclass(frozen=True)
+class Plugged(Plain):
+    """The model's own answer, under another name."""
+
+    name: ClassVar[str] = "plugged"
+
+
+def shout(sample, folder, seed):
+    """Ask in capitals."""
+    return sample.model_copy(update={"question": sample.question.upper()})
 
 
 def answer_length(run):
