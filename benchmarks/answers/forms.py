@@ -246,10 +246,10 @@ def decide(
         >>> decide("Answer: B\nAnswer: C", letters).value is None
         True
     """
-    value = _read_json(_OPEN_THOUGHT.sub("", _THOUGHT.sub("", response)).strip())
-    if value is not None:
-        refused = is_refusal(value)
-        return Decision(None if refused or not value else read(value), True, refused)
+    declared = _read_json(_OPEN_THOUGHT.sub("", _THOUGHT.sub("", response)).strip())
+    if declared is not None:
+        refused = is_refusal(declared)
+        return Decision(None if refused or not declared else read(declared), True, refused)
     text = clean(response)[-_LONGEST:]
     spans = _find_marked(text)
     if is_refusal(text) or not any(letter.isalnum() for letter in text):

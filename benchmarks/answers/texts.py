@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from mmprobe.benchmarks.answers import numbers
-from mmprobe.benchmarks.answers.forms import Verdict, decide, end_of_statement, is_open
+from mmprobe.benchmarks.answers.forms import Decision, Verdict, decide, end_of_statement, is_open
 from mmprobe.benchmarks.answers.wording import exclude_each_other
 
 _ENDS = "\"'`*_,;:!?()[]{}\\\u2018\u2019\u201c\u201d\u00ab\u00bb\u3001\u3002"
@@ -65,8 +65,8 @@ def judge_text(response: str, *true: str) -> Verdict:
         >>> [judge_text(text, "2x+3") for text in ("Answer: 3+2x", "The answer is 5.", "It is not 5.")]
         ['right', 'wrong', 'unread']
     """
-    value, _, refused = decide(response, lambda text: _judge_all(text, true))
-    return "refused" if refused else value or "unread"
+    decision: Decision[Verdict] = decide(response, lambda text: _judge_all(text, true))
+    return "refused" if decision.refused else decision.value or "unread"
 
 
 def _judge_all(text: str, true: Sequence[str]) -> Verdict | None:

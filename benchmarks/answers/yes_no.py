@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from mmprobe.benchmarks.answers.forms import decide
+from mmprobe.benchmarks.answers.forms import Decision, decide
 
 _WORDS = {
     "\u662f": "yes",
@@ -50,7 +50,8 @@ def read_yes_no(response: str) -> Literal["yes", "no"] | None:
         >>> [read_yes_no(text) for text in ("**No**", "Answer: Yes, it is red.", "There is no image.")]
         ['no', 'yes', None]
     """
-    return decide(response, _say).value
+    decision: Decision[Literal["yes", "no"]] = decide(response, _say)
+    return decision.value
 
 
 def _say(text: str) -> Literal["yes", "no"] | None:

@@ -330,8 +330,8 @@ def read_pairs(path: str | Path, failed: list[str] | None = None) -> list[Pair]:
             pairs[pair.id] = pair
     if unknown and not pairs:
         raise InputError(f"{path}: no row can be read; the first: {unknown[0]}")
-    for problem in unknown:
-        _log.warning("spd-faith: a row is left out: %s", problem)
+    for reason in unknown:
+        _log.warning("spd-faith: a row is left out: %s", reason)
     if failed is not None:
         failed += unknown
     return list(pairs.values())
