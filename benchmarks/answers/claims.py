@@ -86,7 +86,8 @@ _SENTENCES: dict[EditType, tuple[str, ...]] = {
         rf"{{thing}} {_BE} not (?:present|visible|there|seen) in {_SECOND}",
         rf"there (?:is|was|are|were) {{thing}} in {_FIRST},? (?:but|and|while) (?:it is |they are |is |are )?"
         rf"(?:not|missing|gone|absent|no longer)(?: (?:present|visible|there|seen))?(?: (?:in|from) {_SECOND})?",
-        rf"{_SECOND} (?:lacks|is missing|no longer (?:has|shows|contains)) {{thing}}",
+        rf"{_SECOND} (?:lacks|is missing|no longer (?:has|shows|contains)) {{thing}}"
+        rf"(?: (?:that|which) (?:was|were|is|are) (?:visible |present |shown )?in (?:the )?(?:first|original)(?: {_IMAGE})?)?",
         r"(?:removed?|missing|gone): {thing}",
         r"{thing}: (?:removed|missing|gone)",
     ),
@@ -105,7 +106,7 @@ _SENTENCES: dict[EditType, tuple[str, ...]] = {
         rf" (?:it|they) (?:is|was|are|were) (?P<after>{COLOUR})",
         rf"{{thing}} (?:(?:has |have )?changed {_HUE}|{_BE} recolou?red)",
         rf"(?:{_HUE}|recolou?red): {{thing}}",
-        rf"{{thing}}: {_FROM_TO}",
+        rf"{{thing}}: (?:changed )?{_FROM_TO}",
         rf"{{thing}} (?:(?:has |have )?turned|is now|are now) (?P<after>{COLOUR})",
     ),
 }

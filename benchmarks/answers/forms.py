@@ -51,7 +51,7 @@ _N = (
 )
 _COUNT = r"(?P<answer>\d{1,6}|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)"
 _COUNTED = r"(?:(?!(?:and|or|of|to|by|out|times|more|less|fewer|in|on|at)\b)[a-z-]+ ?){1,3}"
-_PLACE = r"(?:(?:visible|shown|present)? ?(?:in|on) (?:the|this) (?:image|picture|photo|scene|figure|diagram|chart))?"
+_PLACE = r"(?:(?:visible|shown|present)? ?(?:in|on|at|around|near) (?:the|this) [a-z ]{1,40})?"
 _BEST = r"(?:(?:therefore|thus|most likely|clearly) )?(?:the )?(?:correct|right|best|most accurate)"
 _SO = r"(?:(?:so|thus|therefore|hence|then|finally|in total|\u56e0\u6b64|\u6240\u4ee5|\u6545)[,:]? )?"
 
@@ -92,6 +92,7 @@ FORMS: tuple[Form, ...] = (
         _CASE,
     ),
     _form("option", rf"(?:\u9009\u62e9?|\u9009\u9879)\u9879?\s*:?\s*{_L}(?!\s*(?:\u4e0d|\u662f\u9519|\u9519))", "\u56e0\u6b64\u9009\u62e9 A\u3002", "A", _CASE),
+    _form("option", rf"\((?i:option|choice|answer) {_L}\)", "The tree is a maple (option B).", "B", _CASE),
     _form("line", r"\A\s*(?P<answer>[^\n]{1,200}?)[ \t]*\n", "B\n\nThe chart shows the most sales in 2019.", "B"),
     _form("line", r"\n[ \t]*(?P<answer>[^\n]{1,200}?)\s*\Z", "The bus is blue.\n\n(B)", "(B)"),
     _form("number", rf"(?!.*(?:=|\b(?:is|are|was))\s*[-\d.]+\s*\w*\s*(?:,|;|and\b))(?:.{{0,160}}?(?:\bis|\bare|\bwas|\bequals|\bmeasures|\bbe|=|\u2248|\u662f|\u4e3a|\btotal:|\bsum:))(?: approximately| about| exactly)?\s*{_N}", "Therefore, x = 24.", "24"),
@@ -326,7 +327,9 @@ def _led(form: Form, text: str, enclosed: list[_Span]) -> Iterator[_Span]:
         after = within[0] if within else text[start:stop]
         if end is not None and text[end.start()] == "?":
             after = ""
-        if len(after) > _WINDOW or (before.strip() and (not _CONNECTED.search(before) or is_open(before))):
+        if len(after) > _WINDOW or (
+            before.strip() and (not _CONNECTED.search(before) or is_open(re.sub(r"\S+/\S+", " ", before)))
+        ):
             after = ""  # `I doubt that the answer is B`
         yield _Span(match.start(), stop, after, False)
 

@@ -40,6 +40,14 @@ def test_what_is_declared_is_read(items):
         assert n_read >= 0.95 * len(declared) and declared, kind
 
 
+def test_typical_answers_of_real_models_are_read(items):
+    typical = [item for item in items if item.kind == "typical"]
+    assert len(typical) >= 180 and not [item.line["answer"] for item in typical if item.outcome == "wrong"]
+    with_reading = [item for item in typical if item.line.get("right", item.line["read"]) not in (None, "")]
+    unread = [item.line["answer"] for item in with_reading if item.outcome == "unread"]
+    assert len(unread) <= 0.1 * len(with_reading), unread
+
+
 def test_the_page_shows_the_shares(items):
     assert table(items) in PAGE.read_text(encoding="utf-8"), "run python -m helpers.readings in tests"
 
