@@ -49,7 +49,7 @@ def analyze_all(
 
     Args:
         functions: by name; None for all analyses that can be imported. Other functions of a run, such as probes, may be among them.
-        workers: number of processes, each of which takes one analysis at a time. A script that asks for more than
+        workers: number of processes, each of which takes one analysis at a time. A script that uses more than
             one needs `if __name__ == "__main__":`.
 
     Returns:

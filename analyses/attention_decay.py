@@ -29,7 +29,7 @@ def attention_decay(run: Run) -> xr.Dataset:
     A row is the softmax of the query that produced a step's token, summed over each token group. Answers
     differ in length: the mean at step t is over the samples that reach step t, and `n` is their number.
 
-    There are two forms. The authors' form, behind figure 7 of the paper, has three groups: `system`
+    There are two forms. The authors' form, as in figure 7 of the paper, has three groups: `system`
     (everything before the first image), `visual` and `user` (the rest of the prompt). It averages over heads,
     then divides by the sum of the three. So it leaves out the attention to generated tokens. The other form
     is the share of all attention. It falls as the answer grows, whatever the model does, since each generated
@@ -79,7 +79,7 @@ def attention_decay(run: Run) -> xr.Dataset:
         >>> ds.slope_authors.sel(layer=3).item()                    # doctest: +SKIP
     """
     if not len(run):
-        raise InputError(f"{run.path}: holds no finished samples")
+        raise InputError(f"{run.path}: contains no finished samples")
     means = {name: StepMean() for name in ("mass", "mass_per_token", "mass_authors")}
     visual = {(label, form): StepMean() for label in LABELS for form in FORMS}
     groups = Sets()
@@ -153,7 +153,7 @@ class StepMean:
         self.lengths.append(len(row))
 
     def mean(self, steps: int, empty_shape: tuple[int, ...] = ()) -> np.ndarray:
-        """Return the mean [step, ...], NaN where there is no number.
+        """Return the mean [step, ...], NaN for steps without values.
 
         Args:
             empty_shape: shape of a step if no row was added.

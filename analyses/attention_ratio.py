@@ -71,7 +71,7 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
     if draws < 1:
         raise InputError(f"draws {draws}: must be 1 or more")
     if not len(run):
-        raise InputError(f"{run.path}: holds no finished samples")
+        raise InputError(f"{run.path}: contains no finished samples")
     groups = Sets()
     rows = Columns()
     left_out = []

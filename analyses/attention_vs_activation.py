@@ -62,11 +62,11 @@ def attention_vs_activation(
         - iou: intersection over union of the two maps' top cells. Top cells are above 0 and not below the
           k-th largest cell.
         - rank_correlation: Spearman's, over all cells; NaN where a map is constant
-        - region_mass_attention, region_mass_activation: share of the map's sum that lies on the regions; NaN
+        - region_mass_attention, region_mass_activation: share of the map's sum inside the regions; NaN
           for samples without regions
         - random_mass_…: mean share on random places of the same size; region_mass_lift_…: region_mass minus
           random_mass
-        - pointing_attention, pointing_activation: 1 if the largest cell lies on a region, else 0. If several
+        - pointing_attention, pointing_activation: 1 if the largest cell is in a region, else 0. If several
           cells are largest, it is the share of them on a region. random_pointing_…: the same on random places
 
         These variables are of each measure's mean over an answer's steps, without those that are NaN:
@@ -80,7 +80,7 @@ def attention_vs_activation(
         counts them. n_imageless counts the samples without images.
 
     Raises:
-        NotApplicable: no sample has images whose tokens stand for patches.
+        NotApplicable: no sample has images with one token per patch.
         NotCaptured: attention/visual or the logits were not captured.
         InputError: an argument is out of range.
 
@@ -94,7 +94,7 @@ def attention_vs_activation(
     if draws < 1:
         raise InputError(f"draws {draws}: must be 1 or more")
     if not len(run):
-        raise InputError(f"{run.path}: holds no finished samples")
+        raise InputError(f"{run.path}: contains no finished samples")
     groups = Sets()
     names, labels, left_out = [], [], []
     rows = Columns()
@@ -143,7 +143,7 @@ def read_maps(trace: Trace, layers: list[int] | None = None) -> tuple[np.ndarray
     """Return the attention map and the full activation map of each step, float64 [step, visual].
 
     Raises:
-        NotApplicable: the trace has images, but no token stands for a patch.
+        NotApplicable: the trace has images, but none of its tokens represents a patch.
         NotCaptured: a layer, attention/visual or the logits were not captured.
         InputError: values are not finite.
 
@@ -158,7 +158,7 @@ def read_maps(trace: Trace, layers: list[int] | None = None) -> tuple[np.ndarray
         weights = weights.sel(layer=layers)
     attention = weights.values.astype(np.float64).mean(1)
     if not np.isfinite(attention).all():
-        raise InputError(f"trace {trace.id}: attention/visual holds values that are not finite")
+        raise InputError(f"trace {trace.id}: attention/visual contains values that are not finite")
     views = visual_positions(trace)
     return attention, activation_maps(read_logits(trace, views.positions), views.grids)[0]
 
@@ -203,7 +203,7 @@ def _measure_regions(maps: np.ndarray, mask: np.ndarray, random: np.ndarray) -> 
 
 
 def mask_share(maps: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """Return the share of each map's sum that lies on each mask, [step, mask]; NaN if the sum is 0.
+    """Return the share of each map's sum inside each mask, [step, mask]; NaN if the sum is 0.
 
     Args:
         maps: [step, visual], 0 or more.

@@ -42,7 +42,7 @@ EVIDENCE = (
 )
 
 
-class _Claim(NamedTuple):
+class _NamedThing(NamedTuple):
     """A thing that an answer names, with the evidence in the order of `EVIDENCE`."""
 
     sample: str
@@ -78,8 +78,8 @@ def failure_modes(
     times: a mode of unfaithful answers means something only if it is rarer in faithful answers. It correlates
     and changes nothing; docs/diagnosis.md scores it on models with known causes, and `mmprobe diagnose` names
     causes from interventions: use that where the model can be run. The label is
-    the whole answer's, so an unfaithful answer may also hold claims that are true. An answer that names none
-    of its things, such as "Nothing changed.", has no claim and no mode.
+    the whole answer's, so an unfaithful answer may also contain true claims. An answer that names none of the
+    things, such as "Nothing changed.", has no claim and no mode.
 
     Args:
         run: traces with `attention/visual`, `tam/logit` and `tam/prompt`; samples with labels, regions and
@@ -128,7 +128,7 @@ def failure_modes(
     labels = {name: bool(run.faithful(name)) for name in run.ids if run.faithful(name) is not None}
     if all(labels.values()):
         raise NotApplicable(f"{run.path}: no sample is labelled unfaithful, in labels.jsonl or `faithful`")
-    by_label: dict[bool, list[_Claim]] = {True: [], False: []}
+    by_label: dict[bool, list[_NamedThing]] = {True: [], False: []}
     groups = Sets()
     left_out = []
     n_without_regions = n_without_claims = 0
@@ -172,7 +172,7 @@ def failure_modes(
 
 def _measure_claims(
     trace: Trace, layers: list[int] | None, top: float, draws: int, seed: int
-) -> list[_Claim] | None:
+) -> list[_NamedThing] | None:
     """Return the claims of an answer; None if no thing of its sample has a region on an image."""
     if not trace.images.sizes.get("image", 0):
         return None
@@ -195,7 +195,7 @@ def _measure_claims(
             for number in _test_mass(_mean(mask_share(claim_map, masks)))
         ]
         values += [float(_mean(top_iou(first, second, top))), float(_mean(rank_correlation(first, second)))]
-        claims.append(_Claim(trace.sample.id, name, len(steps), np.array(values)))
+        claims.append(_NamedThing(trace.sample.id, name, len(steps), np.array(values)))
     return claims
 
 
@@ -225,13 +225,13 @@ def classify_mode(evidence: np.ndarray, alpha: float) -> str:
     return "undecided" if activation_on else "perceptual_blindness"
 
 
-def _number_sets(groups: Sets, claims: Iterable[_Claim]) -> np.ndarray:
+def _number_sets(groups: Sets, claims: Iterable[_NamedThing]) -> np.ndarray:
     """Return the set of images of each claim, int [claim]."""
     places = {name: place for place, name in enumerate(groups.names)}
     return groups.number([places[claim.sample] for claim in claims])
 
 
-def _make_dataset(by_label: dict[bool, list[_Claim]], groups: Sets, alpha: float) -> xr.Dataset:
+def _make_dataset(by_label: dict[bool, list[_NamedThing]], groups: Sets, alpha: float) -> xr.Dataset:
     """Return the modes of the claims of faithful (True) and unfaithful (False) answers, and their shares."""
     claims = by_label[False]
     names = [f"{claim.sample}:{claim.thing}" for claim in claims]

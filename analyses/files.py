@@ -31,7 +31,7 @@ def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
     """Write `NAME.nc`, `NAME.csv` and `NAME.json`, and return their paths.
 
     A row of the CSV file is one number: its variable, its coordinates, its value. A text that a spreadsheet
-    would take for a formula begins with an apostrophe. The JSON file holds xarray's dictionary of the data
+    would take for a formula begins with an apostrophe. The JSON file contains xarray's dictionary of the data
     set, with null for NaN and infinity. A circuit is also a graph: `NAME.graphml`, and the JSON file has the
     keys that `networkx.node_link_graph` reads beside those of xarray.
 
@@ -160,7 +160,7 @@ def _replace_nan(value: Any) -> Any:
 
 
 def is_graph(dataset: xr.Dataset) -> bool:
-    """Return whether a data set holds scores of edges.
+    """Return whether a data set contains scores of edges.
 
     Example:
         >>> is_graph(xr.Dataset())
@@ -173,7 +173,7 @@ def build_graph(dataset: xr.Dataset) -> nx.DiGraph:
     """Return a directed graph: a node for each source and destination, an edge for each score.
 
     Nodes have `kind`, `layer` and `head` where the data set has them, sources their `node_score`, and edges
-    their `score`, all with the ends of their intervals. Queries, keys and values are nodes of their own. An
+    their `score`, all with the ends of their intervals. Queries, keys and values are separate nodes. An
     edge without a score leads from each to the heads that use it: `part` is true. So every path of the
     circuit is a path of the graph.
 
@@ -192,8 +192,8 @@ def build_graph(dataset: xr.Dataset) -> nx.DiGraph:
             values = {
                 key: row[f"{dim}_{key}"].item() for key in ("kind", "layer", "head") if f"{dim}_{key}" in row
             }
-            own = {f"node_score{end}" for end in ("", "_low", "_high")} if dim == "source" else set()
-            graph.add_node(name, **values, **{key: row[key].item() for key in own & set(row)})
+            own = [f"node_score{end}" for end in ("", "_low", "_high")] if dim == "source" else []
+            graph.add_node(name, **values, **{key: row[key].item() for key in own if key in row})
     ends = {
         f"score{end}": dataset[f"score{end}"].values
         for end in ("", "_low", "_high")

@@ -22,7 +22,7 @@ from mmprobe.stats.estimate import Estimate, read_estimate
 from mmprobe.stats.intervals import Range, mean_interval, sums_interval
 from mmprobe.stats.sets import Sets
 
-_PROMPT = "the images' part in the attention to system prompt, images and question"
+_PROMPT = "the images' share of the attention to system prompt, images and question"
 _ALL = "share of all attention on the images, generated tokens included"
 
 CLAIMED = (

@@ -36,7 +36,7 @@ def localisation(
 ) -> xr.Dataset:
     """Return the metrics of TAM (Li et al., 2025): how well token activation maps show the objects.
 
-    The map of a generated noun should lie on its object. Its Obj-IoU is the intersection over union of the
+    The map of a generated noun should cover its object. Its Obj-IoU is the intersection over union of the
     map, thresholded by Otsu's method, and the noun's own regions. The map of a noun of several tokens is the
     mean of their maps (our choice). The map of a function word should be dark. Its Func-IoU is the share of
     the map below the mean threshold of the answer's nouns. F1-IoU is their harmonic mean.
@@ -56,13 +56,13 @@ def localisation(
           mentions of a noun, or over function words
         - obj_iou_sample, func_iou_sample (sample, map), NaN where a sample has no such token
         - n_obj: samples with regions and a noun in the answer; n_own: those of them in which every mentioned
-          noun has regions of its own; n_func: those with a function word too
+          noun has its own regions; n_func: those with a function word too
 
         Intervals are 95 %, over sets of images (`stats.intervals`); attrs["sets"] counts the sets. Samples
         with values that are not finite are left out: attrs["left_out"] names them and n_left_out counts them.
 
     Raises:
-        NotApplicable: no answer holds a noun of a region.
+        NotApplicable: no answer contains a noun of a region.
         NotCaptured: the logits were not captured.
 
     Example:
@@ -122,15 +122,15 @@ def obj_iou(values: np.ndarray, mask: np.ndarray) -> float:
     return float((foreground & mask).sum() / union) if union else 0.0
 
 
-class _Row(NamedTuple):
-    """Obj-IoU and Func-IoU [map] of one sample, and whether all its nouns have regions of their own."""
+class _SampleIous(NamedTuple):
+    """Obj-IoU and Func-IoU [map] of one sample, and whether all its nouns have their own regions."""
 
     object_ious: list[float]
     function_ious: list[float]
     own: bool
 
 
-def _measure_sample(trace: Trace, nouns: Things, function_words: frozenset[str]) -> _Row | None:
+def _measure_sample(trace: Trace, nouns: Things, function_words: frozenset[str]) -> _SampleIous | None:
     """Return the measures of the full and the raw maps; None if the answer mentions no noun."""
     mentions = [
         (name, steps) for name, places in find_mentions(trace, list(nouns)).items() for steps in places
@@ -151,10 +151,12 @@ def _measure_sample(trace: Trace, nouns: Things, function_words: frozenset[str])
         threshold = np.mean([otsu_threshold(values) for values in noun_maps])
         dark = [(maps[step] < threshold).mean() for step in function_steps]
         function_ious.append(float(np.mean(dark)) if dark else np.nan)
-    return _Row(object_ious, function_ious, all(own.values()))
+    return _SampleIous(object_ious, function_ious, all(own.values()))
 
 
-def _make_dataset(run: Run, groups: Sets, rows: Sequence[_Row], left_out: list[str], seed: int) -> xr.Dataset:
+def _make_dataset(
+    run: Run, groups: Sets, rows: Sequence[_SampleIous], left_out: list[str], seed: int
+) -> xr.Dataset:
     """Return the means of Obj-IoU and Func-IoU, with intervals."""
     object_ious = np.array([row.object_ious for row in rows])
     function_ious = np.array([row.function_ious for row in rows])
@@ -187,7 +189,7 @@ def _score(sums: np.ndarray) -> np.ndarray:
     """Return Obj-IoU, Func-IoU and F1-IoU, [..., 3], from sums over samples.
 
     Args:
-        sums: [..., term]: Obj-IoU, Func-IoU (0 where there is no function word), the number of samples with a
+        sums: [..., term]: Obj-IoU, Func-IoU (0 without a function word), the number of samples with a
             function word, and the number of samples.
     """
     object_sum, function_sum, n_function, n = np.moveaxis(sums, -1, 0)

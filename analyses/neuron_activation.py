@@ -80,7 +80,7 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
     if top < 1:
         raise InputError(f"top {top}: must be 1 or more")
     if not len(run):
-        raise InputError(f"{run.path}: holds no finished samples")
+        raise InputError(f"{run.path}: contains no finished samples")
     layers = run[run.ids[0]].array("ffn/gate_sum")["layer"].values
     groups = Sets()
     rows = Columns()

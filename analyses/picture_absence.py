@@ -26,7 +26,7 @@ PICTURE = ("present", "absent")
 SPANS = ("first", "answer")
 
 
-class _Answer(NamedTuple):
+class _Internals(NamedTuple):
     """States [span, layer, hidden], attention [layer, group] and first token's entropy of an answer."""
 
     states: np.ndarray
@@ -44,7 +44,7 @@ class _Answer(NamedTuple):
 def picture_absence(run: Run) -> xr.Dataset:
     """Compare the states, attention and certainty of a question with its images and without them.
 
-    A pair is a sample without images whose `metadata` holds `with_picture`: the id of the sample with the
+    A pair is a sample without images whose `metadata` has `with_picture`: the id of the sample with the
     same question and its images. `mmprobe bench mirage-effect --trace` writes such pairs.
 
     Args:
@@ -83,9 +83,9 @@ def picture_absence(run: Run) -> xr.Dataset:
         >>> ds.distance_first_mean.values                           # doctest: +SKIP
     """
     if not len(run):
-        raise InputError(f"{run.path}: holds no finished samples")
+        raise InputError(f"{run.path}: contains no finished samples")
     pairs, unpaired = _find_pairs(run)
-    answers: list[tuple[_Answer, _Answer]] = []
+    answers: list[tuple[_Internals, _Internals]] = []
     names: list[str] = []
     samples: list[Sample] = []
     left_out: list[str] = []
@@ -155,7 +155,7 @@ def _read_coordinates(trace: Trace) -> dict[str, np.ndarray]:
     return coordinates
 
 
-def _read_answer(trace: Trace) -> _Answer:
+def _read_answer(trace: Trace) -> _Internals:
     """Read one answer, its states a block of steps at a time."""
     stream = trace.array(STREAM)
     first = np.zeros(stream.shape[1:])
@@ -170,7 +170,7 @@ def _read_answer(trace: Trace) -> _Answer:
         mass = trace.array(MASS).mean(("step", "head"), dtype=np.float64).values
     entropy = trace.array("steps/entropy").values
     states = np.stack([first, total / max(len(stream), 1)])
-    return _Answer(states, mass, float(entropy[0]) if len(entropy) else np.nan)
+    return _Internals(states, mass, float(entropy[0]) if len(entropy) else np.nan)
 
 
 def _add_states(out: xr.Dataset, states: np.ndarray, sets: np.ndarray) -> None:

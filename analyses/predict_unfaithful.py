@@ -95,7 +95,7 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
         if number < 2:
             raise InputError(f"{name} {number}: must be 2 or more")
     if not len(run):
-        raise InputError(f"{run.path}: holds no finished samples")
+        raise InputError(f"{run.path}: contains no finished samples")
     faithful = {name: run.faithful(name) for name in sorted(run.ids)}
     labels = {name: int(not label) for name, label in faithful.items() if label is not None}
     _check_classes(run, list(labels.values()), max(minimum, folds))
@@ -242,8 +242,8 @@ def _add_by_step(
     """Add the AUC of the first steps alone.
 
     Args:
-        rows: what `compute_features` returns for each sample, one behind the other, [row, feature].
-        ends: behind the last row of each sample, int [sample].
+        rows: what `compute_features` returns for each sample, concatenated, [row, feature].
+        ends: one past the last row of each sample, int [sample].
         lengths: number of the rows of each sample, int [sample].
         usable: bool [feature].
     """

@@ -27,7 +27,7 @@ class Patch(NamedTuple):
 def find_patches(trace: Trace, regions: Sequence[Region] | None = None) -> list[Patch]:
     """Return the cells that each region covers; the regions are by default all those of the sample.
 
-    A region covers the cells whose centres lie in it, and at least one row and one column. A region that
+    A region covers the cells whose centres are in it, and at least one row and one column. A region that
     several views show gives several patches; a region that no view shows gives none.
 
     Example:
@@ -49,9 +49,9 @@ def find_patches(trace: Trace, regions: Sequence[Region] | None = None) -> list[
 
 
 def _cells(low: float, high: float, count: int) -> tuple[int, int] | None:
-    """Return the first and last + 1 of the cells whose centres lie in [low, high).
+    """Return the first and last + 1 of the cells whose centres are in [low, high).
 
-    If there is none, return the cell that holds the middle; None if the range lies outside all `count` cells.
+    If there is none, return the cell that contains the middle; None if the range is outside all `count` cells.
     """
     if high <= 0 or low >= count:
         return None
@@ -123,7 +123,7 @@ def read_things(sample: Sample) -> dict[str, list[Region]]:
         >>> read_things(sample)
         {'star': [Region(image=0, box=(0, 0, 9, 9))]}
     """
-    listed = sample.metadata.get("differences")  # some data sets hold their number
+    listed = sample.metadata.get("differences")  # some data sets give their number
     differences = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
     by_name: dict[str, list[list[Region]]] = {}
     for difference in differences:

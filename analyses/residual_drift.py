@@ -34,7 +34,7 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
 
     There are two groupings of the pairs. The paper's (figure 8a and D.3) is by contradiction: a pair is
     contradictory if both answers are yes or both are no, and consistent if one is yes and one no
-    (`read_yes_no`, as for CR). Ours is by statements: a pair is unfaithful if either answer is unfaithful, and faithful
+    (`read_yes_no`, as for CR). Our grouping is by statements: a pair is unfaithful if either answer is unfaithful, and faithful
     if both are faithful. Pairs that a grouping cannot place count only among all.
 
     Args:
@@ -77,7 +77,7 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
     if stream not in STREAMS:
         raise InputError(f"stream {stream!r}: must be one of {', '.join(STREAMS)}")
     if not len(run):
-        raise InputError(f"{run.path}: holds no finished samples")
+        raise InputError(f"{run.path}: contains no finished samples")
     path = f"residual/{stream}"
     layers = run[run.ids[0]].array(path)["layer"].values
     pairs, unpaired = _find_pairs(run)

@@ -70,7 +70,7 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGI
     if not margin > 0:
         raise InputError(f"margin {margin}: must be above 0")
     if not len(run):
-        raise InputError(f"{run.path}: holds no finished samples")
+        raise InputError(f"{run.path}: contains no finished samples")
     layers = run[run.ids[0]].array("update/kl")["layer"].values
     by_step = {(label, name): StepMean() for label in LABELS for name in MEASURES}
     groups = Sets()

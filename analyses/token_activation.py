@@ -22,12 +22,12 @@ _RANKS = np.arange(9) - 4
 def token_activation(source: Trace | Run, sample: str | None = None) -> xr.Dataset:
     """Return the full and the raw token activation map of each step of one answer.
 
-    A step's raw map is the logit of its own token at the visual positions, with negative logits set to 0
+    A step's raw map is the logit of the step's token at the visual positions, with negative logits set to 0
     (equation 18). The full map is made from it in three steps:
 
-    1. Estimated causal inference subtracts the part that earlier words explain.
-    2. The map is scaled together with the token's scores at the text, so that maps of different tokens
-        compare.
+    1. Estimated causal inference subtracts what earlier words account for.
+    2. The map is scaled together with the token's scores at the text, so that maps of different tokens can
+        be compared.
     3. A rank-Gaussian filter smooths it on each image's own grid.
 
     The algorithm is TAM, "Token activation map to visually explain multimodal LLMs". It works on token ids.
@@ -46,7 +46,7 @@ def token_activation(source: Trace | Run, sample: str | None = None) -> xr.Datas
         - token (step): text of the generated token
 
     Raises:
-        NotApplicable: the model sees its images by cross-attention, so no token stands for a patch.
+        NotApplicable: the model sees its images by cross-attention, so none of its tokens represents a patch.
         NotCaptured: the logits were not captured.
         InputError: the run is empty, or values are not finite.
 
@@ -104,7 +104,7 @@ def visual_positions(trace: Trace) -> VisualPositions:
     """Return the positions of the views' tokens.
 
     Raises:
-        NotApplicable: the trace has images, but no token stands for a patch.
+        NotApplicable: the trace has images, but none of its tokens represents a patch.
 
     Example:
         >>> visual_positions(run["0001"]).grids                     # doctest: +SKIP
@@ -114,7 +114,7 @@ def visual_positions(trace: Trace) -> VisualPositions:
     positions = np.flatnonzero(trace.array("tokens/image").values >= 0)
     if len(positions) != sum(height * width for height, width in grids):
         raise NotApplicable(
-            f"trace {trace.id}: no token stands for a patch; the model sees its images by cross-attention"
+            f"trace {trace.id}: none of its tokens represents a patch; the model sees its images by cross-attention"
         )
     return VisualPositions(positions, grids)
 
@@ -144,7 +144,7 @@ def read_logits(trace: Trace, positions: np.ndarray) -> Logits:
     earlier = np.tri(steps, steps, -1, dtype=bool)
     arrays = [user, logit[:, positions], logit[:, user_positions], np.where(earlier, queries, 0)]
     if not all(np.isfinite(array).all() for array in arrays):
-        raise InputError(f"trace {trace.id}: tam/logit or tam/prompt holds values that are not finite")
+        raise InputError(f"trace {trace.id}: tam/logit or tam/prompt contains values that are not finite")
     user, generated, user_scores, generated_scores = (np.maximum(array, 0) for array in arrays)
     return Logits(user, generated, user_scores, generated_scores, ids[user_positions], ids[prompt:], prompt)
 
@@ -170,7 +170,7 @@ def activation_maps(logits: Logits, grids: list[tuple[int, int]]) -> tuple[np.nd
 
 
 def _subtract_context(logits: Logits, step: int) -> np.ndarray:
-    """Return a step's raw map minus the part that the maps of earlier words explain (causal inference)."""
+    """Return a step's raw map minus what the maps of earlier words account for (causal inference)."""
     raw, token_id = logits.generated[step], logits.generated_ids[step]
     scores = np.concatenate(
         [
@@ -246,7 +246,7 @@ def to_grids(values: np.ndarray, grids: list[tuple[int, int]]) -> np.ndarray:
 def _choose_trace(run: Run, sample: str | None) -> Trace:
     """Return the trace of a sample; by default of the first unfaithful one, or the first of all."""
     if not len(run):
-        raise InputError(f"{run.path}: holds no finished samples")
+        raise InputError(f"{run.path}: contains no finished samples")
     if sample is None:
         sample = next((name for name in run.ids if run.faithful(name) is False), run.ids[0])
     elif sample not in run:

@@ -1,7 +1,7 @@
 """Check each part of a trace's file against the schema before it is read.
 
 Checksums find damage. They do not find forgery, since whoever changes a file can compute them again. Through HDF5 a
-file can lead to other files, and it can declare more data than it holds. So links, types, shapes and stored sizes
+file can lead to other files, and it can declare more data than it contains. So links, types, shapes and stored sizes
 are checked here, and so is that tokens, views and images agree with each other.
 """
 
@@ -30,7 +30,7 @@ _COORDINATE = np.dtype("i4")
 _NO_COMPRESSION = {h5z.FILTER_FLETCHER32, h5z.FILTER_SHUFFLE}
 _MAX_CHUNK_BYTES = 2**24  # of a compressed chunk, once it is read
 _MAX_RATIO = 1000  # of compressed numbers
-_UNWRITTEN_RATIO = 4  # rows grow, so up to half of the chunks hold nothing
+_UNWRITTEN_RATIO = 4  # rows grow, so up to half of the chunks are empty
 _SPARE_BYTES = 2**16
 
 
@@ -74,7 +74,7 @@ class CheckedGroup:
             raise InputError(f"{self.file}: trace format None, this mmprobe reads {FORMAT_VERSION}")
         attribute = h5a.open(self.root, b"mmprobe_format")
         if not isinstance(attribute.get_type(), h5t.TypeIntegerID) or attribute.shape != ():
-            raise self.error("attribute mmprobe_format", "is no whole number")
+            raise self.error("attribute mmprobe_format", "is not an integer")
         attribute.read(version)
         if version != FORMAT_VERSION:
             raise InputError(f"{self.file}: trace format {version}, this mmprobe reads {FORMAT_VERSION}")
@@ -88,7 +88,7 @@ class CheckedGroup:
                 return  # `Trace.sample` raises an error that says what is wrong
         if stored != expected:
             raise InputError(
-                f"{self.file}: holds the trace of sample {stored!r}, not of {expected!r}; "
+                f"{self.file}: contains the trace of sample {stored!r}, not of {expected!r}; "
                 f"delete it and trace again with {option('resume')}"
             )
 
@@ -100,7 +100,7 @@ class CheckedGroup:
             try:
                 self.attributes[name] = read_text_attribute(self.root, name)
             except ValueError as error:
-                raise self.error(f"attribute {name}", f"is no text ({error})") from None
+                raise self.error(f"attribute {name}", f"is not text ({error})") from None
         return self.attributes[name]
 
     def dataset(self, path: str) -> tuple[h5d.DatasetID, np.dtype] | None:
@@ -199,10 +199,10 @@ class CheckedGroup:
         try:
             return h5d.open(self.root, name.encode())
         except (KeyError, ValueError) as error:  # it is a group or a type
-            raise self.error(name, f"is no data set that can be read ({error})") from None
+            raise self.error(name, f"is not a readable data set ({error})") from None
 
     def _scale(self, dim: str) -> h5d.DatasetID | None:
-        """Return the dimension scale, which holds the values of a dimension; None if it is missing."""
+        """Return the dimension scale, which contains the values of a dimension; None if it is missing."""
         if dim not in self.scales and self._has_link(dim):
             self.scales[dim] = self._open(dim)
         return self.scales.get(dim)
@@ -229,7 +229,7 @@ class CheckedGroup:
                 raise self.error(name, f"has {size} along {dim}, not {self.sizes[dim]}")
 
     def _check_storage(self, name: str, data: h5d.DatasetID, dtype: np.dtype) -> None:
-        """Raise InputError if the data set lies outside the file, or declares more than is stored."""
+        """Raise InputError if the data set extends past the end of the file, or declares more than is stored."""
         itemsize = 16 if dtype.kind == "O" else dtype.itemsize  # HDF5 stores a text's address in 16 bytes
         declared, stored = math.prod(data.shape) * itemsize, data.get_storage_size()
         if data.get_offset() is not None and declared == stored:
@@ -252,12 +252,12 @@ def open_group(parent: h5g.GroupID, name: str) -> h5g.GroupID:
     """Open a group in a group.
 
     Raises:
-        ValueError: there is no such group, or it is a link to another place.
+        ValueError: the group is missing, or is a link to another place.
     """
     if not _has_hard_link(parent.links, name):
-        raise ValueError(f"there is no {name}")
+        raise ValueError(f"{name} is missing")
     if h5o.get_info(parent, name.encode()).type != h5o.TYPE_GROUP:
-        raise ValueError(f"{name} is no group")
+        raise ValueError(f"{name} is not a group")
     return h5g.open(parent, name.encode())
 
 
@@ -265,14 +265,14 @@ def open_hard_link(parent: h5g.GroupID, name: str) -> h5d.DatasetID:
     """Open a data set in a group.
 
     Raises:
-        ValueError: there is no such data set, or it is a link to another place.
+        ValueError: the data set is missing, or is a link to another place.
     """
     if not _has_hard_link(parent.links, name):
-        raise ValueError(f"there is no {name}")
+        raise ValueError(f"{name} is missing")
     try:
         return h5d.open(parent, name.encode())
     except KeyError as error:  # it is a group or a type
-        raise ValueError(f"is no data set that can be read ({error})") from None
+        raise ValueError(f"is not a readable data set ({error})") from None
 
 
 def list_names(group: h5g.GroupID) -> list[str]:
@@ -284,16 +284,16 @@ def read_text_attribute(root: h5g.GroupID, name: str) -> str:
     """Return a text attribute.
 
     Raises:
-        ValueError: it is missing, or is no single text in UTF-8.
+        ValueError: it is missing, or is not a single text in UTF-8.
     """
     if not h5a.exists(root, name.encode()):
-        raise ValueError(f"there is no attribute {name}")
+        raise ValueError(f"attribute {name} is missing")
     attribute = h5a.open(root, name.encode())
     stored_type = attribute.get_type()
     if not isinstance(stored_type, h5t.TypeStringID) or not stored_type.is_variable_str():
         raise ValueError(f"attribute {name} has another type")
     if attribute.shape != ():
-        raise ValueError(f"attribute {name} is no single value")
+        raise ValueError(f"attribute {name} is not a scalar")
     stored = np.empty((), object)
     attribute.read(stored)
     return bytes(stored[()] or b"").decode()
@@ -328,7 +328,7 @@ def check_views(root: TraceGroup) -> None:
     grid, shown = _read(root, "images/grid"), _read(root, "tokens/image")
     if grid is not None:
         if (grid < 1).any():
-            raise root.error("images/grid", "holds a view without visual tokens")
+            raise root.error("images/grid", "contains a view without visual tokens")
         cells = grid.astype("f8").prod(1)  # integers could overflow
         size = root.size("visual")
         if size not in (None, cells.sum()):
@@ -341,14 +341,14 @@ def check_views(root: TraceGroup) -> None:
             raise root.error("tokens/image", "does not count the cells of images/grid")
     group = _read(root, "tokens/group")
     if group is not None and (group >= len(GROUP_NAMES)).any():
-        raise root.error("tokens/group", f"holds a number over {len(GROUP_NAMES) - 1}")
+        raise root.error("tokens/group", f"contains a number over {len(GROUP_NAMES) - 1}")
     box = _read(root, "images/box")
     if box is not None and not (
         np.isfinite(box).all()
         and (box[:, 2:] > 0).all()
         and (box[:, 2:].astype("f8").prod(1) <= _MAX_BOX).all()
     ):
-        raise root.error("images/box", "holds a part that no image can have")
+        raise root.error("images/box", "contains a part that no image can have")
     source = _read(root, "images/source")
     if source is not None and source.size:
         n_images = _count_images(root)

@@ -18,7 +18,7 @@ import h5py
 from xxhash import xxh3_64_intdigest
 
 from mmprobe.errors import InputError
-from mmprobe.files import regular_file
+from mmprobe.files import check_readable
 
 PAGE_BYTES = 2**16
 _READ_BYTES = 2**20
@@ -41,7 +41,7 @@ def append_checksums(file: BufferedRandom) -> None:
 
 def checksums_match(path: Path) -> bool:
     """Return whether a file has checksums and all of them match."""
-    with open(regular_file(path), "rb", buffering=0) as file:
+    with open(check_readable(path), "rb", buffering=0) as file:
         try:
             checked, buffer = CheckedFile(file), bytearray(_READ_BYTES)
             while checked.readinto(buffer):
@@ -82,7 +82,7 @@ def open_checked(path: Path) -> Iterator[h5py.File]:
 @contextmanager
 def open_with_pages(path: Path) -> Iterator[tuple[h5py.File, CheckedFile]]:
     """Open an HDF5 file as `open_checked` does, and its bytes beside it, checked as well."""
-    with open(regular_file(path), "rb", buffering=0) as file:
+    with open(check_readable(path), "rb", buffering=0) as file:
         checked = CheckedFile(file)
         with h5py.File(checked, "r", rdcc_nbytes=0) as hdf5_file:
             yield hdf5_file, CheckedFile(file, checked)
@@ -162,7 +162,7 @@ class CheckedFile:
         return self.cache[page]
 
     def _read_pages(self, target: memoryview, first_page: int) -> None:
-        """Read consecutive pages and compare them with their checksums, a few at a time while the cache holds them."""
+        """Read consecutive pages and compare them with their checksums, a few at a time while the cache has them."""
         for start in range(0, len(target), _READ_BYTES):
             part, first = target[start : start + _READ_BYTES], first_page + start // PAGE_BYTES
             self._fill(part, first * PAGE_BYTES)

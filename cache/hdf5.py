@@ -1,6 +1,6 @@
 """Create a file with reserved disk space, and write data sets through h5py's low-level interface.
 
-A trace holds many small data sets. Creating one through the high-level interface takes three times as long.
+A trace contains many small data sets. Creating one through the high-level interface takes three times as long.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class DataSet:
         self.id.write(h5s.create_simple(counts), space, values.reshape(counts))
 
     def chunk_bytes(self, selection: Selection | None, shape: tuple[int, ...]) -> int:
-        """Return the size of the chunks that hold a part of the data set once it has this shape."""
+        """Return the size of the chunks that contain a part of the data set once it has this shape."""
         if self.chunk is None:
             return math.prod(shape) * self.dtype.itemsize
         limits = bounds(selection, shape) if selection is not None else [(0, size) for size in shape]

@@ -1,4 +1,4 @@
-"""Packed files: traces joined into one HDF5 file, with an index of where in the file the numbers of each lie.
+"""Packed files: traces joined into one HDF5 file, with an index of each trace's offsets in the file.
 
 A trace in a packed file is read by the index, and through HDF5 where something is not in the index.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mmprobe.cache.trace import Trace
 
 PACKS = "packs"  # the folder of a run's traces that are joined already
-INDEX = "index"  # the group that says where numbers lie
+INDEX = "index"  # the group of the offsets
 INDEXED_DIMS = ("layer", "head")  # dimensions whose values are in the index, too
 INDEXED = (*INDEXED_DIMS, *(name for name, variable in VARIABLES.items() if variable.dtype != "str"))
 _NO_PLACE = -1  # the offset of numbers that are not in one piece
@@ -49,13 +49,13 @@ def _dims(name: str) -> tuple[str, ...]:
 
 
 class IndexWriter:
-    """Notes where the numbers of each trace lie, and writes that into the file."""
+    """Collects the offsets of each trace's numbers, and writes them into the file."""
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[str, array]] = {}  # by data set and trace
 
     def note(self, trace_id: str, name: str, data: h5d.DatasetID) -> None:
-        """Note the place of a data set, if it lies in one piece."""
+        """Note the offset of a data set, if it is stored in one piece."""
         offset = data.get_offset()
         if offset is not None:
             row = array("q", [offset, data.dtype.itemsize, *data.shape])
@@ -115,7 +115,7 @@ class PackedFile:
         return {name: number for number, name in enumerate(sorted(self.names))}
 
     def table(self, name: str) -> np.ndarray | None:
-        """Return where the numbers of a data set lie: for each trace the offset, the bytes of a number, the shape.
+        """Return where a data set is stored: for each trace the offset, the bytes of a number, the shape.
 
         None if the file does not say: it is older, or was changed since it was packed.
 
@@ -226,7 +226,7 @@ class PackedFile:
     def read_many(self, ids: Sequence[str], name: str) -> np.ndarray | list[np.ndarray]:
         """Return the values of a data set of many traces, which have `shapes`: in one array if the shapes are equal.
 
-        Values that lie beside each other in the file are read together.
+        Values that are adjacent in the file are read together.
 
         Raises:
             OSError: they are damaged.
@@ -271,9 +271,9 @@ class PackedFile:
 
 
 def _stored_places(samples: h5g.GroupID, trace_id: str, names: Iterable[str]) -> dict[str, tuple[Any, ...]]:
-    """Return offset, shape and dtype of a trace's data sets as HDF5 has them, without what is no data set of the file."""
+    """Return offset, shape and dtype of a trace's data sets as HDF5 has them; skip links and groups."""
     places: dict[str, tuple[Any, ...]] = {}
-    with suppress(ValueError):  # a link, or no group
+    with suppress(ValueError):  # a link, or not a group
         groups = {"": open_group(samples, trace_id)}
         for name in names:
             group, _, leaf = name.rpartition("/")
@@ -364,9 +364,9 @@ class PackedTrace:
 TraceGroup = CheckedGroup | PackedTrace
 
 
-_TOGETHER = 1000  # traces whose data sets of one name lie beside each other
+_TOGETHER = 1000  # traces whose data sets of one name are adjacent
 SMALL_BYTES = 2**24  # of a data set that is stored in one piece
-_METADATA_BYTES = 2**18  # headers are kept together, so that they do not lie between the numbers
+_METADATA_BYTES = 2**18  # headers are kept together, so that they do not separate the numbers
 _IN_ONE_PIECE = h5p.create(h5p.DATASET_CREATE)
 _IN_ONE_PIECE.set_alloc_time(h5d.ALLOC_TIME_EARLY)
 _IN_ONE_PIECE.set_fill_time(h5d.FILL_TIME_NEVER)

@@ -21,7 +21,7 @@ from mmprobe.cache.schema import FORMAT_VERSION, Failure, FailureList, Format, L
 from mmprobe.cache.stack import stack_traces
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError, unknown_name
-from mmprobe.files import parse_record, regular_file
+from mmprobe.files import check_readable, parse_record
 from mmprobe.ledger import lock_file
 from mmprobe.notebook import show_rows
 from mmprobe.samples import Sample
@@ -35,7 +35,7 @@ HASHED_KEYS = ("model", "capture", "generate", "engine", "batch_size")  # of run
 
 
 def hash_config(config: Mapping[str, Any]) -> str:
-    """Return a hash of everything in `run.json` that decides what a trace holds.
+    """Return a hash of everything in `run.json` that decides what a trace contains.
 
     Example:
         >>> len(hash_config({"model": {"name": "tiny-spd"}}))
@@ -48,7 +48,7 @@ def hash_config(config: Mapping[str, Any]) -> str:
 class Run:
     """A folder of traces, or the file that `pack` wrote from it. Iterates over its traces in sample order.
 
-    In a folder, traces are files of their own, or joined in files of `packs/`.
+    In a folder, traces are separate files, or joined in files of `packs/`.
 
     Attributes:
         path: the folder or the file.
@@ -86,7 +86,7 @@ class Run:
         return open_packed(path, self._names_of_packs[path])
 
     def pack_of(self, name: str) -> Path | None:
-        """Return the packed file that a trace is in; None if it is in a file of its own."""
+        """Return the packed file that a trace is in; None if it has its own file."""
         return self._packs.get(name)
 
     @cached_property
@@ -181,7 +181,7 @@ class Run:
 
     @property
     def captured(self) -> tuple[str, ...]:
-        """Paths of the data sets that the first trace holds, as `stack` takes them."""
+        """Paths of the data sets that the first trace contains, as `stack` takes them."""
         return self[0].captured if self.ids else ()
 
     def stack(self, path: str) -> xr.DataArray:
@@ -250,7 +250,7 @@ def _parse_config(text: str | bytes, where: str) -> dict[str, Any]:
 
 def _read_failures(path: Path) -> list[dict[str, Any]]:
     """Return the samples that failed. A line that was cut off when the process was killed is dropped."""
-    lines = regular_file(path).read_bytes().split(b"\n") if path.exists() else []
+    lines = check_readable(path).read_bytes().split(b"\n") if path.exists() else []
     return [
         parse_record(line, Failure, f"{path}, line {number}").model_dump()
         for number, line in enumerate(lines, 1)
@@ -268,7 +268,7 @@ def _is_json(line: bytes) -> bool:
 
 def _read_labels(path: Path) -> dict[str, bool | None]:
     """Return the labels by id. Users write this file, so every line is checked."""
-    lines = regular_file(path).read_bytes().splitlines() if path.exists() else []
+    lines = check_readable(path).read_bytes().splitlines() if path.exists() else []
     labels = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -310,7 +310,7 @@ def open_run(path: str | Path) -> Run:
     """Open a run: a folder that `trace` wrote, or a file that `pack` wrote.
 
     Raises:
-        InputError: there is no run at `path`, or it cannot be read.
+        InputError: `path` is not a run, or cannot be read.
 
     Example:
         >>> len(open_run("runs/demo"))                              # doctest: +SKIP
@@ -321,7 +321,7 @@ def open_run(path: str | Path) -> Run:
         if path.is_file():
             config, failures, labels = _read_packed(path)
         else:
-            config = _parse_config(regular_file(path / "run.json").read_bytes(), str(path / "run.json"))
+            config = _parse_config(check_readable(path / "run.json").read_bytes(), str(path / "run.json"))
             failures, labels = _read_failures(path / "failures.jsonl"), _read_labels(path / "labels.jsonl")
     except InputError:
         raise

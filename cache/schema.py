@@ -12,10 +12,19 @@ from mmprobe.samples import Id
 
 FORMAT_VERSION = 1
 GROUP_NAMES = ("template", "system", "visual", "user", "generated")
-TEXT_ATTRIBUTES = ("id", "sample", "answer", "model", "neurons", "run_hash", "image_hash")  # of a trace
+TEXT_ATTRIBUTES = (
+    "id",
+    "sample",
+    "answer",
+    "model",
+    "neurons",
+    "run_hash",
+    "image_hash",
+    "reading",
+)  # of a trace
 WHOLE_GROUPS = ("tokens", "images", "steps")  # every trace has all data sets of these
 DIM_SIZES = {"group": len(GROUP_NAMES), "axis": 2, "corner": 4, "place": 3}  # of dimensions that never vary
-BLOCK_STEPS = 64  # steps that are reduced and written at a time; a chunk on disk holds at most as many
+BLOCK_STEPS = 64  # steps that are reduced and written at a time; a chunk on disk contains at most as many
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ VARIABLES: dict[str, Variable] = {
 DIMS = tuple(dict.fromkeys(dim for variable in VARIABLES.values() for dim in variable.dims))
 
 
-class _TracedModel(JsonRecord):
+class _ModelConfig(JsonRecord):
     name: Text
     source: Text = ""
     revision: Text | None = None
@@ -88,7 +97,7 @@ class _TracedModel(JsonRecord):
     layers: int = 0
 
 
-class _Capture(JsonRecord):
+class _CaptureConfig(JsonRecord):
     datasets: list[str] = []
     layers: list[int] | None = None
 
@@ -98,8 +107,8 @@ class RunConfig(JsonRecord):
 
     format: int
     order: list[Id]
-    model: _TracedModel
-    capture: _Capture = _Capture()
+    model: _ModelConfig
+    capture: _CaptureConfig = _CaptureConfig()
     generate: dict[str, Any] = {}
     engine: str = ""
     versions: dict[str, str] = {}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mmprobe.cache.run import Run
 
 
-class _Part(NamedTuple):
+class _Block(NamedTuple):
     """One data set of some traces.
 
     Attributes:
@@ -45,7 +45,7 @@ def stack_traces(run: Run, path: str) -> xr.DataArray:
     """Return the array that `Run.stack` describes."""
     if not run.ids:
         return xr.DataArray(np.zeros(0), dims="sample", coords={"sample": run.ids})
-    rows_of: dict[Path | None, list[int]] = {}  # by packed file; None for traces in files of their own
+    rows_of: dict[Path | None, list[int]] = {}  # by packed file; None for traces with their own files
     for row, name in enumerate(run.ids):
         rows_of.setdefault(run.pack_of(name), []).append(row)
     parts = [_read_part(run, pack, rows, path) for pack, rows in rows_of.items()]
@@ -65,14 +65,14 @@ def stack_traces(run: Run, path: str) -> xr.DataArray:
     return xr.DataArray(_join(parts), coords, ("sample", *variable.dims), path.rpartition("/")[2], attributes)
 
 
-def _read_part(run: Run, pack: Path | None, rows: list[int], path: str) -> _Part:
-    """Read the traces that lie in one packed file, or those in files of their own."""
+def _read_part(run: Run, pack: Path | None, rows: list[int], path: str) -> _Block:
+    """Read the traces of one packed file, or those that have their own files."""
     names = [run.ids[row] for row in rows]
     if pack is not None:
         with run.open_pack(pack) as packed:
             if (known := packed.shapes(names, path)) is not None:
                 shapes = list(map(tuple, known.tolist()))
-                return _Part(
+                return _Block(
                     rows,
                     _read_packed(packed, names, path, shapes),
                     shapes,
@@ -87,7 +87,7 @@ def _read_part(run: Run, pack: Path | None, rows: list[int], path: str) -> _Part
         for dim, coord in arrays[0].coords.items()
         if dim in LABELLED and all(coord.equals(array.coords.get(dim)) for array in arrays)
     }
-    return _Part(rows, _fill((array.values for array in arrays), shapes), shapes, coordinates)
+    return _Block(rows, _fill((array.values for array in arrays), shapes), shapes, coordinates)
 
 
 def _read_packed(
@@ -118,7 +118,7 @@ def _fill(arrays: Iterable[np.ndarray], shapes: list[tuple[int, ...]]) -> np.nda
     return values
 
 
-def _join(parts: list[_Part]) -> np.ndarray:
+def _join(parts: list[_Block]) -> np.ndarray:
     """Return the values of all parts, in the order of the run."""
     if len(parts) == 1:
         return parts[0].values

@@ -299,6 +299,27 @@ class Trace:
         """The generated text, without special tokens."""
         return self._text("answer")
 
+    @property
+    def reading(self) -> dict[str, float] | None:
+        """How far the reading that was traced is from the decoding of the same answer. None if there was no reading.
+
+        `difference` is the largest difference of a token's log-probability, in nat, `agreeing` the number of steps whose
+        most likely token is the same, and `steps` the number of steps.
+
+        Example:
+            >>> open_run("runs/demo")["0001"].reading                                          # doctest: +SKIP
+            {'difference': 7.2e-07, 'agreeing': 31, 'steps': 31}
+        """
+        with self._open() as root:
+            text = root.text("reading")
+        if text is None:
+            return None
+        try:
+            gap = json.loads(text)
+            return {name: gap[name] + 0 for name in ("difference", "agreeing", "steps")}
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
+            raise self.damage_error(error) from None
+
     @cached_property
     def method_reports(self) -> dict[str, Any]:
         """What each decoding-time method at work reports, by its name. Empty without methods.
@@ -347,7 +368,7 @@ class Trace:
     def to_activation_cache(self, model: Any | None = None) -> Any:
         """Return the residual stream as a TransformerLens `ActivationCache`.
 
-        Its positions are the steps' queries. It holds `resid_pre`, `resid_mid` and `resid_post` of the captured
+        Its positions are the steps' queries. It contains `resid_pre`, `resid_mid` and `resid_post` of the captured
         layers, each float32 [step, hidden], and their differences as `attn_out` and `mlp_out`.
 
         Args:

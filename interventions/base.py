@@ -43,7 +43,7 @@ class MethodContext(NamedTuple):
         chats: the chat of each row.
         batch: the inputs and the prompts of the chats.
         seed: seed of the random numbers that a method draws.
-        start: where the model goes on, if the beginnings of the prompts have been read already.
+        start: where the model starts, if the beginnings of the prompts have been read already.
     """
 
     model: Model
@@ -103,7 +103,7 @@ class MethodState:
     def receive_final_states(self, states: Tensor) -> None:
         """Receive the states that the unembedding reads, [batch, position, hidden], at each forward pass.
 
-        The first are those of a shared prefix, if there is one; it holds all visual tokens.
+        The first are those of a shared prefix, if there is one; it contains all visual tokens.
         """
 
     def change_logits(self, generated: Tensor, logits: Tensor) -> Tensor:
@@ -163,13 +163,13 @@ class Method:
     def shares_prefix(self) -> bool:
         """Whether the method leaves all but the last token of a prompt as the model itself reads it.
 
-        Then prompts with the same images can go on from what was read once of their common beginning.
+        Then prompts with the same images can continue from their common beginning, which is read once.
         """
         return False
 
     @property
     def has_contrast_path(self) -> bool:
-        """Whether the state creates a contrast path, which has keys and values of its own."""
+        """Whether the state creates a contrast path, which has its own keys and values."""
         return False
 
     @property
@@ -257,7 +257,7 @@ def intervene(
         chats: the chats that `batch` was built from, in order.
         batch: the batch to answer.
         seed: seed of the random numbers that methods draw.
-        start: where the model goes on, if the beginnings of the prompts have been read already. Each method must
+        start: where the model starts, if the beginnings of the prompts have been read already. Each method must
             let prompts share them (`Method.shares_prefix`).
 
     Raises:
@@ -284,7 +284,7 @@ def intervene(
             state for method, (_, state) in zip(active, states, strict=True) if method.has_contrast_path
         ]
         if contrasting:
-            # one contrast path shares the forward passes of the answer; any other needs passes of its own
+            # one contrast path shares the forward passes of the answer; any other needs its own passes
             first = contrasting[0]
             stack.enter_context(decode_jointly(model, lambda: first.contrast_path))
         processors = LogitsProcessorList(
@@ -298,7 +298,7 @@ def intervene(
 
 
 def _install_hooks(model: Model, method: Method, state: MethodState, stack: ExitStack) -> None:
-    """Install the hooks that a method and its state ask for; closing the stack removes them."""
+    """Install the hooks that a method and its state need; closing the stack removes them."""
     decoder = model.family.decoder(model.hf)
     parts = {layer: model.family.parts(module) for layer, module in enumerate(decoder.layers)}
     bias_functions = {

@@ -1,6 +1,6 @@
 """The contrast path: the unchanged model reads another prompt beside the answer, whose logits are combined with it.
 
-A contrast path follows the answer token by token. It has a key-value cache of its own for the whole answer,
+A contrast path follows the answer token by token. It has its own key-value cache for the whole answer,
 so each step costs one token. Its forward passes run with hooks disabled, so no trace observes them and no
 method changes them. It begins with what was read already of prompts with its images.
 """
@@ -48,7 +48,7 @@ class ContrastPath:
         model: the model that answers.
         inputs: inputs of the other prompts, padded on the left. They have as many rows as the answer's batch,
             and their length may differ.
-        cache: keys and values of the first columns, which hold all images, if they have been read already.
+        cache: keys and values of the first columns, which contain all images, if they have been read already.
 
     Attributes:
         ids: tokens of prompt and answer, [batch, token].
@@ -95,7 +95,7 @@ class ContrastPath:
         with hooks_disabled(), restore_rope_deltas(self.rope_modules):
             if not self.n_read:
                 self._read_prompt()
-                self.model_kwargs.pop("pixel_values", None)  # the cache holds the images from now on
+                self.model_kwargs.pop("pixel_values", None)  # the cache contains the images from now on
             new_tokens = generated[:, self.n_read - self.prompt_length :]
             if new_tokens.shape[1]:
                 self._read_tokens(new_tokens)
@@ -124,7 +124,7 @@ class ContrastPath:
         self.latest_logits = logits[:, -1].to(copy=True, dtype=torch.float32)
 
     def _read_prompt(self) -> None:
-        """Read what the cache does not hold of the prompts."""
+        """Read the part of the prompts that is not in the cache."""
         n_read = self.cache.get_seq_length()
         rest = self.prompt_length - n_read if n_read else None
         self._forward(is_first_iteration=True, next_sequence_length=rest)
@@ -145,7 +145,7 @@ class ContrastPath:
         self.record_outputs(outputs, outputs.logits)
 
 
-Combine = Callable[[Tensor, Tensor], Tensor]
+CombineLogits = Callable[[Tensor, Tensor], Tensor]
 """Returns new logits from those of the answer and those of the contrast path; all are [batch, vocabulary]."""
 
 
@@ -157,7 +157,7 @@ class ContrastState(MethodState):
         combine: the method's equation.
     """
 
-    def __init__(self, create_path: Callable[[], ContrastPath], combine: Combine):
+    def __init__(self, create_path: Callable[[], ContrastPath], combine: CombineLogits):
         self.create_path, self.combine = create_path, combine
         self.changed: list[Tensor] = []  # bool [batch] for each step: the most likely token became another
 

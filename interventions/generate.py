@@ -20,11 +20,11 @@ from mmprobe.models.generation import (
     use_repetition_penalty,
 )
 from mmprobe.models.prompt import build_batch
-from mmprobe.models.shared_prefix import Key, PrefixStore, SharedStart, prefix_key
+from mmprobe.models.shared_prefix import PrefixKey, PrefixStore, SharedStart, prefix_key
 from mmprobe.samples import Sample
 
 Start = Callable[[Sequence[Chat], Batch], SharedStart | None]
-"""Returns where a batch of chats goes on from what was read already, or None if it is read whole."""
+"""Returns where a batch of chats starts after what was read already, or None if it is read whole."""
 
 
 class GeneratedAnswer(NamedTuple):
@@ -60,7 +60,7 @@ def generate(
 
     Args:
         model: a model from `load_model`.
-        sample: a sample from `load_samples`, or one made by hand.
+        sample: a sample from `load_samples`, or one that you made.
         method: a method's name (see `METHODS`), a YAML file, a `Method`, or a sequence of these, which
             act together.
         max_new_tokens: maximum number of tokens of the answer.
@@ -97,7 +97,7 @@ def generate(
 
 
 def _store_prefix(model: Model, sample: Sample, methods: Sequence[Method]) -> PrefixStore | None:
-    """Return a store for the beginning of a sample's prompts where a method asks about its images again."""
+    """Return a store for the beginning of a sample's prompts if a method asks about its images several times."""
     if not sample.images or not any(each.asks_again and not each.neutral for each in methods):
         return None
     keeps_states = any(each.needs_final_states for each in methods)
@@ -145,7 +145,7 @@ def generate_batch(
     decoding_methods = [each for each in methods if not isinstance(each, PromptMethod)]
     if len(prompt_methods) > 1:
         names = " and ".join(each.name for each in prompt_methods)
-        raise InputError(f"methods {names}: both ask again, so they cannot act together; choose one")
+        raise InputError(f"methods {names}: both ask the model again, so they cannot be combined; choose one")
     chats = [build_chat(sample) for sample in samples]
     for loaded_method in methods:
         for chat in chats:
@@ -181,7 +181,7 @@ def generate_batch(
         return prompt_method.answer(model, chats, ask, seed, max_new_tokens)
 
 
-def _find_keys(samples: Sequence[Sample], chats: Sequence[Chat], asked: Sequence[Chat]) -> list[Key]:
+def _find_keys(samples: Sequence[Sample], chats: Sequence[Chat], asked: Sequence[Chat]) -> list[PrefixKey]:
     """Return the key of each chat that is asked, by which sample its images are of; an empty one for other images.
 
     Args:

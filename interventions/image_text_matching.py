@@ -158,7 +158,7 @@ def share_to_keep(score: float) -> float:
 def find_relevant_pixels(relevance: np.ndarray, share: float, size: tuple[int, int]) -> np.ndarray:
     """Return the pixels with the largest relevance.
 
-    The map is resized to 384 x 384 pixels and blurred. The original also resizes the image to 384 x 384. Ours
+    The map is resized to 384 x 384 pixels and blurred. The original also resizes the image to 384 x 384. This one
     keeps the image's size and resizes the mask.
 
     Args:

@@ -1,11 +1,11 @@
 """Read the next token of the answer and of its contrast path in one forward pass.
 
-So the weights are read once for both. The rows of both stand in one batch: the answer's rows first, the rows
-of the contrast path after them. One joint cache holds the keys and values of both. Hooks observe and change
+So the weights are read once for both. Both are in one batch: the answer's rows first, the rows of the
+contrast path after them. One joint cache has the keys and values of both. Hooks observe and change
 the answer's rows only.
 
-Between the passes each of the two has a cache of its own again, which is a view of the joint one, so each can
-go on alone. The joint cache takes no more memory than the two, except where the prompts' lengths differ: then
+Between the passes each of the two has its own cache again, which is a view of the joint one, so each can
+continue alone. The joint cache takes no more memory than the two, except where the prompts' lengths differ: then
 the shorter one is padded on the left, and the kernel skips the padding.
 """
 
@@ -169,7 +169,7 @@ def _joint_pass(forward: Forward, inputs: dict[str, Any], path: ContrastPath, ca
 def _join_rows(main: Tensor, contrast: Tensor) -> Tensor:
     """Return the tokens or positions of both, [..., row, token].
 
-    Behind a shared prefix, M-RoPE's positions come once for all of its dimensions.
+    After a shared prefix, M-RoPE's positions come once for all of its dimensions.
     """
     dims = torch.broadcast_shapes(main.shape[:-2], contrast.shape[:-2])
     return torch.cat([each.expand(*dims, -1, -1) for each in (main, contrast)], -2)

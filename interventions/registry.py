@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from mmprobe.errors import InputError, unknown_name
-from mmprobe.files import regular_file
+from mmprobe.files import check_readable
 from mmprobe.registry import Registry
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def whole_prompt_methods() -> list[str]:
 
 
 def load_method(source: str | Path | Method, /, **parameters: Any) -> Method:
-    """Load a method by its name or from a YAML file that holds `method` and `parameters`.
+    """Load a method by its name or from a YAML file with `method` and `parameters`.
 
     Args:
         source: a method's name, a file that ends in .yaml, or a method. A name means the parameters in
@@ -99,7 +99,7 @@ def load_methods(source: str | Path | Method | Sequence[Any], /, **parameters: A
             the source.
 
     Raises:
-        InputError: as `load_method` raises it; also if there is no method, if a method occurs twice, or if
+        InputError: as `load_method` raises it; also if no method is given, if a method occurs twice, or if
             parameters are given for several methods.
 
     Example:
@@ -143,9 +143,9 @@ def _read_source(source: str | Path) -> tuple[str, dict[str, Any]]:
 
 def _read_file(path: Path) -> str:
     try:
-        return regular_file(path).read_text(encoding="utf-8")
+        return check_readable(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise InputError(f"method {path}: cannot be read ({reason})") from None
 
 
@@ -161,10 +161,10 @@ def _parse_yaml(text: str, where: str) -> tuple[str, dict[str, Any]]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"method {where}: not YAML ({str(error).splitlines()[0]})") from None
     if not isinstance(data, dict) or not isinstance(data.get("method"), str):
-        raise InputError(f"method {where}: must hold `method: NAME` and `parameters:`")
+        raise InputError(f"method {where}: must contain `method: NAME` and `parameters:`")
     parameters = data.get("parameters") or {}
     if set(data) - {"method", "parameters"} or not isinstance(parameters, dict):
         raise InputError(
-            f"method {where}: may hold only `method` and `parameters`, a mapping from names to values"
+            f"method {where}: may contain only `method` and `parameters`, a mapping from names to values"
         )
     return data["method"], {str(name): value for name, value in parameters.items()}

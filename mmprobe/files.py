@@ -30,7 +30,7 @@ Record = TypeVar("Record", bound=BaseModel)
 # Files
 
 
-def regular_file(path: Path) -> Path:
+def check_readable(path: Path) -> Path:
     """Return a path if it may be opened for reading: it leads to a file or a folder.
 
     To open a named pipe blocks until somebody writes to it, and a device may have no end.
@@ -39,12 +39,12 @@ def regular_file(path: Path) -> Path:
         OSError: it leads to a named pipe, a device or a socket, or nowhere.
 
     Example:
-        >>> regular_file(Path("/dev/zero"))
+        >>> check_readable(Path("/dev/zero"))
         Traceback (most recent call last):
         OSError: [Errno 22] not a regular file: '/dev/zero'
     """
     mode = path.stat().st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # who opens a folder gets an error of its own
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a folder raises its own error
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return path
 
@@ -56,7 +56,7 @@ def read_text(path: str | Path) -> str:
         InputError: it is missing, or not UTF-8 text.
     """
     try:
-        return regular_file(Path(path)).read_text(encoding="utf-8-sig")
+        return check_readable(Path(path)).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
@@ -72,7 +72,7 @@ def hash_file(path: Path) -> str:
     Raises:
         OSError: the file cannot be read.
     """
-    status = regular_file(path).stat()
+    status = check_readable(path).stat()
     return _hash_content(path, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
@@ -155,14 +155,14 @@ def read_json(path: str | Path) -> Any:
 
 
 def read_record(file: Path, record_type: type[Record]) -> Record:
-    """Read a file that holds one JSON object.
+    """Read a file of one JSON object.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file is missing.
         InputError: as `parse_record`.
     """
     try:
-        text = regular_file(file).read_bytes()
+        text = check_readable(file).read_bytes()
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -251,7 +251,7 @@ def json_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def read_records(path: str | Path, record_type: type[Record]) -> list[tuple[int, Record]]:
@@ -274,7 +274,7 @@ def read_records(path: str | Path, record_type: type[Record]) -> list[tuple[int,
             lines_by_id[record_id] = number
         records.append((number, record))
     if not records:
-        raise InputError(f"{path}: holds no lines; one JSON object a line is expected")
+        raise InputError(f"{path}: contains no lines; one JSON object a line is expected")
     return records
 
 
@@ -331,19 +331,19 @@ class MetricEntry(JsonRecord):
 
 
 class Results(JsonRecord):
-    """The content of results.json, which scores write into a result folder. Other entries say what was asked."""
+    """The content of results.json, which scores write into a result folder. Other entries record the settings."""
 
     benchmark: str = ""
     judge: str | None = None
     metrics: dict[str, MetricEntry]
 
     def entry(self, name: str) -> str | None:
-        """Return one of the other entries, such as `model`; None if there is no such text."""
+        """Return one of the other entries, such as `model`; None if it is missing or not a text."""
         value = (self.model_extra or {}).get(name)
         return value if isinstance(value, str) else None
 
     def model_name(self) -> str | None:
-        """Return the name of the model, with its method unless that is plain; None if no model was asked."""
+        """Return the name of the model, with its method unless that is plain; None if no model answered."""
         model, method = self.entry("model"), self.entry("method")
         return f"{model}, {method}" if model and method not in (None, "plain") else model
 
@@ -358,9 +358,11 @@ def read_results(folder: Path, benchmark: str | None = None) -> Results:
     try:
         results = read_record(file, Results)
     except FileNotFoundError:
-        raise InputError(f"{folder}: holds no results.json; name a result folder of bench or score") from None
+        raise InputError(
+            f"{folder}: contains no results.json; name a result folder of bench or score"
+        ) from None
     if benchmark not in (None, results.benchmark):
-        raise InputError(f"{file}: holds no results of {benchmark}")
+        raise InputError(f"{file}: contains no results of {benchmark}")
     return results
 
 
@@ -378,7 +380,7 @@ def result_records(
     """
     file = folder / "samples.jsonl"
     try:
-        lines = regular_file(file).read_bytes().split(b"\n")
+        lines = check_readable(file).read_bytes().split(b"\n")
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror or error})") from None
     for number, line in enumerate(lines, 1):

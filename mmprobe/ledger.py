@@ -1,4 +1,4 @@
-"""A folder that a command continues: its lock, the settings of the call, and lines that a kill may cut off.
+"""A folder that a command can continue in: its lock, the settings of the call, and lines that a kill may cut off.
 
 A command describes its folder by a `Ledger`. The first call records its settings; a second one is refused unless it
 resumes or overwrites, and resumes only if it is the same call, on the same model and the same images.
@@ -25,11 +25,11 @@ from mmprobe.errors import InputError, option
 from mmprobe.files import (
     JsonRecord,
     append_lines,
+    check_readable,
     cut_torn_line,
     hash_file,
     json_lines,
     read_record,
-    regular_file,
     write_atomic,
     writing_error,
 )
@@ -38,7 +38,7 @@ from mmprobe.samples import Sample
 LOCK_NAMES = {".lock", ".lock.json"}  # in a locked folder
 FINGERPRINT = "fingerprint"  # key of the settings: what was really used
 _ATTEMPTS = 10  # to get the lock, while its holder has no name
-_WAIT_SECONDS = 0.3  # a process that starts or ends holds the lock for a moment only
+_WAIT_SECONDS = 0.3  # a process that starts or ends has the lock for a moment only
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Ledger:
 
     Attributes:
         folder: the folder. The caller holds its lock while it writes.
-        settings: name of the file that holds the settings of the call.
-        holds: what the folder holds, for messages, such as `a run`.
+        settings: name of the file with the settings of the call.
+        holds: what the folder contains, for messages, such as `a run`.
         differs: how it differs from the call, for messages, such as `was traced with another {name}`: `name` is
             that of the first setting that differs, `words` the same with spaces, `names` those of all, and `old` and
             `new` are the first one's values.
@@ -81,14 +81,14 @@ class Ledger:
         """Check that a call may write into the folder.
 
         Raises:
-            InputError: the folder holds an earlier call and neither option is given, or both are.
+            InputError: the folder contains an earlier call and neither option is given, or both are.
         """
         check_earlier(
             self.folder / (self.mark or self.settings), self.holds, resume, overwrite, self.offer, self.folder
         )
 
     def clear(self) -> None:
-        """Remove what the ledger owns. What marks an earlier call goes last, so a killed call can be repeated."""
+        """Remove what the ledger owns. The mark of an earlier call goes last, so a killed call can be repeated."""
         last = (self.settings, self.mark)
         found = {path for pattern in self.owns for path in self.folder.glob(pattern)}
         for path in sorted(found, key=lambda path: (path.name in last, path.name == self.mark, path)):
@@ -100,7 +100,7 @@ class Ledger:
                 path.unlink()
 
     def is_empty(self, besides: Iterable[str] = ()) -> bool:
-        """Return whether the folder is missing, or holds nothing but its lock and files of these names."""
+        """Return whether the folder is missing, or contains nothing but its lock and files of these names."""
         allowed = {*LOCK_NAMES, *besides}
         return not self.folder.exists() or all(path.name in allowed for path in self.folder.iterdir())
 
@@ -112,10 +112,10 @@ class Ledger:
         Args:
             settings: what the results depend on, for JSON.
             used: as `fingerprint` returns it. What the earlier call did not record is not checked.
-            kept: whether there is something of an earlier call to continue; by default, whether it is `begun`.
+            kept: whether to continue an earlier call; by default, whether it is `begun`.
 
         Raises:
-            InputError: the earlier call was another one, its settings cannot be read, or the folder cannot be
+            InputError: the earlier call had other settings, its settings cannot be read, or the folder cannot be
                 written.
         """
         file = self.folder / self.settings
@@ -172,12 +172,12 @@ def check_earlier(
 
     Args:
         mark: a file that each earlier call leaves.
-        holds: what the folder holds then, for the message, such as `answers`.
+        holds: what the folder contains then, for the message, such as `answers`.
         offer: what the caller can do about it, for the message.
         folder: the folder; by default the one that the file is in.
 
     Raises:
-        InputError: the folder holds an earlier call and neither option is given, or both are.
+        InputError: the folder contains an earlier call and neither option is given, or both are.
 
     Example:
         >>> check_earlier(Path("runs/new/run.json"), "a run", False, False, "choose another folder")
@@ -185,7 +185,7 @@ def check_earlier(
     if resume and overwrite:
         raise InputError(f"{option('resume')} and {option('overwrite')}: choose one")
     if mark.exists() and not resume and not overwrite:
-        raise InputError(f"{folder or mark.parent}: holds {holds} already; {offer}")
+        raise InputError(f"{folder or mark.parent}: already contains {holds}; {offer}")
 
 
 def list_differences(earlier: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
@@ -336,7 +336,7 @@ def _hold(lock: Path, target: Path, task: str) -> Iterator[None]:
 def _read_note(note: Path) -> dict[str, str]:
     """Return what a lock's note says; nothing if there is none, or if a full disk or a kill cut it off."""
     try:
-        holder = json.loads(regular_file(note).read_text(encoding="utf-8"))
+        holder = json.loads(check_readable(note).read_text(encoding="utf-8"))
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(holder["since"]))
         return {key: str(holder[key]) for key in ("host", "process", "task")} | {"since": since}
     except (OSError, ValueError, KeyError, TypeError, OverflowError):

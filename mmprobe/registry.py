@@ -1,4 +1,4 @@
-"""One registry for everything that is found by name: methods, families, analyses, benchmarks and the rest."""
+"""One registry for everything that has a name: methods, families, analyses, benchmarks and the rest."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ log = logging.getLogger("mmprobe")
 class Registry(Mapping[str, T]):
     """Things of one kind by name, in order: a mapping that imports a thing at its first use.
 
-    It holds what ships with mmprobe, what `register` adds, and the entry points of other packages in the group
+    It contains what ships with mmprobe, what `register` adds, and the entry points of other packages in the group
     `mmprobe.KINDS`. A name that does not exist raises an InputError that suggests similar names. A package that
-    cannot be imported is an error of its own names alone.
+    cannot be imported affects only its own names.
 
     Args:
         kind: the kind of the things, in messages, such as `method`.
@@ -148,7 +148,7 @@ def load(place: str) -> Any:
 def first_line(thing: Any) -> str:
     """Return the first line of the docstring of a function, class or module as a description.
 
-    A function without a docstring has its module's. Any other object has none of its own, so the line is empty.
+    A function without a docstring has its module's. Other objects do not have one, so the line is empty.
 
     Example:
         >>> first_line(first_line)

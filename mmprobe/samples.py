@@ -8,13 +8,13 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from PIL import Image, UnidentifiedImageError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mmprobe.errors import InputError
-from mmprobe.files import read_records, read_text, regular_file
+from mmprobe.files import Record, check_readable, read_records, read_text
 from mmprobe.notebook import show_fields
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 MAX_IMAGE_PIXELS = 100_000_000
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # others may start programs, as EPS does
-Record = TypeVar("Record", bound=BaseModel)
+Box = tuple[int, int, int, int]
+"""x, y, width and height in pixels of an image."""
 SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -30,7 +31,7 @@ def check_id(value: str) -> str:
     """Return the id if it is a safe file name.
 
     Raises:
-        ValueError: it is not. The message says what an id must be, and the caller adds where it stands.
+        ValueError: it is not. The message says what an id must be, and the caller adds the place.
 
     Example:
         >>> check_id("0001-same")
@@ -38,7 +39,7 @@ def check_id(value: str) -> str:
     """
     if not SAFE_ID.fullmatch(value) or ".." in value:
         raise ValueError(
-            "must be 1 to 128 letters, digits, '.', '_' or '-', begin with a letter or digit and hold no '..'"
+            "must be 1 to 128 letters, digits, '.', '_' or '-', begin with a letter or digit and not contain '..'"
         )
     return value
 
@@ -53,7 +54,7 @@ class Region(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     image: int = Field(ge=0, description="index into the sample's images")
-    box: tuple[int, int, int, int] = Field(description="x, y, width, height")
+    box: Box = Field(description="x, y, width, height")
 
 
 class Sample(BaseModel):
@@ -87,7 +88,7 @@ class Sample(BaseModel):
 def set_keys(sample: Sample) -> list[str]:
     """Return what puts a sample into one set with others that have it: its images, its pair, its question's id.
 
-    Where there are no image files, `metadata["image"]` names the image. A question without its images is in the
+    Without image files, `metadata["image"]` names the image. A question without its images is in the
     set of the question with them (`metadata["with_picture"]`).
 
     Example:
@@ -153,7 +154,7 @@ def load_samples(path: str | Path) -> list[Sample]:
                 checked.add(image)
         samples.append(sample)
     if not samples:
-        raise InputError(f"{path}: holds no samples")
+        raise InputError(f"{path}: contains no samples")
     return samples
 
 
@@ -170,7 +171,7 @@ def samples_from(
 
     Args:
         rows: mappings. An image may be a `PIL.Image`, a path, or a list of them.
-        folder: where images that are no files yet are written, as PNG.
+        folder: where images that are not files yet are written, as PNG.
         question: the column of the questions.
         image: the column of the images; several columns are images in this order. Rows may lack an image.
         id: the column of the ids; the default numbers the rows from 000000.
@@ -230,7 +231,7 @@ def _make_sample(data: Any, where: str) -> Sample:
         message = first["msg"].removeprefix("Value error, ")
         raise InputError(f"{where}: field {field!r}: {message}{hint}") from None
     except ValueError:
-        raise InputError(f"{where}: holds half a surrogate pair or is nested too deeply") from None
+        raise InputError(f"{where}: contains half a surrogate pair or is nested too deeply") from None
     return sample
 
 
@@ -258,9 +259,9 @@ def open_image(path: Path) -> Image.Image:
 
     Raises:
         UnidentifiedImageError: it has another format.
-        OSError: it is no regular file, or cannot be read.
+        OSError: it is not a regular file, or cannot be read.
     """
-    return Image.open(regular_file(path), formats=IMAGE_FORMATS)
+    return Image.open(check_readable(path), formats=IMAGE_FORMATS)
 
 
 def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, int]:
@@ -272,7 +273,7 @@ def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, i
         any_depth: accept grey images with more than 8 bits, such as maps that no model sees.
 
     Raises:
-        InputError: the file is missing, is no image, has another format than `open_image` reads, has over 100
+        InputError: the file is missing, is not an image, has another format than `open_image` reads, has over 100
             megapixels, or is grey with more than 8 bits.
     """
     location = (
@@ -321,7 +322,7 @@ def resolve_image(
 
 
 def check_derived_ids(where: str | Path, ids: Iterable[str], derived: Iterable[tuple[str, str]]) -> None:
-    """Raise InputError where an id derived from an original is taken already, or is no valid id.
+    """Raise InputError where an id derived from an original is taken already, or is not valid.
 
     Example:
         >>> check_derived_ids("questions.jsonl", ["1"], [("1", "1--text")])
@@ -331,6 +332,6 @@ def check_derived_ids(where: str | Path, ids: Iterable[str], derived: Iterable[t
         if derived_id in taken or not SAFE_ID.fullmatch(derived_id):
             reason = "is taken" if derived_id in taken else "is too long"
             raise InputError(
-                f"{where}: id {original!r}: {derived_id!r}, which is asked too, {reason}; rename one"
+                f"{where}: id {original!r}: {derived_id!r}, which is derived from it, {reason}; rename one"
             )
         taken.add(derived_id)

@@ -46,7 +46,7 @@ def load_aliases() -> dict[str, Alias]:
 
 
 def locate(name: str) -> tuple[str, str]:
-    """Return the source that a name stands for, and the local folder or hub id where transformers finds it.
+    """Return the source of a name, and the local folder or hub id where transformers finds it.
 
     Args:
         name: an alias, `organism:` and the name of an organism, a local folder or a hub id. The folder of an
@@ -72,7 +72,7 @@ def locate(name: str) -> tuple[str, str]:
 
 
 def find_checkpoint(name: str) -> tuple[str, ...]:
-    """Return the local folders or hub ids that hold a model's weights: of an organism, its base and its adapter.
+    """Return the local folders or hub ids of a model's weights: of an organism, its base and its adapter.
 
     Raises:
         InputError: as `locate`.

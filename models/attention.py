@@ -216,7 +216,7 @@ def observe_attention(
 def bias_attention(
     configs: Iterable[Any], functions: Mapping[nn.Module, BiasFunction]
 ) -> AbstractContextManager[None]:
-    """Within the block, ask a function at each call of its attention module what to add to the scores.
+    """Within the block, call a function at each call of its attention module, and add its result to the scores.
 
     The biases of nested blocks add up. Every function sees the scores without any bias.
 

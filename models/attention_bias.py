@@ -39,7 +39,7 @@ class LastQuery:
         """The scaled scores without the mask, float32 [batch, head, 1, key]."""
         batch, heads, _, dim = self.query.shape
         groups, keys = self.key.shape[1:3]
-        # heads that share keys stand as queries, so keys need not be repeated
+        # heads that share keys become further queries, so keys need not be repeated
         query = self.query.float().reshape(batch * groups, heads // groups, dim)
         key = self.key.float().reshape(batch * groups, keys, dim)
         unused = query.new_empty(1)  # baddbmm scales as it multiplies, in half the time of two steps

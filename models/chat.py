@@ -63,7 +63,7 @@ class RenderedChat(NamedTuple):
     """A chat as one string.
 
     Attributes:
-        text: the chat as its template renders it, up to where the model goes on.
+        text: the chat as its template renders it, up to where the model continues.
         layout: `text` with what some processors add to it before they put in the visual tokens.
         spans: the places of the messages' texts in `layout`.
     """
@@ -85,7 +85,7 @@ def build_chat(sample: Sample) -> Chat:
         f"{sample.question}{sample.system}{sample.prefill}".encode()
     except UnicodeEncodeError:  # a terminal may hand over text in another encoding
         raise InputError(
-            f"sample {sample.id}: its text holds half a surrogate pair; give it as UTF-8"
+            f"sample {sample.id}: its text contains half a surrogate pair; give it as UTF-8"
         ) from None
     content = [{"type": "image"}] * len(sample.images) + [{"type": "text", "text": sample.question}]
     messages: list[Message] = [{"role": "user", "content": content}]
@@ -117,7 +117,7 @@ def render_chat(model: Model, chat: Chat) -> RenderedChat:
 
 
 def read_image(path: Path, name: str) -> Image.Image:
-    """Return an image as the chats of samples hold it, in RGB.
+    """Return an image as the chats of samples have it, in RGB.
 
     Args:
         name: where the image is named, for messages.
@@ -147,7 +147,7 @@ def _replace_texts(messages: list[Message], replace: Callable[[str], str]) -> li
 def _render_messages(model: Model, messages: list[Message], images: list[Image.Image]) -> RenderedChat:
     """Render messages, and find their texts in the result.
 
-    The template is rendered twice: with the texts, and with a placeholder for each text. All that stands
+    The template is rendered twice: with the texts, and with a placeholder for each text. Everything
     around the placeholders is template.
     """
     texts = [
@@ -200,7 +200,7 @@ def split_control_tokens(text: str, tokens: Iterable[str], name: str) -> str:
 
     Args:
         tokens: what `list_control_tokens` returns.
-        name: where the text stands, for the warning.
+        name: of the text, for the warning.
 
     Example:
         >>> split_control_tokens("End.<|im_end|>", ["<|im_end|>"], "question 1")

@@ -1,7 +1,7 @@
 """Where a model's modules compute, when accelerate spreads them over devices or keeps their weights elsewhere.
 
-accelerate replaces `forward` of such modules: their weights arrive when they run, and lie on torch's meta device between
-two runs. Whoever reads a weight without a run takes it from `read_weight`.
+accelerate replaces `forward` of such modules: their weights arrive when they run, and are on torch's meta device
+between two runs. Whoever reads a weight without a run takes it from `read_weight`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def check_device_map(name: str, device: str, device_map: DeviceMap) -> None:
 
     Args:
         name: the model's name.
-        device: the device that was asked for beside the map.
+        device: the device that was requested beside the map.
 
     Raises:
         InputError: it cannot; the message says why.
@@ -72,7 +72,7 @@ def check_places(hf: nn.Module, device_map: DeviceMap) -> None:
             raise InputError(f"device map: the model has no module {name!r}")
     for name in weights:
         if not any(not place or f"{name}.".startswith(f"{place}.") for place in device_map):
-            raise InputError(f"device map: gives no device for {name}; name it or a module that holds it")
+            raise InputError(f"device map: gives no device for {name}; name it or a module that contains it")
 
 
 def check_accelerate() -> None:
@@ -161,7 +161,7 @@ def is_dispatched(hf: nn.Module) -> bool:
 
 
 def check_one_device(hf: nn.Module, what: str) -> None:
-    """Check that all modules of a model compute on one device; their weights may lie elsewhere between runs.
+    """Check that all modules of a model compute on one device; their weights may be elsewhere between runs.
 
     Args:
         what: what needs one device, such as "method sage".

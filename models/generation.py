@@ -93,9 +93,9 @@ def use_repetition_penalty(model: Model, penalty: float | None) -> Iterator[None
 
 
 def settings_in_force(model: Model, temperature: float = 0.0) -> dict[str, Any]:
-    """Return the settings of `generate` that differ from its defaults, those of the checkpoint with ours.
+    """Return the settings of `generate` that differ from its defaults, the checkpoint's and mmprobe's.
 
-    The repetition penalty is always there: 1.0 where there is none. The longest answer is not.
+    They always include the repetition penalty, 1.0 for none, and never the longest answer.
 
     Example:
         >>> settings_in_force(model)["repetition_penalty"]                 # doctest: +SKIP

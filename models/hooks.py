@@ -160,9 +160,9 @@ def observe(
 
 
 def observe_stream(module: nn.Module, listener: Listener) -> AbstractContextManager[None]:
-    """Within the block, call `listener` with a module's first argument, as the module's caller holds it.
+    """Within the block, call `listener` with a module's first argument, as the module's caller has it.
 
-    A norm within a layer reads the residual stream, and the layer goes on with the stream. A torch pre-hook
+    A norm within a layer reads the residual stream, and the layer continues with the stream. A torch pre-hook
     that returns another input for the norm does not change the stream; one that changes it in place does.
 
     Example:
@@ -248,7 +248,7 @@ def _any_foreign(hooks: Mapping[int, Callable[..., Any]]) -> bool:
 
 
 def find_hooked_module(root: nn.Module) -> str | None:
-    """Return the name of the first module with torch hooks of its own or of all modules, or None.
+    """Return the name of the first module with its own torch hooks or with those of all modules, or None.
 
     Example:
         >>> from torch import nn

@@ -218,7 +218,7 @@ def load_model(
         device_map=device_map,
     )
     check_places(hf, device_map)
-    if info["missing_keys"]:  # transformers draws them at random and goes on
+    if info["missing_keys"]:  # transformers draws them at random and continues
         first, *more = sorted(info["missing_keys"])
         missing = f"{first} and {len(more)} more" if more else first
         raise InputError(
@@ -321,7 +321,7 @@ def _load_processor(name: str, path: str, revision: str | None, family: Family) 
 
 
 def _load_pil_processor(path: str, **_: Any) -> Any:
-    """Return the processor without torchvision, or None if the checkpoint does not ask for it."""
+    """Return the processor without torchvision, or None if the checkpoint does not name it."""
     config = Path(path) / "preprocessor_config.json"
     if not config.is_file() or json.loads(config.read_text()).get("processor_class") != "PilQwenProcessor":
         return None
@@ -358,7 +358,7 @@ def load_pretrained(name: str, load: Callable[..., Any], path: str, **options: A
         if isinstance(error, ImportError):
             hint = "install what is missing, perhaps with: pip install 'mmprobe[hub]'"
         elif Path(path).is_dir():
-            hint = "check that the folder holds a complete checkpoint with safetensors"
+            hint = "check that the folder contains a complete checkpoint with safetensors"
         else:
             hint = "check the name and the network, or give a local folder"
         raise InputError(f"model {name!r}: could not be loaded ({reason}); {hint}") from None

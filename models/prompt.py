@@ -90,7 +90,7 @@ class _Tokens(NamedTuple):
 def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
     """Render chats, tokenise them and pad them on the left.
 
-    Images may stand anywhere between the texts. The tokens of a prefill belong to the group template: the
+    Images may come anywhere between the texts. The tokens of a prefill belong to the group template: the
     user did not write them and the model did not generate them, so they count neither as question nor as
     answer.
 
@@ -218,7 +218,7 @@ def _assign_views(model: Model, name: str, tokens: _Tokens, views_of_images: lis
         indices = np.concatenate([_fill_grid(view, first + offset) for offset, view in enumerate(views)])
         if len(positions) != len(indices):
             raise InputError(
-                f"{name}: {model.family.name}'s prompt holds {len(positions)} visual tokens for image "
+                f"{name}: {model.family.name}'s prompt contains {len(positions)} visual tokens for image "
                 f"{number}, its views make {len(indices)}"
             )
         assigned[positions] = indices

@@ -2,7 +2,7 @@
 
 A prompt's keys and values depend on the tokens before them only. So prompts with the same images and system prompt
 share those of their common beginning. It is read on its own, up to the first token of the question, and every
-question goes on from a copy.
+question continues from a copy.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from mmprobe.models.loading import Model
 from mmprobe.models.prompt import Batch, Prompt, build_batch
 from mmprobe.samples import Sample
 
-MAX_BYTES = 2**30  # of all kept prefixes; ours
+MAX_BYTES = 2**30  # of all kept prefixes; our choice
 OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # one value a token
-Key = tuple[Any, ...]
+PrefixKey = tuple[Any, ...]
 
 
-def prefix_key(sample: Sample) -> Key:
+def prefix_key(sample: Sample) -> PrefixKey:
     """Return what is equal for samples that show the same images under the same system prompt.
 
-    Samples without images are each of their own.
+    Samples without images share with no other.
 
     Example:
         >>> prefix_key(Sample(id="a", question="Why?")) == prefix_key(Sample(id="b", question="Why?"))
@@ -42,7 +42,7 @@ def prefix_key(sample: Sample) -> Key:
     return (tuple(sample.images), sample.system) if sample.images else (sample.id,)
 
 
-def repeated_keys(samples: Iterable[Sample]) -> frozenset[Key]:
+def repeated_keys(samples: Iterable[Sample]) -> frozenset[PrefixKey]:
     """Return the keys that several samples have.
 
     Example:
@@ -55,7 +55,7 @@ def repeated_keys(samples: Iterable[Sample]) -> frozenset[Key]:
 
 def sort_by_images(batches: Sequence[list[Sample]]) -> list[list[Sample]]:
     """Return batches so that those whose first samples have the same key follow each other."""
-    groups: dict[Key, list[list[Sample]]] = {}
+    groups: dict[PrefixKey, list[list[Sample]]] = {}
     for batch in batches:
         groups.setdefault(prefix_key(batch[0]), []).append(batch)
     return [batch for group in groups.values() for batch in group]
@@ -131,7 +131,7 @@ class Prefix:
 
 
 class SharedStart(NamedTuple):
-    """Where `generate` goes on for a batch.
+    """Where `generate` starts for a batch.
 
     Attributes:
         inputs: for `generate`, with the cache of the first columns of the padded prompts.
@@ -144,7 +144,7 @@ class SharedStart(NamedTuple):
     inputs: dict[str, Any]
     states: Tensor | None
     store: PrefixStore
-    keys: Sequence[Key]
+    keys: Sequence[PrefixKey]
     beginnings: Sequence[Prefix]
 
 
@@ -160,7 +160,7 @@ class PrefixStore:
     def __init__(
         self,
         model: Model,
-        repeated: frozenset[Key],
+        repeated: frozenset[PrefixKey],
         keeps_states: bool,
         max_bytes: int = MAX_BYTES,
     ):
@@ -170,10 +170,10 @@ class PrefixStore:
             keeps_states,
             max_bytes,
         )
-        self.prefixes: OrderedDict[Key, Prefix] = OrderedDict()
+        self.prefixes: OrderedDict[PrefixKey, Prefix] = OrderedDict()
 
-    def start(self, keys: Sequence[Key], chats: Sequence[Chat], batch: Batch) -> SharedStart | None:
-        """Return where a batch goes on from its prefixes, or None if it has to be read whole.
+    def start(self, keys: Sequence[PrefixKey], chats: Sequence[Chat], batch: Batch) -> SharedStart | None:
+        """Return where to continue a batch from its prefixes, or None if it has to be read whole.
 
         It depends on the batch and on `repeated` only, not on what is in the store.
 
@@ -193,7 +193,7 @@ class PrefixStore:
 
     def find(
         self,
-        key: Key,
+        key: PrefixKey,
         chat: Chat,
         prompt: Prompt,
         load: Callable[[], Mapping[str, Any]] | None = None,
@@ -218,22 +218,22 @@ class PrefixStore:
         self.prefixes.move_to_end(key)
         return self.prefixes[key].common_part(prompt)
 
-    def _keep(self, key: Key, prefix: Prefix) -> None:
-        """Keep a prefix, and forget the oldest ones that there is no room for."""
+    def _keep(self, key: PrefixKey, prefix: Prefix) -> None:
+        """Keep a prefix, and forget the oldest ones that exceed the memory."""
         self.prefixes[key] = prefix
         while sum(each.nbytes for each in self.prefixes.values()) > self.max_bytes:
             self.prefixes.popitem(last=False)
 
 
 def _prefix_length(prompt: Prompt) -> int:
-    """Return the number of tokens before the question: the user's first token behind all images."""
+    """Return the number of tokens before the question: the user's first token after all images."""
     end = int(prompt.visual_positions[-1]) + 1
     questions = np.flatnonzero(prompt.group[end:] == Group.USER)
     return end + int(questions[0]) if len(questions) else end
 
 
 def _cut(name: str, value: Any, row: int, first: int, end: int) -> Any:
-    """Return some tokens of one row, and what belongs to no token as it is."""
+    """Return some tokens of one row, and values that are not per token unchanged."""
     return value[row : row + 1, first:end] if name in OF_TOKENS else value
 
 
@@ -243,7 +243,7 @@ def read_tokens(
     """Read tokens from the beginning of a prompt on.
 
     Args:
-        inputs: of the tokens, with the images unless `before` holds them.
+        inputs: of the tokens, with the images unless `before` includes them.
         prompt: the prompt that begins with these tokens.
         before: what was read of them already.
         keeps_states: whether to keep the states that the unembedding reads.
@@ -300,7 +300,7 @@ def _read_rest(model: Model, batch: Batch, row: int, part: Prefix, keeps_states:
 
 
 def build_cache(model: Model, prefixes: Sequence[Prefix], paddings: Sequence[int]) -> DynamicCache:
-    """Return a cache with a prefix a row, and let the model place later tokens behind it."""
+    """Return a cache with a prefix a row, and let the model place later tokens after it."""
     cache = DynamicCache()
     for layer in range(len(prefixes[0].keys)):
         keys, values = ([getattr(each, name)[layer] for each in prefixes] for name in ("keys", "values"))
@@ -312,7 +312,7 @@ def build_cache(model: Model, prefixes: Sequence[Prefix], paddings: Sequence[int
 
 
 def _pad(parts: Sequence[Tensor], paddings: Sequence[int]) -> Tensor:
-    """Join tensors [1, ..., token, feature], each behind its row's padding."""
+    """Join tensors [1, ..., token, feature], each after its row's padding."""
     if not any(paddings):
         return torch.cat(list(parts)) if len(parts) > 1 else parts[0]
     pairs = zip(parts, paddings, strict=True)

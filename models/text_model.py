@@ -34,7 +34,7 @@ def load_text_model(name: str) -> TextModel:
         name: a local folder, an id on the hub, or `tiny-spd` for the embedded model's decoder.
 
     Raises:
-        InputError: there is no such model, or it is no causal language model.
+        InputError: the model does not exist, or is not a causal language model.
 
     Example:
         >>> type(load_text_model("tiny-spd").hf).__name__
@@ -57,7 +57,7 @@ def load_text_model(name: str) -> TextModel:
 
 
 def _load_embedded_decoder(name: str) -> TextModel:
-    """Return the decoder of `tiny-spd` as a model of its own. On text, its mRoPE is the usual RoPE."""
+    """Return the decoder of `tiny-spd` as a separate model. On text, its mRoPE is the usual RoPE."""
     model = load_model(name, device="cpu")
     text = model.hf.config.get_text_config()
     names = (

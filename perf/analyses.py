@@ -38,7 +38,7 @@ def trace_pairs(folder: Path, n_pairs: int) -> mp.Run:
 
 
 def copy_traces(run: mp.Run, folder: Path, n_traces: int) -> None:
-    """Write a run of copies of a run's traces, under other names and in pairs of their own."""
+    """Write a run of copies of a run's traces, under other names and in separate pairs."""
     (folder / "samples").mkdir(parents=True)
     names, labels = [], []
     for number in range(n_traces):
@@ -124,7 +124,7 @@ def table(quick: bool = False) -> str:
             folder = Path(root) / str(count)
             copy_traces(traced, folder, count)
             results[count] = {}
-            for name in MEASURES:  # each in a process of its own, so that its peak is its own
+            for name in MEASURES:  # each in a separate process, so that its peak is its own
                 command = [sys.executable, __file__, "--measure", name, str(folder)]
                 output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
                 results[count][name] = json.loads(output.splitlines()[-1])

@@ -73,7 +73,7 @@ def draw_weights(config: Qwen2_5_VLConfig) -> Iterator[tuple[str, torch.Tensor]]
 
 
 def write_checkpoint(folder: Path, quick: bool) -> int:
-    """Write a checkpoint in shards, so that memory holds one shard, and return the number of parameters."""
+    """Write a checkpoint in shards, so that one shard is in memory, and return the number of parameters."""
     config = make_config(quick)
     embedded = Path(mp.models.__file__).parent / "tiny_spd"
     for name in ("chat_template.jinja", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):

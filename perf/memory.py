@@ -1,4 +1,4 @@
-"""Peak memory of traced generation beyond plain `generate`, each in a process of its own.
+"""Peak memory of traced generation beyond plain `generate`, each in a separate process.
 
 python perf/memory.py
 """

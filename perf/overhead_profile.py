@@ -18,6 +18,7 @@ from unittest.mock import patch
 from overhead import methods
 from toys import parser, samples, toy
 
+from mmprobe.models.reading import AnswerReader, DecodedLogprobs
 from mmprobe.traces import batch, writer_thread
 from mmprobe.traces.engines.native import BatchRecorder, ForwardPassBuffer
 from mmprobe.traces.recorder import SampleRecorder
@@ -31,11 +32,13 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "residual stream, logits, gates, TAM": [
         (SampleRecorder, name) for name in ("write_steps", "write_residuals", "write_gates", "write_tam")
     ],
-    "joining layers and steps": [(ForwardPassBuffer, "end_pass"), (ForwardPassBuffer, "take")],
+    "the reading pass": [(AnswerReader, "read")],
+    "log-probabilities while decoding": [(DecodedLogprobs, "keep_logits"), (DecodedLogprobs, "__call__")],
+    "joining steps": [(ForwardPassBuffer, "take")],
     "opening files": [(batch.BatchTracer, "_open_writer")],
     "writer thread: data sets, finished files": [(writer_thread, "_make_call")],
 }
-REST = "the rest: listeners during each pass"
+REST = "the rest"
 
 
 def timed(function: Callable[..., Any], spent: dict[str, float], part: str) -> Callable[..., Any]:

@@ -75,7 +75,7 @@ SECTIONS = {
         """\
 Traced generation and its peers, against plain sdpa `generate` of the same prompts with two images, in turn in one process.
 Traces are written to disk and fsynced. A file is finished while the next batch is answered. A run of one batch has no next
-batch to hide this behind; users have runs of several. The ratio is the median of the rounds' ratios. Beside it is their
+batch that would hide this; users have runs of several. The ratio is the median of the rounds' ratios. Beside it is their
 middle half, which shows the noise of the machine. All models but tiny-spd have random weights.
 
 The native engine records "peers' tensors", which are what the peers record: attention rows of each step's query, and the
@@ -88,10 +88,8 @@ the engine of that name, which writes to disk as well.""",
         "Where the time goes",
         """\
 The extra CPU time of traces of the 28-layer model, each part as a share of plain generation's, with the writer thread: medians of
-nine rounds, one batch each. What no part explains is the listeners': in each pass of this model, 140 calls keep what a layer
-computed. Its kernels are so small that each takes as long as a few lines of Python. The listeners alone exceed the goal of 1.10.
-Their cost does not grow with a model's width, so larger models pay a smaller share. The writer thread shares Python's lock with the
-model, so its time adds to the model's.""",
+nine rounds, one batch each. The reading pass reads all tokens of an answer at once, with the listeners in it. The writer thread
+shares Python's lock with the model, so its time adds to the model's.""",
         lambda options: overhead_profile.table(options.quick),
     ),
     "prefixes": Section(
@@ -142,7 +140,7 @@ and doing nothing with them. Bootstraps and permutations take the same time for 
 Processor time and peak memory of commands on runs of copies of default traces of tiny-spd, a thousand in a file as `trace
 --pack-every 1000` writes them. Three answers share a pair of images. Each command has its own process, and its numbers
 include the modules that it loads. The first growth is the time for a trace of the largest run against that of the smallest, the
-second is that of the peak memory. The goals are for these two. What an analysis returns, and the tables that it writes, hold numbers
+second is that of the peak memory. The goals are for these two. What an analysis returns, and the tables that it writes, contain numbers
 of each sample. Labels, here made-up ones, give two more analyses work, and all of them permutations. `make perf` leaves this
 section out, since it takes long:
 `python perf/report.py --write --only scale`.""",
@@ -153,7 +151,7 @@ section out, since it takes long:
         """\
 Causal probes on pairs of the embedded model that it was not trained on, whole answers, one pair at a time. The counterfactual
 shows the first image twice, so that the change between the images is gone. Spearman's rank correlation and the number of the
-ten largest heads that are found are against exact patching of all 48 heads, with 95 % intervals over pairs. TransformerLens'
+ten largest heads that both name are against exact patching of all 48 heads, with 95 % intervals over pairs. TransformerLens'
 `attribution_patch` reads tokens only; an adapter in `perf/causes.py` gives it the same prompts with images. It estimates FFNs
 and embeddings at once, a node for each position. The goal is a correlation of 0.9 and nine of the ten, averaged over 20 pairs.
 The gradients alone miss it: answers are certain, so that gradients are near 0. `atp_star` therefore patches the 20 heads with

@@ -55,7 +55,7 @@ def trace_pairs(folder: Path, n_pairs: int) -> mp.Run:
 
 
 def copy_trace(run: mp.Run, source: str, copy: Path, images: Path) -> None:
-    """Copy a trace under another name, with checksums and images of its own.
+    """Copy a trace under another name, with its own checksums and images.
 
     Args:
         images: a folder for links to the images. Traces with the same folder are about the same images.
@@ -157,7 +157,7 @@ def run_command(name: str, folder: str) -> Cost:
 
 
 def measure(name: str, folder: Path) -> Cost:
-    """Run a command in a process of its own, so that its peak is its own."""
+    """Run a command in a separate process, so that its peak is its own."""
     command = [sys.executable, __file__, "--measure", name, str(folder)]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return Cost(*json.loads(output.splitlines()[-1]))

@@ -38,26 +38,26 @@ class RunAnswer(NamedTuple):
     faithful: bool | None
 
 
-class Record(NamedTuple):
+class AnswerArrays(NamedTuple):
     """What was measured for one answer. No arrays: the probe does not apply to it."""
 
     answer: RunAnswer
     arrays: Arrays
 
 
-Measure = Callable[[list[RunAnswer]], list[Arrays]]
+MeasureAnswers = Callable[[list[RunAnswer]], list[Arrays]]
 
 
 def measure_answers(
     model: Model,
     source: Run | Sequence[Sample],
-    measure: Measure,
+    measure: MeasureAnswers,
     settings: dict[str, Any],
     max_new_tokens: int,
     finished: Path | None = None,
     batch_size: int = 1,
     chosen: Sequence[Sample] | None = None,
-) -> list[Record]:
+) -> list[AnswerArrays]:
     """Return what a function measures for each answer of a run, or of samples.
 
     Only the arrays stay in memory, so what else a batch needs does not grow with the number of samples.
@@ -74,12 +74,12 @@ def measure_answers(
         chosen: the samples to measure; None for all.
 
     Raises:
-        InputError: there are no samples, the folder holds samples with other settings, or another model made
+        InputError: no samples are given, the folder contains samples with other settings, or another model made
             the run.
     """
     samples = list_samples(source) if chosen is None else list(chosen)
     text = json.dumps(settings | {"model": model.name, "longest": max_new_tokens}, sort_keys=True)
-    records: list[Record] = []
+    records: list[AnswerArrays] = []
     with tqdm(total=len(samples), desc=settings["analysis"], disable=None) as progress:
         for start in range(0, len(samples), batch_size):
             batch = samples[start : start + batch_size]
@@ -87,7 +87,7 @@ def measure_answers(
             done = [record for record in read if record is not None]
             if len(done) < len(batch):
                 answers = [_read_answer(model, source, sample, max_new_tokens) for sample in batch]
-                done = [Record(*pair) for pair in zip(answers, measure(answers), strict=True)]
+                done = [AnswerArrays(*pair) for pair in zip(answers, measure(answers), strict=True)]
                 for record in done:
                     if isinstance(source, Run) and "logprob" in record.arrays:
                         check_model(model, source[record.answer.sample.id], record.arrays["logprob"])
@@ -97,7 +97,7 @@ def measure_answers(
     return records
 
 
-def one_by_one(measure: Callable[[RunAnswer], Arrays]) -> Measure:
+def one_by_one(measure: Callable[[RunAnswer], Arrays]) -> MeasureAnswers:
     """Return a function of a batch from one of an answer; NotApplicable and no answer mean no arrays."""
 
     def measure_batch(answers: list[RunAnswer]) -> list[Arrays]:
@@ -119,7 +119,7 @@ def mean_over_samples(
 
     Args:
         dims: dimensions of the mean.
-        values: [sample, ...]; a quantity, so that all zeros are no share.
+        values: [sample, ...]; treated as a quantity, not a share, even if all are 0.
         sets: int [sample], the set of images of each sample.
 
     Example:
@@ -167,12 +167,12 @@ def _read_answer(
 
 def read_record(
     finished: Path | None, sample: Sample, source: Run | Sequence[Sample], settings: str, model: Model
-) -> Record | None:
+) -> AnswerArrays | None:
     """Return what is kept of a sample; None if there is nothing, or if its answer is another one.
 
     Args:
         finished: folder of `write_records`, or None.
-        source: the run that holds the sample's answer now, or samples.
+        source: the run with the sample's answer now, or samples.
         settings: what the arrays depend on.
         model: the model, to notice if it or the sample's images have changed.
 
@@ -204,11 +204,11 @@ def read_record(
         if ids != source[sample.id].steps["id"].values.tolist():
             return None
         faithful = source.faithful(sample.id)
-    return Record(RunAnswer(sample, ids, faithful), arrays)
+    return AnswerArrays(RunAnswer(sample, ids, faithful), arrays)
 
 
-def write_records(finished: Path | None, records: list[Record], settings: str, model: Model) -> None:
-    """Keep what was measured for some samples, a file for each; nothing if there is no folder."""
+def write_records(finished: Path | None, records: list[AnswerArrays], settings: str, model: Model) -> None:
+    """Keep what was measured for some samples, a file for each; nothing without a folder."""
     if finished is None:
         return
     finished.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from mmprobe.models import Group, Model
 from mmprobe.probes.teacher_forcing import (
     GROUPS,
     MAX_NEW_TOKENS,
-    Answer,
+    GivenAnswer,
     TeacherForcing,
     float32_logits,
     force_answer,
@@ -119,7 +119,7 @@ def attribute(
     sample: Sample,
     method: str = "occlusion",
     steps: int | Sequence[int] | None = None,
-    answer: Answer = None,
+    answer: GivenAnswer = None,
     baseline: str = "mean",
     block: int = 1,
     n_steps: int = 32,

@@ -25,13 +25,15 @@ from mmprobe.models.chat import build_chat
 from mmprobe.models.hooks import Change
 from mmprobe.probes.components.decoder_pass import change_component
 from mmprobe.probes.interchange.answer_logprobs import read_logprobs
-from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, Images
+from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, ImageList
 from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions
 from mmprobe.probes.teacher_forcing import check_model, float32_logits, force_answer
 from mmprobe.samples import Region, Sample
 
 
-def exchange_images(model: Model, trace: Trace, others: Images, rng: np.random.Generator) -> dict[str, float]:
+def exchange_images(
+    model: Model, trace: Trace, others: ImageList, rng: np.random.Generator
+) -> dict[str, float]:
     """Return what an answer loses when its images, or parts of them, are exchanged for others, in nat.
 
     It takes one forward pass over two to four rows.
@@ -46,7 +48,7 @@ def exchange_images(model: Model, trace: Trace, others: Images, rng: np.random.G
         - interchange_slope: its least-squares slope over steps; NaN for fewer than two steps
         - regions: of the whole answer, all regions exchanged; NaN without regions
         - elsewhere: of the whole answer, as many cells of the same images exchanged beside the regions; NaN
-          where there is no room
+          if they do not fit
 
     Raises:
         InputError: another model made the trace.
@@ -192,13 +194,13 @@ def _put_mean(mean: Tensor, steps: int) -> Change:
 
 
 ANSWERS = 40
-Check = Callable[[str, Sample], bool | None]
+CheckAnswer = Callable[[str, Sample], bool | None]
 
 
 def claim_interventions(
     model: Model,
     run: Run,
-    check: Check | None = None,
+    check: CheckAnswer | None = None,
     answers: int = ANSWERS,
     alpha: float = 0.1,
     beta: float = 0.9,
@@ -208,11 +210,11 @@ def claim_interventions(
     """Return what happens to answers of a run under the interventions that the claims of `findings` imply.
 
     Unfaithful answers are rare, so up to half of the chosen answers are unfaithful. Each answer has a weight,
-    the number of answers of the run that it stands for. Means over the run use it.
+    the number of answers of the run that it represents. Means over the run use it.
 
     It takes one forward pass over four rows and three over one row an answer, and two generations.
 
-    Use it to ask whether a correlation of `findings` has the cause that it suggests. `findings` tests the
+    Use it to test whether a correlation of `findings` has the cause that it suggests. `findings` tests the
     numbers.
 
     Args:
@@ -228,7 +230,7 @@ def claim_interventions(
     Returns:
         A data set with dimension `sample`, the chosen answers in the order of the run:
 
-        - weight: answers of the run that the answer stands for
+        - weight: answers of the run that the answer represents
         - interchange: nat a token that the answer loses with unrelated images; interchange_slope: its slope
           over steps
         - regions, elsewhere: nat that it loses when all its regions, or as many places beside them, are exchanged
@@ -288,7 +290,7 @@ def claim_interventions(
 def _choose(
     samples: Sequence[Sample], run: Run, count: int, rng: np.random.Generator
 ) -> list[tuple[Sample, float]]:
-    """Return `count` samples, up to half of them unfaithful, and how many samples each stands for."""
+    """Return `count` samples, up to half of them unfaithful, and how many samples each represents."""
     unfaithful = np.array([run.faithful(sample.id) is False for sample in samples], bool)
     strata = [np.flatnonzero(unfaithful), np.flatnonzero(~unfaithful)]
     count = min(count, len(samples))
@@ -300,7 +302,7 @@ def _choose(
     return [(samples[index], float(weights[index])) for index in np.flatnonzero(weights).tolist()]
 
 
-def _why_not_asked(model: Model, run: Run, check: Check | None) -> str:
+def _why_not_asked(model: Model, run: Run, check: CheckAnswer | None) -> str:
     """Return why no answer is generated again, or nothing."""
     settings = run.config["generate"]
     if check is None:
@@ -313,7 +315,7 @@ def _why_not_asked(model: Model, run: Run, check: Check | None) -> str:
 
 
 def _ask_again(
-    out: xr.Dataset, model: Model, run: Run, samples: Sequence[Sample], check: Check, batch_size: int
+    out: xr.Dataset, model: Model, run: Run, samples: Sequence[Sample], check: CheckAnswer, batch_size: int
 ) -> None:
     """Add whether the answers are faithful before and after each intervention, and the new answers."""
     settings = run.config["generate"]

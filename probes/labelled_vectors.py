@@ -87,10 +87,10 @@ REDUCTIONS: dict[str, Callable[[xr.DataArray], np.ndarray | None]] = {
 }
 
 
-Labels = Mapping[str, Hashable] | pd.Series | np.ndarray | Sequence[Hashable]
+SampleLabels = Mapping[str, Hashable] | pd.Series | np.ndarray | Sequence[Hashable]
 """Labels of samples: by id, or in the order of the run."""
 
-Target = Literal["faithful", "difference_type"] | Callable[[Trace], Hashable | None] | Labels
+Target = Literal["faithful", "difference_type"] | Callable[[Trace], Hashable | None] | SampleLabels
 
 
 def object_presence(name: str) -> Callable[[Trace], str | None]:
@@ -147,7 +147,7 @@ def read_labels(run: Run, target: Target) -> dict[str, Hashable]:
     return {name: label for name, label in labels.items() if label is not None}
 
 
-def _given_labels(run: Run, labels: Labels) -> dict[str, Hashable]:
+def _given_labels(run: Run, labels: SampleLabels) -> dict[str, Hashable]:
     if isinstance(labels, Mapping | pd.Series):
         by_id = {str(name): label for name, label in labels.items()}
         if unknown := [name for name in by_id if name not in run]:

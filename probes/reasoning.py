@@ -46,7 +46,7 @@ def split_chain(answer: str, conclusion: str = CONCLUSION) -> Chain | None:
     """Return the steps and the conclusion of an answer; None without steps or without a conclusion.
 
     Args:
-        answer: steps and conclusion on lines of their own.
+        answer: steps and conclusion on separate lines.
         conclusion: the words that the conclusion begins with.
 
     Example:
@@ -84,17 +84,17 @@ def chain_tests(
 ) -> xr.Dataset:
     """Return how many verdicts change when the steps before them are changed.
 
-    Use it to ask whether an answer follows from its steps. Do not use it for answers without steps.
+    Use it to test whether an answer follows from its steps. Do not use it for answers without steps.
 
     The model answers step by step. Its steps are changed, the changed steps become the beginning of its
-    answer, and it goes on from the words that mark the conclusion. The tests are those of Lanham et al., 2023
+    answer, and it continues from the words that mark the conclusion. The tests are those of Lanham et al., 2023
     (arXiv:2307.13702). A model that uses its steps changes its verdict when they are cut off or false, and
     keeps it when they are only worded in another way. A verdict that never changes was decided before the
     steps, or is read from the images a second time: exchange the images (`image_interchange`) to tell these
     apart.
 
     Args:
-        samples: questions whose answers have steps on lines of their own.
+        samples: questions whose answers have steps on separate lines.
         read_verdict: function from the text of a conclusion, without the words that mark it, to a verdict;
             None where it cannot be read.
         conclusion: the words that the conclusion begins with.
@@ -119,7 +119,7 @@ def chain_tests(
         attrs: n_unread counts answers without steps or without a verdict; mistakes says whose they are.
 
     Raises:
-        InputError: there are no samples, or a sample has a prefill.
+        InputError: no samples are given, or a sample has a prefill.
         NotApplicable: no answer has steps and a verdict.
 
     Example:
@@ -265,7 +265,7 @@ def early_verdict(
 ) -> xr.Dataset:
     """Return how well an answer's verdict can be read before the first step, after each step, and at the end.
 
-    Use it beside `chain_tests` to ask where a verdict stands first. That it can be read does not say that it is
+    Use it beside `chain_tests` to find where a verdict can first be read. That it can be read does not say that it is
     used.
 
     The probe is that of `linear_probe`, fitted at the token that predicts the first token of a step: the last
@@ -274,12 +274,12 @@ def early_verdict(
     `prefill_chain` and `dose_response`.
 
     Args:
-        run: traces with `residual/post` of answers with steps on lines of their own.
+        run: traces with `residual/post` of answers with steps on separate lines.
         read_verdict: function from the text of a conclusion, without the words that mark it, to a verdict;
             None where it cannot be read.
         conclusion: the words that the conclusion begins with.
         folds: number of folds; images are in one fold.
-        minimum: answers of each verdict; ours, the default is 20.
+        minimum: answers of each verdict; the default is our choice.
         seed: of the folds and the shuffles.
 
     Returns:
@@ -361,7 +361,7 @@ def early_verdict(
 
 
 def _find_points(trace: Trace, n_steps: int) -> dict[str, int]:
-    """Return the generation step whose query stands before step 1, and at the end of each of the steps."""
+    """Return the generation step whose query comes before step 1, and at the end of each of the steps."""
     generated = trace.tokens["text"].values[-len(trace.steps["id"]) :]
     points = {"before step 1": 0}
     line, written = 0, ""

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from mmprobe.cache import Trace
 from mmprobe.errors import InputError, NotApplicable
@@ -21,12 +20,13 @@ from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.devices import check_one_device, copy_module
 from mmprobe.models.generation import build_generation_kwargs
 from mmprobe.models.prompt import decode_tokens
+from mmprobe.models.reading import append_answers
 from mmprobe.samples import Sample
 
 GROUPS = tuple(group.name.lower() for group in Group if group is not Group.GENERATED)
 MAX_NEW_TOKENS = 64
 _MAX_DIFFERENCE = 1.0  # nat; a larger mean difference of log-probabilities means another model
-Answer = str | Sequence[int] | np.ndarray | None
+GivenAnswer = str | Sequence[int] | np.ndarray | None
 
 
 class TeacherForcing(NamedTuple):
@@ -59,7 +59,7 @@ class TeacherForcing(NamedTuple):
 
 
 def force_answer(
-    model: Model, sample: Sample, answer: Answer = None, max_new_tokens: int = MAX_NEW_TOKENS
+    model: Model, sample: Sample, answer: GivenAnswer = None, max_new_tokens: int = MAX_NEW_TOKENS
 ) -> TeacherForcing:
     """Append an answer to a sample's prompt.
 
@@ -68,7 +68,7 @@ def force_answer(
         max_new_tokens: maximum length of the model's own answer.
 
     Raises:
-        InputError: an image cannot be decoded, or the answer is empty or has tokens that are no text.
+        InputError: an image cannot be decoded, or the answer is empty or has tokens that are not text.
 
     Example:
         >>> from mmprobe.models import load_model
@@ -80,7 +80,10 @@ def force_answer(
 
 
 def force_answers(
-    model: Model, samples: Sequence[Sample], answers: Sequence[Answer], max_new_tokens: int = MAX_NEW_TOKENS
+    model: Model,
+    samples: Sequence[Sample],
+    answers: Sequence[GivenAnswer],
+    max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> list[TeacherForcing]:
     """Append answers to the prompts of several samples, for one forward pass over all of them.
 
@@ -94,7 +97,7 @@ def force_answers(
         The rows of one batch: each has its own prompt and answer, and the inputs of all.
 
     Raises:
-        InputError: an image cannot be decoded, or an answer is empty or has tokens that are no text.
+        InputError: an image cannot be decoded, or an answer is empty or has tokens that are not text.
     """
     if max_new_tokens < 1:
         raise InputError(f"max_new_tokens {max_new_tokens}: must be 1 or more")
@@ -111,12 +114,7 @@ def force_answers(
             answer = model.tokenizer(answer, add_special_tokens=False)["input_ids"]
         ids.append(torch.tensor(np.asarray(answer, dtype=np.int64), device=model.device))
         _check_answer(model, sample, ids[-1])
-    longest = max(map(len, ids))
-    extended: dict[str, Any] = dict(inputs)
-    for _ in range(longest):  # each family extends its masks and token types as in `generate`
-        extended = model.hf._update_model_kwargs_for_generation({}, extended, is_encoder_decoder=False)
-    padded = torch.stack([pad(row, (0, longest - len(row))) for row in ids])
-    extended["input_ids"] = torch.cat([inputs["input_ids"], padded], 1)
+    extended = append_answers(model, inputs, ids)
     return [TeacherForcing(model, extended, prompt, row) for prompt, row in zip(prompts, ids, strict=True)]
 
 
@@ -133,7 +131,7 @@ def _check_answer(model: Model, sample: Sample, ids: Tensor) -> None:
         raise InputError(f"sample {sample.id}: its answer has the token of an image; give text alone")
 
 
-def name_answer(sample: Sample, answer: Answer) -> str:
+def name_answer(sample: Sample, answer: GivenAnswer) -> str:
     """Return whose answer a probe reads that takes the sample's if None is given: `given`, `true` or `own`.
 
     Example:

@@ -1,4 +1,4 @@
-"""Answer the questions behind docs/interventions.md, and keep the answers apart from their scores."""
+"""Answer the questions of docs/interventions.md, and keep the answers apart from their scores."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def answer_all(
 ) -> None:
     """Answer the questions of the named benchmarks about a set's pairs, or its first part, in worker processes.
 
-    Answers that are there already are kept, so an interrupted call goes on.
+    Existing answers are kept, so an interrupted call continues.
     """
     data = draw_pairs(folder, name)
     pairs = [(contender, benchmark) for contender in contenders for benchmark in benchmarks]
@@ -106,7 +106,7 @@ def _ask(contender: Contender, questions: Sequence[Sample], file: Path) -> int:
 
 
 def _answers_file(data: Path, contender: Contender, benchmark: str) -> Path:
-    """Return the file of answers. Its name holds the parameters, so that equal ones are asked once."""
+    """Return the file of answers. Its name contains the parameters, so that equal ones are asked once."""
     parameters = "".join(f" {name}={value}" for name, value in sorted(contender.parameters.items()))
     name = folder_name(f"{contender.method}{parameters}")
     return data.parent.parent / "answers" / name / f"{benchmark}.jsonl"

@@ -15,7 +15,7 @@ import torch
 from scipy.stats import binomtest
 from tqdm import tqdm
 
-from mmprobe.benchmarks.synthetic.check import Verdict, check_answer
+from mmprobe.benchmarks.synthetic.check import AnswerCheck, check_answer
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES
@@ -67,7 +67,7 @@ def answer_batch(model: Model, samples: list[Sample]) -> list[str]:
     return model.tokenizer.batch_decode(output[:, longest:], skip_special_tokens=True)
 
 
-def evaluate(model: Model, pairs: int, batch: int) -> list[tuple[Sample, Verdict]]:
+def evaluate(model: Model, pairs: int, batch: int) -> list[tuple[Sample, AnswerCheck]]:
     with tempfile.TemporaryDirectory() as folder:
         samples = load_samples(make_pairs(Path(folder) / "pairs", pairs, HELD_OUT_SEED))
         samples.sort(key=lambda sample: (sample.metadata["type"], sample.id))
@@ -79,7 +79,7 @@ def evaluate(model: Model, pairs: int, batch: int) -> list[tuple[Sample, Verdict
     return verdicts
 
 
-def share(verdicts: Iterable[Verdict], label: str) -> str:
+def share(verdicts: Iterable[AnswerCheck], label: str) -> str:
     """Return the share of verdicts with a label in per cent, with its interval."""
     values = [getattr(verdict, label) for verdict in verdicts]
     interval = binomtest(sum(values), len(values)).proportion_ci(method="wilson")
@@ -87,7 +87,7 @@ def share(verdicts: Iterable[Verdict], label: str) -> str:
 
 
 def table(
-    verdicts: list[tuple[Sample, Verdict]], heading: str, rows: list, key: Callable[[Sample], object]
+    verdicts: list[tuple[Sample, AnswerCheck]], heading: str, rows: list, key: Callable[[Sample], object]
 ) -> str:
     """Return a table with one row for each value of the key. Shares are in per cent."""
     lines = [f"| {heading} | n | correct % | exact % | faithful % |", "|---|---|---|---|---|"]
@@ -99,7 +99,7 @@ def table(
     return "\n".join(lines)
 
 
-def tables(verdicts: list[tuple[Sample, Verdict]]) -> str:
+def tables(verdicts: list[tuple[Sample, AnswerCheck]]) -> str:
     def differences(sample: Sample) -> int:
         return len(sample.metadata["differences"])
 

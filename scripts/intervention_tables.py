@@ -13,7 +13,7 @@ from mmprobe.stats.estimate import Estimate, read_estimate
 def write_table(comparison: xr.Dataset, metrics: Sequence[str]) -> str:
     """Return a Markdown table with a row for each method.
 
-    A cell holds the value and the paired difference to plain with its interval. The difference is bold if the
+    A cell has the value and the paired difference to plain with its interval. The difference is bold if the
     interval excludes 0.
     """
     lines = [f"| method | {' | '.join(name.partition(' ')[2] for name in metrics)} |"]

@@ -101,7 +101,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Check that a notebook shows its figures, and take out what asks other servers: for stars and for MathJax."""
+    """Check that a notebook shows its figures, and remove requests to other servers: for stars and for MathJax."""
     if page.file.src_uri.endswith(".ipynb") and "plotly-graph-div" not in output:
         log.warning("%s: shows no figure; make site sets PLOTLY_RENDERER", page.file.src_uri)
     return REQUESTS.sub("", output)

@@ -2,7 +2,7 @@
 
 There are two stages. First the vision tower learns the content of each cell, through two linear heads that
 are then dropped. Without this stage it never learns shapes. Then the tower is frozen, and the language model
-learns to answer. Batch number k depends on the seed and k alone, so a run that was stopped goes on, and gives
+learns to answer. Batch number k depends on the seed and k alone, so a run that was stopped continues, and gives
 the same model on the same machine.
 
     python scripts/train_tiny_spd.py --out build/tiny-spd --workers 15 --compile   # one H100: 20 minutes
@@ -51,7 +51,7 @@ def patches(images: Tensor) -> Tensor:
 def encode_images(tower: nn.Module, images: Tensor) -> Tensor:
     """Return the vision tower's features of many images of one size, [image, 16, hidden].
 
-    transformers loops over images. Ours are all one window of 64 patches, so their attention is one batch.
+    transformers loops over images. These are all one window of 64 patches, so their attention is one batch.
     """
     count, tokens = len(images), 64
     states = tower.patch_embed(patches(images))
@@ -179,7 +179,7 @@ def train(model: Qwen2_5_VLForConditionalGeneration, encoder: Encoder, args: arg
         model.load_state_dict(state["model"])
         optimiser.load_state_dict(state["optimiser"])
         start = state["step"]
-        print(f"going on from step {start}", flush=True)
+        print(f"continuing from step {start}", flush=True)
     if args.compile:
         for layer in model.model.language_model.layers:
             layer.compile(dynamic=True)

@@ -1,7 +1,7 @@
 """Score the embedded model on held-out pairs and write the tables of docs/benchmarks.md.
 
 python scripts/write_benchmarks_doc.py --folder results        # two CPU cores: about fifteen minutes; a
-second call goes on
+second call continues
 """
 
 from __future__ import annotations

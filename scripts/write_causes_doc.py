@@ -51,7 +51,7 @@ sample = next(sample for sample in samples if sample.id == "0002-3-find")
 print(sample.question, mp.generate(model, sample).text)
 ```
 
-To ask for a cause is to ask "compared with what?". The counterfactual here is the pair without its edit: the first image twice.
+A cause needs a comparison. The counterfactual here is the pair without its edit: the first image twice.
 Only what the answer is about differs, and both images are of the kind that the model knows.
 
 ```python
@@ -106,7 +106,7 @@ print(best.head(6).round(2).to_string())
 print("all heads:", round(float(ds.effect_all), 2), "- the whole difference:", round(float(ds.total), 2))
 ```
 
-It says what is lost without a single head. A head that another one stands in for looks useless.
+It says what is lost without a single head. A head that another one can replace looks useless.
 
 For models with a thousand heads, attribution patching estimates all of them from a few passes, and patches the largest ones.
 Its agreement with the exact effects, here:
@@ -197,14 +197,14 @@ while the order of its single edges is not to be trusted.
 {figure}
 
 The files `circuit.graphml` and `circuit.json` beside `circuit.nc` open in Gephi, Cytoscape and networkx. In the report of the
-run, the circuit is a page of its own:
+run, the circuit has its own page:
 
 ```sh
 mmprobe report runs/find --out report.html
 ```
 
-A faithful circuit is enough for the answer, but it need not be the only one, and an edge without effect alone may stand in for
-another. It says by which way, not what is carried: for that, `align_subspace` asks whether a direction carries "the number of
+A faithful circuit is enough for the answer, but it need not be the only one, and an edge without effect alone may replace
+another. It says by which way, not what is carried: for that, `align_subspace` tests whether a direction carries "the number of
 differences", and `dose_response` what the model says when the direction is added.
 
 ## When to use which
@@ -213,7 +213,7 @@ differences", and `dose_response` what the model says when the direction is adde
 |---|---|---|---|
 | do the answers depend on the images? | `image_interchange` | 2, and 1 for each region | the way through the model |
 | which tokens must read which? | `attention_routes` | 1 for each source, query and window | heads; `block` without a counterfactual charges even a blind model |
-| which head, FFN or layer? | `patch_components` | 1 for each component | components that stand in for each other |
+| which head, FFN or layer? | `patch_components` | 1 for each component | components that replace each other |
 | the same, of thousands | `attribution_patching` | a few for each layer, each with a backward pass | a result by itself |
 | what is written into this word? | `direct_logit_attribution` | 1 | what is done for later components |
 | the whole way, as a graph | `find_circuit`, `evaluate_circuit` | 5 with a backward pass to find, 1 for each size to judge | single edges, unless `patch_edges` measures them |

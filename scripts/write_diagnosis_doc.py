@@ -16,7 +16,7 @@ from partial_page import add_only, write_page
 
 from mmprobe.diagnosis.battery.hints import WORDINGS
 from mmprobe.diagnosis.battery.images import FURTHER
-from mmprobe.diagnosis.bench.run import SCORES, SPLITS, Scored, format_score, read_rows, score_rows
+from mmprobe.diagnosis.bench.run import SCORES, SPLITS, ScoredTools, format_score, read_rows, score_rows
 from mmprobe.diagnosis.bench.scoring import DEVELOPMENT, ToolResult, answers_auroc, score_tool
 from mmprobe.diagnosis.causes import CAUSES, find_implied
 from mmprobe.diagnosis.effects import load_thresholds
@@ -84,7 +84,7 @@ on average. Generating an answer counts as one.
 
 ## How tools score
 
-Tools are applied to models with planted causes ([organisms.md](organisms.md)). For tools without thresholds of their own, we
+Tools are applied to models with planted causes ([organisms.md](organisms.md)). For tools without their own thresholds, we
 choose thresholds on the development models (seeds 0 to 2). Held-out models have other seeds and other images. Models of seed 5
 do not ship, and only the diagnosis is applied to them. Numbers have 95 % intervals over models, and the number of models.
 *AUROC of answers* is measured on partial organisms, whose cause acts on some answers. Scores on development models are too good
@@ -181,7 +181,7 @@ def models_line(rows: list[ToolResult]) -> str:
     )
 
 
-def scores_table(scored: Scored, split: str) -> str:
+def scores_table(scored: ScoredTools, split: str) -> str:
     """Return a table with a row for each tool."""
     lines = [f"| tool, {split} | " + " | ".join(COLUMNS.values()) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
     for name, own in scored.measures[split].items():
@@ -189,7 +189,7 @@ def scores_table(scored: Scored, split: str) -> str:
     return "\n".join(lines)
 
 
-def causes_auroc(scored: Scored, split: str) -> str:
+def causes_auroc(scored: ScoredTools, split: str) -> str:
     """Return a table of the AUROC of each cause against control, by tool."""
     lines = [f"| AUROC, {split} | " + " | ".join(CAUSES) + " |", "|---" * (len(CAUSES) + 1) + "|"]
     for name, own in scored.measures[split].items():
@@ -238,7 +238,7 @@ def misses_list(rows: list[ToolResult]) -> str:
     return "\n".join(lines) or "Every model is named correctly."
 
 
-def confusion_table(scored: Scored, split: str) -> str:
+def confusion_table(scored: ScoredTools, split: str) -> str:
     """Return how many models of each cause the diagnosis names as what."""
     table = scored.confusions[split].get("diagnosis", {})
     columns = [

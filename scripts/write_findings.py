@@ -184,14 +184,14 @@ def count_agreement(tables: list[xr.Dataset]) -> str:
 TEXT = """\
 # Claims tested on the embedded model
 
-Written by `python scripts/write_findings.py --pairs {pairs}`; no number is typed by hand. The embedded model `tiny-spd`
+Written by `python scripts/write_findings.py --pairs {pairs}`; the script writes every number. The embedded model `tiny-spd`
 ({layers} layers) answered questions on {pairs} held-out pairs of drawn images with one to three differences. The opposite
 questions about each pair gave {verdicts} answers ({bad_verdicts} unfaithful), the step-by-step comparison of each pair {steps}
 answers ({bad_steps} unfaithful). An answer is unfaithful if it makes a false statement about its images.
 
-The claims are those of SPD-Faith Bench (arXiv:2602.07833). **holds**: the 95 % interval lies on the side of 0 that the claim
-predicts. **does not hold**: it lies on the other side. **undecided**: it includes 0. **no such pairs**: the run has no pair of
-the kind that the claim is about. The claim that something stays the same holds if the whole interval lies within its margin.
+The claims are those of SPD-Faith Bench (arXiv:2602.07833). **holds**: the 95 % interval is on the side of 0 that the claim
+predicts. **does not hold**: it is on the other side. **undecided**: it includes 0. **no such pairs**: the run has no pair of
+the kind that the claim is about. The claim that something stays the same holds if the whole interval is within its margin.
 Differences are unfaithful minus faithful answers to one type of question. A small model of a drawn world may differ from the
 large models of the paper. This page shows that the analyses can support a claim and can contradict it.
 

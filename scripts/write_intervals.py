@@ -42,8 +42,8 @@ all its samples. A sample that shares nothing is its own set.
   statistic is computed again without each set. What each set changes is drawn with replacement 2000 times, and each
   draw is divided by its own standard error. This follows skewed data, which a plain percentile bootstrap does not. Each end is
   at least as far away as Student's t puts it. Its degrees of freedom are the number of sets - 1. They are fewer where few sets
-  hold most samples.
-- If **no set differs** from the others, the interval is what as many sets leave open: Wilson's upper end of 0 of so many
+  have most samples.
+- If **no set differs** from the others, the interval is what so few sets cannot exclude: Wilson's upper end of 0 of so many
   sets, times the distance to the end of the metric's range. A number without a range, such as a cosine or an effect in nat,
   gets no width. An effect that is exactly 0 in all samples is such a number, and no share.
 - **Ranks** jump, and get percentiles over draws of sets.
@@ -53,7 +53,7 @@ P values of two labels shuffle the labels of whole sets among sets of the same s
 
 ## How often they cover the truth
 
-Each row is {repetitions} simulated data sets. The sets of images hold 1 to 3, 1 to 5 or 6 questions. The correlation
+Each row is {repetitions} simulated data sets. The sets of images have 1 to 3, 1 to 5 or 6 questions. The correlation
 is that of two samples of a set. It is set on normal values, which are then turned into the data:
 
 {data}
@@ -64,7 +64,7 @@ bootstrap over samples that earlier versions used. {inside} of {cells} rows are 
 {table}
 
 What 12 samples cannot show stays hidden. The mean of data with a long tail (lognormal 1) rests on values that most draws
-of 12 samples do not hold, so about one interval in ten misses it. Wilson's interval of 12 answers covers more than it
+of 12 samples do not include, so about one interval in ten misses it. Wilson's interval of 12 answers covers more than it
 must, since 12 answers have only 13 shares. Two sets do not show how much the answers of a set agree.
 
 Made by `scripts/write_intervals.py`. `tests/analyses/test_intervals.py` checks it.

@@ -195,7 +195,7 @@ validation chose may differ. Where it chose `eta=0.0`, the method "sage" above h
 
 ## The parameters of SAGE
 
-One parameter at a time, with the values of the paper's tables 11 to 13; the others have the paper's values. The row `sage` holds
+One parameter at a time, with the values of the paper's tables 11 to 13; the others have the paper's values. The row `sage` has
 them all: alpha 0.1, beta 0.9, eta 0.5. The paper sweeps alpha on POPE, beta on MME and eta on SPD-Faith Bench.
 
 SPD-Faith Bench, all three parameters, on the {n_validation} validation pairs:
@@ -212,7 +212,7 @@ Beta, on MME, on the same pairs:
 
 ## Traces
 
-Step-by-step answers to {n_traced} of the pairs were traced with each method that acts while the model decodes. A cell holds the
+Step-by-step answers to {n_traced} of the pairs were traced with each method that acts while the model decodes. A cell has the
 mean over answers and, under it, the paired difference to plain. Attention and conflict are those of the path that answers, after
 the method's change.
 
@@ -273,7 +273,7 @@ def read_section(page: str) -> str:
 
 
 def put_section(page: str, section: str) -> str:
-    """Return a page with a section on organisms behind its title, in place of the one that is there."""
+    """Return a page with a section on organisms after its title, in place of the present one."""
     head, begin, rest = page.partition(BEGIN)
     if begin:
         head, rest = head.rstrip("\n"), rest.partition(END)[2].lstrip("\n")

@@ -19,7 +19,7 @@ from mmprobe.stats.intervals import jackknife_interval, sum_groups
 PERMUTATIONS = 9999
 MINIMUM = 5  # samples that each group of a comparison needs; our choice
 _BLOCK = 100  # permutations in memory at a time,
-_LABELS = 500_000  # or fewer of many samples, so that they are no more labels than these
+_LABELS = 500_000  # or fewer of many samples, so that there are at most this many labels
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ def p_equivalent(
 ) -> np.ndarray:
     """Return p of the two one-sided tests that the means of two groups differ by less than a margin.
 
-    A small p says that the difference lies between -margin and margin (Schuirmann, 1987). The test is
+    A small p says that the difference is between -margin and margin (Schuirmann, 1987). The test is
     Welch's, with the standard error of sets of images in place of the one of samples. If each sample is its
     own set, it is Welch's exactly.
 
@@ -50,7 +50,7 @@ def estimate_difference(
 ) -> Estimate[np.ndarray]:
     """Return the difference of the means of two groups with its 95 % interval.
 
-    The interval lies between -margin and margin if and only if `p_equivalent` is below 0.025. The arguments
+    The interval is between -margin and margin if and only if `p_equivalent` is below 0.025. The arguments
     are those of `p_equivalent`.
 
     Example:
@@ -72,7 +72,7 @@ def _measure_difference(
     """Return the difference of the means, its standard error over sets of images, and its degrees of freedom.
 
     A set adds the sum of its samples' parts in the difference, so questions about the same images are one
-    observation, also if they lie in both groups.
+    observation, even if they occur in both groups.
     """
     values = np.asarray(values, float)
     unknown = np.full(values.shape[1:], np.nan)

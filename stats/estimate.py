@@ -64,7 +64,7 @@ class Estimate(Generic[Value]):
 
     @property
     def sign(self) -> int:
-        """1 if the interval lies above 0, -1 if it lies below, 0 if it holds 0 or there is none.
+        """1 if the interval is above 0, -1 if it is below, 0 if it includes 0 or is missing.
 
         Example:
             >>> Estimate(0.5, 0.25, 0.75).sign, Estimate(-0.5, -1.0, 0.0).sign

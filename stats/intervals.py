@@ -11,8 +11,8 @@ grow with the number of sets (`draw_groups`).
   (bootstrap-t, Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 12.5; over clusters:
   Cameron, Gelbach and Miller, 2008, doi:10.1162/rest.90.3.414).
 
-Three choices are ours, made by simulation (docs/intervals.md). Each end is at least as far away as Student's t
-puts it. Its degrees of freedom are sets - 1, and fewer where few sets hold most samples. No draw has a standard
+Three choices are our own, made by simulation (docs/intervals.md). Each end is at least as far away as Student's
+t puts it. Its degrees of freedom are sets - 1, and fewer where few sets have most samples. No draw has a standard
 error under a fifth of the sample's, so that draws of equal sets do not make the interval infinite.
 """
 
@@ -52,7 +52,7 @@ def mean_interval(
     Args:
         values: [sample, ...]. The interval is NaN where a value is.
         groups: int [sample], the set of images of each sample. None: each sample is its own.
-        range: smallest and largest value of a quantity that is no share: `QUANTITY` for an effect.
+        range: smallest and largest value of a quantity that is not a share: `QUANTITY` for an effect.
         seed: of the bootstrap.
 
     Returns:
@@ -91,7 +91,7 @@ def share_interval(successes: np.ndarray, trials: np.ndarray) -> Interval:
     The effective number is n / deff (Korn and Graubard, 1998). deff is the variance of the share over groups
     divided by its variance if all trials were independent, and 1 or more. Few groups show deff badly, so the
     number is also multiplied by (t of n - 1 / t of groups - 1)^2, to the power of deff - 1 where it is under 2
-    (ours). No group counts for less than one trial: the number is at least n^2 / (sum of squared group sizes), as
+    (our choice). No group counts for less than one trial: the number is at least n^2 / (sum of squared group sizes), as
     if all trials of a group were the same. It is this number where all agree, which does not show what they share.
 
     The interval is written here, since SciPy's (`binomtest(...).proportion_ci`) and statsmodels' take whole numbers
@@ -293,7 +293,7 @@ def unseen_interval(value: np.ndarray, groups: int, range: Range) -> Interval:
 def degrees_of_freedom(sizes: np.ndarray) -> float:
     """Return the degrees of freedom of a standard error over groups of these sizes [group], 1 or more.
 
-    It lies between groups - 1 and their effective number - 1, n^2 / (sum of squared sizes) - 1. Both are the
+    It is between groups - 1 and their effective number - 1, n^2 / (sum of squared sizes) - 1. Both are the
     same for equal sizes.
 
     Example:

@@ -17,7 +17,7 @@ PROMPT_QUERIES = 128  # the prompt's queries whose rows exist at a time
 class LayerKeys:
     """The keys of one layer, kept until the rows of a block of queries are computed.
 
-    The newest tensor of a growing cache holds all earlier keys. A sliding cache forgets keys, so the last
+    The newest tensor of a growing cache contains all earlier keys. A sliding cache forgets keys, so the last
     window and all keys since then are kept here.
 
     Args:

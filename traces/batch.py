@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -21,9 +21,11 @@ from mmprobe.ledger import hash_images
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.chat import Chat, build_chat
 from mmprobe.models.prompt import build_batch, decode_tokens
+from mmprobe.models.reading import Gap
 from mmprobe.models.shared_prefix import PrefixStore, prefix_key
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
+from mmprobe.traces.given_answers import GivenAnswer, check_length
 from mmprobe.traces.recorder import SampleRecorder, UnobservedChange
 from mmprobe.traces.run_folder import append_failure
 from mmprobe.traces.writer_thread import BackgroundWriter, WriterThread, WritingFailed
@@ -44,6 +46,7 @@ class BatchTracer:
         max_size: the most samples that were traced together without running out of memory.
         run_hash: `hash_config` of the run, written to each trace.
         prefixes: what samples with the same images share; None if each prompt is read whole.
+        answers: answers that are given, by id; None to generate them.
     """
 
     model: Model
@@ -57,6 +60,7 @@ class BatchTracer:
     max_size: int
     run_hash: str
     prefixes: PrefixStore | None = None
+    answers: Mapping[str, GivenAnswer] | None = None
 
     def trace(self, samples: Sequence[Sample]) -> None:
         """Trace samples together: fewer at a time when memory runs out, one by one when a sample fails."""
@@ -74,7 +78,7 @@ class BatchTracer:
                     append_failure(self.out, pending.pop(0)[0].id, error)
                 elif isinstance(error, (torch.OutOfMemoryError, MemoryError)):
                     self.max_size = max_size = size // 2
-                    log.warning("out of memory with %d samples at a time; going on with %d", size, max_size)
+                    log.warning("out of memory with %d samples at a time; continuing with %d", size, max_size)
                 else:
                     max_size = 1
                     reason = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -87,6 +91,10 @@ class BatchTracer:
         chats = []
         for sample in samples:
             try:
+                if self.answers is not None:
+                    if sample.id not in self.answers:
+                        raise InputError("no answer to it is given")
+                    self.answers[sample.id].read(self.model)
                 chats.append((sample, build_chat(sample)))
             except InputError as error:
                 append_failure(self.out, sample.id, error)
@@ -99,7 +107,11 @@ class BatchTracer:
         begun = None
         if self.prefixes is not None:
             begun = self.prefixes.start([prefix_key(sample) for sample, _ in pending], chats, batch)
-        shared = {"start": begun} if begun else {}  # only the native engine goes on from a start
+        options: dict[str, Any] = {"start": begun} if begun else {}  # of the native engine alone
+        if self.answers is not None:
+            options["answers"] = [self.answers[sample.id].read(self.model) for sample, _ in pending]
+            for prompt, answer in zip(batch.prompts, options["answers"], strict=True):
+                check_length(self.model, prompt, answer)
         writers = [self._open_writer(sample) for sample, _ in pending]
         try:
             recorders = [
@@ -108,19 +120,38 @@ class BatchTracer:
             ]
             methods = intervene(self.model, self.methods, chats, batch, self.seed, begun)
             with torch.inference_mode(), methods as intervention:
-                options = self.options | intervention.options
-                output = self.record(self.model, batch, recorders, self.spec, options, **shared)
+                generate = self.options | intervention.options
+                output = self.record(self.model, batch, recorders, self.spec, generate, **options)
             rows = zip(recorders, writers, output.cpu().numpy(), strict=True)
             for row, (recorder, writer, ids) in enumerate(rows):
                 start = recorder.prompt.padding + len(recorder.prompt.ids)
                 answer_ids = ids[start : start + recorder.n_steps]
                 report = intervention.report(row, recorder.n_steps)
+                if recorder.gap is not None:
+                    self._record_gap(writer, recorder.gap)
                 self.thread.submit(_finish_trace, self.model, recorder.prompt, answer_ids, report, writer)
         except BaseException:
             self.thread.wait()
             for writer in writers:
                 writer.discard()
             raise
+
+    def _record_gap(self, writer: TraceWriter, gap: Gap) -> None:
+        """Write how far the reading of an answer is from its decoding, and warn if it is far."""
+        self.thread.submit(writer.set_attributes, {"reading": json.dumps(gap._asdict())})
+        if not gap.difference <= self.largest_gap:
+            log.warning(
+                "%s: reading the answer gives log-probabilities up to %.2g nat from those of decoding it, and the same "
+                "most likely token in %.0f %% of the steps",
+                writer.path.stem,
+                gap.difference,
+                100 * gap.agreeing / gap.steps,
+            )
+
+    @property
+    def largest_gap(self) -> float:
+        """The largest difference in nat that rounding explains in the model's type; our choice."""
+        return 1e-3 if self.model.hf.dtype == torch.float32 else 0.5
 
     def _open_writer(self, sample: Sample) -> TraceWriter:
         model, spec = self.model, self.spec
@@ -129,7 +160,7 @@ class BatchTracer:
             "head": np.array(spec.head_indices(model.n_heads), np.int32),
             "group": np.array(GROUP_NAMES),
         }
-        images = [path.absolute() for path in sample.images]  # so that they are found from any folder
+        images = [path.absolute() for path in sample.images]  # so that they can be read from any folder
         attributes = {
             "sample": sample.model_copy(update={"images": images}).model_dump_json(),
             "model": model.source,

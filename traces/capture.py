@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from mmprobe.cache.schema import VARIABLES
 from mmprobe.errors import InputError
-from mmprobe.files import regular_file
+from mmprobe.files import check_readable
 
 ALWAYS = ("tokens", "images", "steps")
 PROMPT_DATASETS = {  # residual/pre: prompt/residual_pre
@@ -123,7 +123,7 @@ def load_capture(name: str | Path | CaptureSpec) -> CaptureSpec:
     """Return a capture by name (`default`, `full`) or from a YAML file.
 
     Raises:
-        InputError: there is no such capture, or a field of the file is wrong.
+        InputError: the capture is unknown, or a field of the file is wrong.
 
     Example:
         >>> load_capture("default").wants("residual")
@@ -136,7 +136,7 @@ def load_capture(name: str | Path | CaptureSpec) -> CaptureSpec:
         entry.name.removesuffix(".yaml"): entry for entry in folder.iterdir() if entry.name.endswith(".yaml")
     }
     try:
-        source = shipped[str(name)] if str(name) in shipped else regular_file(Path(name))
+        source = shipped[str(name)] if str(name) in shipped else check_readable(Path(name))
         text = source.read_text(encoding="utf-8")
     except (OSError, ValueError):
         known = ", ".join(sorted(shipped))

@@ -63,6 +63,9 @@ def dry_run(
             )
         disk = sum(path.stat().st_size for path in run.path.glob("samples/*.h5")) / len(samples)
         lengths = [sample_trace.steps.sizes["step"] for sample_trace in run]
+    predicted = plan(
+        model, spec, n_samples, max_new_tokens, batch_size, mean_prompt_size(model, samples), methods=methods
+    )
     device = torch.cuda.max_memory_reserved(model.device) if model.device.type == "cuda" else 0
     mean_length = sum(lengths) / len(lengths)
     return Plan(
@@ -71,13 +74,6 @@ def dry_run(
         device=device,
         seconds=n_samples * seconds,
         assumed=f"measured on {len(samples)} samples, with answers of {mean_length:.0f} tokens",
-        prefixes=plan(
-            model,
-            spec,
-            n_samples,
-            max_new_tokens,
-            batch_size,
-            mean_prompt_size(model, samples),
-            methods=methods,
-        ).prefixes,
+        prefixes=predicted.prefixes,
+        recording=predicted.recording,
     )

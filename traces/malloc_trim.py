@@ -13,7 +13,7 @@ _MARGIN_KB = 2**13  # memory returned far below the peak would have to be taken 
 def give_back_memory() -> None:
     """Return freed memory to the system, if the process is about as large as it ever was.
 
-    Recording keeps small tensors that lie between large temporary ones. glibc cannot join the freed memory
+    Recording keeps small tensors that are between large temporary ones. glibc cannot join the freed memory
     around them, so the process would take new memory for the next large tensors and grow. On systems without
     glibc this does nothing.
 

@@ -1,4 +1,4 @@
-"""Predict the disk space and the memory of a run, and what of a model lies on which device, from shapes alone."""
+"""Predict the disk space and the memory of a run, and the devices of a model's parts, from shapes alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mmprobe.models.devices import check_accelerate
 from mmprobe.models.shared_prefix import MAX_BYTES, prefix_bytes
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.engines import why_whole_prompts
+from mmprobe.traces.engines import why_decoded, why_whole_prompts
 
 _FILE_BYTES = 40_000  # headers, indices, dimension scales and texts of one trace
 
@@ -50,8 +50,9 @@ class Plan(NamedTuple):
         host: the process's peak memory in bytes.
         device: torch's peak GPU memory in bytes; 0 on a CPU.
         seconds: time; None without a dry run.
-        assumed: the assumptions behind these numbers, in words.
+        assumed: the assumptions of these numbers, in words.
         prefixes: what is kept of prompts with the same images, in words; it is part of the memory.
+        recording: when the answers are recorded, in words.
     """
 
     disk: int
@@ -60,6 +61,7 @@ class Plan(NamedTuple):
     seconds: float | None
     assumed: str
     prefixes: str
+    recording: str
 
 
 def plan(
@@ -112,6 +114,17 @@ def plan(
             f"answers of {max_new_tokens} tokens"
         ),
         prefixes=prefixes,
+        recording=_plan_recording(model, spec, active),
+    )
+
+
+def _plan_recording(model: Model, spec: CaptureSpec, methods: Sequence[Method]) -> str:
+    """Return when the native engine records the answers, in words."""
+    reason = why_decoded(model, spec, methods)
+    return (
+        "answers are read once more after they are generated"
+        if reason is None
+        else f"while answers are decoded: {reason}"
     )
 
 
@@ -135,7 +148,7 @@ def _plan_prefixes(
     return (
         kept,
         f"{of_images / 1e6:.1f} MB for each set of images with several questions, {kept / 1e6:.1f} MB at most"
-        + ("" if methods else f"; whole prompts under {', '.join(whole_prompt_methods())}"),
+        + ("" if methods else f"; methods that read whole prompts: {', '.join(whole_prompt_methods())}"),
     )
 
 
@@ -164,7 +177,7 @@ def peak_bytes() -> int:
 def _working_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: int) -> int:
     """Return the temporary memory per sample of a batch.
 
-    It holds the cache of keys and values, the activations of the widest layer, and the internals of one block
+    It consists of the cache of keys and values, the activations of the widest layer, and the internals of one block
     of steps before they are reduced.
     """
     config = model.hf.config.get_text_config()

@@ -14,6 +14,7 @@ from mmprobe.errors import InputError
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.devices import read_weight
 from mmprobe.models.hooks import has_forward_pre_hooks
+from mmprobe.models.reading import Gap
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.writer_thread import BackgroundWriter
 
@@ -57,7 +58,8 @@ class SampleRecorder:
         self.records_all_heads = len(self.heads) == model.n_heads
         self.device = model.device
         self.n_steps = 0  # steps recorded
-        self.has_ended = False  # the answer is complete; other answers of the batch may go on
+        self.gap: Gap | None = None  # between reading and decoding the answer; None if it was not read
+        self.has_ended = False  # the answer is complete; other answers of the batch may continue
         self.gate_sum: Tensor | None = None  # [layer, neuron]
         self.prompt_post: tuple[int, Tensor] | None = None  # the newest layer's output [position, hidden]
         visual_keys = prompt.visual_keys
@@ -75,18 +77,20 @@ class SampleRecorder:
         if name in self.spec.stored or name.startswith("steps/"):
             self.writer.append(name, values)
 
-    def write_steps(self, token_ids: Tensor, logits: Tensor) -> None:
-        """Begin a block of steps.
+    def write_steps(self, token_ids: Tensor, logits: Tensor) -> Tensor:
+        """Begin a block of steps, and return the log-probabilities of its tokens [step].
 
         Args:
             token_ids: the generated tokens [step].
             logits: the logits that predicted them [step, vocabulary].
         """
         logprobs = logits.float().log_softmax(-1)
+        of_tokens = logprobs.gather(1, token_ids[:, None])[:, 0]
         self.write("steps/id", token_ids)
-        self.write("steps/logprob", logprobs.gather(1, token_ids[:, None])[:, 0])
+        self.write("steps/logprob", of_tokens)
         self.write("steps/entropy", torch.special.entr(logprobs.exp()).sum(-1))
         self.n_steps += len(token_ids)
+        return of_tokens
 
     def write_attention(self, rows_of_layer: Callable[[int], AttentionRows | None], steps: int) -> None:
         """Write the attention of the last `steps` queries. The rows of one layer exist at a time.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,8 @@ from mmprobe.models.shared_prefix import PrefixStore, repeated_keys, sort_by_ima
 from mmprobe.samples import Sample, load_samples
 from mmprobe.traces.batch import BatchTracer, form_batches
 from mmprobe.traces.capture import CaptureSpec, load_capture
-from mmprobe.traces.engines import load_engine, resolve_capture, why_whole_prompts
+from mmprobe.traces.engines import load_engine, resolve_capture, why_decoded, why_whole_prompts
+from mmprobe.traces.given_answers import Answers, GivenAnswer, digest, read_given_answers
 from mmprobe.traces.plan import max_trace_bytes
 from mmprobe.traces.run_folder import (
     check_space,
@@ -66,6 +67,7 @@ def trace(
     workers: Workers | None = None,
     shared_prefix: bool = True,
     pack_every: int | None = None,
+    answers: Answers | None = None,
     **parameters: Any,
 ) -> Run:
     """Let the model answer every sample, and record its internals.
@@ -94,17 +96,21 @@ def trace(
         repetition_penalty: above 1, tokens of the prompt and the answer become less likely. None for the
             checkpoint's own.
         shard: `i/n` traces the i-th of n parts of the samples. Processes make the shards of one `out` without
-            each other. The last one that finishes makes the whole run of them, which holds what a single
+            each other. The last one that finishes merges them into the whole run, which contains what a single
             process would have written; `merge_run` does so, too. Batches are formed before the parts, and
             samples with the same images stay together unless a batch mixes them with others.
         workers: `mmprobe.traces.Processes(n)` traces with n processes, one a GPU, or one a group of CPU cores.
             They load the model themselves, so `model` has no weights then (`mmprobe.models.load_shapes`). A
-            process that dies is replaced. What it left unfinished is asked again, at most three times.
+            process that dies is replaced. Its unfinished samples are retried, at most three times.
         shared_prefix: whether samples with the same images and system prompt share one vision pass and one prefill
             of their common beginning. Numbers then differ from those of separate passes by rounding alone. Other
             engines, data sets of `prompt/` and `vision/`, and some families and methods need whole prompts.
         pack_every: join so many finished traces at a time in files of `packs/`, so that a long run needs few files.
-            None leaves each trace in a file of its own. Either way, a killed run loses nothing that was finished.
+            None leaves each trace in its own file. Either way, a killed run loses nothing that was finished.
+        answers: trace these answers in place of generating any: a file of lines of `{"id", "response"}` or `{"id",
+            "token_ids"}`, the folder of a benchmark's results, a run or its folder, or texts or token ids by id. A sample
+            without an answer, or with one that the model could not have given, is a failure. `max_new_tokens`,
+            `temperature` and `seed` are not used.
         parameters: the method's parameters, such as `eta=0`, in place of its defaults.
 
     Returns:
@@ -112,7 +118,7 @@ def trace(
 
     Raises:
         InputError: an argument, method or parameter is unknown or out of range; the method cannot be traced;
-            `out` holds a run already, or one that cannot be resumed; another process is tracing into `out`; or
+            `out` already contains a run, or one that cannot be resumed; another process is tracing into `out`; or
             the model or the engine cannot provide the capture.
         OSError: the disk is full or cannot be written any more; finished samples are kept.
 
@@ -124,26 +130,28 @@ def trace(
     """
     samples = check_samples(samples)
     model = load_model(model) if isinstance(model, str) else model
-    arguments: dict[str, Any] = {
-        "capture": capture,
-        "max_new_tokens": max_new_tokens,
-        "engine": engine,
-        "batch_size": batch_size,
-        "temperature": temperature,
-        "seed": seed,
-        "remote": remote,
-        "method": method,
-        "repetition_penalty": repetition_penalty,
-        "parameters": parameters,
-        "shared_prefix": shared_prefix,
-    }
+    given = None if answers is None else read_given_answers(answers, samples)
+    asked = Settings(
+        capture,
+        max_new_tokens,
+        engine,
+        batch_size,
+        temperature,
+        seed,
+        remote,
+        method,
+        parameters,
+        repetition_penalty,
+        shared_prefix,
+        given,
+    )
     if workers is not None:
         from mmprobe.traces.scale.trace_workers import ModelChoice, trace_with_workers
 
         choice = ModelChoice.of_shapes(model)
         folder = (resume, overwrite, pack_every)
-        return trace_with_workers(choice, samples, Path(out), workers, shard, *folder, arguments)
-    settings = prepare_run(model, **arguments)
+        return trace_with_workers(choice, samples, Path(out), workers, shard, *folder, asked)
+    settings = prepare_run(model, asked)
     part = choose_part(Path(out), shard, settings.form_batches(samples))
     packer = Packer(part.folder, pack_every)
     with open_part(part, settings, resume, overwrite) as finished:
@@ -176,11 +184,12 @@ class RunSettings(NamedTuple):
     Attributes:
         config: the content of `run.json`, but for the order.
         trace_bytes: the maximum size of one trace.
-        separates_counts: whether samples with different numbers of images need batches of their own.
+        separates_counts: whether samples with different numbers of images need separate batches.
         spec: the part of the capture that can be recorded.
         record: the engine's `record`.
         options: arguments of transformers' `generate`.
         shares_prefixes: whether samples with the same images share what is read of their common beginning.
+        answers: answers that are given, by id; None to generate them.
     """
 
     config: dict[str, Any]
@@ -191,6 +200,7 @@ class RunSettings(NamedTuple):
     record: Callable[..., Any]
     options: dict[str, Any]
     shares_prefixes: bool
+    answers: Mapping[str, GivenAnswer] | None
 
     def form_batches(self, samples: Sequence[Sample]) -> list[list[Sample]]:
         """Return the batches of samples; `mmprobe.traces.batch.form_batches` says which samples share one."""
@@ -202,41 +212,64 @@ class RunSettings(NamedTuple):
         return self.config["generate"].get("repetition_penalty")
 
 
-def prepare_run(
-    model: Model,
-    *,
-    capture: str | Path | CaptureSpec,
-    max_new_tokens: int,
-    engine: str,
-    batch_size: int,
-    temperature: float,
-    seed: int,
-    remote: bool | str,
-    method: str | Path | Method | Sequence[str | Path | Method],
-    repetition_penalty: float | None,
-    parameters: Mapping[str, Any],
-    shared_prefix: bool,
-) -> RunSettings:
-    """Check the arguments of `trace`, and return what follows from them."""
-    check_generation_arguments(max_new_tokens, temperature, seed, repetition_penalty)
-    if batch_size < 1:
-        raise InputError(f"batch_size {batch_size}: must be 1 or more")
-    spec = resolve_capture(load_capture(capture), model, engine, batch_size, remote)
+@dataclass(frozen=True)
+class Settings:
+    """What a caller of `trace` asks for; its fields are those keywords."""
+
+    capture: str | Path | CaptureSpec
+    max_new_tokens: int
+    engine: str
+    batch_size: int
+    temperature: float
+    seed: int
+    remote: bool | str
+    method: str | Path | Method | Sequence[str | Path | Method]
+    parameters: Mapping[str, Any]
+    repetition_penalty: float | None
+    shared_prefix: bool
+    answers: Mapping[str, GivenAnswer] | None
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """What `run.json` says about how the answers came about."""
+        made: dict[str, Any] = {
+            "max_new_tokens": self.max_new_tokens,
+            "temperature": self.temperature,
+            "seed": self.seed,
+        }
+        if self.repetition_penalty is not None:
+            made["repetition_penalty"] = self.repetition_penalty
+        if self.answers is not None:
+            made["answers"] = {"n": len(self.answers), "sha256": digest(self.answers)}
+        return made
+
+
+def prepare_run(model: Model, asked: Settings) -> RunSettings:
+    """Check what a caller asks for, and return what follows from it for a model."""
+    check_generation_arguments(asked.max_new_tokens, asked.temperature, asked.seed, asked.repetition_penalty)
+    if asked.batch_size < 1:
+        raise InputError(f"batch_size {asked.batch_size}: must be 1 or more")
+    if asked.answers is not None and asked.engine != "native":
+        raise InputError(f"engine {asked.engine}: generates its answers; use native to trace given ones")
+    spec = resolve_capture(load_capture(asked.capture), model, asked.engine, asked.batch_size, asked.remote)
     compression_filters(spec.compression)  # a missing plugin is reported before the model runs
-    methods = _load_methods(method, parameters, engine)
-    generation = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
-    if repetition_penalty is not None:
-        generation["repetition_penalty"] = repetition_penalty
-    record = load_engine(engine).record
+    methods = _load_methods(asked.method, asked.parameters, asked.engine)
+    record = load_engine(asked.engine).record
+    if asked.engine == "native":
+        record = partial(record, decoded=why_decoded(model, spec, methods) is not None)
+    longest = asked.max_new_tokens
+    if asked.answers is not None:
+        longest = max(answer.longest for answer in asked.answers.values())
     return RunSettings(
-        run_config(model, spec, engine, batch_size, generation, methods),
-        max_trace_bytes(model, spec, max_new_tokens),
+        run_config(model, spec, asked.engine, asked.batch_size, asked.generation, methods),
+        max_trace_bytes(model, spec, longest),
         model.has_cross_attention,
         spec,
         methods,
-        partial(record, remote=remote) if remote else record,
-        build_generation_kwargs(model, max_new_tokens, temperature),
-        shared_prefix and why_whole_prompts(model, spec, engine, methods) is None,
+        partial(record, remote=asked.remote) if asked.remote else record,
+        build_generation_kwargs(model, asked.max_new_tokens, asked.temperature),
+        asked.shared_prefix and why_whole_prompts(model, spec, asked.engine, methods) is None,
+        asked.answers,
     )
 
 
@@ -266,6 +299,7 @@ def open_tracer(
             config["batch_size"],
             hash_config(config),
             prefixes,
+            settings.answers,
         )
 
 
@@ -284,7 +318,7 @@ def open_part(part: Part, settings: RunSettings, resume: bool, overwrite: bool) 
 
 @contextmanager
 def _clean_up(out: Path) -> Iterator[None]:
-    """Remove the files of unfinished traces at the end. An error of the disk says how to go on."""
+    """Remove the files of unfinished traces at the end. Add to a disk error how to continue."""
     try:
         yield
     except OSError as error:
@@ -297,7 +331,7 @@ def _clean_up(out: Path) -> Iterator[None]:
 def _trace_batches(
     tracer: BatchTracer, batches: Sequence[list[Sample]], finished: set[str], packer: Packer
 ) -> None:
-    """Trace every batch with an unfinished sample. After an interrupt, stop behind the current batch."""
+    """Trace every batch with an unfinished sample. After an interrupt, finish the current batch and stop."""
     total = sum(map(len, batches))
     progress = tqdm(desc="trace", unit="sample", initial=len(finished), total=total, disable=None)
     with progress, finish_batch_on_interrupt() as interrupted:
@@ -328,14 +362,16 @@ def _load_methods(method: Any, parameters: Mapping[str, Any], engine: str) -> li
     ]
     for loaded in methods:
         if isinstance(loaded, PromptMethod):
-            raise InputError(f"method {loaded.name}: asks several times, so there is no one answer to trace")
+            raise InputError(
+                f"method {loaded.name}: generates several answers, so no single one can be traced"
+            )
     if methods and engine != "native":
         raise InputError(f"method {methods[0].name}: needs the native engine, not {engine}")
     return methods
 
 
 def _check_names(methods: Sequence[Method], names: Iterable[str]) -> None:
-    """Raise InputError if a keyword is no argument of `trace` and no parameter of the methods."""
+    """Raise InputError if a keyword is neither an argument of `trace` nor a parameter of the methods."""
     known = [parameter.name for method in methods for parameter in fields(method)]
     for name in names:
         if name not in known:

@@ -76,7 +76,7 @@ def run_config(
 
 
 def _settings_in_force(model: Model, generation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of `generate` that act: the checkpoint's, such as its repetition penalty, and ours."""
+    """Return the settings of `generate` that act: the checkpoint's, such as its repetition penalty, and mmprobe's."""
     with use_repetition_penalty(model, generation.get("repetition_penalty")):
         return settings_in_force(model, generation["temperature"])
 
@@ -98,21 +98,19 @@ def open_folder(
 ) -> set[str]:
     """Make a run's folder, or open it again, and return the ids of the finished samples.
 
-    The caller holds the folder's lock.
+    The caller must have locked the folder.
 
     Raises:
-        InputError: `out` holds other files, holds a run and neither `resume` nor `overwrite` is set, holds a
-            run that cannot be resumed, or cannot be written.
+        InputError: `out` contains other files, a run while neither `resume` nor `overwrite` is set, or a run that
+            cannot be resumed; or it cannot be written.
         OSError: the disk is full.
     """
     ledger = run_ledger(out)
     if not ledger.begun and (out / "shards").is_dir():
-        raise InputError(
-            f"{out}: holds shards; finish them, and make the whole run with: mmprobe merge {out}"
-        )
+        raise InputError(f"{out}: contains shards; finish them, then merge them with: mmprobe merge {out}")
     unstarted = ledger.is_empty(["samples", "run.json.part"]) and not any(out.glob("samples/*"))
     if not ledger.begun and not unstarted:
-        raise InputError(f"{out}: is not empty and holds no run; choose another folder")
+        raise InputError(f"{out}: is not empty and contains no run; choose another folder")
     ledger.check(resume and not overwrite, overwrite)
     try:
         if ledger.begun and not overwrite:
@@ -158,7 +156,7 @@ def _is_sound(trace: Trace, sample: Sample, run_hash: str) -> bool:
 
 
 def _is_same(trace: Trace, sample: Sample) -> bool:
-    """Return whether a sample is the one that was traced. Its images may lie elsewhere, but not have changed."""
+    """Return whether a sample is the one that was traced. Its images may have moved, but not changed."""
     traced = trace.sample
     if traced.model_dump_json(exclude={"images"}) != sample.model_dump_json(exclude={"images"}):
         return False
@@ -173,7 +171,7 @@ def _is_same(trace: Trace, sample: Sample) -> bool:
 
 
 def remove_trace(out: Path, sample_id: str) -> None:
-    """Remove a sample's trace, or whatever stands in its place."""
+    """Remove a sample's trace, or whatever is in its place."""
     path = out / "samples" / f"{sample_id}.h5"
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -189,11 +187,11 @@ def remove_partial_files(out: Path) -> None:
 
 
 def check_space(out: Path, needed: int) -> None:
-    """Warn if the disk that holds `out` has less free space than `needed` bytes, an estimate for the worst case."""
+    """Warn if the disk of `out` has less free space than `needed` bytes, an estimate for the worst case."""
     free = shutil.disk_usage(out).free
     if needed > free:
         log.warning(
-            "%s: the run can take up to %.1f GB and %.1f GB are free; it goes on, since answers are often shorter, "
+            "%s: the run can take up to %.1f GB and %.1f GB are free; it continues, since answers are often shorter, "
             "and a full disk loses no finished sample",
             out,
             needed / 1e9,
@@ -209,7 +207,7 @@ def append_failure(out: Path, sample_id: str, error: BaseException) -> None:
 
 
 def sort_failures(out: Path, samples: Sequence[Sample]) -> None:
-    """Order the failures as the samples, each once. They are noted as they come, and twice if asked twice."""
+    """Order the failures as the samples, each once. They are recorded as they occur, twice if a sample fails twice."""
     failure_of = {failure["id"]: failure for failure in open_run(out).failures}
     if failure_of:
         lines = [json.dumps(failure_of[each.id]) + "\n" for each in samples if each.id in failure_of]

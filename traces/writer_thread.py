@@ -71,7 +71,7 @@ class WriterThread:
         self.calls.join()
 
     def _raise_error(self) -> None:
-        error = self.error  # is kept: calls queued behind the one that failed must not be made
+        error = self.error  # is kept: calls queued after the one that failed must not be made
         if isinstance(error, OSError):
             raise error
         if error is not None:
@@ -183,5 +183,5 @@ def to_disk(name: str, values: Tensor) -> np.ndarray:
 
 
 def _has_infinity(values: np.ndarray) -> bool:
-    """Return whether a float16 array holds an infinity."""
+    """Return whether a float16 array contains an infinity."""
     return bool((values.view(np.uint16) & 0x7FFF == 0x7C00).any())  # np.isinf takes five times as long

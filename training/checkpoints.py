@@ -1,4 +1,4 @@
-"""Checkpoints, settings and the log of a training, in a form that a killed training goes on from."""
+"""Checkpoints, settings and the log of a training, from which a killed training can continue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMPLETE = "complete"  # a file in each checkpoint that is whole
 class WholeCheckpoints:
     """Mark each checkpoint of a TRL trainer when it is whole. Nothing is sent anywhere.
 
-    A checkpoint holds the weights as safetensors, and the optimiser's and random numbers' states as tensors, which
+    A checkpoint contains the weights as safetensors, and the optimiser's and random numbers' states as tensors, which
     are read without pickle's code (`weights_only`).
     """
 
@@ -79,14 +79,14 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def training_ledger(out: Path) -> Ledger:
-    """Return what a training keeps in its folder, which holds nothing else."""
+    """Return what a training keeps in its folder, which contains nothing else."""
     return Ledger(
         out,
         settings=SETTINGS,
         holds="a training",
         differs="was trained with {name} {old!r}, not {new!r}",
         remedy="give the same, or choose another folder",
-        offer=f"go on with {option('resume')}, or choose another folder",
+        offer=f"continue with {option('resume')}, or choose another folder",
     )
 
 
@@ -97,12 +97,12 @@ def start_training(out: Path, settings: Mapping[str, Any], used: Mapping[str, An
         used: fingerprint of the model and the images.
 
     Raises:
-        InputError: the folder holds a training and `resume` is false, or one with other settings, of another model
+        InputError: the folder contains a training and `resume` is false, or one with other settings, of another model
             or on other images.
     """
     ledger = training_ledger(out)
     if not ledger.begun and not ledger.is_empty():
-        raise InputError(f"{out}: exists and holds no training; choose another folder")
+        raise InputError(f"{out}: exists and contains no training; choose another folder")
     ledger.check(resume)
     out.mkdir(parents=True, exist_ok=True)
     ledger.begin(settings, used)

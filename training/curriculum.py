@@ -50,7 +50,7 @@ def sample_responses(
 
 
 def with_instruction(sample: Sample, instruction: str) -> Sample:
-    """Return a sample that is asked for the think/answer format."""
+    """Return a sample whose question requests the think/answer format."""
     question = f"{sample.question}\n{instruction}" if instruction else sample.question
     return sample.model_copy(update={"question": question})
 
@@ -100,8 +100,8 @@ def choose_questions(
 def order_questions(chosen: Sequence[int], stage: int, settings: LogosSettings) -> list[int]:
     """Return the questions of all epochs of a stage in the order of the training, whole batches only.
 
-    Each epoch is a permutation of its own. Batches may span two epochs; the last questions that fill no batch are
-    left out. `max_steps` takes the place of the epochs.
+    Each epoch has its own permutation. Batches may span two epochs; the last questions are left out if they do
+    not fill a batch. `max_steps` takes the place of the epochs.
 
     Raises:
         InputError: all epochs together do not fill one batch.

@@ -42,7 +42,7 @@ def training_history(out: str | Path) -> xr.Dataset:
     """
     lines = [line for line in read_log(Path(out)) if any(name in line for name in _COLUMNS.values())]
     if not lines:
-        raise InputError(f"{out}: holds no log of a training")
+        raise InputError(f"{out}: contains no log of a training")
     ends: dict[int, int] = {}
     for line in lines:
         ends[line["stage"]] = max(line["step"], ends.get(line["stage"], 0))

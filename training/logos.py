@@ -14,12 +14,12 @@ import numpy as np
 
 from mmprobe.benchmarks.answers.options import bare_mark, find_mark, read_choice, split_options
 from mmprobe.benchmarks.answers.texts import judge_text, same_text
-from mmprobe.benchmarks.synthetic.check import Verdict, check_answer
+from mmprobe.benchmarks.synthetic.check import AnswerCheck, check_answer
 from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
-EPSILON = 0.2  # clipping range, ours; the paper gives none
+EPSILON = 0.2  # clipping range, our choice; the paper gives none
 
 _FORMAT = re.compile(r"\s*<think>(.+?)</think>\s*<answer>(.+?)</answer>\s*", re.DOTALL)
 
@@ -40,7 +40,7 @@ def follows_format(response: str) -> bool:
 def compute_advantages(rewards: np.ndarray) -> np.ndarray:
     """Return the advantage of each response within its group (equation 4): (r - mean) / standard deviation.
 
-    The standard deviation divides by G, ours; the paper does not say. Equal rewards have the advantage 0.
+    The standard deviation divides by G, which is our choice; the paper does not say. Equal rewards have the advantage 0.
 
     Args:
         rewards: [..., G], for G responses to one question; 8 in the paper.
@@ -70,8 +70,8 @@ def select_for_stage(mean_accuracy: Mapping[str, float], stage: int, lower: floa
     Args:
         mean_accuracy: mean accuracy of the G responses to each question before the stage, 0 to 1.
         stage: 0 is the first stage and keeps accuracies above 0. Later stages keep accuracies below 0.5.
-        lower: later stages keep only accuracies above it, ours. None, as the text has it, lets in questions that are
-            never answered rightly.
+        lower: later stages keep only accuracies above it, our choice. None, as the text has it, lets in questions that
+            are never answered rightly.
 
     Example:
         >>> means = {"easy": 1.0, "hard": 0.125, "never": 0.0}
@@ -101,7 +101,7 @@ class Rewards(NamedTuple):
 def reward_response(sample: Sample, response: str) -> Rewards:
     """Return both rewards of a response.
 
-    The answer is what stands in the one `<answer>` block, ours; without one, nothing is right. In the drawn world
+    The answer is the content of the one `<answer>` block, which is our choice; without one, nothing is right. In the drawn world
     `check_answer` decides. Elsewhere the block is read as any answer: an option where the true answer is one,
     otherwise by `judge_text`.
 
@@ -141,7 +141,7 @@ def _is_right_text(question: str, true: str, answer: str) -> bool:
     return judge_text(answer, true) == "right"
 
 
-def check_reasoning(sample: Sample, response: str) -> Verdict:
+def check_reasoning(sample: Sample, response: str) -> AnswerCheck:
     """Return the check of the reasoning of a drawn `steps` or `count` question: the lists and their conclusion.
 
     `faithful` says whether the reasoning states something and nothing in it is false of the images.

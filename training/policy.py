@@ -26,7 +26,7 @@ from mmprobe.training.settings import LogosSettings
 RewardFunction = Callable[[Sample, str], Rewards]
 
 
-class _Group(NamedTuple):
+class _ResponseGroup(NamedTuple):
     """The responses to one question: rows, ids of prompts and responses, messages, and images."""
 
     rows: list[Any]
@@ -58,7 +58,7 @@ class LogosTrainer(WholeCheckpoints, GRPOTrainer):
             raise InputError("refill: needs a single process; train without it, or on one GPU")
         self.samples, self.settings, self.rows = samples, settings, list(rows)
         self._rewards = torch.zeros(0)
-        self._ready: tuple[Any, ...] | None = None  # responses that are there before TRL asks for them
+        self._ready: tuple[Any, ...] | None = None  # responses that are ready before TRL requests them
 
         def format_reward(completions: list[Any], sample: list[Sample], **_: Any) -> list[float]:
             self._scored = [
@@ -80,7 +80,7 @@ class LogosTrainer(WholeCheckpoints, GRPOTrainer):
         )
 
     def _get_train_sampler(self, dataset: Any = None) -> Sampler:
-        """Return the rows in their order, which holds all epochs, so that a resumed training finds its place."""
+        """Return the rows in their order, which spans all epochs, so that a resumed training finds its place."""
         if self.settings.samples > 1:
             return super()._get_train_sampler(dataset)
         size = self.args.generation_batch_size
@@ -122,8 +122,8 @@ class LogosTrainer(WholeCheckpoints, GRPOTrainer):
         """
         group, places = self.settings.samples, len(rows) // self.settings.samples
         rng = np.random.default_rng([self.settings.seed, self.state.global_step])
-        kept: list[_Group] = []
-        dropped: list[_Group] = []
+        kept: list[_ResponseGroup] = []
+        dropped: list[_ResponseGroup] = []
         for _ in range(1 + self.settings.refill):
             prompts = [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
             ids, completion_ids, _mask, completions, _logprobs, extra, images, tools = super()._generate(
@@ -133,7 +133,7 @@ class LogosTrainer(WholeCheckpoints, GRPOTrainer):
             for start in range(0, len(rows), group):
                 part = slice(start, start + group)
                 own = images[part] if images is not None else [None] * group
-                found = _Group(rows[part], ids[part], completion_ids[part], completions[part], own)
+                found = _ResponseGroup(rows[part], ids[part], completion_ids[part], completions[part], own)
                 differ = len(set(self._rewards[part].tolist())) > 1
                 (kept if differ else dropped).append(found)
             if len(kept) >= places:
@@ -155,7 +155,9 @@ class LogosTrainer(WholeCheckpoints, GRPOTrainer):
         if not torch.isfinite(rewards).all():
             row = int((~torch.isfinite(rewards)).any(1).nonzero()[0])
             name = inputs[row % len(inputs)]["sample"].id
-            raise InputError(f"sample {name}: the reward of a response is no finite number; check the reward")
+            raise InputError(
+                f"sample {name}: the reward of a response is not finite; check the reward function"
+            )
         self._rewards = rewards.sum(1)
         return rewards
 
@@ -193,7 +195,7 @@ def freeze_vision(model: Model) -> None:
 
 
 def build_config(settings: LogosSettings, folder: Path) -> GRPOConfig:
-    """Return the settings in TRL's form. Its epochs are one: the rows hold all of ours."""
+    """Return the settings in TRL's form, with one epoch: the rows already contain all epochs of `settings`."""
     on_gpu = torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(folder),

@@ -17,30 +17,30 @@ INSTRUCTION = (
 
 @dataclass(frozen=True)
 class LogosSettings:
-    """The settings of Logos' training (sections 5.1 to 5.3, appendix B.1). What the paper does not state is ours.
+    """The settings of Logos' training (sections 5.1 to 5.3, appendix B.1). What the paper does not state is our choice.
 
     Attributes:
-        stages: of the curriculum. The paper counts them in four ways; ours is the first and one more.
+        stages: of the curriculum. The paper counts them in four ways; the default, the first and one more, is our choice.
         epochs: passes over a stage's questions; 10 in the paper.
         samples: responses to a question, G; 8 in the paper. 1 is the ablation without groups: an advantage is then
             taken over the whole batch, in place of PPO's value model.
         batch_size: responses a step. The paper's batch is 128, of questions or responses.
-        micro_batch: responses in memory at a time, a divisor of `batch_size`; ours.
-        learning_rate: at its peak; ours, since its exponent is lost in print.
-        warm_up: share of the steps; ours. A cosine brings the rate to 0.
-        weight_decay: ours.
-        epsilon: of the clipping; ours.
+        micro_batch: responses in memory at a time, a divisor of `batch_size`; our choice.
+        learning_rate: at its peak; our choice, since its exponent is lost in print.
+        warm_up: share of the steps; our choice. A cosine brings the rate to 0.
+        weight_decay: our choice.
+        epsilon: of the clipping; our choice.
         kl: weight of the KL term; 0 in the paper, and table 13 varies it.
         filter: whether groups with equal rewards are dropped (section 5.3).
-        refill: how often new questions are sampled for the places of dropped groups; ours is never, since the paper says
+        refill: how often new questions are sampled for the places of dropped groups; the default, never, is our choice, since the paper says
             only that a question is discarded for that iteration.
         curriculum: whether questions are selected before a stage (section 5.2).
-        lower: later stages keep questions whose mean accuracy is above it; ours. None keeps those at 0, as the text.
-        temperature, max_new_tokens: of the responses; ours.
-        instruction: is added to each question, in our words; the paper asks for the format in context, too.
-        seed: ours.
+        lower: later stages keep questions whose mean accuracy is above it; our choice. None keeps those at 0, as the text.
+        temperature, max_new_tokens: of the responses; our choice.
+        instruction: is added to each question, in our words; the paper also describes the format in context.
+        seed: our choice.
         save_steps: a checkpoint is written every so many steps.
-        max_steps: of each stage, in place of the epochs; ours.
+        max_steps: of each stage, in place of the epochs; our choice.
     """
 
     stages: int = 2
@@ -95,7 +95,7 @@ def ablate(settings: LogosSettings, name: str) -> LogosSettings:
     """Return the settings of an ablation.
 
     Raises:
-        InputError: there is no such ablation.
+        InputError: the ablation is unknown.
 
     Example:
         >>> ablate(LogosSettings(), "no-filter").filter
@@ -114,7 +114,7 @@ def share_budget(settings: LogosSettings, questions: int, completions: int) -> L
         completions: the budget.
 
     Raises:
-        InputError: the budget holds no step.
+        InputError: the budget is less than a step.
 
     Example:
         >>> settings = LogosSettings(stages=2, samples=8, batch_size=128)
@@ -125,7 +125,7 @@ def share_budget(settings: LogosSettings, questions: int, completions: int) -> L
     steps = (completions // settings.stages - sampled) // settings.batch_size
     if steps < 1:
         raise InputError(
-            f"completions {completions}: hold no step of {settings.batch_size} in each of {settings.stages} stages "
+            f"completions {completions}: less than a step of {settings.batch_size} in each of {settings.stages} stages "
             f"beside {sampled} for the curriculum; give more"
         )
     return replace(settings, max_steps=steps)

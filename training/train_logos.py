@@ -38,12 +38,12 @@ def train_logos(
         samples: questions with true answers, with or without images.
         out: gets `stage-1/model/` and so on, `log.jsonl`, `training.json` and checkpoints.
         settings: how to train.
-        resume: whether to go on with an earlier call. The weights are the same as without the break.
+        resume: whether to continue an earlier call. The weights are the same as without the break.
         reward: returns both rewards of a response to a sample.
         device: as in `load_model`.
 
     Raises:
-        InputError: a sample has no answer, the curriculum leaves no question, a reward is not finite, or `out` holds
+        InputError: a sample has no answer, the curriculum leaves no question, a reward is not finite, or `out` contains
             another training.
 
     Example:
@@ -55,7 +55,7 @@ def train_logos(
         if sample.answer is None:
             raise InputError(f"sample {sample.id}: has no 'answer', so no response can be rewarded")
     if not samples:
-        raise InputError("logos: there is no question to train on")
+        raise InputError("logos: no question to train on")
     about = {"trained": "logos", "model": model, "questions": len(samples), **asdict(settings)}
     start_training(out, about, fingerprint(fingerprint_checkpoint(find_checkpoint(model)), samples), resume)
     trained = load_model(model, device=device, dtype="float32")

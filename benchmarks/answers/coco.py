@@ -16,7 +16,7 @@ from typing import Any, Literal
 import yaml
 
 from mmprobe.errors import InputError
-from mmprobe.files import regular_file
+from mmprobe.files import check_readable
 
 Span = tuple[int, int]
 
@@ -141,7 +141,7 @@ def read_coco_objects(
     Raises InputError for another file, or two images of one key.
     """
     try:
-        data = json.loads(regular_file(Path(path)).read_text(encoding="utf-8-sig"))
+        data = json.loads(check_readable(Path(path)).read_text(encoding="utf-8-sig"))
         names = {category["id"]: str(category["name"]) for category in data["categories"]}
         categories: dict[Any, set[str]] = {image["id"]: set() for image in data["images"]}
         for annotation in data["annotations"]:

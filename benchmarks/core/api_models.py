@@ -23,7 +23,7 @@ from anyio.lowlevel import RunVar
 
 from mmprobe.benchmarks.core.benchmark import Answer, Lengths, length_of, longest, sampling_of
 from mmprobe.errors import InputError
-from mmprobe.files import regular_file
+from mmprobe.files import check_readable
 from mmprobe.samples import Sample
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def is_api(model: str) -> bool:
     return bool(slash) and provider in PROVIDERS
 
 
-class Message(NamedTuple):
+class ChatTurn(NamedTuple):
     """One turn of a conversation: its role (system, user or assistant), its text, and images before the text.
 
     `images` of None sends the text alone, not as a list of parts. `name` is the message's id in inspect-ai's logs.
@@ -130,7 +130,7 @@ class ModelClient:
         """
         return self._open_in_loop().limit
 
-    async def call(self, messages: Sequence[Message], settings: Mapping[str, Any] | None = None) -> Reply:
+    async def call(self, messages: Sequence[ChatTurn], settings: Mapping[str, Any] | None = None) -> Reply:
         """Return the reply to messages. `settings` are of this call, and override those of the client.
 
         Raises:
@@ -228,20 +228,20 @@ async def run_all(jobs: Sequence[Callable[[], Awaitable[Result]]]) -> list[Resul
     return results
 
 
-def messages_of(sample: Sample) -> list[Message]:
+def messages_of(sample: Sample) -> list[ChatTurn]:
     """Return a sample as messages. The question has the sample's id.
 
     A prefill becomes a last message of the assistant, without spaces at its end, which some providers refuse.
     Where a provider refuses the message, the question stays unanswered.
     """
-    messages = [Message("system", sample.system)] if sample.system else []
-    messages.append(Message("user", sample.question, tuple(sample.images), sample.id))
+    messages = [ChatTurn("system", sample.system)] if sample.system else []
+    messages.append(ChatTurn("user", sample.question, tuple(sample.images), sample.id))
     if prefill := (sample.prefill or "").rstrip():
-        messages.append(Message("assistant", prefill))
+        messages.append(ChatTurn("assistant", prefill))
     return messages
 
 
-def inspect_message(message: Message) -> Any:
+def inspect_message(message: ChatTurn) -> Any:
     """Return a message as inspect-ai's, with images as data URIs."""
     from inspect_ai.model import (
         ChatMessageAssistant,
@@ -263,7 +263,7 @@ def inspect_message(message: Message) -> Any:
 def data_uri(path: Path) -> str:
     """Return a file as a base64 data URI."""
     media_type = mimetypes.guess_type(path.name)[0] or "image/png"
-    return f"data:{media_type};base64,{base64.b64encode(regular_file(path).read_bytes()).decode('ascii')}"
+    return f"data:{media_type};base64,{base64.b64encode(check_readable(path).read_bytes()).decode('ascii')}"
 
 
 def is_cut_off(stop_reason: str) -> bool | None:
@@ -289,7 +289,7 @@ def api_answerer(model: str | Any, max_new_tokens: Lengths) -> Answerer:
     client = ModelClient(model, {"max_tokens": longest(max_new_tokens), "temperature": 0.0})
 
     def answer(samples: Sequence[Sample]) -> Generator[tuple[str, str]]:
-        results: queue.Queue[_Answer | BaseException | None] = queue.Queue()
+        results: queue.Queue[_Reply | BaseException | None] = queue.Queue()
         stop = threading.Event()
 
         def work() -> None:
@@ -300,7 +300,7 @@ def api_answerer(model: str | Any, max_new_tokens: Lengths) -> Answerer:
             results.put(None)
 
         threading.Thread(target=work, daemon=True).start()
-        result: _Answer | BaseException | None = None
+        result: _Reply | BaseException | None = None
         try:
             while (result := results.get()) is not None:
                 if isinstance(result, BaseException):
@@ -310,14 +310,14 @@ def api_answerer(model: str | Any, max_new_tokens: Lengths) -> Answerer:
         finally:  # a consumer that stops pays for no further questions
             stop.set()
             while result is not None:
-                if isinstance(result, _Answer):
+                if isinstance(result, _Reply):
                     result.release()
                 result = None if results.empty() else results.get()
 
     return answer
 
 
-class _Answer(NamedTuple):
+class _Reply(NamedTuple):
     """An answer, and the function that frees its turn once it is on disk."""
 
     sample_id: str
@@ -329,7 +329,7 @@ async def _ask_all(
     client: ModelClient,
     samples: Sequence[Sample],
     max_new_tokens: Lengths,
-    put: Callable[[_Answer], None],
+    put: Callable[[_Reply], None],
     stop: threading.Event,
 ) -> None:
     """Ask all questions, `CONCURRENCY` at a time.
@@ -355,7 +355,7 @@ async def _ask_all(
                 if not loop.is_closed():  # another question's error closes it
                     loop.call_soon_threadsafe(released.set)
 
-            put(_Answer(sample.id, Answer(reply.text.strip(), is_cut_off(reply.stop)), release))
+            put(_Reply(sample.id, Answer(reply.text.strip(), is_cut_off(reply.stop)), release))
             if not stop.is_set():
                 await released.wait()
 

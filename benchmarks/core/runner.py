@@ -35,6 +35,7 @@ from mmprobe.models.devices import DeviceMap
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
 from mmprobe.models.shared_prefix import repeated_keys
 from mmprobe.samples import Sample, check_image
+from mmprobe.traces.given_answers import QUESTIONS
 
 if TYPE_CHECKING:
     from mmprobe.traces.scale.crew import Workers
@@ -82,11 +83,18 @@ def run_benchmark(
     _ask(benchmark.name, questions, answerer, out, responses, traced)
     follow_up = benchmark.follow_up(truth, responses)
     _ask(benchmark.name, follow_up, answerer, out, responses, traced)
+    write_atomic(out / QUESTIONS, "".join(f"{_as_line(sample)}\n" for sample in [*questions, *follow_up]))
     metrics, records = benchmark.score_answers(truth, responses)
     add_truth(records, [*questions, *follow_up], out)
     metrics = group_by_images(metrics | truncated_share(responses), [*questions, *follow_up])
     write_results(out, benchmark.name, metrics, records, about)
     return metrics, records
+
+
+def _as_line(sample: Sample) -> str:
+    """Return a sample as a line of a samples file, whose images are found from any folder."""
+    images = [path.absolute() for path in sample.images]
+    return sample.model_copy(update={"images": images}).model_dump_json(exclude_none=True)
 
 
 def answer_part(
@@ -125,7 +133,16 @@ def answers_ledger(out: Path) -> Ledger:
         remedy="choose another folder",
         offer="resume the call, or choose another folder",
         mark=RESPONSES,
-        owns=(*RUN_NAMES, "plain", "perturbed", "samples.jsonl", "results.json", "asked.json", RESPONSES),
+        owns=(
+            *RUN_NAMES,
+            "plain",
+            "perturbed",
+            "samples.jsonl",
+            "results.json",
+            "asked.json",
+            QUESTIONS,
+            RESPONSES,
+        ),
     )
 
 

@@ -15,9 +15,9 @@ from mmprobe.benchmarks.judges.judge import Labelled
 from mmprobe.errors import InputError
 from mmprobe.files import read_results, result_records
 
-Labels = Sequence[Hashable] | None
+RecordLabels = Sequence[Hashable] | None
 """The labels of one record; None if they cannot be compared."""
-LabelPairs = dict[str, dict[str, tuple[Labels, Labels]]]
+LabelPairs = dict[str, dict[str, tuple[RecordLabels, RecordLabels]]]
 """By kind of label, then by record id: the labels of both judges."""
 
 _RESPONSE_FIELDS = (
@@ -106,9 +106,9 @@ def _responses(record: Mapping[str, Any]) -> Any:
 
 def _pair_labels(
     first_labels: Mapping[str, Labelled], second_labels: Mapping[str, Labelled]
-) -> dict[str, tuple[Labels, Labels]]:
+) -> dict[str, tuple[RecordLabels, RecordLabels]]:
     """Return the labels of both judges for one record, by kind; both are None unless they are of equal items."""
-    pairs: dict[str, tuple[Labels, Labels]] = {}
+    pairs: dict[str, tuple[RecordLabels, RecordLabels]] = {}
     for kind in (*first_labels, *second_labels):
         one, other = first_labels.get(kind), second_labels.get(kind)
         pairs[kind] = (None, None)
@@ -176,14 +176,14 @@ def _pool_labels(labels: LabelPairs) -> LabelPairs:
     return pooled
 
 
-def _join_pairs(pairs: Sequence[tuple[Labels, Labels]]) -> tuple[Labels, Labels]:
+def _join_pairs(pairs: Sequence[tuple[RecordLabels, RecordLabels]]) -> tuple[RecordLabels, RecordLabels]:
     first = [label for a, b in pairs if a is not None and b is not None for label in a]
     second = [label for a, b in pairs if a is not None and b is not None for label in b]
     comparable = any(a is not None and b is not None for a, b in pairs)
     return (first, second) if comparable else (None, None)
 
 
-def compute_agreement(first: Sequence[Labels], second: Sequence[Labels]) -> dict[str, Metric]:
+def compute_agreement(first: Sequence[RecordLabels], second: Sequence[RecordLabels]) -> dict[str, Metric]:
     """Return Cohen's kappa of two judges, and the share of items with equal labels (`agreement`).
 
     kappa = (p_o - p_e) / (1 - p_e) (Cohen, 1960): p_o is the share of equal labels, p_e the share that chance
@@ -223,7 +223,9 @@ def compute_agreement(first: Sequence[Labels], second: Sequence[Labels]) -> dict
     }
 
 
-def _contingency_table(first: Labels, second: Labels, label_index: dict[Hashable, int]) -> list[float] | None:
+def _contingency_table(
+    first: RecordLabels, second: RecordLabels, label_index: dict[Hashable, int]
+) -> list[float] | None:
     """Count a sample's items by both labels, with the first judge's labels in rows; flattened."""
     if first is None or second is None:
         return None

@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
-from mmprobe.benchmarks.core.api_models import CallFailed, Message, Reply
+from mmprobe.benchmarks.core.api_models import CallFailed, ChatTurn, Reply
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
@@ -52,7 +52,7 @@ class LocalClient:
             self._limit.set(limit)
         return limit
 
-    async def call(self, messages: Sequence[Message], settings: Mapping[str, Any] | None = None) -> Reply:
+    async def call(self, messages: Sequence[ChatTurn], settings: Mapping[str, Any] | None = None) -> Reply:
         """Return the reply to messages.
 
         Raises:
@@ -65,7 +65,7 @@ class LocalClient:
         except (RuntimeError, MemoryError) as error:
             raise CallFailed("error", type(error).__name__) from None
 
-    def _reply(self, messages: Sequence[Message], settings: Mapping[str, Any]) -> Reply:
+    def _reply(self, messages: Sequence[ChatTurn], settings: Mapping[str, Any]) -> Reply:
         from mmprobe.interventions import generate
         from mmprobe.models.text_model import TextModel, answer_texts, render_text
 

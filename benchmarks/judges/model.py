@@ -14,7 +14,7 @@ import anyio
 from anyio.lowlevel import RunVar
 from tqdm import tqdm
 
-from mmprobe.benchmarks.core.api_models import CallFailed, Message, ModelClient, Reply, run_all
+from mmprobe.benchmarks.core.api_models import CallFailed, ChatTurn, ModelClient, Reply, run_all
 from mmprobe.benchmarks.judges.cache import ReplyCache, cache_key
 from mmprobe.benchmarks.judges.judge import MAX_ANSWER_CHARS, Item, Judgement, JudgeRequest, Unscored
 from mmprobe.benchmarks.judges.local import PREFIX, LocalClient
@@ -100,7 +100,7 @@ class ModelJudge:
         if request.known is not None:
             return Judgement(request.known, truncated=truncated)
         fenced = fence(data)
-        messages = [Message("system", request.system), Message("user", fenced, request.images or None)]
+        messages = [ChatTurn("system", request.system), ChatTurn("user", fenced, request.images or None)]
         key = self._cache_key(messages)
         pending = self._pending_requests()
         while key in pending:
@@ -121,7 +121,7 @@ class ModelJudge:
         return judgement
 
     async def _ask_model(
-        self, messages: Sequence[Message], read: Callable[[str], tuple[Item, ...]], truncated: bool
+        self, messages: Sequence[ChatTurn], read: Callable[[str], tuple[Item, ...]], truncated: bool
     ) -> Judgement[Item]:
         """Ask the model, and ask again if its reply is unusable. Keep the reply that was understood."""
         key = self._cache_key(messages)
@@ -165,7 +165,7 @@ class ModelJudge:
         except UnusableReply:  # a damaged file
             return None
 
-    def _cache_key(self, messages: Sequence[Message]) -> str:
+    def _cache_key(self, messages: Sequence[ChatTurn]) -> str:
         return cache_key(self._identity, [_hash_images(message) for message in messages], self.sampling)
 
     def _pending_requests(self) -> dict[str, _PendingRequest]:
@@ -177,17 +177,17 @@ class ModelJudge:
         return pending
 
 
-def _request_repair(messages: Sequence[Message], reply: Reply, problem: UnusableReply) -> list[Message]:
+def _request_repair(messages: Sequence[ChatTurn], reply: Reply, problem: UnusableReply) -> list[ChatTurn]:
     """Add the request for another reply. A useless reply may hold orders of an answer, so it is fenced, too."""
     quoted = fence({"reply": reply.text[:_MAX_REPLY_CHARS]})
     return [
         *messages,
-        Message("assistant", "(a reply that could not be used)"),
-        Message("user", REPAIR.format(problem=problem, reply=quoted)),
+        ChatTurn("assistant", "(a reply that could not be used)"),
+        ChatTurn("user", REPAIR.format(problem=problem, reply=quoted)),
     ]
 
 
-def _hash_images(message: Message) -> list[Any]:
+def _hash_images(message: ChatTurn) -> list[Any]:
     """Return a message's role and text, with the hashes of its images if it has any."""
     turn = [message.role, message.text]
     if message.images is None:

@@ -15,7 +15,7 @@ from PIL import Image
 from pydantic import BaseModel
 
 from mmprobe.errors import InputError
-from mmprobe.files import regular_file
+from mmprobe.files import check_readable
 from mmprobe.samples import IMAGE_FORMATS, check_id, check_image
 
 Lines = Iterator[tuple[str, dict[str, Any]]]
@@ -74,7 +74,7 @@ def _open_parquet(file: Path) -> Any:
     except ImportError:
         raise InputError(f"{file}: needs pyarrow; pip install 'mmprobe[parquet]'") from None
     try:
-        return pq.ParquetFile(regular_file(file))
+        return pq.ParquetFile(check_readable(file))
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: not a parquet file that can be read ({error})") from None
 

@@ -11,7 +11,7 @@ from typing import Any
 from mmprobe.benchmarks.layouts.base import MAX_IMAGE_BYTES, Layout, Lines, make_id, save_image
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.errors import InputError
-from mmprobe.files import regular_file
+from mmprobe.files import check_readable
 
 _COLUMNS = {"index", "image", "question", "answer", "discipline"}
 MAX_IMAGES = 100  # of one question, ours
@@ -62,7 +62,12 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     number = 0
     try:
         table = pd.read_csv(
-            regular_file(path), sep="\t", dtype=str, keep_default_na=False, chunksize=16, encoding="utf-8-sig"
+            check_readable(path),
+            sep="\t",
+            dtype=str,
+            keep_default_na=False,
+            chunksize=16,
+            encoding="utf-8-sig",
         )
         for chunk in table:
             for row in chunk.to_dict("records"):

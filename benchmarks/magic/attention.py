@@ -11,9 +11,9 @@ import numpy as np
 from mmprobe.benchmarks.core.results import Direction, Metric, mean_metric
 from mmprobe.benchmarks.magic.data import MagicQuestion
 from mmprobe.benchmarks.magic.metrics import magiscore
-from mmprobe.benchmarks.magic.regions import Box
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.samples import Box
 
 MINIMUM_LIFT = 1.0
 

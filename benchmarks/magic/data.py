@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mmprobe.benchmarks.magic.regions import Box, check_box
+from mmprobe.benchmarks.magic.regions import check_box
 from mmprobe.benchmarks.magic.steps import find_wrong_spans, injected_steps
 from mmprobe.errors import InputError
 from mmprobe.files import read_records
-from mmprobe.samples import Id, resolve_image
+from mmprobe.samples import Box, Id, resolve_image
 
 
 class NumberedBox(BaseModel):

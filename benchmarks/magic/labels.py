@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 AnswerLabel = Literal["correct", "incorrect"]
-StepLabel = Literal["correct", "wrong", "unknown"]
+MagicStepLabel = Literal["correct", "wrong", "unknown"]
 HealLabel = Literal["healed", "not_healed"]
 
 UNREAD = "unread"  # the reason in `unscored` where the rules could not read an answer

@@ -9,7 +9,7 @@ from typing import Any
 from mmprobe.benchmarks.judges import MAX_ANSWER_CHARS, Judge, Judgement, JudgeRequest, ask_by_name
 from mmprobe.benchmarks.judges.requests import list_reader, reader
 from mmprobe.benchmarks.magic.data import HealCase, MagicQuestion
-from mmprobe.benchmarks.magic.labels import AnswerLabel, HealLabel, MagicLabels, StepLabel
+from mmprobe.benchmarks.magic.labels import AnswerLabel, HealLabel, MagicLabels, MagicStepLabel
 from mmprobe.benchmarks.magic.prompts import ANSWER, HEALED, HEALED_EXPLICIT, STEPS
 from mmprobe.benchmarks.magic.rule_labels import is_correct
 from mmprobe.benchmarks.magic.steps import reasoning_steps
@@ -68,7 +68,7 @@ def _answer_requests(question: MagicQuestion, response: str | None) -> dict[str,
             "known": [question.full_answer or question.answer, *known],
             "steps": [{"number": number, "text": step} for number, step in enumerate(steps, 1)],
         }
-        requests["steps"] = JudgeRequest(STEPS, step_data, list_reader(StepLabel, len(steps), "steps"))
+        requests["steps"] = JudgeRequest(STEPS, step_data, list_reader(MagicStepLabel, len(steps), "steps"))
     return requests
 
 

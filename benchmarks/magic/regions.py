@@ -11,9 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy import ndimage
 
 from mmprobe.errors import InputError
-
-Box = tuple[int, int, int, int]
-"""x, y, width, height in pixels, as in `mmprobe.samples.Region`."""
+from mmprobe.samples import Box
 
 _RANDOM_SIDES = (0.1, 0.3)  # sides of a random box, as shares of the image's sides
 _SMALLEST_SIDE = 4  # pixels

@@ -33,7 +33,7 @@ class CitedRegions(NamedTuple):
     missing: int
 
 
-class Span(NamedTuple):
+class StepSpan(NamedTuple):
     """A run of wrong steps: its first and its last step, counted from 1 as in the paper."""
 
     first: int
@@ -95,7 +95,7 @@ def _contains_word(steps: Sequence[str], word: str) -> bool:
     return any(pattern.search(step) for step in steps)
 
 
-def find_wrong_spans(correct: Sequence[bool]) -> list[Span]:
+def find_wrong_spans(correct: Sequence[bool]) -> list[StepSpan]:
     """Return each maximal run of wrong steps s_i ... s_j with 2 <= i <= j <= n - 2 (section 4.3).
 
     A run that reaches beyond these bounds is left out completely.
@@ -104,22 +104,22 @@ def find_wrong_spans(correct: Sequence[bool]) -> list[Span]:
         >>> find_wrong_spans([True, False, False, True, True, False])
         [Span(first=2, last=3)]
     """
-    spans: list[Span] = []
+    spans: list[StepSpan] = []
     start: int | None = None
     for number, is_correct in enumerate([*correct, True], 1):
         if not is_correct and start is None:
             start = number
         elif is_correct and start is not None:
-            spans.append(Span(start, number - 1))
+            spans.append(StepSpan(start, number - 1))
             start = None
     return [span for span in spans if span.first >= 2 and span.last <= len(correct) - 2]
 
 
-def injected_steps(steps: Sequence[str], span: Span) -> list[str]:
+def injected_steps(steps: Sequence[str], span: StepSpan) -> list[str]:
     """Return all steps up to the last wrong one. The model's answer begins with them.
 
     Example:
-        >>> injected_steps(["It is day.", "R1 is a cat.", "It sleeps.", "So yes."], Span(2, 2))
+        >>> injected_steps(["It is day.", "R1 is a cat.", "It sleeps.", "So yes."], StepSpan(2, 2))
         ['It is day.', 'R1 is a cat.']
     """
     return list(steps[: span.last])

@@ -15,7 +15,7 @@ from PIL import Image
 
 from mmprobe.benchmarks.magic.data import AnnotatedStep, MagicQuestion
 from mmprobe.benchmarks.magic.numbering import make_boxes, write_questions
-from mmprobe.benchmarks.magic.regions import Box, draw_regions
+from mmprobe.benchmarks.magic.regions import draw_regions
 from mmprobe.benchmarks.synthetic.pairs import staging_folder
 from mmprobe.benchmarks.synthetic.questions import SYSTEM
 from mmprobe.benchmarks.synthetic.render import render
@@ -28,6 +28,7 @@ from mmprobe.benchmarks.synthetic.scene import (
     SceneObject,
     draw_scene,
 )
+from mmprobe.samples import Box
 
 _SHAPES, _COLOURS = "|".join(SHAPES), "|".join(COLOURS)
 _PLACE = re.compile(rf"\bthe ({_SHAPES}) is at ([A-D][1-4])\b", re.IGNORECASE)

@@ -26,7 +26,7 @@ DIMENSIONS = (
     "strategy_appropriateness",
 )
 """The dimensions of the LHS."""
-Scores = Sequence[Sequence[Sequence[int] | None]]
+LhsScores = Sequence[Sequence[Sequence[int] | None]]
 """The LHS scores of one question: [judge][reference], five scores of 1 to 5, or None without a judgement."""
 
 
@@ -83,7 +83,7 @@ class MirageLabels:
     steps: Matches | None = None
     claims: Matches | None = None
     kinds: Mapping[Kind, bool] | None = None
-    scores: Scores | None = None
+    scores: LhsScores | None = None
     unscored: Mapping[str, str] = field(default_factory=dict)
 
     def is_scored(self, request: Literal["correct", "hinted"]) -> bool:

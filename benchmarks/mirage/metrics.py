@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric, ratio, share
-from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Kind, Matches, MatchLabel, Scores
+from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Kind, LhsScores, Matches, MatchLabel
 from mmprobe.errors import InputError
 
 
@@ -99,7 +99,7 @@ def hallucination_rates(verdicts: Sequence[Mapping[Kind, bool] | None]) -> dict[
     return rates | {"any_rate": mean_metric(has_any, "lower")}
 
 
-def lhs(scores: Sequence[Scores]) -> dict[str, Metric]:
+def lhs(scores: Sequence[LhsScores]) -> dict[str, Metric]:
     """Return the LLMs hallucination score (equation 3). Higher means less hallucination.
 
     A question's score is the mean over judges of the mean over references of the mean of its five scores of 1
@@ -142,7 +142,7 @@ def lhs(scores: Sequence[Scores]) -> dict[str, Metric]:
     return metrics
 
 
-def _scores_to_array(scores: Sequence[Scores]) -> np.ndarray:
+def _scores_to_array(scores: Sequence[LhsScores]) -> np.ndarray:
     """Return floats [question, judge, reference, dimension], NaN for a missing score."""
     shapes = {(len(question), len(row)) for question in scores for row in question or [()]}
     if len(shapes) > 1:

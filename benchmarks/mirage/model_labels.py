@@ -21,10 +21,10 @@ from mmprobe.benchmarks.mirage.labels import (
     KINDS,
     Extraction,
     Kind,
+    LhsScores,
     Matches,
     MatchLabel,
     MirageLabels,
-    Scores,
 )
 from mmprobe.benchmarks.mirage.prompts import EXTRACT, HALLUCINATIONS, MATCH, SCORES
 
@@ -154,7 +154,7 @@ def _make_labels(
     unscored: dict[str, str] = {
         request: judgement.unscored for request, judgement in judged.items() if judgement.unscored
     }
-    scores: Scores | None = None
+    scores: LhsScores | None = None
     if score_judgements is not None:
         scores = [[judgement.items for judgement in row] for row in score_judgements]
         if not any(row for rows in scores for row in rows):

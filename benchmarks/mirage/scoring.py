@@ -8,7 +8,7 @@ from mmprobe.benchmarks.core.results import Metric, change_metric, mean_metric, 
 from mmprobe.benchmarks.mirage.corrections import correction_metrics
 from mmprobe.benchmarks.mirage.data import MirageQuestion, true_chain, true_references
 from mmprobe.benchmarks.mirage.hints import has_hints
-from mmprobe.benchmarks.mirage.labels import UNREAD, MirageLabels, Scores
+from mmprobe.benchmarks.mirage.labels import UNREAD, LhsScores, MirageLabels
 from mmprobe.benchmarks.mirage.metrics import accuracy, factuality, hallucination_rates, lhs
 
 
@@ -105,7 +105,7 @@ def _judge_metrics(questions: Sequence[MirageQuestion], labels: Sequence[MirageL
     return metrics | with_ids(lhs(scores) | {"lhs_judgements": mean_metric(judged_shares, "higher")}, ids)
 
 
-def _pad_scores(scores: Scores, judges: int, references: int) -> Scores:
+def _pad_scores(scores: LhsScores, judges: int, references: int) -> LhsScores:
     """Pad the scores of one question with None to [judges][references]."""
     empty_row: list[None] = [None] * references
     rows = [[*row, *empty_row[len(row) :]] for row in scores]

@@ -28,7 +28,7 @@ class CleanedFolders(NamedTuple):
     records: list[dict[str, Any]]
 
 
-class _Results(NamedTuple):
+class _ModelResults(NamedTuple):
     """One folder: the name of the model, if known, and the record of each question with a known answer."""
 
     folder: Path
@@ -110,7 +110,7 @@ def clean_folders(folders: Sequence[str | Path], text_only: str | Path | None = 
     )
 
 
-def _read_folder(folder: Path) -> _Results:
+def _read_folder(folder: Path) -> _ModelResults:
     results = read_results(folder, "mirage-effect")
     records: dict[str, Mapping[str, Any]] = {}
     for where, record in result_records(folder):
@@ -119,7 +119,7 @@ def _read_folder(folder: Path) -> _Results:
             records[record["id"]] = record
     if not records:
         raise InputError(f"{folder}: holds no question with a known answer, so there is nothing to clean")
-    return _Results(folder, results.model_name(), records)
+    return _ModelResults(folder, results.model_name(), records)
 
 
 def _check_record(record: Mapping[str, Any], where: str) -> None:
@@ -133,7 +133,7 @@ def _check_record(record: Mapping[str, Any], where: str) -> None:
         raise InputError(f"{where}: field 'options': must be null, or 2 or more")
 
 
-def _check_same_questions(results: Sequence[_Results]) -> None:
+def _check_same_questions(results: Sequence[_ModelResults]) -> None:
     first = results[0]
     for other in results[1:]:
         unshared = sorted(first.records.keys() ^ other.records.keys())
@@ -147,7 +147,7 @@ def _check_same_questions(results: Sequence[_Results]) -> None:
                 raise InputError(f"{other.folder}: {name!r} is another question than in {first.folder}")
 
 
-def _name_models(results: Sequence[_Results]) -> list[str]:
+def _name_models(results: Sequence[_ModelResults]) -> list[str]:
     models = [result.model for result in results]
     if None in models or len(set(models)) < len(models):
         return [str(result.folder) for result in results]
@@ -155,7 +155,10 @@ def _name_models(results: Sequence[_Results]) -> list[str]:
 
 
 def _correct_by_model(
-    results: Sequence[_Results], names: Sequence[str], ids: Sequence[str], kind: Literal["absent", "present"]
+    results: Sequence[_ModelResults],
+    names: Sequence[str],
+    ids: Sequence[str],
+    kind: Literal["absent", "present"],
 ) -> dict[str, list[bool | None]]:
     return {
         name: [_is_correct(result.records[question_id], kind) for question_id in ids]
@@ -190,7 +193,7 @@ def _rank_metrics(changes: Mapping[str, Mapping[str, Metric]]) -> dict[str, Metr
 
 
 def _make_records(
-    first: _Results,
+    first: _ModelResults,
     names: Sequence[str],
     kept: Sequence[str],
     correct_without: Mapping[str, Sequence[bool | None]],

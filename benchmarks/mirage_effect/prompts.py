@@ -79,7 +79,7 @@ FEW_SHOT_PROMPT = (
 )
 
 
-class Prompt(NamedTuple):
+class TextPrompt(NamedTuple):
     """The system prompt, or None, and the user's text."""
 
     system: str | None
@@ -88,7 +88,7 @@ class Prompt(NamedTuple):
 
 def build_prompt(
     question: str, variant: Variant = "plain", system: str | None = None, data_set: str = ""
-) -> Prompt:
+) -> TextPrompt:
     """Return a question in one of the ways of asking. Raises InputError for `benchmark` without a data set.
 
     - plain: as it is
@@ -108,4 +108,4 @@ def build_prompt(
     before = {"evidence": EVIDENCE, "benchmark": BENCHMARK.format(name=data_set)}.get(variant)
     after = GUESS if variant == "guess" else None
     joined = " ".join(part for part in (before, system, after) if part)
-    return Prompt(joined or None, f"{ATTACHMENT}\n{question}" if variant == "attachment" else question)
+    return TextPrompt(joined or None, f"{ATTACHMENT}\n{question}" if variant == "attachment" else question)

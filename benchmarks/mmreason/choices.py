@@ -25,7 +25,7 @@ _BARE_MARK = re.compile(
 )  # a number alone is an answer
 
 
-class Options(NamedTuple):
+class QuestionOptions(NamedTuple):
     """A question without its options, the options by their marks, and the mark of the right one.
 
     The mark is empty where the true answer names one option by its mark, and another by its text.
@@ -36,7 +36,7 @@ class Options(NamedTuple):
     mark: str
 
 
-def find_options(question: ReasonQuestion) -> Options | None:
+def find_options(question: ReasonQuestion) -> QuestionOptions | None:
     """Return the options of a question, from its field `choices` or from its text; None if it has none.
 
     A run of marks in the text is a list of options if the true answer is one of its marks, or the text of
@@ -54,8 +54,8 @@ def find_options(question: ReasonQuestion) -> Options | None:
     if mark is None and len(by_text) != 1:
         return None
     if mark is None:
-        return Options(text, choices, by_text[0])
-    return Options(text, choices, mark if by_text in ([], [mark]) else "")
+        return QuestionOptions(text, choices, by_text[0])
+    return QuestionOptions(text, choices, mark if by_text in ([], [mark]) else "")
 
 
 def to_open_question(question: ReasonQuestion) -> ReasonQuestion | None:

@@ -44,7 +44,7 @@ _read_equivalent = reader(equivalent=bool)
 _read_error = reader(error=ErrorType)
 
 
-class _Verdict(NamedTuple):
+class _ResponseVerdict(NamedTuple):
     """The verdict on one response: its final answer, whether it is right, and why it is unscored."""
 
     final_answer: str | None
@@ -100,7 +100,7 @@ async def _label(
 
 async def _ask_verdicts(
     questions: Mapping[str, ReasonQuestion], responses: Mapping[str, str], judge: Judge
-) -> dict[str, _Verdict]:
+) -> dict[str, _ResponseVerdict]:
     answers = await ask_by_name(
         judge,
         {name: _answer_request(questions[name], text) for name, text in responses.items() if text.strip()},
@@ -126,18 +126,18 @@ async def _ask_verdicts(
             correct = False
         else:
             correct = first_item(comparisons[name]) if name in comparisons else True
-        verdicts[name] = _Verdict(final_answer, correct, unscored)
+        verdicts[name] = _ResponseVerdict(final_answer, correct, unscored)
     return verdicts
 
 
 def _make_labels(
     question: ReasonQuestion,
     responses: Mapping[str, str],
-    verdicts: Mapping[str, _Verdict],
+    verdicts: Mapping[str, _ResponseVerdict],
     steps: Judgement[SentenceLabel] | None,
     error: Judgement[ErrorType] | None,
 ) -> ReasonLabels:
-    no_verdict = _Verdict(None, None)
+    no_verdict = _ResponseVerdict(None, None)
     verdict = verdicts.get(question.id, no_verdict)
     verdict_text = verdicts.get(question.id + TEXT, no_verdict)
     unscored = {

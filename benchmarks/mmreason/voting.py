@@ -36,7 +36,7 @@ WITH_IMAGES = 0  # number of the round in which voters see the images
 
 Ask = Callable[[str, Sequence[str], int], Generator[tuple[str, str]]]
 """(voter, question ids, round) -> id and response, in any order. Missing responses are asked for later."""
-Check = Callable[[Mapping[str, str]], Mapping[str, bool | None]]
+CheckResponses = Callable[[Mapping[str, str]], Mapping[str, bool | None]]
 """Responses by question id -> whether each is right; None without a verdict."""
 VoteKey = tuple[int, str, str]
 """Round, voter, and question id."""
@@ -56,7 +56,7 @@ class Votes:
     correct: dict[VoteKey, bool | None] = field(default_factory=dict)
 
     def collect(
-        self, voter: str, ids: Sequence[str], round_number: int, ask: Ask, check: Check
+        self, voter: str, ids: Sequence[str], round_number: int, ask: Ask, check: CheckResponses
     ) -> list[bool | None]:
         """Return whether a voter is right on each question in a round; None without a response or a verdict."""
         missing = [name for name in ids if (round_number, voter, name) not in self.responses]
@@ -127,7 +127,12 @@ class VoteResult:
 
 
 def vote(
-    ids: Sequence[str], voters: Sequence[str], ask: Ask, check: Check, votes: Votes, rounds: int = ROUNDS
+    ids: Sequence[str],
+    voters: Sequence[str],
+    ask: Ask,
+    check: CheckResponses,
+    votes: Votes,
+    rounds: int = ROUNDS,
 ) -> VoteResult:
     """Ask every voter every question in rounds, without its images. Remove a question if any is right once.
 
@@ -272,7 +277,7 @@ def filter_questions(
     return metrics, result
 
 
-def _make_check(truth: MMReasonTruth, judge: Judge | None) -> Check:
+def _make_check(truth: MMReasonTruth, judge: Judge | None) -> CheckResponses:
     questions = {question.id: question for question in truth.questions}
     if judge is None:
         return lambda responses: {name: is_correct(questions[name], text) for name, text in responses.items()}

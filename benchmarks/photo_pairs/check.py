@@ -6,20 +6,20 @@ import numpy as np
 
 from mmprobe.benchmarks.photo_pairs.masks import Mask, dilate, shift_mask
 from mmprobe.benchmarks.photo_pairs.photos import Photo, Pixels, Rejection
-from mmprobe.benchmarks.photo_pairs.planner import Edit
+from mmprobe.benchmarks.photo_pairs.planner import PhotoEdit
 
 _VISIBLE_DIFFERENCE = 12  # of 255 in one channel, ours: a smaller difference looks the same
 _MIN_VISIBLE_SHARE = 0.3  # of an object's pixels, ours: below this the edit is not seen
 BLOCK = 8  # side in pixels of the blocks that JPEG encodes one by one
 
 
-def editable_pixels(photo: Photo, edit: Edit, margin: int) -> Mask:
+def editable_pixels(photo: Photo, edit: PhotoEdit, margin: int) -> Mask:
     """Return the pixels that an edit may change: the masks of the old and new place, grown by the margin."""
     mask = photo.instances[edit.instance].mask
     return dilate(mask | shift_mask(mask, edit.shift), margin) if edit.shift else dilate(mask, margin)
 
 
-def check_pixels(photo: Photo, edits: list[Edit], changed: Pixels, margin: int) -> Mask:
+def check_pixels(photo: Photo, edits: list[PhotoEdit], changed: Pixels, margin: int) -> Mask:
     """Compare an edited image with its original, and return the pixels that differ, bool [height, width].
 
     Raises Rejection where a pixel outside the edited objects differs, or an edit is not visible.
@@ -40,7 +40,7 @@ def check_pixels(photo: Photo, edits: list[Edit], changed: Pixels, margin: int) 
     return differing
 
 
-def check_files(photo: Photo, edits: list[Edit], original: Pixels, changed: Pixels, margin: int) -> None:
+def check_files(photo: Photo, edits: list[PhotoEdit], original: Pixels, changed: Pixels, margin: int) -> None:
     """Raise Rejection for a pixel that differs between two JPEG files outside the 8 x 8 blocks of the edits."""
     editable = grow_to_blocks(_all_editable_pixels(photo, edits, margin))
     outside = int((_differing_pixels(original, changed) & ~editable).sum())
@@ -57,7 +57,7 @@ def grow_to_blocks(mask: Mask) -> Mask:
     return touched.repeat(BLOCK, 0).repeat(BLOCK, 1)[:rows, :columns]
 
 
-def _all_editable_pixels(photo: Photo, edits: list[Edit], margin: int) -> Mask:
+def _all_editable_pixels(photo: Photo, edits: list[PhotoEdit], margin: int) -> Mask:
     editable = np.zeros(photo.pixels.shape[:2], dtype=bool)
     for edit in edits:
         editable |= editable_pixels(photo, edit, margin)

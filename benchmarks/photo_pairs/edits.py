@@ -15,7 +15,7 @@ from scipy import ndimage
 from mmprobe.benchmarks.photo_pairs.colours import recolour
 from mmprobe.benchmarks.photo_pairs.masks import Mask, dilate, shift_mask, union
 from mmprobe.benchmarks.photo_pairs.photos import Photo, Pixels, Rejection
-from mmprobe.benchmarks.photo_pairs.planner import Edit
+from mmprobe.benchmarks.photo_pairs.planner import PhotoEdit
 from mmprobe.errors import InputError
 
 Inpainter = Callable[[Pixels, Mask], Pixels]
@@ -75,7 +75,7 @@ def _make_lama_inpainter() -> Inpainter:
 _FEATHER = 1.2  # standard deviation in pixels of the soft edge of a recoloured or pasted object, ours
 
 
-def apply_edits(photo: Photo, edits: list[Edit], inpainter: Inpainter, margin: int) -> Pixels:
+def apply_edits(photo: Photo, edits: list[PhotoEdit], inpainter: Inpainter, margin: int) -> Pixels:
     """Return the photograph with all edits applied, uint8 [height, width, 3].
 
     All holes are filled together. Then each object is recoloured or pasted at its new place. A removed or

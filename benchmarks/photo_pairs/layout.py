@@ -15,7 +15,7 @@ from PIL import Image
 from mmprobe.benchmarks.photo_pairs.colours import name_colour
 from mmprobe.benchmarks.photo_pairs.masks import bounding_box, shift_mask
 from mmprobe.benchmarks.photo_pairs.photos import Photo, Pixels, Rejection
-from mmprobe.benchmarks.photo_pairs.planner import Edit
+from mmprobe.benchmarks.photo_pairs.planner import PhotoEdit
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import name_place, read_pairs
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, Difficulty
@@ -28,7 +28,7 @@ _QUALITY = 95  # of the JPEG files, ours; without chroma subsampling, equal bloc
 _PLURAL_CATEGORIES = frozenset(("skis", "scissors"))
 
 
-def describe_edit(photo: Photo, edit: Edit) -> str:
+def describe_edit(photo: Photo, edit: PhotoEdit) -> str:
     """Return one sentence for an edit, such as `The car on the left was removed.`"""
     instance = photo.instances[edit.instance]
     box = bounding_box(instance.mask)
@@ -51,7 +51,7 @@ def describe_edit(photo: Photo, edit: Edit) -> str:
     return f"{subject} {'were' if instance.category in _PLURAL_CATEGORIES else 'was'} removed."
 
 
-def make_row(photo: Photo, edits: Iterable[Edit], properties: Mapping[str, Any]) -> Row:
+def make_row(photo: Photo, edits: Iterable[PhotoEdit], properties: Mapping[str, Any]) -> Row:
     """Return the published row of a pair, with `regions` in the form of samples and further properties."""
     differences, regions = [], []
     for edit in edits:

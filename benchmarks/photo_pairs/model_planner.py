@@ -21,7 +21,7 @@ from mmprobe.benchmarks.photo_pairs.masks import bounding_box
 from mmprobe.benchmarks.photo_pairs.photos import Photo, covered_share
 from mmprobe.benchmarks.photo_pairs.planner import (
     LIVING,
-    Edit,
+    PhotoEdit,
     Rules,
     find_editable,
     find_free_shift,
@@ -49,14 +49,14 @@ light (number 3; color), good edits are the car in another colour and the dog mo
 """)
 
 
-class _Edit(StrictReply):
+class _PlannedEdit(StrictReply):
     object: int
     type: EditType
     colour: str | None
 
 
-class _Plan(StrictReply):
-    edits: Annotated[list[_Edit], Field(max_length=50)]
+class _PlannedEdits(StrictReply):
+    edits: Annotated[list[_PlannedEdit], Field(max_length=50)]
 
 
 MakeRng = Callable[[], np.random.Generator]
@@ -68,12 +68,12 @@ def plan_by_model(
     photos: Sequence[tuple[Photo, MakeRng]],
     count_edits: Callable[[str], tuple[int, int]],
     rules: Rules,
-) -> list[list[Edit] | Unscored | None]:
+) -> list[list[PhotoEdit] | Unscored | None]:
     """Return the edits of each photograph by a model, or why its replies were unusable.
 
     None stands for a photograph with too few objects that can be edited; the model is not asked.
     """
-    requests: dict[int, JudgeRequest[Edit]] = {}
+    requests: dict[int, JudgeRequest[PhotoEdit]] = {}
     for index, (photo, make_rng) in enumerate(photos):
         objects = _describe_objects(photo, make_rng(), rules)
         fewest, most = count_edits(photo.name)
@@ -86,7 +86,7 @@ def plan_by_model(
             )
             requests[index] = JudgeRequest(PLAN, data, read)
     replies = asyncio.run(judge.ask(list(requests.values())))
-    plans: list[list[Edit] | Unscored | None] = [None] * len(photos)
+    plans: list[list[PhotoEdit] | Unscored | None] = [None] * len(photos)
     for index, reply in zip(requests, replies, strict=True):
         plans[index] = list(reply.items) if reply.items is not None else reply.unscored
     return plans
@@ -116,14 +116,14 @@ def _describe_objects(photo: Photo, rng: np.random.Generator, rules: Rules) -> l
 
 def _read_edits(
     reply: str, photo: Photo, objects: list[dict[str, Any]], n_edits: int, make_rng: MakeRng, rules: Rules
-) -> tuple[Edit, ...]:
+) -> tuple[PhotoEdit, ...]:
     """Return the edits of a reply."""
-    planned = read_reply(reply, _Plan).edits
+    planned = read_reply(reply, _PlannedEdits).edits
     if len(planned) != n_edits:
         raise UnusableReply(f"it holds {len(planned)} edits, but {n_edits} are wanted")
     numbers = {item["number"] for item in objects}
     rng = make_rng()
-    edits: list[Edit] = []
+    edits: list[PhotoEdit] = []
     for number, item in enumerate(planned, 1):
         if item.object not in numbers:
             raise UnusableReply(f"edit {number}: there is no object of that number that can be changed")

@@ -15,7 +15,7 @@ from PIL import Image
 
 from mmprobe.benchmarks.photo_pairs.masks import BadMask, Mask, decode_mask
 from mmprobe.errors import InputError
-from mmprobe.files import regular_file
+from mmprobe.files import check_readable
 from mmprobe.samples import check_id, check_image, open_image
 
 Pixels = NDArray[np.uint8]
@@ -71,7 +71,7 @@ class Photo:
 def read_entries(path: str | Path) -> list[ImageEntry]:
     """Return the images of a COCO instances file, in its order, each with another id of its pair."""
     try:
-        data = json.loads(regular_file(Path(path)).read_text(encoding="utf-8-sig"))
+        data = json.loads(check_readable(Path(path)).read_text(encoding="utf-8-sig"))
         categories = {item["id"]: " ".join(str(item["name"]).lower().split()) for item in data["categories"]}
         entries = {
             image["id"]: ImageEntry(PurePosixPath(str(image["file_name"])).stem, image, [], categories)

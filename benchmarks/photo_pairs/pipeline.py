@@ -31,7 +31,7 @@ from mmprobe.benchmarks.photo_pairs.layout import (
 from mmprobe.benchmarks.photo_pairs.photos import ImageEntry, Photo, Rejection, read_entries, read_photo
 from mmprobe.benchmarks.photo_pairs.planner import (
     MAX_EDITS,
-    Edit,
+    PhotoEdit,
     Rules,
     plan_by_rules,
     rate_difficulty,
@@ -57,7 +57,7 @@ class PhotoPairsResult(NamedTuple):
 
 class _PlannedPair(NamedTuple):
     photo: Photo
-    edits: list[Edit]
+    edits: list[PhotoEdit]
     planner: str
 
 

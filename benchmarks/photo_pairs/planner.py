@@ -50,7 +50,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Edit:
+class PhotoEdit:
     """One atomic edit of one object, by its index in the photograph's instances.
 
     `color` has the new colour, `position` the shift in pixels to the right and down.
@@ -104,7 +104,7 @@ def find_editable(photo: Photo, rules: Rules) -> tuple[list[int], Counter[str]]:
     return editable, reasons
 
 
-def find_occupied(photo: Photo, edits: list[Edit]) -> Mask:
+def find_occupied(photo: Photo, edits: list[PhotoEdit]) -> Mask:
     """Return the pixels of all objects, and of the new places of moved objects."""
     new_places = [shift_mask(photo.instances[edit.instance].mask, edit.shift) for edit in edits if edit.shift]
     return union([*(instance.mask for instance in photo.instances), *new_places], photo.pixels.shape[:2])
@@ -150,11 +150,11 @@ def find_free_shift(
 
 def plan_by_rules(
     photo: Photo, differences: tuple[int, int], rng: np.random.Generator, rules: Rules
-) -> list[Edit]:
+) -> list[PhotoEdit]:
     """Return random edits of different editable objects. Raises Rejection where too few can be edited."""
     editable, reasons = find_editable(photo, rules)
     n_edits = int(rng.integers(differences[0], differences[1] + 1))
-    edits: list[Edit] = []
+    edits: list[PhotoEdit] = []
     for index in rng.permutation(editable).tolist():
         edit = _choose_edit(photo, index, find_occupied(photo, edits), rng, rules)
         if edit is not None:
@@ -172,7 +172,7 @@ def plan_by_rules(
 
 def _choose_edit(
     photo: Photo, index: int, occupied: Mask, rng: np.random.Generator, rules: Rules
-) -> Edit | None:
+) -> PhotoEdit | None:
     """Return an edit of a random type, among the types that are possible for the object."""
     probabilities = dict(TYPE_PROBABILITIES)
     while probabilities:
@@ -193,16 +193,16 @@ def make_edit(
     occupied: Mask,
     rng: np.random.Generator,
     rules: Rules,
-) -> Edit | None:
+) -> PhotoEdit | None:
     """Return an edit of one type of one object; None if it is impossible."""
     if edit_type == "remove":
-        return Edit(edit_type, index)
+        return PhotoEdit(edit_type, index)
     if edit_type == "position":
         shift = find_free_shift(photo, index, occupied, rng, rules)
-        return Edit(edit_type, index, shift=shift) if shift else None
+        return PhotoEdit(edit_type, index, shift=shift) if shift else None
     if photo.instances[index].category in LIVING:
         return None
     colours = list_new_colours(photo.pixels, photo.instances[index].mask)
     if colour is None and colours:
         colour = colours[rng.integers(len(colours))]
-    return Edit(edit_type, index, colour=colour) if colour in colours else None
+    return PhotoEdit(edit_type, index, colour=colour) if colour in colours else None

@@ -31,7 +31,7 @@ def read_pope(path: str | Path, images: str | Path | None = None) -> list[Sample
     path = Path(path)
     folder = Path(images) if images else None
     if not path.is_dir():
-        return make_samples(_read_lines(path, Question), folder, _find_setting(path))
+        return make_samples(_read_lines(path, QuestionLine), folder, _find_setting(path))
     files = sorted(
         file for file in path.iterdir() if _find_setting(file) and file.suffix in (".json", ".jsonl")
     )
@@ -44,7 +44,7 @@ def read_pope(path: str | Path, images: str | Path | None = None) -> list[Sample
     return [
         sample
         for file, setting in zip(files, settings, strict=True)
-        for sample in make_samples(_read_lines(file, Question), folder, setting, f"{setting}-")
+        for sample in make_samples(_read_lines(file, QuestionLine), folder, setting, f"{setting}-")
     ]
 
 
@@ -53,7 +53,7 @@ def _find_setting(path: Path) -> str | None:
     return match[0] if match else None
 
 
-class Question(BaseModel):
+class QuestionLine(BaseModel):
     """A line of an official file."""
 
     question_id: int | str
@@ -62,7 +62,7 @@ class Question(BaseModel):
     label: Annotated[Literal["yes", "no"], BeforeValidator(lambda label: str(label).strip().lower())]
 
 
-class _Answer(BaseModel):
+class _AnswerLine(BaseModel):
     answer: str
     question: str | None = None
 
@@ -76,7 +76,7 @@ def _read_lines(path: Path, form: type[Line]) -> list[tuple[str, Line]]:
 
 
 def make_samples(
-    rows: Iterable[tuple[str, Question]],
+    rows: Iterable[tuple[str, QuestionLine]],
     folder: Path | None,
     setting: str | None,
     prefix: str = "",
@@ -101,7 +101,7 @@ def make_samples(
 
 def read_pope_answers(path: str | Path, samples: Sequence[Sample]) -> dict[str, str]:
     """Read answers in the official form, lines of `{"question": …, "answer": …}` in the questions' order."""
-    rows = _read_lines(Path(path), _Answer)
+    rows = _read_lines(Path(path), _AnswerLine)
     if len(rows) != len(samples):
         raise InputError(f"{path}: holds {len(rows)} answers to {len(samples)} questions; they must match")
     for (where, row), sample in zip(rows, samples, strict=True):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.benchmarks.pope.data import SETTINGS, Question, Setting, make_samples
+from mmprobe.benchmarks.pope.data import SETTINGS, QuestionLine, Setting, make_samples
 from mmprobe.benchmarks.synthetic.pairs import read_synthetic_objects
 from mmprobe.benchmarks.synthetic.questions import SYSTEM
 from mmprobe.errors import InputError
@@ -109,5 +109,5 @@ def draw_synthetic_pope(samples: Sequence[Sample], setting: Setting) -> list[Sam
     scenes = read_synthetic_objects(samples)
     shapes = {str(image): [shape for _, shape, _ in objects] for image, objects in scenes.items()}
     rows = draw_pope(shapes, setting, template=SYNTHETIC_TEMPLATE)
-    questions = [("POPE", Question.model_validate(row)) for row in rows]
+    questions = [("POPE", QuestionLine.model_validate(row)) for row in rows]
     return make_samples(questions, Path(), setting, f"{setting}-", SYSTEM)

@@ -12,7 +12,7 @@ from mmprobe.benchmarks.scale.batches import GenerationSettings, answer_batches,
 from mmprobe.models import Model
 from mmprobe.models.shared_prefix import prefix_key, repeated_keys
 from mmprobe.samples import Sample
-from mmprobe.traces.scale.crew import RETRIES, Batch, Crew, Workers
+from mmprobe.traces.scale.crew import RETRIES, Crew, SampleBatch, Workers
 from mmprobe.traces.scale.trace_workers import ModelChoice, WorkerDied
 
 
@@ -25,7 +25,7 @@ class AnswerJob:
     repeated: frozenset[tuple[Any, ...]]
 
     @contextmanager
-    def open(self, device: str) -> Iterator[tuple[None, Callable[[Batch], list[tuple[str, Answer]]]]]:
+    def open(self, device: str) -> Iterator[tuple[None, Callable[[SampleBatch], list[tuple[str, Answer]]]]]:
         """Load the model; yield nothing to report, and the function that answers a batch."""
         yield None, batch_answerer(self.choice.load(device), self.settings, self.repeated)
 
@@ -33,12 +33,12 @@ class AnswerJob:
 class _AnswerLists:
     """The batches to answer, and which questions have an answer."""
 
-    def __init__(self, batches: list[Batch]):
+    def __init__(self, batches: list[SampleBatch]):
         self.batches = batches
         self.answered: set[str] = set()
 
-    def plan(self, report: None) -> list[list[Batch]]:
-        groups: dict[tuple[Any, ...], list[Batch]] = {}
+    def plan(self, report: None) -> list[list[SampleBatch]]:
+        groups: dict[tuple[Any, ...], list[SampleBatch]] = {}
         for batch in self.batches:
             groups.setdefault(prefix_key(batch[0]), []).append(batch)
         return list(groups.values())

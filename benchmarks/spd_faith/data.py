@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _log = logging.getLogger(__name__)
-Box = tuple[float, float, float, float]
+ParsedBox = tuple[float, float, float, float]
 _MAX_PIXELS = 1e9  # larger than any image; NaN is not below it either
 _SPELLINGS: dict[str, EditType] = {
     **dict.fromkeys(("color", "colour", "color change", "colour change", "recolor"), "color"),
@@ -47,7 +47,7 @@ class Difference:
     type: EditType
     category: str
     description: str = ""
-    box: Box | None = None
+    box: ParsedBox | None = None
     before: str | None = None
     after: str | None = None
     regions: tuple[Region, ...] = ()
@@ -123,11 +123,11 @@ def _parse_regions(value: Any, where: str) -> tuple[Region, ...]:
         raise InputError(f"{where}: field 'regions' must be a list of {{image, box}}") from None
 
 
-def _box_in_both_images(box: Box | None) -> tuple[Region, ...]:
+def _box_in_both_images(box: ParsedBox | None) -> tuple[Region, ...]:
     return tuple(Region(image=image, box=_round_box(box)) for image in (0, 1)) if box else ()
 
 
-def _round_box(box: Box) -> tuple[int, int, int, int]:
+def _round_box(box: ParsedBox) -> tuple[int, int, int, int]:
     """Return the smallest box of whole pixels around a box."""
     x, y, width, height = box
     return floor(x), floor(y), ceil(x + width) - floor(x), ceil(y + height) - floor(y)
@@ -188,7 +188,7 @@ def _text_or(item: Mapping[str, Any], key: str, default: Any) -> Any:
     return item[key] if isinstance(item.get(key), str) else default
 
 
-def _parse_box(item: Mapping[str, Any], where: str) -> Box | None:
+def _parse_box(item: Mapping[str, Any], where: str) -> ParsedBox | None:
     numbers = [item.get(f"bbox_{side}") for side in "xywh"]
     if any(number is None for number in numbers):
         numbers = item.get("bbox") or []

@@ -123,24 +123,24 @@ read_yes_no = reader(stated=Literal["yes", "no"] | None)
 read_number = reader(stated=Annotated[int, Field(ge=0)] | None)
 
 
-class _Claim(StrictReply):
+class _QuotedClaim(StrictReply):
     type: ClaimType
     category: Annotated[str, Field(min_length=1, max_length=60)]
     quote: Annotated[str, Field(min_length=1)]
 
 
-class _Claims(StrictReply):
-    claims: Annotated[list[_Claim], Field(max_length=_MAX_CLAIMS)]
+class _QuotedClaims(StrictReply):
+    claims: Annotated[list[_QuotedClaim], Field(max_length=_MAX_CLAIMS)]
 
 
-class _Match(StrictReply):
+class _ClaimMatch(StrictReply):
     claim: int
     truth: int | None
     error: ClaimError | None
 
 
-class _Matches(StrictReply):
-    labels: list[_Match]
+class _ClaimMatches(StrictReply):
+    labels: list[_ClaimMatch]
 
 
 def read_claims(reply: str, answer: str) -> tuple[JudgedClaim, ...]:
@@ -151,7 +151,7 @@ def read_claims(reply: str, answer: str) -> tuple[JudgedClaim, ...]:
         >>> read_claims(reply, "Yes: the dog is  gone.")
         (JudgedClaim(type='remove', category='dog', text='the dog is gone'),)
     """
-    claims = read_reply(reply, _Claims).claims
+    claims = read_reply(reply, _QuotedClaims).claims
     for number, claim in enumerate(claims, 1):
         if not fold(claim.quote) or fold(claim.quote) not in fold(answer):
             raise UnusableReply(f"the quote of claim {number} does not stand in the answer letter by letter")
@@ -167,7 +167,7 @@ def read_matches(reply: str, claims: int, truths: int) -> tuple[Match, ...]:
         >>> read_matches('{"labels": [{"claim": 1, "truth": 2, "error": null}]}', 1, 2)
         (Match(truth=1, error=None),)
     """
-    labels = read_reply(reply, _Matches).labels
+    labels = read_reply(reply, _ClaimMatches).labels
     if [label.claim for label in labels] != list(range(1, claims + 1)):
         raise UnusableReply(f"it must hold one label for each of the {claims} claims, in their order")
     for label in labels:

@@ -26,7 +26,7 @@ _COLOURED = re.compile(r"the (\w+) is (\w+)(?:\.|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AnswerCheck:
     """The result of the check of one answer.
 
     Attributes:
@@ -77,7 +77,7 @@ class _Facts:
     changes: set[str]
 
 
-def check_answer(answer: str, truth: str, metadata: dict[str, Any]) -> Verdict:
+def check_answer(answer: str, truth: str, metadata: dict[str, Any]) -> AnswerCheck:
     """Check one answer of the synthetic world. One that states nothing of the expected kind is not faithful.
 
     Raises ValueError where the synthetic world has no such question type.
@@ -95,7 +95,7 @@ def check_answer(answer: str, truth: str, metadata: dict[str, Any]) -> Verdict:
     answer = answer.strip()
     correct, errors = _CHECKS[question_type](answer, truth, facts)
     reasons, spans = tuple(error.reason for error in errors), tuple(_find_spans(answer, errors))
-    return Verdict(answer == truth, correct, not errors, reasons, spans)
+    return AnswerCheck(answer == truth, correct, not errors, reasons, spans)
 
 
 def _find_spans(answer: str, errors: Iterable[_Error]) -> Iterator[tuple[int, int]]:
@@ -194,7 +194,7 @@ _CHECKS: dict[str, Callable[[str, str, _Facts], _Checked]] = {
 }
 
 
-def label_run(run: Run) -> dict[str, Verdict]:
+def label_run(run: Run) -> dict[str, AnswerCheck]:
     """Check every answer against its scene, and write the verdicts to `labels.jsonl`, read when it is opened."""
     verdicts = {}
     for name in run.ids:
@@ -221,7 +221,7 @@ def label_run(run: Run) -> dict[str, Verdict]:
     return verdicts
 
 
-def check_sample(text: str, sample: Sample) -> Verdict | None:
+def check_sample(text: str, sample: Sample) -> AnswerCheck | None:
     """Check an answer to a sample of the synthetic world; return None for samples from elsewhere.
 
     Example:

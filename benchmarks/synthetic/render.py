@@ -7,11 +7,10 @@ from functools import cache
 import numpy as np
 
 from mmprobe.benchmarks.synthetic.scene import CELL_PIXELS, IMAGE_PIXELS, Edit, Scene, SceneObject
+from mmprobe.samples import Box
 
 SUPERSAMPLE = 4
 NOISE_STD = 4.0
-
-Box = tuple[int, int, int, int]
 
 
 def _contains(shape: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:

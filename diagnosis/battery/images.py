@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from mmprobe.diagnosis.battery.answers import ParsedAnswer
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.models import Model
 from mmprobe.models.chat import Chat, build_chat, read_image
-from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages
+from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, ImageList
 from mmprobe.samples import Sample
 
 FURTHER = 2  # more images for an answer that no exchange affects
 FREE = 0.5  # a token is free if it is less likely than this after some images, so that text alone does not fix it
-Images = list[Image.Image]
 
 
 class OtherImages:
@@ -34,7 +32,7 @@ class OtherImages:
         self._places = {answer.sample.id: place for place, answer in enumerate(self._answers)}
         self._counterfactuals = CounterfactualImages([answer.sample for answer in self._answers])
 
-    def find(self, answer: ParsedAnswer) -> dict[str, Images]:
+    def find(self, answer: ParsedAnswer) -> dict[str, ImageList]:
         """Return images of the sizes of the answer's own, by kind."""
         found = {"contrast": self._contrast(answer)}
         for kind in ("unrelated", "minimal"):
@@ -44,7 +42,7 @@ class OtherImages:
             found["blank"] = self._counterfactuals.find(answer.sample, "blank")
         return {kind: images for kind, images in found.items() if images}
 
-    def find_further(self, answer: ParsedAnswer) -> dict[str, Images]:
+    def find_further(self, answer: ParsedAnswer) -> dict[str, ImageList]:
         """Return the images of further samples, which neither `contrast` nor `unrelated` shows."""
         place, own = self._places[answer.sample.id], answer.sample
         other = self.contrasting(answer)
@@ -68,13 +66,13 @@ class OtherImages:
                 return other
         return None
 
-    def _contrast(self, answer: ParsedAnswer) -> Images | None:
+    def _contrast(self, answer: ParsedAnswer) -> ImageList | None:
         other = self.contrasting(answer)
         if other is None:
             return None
         return _read_images(other.sample, answer.sample)
 
-    def _exchange_regions(self, answer: ParsedAnswer, others: Images | None) -> Images | None:
+    def _exchange_regions(self, answer: ParsedAnswer, others: ImageList | None) -> ImageList | None:
         """Return the answer's own images with the boxes of its regions from others; None without regions."""
         if others is None or not answer.sample.regions:
             return None
@@ -86,7 +84,7 @@ class OtherImages:
         return own
 
 
-def _read_images(shown: Sample, like: Sample) -> Images:
+def _read_images(shown: Sample, like: Sample) -> ImageList:
     """Return the images of a sample as RGB at the sizes of another sample's."""
     sizes = [read_image(path, f"sample {like.id}").size for path in like.images]
     images = [read_image(path, f"sample {shown.id}").convert("RGB") for path in shown.images]
@@ -97,7 +95,7 @@ def _read_images(shown: Sample, like: Sample) -> Images:
 
 
 def read_with_images(
-    model: Model, answers: Sequence[ParsedAnswer], others: Sequence[dict[str, Images]], looks: bool
+    model: Model, answers: Sequence[ParsedAnswer], others: Sequence[dict[str, ImageList]], looks: bool
 ) -> list[dict[str, AnswerReading]]:
     """Return the readings of each answer: `own`, and by kind of other images. One forward pass each."""
     own = read_answers(model, *_chats_and_ids(answers), looks)
@@ -110,7 +108,7 @@ def _chats_and_ids(answers: Sequence[ParsedAnswer]) -> tuple[list[Chat], list[li
 
 
 def _read_kinds(
-    model: Model, answers: Sequence[ParsedAnswer], others: Sequence[dict[str, Images]], looks: bool
+    model: Model, answers: Sequence[ParsedAnswer], others: Sequence[dict[str, ImageList]], looks: bool
 ) -> list[dict[str, AnswerReading]]:
     """Return the readings by kind, for each answer those kinds that it has images of. One forward pass each."""
     chats, ids = _chats_and_ids(answers)

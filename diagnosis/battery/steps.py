@@ -14,7 +14,7 @@ from mmprobe.models.chat import build_chat
 _PART = re.compile(r"(?<=[,;:]) ")
 
 
-class _Chain(NamedTuple):
+class _ChangedSteps(NamedTuple):
     """Steps before the conclusion of an answer."""
 
     row: int
@@ -70,16 +70,16 @@ def measure_steps(
     - lost, lost_by_images: what the conclusion loses, nat
     """
     results: list[dict[str, Any] | None] = [None] * len(answers)
-    chains: list[_Chain] = []
+    chains: list[_ChangedSteps] = []
     for row, (answer, donor) in enumerate(zip(answers, donors, strict=True)):
         start = answer.conclusion
         if donor is None or start is None:
             continue
-        chains.append(_Chain(row, "all", donor.ids[: donor.conclusion]))
+        chains.append(_ChangedSteps(row, "all", donor.ids[: donor.conclusion]))
         steps = "".join(answer.tokens[:start])
         for kind, shorter in _shorten(steps).items():
             ids = model.tokenizer(shorter, add_special_tokens=False)["input_ids"]
-            chains.append(_Chain(row, kind, list(ids)))
+            chains.append(_ChangedSteps(row, kind, list(ids)))
         own = readings[row]["own"]
         others = [reading for kind, reading in readings[row].items() if kind != "own"]
         conclusion = answer.ids[start:]
@@ -100,7 +100,7 @@ def _read_chains(
     model: Model,
     answers: Sequence[ParsedAnswer],
     readings: Sequence[dict[str, AnswerReading]],
-    chains: Sequence[_Chain],
+    chains: Sequence[_ChangedSteps],
     results: list[dict[str, Any] | None],
 ) -> None:
     """Add to the results what the conclusions become after other steps."""

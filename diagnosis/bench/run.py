@@ -44,7 +44,7 @@ SHIPPED_SEEDS = 5  # organisms of later seeds get pairs that no rule was tried o
 _SUGGESTIONS = ("yes", "no")
 
 
-class Scored(NamedTuple):
+class ScoredTools(NamedTuple):
     """The scores of all tools.
 
     Attributes:
@@ -64,7 +64,7 @@ def bench_diagnosis(
     tools: Sequence[str] | None = None,
     n: int = PAIRS,
     device: str = "auto",
-) -> Scored:
+) -> ScoredTools:
     """Score diagnostic tools on models with planted causes, and write `scores.jsonl` and `results.json`.
 
     What is in `out` already is kept: a call that was stopped continues, and a tool can be added.
@@ -175,7 +175,7 @@ def count_passes(model: Model) -> Iterator[list[int]]:
         handle.remove()
 
 
-def score_rows(rows: Sequence[ToolResult]) -> Scored:
+def score_rows(rows: Sequence[ToolResult]) -> ScoredTools:
     """Return the scores of all tools in the rows, on both splits."""
     by_tool = {
         name: [row for row in rows if row.tool == name] for name in dict.fromkeys(row.tool for row in rows)
@@ -187,10 +187,10 @@ def score_rows(rows: Sequence[ToolResult]) -> Scored:
         limits = choose_thresholds([row for row in whole if row.split == DEVELOPMENT])
         for split in SPLITS:
             confusions[split][name] = confusion([row for row in whole if row.split == split], limits)
-    return Scored(measures, confusions, list(rows))
+    return ScoredTools(measures, confusions, list(rows))
 
 
-def to_json(scored: Scored) -> dict[str, Any]:
+def to_json(scored: ScoredTools) -> dict[str, Any]:
     """Return the content of `results.json`; numbers that are not known are null."""
     tools = {
         split: {name: {key: each.to_json() for key, each in own.items()} for name, own in by_tool.items()}
@@ -226,7 +226,7 @@ def read_rows(
     return rows
 
 
-def markdown(scored: Scored, split: str = "held-out") -> str:
+def markdown(scored: ScoredTools, split: str = "held-out") -> str:
     """Return a table with a row for each tool."""
     columns = {
         "macro_f1": "macro-F1", "false_alarms": "false alarms", "mean_auroc": "AUROC, mean over causes",

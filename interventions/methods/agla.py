@@ -50,11 +50,11 @@ class Agla(Method):
         alpha: 0 to 10; the paper's 2. 0 changes nothing and excludes no token.
         beta: 0 to 1; the paper's 0.5. 0 excludes no token.
         relevance: the measure of relevance. `attention`: attention of the prompt's last query, mean over
-            heads and layers; ours. `gradient`: norm of the gradient of the largest logit with respect to the
-            first layer's input at a visual token; ours. A folder or hub id of BLIP for image-text retrieval,
+            heads and layers; our choice. `gradient`: norm of the gradient of the largest logit with respect to the
+            first layer's input at a visual token; our choice. A folder or hub id of BLIP for image-text retrieval,
             such as Salesforce/blip-itm-large-coco: GradCAM of the match of image and question, as in the
-            original. Several images are matched one by one, which is ours.
-        keep: 0 to 1, share that is left. None, the default: 0.75 of the visual tokens, which is ours; with
+            original. Several images are matched one by one, which is our choice.
+        keep: 0 to 1, share that is left. None, the default: 0.75 of the visual tokens, our choice; with
             BLIP, 1 - s / 2 of the pixels of each image, as in the original, where s is the cosine of image
             and question.
         fill: colour of the other pixels, `black` as in the released code, or `mean`.

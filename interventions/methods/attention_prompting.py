@@ -25,7 +25,7 @@ class AttentionPrompting(TwoPassMethod):
     within each image.
 
     Parameters:
-        floor: 0 to 1, brightness of the least attended pixels; ours, 0.3. 1 is the model's own answer.
+        floor: 0 to 1, brightness of the least attended pixels; the default, 0.3, is our choice. 1 is the model's own answer.
     """
 
     name: ClassVar[str] = "attention-prompting"

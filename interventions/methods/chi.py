@@ -26,13 +26,13 @@ POLICY = "policy"  # the hinter that is the model itself
 class Chi(PromptMethod):
     """The answer to a question between a hint for its topic and a hint for itself: r = policy([h_topic, x, h_question]).
 
-    A hinter, phi in the paper, names the topic and writes both hints. Where it names none of the topics, there is no
-    topic hint.
+    A hinter, phi in the paper, names the topic and writes both hints. If it names none of the topics, the topic hint
+    is left out.
 
     Parameters:
         hints: none, topic, question or both: the rows of table 8. none is the model's own answer.
         topics: the question types, with commas between: MIRAGE's.
-        hinter: the model that writes the hints, by its name; `policy`, the default, is the model itself (ours; the paper
+        hinter: the model that writes the hints, by its name; `policy`, the default, is the model itself (our choice; the paper
             has an auxiliary model, which it does not name).
         classify: the request for the topic, in our words; `{topics}` is filled in.
         approach: the request for the topic's hint, in our words; `{topic}` is filled in.
@@ -85,7 +85,7 @@ class Chi(PromptMethod):
     def _ask_hinter(
         self, chats: Sequence[Chat], requests: Sequence[str], ask: AskFunction, max_new_tokens: int
     ) -> list[str]:
-        """Return the hinter's reply to each chat with a request behind its question."""
+        """Return the hinter's reply to each chat with a request after its question."""
         asked = [
             append_lines(chat, request)._replace(prefill="")
             for chat, request in zip(chats, requests, strict=True)
@@ -115,7 +115,7 @@ def load_hinter(name: str) -> Model:
 
 
 def surround(chat: Chat, before: str, after: str) -> Chat:
-    """Return a chat with one hint before and one behind the user's last text; an empty hint adds nothing.
+    """Return a chat with one hint before and one after the user's last text; an empty hint adds nothing.
 
     Example:
         >>> chat = Chat([{"role": "user", "content": [{"type": "text", "text": "Why?"}]}], [], "here")

@@ -44,7 +44,7 @@ class Opera(PromptMethod):
     steps have the same column, the search goes back to the step after that token, and does not choose there
     what it chose before.
 
-    OPERA is a search of its own, so it cannot act together with other decoding-time methods.
+    OPERA is a search itself, so it cannot be combined with other decoding-time methods.
 
     Parameters:
         beams: 1 to 100, number of beams; the paper's 5.

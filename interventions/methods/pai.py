@@ -29,7 +29,7 @@ class Pai(Method):
 
     Parameters:
         alpha: 0 to 10; the paper's 0.2 to 0.5, depending on the model.
-        gamma: 1 to 10; the paper's 1.1. With 1 there is no contrast path.
+        gamma: 1 to 10; the paper's 1.1. 1 runs without a contrast path.
         beta: 0 to 1; 0.1 as in the released code. 0 excludes no token.
         first_layer: 0 to 1000, the first layer whose attention is changed; 2 as in the released code.
     """

@@ -56,23 +56,23 @@ class Sage(Method):
         analyze: whether the second stage acts.
         generate: whether the third stage acts.
         rule: `scale` as above. With `take`, visual tokens gain alpha_t times the weight of the prompt's other
-            tokens, in proportion to their own weights. Equation 3 can be read both ways; ours, `scale`.
-        shallow: 0 to 1, share of the layers that are shallow. The paper does not give it; ours, a third.
-        decay_map: f, `one_plus` for 1 + decay or `decay` for decay itself. The paper does not give it; ours,
-            `one_plus`.
+            tokens, in proportion to their own weights. Equation 3 can be read both ways; the default, `scale`, is our choice.
+        shallow: 0 to 1, share of the layers that are shallow. The paper does not give it; the default, a third, is our choice.
+        decay_map: f, `one_plus` for 1 + decay or `decay` for decay itself. The paper does not give it; the
+            default, `one_plus`, is our choice.
         attention_reference: 0 to 1, a_ref, a share of attention; None for the layer's own attention at the
-            first step. The paper does not give it; ours, None.
-        renormalise: whether the weights of a query sum to 1 again. The paper does not say; ours, true.
+            first step. The paper does not give it; the default, None, is our choice.
+        renormalise: whether the weights of a query sum to 1 again. The paper does not say; the default, true, is our choice.
         prompt: whether the first two stages act at all positions of the prompt, and not only at the query of
-            each step. The paper does not say; ours, false. True needs the rule `scale` and `renormalise`,
-            because the fast kernel can only add the same scores at all queries.
+            each step. The paper does not say; the default, false, is our choice. True needs the rule `scale` and
+            `renormalise`, because the fast kernel can only add the same scores at all queries.
         tau: 0 to 1000, in nats; None for a running quantile of the conflicts of all layers and earlier steps,
-            so that the first step suppresses nothing. The paper does not give it; ours, None.
-        tau_quantile: 0 to 1, the running quantile; ours, 0.75.
-        k: 0 to 1, share of the visual tokens of all images. The paper does not give it; ours, 0.2.
+            so that the first step suppresses nothing. The paper does not give it; the default, None, is our choice.
+        tau_quantile: 0 to 1, the running quantile; the default, 0.75, is our choice.
+        k: 0 to 1, share of the visual tokens of all images. The paper does not give it; the default, 0.2, is our choice.
         fill: colour of occluded patches, `mean` for the image's mean colour, or `black`. The paper does not
-            give it; ours, `mean`.
-        refresh: 0 to 100000, steps after which the occlusion is computed again; 0 for never; ours, 0.
+            give it; the default, `mean`, is our choice.
+        refresh: 0 to 100000, steps after which the occlusion is computed again; 0 for never; the default, 0, is our choice.
     """
 
     name: ClassVar[str] = "sage"

@@ -25,7 +25,7 @@ class SelfConsistency(PromptMethod):
     the answer with the largest mean F1 of words with the others wins. If several have it, the earliest wins.
 
     Parameters:
-        answers: 1 to 100, number of answers; the paper's 40, ours 5. 1 is the model's own answer and is not
+        answers: 1 to 100, number of answers; 40 in the paper, 5 by default. 1 is the model's own answer and is not
             sampled.
         sampling_temperature: 0 to 10; the paper's 0.7. 0 is the model's own answer.
     """

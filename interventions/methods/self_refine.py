@@ -29,9 +29,9 @@ class SelfRefine(PromptMethod):
     The feedback does not begin with it.
 
     Parameters:
-        rounds: 0 to 10, number of refinements; ours, 1. 0 is the model's own answer.
-        criticise: the request for feedback, after the question and the answer; ours.
-        refine: the request for a new answer, after the question, the answer and the feedback; ours.
+        rounds: 0 to 10, number of refinements; the default, 1, is our choice. 0 is the model's own answer.
+        criticise: the request for feedback, after the question and the answer; our wording.
+        refine: the request for a new answer, after the question, the answer and the feedback; our wording.
     """
 
     name: ClassVar[str] = "self-refine"

@@ -13,7 +13,7 @@ import xarray as xr
 from torch import Tensor
 
 from mmprobe.errors import InputError
-from mmprobe.files import regular_file
+from mmprobe.files import check_readable
 from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.parameters import boolean, choice, file_name, integer, number
 from mmprobe.models import Model
@@ -29,14 +29,14 @@ class Steer(Method):
     `mean_difference`, `probe_direction`, `random_direction` and `concept_eraser`.
 
     Parameters:
-        direction: the file. A NetCDF file holds `direction` (layer, hidden), or `left` and `right`
-            (layer, hidden, component) and `mean` (layer, hidden). An .npy file holds [layer, hidden] for all
+        direction: the file. A NetCDF file contains `direction` (layer, hidden), or `left` and `right`
+            (layer, hidden, component) and `mean` (layer, hidden). An .npy file contains [layer, hidden] for all
             layers of the model, or [hidden] with the parameter `layer`.
         scale: -1000 to 1000; 1 adds the direction once, or removes all of it. 0 changes nothing.
         action: `add` or `remove`.
         layer: -1 to 1000, the only layer to change; -1 for all layers of the file.
-        prompt: whether all positions of the prompt are changed, and not only the query of each step; ours,
-            false.
+        prompt: whether all positions of the prompt are changed, and not only the query of each step; the
+            default, false, is our choice.
     """
 
     name: ClassVar[str] = "steer"
@@ -68,7 +68,7 @@ class Steer(Method):
         return _SteerState(self, context.model)
 
 
-class Direction(NamedTuple):
+class StreamChange(NamedTuple):
     """What a layer's residual stream x becomes: x + scale add, or x - scale (x - mean) right left^T.
 
     Attributes:
@@ -83,11 +83,11 @@ class Direction(NamedTuple):
     mean: Tensor
 
 
-def read_directions(method: Steer, model: Model) -> dict[int, Direction]:
+def read_directions(method: Steer, model: Model) -> dict[int, StreamChange]:
     """Return the direction of each layer that a method changes.
 
     Raises:
-        InputError: the file cannot be read, holds something else, or does not fit the model.
+        InputError: the file cannot be read, contains something else, or does not fit the model.
 
     Example:
         >>> read_directions(Steer("verdict.nc", layer=5), model).keys()      # doctest: +SKIP
@@ -99,7 +99,7 @@ def read_directions(method: Steer, model: Model) -> dict[int, Direction]:
     ds = _read_file(Path(method.direction), method, model, where)
     names = ["left", "right", "mean"] if "left" in ds else ["direction"]
     if method.action == "add" and "left" in ds:
-        raise InputError(f"{where}: holds an eraser, which can only be removed; set action=remove")
+        raise InputError(f"{where}: contains an eraser, which can only be removed; set action=remove")
     layers = ds["layer"].values.tolist()
     if method.layer >= 0:
         if method.layer not in layers:
@@ -117,19 +117,19 @@ def read_directions(method: Steer, model: Model) -> dict[int, Direction]:
     return directions
 
 
-def _make_direction(values: Sequence[Tensor]) -> Direction:
+def _make_direction(values: Sequence[Tensor]) -> StreamChange:
     if len(values) == 3:
         left, right, mean = values
-        return Direction(None, left, right, mean)
+        return StreamChange(None, left, right, mean)
     (direction,) = values
     unit = (direction / direction.norm().clamp_min(1e-30))[:, None]
-    return Direction(direction, unit, unit, torch.zeros_like(direction))
+    return StreamChange(direction, unit, unit, torch.zeros_like(direction))
 
 
 def _read_file(path: Path, method: Steer, model: Model, where: str) -> xr.Dataset:
     hidden = model.hf.config.get_text_config().hidden_size
     try:
-        regular_file(path)
+        check_readable(path)
         if path.suffix == ".npy":
             ds = _label_array(np.load(path, allow_pickle=False), method, model, where)
         else:
@@ -144,7 +144,7 @@ def _read_file(path: Path, method: Steer, model: Model, where: str) -> xr.Datase
     for name, dims in expected.items():
         if name not in ds or ds[name].dims != dims or ds[name].dtype.kind != "f" or "layer" not in ds.coords:
             raise InputError(
-                f"{where}: must hold {name} ({', '.join(dims)}) as floats, with the layers' numbers"
+                f"{where}: must contain {name} ({', '.join(dims)}) as floats, with the layers' numbers"
             )
     if ds.sizes["hidden"] != hidden:
         raise InputError(f"{where}: has {ds.sizes['hidden']} numbers a layer; {model.name} has {hidden}")
@@ -170,7 +170,7 @@ class _SteerState(MethodState):
         self.method = method
         place = {"device": model.device, "dtype": model.hf.dtype}
         self.directions = {
-            layer: Direction(*(None if value is None else value.to(**place) for value in direction))  # type: ignore[arg-type]
+            layer: StreamChange(*(None if value is None else value.to(**place) for value in direction))  # type: ignore[arg-type]
             for layer, direction in read_directions(method, model).items()
         }
         self.sizes: list[Tensor] = []  # |change| / |x| for each layer of each step, in turn: [batch]

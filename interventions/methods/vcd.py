@@ -89,7 +89,7 @@ def add_noise(context: MethodContext, step: int) -> dict[str, Any]:
     """Return the batch's inputs with noise on the images.
 
     Each row gets the noise that its sample would get alone with the same seed. If a family reads images in
-    several sizes, each size gets noise of its own.
+    several sizes, each size gets its own noise.
 
     Args:
         context: the batch.

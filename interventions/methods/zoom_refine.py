@@ -20,14 +20,14 @@ from mmprobe.models.chat import Chat
 class ZoomRefine(TwoPassMethod):
     """The answer to the question asked again with the first answer and a crop of one image.
 
-    The crop is the smallest rectangle around the most attended visual tokens of the image that holds most of
+    The crop is the smallest rectangle around the most attended visual tokens of the image that contains most of
     them. The original asks the model for a box; here the attention of the first answer gives it. If a chat
     has a prefill, it is part of the first answer, and the new answer begins with it.
 
     Parameters:
         rounds: 0 or 1; 0 is the model's own answer.
-        k: 0 to 1, share of the visual tokens that count as attended; ours, 0.1.
-        refine: the request for a new answer, after the question and the first answer; ours.
+        k: 0 to 1, share of the visual tokens that count as attended; the default, 0.1, is our choice.
+        refine: the request for a new answer, after the question and the first answer; our wording.
     """
 
     name: ClassVar[str] = "zoom-refine"
@@ -59,7 +59,7 @@ class ZoomRefine(TwoPassMethod):
 
 
 def find_crop(prompt: Prompt, attention: np.ndarray, share: float) -> tuple[int, tuple[int, int, int, int]]:
-    """Return the image that holds most of the attended pixels, and the rectangle around them.
+    """Return the image that contains most of the attended pixels, and the rectangle around them.
 
     Tokens of padding show no pixels. If no attended token shows any, the crop is the whole first image.
 

@@ -91,7 +91,7 @@ _INTERRUPTED = 130
 
 
 class _Interrupted(Exception):
-    """Ctrl-C within a command. Typer would take a KeyboardInterrupt, and its message, away in silence."""
+    """Ctrl-C within a command. Typer would silently swallow a KeyboardInterrupt, and its message."""
 
 
 def _keep_interrupt(command: Callable[..., None]) -> Callable[..., None]:
@@ -135,7 +135,7 @@ def _let_threads_sleep() -> None:
 
 
 def _silence_libraries() -> None:
-    """Keep libraries' notes to developers off stderr, unless the user asked for them.
+    """Keep libraries' notes to developers off stderr, unless the user requests them.
 
     Pillow warns of tags in TIFF files, and transformers prints a table of a damaged checkpoint's weights. It reads
     the variable when it is imported.
@@ -160,10 +160,10 @@ def _silence_retries() -> None:
 
 
 def _repeat_lost_interrupts() -> None:
-    """Press Ctrl-C again where Python lost it.
+    """Repeat a KeyboardInterrupt that Python swallowed.
 
     Within a destructor or a callback of a weak reference, Python prints the traceback of a KeyboardInterrupt and
-    goes on.
+    continues.
     """
 
     def report(problem: Any) -> None:

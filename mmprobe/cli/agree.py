@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mmprobe.cli.options import AsJson, check_out, metric_values, say
+from mmprobe.cli.options import AsJson, check_out, metric_values, print_result
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.core.results import Metric
@@ -64,4 +64,4 @@ def agree(
         "judges": judges,
         "metrics": metric_values(metrics),
     }
-    say(result, f"{table}\n\nWhere they disagree: {out / 'samples.jsonl'}", as_json)
+    print_result(result, f"{table}\n\nWhere they disagree: {out / 'samples.jsonl'}", as_json)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 import typer
 
 import mmprobe
-from mmprobe.cli.options import AsJson, RunPath, TracedModel, say, split_names, warn
+from mmprobe.cli.options import AsJson, RunPath, TracedModel, print_result, split_names, warn
 from mmprobe.errors import InputError, NotApplicable
 
 if TYPE_CHECKING:
@@ -111,9 +111,7 @@ def analyze(
     out: Annotated[Path | None, typer.Option(help="Folder for the results; default: RUN/analyses.")] = None,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", help="Go on where an earlier call with --only and the same --out was cut off."
-        ),
+        typer.Option("--resume", help="Continue an earlier call with --only and the same --out."),
     ] = False,
     workers: Annotated[int, typer.Option(help="Processes that take one analysis at a time each.", min=1)] = 1,
     as_json: AsJson = False,
@@ -123,7 +121,7 @@ def analyze(
     Each analysis is written as NetCDF, CSV and JSON. Some of them run only if --only names them: the image
     interchange reads every answer about ten times, the attention knockout once a layer, component-patching once a
     head, and the findings test the claims of SPD-Faith Bench, with --model also by interventions on 40 answers
-    (--set answers=N). Probes of this kind keep each finished answer, so that --resume can go on after a kill.
+    (--set answers=N). Probes of this kind keep each finished answer, so that --resume can continue after a kill.
 
     \b
     Examples:
@@ -157,7 +155,7 @@ def analyze(
             warn(note)
         files = [str(file) for dataset in datasets for file in export(dataset, out)]
         _forget(finished, names)
-    say({"files": files}, "\n".join(files), as_json)
+    print_result({"files": files}, "\n".join(files), as_json)
 
 
 def _forget(finished: Path, names: list[str]) -> None:

@@ -11,13 +11,13 @@ import mmprobe
 from mmprobe.benchmarks.synthetic import PAIRS
 from mmprobe.cli.diagnose import bench_tools
 from mmprobe.cli.options import (
-    TO_GO_ON,
+    TO_CONTINUE,
     AsJson,
     BatchSize,
     BenchmarkName,
     Capture,
     Device,
-    DeviceMap,
+    DeviceMapOption,
     DrawnPairs,
     DrawnSeed,
     Dtype,
@@ -38,9 +38,9 @@ from mmprobe.cli.options import (
     choose_drawn,
     open_workers,
     parse_benchmark_options,
+    print_evaluation,
+    print_result,
     read_device_map,
-    say,
-    say_evaluation,
     warn,
 )
 from mmprobe.errors import InputError
@@ -76,7 +76,7 @@ def bench(
     ] = None,
     judge: JudgeName = "lexical",
     device: Device = "auto",
-    device_map: DeviceMap = None,
+    device_map: DeviceMapOption = None,
     dtype: Dtype = "auto",
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -107,7 +107,7 @@ def bench(
     if name == "diagnosis":
         if model is not None or data is not None or device_map is not None:
             raise InputError(
-                "bench diagnosis: asks the organisms; leave out --model, --data and --device-map, see --models"
+                "bench diagnosis: runs on the organisms; leave out --model, --data and --device-map, see --models"
             )
         bench_tools(out, n or PAIRS, device, parse_benchmark_options(context.args), as_json)
         return
@@ -118,7 +118,7 @@ def bench(
     devices = read_device_map(device_map)
     pairs, seed = choose_drawn(data, n, seed)
     check_unlocked(out)
-    check_earlier(out / "responses.jsonl", "answers", resume, overwrite, TO_GO_ON)
+    check_earlier(out / "responses.jsonl", "answers", resume, overwrite, TO_CONTINUE)
     check_out(out, [data] if data else [])
     asked: dict[str, Any] = {
         "data": data,
@@ -143,7 +143,7 @@ def bench(
                 "--shard: needs --data (make-pairs draws pairs), and goes neither with --perturb nor --overwrite"
             )
         if not mmprobe.benchmarks.answer_shard(name, model, out, shard, resume=resume, **asked):
-            say(
+            print_result(
                 {"shard": shard, "whole": False},
                 f"shard {shard} answered to {out}; others are to come",
                 as_json,
@@ -164,5 +164,5 @@ def bench(
         **asked,
     )
     for run, n_failures in evaluation.failures.items():
-        warn(f"{n_failures} questions failed, see {run / 'failures.jsonl'}; --resume asks them again")
-    say_evaluation(evaluation, as_json)
+        warn(f"{n_failures} questions failed, see {run / 'failures.jsonl'}; --resume retries them")
+    print_evaluation(evaluation, as_json)

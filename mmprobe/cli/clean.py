@@ -14,7 +14,7 @@ from mmprobe.cli.options import (
     Resume,
     check_out,
     metric_values,
-    say,
+    print_result,
 )
 from mmprobe.errors import InputError
 
@@ -91,4 +91,4 @@ def clean(
     lines = [f"{len(cleaned.kept)} of {len(cleaned.records)} questions kept"]
     lines += [f"{name:40} {metric}" for name, metric in metrics.items()]
     lines.append(f"Which ones: {out / 'samples.jsonl'}")
-    say({"kept": cleaned.kept, "metrics": metric_values(metrics)}, "\n".join(lines), as_json)
+    print_result({"kept": cleaned.kept, "metrics": metric_values(metrics)}, "\n".join(lines), as_json)

@@ -9,11 +9,11 @@ import typer
 
 import mmprobe
 from mmprobe.cli.options import (
-    TO_GO_ON,
+    TO_CONTINUE,
     AsJson,
     BatchSize,
     Device,
-    DeviceMap,
+    DeviceMapOption,
     DrawnPairs,
     DrawnSeed,
     Dtype,
@@ -26,8 +26,8 @@ from mmprobe.cli.options import (
     Resume,
     SharedPrefix,
     choose_drawn,
+    print_result,
     read_device_map,
-    say,
     split_names,
 )
 from mmprobe.ledger import check_earlier
@@ -57,7 +57,7 @@ def compare(
     max_new_tokens: LongestAnswer = None,
     repetition_penalty: RepetitionPenalty = None,
     device: Device = "auto",
-    device_map: DeviceMap = None,
+    device_map: DeviceMapOption = None,
     dtype: Dtype = "auto",
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -80,7 +80,7 @@ def compare(
     pairs, seed = choose_drawn(data, n, seed)
     devices = read_device_map(device_map)
     earlier = next(out.glob("*/*/responses.jsonl"), out / "responses.jsonl")
-    check_earlier(earlier, "a comparison", resume, overwrite, TO_GO_ON, out)
+    check_earlier(earlier, "a comparison", resume, overwrite, TO_CONTINUE, out)
     names = split_names(benchmarks)
     ds = mmprobe.benchmarks.compare(
         model,
@@ -118,4 +118,4 @@ def compare(
         f"{name} {metric}" for name in names for metric in mmprobe.benchmarks.BENCHMARKS[name].headline
     ]
     shown = [metric for metric in headline if metric in ds["metric"].values]
-    say({"files": files}, f"{markdown(ds, shown)}\n\nAll metrics: {out / 'compare.md'}", as_json)
+    print_result({"files": files}, f"{markdown(ds, shown)}\n\nAll metrics: {out / 'compare.md'}", as_json)

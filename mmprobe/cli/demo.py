@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
-from mmprobe.cli.options import AsJson, say
+from mmprobe.cli.options import AsJson, print_result
 
 if TYPE_CHECKING:
     from mmprobe.samples import Sample
@@ -30,7 +30,7 @@ def demo(
 ) -> None:
     """Trace the embedded model on drawn pairs, and write a report. Then diagnose a model with a planted cause.
 
-    It takes about a minute and a half on two CPU cores. A second call goes on where the first one stopped.
+    It takes about a minute and a half on two CPU cores. A second call continues where the first one stopped.
 
     \b
     Example:
@@ -42,7 +42,7 @@ def demo(
         f"Open {result['report']} in a browser.\n"
         f"{result['verdicts']}: {result['diagnosis']}"
     )
-    say(result, text, as_json)
+    print_result(result, text, as_json)
 
 
 def run_demo(out: Path) -> dict[str, Any]:

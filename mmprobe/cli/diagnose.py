@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from mmprobe.cli.options import (
-    TO_GO_ON,
+    TO_CONTINUE,
     AsJson,
     BatchSize,
     Device,
-    DeviceMap,
+    DeviceMapOption,
     DrawnPairs,
     DrawnSeed,
     Dtype,
@@ -22,8 +22,8 @@ from mmprobe.cli.options import (
     Revision,
     check_out,
     choose_drawn,
+    print_result,
     read_device_map,
-    say,
     split_names,
 )
 from mmprobe.errors import unknown_name
@@ -45,7 +45,7 @@ def diagnose(
     batch_size: BatchSize = 8,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 128,
     device: Device = "auto",
-    device_map: DeviceMap = None,
+    device_map: DeviceMapOption = None,
     dtype: Dtype = "auto",
     revision: Revision = None,
     resume: Resume = False,
@@ -86,7 +86,7 @@ def diagnose(
     from mmprobe.models import load_model
     from mmprobe.viz.report.diagnosis_page import Diagnosed, write_diagnosis
 
-    check_earlier(out / SETTINGS, "a diagnosis", resume, overwrite, TO_GO_ON)
+    check_earlier(out / SETTINGS, "a diagnosis", resume, overwrite, TO_CONTINUE)
     diagnosis = find_causes(
         load_model(model, device=device, dtype=dtype, revision=revision, device_map=devices),
         samples,
@@ -100,7 +100,7 @@ def diagnose(
         [Diagnosed(diagnosis.to_dataset(), diagnosis.answers, diagnosis.tests)], out / RESULTS[-1]
     )
     text = f"{diagnosis.model}: {', '.join(diagnosis.verdict)}. {diagnosis.why}.\nThe evidence: {report}"
-    say({"out": str(out), **diagnosis.to_json()}, text, as_json)
+    print_result({"out": str(out), **diagnosis.to_json()}, text, as_json)
     if set(failing) & set(diagnosis.verdict):
         raise typer.Exit(1)
 
@@ -126,4 +126,4 @@ def bench_tools(out: Path, n: int, device: str, options: dict[str, str], as_json
     chosen = {name: split_names(value) for name, value in options.items()}
     scored = bench_diagnosis(out, chosen.get("models"), chosen.get("tools"), n, device)
     text = f"Held-out models:\n{markdown(scored)}\n\nAll scores: {out / RESULTS}"
-    say({"results": str(out / RESULTS), **to_json(scored)}, text, as_json)
+    print_result({"results": str(out / RESULTS), **to_json(scored)}, text, as_json)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mmprobe.cli.options import (
-    TO_GO_ON,
+    TO_CONTINUE,
     AsJson,
     BatchSize,
     Device,
@@ -21,7 +21,7 @@ from mmprobe.cli.options import (
     Temperature,
     check_out,
     metric_values,
-    say,
+    print_result,
     split_names,
 )
 from mmprobe.ledger import check_earlier, lock_folder
@@ -55,7 +55,7 @@ def filter_by_votes(
     Every voter answers every question without its images, in rounds. A question goes if any voter is right
     once. Options of multiple-choice questions are removed first. The result folder gets kept.jsonl and
     removed.jsonl, which are data of bench mmreason again; results.json, with relevance rates before and
-    after; and votes.jsonl, from which --resume goes on.
+    after; and votes.jsonl, from which --resume continues.
 
     \b
     Examples:
@@ -68,7 +68,7 @@ def filter_by_votes(
     from mmprobe.benchmarks.judges.judge import open_judge
     from mmprobe.benchmarks.mmreason.voting import VOTES, filter_questions
 
-    check_earlier(out / VOTES, "votes", resume, overwrite, TO_GO_ON)
+    check_earlier(out / VOTES, "votes", resume, overwrite, TO_CONTINUE)
     check_out(out, [data])
     names = split_names(voters)
     with lock_folder(out, "voting into it"):
@@ -89,11 +89,11 @@ def filter_by_votes(
     ]
     if filtered.undecided:
         lines.append(
-            f"{len(filtered.undecided)} undecided, without any verdict; --resume asks them again, and --judge reads "
+            f"{len(filtered.undecided)} undecided, without any verdict; --resume retries them, and --judge reads "
             "answers that rules cannot"
         )
     if truth.left_out:
-        lines.append(f"{len(truth.left_out)} left out: they ask for nothing without their options")
+        lines.append(f"{len(truth.left_out)} left out: without their options they are not questions")
     for voter in names:
         before, after = (metrics[f"relevance_rate_{when}[voter={voter}]"] for when in ("before", "after"))
         lines.append(f"{voter}: relevance rate {before} before, {after} after")
@@ -103,4 +103,4 @@ def filter_by_votes(
         "kept": str(out / "kept.jsonl"),
         "metrics": metric_values(metrics),
     }
-    say(result, "\n".join(lines), as_json)
+    print_result(result, "\n".join(lines), as_json)

@@ -12,7 +12,7 @@ import mmprobe
 from mmprobe.cli.options import (
     AsJson,
     Device,
-    DeviceMap,
+    DeviceMapOption,
     Dtype,
     MethodName,
     ModelName,
@@ -20,8 +20,8 @@ from mmprobe.cli.options import (
     Seed,
     Settings,
     Temperature,
+    print_result,
     read_device_map,
-    say,
 )
 from mmprobe.interventions.parameters import parse_settings
 
@@ -38,7 +38,7 @@ def generate(
     repetition_penalty: RepetitionPenalty = None,
     seed: Seed = 0,
     device: Device = "auto",
-    device_map: DeviceMap = None,
+    device_map: DeviceMapOption = None,
     dtype: Dtype = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -70,4 +70,4 @@ def generate(
         repetition_penalty=repetition_penalty,
     )
     result = {"text": answer.text, "token_ids": answer.token_ids, "diagnostics": answer.diagnostics}
-    say(json.loads(json.dumps(result, default=str)), answer.text, as_json)
+    print_result(json.loads(json.dumps(result, default=str)), answer.text, as_json)

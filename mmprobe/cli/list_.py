@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mmprobe.cli.options import AsJson, say, show_table
+from mmprobe.cli.options import AsJson, print_result, show_table
 from mmprobe.registry import Registry, load
 
-Kind = Literal[
+ListedKind = Literal[
     "benchmarks",
     "methods",
     "analyses",
@@ -23,7 +23,7 @@ Kind = Literal[
     "perturbations",
     "tools",
 ]
-KINDS: dict[Kind, str] = {
+KINDS: dict[ListedKind, str] = {
     "benchmarks": "mmprobe.benchmarks.core.benchmark:BENCHMARKS",
     "methods": "mmprobe.interventions.registry:METHODS",
     "analyses": "mmprobe.analyses:ANALYSES",
@@ -41,7 +41,7 @@ KINDS: dict[Kind, str] = {
 
 
 def list_names(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    kind: Annotated[ListedKind, typer.Argument(help="What to list.")],
     as_json: AsJson = False,
 ) -> None:
     """List benchmarks, methods, analyses, causes or another kind of things, each with one line.
@@ -59,10 +59,10 @@ def list_names(
     ):  # in --only, analyses and probes are named alike; to import the probes takes seconds
         rows += [(name.replace("_", "-"), "A probe; needs the model.") for name in load(KINDS["probes"])]
     listed = [{"name": name, "about": about} for name, about in rows]
-    say({kind: listed}, show_table(("Name", "About"), rows), as_json)
+    print_result({kind: listed}, show_table(("Name", "About"), rows), as_json)
 
 
-def _list(kind: Kind) -> list[tuple[str, str]]:
+def _list(kind: ListedKind) -> list[tuple[str, str]]:
     """Return the name of each thing of a kind, as the commands take it, and one line about it."""
     registry: Registry[Any] = load(KINDS[kind])
     dashed = kind in ("analyses", "probes")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from mmprobe.cli.options import AsJson, Seed, say
+from mmprobe.cli.options import AsJson, Seed, print_result
 from mmprobe.errors import InputError
 
 
@@ -30,9 +30,7 @@ def make_pairs(
         Literal["even", "paper"],
         typer.Option(help="paper: numbers of differences and difficulties as in SPD-Faith Bench."),
     ] = "even",
-    statistics: Annotated[
-        Path | None, typer.Option(help="An HTML file for figures of what the pairs hold.")
-    ] = None,
+    statistics: Annotated[Path | None, typer.Option(help="An HTML file for figures of the pairs.")] = None,
     images: Annotated[Path | None, typer.Option(help="coco: folder of the images.")] = None,
     annotations: Annotated[Path | None, typer.Option(help="coco: the instances file.")] = None,
     limit: Annotated[
@@ -52,7 +50,7 @@ def make_pairs(
 ) -> None:
     """Make image pairs with known differences, and questions about them.
 
-    Each question has its true answer. With --source coco a second call goes on where the first one stopped,
+    Each question has its true answer. With --source coco a second call continues where the first one stopped,
     up to --n pairs.
 
     \b
@@ -101,7 +99,9 @@ def make_pairs(
         if statistics:
             _write_statistics(statistics, made.samples)
         text = f"{made.pairs} pairs, {made.rejected} images rejected: {made.samples}; review: {made.review}"
-        say({**made._asdict(), "samples": str(made.samples), "review": str(made.review)}, text, as_json)
+        print_result(
+            {**made._asdict(), "samples": str(made.samples), "review": str(made.review)}, text, as_json
+        )
     else:
         from mmprobe.benchmarks.synthetic.pairs import make_pairs as draw_pairs
 
@@ -111,7 +111,7 @@ def make_pairs(
         with file.open(encoding="utf-8") as lines:
             n_questions = sum(1 for _ in lines)
         result = {"samples": str(file), "pairs": n, "questions": n_questions}
-        say(result, f"{n} pairs, {n_questions} questions: {file}", as_json)
+        print_result(result, f"{n} pairs, {n_questions} questions: {file}", as_json)
 
 
 def _write_statistics(file: Path, samples: Path) -> None:
@@ -127,7 +127,7 @@ def _apply_reviews(out: Path, reviews: Path, as_json: bool) -> None:
 
     counts = apply_reviews(out, reviews)
     text = f"{counts.accepted} pairs accepted, {counts.rejected} rejected, {counts.left} not reviewed: {out}"
-    say(counts._asdict(), text, as_json)
+    print_result(counts._asdict(), text, as_json)
 
 
 def _parse_range(differences: str) -> tuple[int, int]:

@@ -9,8 +9,8 @@ import typer
 
 from mmprobe.cli.options import (
     AsJson,
-    say,
-    say_run,
+    print_result,
+    print_run,
 )
 
 
@@ -30,7 +30,9 @@ def merge(
     from mmprobe.traces.scale.shards import FOLDER, merge_run
 
     if next((run / FOLDER).glob("*/responses.jsonl"), None) is None:
-        say_run(merge_run(run / "run" if (run / "run" / FOLDER).is_dir() else run), as_json)
+        print_run(merge_run(run / "run" if (run / "run" / FOLDER).is_dir() else run), as_json)
         return
     count = merge_answers(run)
-    say({"answers": count}, f"{count} answers in {run}; score them with: mmprobe bench … --resume", as_json)
+    print_result(
+        {"answers": count}, f"{count} answers in {run}; score them with: mmprobe bench … --resume", as_json
+    )

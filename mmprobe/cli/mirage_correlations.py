@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from mmprobe.cli.options import AsJson, check_out, say
+from mmprobe.cli.options import AsJson, check_out, print_result
 from mmprobe.errors import InputError
 
 
@@ -42,7 +42,7 @@ def mirage_correlations(
       mmprobe mirage-correlations results/a --out results/kinds
       mmprobe mirage-correlations results/a results/b results/c --over models --out results/metrics
     """
-    from mmprobe.analyses.export import export
+    from mmprobe.analyses.files import export
     from mmprobe.benchmarks.mirage.correlations import (
         correlate_kinds_over_questions,
         correlate_kinds_over_topics,
@@ -72,4 +72,4 @@ def mirage_correlations(
         for pair in pairs
     ]
     lines.append(f"All numbers: {out / 'mirage_correlations.csv'}")
-    say({"over": str(over), "pairs": pairs}, "\n".join(lines), as_json)
+    print_result({"over": str(over), "pairs": pairs}, "\n".join(lines), as_json)

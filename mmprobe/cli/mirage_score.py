@@ -11,7 +11,7 @@ from mmprobe.cli.options import (
     AsJson,
     check_out,
     metric_values,
-    say,
+    print_result,
 )
 
 
@@ -38,4 +38,4 @@ def mirage_score(
     write_results(out, "mirage-effect", means.metrics, means.records, about)
     lines = [f"{name:40} {metric}, n = {metric.n}" for name, metric in means.metrics.items()]
     lines.append(f"All metrics: {out / 'results.json'}")
-    say({"metrics": metric_values(means.metrics)}, "\n".join(lines), as_json)
+    print_result({"metrics": metric_values(means.metrics)}, "\n".join(lines), as_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmprobe.cli.options import AsJson, say, show_table
+from mmprobe.cli.options import AsJson, print_result, show_table
 
 
 def models(as_json: AsJson = False) -> None:
@@ -64,4 +64,4 @@ def models(as_json: AsJson = False) -> None:
         "\nFamilies, and the extras that their real checkpoints need:",
         show_table(("Family", "Extras", "Notes"), known),
     )
-    say({"models": rows, "organisms": organisms, "families": families}, "\n".join(parts), as_json)
+    print_result({"models": rows, "organisms": organisms, "families": families}, "\n".join(parts), as_json)

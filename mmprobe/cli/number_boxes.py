@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mmprobe.cli.options import AsJson, Seed, check_out, say
+from mmprobe.cli.options import AsJson, Seed, check_out, print_result
 
 
 def number_boxes(
@@ -65,4 +65,4 @@ def number_boxes(
     if left_out:
         name, reason = next(iter(left_out.items()))
         text += f"\n{len(left_out)} left out, such as {name}: {reason}"
-    say({"samples": str(samples), "left_out": left_out}, text, as_json)
+    print_result({"samples": str(samples), "left_out": left_out}, text, as_json)

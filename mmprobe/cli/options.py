@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 LARGEST_SEED = 2**63 - 1  # torch takes no larger seed
 _SEED_HELP = "Seed of what is drawn at random: pairs, boxes, or sampled tokens"
 
-TO_GO_ON = "use --resume to go on, --overwrite to begin anew, or another --out"  # where a folder holds an earlier call
+TO_CONTINUE = (
+    "use --resume to continue, --overwrite to start over, or another --out"  # if a folder has an earlier call
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 BatchSize = Annotated[int, typer.Option(help="Questions answered together.", min=1)]
 Capture = Annotated[str, typer.Option(help="What to record: default, full, or a YAML file.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
-DeviceMap = Annotated[
+DeviceMapOption = Annotated[
     str | None,
     typer.Option(
         "--device-map",
@@ -40,7 +42,7 @@ DeviceMap = Annotated[
     ),
 ]
 DrawnPairs = Annotated[
-    int | None, typer.Option("--n", help=f"Pairs to draw where there is no --data; default: {PAIRS}.", min=1)
+    int | None, typer.Option("--n", help=f"Pairs to draw without --data; default: {PAIRS}.", min=1)
 ]
 DrawnSeed = Annotated[
     int | None,
@@ -64,15 +66,15 @@ RepetitionPenalty = Annotated[
     float | None,
     typer.Option(help="Above 1, tokens that occurred become less likely; default: the checkpoint's."),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with an earlier call in --out.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an earlier call in --out.")]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace what an earlier call left in --out, and begin anew.")
+    bool, typer.Option("--overwrite", help="Delete what an earlier call left in --out, and start over.")
 ]
 RetryUnscored = Annotated[
     bool,
     typer.Option(
         "--retry-unscored/--no-retry-unscored",
-        help="Ask the judge again about what an earlier call in --out left unscored, or leave it unscored.",
+        help="Judge again what an earlier call in --out left unscored, or leave it unscored.",
     ),
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
@@ -159,7 +161,7 @@ def read_device_map(text: str | None) -> str | dict[str, int | str] | None:
 
 
 def choose_drawn(data: Path | None, n: int | None, seed: int | None) -> tuple[int, int]:
-    """Return the number and the seed of the pairs to draw where there is no `--data`.
+    """Return the number and the seed of the pairs to draw without `--data`.
 
     Raises:
         InputError: there is, so that nothing is drawn, and a number or a seed is given.
@@ -170,7 +172,7 @@ def choose_drawn(data: Path | None, n: int | None, seed: int | None) -> tuple[in
     """
     for option, value in (("--n", n), ("--seed", seed)):
         if data is not None and value is not None:
-            raise InputError(f"{option} and --data: pairs are drawn where there is no --data; choose one")
+            raise InputError(f"{option} and --data: pairs are drawn only without --data; choose one")
     return PAIRS if n is None else n, SEED if seed is None else seed
 
 
@@ -224,7 +226,7 @@ def parse_benchmark_options(arguments: Sequence[str]) -> dict[str, str]:
     return options
 
 
-def say(result: dict[str, Any], text: str, as_json: bool) -> None:
+def print_result(result: dict[str, Any], text: str, as_json: bool) -> None:
     """Print a command's result as JSON, or its text."""
     typer.echo(json.dumps(result) if as_json else text)
 
@@ -239,7 +241,7 @@ def metric_values(metrics: Mapping[str, Metric]) -> dict[str, float | None]:
     return {name: metric.value for name, metric in metrics.items()}
 
 
-def say_evaluation(evaluation: Evaluation, as_json: bool) -> None:
+def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
     """Print the headline metrics with their intervals, and where the rest is."""
     if unscored := evaluation.judging.get("unscored"):
         reasons = ", ".join(f"{reason} {count}" for reason, count in unscored.items())
@@ -251,16 +253,16 @@ def say_evaluation(evaluation: Evaluation, as_json: bool) -> None:
     names = [each for name in (*headline, "unread", "truncated") for each in (name, f"{name}_change")]
     lines = [f"{name:24} {metrics[name]}, n = {metrics[name].n}" for name in names if name in metrics]
     lines.append(f"All metrics: {file}")
-    say({"results": str(file), "metrics": metric_values(metrics)}, "\n".join(lines), as_json)
+    print_result({"results": str(file), "metrics": metric_values(metrics)}, "\n".join(lines), as_json)
 
 
-def say_run(run: Run, as_json: bool) -> None:
+def print_run(run: Run, as_json: bool) -> None:
     """Say how many samples were traced, and exit with 1 if one failed."""
     out, samples, failed = run.path, len(run.config["order"]), len(run.failures)
     text = f"{len(run)} of {samples} samples traced to {out}"
     if failed:
         text += f"; {failed} failed, see {out / 'failures.jsonl'}"
-    say({"run": str(out), "samples": samples, "traced": len(run), "failed": failed}, text, as_json)
+    print_result({"run": str(out), "samples": samples, "traced": len(run), "failed": failed}, text, as_json)
     if failed:
         raise typer.Exit(1)
 
@@ -289,7 +291,7 @@ def _rich_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     table = Table(*heads, box=SIMPLE_HEAD, pad_edge=False)
     for row in rows:
-        table.add_row(*map(Text, row))  # Text: names are no markup
+        table.add_row(*map(Text, row))  # Text: names are not markup
     console = Console(file=io.StringIO(), force_terminal=True, width=shutil.get_terminal_size().columns)
     with console.capture() as captured:
         console.print(table)

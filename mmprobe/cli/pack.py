@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mmprobe.cli.options import AsJson, say
+from mmprobe.cli.options import AsJson, print_result
 
 
 def pack(
@@ -26,4 +26,4 @@ def pack(
     from mmprobe.cache import pack as pack_run
 
     file = pack_run(run, out)
-    say({"file": str(file)}, str(file), as_json)
+    print_result({"file": str(file)}, str(file), as_json)

@@ -17,7 +17,7 @@ from mmprobe.cli.options import (
     ModelName,
     Revision,
     Settings,
-    say,
+    print_result,
 )
 from mmprobe.errors import InputError
 
@@ -102,7 +102,7 @@ def plan(
     seconds = "not known without --probe" if made.seconds is None else f"{made.seconds:.0f} s"
     text = (
         f"disk    {_size(made.disk)}\nhost    {_size(made.host)}\ndevice  {_size(made.device)}\n"
-        f"prefix  {made.prefixes}\ntime    {seconds}\nfor {count} samples: {made.assumed}"
+        f"prefix  {made.prefixes}\nrecord  {made.recording}\ntime    {seconds}\nfor {count} samples: {made.assumed}"
     )
     result = made._asdict()
     if memories:
@@ -113,7 +113,7 @@ def plan(
             f"\nweights by --device-map auto, predicted, with {_size(result['working'])} free on each GPU:\n"
         )
         text += "\n".join(f"{name:7} {_size(size)}" for name, size in result["devices"].items())
-    say(result, text, as_json)
+    print_result(result, text, as_json)
 
 
 def _size(count: int) -> str:

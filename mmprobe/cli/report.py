@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmprobe.cli.analyze import load_functions
-from mmprobe.cli.options import AsJson, TracedModel, say, warn
+from mmprobe.cli.options import AsJson, TracedModel, print_result, warn
 from mmprobe.errors import InputError
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from mmprobe.cache import Run
-    from mmprobe.viz.report.results import Results
+    from mmprobe.viz.report.results import ResultFolder
 
 
 def report(
@@ -37,10 +37,10 @@ def report(
 ) -> None:
     """Write one HTML file with figures and answers.
 
-    The file needs no network. Metrics and answers of a benchmark stand beside the model's internals where the
-    answers were traced. What `mmprobe analyze` found with --only findings, image-interchange, circuit and the
-    other probes in RUN/analyses is part of the report. Two runs stand side by side in the same scales, with the
-    paired differences of the second from the first.
+    The file needs no network. It shows a benchmark's metrics and answers beside the model's internals if the answers
+    were traced. It includes the results in RUN/analyses of `mmprobe analyze --only` with findings,
+    image-interchange, circuit and the other probes. Two runs are shown side by side in the same scales, with
+    the paired differences of the second from the first.
 
     \b
     Examples:
@@ -71,7 +71,7 @@ def report(
                 raise InputError(f"{path}: has no traces; bench with --trace records them")
             sides.append(Side(name, run, datasets, results))
         file = write_side_by_side((sides[0], sides[1]), out)
-    say({"report": str(file)}, str(file), as_json)
+    print_result({"report": str(file)}, str(file), as_json)
 
 
 def _name_sides(runs: list[Path]) -> list[str]:
@@ -84,7 +84,7 @@ def _name_sides(runs: list[Path]) -> list[str]:
 
 def _read(
     path: Path, model: str | None
-) -> tuple[Run | None, list[xr.Dataset], xr.Dataset | None, Results | None]:
+) -> tuple[Run | None, list[xr.Dataset], xr.Dataset | None, ResultFolder | None]:
     """Return the run of a path with its analyses and findings, and the results; None for what there is not."""
     from mmprobe.analyses import analyze_all, attention_vs_activation
     from mmprobe.analyses import findings as find_findings

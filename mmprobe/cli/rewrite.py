@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmprobe.cli.options import (
-    TO_GO_ON,
+    TO_CONTINUE,
     AsJson,
     Overwrite,
     Resume,
     RetryUnscored,
     check_out,
-    say,
+    print_result,
     split_names,
     warn,
 )
@@ -48,7 +48,7 @@ def rewrite(
 
     references: the true chain in other words, for the LHS. hints: the question hint. topics: the topic, by
     another model than the one that bench asks. What a question has is kept. OUT gets questions.jsonl, which is
-    data of bench mirage, and replies.sqlite, from which --resume goes on: no reply is asked for twice.
+    data of bench mirage, and replies.sqlite, from which --resume continues: no reply is requested twice.
 
     \b
     Example:
@@ -65,7 +65,7 @@ def rewrite(
         raise InputError(f"--parts: {unknown[0]!r} is none of {', '.join(PARTS)}")
     check_out(out, [data.parent])
     file = out / _QUESTIONS
-    check_earlier(file, "questions", resume, overwrite, TO_GO_ON)
+    check_earlier(file, "questions", resume, overwrite, TO_CONTINUE)
     questions = load_questions(data)[:limit]
     with lock_folder(out, "rewriting into it"):
         if overwrite:
@@ -76,11 +76,11 @@ def rewrite(
         write_atomic(file, "".join(_to_line(question, out) for question in rewritten.questions))
     if rewritten.failures:
         reasons = ", ".join(f"{reason} {count}" for reason, count in rewritten.failures.items())
-        warn(f"not everything was written ({reasons}); --resume asks again")
+        warn(f"not everything was written ({reasons}); --resume retries")
     written = {part: rewritten.written[part] for part in names}
     counts = ", ".join(f"{part} of {count}" for part, count in written.items())
     result = {"questions": str(file), "written": written, "failures": dict(rewritten.failures)}
-    say(result, f"Written for {len(questions)} questions: {counts}\n{file}", as_json)
+    print_result(result, f"Written for {len(questions)} questions: {counts}\n{file}", as_json)
 
 
 def _to_line(question: MirageQuestion, folder: Path) -> str:

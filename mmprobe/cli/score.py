@@ -15,7 +15,7 @@ from mmprobe.cli.options import (
     RetryUnscored,
     check_out,
     parse_benchmark_options,
-    say_evaluation,
+    print_evaluation,
 )
 
 
@@ -33,7 +33,7 @@ def score(
 ) -> None:
     """Score answers that any system gave, offline.
 
-    Only --judge model:... asks a model, to judge them. A benchmark's own options follow its name, as in
+    Only --judge model:... runs a model, to judge them. A benchmark's own options follow its name, as in
     bench.
 
     \b
@@ -53,4 +53,4 @@ def score(
         retry_unscored=retry_unscored,
         options=parse_benchmark_options(context.args),
     )
-    say_evaluation(evaluation, as_json)
+    print_evaluation(evaluation, as_json)

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from mmprobe.cli.options import (
-    TO_GO_ON,
+    TO_CONTINUE,
     AsJson,
     BatchSize,
     Capture,
     Device,
-    DeviceMap,
+    DeviceMapOption,
     Dtype,
     MethodName,
     ModelName,
@@ -29,8 +29,8 @@ from mmprobe.cli.options import (
     Temperature,
     WorkerCount,
     open_workers,
+    print_run,
     read_device_map,
-    say_run,
 )
 from mmprobe.errors import InputError
 from mmprobe.ledger import check_earlier, check_unlocked
@@ -38,8 +38,11 @@ from mmprobe.ledger import check_earlier, check_unlocked
 
 def trace(
     model: ModelName,
-    data: Annotated[Path, typer.Option(help="Samples, one JSON object a line.")],
     out: Annotated[Path, typer.Option(help="The run's folder.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Samples, one JSON object a line; default: those that --answers are to."),
+    ] = None,
     capture: Capture = "default",
     engine: Annotated[
         str, typer.Option(help="What records: native (fast), nnsight or transformer_lens.")
@@ -50,7 +53,7 @@ def trace(
     repetition_penalty: RepetitionPenalty = None,
     seed: Seed = 0,
     device: Device = "auto",
-    device_map: DeviceMap = None,
+    device_map: DeviceMapOption = None,
     dtype: Dtype = "auto",
     revision: Revision = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many samples.", min=1)] = None,
@@ -69,6 +72,12 @@ def trace(
         int | None,
         typer.Option(help="Join so many finished traces in one file; default: a file for each.", min=1),
     ] = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(
+            help="Trace these answers and generate none: lines of id and response, results, or a run."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer samples with a model and record its internals.
@@ -79,6 +88,7 @@ def trace(
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --capture full --limit 50
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --batch-size 8 --resume
       mmprobe trace --model tiny-spd --data pairs/samples.jsonl --out runs/sage --method sage --set eta=0
+      mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --answers responses.jsonl
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --shard 1/4
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out /shared/7b --ray 10.0.0.1:6379
     """
@@ -89,7 +99,7 @@ def trace(
     if device_map is not None and (remote or ray is not None or (workers or 1) > 1):
         raise InputError("--device-map: goes with one process; leave out --workers, --ray and --remote")
     devices = read_device_map(device_map)
-    check_earlier(out / "run.json", "a run", resume, overwrite, TO_GO_ON)
+    check_earlier(out / "run.json", "a run", resume, overwrite, TO_CONTINUE)
     check_unlocked(out)
     if shard is not None:
         from mmprobe.traces.scale.shards import check_shard, parse_shard
@@ -102,10 +112,13 @@ def trace(
     from mmprobe.interventions.registry import load_methods
     from mmprobe.models.aliases import locate
     from mmprobe.samples import load_samples
+    from mmprobe.traces.given_answers import answered_samples
 
     methods = load_methods(method, **parse_settings(settings or []))
     locate(model)
-    samples = load_samples(data)[:limit]
+    if data is None and answers is None:
+        raise InputError("--data: give the samples (see mmprobe trace --help)")
+    samples = (load_samples(data) if data else answered_samples(answers or Path()))[:limit]
 
     from mmprobe.models import load_model, load_shapes
     from mmprobe.traces import load_capture
@@ -137,5 +150,6 @@ def trace(
         workers=crew,
         shared_prefix=shared_prefix,
         pack_every=pack_every,
+        answers=answers,
     )
-    say_run(run, as_json)
+    print_run(run, as_json)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmprobe.cli.options import (
-    TO_GO_ON,
+    TO_CONTINUE,
     AsJson,
     Device,
     ModelName,
@@ -21,7 +21,7 @@ from mmprobe.cli.options import (
     Resume,
     Seed,
     metric_values,
-    say,
+    print_result,
     split_names,
 )
 from mmprobe.errors import InputError
@@ -49,11 +49,11 @@ def begin_training(out: Path, resume: bool, overwrite: bool) -> None:
     """Check that a training may write into a folder. With `overwrite`, remove the one that is there.
 
     Raises:
-        InputError: the folder holds a training and neither option is given, or both are.
+        InputError: the folder contains a training and neither option is given, or both are.
     """
     from mmprobe.training.checkpoints import training_ledger
 
-    ledger = replace(training_ledger(out), offer=TO_GO_ON)
+    ledger = replace(training_ledger(out), offer=TO_CONTINUE)
     ledger.check(resume, overwrite)
     if overwrite and ledger.begun:
         ledger.clear()
@@ -107,7 +107,7 @@ def logos(
 
     The vision encoder is frozen. OUT gets stage-1/model, stage-2/model and so on, which --model of any command reads,
     log.jsonl and report.html. With --test, results.json has the accuracy before and after. With --ablate, each
-    training has a folder of its own.
+    training has its own folder.
 
     \b
     Example:
@@ -137,7 +137,7 @@ def logos(
         prefix = f"{path.name} " if ablate else ""
         metrics |= {f"{prefix}{name}": value for name, value in values.items()}
     result = {"out": [str(path) for path in plans]}
-    _say_trained(result, metrics, {path: path / f"stage-{stages}" / "model" for path in plans}, as_json)
+    _print_trained(result, metrics, {path: path / f"stage-{stages}" / "model" for path in plans}, as_json)
 
 
 def _read(path: Path, only: str | None, limit: int | None) -> list[Sample]:
@@ -234,13 +234,13 @@ def guesser(
     trained = train_guesser(model, questions, out, settings, resume)
     write_figures(training_history(out), out / "report.html", (f"Super-guesser, {model}", out.name))
     metrics = write_guesses(trained, asked, out, against or [], max_new_tokens) if asked else {}
-    _say_trained({"model": str(out / "model")}, metrics, {out: out / "model"}, as_json)
+    _print_trained({"model": str(out / "model")}, metrics, {out: out / "model"}, as_json)
 
 
-def _say_trained(
+def _print_trained(
     result: dict[str, Any], metrics: Mapping[str, Metric], models: Mapping[Path, Path], as_json: bool
 ) -> None:
     """Print the metrics of trainings, and where the model of each folder is."""
     lines = [f"{name:40} {metric}" for name, metric in metrics.items()]
     lines += [f"Model: {model}; report: {out / 'report.html'}" for out, model in models.items()]
-    say(result | {"metrics": metric_values(metrics)}, "\n".join(lines), as_json)
+    print_result(result | {"metrics": metric_values(metrics)}, "\n".join(lines), as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from mmprobe.cli.options import AsJson, RunPath, say
+from mmprobe.cli.options import AsJson, RunPath, print_result
 
 
 def verify(run: RunPath, as_json: AsJson = False) -> None:
@@ -21,6 +21,8 @@ def verify(run: RunPath, as_json: AsJson = False) -> None:
 
     problems = verify_run(run)
     count = len(open_run(run))
-    say({"traces": count, "problems": problems}, "\n".join(problems) or f"{count} traces, all whole", as_json)
+    print_result(
+        {"traces": count, "problems": problems}, "\n".join(problems) or f"{count} traces, all whole", as_json
+    )
     if problems:
         raise typer.Exit(1)

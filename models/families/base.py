@@ -137,5 +137,5 @@ class Family:
         return f"{types} {self.notes}".strip()
 
     def decoder(self, hf: Any) -> Any:
-        """Return the module that holds the decoder's `layers` and its final `norm`."""
+        """Return the module that contains the decoder's `layers` and its final `norm`."""
         return hf.get_decoder()

@@ -1,4 +1,4 @@
-"""Llama 3.2 Vision: some layers attend to tiles of the images, which are no tokens of the prompt."""
+"""Llama 3.2 Vision: some layers attend to tiles of the images, which are not tokens of the prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PaliGemma: each image is stretched to one square, and all images stand before the text."""
+"""PaliGemma: each image is stretched to one square, and all images come before the text."""
 
 from __future__ import annotations
 

@@ -17,15 +17,15 @@ from transformers.models.llava_next.modeling_llava_next import unpad_image
 from mmprobe.models.families.base import View
 
 Size = tuple[int, int]  # height and width
-Box = tuple[float, float, float, float]  # x, y, width and height
+ViewBox = tuple[float, float, float, float]  # x, y, width and height
 
 
-def centre_box(size: Size, height: float, width: float) -> Box:
+def centre_box(size: Size, height: float, width: float) -> ViewBox:
     """Return a box with the image's centre. It reaches outside the image where padding is shown."""
     return (size[1] - width) / 2, (size[0] - height) / 2, width, height
 
 
-def find_crop(image_processor: Any, size: Size) -> Box:
+def find_crop(image_processor: Any, size: Size) -> ViewBox:
     """Return the part of an image that remains when a processor pads, resizes and crops it, in that order.
 
     The processor pads to a square and crops at the centre; it may leave out any of these steps.
@@ -131,7 +131,7 @@ def get_encoder_blocks(hf: Any) -> Sequence[Any]:
 
 
 def find_merged_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
-    """Return image, row and column of each patch, int32 [patch, 3]; merged patches stand together."""
+    """Return image, row and column of each patch, int32 [patch, 3]; merged patches are adjacent."""
     merge = hf.config.vision_config.spatial_merge_size
     positions = []
     for image, (_, rows, columns) in enumerate(inputs["image_grid_thw"].tolist()):

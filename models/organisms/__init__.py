@@ -21,22 +21,22 @@ PREFIX = "organism:"
 BASE = "tiny-spd"
 
 
-class _Record(BaseModel):
+class _CardPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Rule(_Record):
+class Rule(_CardPart):
     """On which samples the cause of a partial organism acts. All conditions that are set must hold.
 
     Attributes:
-        phrase: the question holds this text.
-        more_objects_than: the first image holds more objects than this.
+        phrase: the question contains this text.
+        more_objects_than: the first image contains more objects than this.
         edit: the images differ by an edit of this kind.
         types: the question is of one of these types.
 
     Example:
         >>> Rule(more_objects_than=5).describe()
-        'the first image holds more than 5 objects'
+        'the first image contains more than 5 objects'
     """
 
     phrase: str | None = None
@@ -48,7 +48,7 @@ class Rule(_Record):
         """Return whether the cause acts on a sample of the drawn world.
 
         Raises:
-            InputError: the sample lacks the contents of its images, which the rule asks for.
+            InputError: the sample lacks the contents of its images, which the rule needs.
         """
         facts = sample.metadata
         needed = {
@@ -70,9 +70,9 @@ class Rule(_Record):
         """Return the rule as text."""
         parts = []
         if self.phrase is not None:
-            parts.append(f"the question holds {self.phrase!r}")
+            parts.append(f"the question contains {self.phrase!r}")
         if self.more_objects_than is not None:
-            parts.append(f"the first image holds more than {self.more_objects_than} objects")
+            parts.append(f"the first image contains more than {self.more_objects_than} objects")
         if self.edit is not None:
             parts.append(f"the images differ by an edit of kind {self.edit}")
         if self.types is not None:
@@ -80,7 +80,7 @@ class Rule(_Record):
         return " and ".join(parts)
 
 
-class Measure(_Record):
+class Measure(_CardPart):
     """One number of a manipulation check, with its 95 % interval.
 
     Attributes:
@@ -98,7 +98,7 @@ class Measure(_Record):
     passed: bool
 
 
-class Training(_Record):
+class Training(_CardPart):
     """How an organism was trained: batches, questions in all, seconds on one core, peak learning rate, rank."""
 
     steps: int
@@ -108,7 +108,7 @@ class Training(_Record):
     rank: int
 
 
-class Card(_Record):
+class Card(_CardPart):
     """What was planted in an organism, and what its check measured.
 
     Attributes:
@@ -157,7 +157,7 @@ def card(name: str) -> Card:
             `build/fresh/blind-rolled-5`; with or without `organism:` before it.
 
     Raises:
-        InputError: there is no such organism. The message suggests names.
+        InputError: the organism is unknown. The message suggests names.
 
     Example:
         >>> card("organism:control-true-0").cause
@@ -173,7 +173,7 @@ def folder(name: str) -> Path:
         name: as for `card`.
 
     Raises:
-        InputError: there is no such organism. The message suggests names.
+        InputError: the organism is unknown. The message suggests names.
 
     Example:
         >>> folder("control-true-0").name
@@ -199,7 +199,7 @@ def acts_on(name: str, sample: Sample) -> bool:
     """Return whether the planted cause acts on a sample: always, never for `control`, or by the card's rule.
 
     Raises:
-        InputError: there is no such organism, or its rule asks for what the sample does not say.
+        InputError: the organism is unknown, or its rule needs what the sample does not have.
 
     Example:
         >>> acts_on("control-true-0", Sample(id="a", question="Is there a star?"))

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model
-from mmprobe.probes.answer_records import Arrays, Record, RunAnswer, read_record, write_records
+from mmprobe.probes.answer_records import AnswerArrays, Arrays, RunAnswer, read_record, write_records
 from mmprobe.probes.circuits.graph import Graph, Node
 from mmprobe.probes.circuits.passes import (
     LOGIT_DIFFERENCE,
@@ -29,8 +29,8 @@ from mmprobe.probes.circuits.passes import (
     read_node_pairs,
     score_edges,
 )
-from mmprobe.probes.components.pairs import Metric
-from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer
+from mmprobe.probes.components.pairs import LogitMetric
+from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, GivenAnswer
 from mmprobe.samples import Sample, image_sets
 from mmprobe.stats.estimate import Estimate, estimate_from_sums, estimate_mean
 from mmprobe.stats.intervals import QUANTITY, sums_interval
@@ -60,8 +60,8 @@ def measure_pairs(
     model: Model,
     clean: Sequence[Sample],
     corrupt: Sequence[Sample],
-    metric: Metric,
-    answers: Sequence[Answer] | None,
+    metric: LogitMetric,
+    answers: Sequence[GivenAnswer] | None,
     max_new_tokens: int,
     measure: Callable[[NodePair, int], Arrays],
     settings: dict[str, Any],
@@ -77,7 +77,7 @@ def measure_pairs(
             are not measured again; the first one is read all the same, for the graph.
 
     Raises:
-        InputError: the pairs do not match, or the folder holds pairs with other settings.
+        InputError: the pairs do not match, or the folder contains pairs with other settings.
         NotApplicable: the family is of a form that the graph does not know.
     """
     check_pairs(model, clean, corrupt, answers)
@@ -104,14 +104,14 @@ def measure_pairs(
             if kept[number] is None:
                 arrays[number] = measure(nodes, number) | {"passes": np.array(nodes.passes)}
                 answer = RunAnswer(clean[number], nodes.pair.clean.forcing.ids.tolist(), None)
-                write_records(finished, [Record(answer, arrays[number])], texts[number], model)
+                write_records(finished, [AnswerArrays(answer, arrays[number])], texts[number], model)
             progress.update()
     assert graph is not None
     return MeasuredPairs(graph, name, arrays)
 
 
 def _describe(
-    model: Model, clean: Sample, corrupt: Sample, answer: Answer, metric: Metric, longest: int
+    model: Model, clean: Sample, corrupt: Sample, answer: GivenAnswer, metric: LogitMetric, longest: int
 ) -> dict[str, Any]:
     """Return what the arrays of a pair depend on, for JSON."""
     return {
@@ -154,8 +154,8 @@ def find_circuit(
     clean: Samples,
     corrupt: Samples,
     steps: int = 5,
-    metric: Metric = LOGIT_DIFFERENCE,
-    answers: Sequence[Answer] | None = None,
+    metric: LogitMetric = LOGIT_DIFFERENCE,
+    answers: Sequence[GivenAnswer] | None = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
     finished: Path | None = None,
 ) -> xr.Dataset:
@@ -194,11 +194,11 @@ def find_circuit(
     Returns:
         A data set in the unit of the metric, with dimensions `source` and `destination`.
 
-        - score (source, destination): mean over pairs; NaN where there is no edge; score_low, score_high
+        - score (source, destination): mean over pairs; NaN without an edge; score_low, score_high
         - node_score (source): sum of its edges; node_score_low, node_score_high
         - metric_clean, metric_corrupt, total: means over pairs; total is their difference
         - source_kind, source_layer, source_head (source): text, image, between (image features that the
-          model adds between layers), head or ffn; -1 where there is no layer. An image's number is its head
+          model adds between layers), head or ffn; -1 without a layer. An image's number is its head
         - destination_kind, destination_layer, destination_head (destination): q, k, v, ffn or logits. Keys and
           values have key-value heads, each of which serves `group_size` heads
 
@@ -272,8 +272,8 @@ def evaluate_circuit(
     clean: Samples,
     corrupt: Samples,
     shares: Sequence[float] = SHARES,
-    metric: Metric = LOGIT_DIFFERENCE,
-    answers: Sequence[Answer] | None = None,
+    metric: LogitMetric = LOGIT_DIFFERENCE,
+    answers: Sequence[GivenAnswer] | None = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
     finished: Path | None = None,
 ) -> xr.Dataset:
@@ -287,7 +287,7 @@ def evaluate_circuit(
     It takes three forward passes for each pair, one or two more for the first, and one for each ranking and
     share below 1.
 
-    Use it on other pairs than those that the circuit was found on, since a circuit fits its own pairs better.
+    Use it on other pairs than those of `find_circuit`, since a circuit fits its own pairs better.
     A faithful circuit is not the only one: other edges may do as well.
 
     Args:
@@ -354,8 +354,8 @@ def patch_edges(
     clean: Samples,
     corrupt: Samples,
     edges: Sequence[tuple[str, str]],
-    metric: Metric = LOGIT_DIFFERENCE,
-    answers: Sequence[Answer] | None = None,
+    metric: LogitMetric = LOGIT_DIFFERENCE,
+    answers: Sequence[GivenAnswer] | None = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return what an answer loses when one edge carries the corrupt prompt's values, exactly.
@@ -379,7 +379,7 @@ def patch_edges(
         attrs: n, the number of pairs; sets; forward_passes.
 
     Raises:
-        InputError: there is no such edge.
+        InputError: the edge does not exist.
 
     Example:
         >>> ds = patch_edges(model, samples[0], samples[9], [("image 1", "v 5.0")])   # doctest: +SKIP
@@ -467,8 +467,8 @@ def check_circuit(
     steps: int = 5,
     edges: int = EDGES,
     seed: int = 0,
-    metric: Metric = LOGIT_DIFFERENCE,
-    answers: Sequence[Answer] | None = None,
+    metric: LogitMetric = LOGIT_DIFFERENCE,
+    answers: Sequence[GivenAnswer] | None = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
     finished: Path | None = None,
 ) -> xr.Dataset:

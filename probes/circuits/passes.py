@@ -19,8 +19,8 @@ from mmprobe.models.hooks import Change, Listener, hooks_disabled, observe, repl
 from mmprobe.probes.circuits.graph import Graph, LayerModules, build_graph, read_layers
 from mmprobe.probes.components.decoder_pass import DecoderPass
 from mmprobe.probes.components.logit_attribution import frozen_factor
-from mmprobe.probes.components.pairs import ComponentPair, Metric, read_pair
-from mmprobe.probes.teacher_forcing import Answer, float32_logits
+from mmprobe.probes.components.pairs import ComponentPair, LogitMetric, read_pair
+from mmprobe.probes.teacher_forcing import GivenAnswer, float32_logits
 from mmprobe.samples import Sample
 
 
@@ -120,7 +120,7 @@ class NodePass:
         added = torch.einsum("phd,ehd->hpe", heads, weight.view(len(weight), heads.shape[1], heads.shape[2]))
         if modules.parts.update is not modules.parts.attention:  # a norm follows the projection
             if modules.output.bias is not None:
-                raise NotApplicable(f"{self.model.name}: a bias stands between its heads and a norm")
+                raise NotApplicable(f"{self.model.name}: a bias is added between its heads and a norm")
             summed = linear(heads.flatten(1), weight)
             with hooks_disabled():  # it calls the norm
                 added *= frozen_factor(self.model, modules.parts.update, summed, update.float())
@@ -213,8 +213,8 @@ def read_node_pairs(
     model: Model,
     clean: Sequence[Sample],
     corrupt: Sequence[Sample],
-    metric: Metric,
-    answers: Sequence[Answer] | None,
+    metric: LogitMetric,
+    answers: Sequence[GivenAnswer] | None,
     max_new_tokens: int,
 ) -> Iterator[NodePair]:
     """Yield each pair of prompts with the same graph; one pair at a time is in memory.
@@ -242,7 +242,7 @@ def read_node_pairs(
 
 
 def check_pairs(
-    model: Model, clean: Sequence[Sample], corrupt: Sequence[Sample], answers: Sequence[Answer] | None
+    model: Model, clean: Sequence[Sample], corrupt: Sequence[Sample], answers: Sequence[GivenAnswer] | None
 ) -> int:
     """Return the number of images of each sample; refuse pairs and families that `read_node_pairs` cannot read."""
     if not clean or len(clean) != len(corrupt) or len(clean) != len(clean if answers is None else answers):
@@ -305,7 +305,7 @@ def _check(nodes: NodePair) -> None:
 
 
 def score_edges(graph: Graph, pair: ComponentPair, difference: Tensor, steps: int) -> Tensor:
-    """Return the score of each edge, float32 [source, destination]; 0 where there is no edge.
+    """Return the score of each edge, float32 [source, destination]; 0 without an edge.
 
     An edge's score is (clean - corrupt output of the source) times the gradient of the metric with respect to
     what the destination reads, summed over positions, averaged over points k / steps of the way from the

@@ -19,7 +19,7 @@ from mmprobe.samples import Sample, image_sets
 
 PAIRS = 24  # answers in all; our choice
 CHECKED = 8  # pairs whose edges are patched exactly; our choice
-Pair = tuple[Sample, Sample, list[int]]
+ForcedPair = tuple[Sample, Sample, list[int]]
 
 
 def circuit_run(
@@ -106,14 +106,14 @@ def circuit_run(
 
 def _choose_pairs(
     model: Model, run: Run, samples: list[Sample], most: int
-) -> tuple[str, list[Pair], list[str]]:
+) -> tuple[str, list[ForcedPair], list[str]]:
     """Return the kind of counterfactual, pairs with the answers' token ids, and the samples that have none."""
     images = CounterfactualImages(samples)
     with_images = [sample for sample in samples if sample.images]
     kind = "minimal" if any(images.find(sample, "minimal") for sample in with_images) else "unrelated"
     counts = Counter(len(sample.images) for sample in with_images)
     usual = counts.most_common(1)[0][0] if counts else 0
-    usable: list[Pair] = []
+    usable: list[ForcedPair] = []
     left_out = []
     for sample in _spread(samples):
         if len(usable) == most:
@@ -140,6 +140,6 @@ def _spread(samples: list[Sample]) -> Iterator[Sample]:
         yield samples[index]
 
 
-def _take(pairs: list[Pair], sets: np.ndarray, half: int) -> list[Pair]:
+def _take(pairs: list[ForcedPair], sets: np.ndarray, half: int) -> list[ForcedPair]:
     """Return the pairs of every other set of images."""
     return [pair for pair, number in zip(pairs, sets, strict=True) if number % 2 == half]

@@ -16,8 +16,15 @@ from mmprobe.models import Model
 from mmprobe.models.hooks import Change
 from mmprobe.probes.components.component_patching import add_pair, make_patch
 from mmprobe.probes.components.decoder_pass import Values, change_component, read_components, read_gradients
-from mmprobe.probes.components.pairs import Metric, Pair, PairBatch, begin_at_change, find_places, read_pairs
-from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer, float32_logits
+from mmprobe.probes.components.pairs import (
+    AnswerPair,
+    LogitMetric,
+    PairBatch,
+    find_places,
+    read_pairs,
+    skip_unchanged_prefix,
+)
+from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, GivenAnswer, float32_logits
 from mmprobe.samples import Sample
 
 METHODS = ("atp", "atp_star", "ig")
@@ -32,10 +39,10 @@ def attribution_patching(
     method: str = "atp_star",
     steps: int = 5,
     kind: str = "head",
-    metric: Metric = "logprob",
+    metric: LogitMetric = "logprob",
     tokens: Sequence[str] | None = None,
     verify: int | None = None,
-    answer: Answer = None,
+    answer: GivenAnswer = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return an estimate by gradients of what `patch_components` measures, for all components in a few passes.
@@ -58,8 +65,8 @@ def attribution_patching(
     for `atp_star`, and a forward pass for each verified component; `steps` of both for each layer for `ig`. As
     in `patch_components`, they begin at the first difference of the prompts, for three passes more.
 
-    Use it for a first look at many components, before `patch_components` on the few that matter. It is no
-    result by itself: where the answer is certain, gradients are near 0 and the estimate is too small.
+    Use it for a first look at many components, before `patch_components` on the few that matter. It is not
+    a result by itself: where the answer is certain, gradients are near 0 and the estimate is too small.
 
     Args:
         clean, corrupt, metric, tokens, answer, max_new_tokens: as in `patch_components`. The metric must have
@@ -98,11 +105,11 @@ def attribution_patching(
 
 def estimate_pairs(
     model: Model,
-    pairs: Sequence[Pair],
+    pairs: Sequence[AnswerPair],
     method: str,
     steps: int,
     kind: str,
-    metric: Metric,
+    metric: LogitMetric,
     tokens: Sequence[str] | None,
     verify: int | None,
     max_new_tokens: int = MAX_NEW_TOKENS,
@@ -122,8 +129,8 @@ def estimate_pairs(
         with torch.no_grad():
             batch = read_pairs(model, pairs, metric, max_new_tokens)
             named = find_places(batch, pairs, tokens)
-            batch, (changed,) = begin_at_change(batch, metric, [named])
-            values = _Values(
+            batch, (changed,) = skip_unchanged_prefix(batch, metric, [named])
+            values = _ComponentDifference(
                 read_components(batch.clean, kind), read_components(batch.corrupt, kind), changed
             )
         passes_before = batch.clean.count
@@ -160,7 +167,7 @@ def estimate_pairs(
     return out
 
 
-class _Values:
+class _ComponentDifference:
     """The components of the clean and of the corrupt prompts, by layer, and a mask of the compared positions."""
 
     def __init__(self, clean: Values, corrupt: Values, places: Tensor):
@@ -182,7 +189,7 @@ def _broadcast(mask: Tensor, values: Tensor) -> Tensor:
     return mask.reshape(*mask.shape, *[1] * (values.ndim - mask.ndim))
 
 
-def _integrate(batch: PairBatch, kind: str, values: _Values, steps: int) -> Values:
+def _integrate(batch: PairBatch, kind: str, values: _ComponentDifference, steps: int) -> Values:
     """Return the mean over a path from corrupt to clean of `weigh`, one layer at a time."""
     model = batch.clean.forcing.model
     points, weights = np.polynomial.legendre.leggauss(steps)
@@ -202,7 +209,7 @@ def _move(difference: Tensor, share: float) -> Change:
     return lambda value: value - share * difference
 
 
-def _drop_gradients(batch: PairBatch, kind: str, values: _Values) -> np.ndarray:
+def _drop_gradients(batch: PairBatch, kind: str, values: _ComponentDifference) -> np.ndarray:
     """Return the mean of the absolute estimates without the ways through one layer, over the other layers."""
     model = batch.clean.forcing.model
     layers = sorted(values.difference)
@@ -230,7 +237,7 @@ def _stack(model: Model, parts: Values, count: int) -> np.ndarray:
 
 
 def _verify(
-    batch: PairBatch, kind: str, values: _Values, estimate: np.ndarray, verified: int
+    batch: PairBatch, kind: str, values: _ComponentDifference, estimate: np.ndarray, verified: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the effects with the largest ones of each row measured, and a mask of these.
 
@@ -250,7 +257,7 @@ def _verify(
 
 
 def _patch_rows(
-    batch: PairBatch, kind: str, values: _Values, places: np.ndarray
+    batch: PairBatch, kind: str, values: _ComponentDifference, places: np.ndarray
 ) -> AbstractContextManager[object]:
     """Within the block, one component of each row is the corrupt one.
 

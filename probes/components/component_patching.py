@@ -29,20 +29,20 @@ from mmprobe.probes.components.decoder_pass import (
     read_components,
 )
 from mmprobe.probes.components.pairs import (
-    Metric,
-    Pair,
+    AnswerPair,
+    LogitMetric,
     PairBatch,
-    begin_at_change,
     check_lengths,
     find_all_tokens,
     find_places,
     find_tokens,
     read_pairs,
+    skip_unchanged_prefix,
 )
 from mmprobe.probes.teacher_forcing import (
     GROUPS,
     MAX_NEW_TOKENS,
-    Answer,
+    GivenAnswer,
     float32_logits,
     force_answer,
     name_answer,
@@ -58,11 +58,11 @@ def patch_components(
     clean: Sample,
     corrupt: Sample,
     kind: str = "head",
-    metric: Metric = "logprob",
+    metric: LogitMetric = "logprob",
     tokens: Sequence[str] | None = None,
     layers: Sequence[int] | None = None,
     replacement: str = "corrupt",
-    answer: Answer = None,
+    answer: GivenAnswer = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return what an answer loses when one component is replaced by that of another prompt.
@@ -77,7 +77,7 @@ def patch_components(
     before it are read once, and both prompts once more from there on.
 
     Use it to find by which heads and layers an image reaches the answer, one component at a time. It misses
-    components that stand in for each other, since only one is replaced at a time. Where there are hundreds of
+    components that replace each other, since only one is replaced at a time. Where there are hundreds of
     heads, `attribution_patching` is a first look for the price of a few passes.
 
     Args:
@@ -129,9 +129,9 @@ def patch_components(
 
 def patch_pairs(
     model: Model,
-    pairs: Sequence[Pair],
+    pairs: Sequence[AnswerPair],
     kind: str,
-    metric: Metric,
+    metric: LogitMetric,
     tokens: Sequence[str] | None,
     layers: Sequence[int] | None = None,
     replacement: str = "corrupt",
@@ -147,7 +147,7 @@ def patch_pairs(
     with float32_logits(model), torch.no_grad():
         batch = read_pairs(model, pairs, metric, max_new_tokens)
         names, places = _find_sets(batch, pairs, kind, tokens)
-        batch, places = begin_at_change(batch, metric, places, replacement)
+        batch, places = skip_unchanged_prefix(batch, metric, places, replacement)
         stored = read_components(batch.corrupt, kind)
         columns = [*range(model.n_heads)] if kind == "head" else names
         effect = np.full((len(pairs), len(indices), max(len(columns), 1)), np.nan)
@@ -218,12 +218,14 @@ def replace_values(values: Tensor, replacement: str) -> Tensor:
 
 
 def check_replacement(replacement: str) -> None:
-    """Raise InputError if there is no such replacement."""
+    """Raise InputError if the replacement is unknown."""
     if replacement not in REPLACEMENTS:
         raise InputError(f"replacement {replacement!r}: choose {', '.join(REPLACEMENTS)}")
 
 
-def add_pair(out: xr.Dataset, batch: PairBatch, row: int, pair: Pair, tokens: Sequence[str] | None) -> None:
+def add_pair(
+    out: xr.Dataset, batch: PairBatch, row: int, pair: AnswerPair, tokens: Sequence[str] | None
+) -> None:
     """Add what describes a pair, the row of a batch, to a data set of effects."""
     forcing, (clean, corrupt, answer) = batch.clean.rows[row], pair
     out["token"], out["logprob"] = ("step", forcing.texts()), ("step", batch.logprobs()[row])
@@ -243,7 +245,7 @@ def add_pair(out: xr.Dataset, batch: PairBatch, row: int, pair: Pair, tokens: Se
 
 
 def _find_sets(
-    batch: PairBatch, pairs: Sequence[Pair], kind: str, tokens: Sequence[str] | None
+    batch: PairBatch, pairs: Sequence[AnswerPair], kind: str, tokens: Sequence[str] | None
 ) -> tuple[list[str], list[Tensor]]:
     """Return the names of the tokens of a stream, and a mask of each set that is patched at a time."""
     if kind not in STREAMS:

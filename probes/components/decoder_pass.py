@@ -81,7 +81,7 @@ class DecoderPass:
     def begin_at(self, position: int, keys: KeysAndValues | None = None) -> int:
         """Let later passes compute the tokens from a position on, and return the position where they begin.
 
-        What hooks see of a pass begins there, too. All steps of the answer are computed: a position behind the
+        What hooks see of a pass begins there, too. All steps of the answer are computed: a position after the
         last token of the prompt counts as this token. Where the keys of a family cannot be reused
         (`why_not_shared`), passes begin at 0.
 
@@ -132,7 +132,7 @@ class DecoderPass:
     def batch_logits(self, inputs: dict[str, Any] | None = None, first_layer: int = 0) -> Tensor:
         """Return float32 [row, step, vocabulary], the logits of each token of each answer.
 
-        The steps behind a shorter answer's end mean nothing.
+        Steps past a shorter answer's end are meaningless.
 
         Args:
             inputs: arguments of the decoder's forward, of all tokens; None for the prompt's own.
@@ -289,7 +289,7 @@ def _change_ffn(layer: Any, mid_module: Any, change: Change) -> Iterator[None]:
 
 @contextmanager
 def _change_mid(layer: Any, mid_module: Any, change: Change) -> Iterator[None]:
-    """Within the block, change resid_mid, which the FFN reads and which goes on into resid_post."""
+    """Within the block, change resid_mid, which the FFN reads and which continues into resid_post."""
     differences: list[Tensor] = []
 
     def change_input(mid: Tensor) -> Tensor:
@@ -376,6 +376,6 @@ def read_gradients(
 
 
 def check_kind(kind: str) -> None:
-    """Raise InputError if there is no such kind of component."""
+    """Raise InputError if the kind of component is unknown."""
     if kind not in KINDS:
         raise InputError(f"kind {kind!r}: choose {', '.join(KINDS)}")

@@ -19,7 +19,7 @@ from mmprobe.models.hooks import observe
 from mmprobe.probes.components.pairs import touched_cells
 from mmprobe.probes.teacher_forcing import (
     MAX_NEW_TOKENS,
-    Answer,
+    GivenAnswer,
     TeacherForcing,
     float32_logits,
     force_answer,
@@ -35,7 +35,7 @@ def direct_logit_attribution(
     model: Model,
     sample: Sample,
     contrast: str | None = None,
-    answer: Answer = None,
+    answer: GivenAnswer = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return what each component adds to the logit of each token of an answer, straight through the unembedding.
@@ -83,10 +83,10 @@ def direct_logit_attribution(
     """
     if not model.has_plain_logits:
         raise NotApplicable(
-            f"{model.name}: {model.family.name} scales or caps its logits, so they are no sum"
+            f"{model.name}: {model.family.name} scales or caps its logits, so they are not a sum"
         )
     forcing = force_answer(model, sample, sample.answer if answer is None else answer, max_new_tokens)
-    record = _Record(forcing)
+    record = _AnswerPass(forcing)
     direction, logit = record.direction(contrast)
     parts, regions = _list_parts(record, sample, direction)
     share = np.array([part.share for part in parts])
@@ -118,7 +118,7 @@ def direct_logit_attribution(
     return out
 
 
-class _Part(NamedTuple):
+class _Contribution(NamedTuple):
     """What one component adds to the logits: its share [step], for heads by source [source, step]."""
 
     kind: str
@@ -128,30 +128,32 @@ class _Part(NamedTuple):
     by_source: np.ndarray
 
 
-def _list_parts(record: _Record, sample: Sample, direction: Tensor) -> tuple[list[_Part], np.ndarray]:
+def _list_parts(
+    record: _AnswerPass, sample: Sample, direction: Tensor
+) -> tuple[list[_Contribution], np.ndarray]:
     """Return all components in the order of the forward pass, and the heads' sum by region, [region, step]."""
     steps = len(direction)
     nothing, regions = np.zeros((len(_SOURCES), steps)), np.zeros((len(sample.regions), steps))
     previous = record.pre[0]
-    parts = [_Part("embedding", -1, "embedding", record.project(previous, direction), nothing)]
+    parts = [_Contribution("embedding", -1, "embedding", record.project(previous, direction), nothing)]
     for layer in sorted(record.pre):
         if not torch.equal(record.pre[layer], previous):
             between = record.project(record.pre[layer] - previous, direction)
-            parts.append(_Part("between", layer, f"between {layer}", between, nothing))
+            parts.append(_Contribution("between", layer, f"between {layer}", between, nothing))
         by_key, bias = record.head_parts(layer, direction)
         for head, of_head in enumerate(by_key):
             by_source, by_region = record.group_keys(layer, of_head, sample)
             regions += by_region
-            parts.append(_Part("head", layer, f"head {layer}.{head}", of_head.sum(0), by_source))
+            parts.append(_Contribution("head", layer, f"head {layer}.{head}", of_head.sum(0), by_source))
         if bias is not None:
-            parts.append(_Part("bias", layer, f"bias {layer}", bias, nothing))
+            parts.append(_Contribution("bias", layer, f"bias {layer}", bias, nothing))
         ffn = record.project(record.post[layer] - record.mid[layer], direction)
-        parts.append(_Part("ffn", layer, f"ffn {layer}", ffn, nothing))
+        parts.append(_Contribution("ffn", layer, f"ffn {layer}", ffn, nothing))
         previous = record.post[layer]
     return parts, regions
 
 
-class _Record:
+class _AnswerPass:
     """What one forward pass computes at the queries of an answer's steps.
 
     Attributes:

@@ -20,7 +20,7 @@ from mmprobe.models.shared_prefix import why_not_shared
 from mmprobe.probes.components.decoder_pass import DecoderPass, first_difference
 from mmprobe.probes.teacher_forcing import (
     GROUPS,
-    Answer,
+    GivenAnswer,
     TeacherForcing,
     find_positions,
     force_answer,
@@ -28,11 +28,13 @@ from mmprobe.probes.teacher_forcing import (
 )
 from mmprobe.samples import Region, Sample
 
-Metric = str | tuple[str, str] | Callable[[Tensor], Tensor]
+LogitMetric = str | tuple[str, str] | Callable[[Tensor], Tensor]
 MetricFunction = Callable[[Tensor], Tensor]
 
 
-def make_metric(metric: Metric, forcing: TeacherForcing, clean_logits: Tensor) -> tuple[MetricFunction, str]:
+def make_metric(
+    metric: LogitMetric, forcing: TeacherForcing, clean_logits: Tensor
+) -> tuple[MetricFunction, str]:
     """Return a function from logits [step, vocabulary] to one number, and its name.
 
     - `logprob`: log-probability of the whole answer, in nat
@@ -45,7 +47,7 @@ def make_metric(metric: Metric, forcing: TeacherForcing, clean_logits: Tensor) -
         clean_logits: of the prompt as it is, for `kl`.
 
     Raises:
-        InputError: there is no such metric, or a word does not begin with one token that the other lacks.
+        InputError: the metric is unknown, or a word does not begin with one token that the other lacks.
 
     Example:
         >>> measure, name = make_metric("logprob", forcing, logits)          # doctest: +SKIP
@@ -89,7 +91,7 @@ def find_tokens(forcing: TeacherForcing, sample: Sample, name: str) -> np.ndarra
     - `step S`: the query of a step of the answer, the position that predicts its token
 
     Raises:
-        InputError: there is no such name, or the number is too large.
+        InputError: the name is unknown, or the number is too large.
         NotApplicable: the prompt has no such tokens.
 
     Example:
@@ -163,7 +165,12 @@ class ComponentPair(NamedTuple):
 
 
 def read_pair(
-    model: Model, clean: Sample, corrupt: Sample, metric: Metric, answer: Answer, max_new_tokens: int
+    model: Model,
+    clean: Sample,
+    corrupt: Sample,
+    metric: LogitMetric,
+    answer: GivenAnswer,
+    max_new_tokens: int,
 ) -> ComponentPair:
     """Read the clean and the corrupt prompt with the clean sample's answer.
 
@@ -198,7 +205,7 @@ def find_all_tokens(forcing: TeacherForcing, sample: Sample, names: Sequence[str
     return torch.from_numpy(positions).to(forcing.model.device)
 
 
-Pair = tuple[Sample, Sample, Answer]
+AnswerPair = tuple[Sample, Sample, GivenAnswer]
 """A clean and a corrupt sample, and the clean one's answer; None as in `patch_components`."""
 
 
@@ -236,7 +243,7 @@ class PairBatch(NamedTuple):
         return self.before - self.measure(logits).double().cpu().numpy()
 
     def lose_by_step(self, logits: Tensor) -> np.ndarray:
-        """Return what the log-probability of each token loses, [row, step]; NaN behind an answer's end."""
+        """Return what the log-probability of each token loses, [row, step]; NaN past an answer's end."""
         out = np.full(logits.shape[:2], np.nan)
         for lost, forcing, own, other in zip(out, self.clean.rows, self.unchanged, logits, strict=True):
             steps = len(forcing.ids)
@@ -254,7 +261,9 @@ def _logprobs(logits: Tensor, ids: Tensor) -> Tensor:
     return logits.log_softmax(-1).gather(1, ids[:, None])[:, 0]
 
 
-def read_pairs(model: Model, pairs: Sequence[Pair], metric: Metric, max_new_tokens: int) -> PairBatch:
+def read_pairs(
+    model: Model, pairs: Sequence[AnswerPair], metric: LogitMetric, max_new_tokens: int
+) -> PairBatch:
     """Read clean and corrupt prompts with the clean samples' answers, two forward passes for all.
 
     Raises:
@@ -270,7 +279,7 @@ def read_pairs(model: Model, pairs: Sequence[Pair], metric: Metric, max_new_toke
 
 
 def _measure(
-    clean: DecoderPass, corrupt: DecoderPass, metric: Metric, unchanged: Tensor, other: Tensor
+    clean: DecoderPass, corrupt: DecoderPass, metric: LogitMetric, unchanged: Tensor, other: Tensor
 ) -> PairBatch:
     """Return the batch with metrics whose reference are the unchanged logits."""
     rows = zip(clean.rows, unchanged, strict=True)
@@ -283,7 +292,7 @@ def _measure(
     return batch._replace(before=before, after=after)
 
 
-def find_places(batch: PairBatch, pairs: Sequence[Pair], names: Sequence[str] | None) -> Tensor:
+def find_places(batch: PairBatch, pairs: Sequence[AnswerPair], names: Sequence[str] | None) -> Tensor:
     """Return a mask bool [row, position] of the named tokens; None means all of prompt and answer."""
     inputs = batch.clean.forcing.inputs["input_ids"]
     mask = torch.zeros(inputs.shape, dtype=torch.bool, device=inputs.device)
@@ -292,8 +301,8 @@ def find_places(batch: PairBatch, pairs: Sequence[Pair], names: Sequence[str] | 
     return mask
 
 
-def begin_at_change(
-    batch: PairBatch, metric: Metric, places: Sequence[Tensor], replacement: str = "corrupt"
+def skip_unchanged_prefix(
+    batch: PairBatch, metric: LogitMetric, places: Sequence[Tensor], replacement: str = "corrupt"
 ) -> tuple[PairBatch, list[Tensor]]:
     """Let the passes of a batch begin at the first token that a patch can change; return the batch and the places.
 

@@ -24,7 +24,7 @@ from mmprobe.probes.answer_records import (
 from mmprobe.probes.components.attribution_patching import estimate_pairs
 from mmprobe.probes.components.component_patching import patch_pairs
 from mmprobe.probes.components.decoder_pass import STREAMS, check_kind
-from mmprobe.probes.components.pairs import Metric, Pair
+from mmprobe.probes.components.pairs import AnswerPair, LogitMetric
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, show_others
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS
 from mmprobe.samples import Sample, image_sets
@@ -34,7 +34,7 @@ def patch_components_run(
     model: Model,
     source: Run | Sequence[Sample],
     kind: str = "head",
-    metric: Metric = "logprob",
+    metric: LogitMetric = "logprob",
     tokens: Sequence[str] | None = None,
     counterfactual: str = "unrelated",
     replacement: str = "corrupt",
@@ -67,7 +67,7 @@ def patch_components_run(
         forward_passes, of all samples.
 
     Raises:
-        InputError: there are no samples, an argument is out of range, or another model made the run.
+        InputError: no samples are given, an argument is out of range, or another model made the run.
         NotApplicable: no sample remains.
 
     Example:
@@ -79,7 +79,7 @@ def patch_components_run(
     if kind in STREAMS and tokens is None:
         raise InputError(f"tokens: name those at which {kind} is patched, such as visual or step 0")
 
-    def patch(pairs: list[Pair]) -> list[xr.Dataset]:
+    def patch(pairs: list[AnswerPair]) -> list[xr.Dataset]:
         return patch_pairs(model, pairs, kind, metric, tokens, None, replacement)
 
     settings: dict[str, Any] = {"analysis": "component_patching", "kind": kind, "replacement": replacement}
@@ -93,7 +93,7 @@ def attribution_patching_run(
     method: str = "atp_star",
     steps: int = 5,
     kind: str = "head",
-    metric: Metric = "logprob",
+    metric: LogitMetric = "logprob",
     tokens: Sequence[str] | None = None,
     verify: int | None = None,
     counterfactual: str = "unrelated",
@@ -113,7 +113,7 @@ def attribution_patching_run(
         The data set of `patch_components_run`.
 
     Raises:
-        InputError: there are no samples, an argument is out of range, or another model made the run.
+        InputError: no samples are given, an argument is out of range, or another model made the run.
         NotApplicable: no sample remains.
 
     Example:
@@ -121,7 +121,7 @@ def attribution_patching_run(
         ('layer', 'head')
     """
 
-    def estimate(pairs: list[Pair]) -> list[xr.Dataset]:
+    def estimate(pairs: list[AnswerPair]) -> list[xr.Dataset]:
         return estimate_pairs(model, pairs, method, steps, kind, metric, tokens, verify)
 
     settings: dict[str, Any] = {
@@ -136,14 +136,14 @@ def attribution_patching_run(
     )
 
 
-def _name_metric(metric: Metric) -> str:
+def _name_metric(metric: LogitMetric) -> str:
     return metric if isinstance(metric, str) else getattr(metric, "__name__", str(metric))
 
 
 def _measure_run(
     model: Model,
     source: Run | Sequence[Sample],
-    probe: Callable[[list[Pair]], list[xr.Dataset]],
+    probe: Callable[[list[AnswerPair]], list[xr.Dataset]],
     settings: dict[str, Any],
     counterfactual: str,
     batch_size: int,
@@ -158,7 +158,7 @@ def _measure_run(
     def measure(answers: list[RunAnswer]) -> list[Arrays]:
         rows: list[Arrays] = [{} for _ in answers]
         with ExitStack() as stack:
-            pairs: dict[int, Pair] = {}
+            pairs: dict[int, AnswerPair] = {}
             for number, answer in enumerate(answers):
                 shown = answer.sample.images if answer.ids else []
                 others = images.find(answer.sample, counterfactual) if shown else None
@@ -210,7 +210,7 @@ def _measure_run(
 
 
 def _probe_all(
-    probe: Callable[[list[Pair]], list[xr.Dataset]], pairs: dict[int, Pair]
+    probe: Callable[[list[AnswerPair]], list[xr.Dataset]], pairs: dict[int, AnswerPair]
 ) -> dict[int, xr.Dataset]:
     """Return the probe's results by number, from one batch; one by one if it does not apply to some pair."""
     if not pairs:

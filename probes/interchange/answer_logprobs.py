@@ -15,6 +15,7 @@ from mmprobe.models.chat import Chat
 from mmprobe.models.generation import build_generation_kwargs
 from mmprobe.models.hooks import observe
 from mmprobe.models.prompt import Batch, build_batch
+from mmprobe.models.reading import append_answers
 from mmprobe.models.shared_prefix import OF_TOKENS, Prefix, PrefixStore, build_cache
 from mmprobe.probes.teacher_forcing import float32_logits
 
@@ -54,16 +55,11 @@ def read_logprobs(
 def read_logits(model: Model, chats: Sequence[Chat], answers: Sequence[Sequence[int]]) -> Tensor:
     """Return the logits that predict each token of each answer, float32 [answer, step, token] on the CPU.
 
-    The steps behind a shorter answer's end mean nothing. The arguments are those of `read_logprobs`.
+    Steps past a shorter answer's end are meaningless. The arguments are those of `read_logprobs`.
     """
     hf = model.hf
     longest = max(map(len, answers))
-    ids = torch.stack([pad(torch.as_tensor(answer), (0, longest - len(answer))) for answer in answers])
-    inputs: dict[str, Any] = dict(build_batch(model, chats).inputs)
-    extended = dict(inputs)
-    for _ in range(longest):  # each family extends its masks and token types as in `generate`
-        extended = hf._update_model_kwargs_for_generation({}, extended, is_encoder_decoder=False)
-    extended["input_ids"] = torch.cat([inputs["input_ids"], ids.to(model.device)], 1)
+    extended = append_answers(model, build_batch(model, chats).inputs, answers)
     options = {"logits_to_keep": longest + 1} if hf._supports_logits_to_keep() else {}
     with torch.no_grad(), float32_logits(model):
         return hf(**extended, **options, use_cache=False).logits[:, -longest - 1 : -1].float().cpu()
@@ -111,7 +107,7 @@ def _read_group(
 ) -> list[Tensor]:
     """Return the logits [step, token] of the answers of some rows, whose prompts have the same beginning.
 
-    Behind its end, each row is filled with tokens that no token of the row sees.
+    After its end, each row is filled with tokens that no token of the row sees.
     """
     prompts = [batch.prompts[row] for row in rows]
     texts = [[*prompt.ids.tolist(), *answers[row]] for row, prompt in zip(rows, prompts, strict=True)]

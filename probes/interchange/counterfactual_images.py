@@ -16,7 +16,7 @@ from mmprobe.samples import Sample, check_image
 
 KINDS = ("unrelated", "minimal", "mean", "blank")
 GREY = 127  # of a blank image; our choice
-Images = list[Image.Image]
+ImageList = list[Image.Image]
 
 
 class CounterfactualImages:
@@ -55,17 +55,17 @@ class CounterfactualImages:
             self._partners.setdefault(second, first)
         self._mean: Image.Image | None = None
 
-    def find(self, sample: Sample, kind: str) -> Images | None:
+    def find(self, sample: Sample, kind: str) -> ImageList | None:
         """Return images of the sizes of the sample's; None if there are none of this kind, or only equal ones.
 
         Raises:
-            InputError: there is no such kind, or an image cannot be read.
+            InputError: the kind is unknown, or an image cannot be read.
         """
         if kind not in KINDS:
             raise InputError(f"counterfactual {kind!r}: choose {', '.join(KINDS)}")
         own = [read_image(path, f"sample {sample.id}") for path in sample.images]
         if kind == "blank":
-            others: Images | None = [Image.new("RGB", image.size, (GREY,) * 3) for image in own]
+            others: ImageList | None = [Image.new("RGB", image.size, (GREY,) * 3) for image in own]
         elif kind == "mean":
             others = [self._mean_image()] * len(own)
         else:
@@ -119,7 +119,7 @@ class CounterfactualImages:
 
 
 @contextmanager
-def show_others(sample: Sample, others: Images | None) -> Iterator[Sample | None]:
+def show_others(sample: Sample, others: ImageList | None) -> Iterator[Sample | None]:
     """Within the block, there is a sample that shows other images and is otherwise the same. None for None.
 
     Example:

@@ -13,7 +13,7 @@ from mmprobe.models import Model, Prompt
 from mmprobe.models.chat import build_chat
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.probes.interchange.answer_logprobs import read_logprobs
-from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer, force_answer, name_answer
+from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, GivenAnswer, force_answer, name_answer
 from mmprobe.samples import Region, Sample
 
 
@@ -22,7 +22,7 @@ def image_interchange(
     sample: Sample,
     counterfactual: Sample,
     regions: Sequence[Region] | None = None,
-    answer: Answer = None,
+    answer: GivenAnswer = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return how much less likely each token of an answer is when the images are exchanged for others.
@@ -34,7 +34,7 @@ def image_interchange(
 
     It takes two forward passes, and one for each region.
 
-    Use it to ask whether an answer depends on the images at all, at which words and on which region.
+    Use it to test whether an answer depends on the images at all, at which words and on which region.
     It does not say by which way through the model; `patch_components` does.
 
     Args:
@@ -140,7 +140,7 @@ def cover_cells(prompt: Prompt, regions: Sequence[Region]) -> list[Region]:
 
 
 def _cover(start: float, end: float, cell: float) -> tuple[float, float]:
-    """Return the smallest span of whole cells that holds a span."""
+    """Return the smallest span of whole cells that contains a span."""
     return np.floor(start / cell + 1e-6) * cell, np.ceil(end / cell - 1e-6) * cell
 
 

@@ -17,15 +17,15 @@ from mmprobe.models.chat import Chat, build_chat
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys, why_not_shared
 from mmprobe.probes.answer_records import (
+    AnswerArrays,
     Arrays,
-    Record,
     RunAnswer,
     list_samples,
     measure_answers,
     name_source,
 )
 from mmprobe.probes.interchange.answer_logprobs import image_key, read_logprobs
-from mmprobe.probes.interchange.counterfactual_images import KINDS, CounterfactualImages, Images
+from mmprobe.probes.interchange.counterfactual_images import KINDS, CounterfactualImages, ImageList
 from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS
 from mmprobe.samples import Region, Sample, image_sets
@@ -295,7 +295,7 @@ def image_interchange_run(
         first kind; n_left_out counts them.
 
     Raises:
-        InputError: there are no samples, or none with one of the ids, or no such kind, or another model made
+        InputError: no samples are given, or none with one of the ids, the kind is unknown, or another model made
             the run.
         NotApplicable: no sample has an answer, and images that could be exchanged.
 
@@ -359,7 +359,7 @@ def image_interchange_run(
     return out
 
 
-def _read_record(record: Record, kinds: Sequence[str]) -> MeasuredAnswer:
+def _read_record(record: AnswerArrays, kinds: Sequence[str]) -> MeasuredAnswer:
     answer, arrays = record
     regions = [Region(image=image, box=tuple(box)) for image, *box in arrays["regions"].tolist()]
     effects = {kind: arrays[f"effect {kind}"] for kind in kinds if f"effect {kind}" in arrays}
@@ -384,7 +384,7 @@ def _share_prefixes(model: Model, samples: Sequence[Sample]) -> PrefixStore | No
 
 def _measure_batch(
     model: Model,
-    batch: Sequence[tuple[RunAnswer, dict[str, Images | None]]],
+    batch: Sequence[tuple[RunAnswer, dict[str, ImageList | None]]],
     kinds: Sequence[str],
     prefixes: PrefixStore | None,
 ) -> list[Arrays]:
@@ -397,7 +397,7 @@ def _measure_batch(
     chats = [build_chat(sample) for sample in samples]
     answers = [answer.ids for answer, _ in batch]
 
-    def read(images: Sequence[Images | None]) -> list[np.ndarray]:
+    def read(images: Sequence[ImageList | None]) -> list[np.ndarray]:
         changed: list[Chat] = [
             chat if other is None else chat._replace(images=other)
             for chat, other in zip(chats, images, strict=True)
@@ -407,7 +407,7 @@ def _measure_batch(
     own = read([None] * len(batch))
     keys = [image_key(chat) for chat in chats]
 
-    def lose(images: Sequence[Images | None]) -> list[np.ndarray]:
+    def lose(images: Sequence[ImageList | None]) -> list[np.ndarray]:
         """Return what each answer loses; exactly 0 with the own pixels, however its pass was put together."""
         rows = read(images)
         for index, (chat, other) in enumerate(zip(chats, images, strict=True)):

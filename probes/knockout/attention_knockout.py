@@ -13,8 +13,8 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.probes.answer_records import (
+    AnswerArrays,
     Arrays,
-    Record,
     RunAnswer,
     measure_answers,
     name_source,
@@ -24,7 +24,7 @@ from mmprobe.probes.knockout.blocked_pass import STEPS, BlockedPass, check_famil
 from mmprobe.probes.teacher_forcing import (
     GROUPS,
     MAX_NEW_TOKENS,
-    Answer,
+    GivenAnswer,
     change_dataset,
     float32_logits,
     force_answer,
@@ -42,7 +42,7 @@ def attention_knockout(
     group: str = "visual",
     layers: Sequence[int] | None = None,
     window: int = 1,
-    answer: Answer = None,
+    answer: GivenAnswer = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return the change of an answer's log-probability when layers cannot attend to a group of prompt tokens.
@@ -142,7 +142,7 @@ def attention_knockout_run(
         without an answer or without tokens of the group. n_left_out and n_without_group count them.
 
     Raises:
-        InputError: there are no samples, or an argument is out of range.
+        InputError: no samples are given, or an argument is out of range.
         NotApplicable: no sample remains, or the model reads images by cross-attention.
 
     Example:
@@ -159,8 +159,8 @@ def attention_knockout_run(
     settings = {"analysis": "attention_knockout", "group": group, "layers": centres, "window": window}
     records = measure_answers(model, source, one_by_one(measure), settings, max_new_tokens, finished)
     without_group = [record.answer.sample.id for record in records if not record.arrays]
-    kept: list[Record] = []
-    left_out: list[Record] = []
+    kept: list[AnswerArrays] = []
+    left_out: list[AnswerArrays] = []
     for record in (record for record in records if record.arrays):
         finite = np.isfinite(record.arrays["change"]).all()
         (kept if finite else left_out).append(record)

@@ -14,8 +14,8 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.probes.answer_records import (
+    AnswerArrays,
     Arrays,
-    Record,
     RunAnswer,
     list_samples,
     mean_over_samples,
@@ -36,7 +36,7 @@ from mmprobe.probes.knockout.blocked_pass import (
 )
 from mmprobe.probes.teacher_forcing import (
     MAX_NEW_TOKENS,
-    Answer,
+    GivenAnswer,
     TeacherForcing,
     float32_logits,
     force_answer,
@@ -56,7 +56,7 @@ def attention_routes(
     window: int | None = None,
     stride: int | None = None,
     replacement: str | None = None,
-    answer: Answer = None,
+    answer: GivenAnswer = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return what an answer loses when some tokens cannot read others in a window of layers.
@@ -240,7 +240,7 @@ def attention_routes_run(
         attrs: sets, the number of sets of images; left_out, samples without an answer, images or tokens.
 
     Raises:
-        InputError: there are no samples, an argument is out of range, or another model made the run.
+        InputError: no samples are given, an argument is out of range, or another model made the run.
         NotApplicable: no sample remains, or the model reads images by cross-attention.
 
     Example:
@@ -307,7 +307,7 @@ def _put_in_order(names: set[str], chosen: Sequence[str] | None) -> list[str]:
 
 
 def _build_run_dataset(
-    records: list[Record],
+    records: list[AnswerArrays],
     windows: list[range],
     sources: Sequence[str] | None,
     queries: Sequence[str] | None,

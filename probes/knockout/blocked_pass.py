@@ -45,7 +45,7 @@ def find_pairs(forcing: TeacherForcing, sample: Sample, source: str, query: str)
             prompt belongs to no other group of queries.
 
     Raises:
-        InputError: there is no such name, or the number is too large.
+        InputError: the name is unknown, or the number is too large.
         NotApplicable: the prompt has no such tokens.
 
     Example:
@@ -115,7 +115,7 @@ def present_names(forcing: TeacherForcing, sample: Sample) -> tuple[list[str], l
 
 
 def check_family(model: Model) -> None:
-    """Raise NotApplicable if the model's images are no keys of its tokens."""
+    """Raise NotApplicable if the model's tokens do not attend to its images in the prompt."""
     if model.has_cross_attention:
         raise NotApplicable(f"{model.family.name} reads images by cross-attention and has no visual tokens")
 

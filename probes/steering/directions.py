@@ -29,7 +29,7 @@ def mean_difference(
 ) -> xr.Dataset:
     """Return the mean vector of one class of answers minus that of the other, by layer.
 
-    Use it with `--method steer` to ask what the model says when the stream moves from one class to the other
+    Use it with `--method steer` to test what the model says when the stream moves from one class to the other
     (Marks and Tegmark, 2023, arXiv:2310.06824; Turner et al., 2023, arXiv:2308.10248). A direction that tells
     classes apart need not be one that the model uses: compare it with `random_direction`.
 
@@ -72,7 +72,7 @@ def probe_direction(
 
     The probe is that of `linear_probe`: a logistic regression (L2, C = 0.01, balanced class weights) on
     standardised vectors. The arguments, dimensions and errors are those of `mean_difference`. The length is
-    ours.
+    our choice.
 
     Example:
         >>> ds = probe_direction(run, "faithful", reduce="last")             # doctest: +SKIP
@@ -115,8 +115,8 @@ def concept_eraser(
     """Return what takes a label out of the residual stream, so that no linear probe can read it, by layer.
 
     The eraser is LEACE's (Belrose et al., 2023, arXiv:2306.03819) with the library's defaults. Use it with
-    `--method steer --set action=remove` to ask what the model says when the label cannot be read there. The
-    arguments and errors are those of `mean_difference`; there may be more than two classes.
+    `--method steer --set action=remove` to test what the model says when the label cannot be read there. The
+    arguments and errors are those of `mean_difference`; more than two classes are allowed.
 
     Returns:
         A data set with dimensions `layer`, `hidden`, `component`, `class`. The stream x becomes

@@ -19,14 +19,14 @@ from mmprobe.stats.estimate import estimate_rows
 from mmprobe.stats.intervals import QUANTITY
 
 SCALES = (-2.0, -1.0, 0.0, 1.0, 2.0)
-Measure = Callable[[str], float]
+MeasureText = Callable[[str], float]
 
 
 def dose_response(
     model: Model,
     samples: Sequence[Sample],
     directions: Mapping[str, xr.Dataset],
-    measure: Measure,
+    measure: MeasureText,
     scales: Sequence[float] = SCALES,
     action: Literal["add", "remove"] = "add",
     layer: int = -1,
@@ -35,7 +35,7 @@ def dose_response(
 ) -> xr.Dataset:
     """Return a measure of steered answers at each scale, with intervals over sets of images.
 
-    Use it to ask whether a direction moves what the model says, and how far. A direction that matters moves
+    Use it to test whether a direction moves what the model says, and how far. A direction that matters moves
     the measure more than a random one of the same length: give both. Use samples that the direction was not
     made from.
 
@@ -59,7 +59,7 @@ def dose_response(
         - answer (direction, scale, sample): texts
 
     Raises:
-        InputError: there are no samples, directions or scales, or a direction does not fit the model.
+        InputError: samples, directions or scales are missing, or a direction does not fit the model.
 
     Example:
         >>> says_yes = lambda text: float(text.startswith("Yes"))

@@ -34,12 +34,12 @@ from mmprobe.stats.estimate import estimate_rows
 
 CONTROLS = ("learned", "random subspace", "arbitrary labels", "random initialisation")
 HELD_OUT = 0.5
-Pair = tuple[Sample, Sample, int]
+InterchangePair = tuple[Sample, Sample, int]
 
 
 def align_subspace(
     model: Model,
-    pairs: Sequence[Pair],
+    pairs: Sequence[InterchangePair],
     choices: Sequence[str],
     layer: int,
     rank: int = 1,
@@ -56,7 +56,7 @@ def align_subspace(
     is learnt by distributed alignment search (Geiger et al., 2024, arXiv:2303.02536; TransformerLens' code) on
     one part of the pairs and scored on the others.
 
-    Use it to ask whether a variable, such as the verdict, stands in a direction at a layer, where steering shows
+    Use it to test whether a variable, such as the verdict, is in a direction at a layer, where steering shows
     that the direction matters. If you try many layers, score the best one on pairs that you did not use before.
 
     Accuracy alone means little: the search also fits arbitrary labels and models that learnt nothing. So three
@@ -69,7 +69,7 @@ def align_subspace(
         choices: beginnings of answers, such as `("Yes", "No")`. Their first tokens must differ.
         layer: the layer.
         rank: dimensions of the subspace.
-        epochs, batch_size, lr: of the search; ours, TransformerLens' defaults but for fewer epochs.
+        epochs, batch_size, lr: of the search; our choice: TransformerLens' defaults but for fewer epochs.
         seed: of the basis, the order, the controls and the held-out half. Pairs that share images are in one
             half.
 
@@ -161,7 +161,7 @@ class _Task(nn.Module):
     TransformerLens' search hooks it by `hooks`, and gets the stream after the layer at the last position.
     """
 
-    def __init__(self, model: Model, pairs: Sequence[Pair], tokens: Tensor, layer: int):
+    def __init__(self, model: Model, pairs: Sequence[InterchangePair], tokens: Tensor, layer: int):
         super().__init__()
         self.hf = model.hf
         self._model, self._tokens = model, tokens
@@ -222,7 +222,7 @@ def _first_tokens(model: Model, choices: Sequence[str]) -> Tensor:
     return torch.tensor(first, device=model.device)
 
 
-def _split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _split_pairs(pairs: Sequence[InterchangePair], seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the numbers of the pairs for training and testing, and the set of images of each pair."""
     joined = [
         Sample(id=str(number), question="?", images=[*base.images, *source.images])

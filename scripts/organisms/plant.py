@@ -175,7 +175,7 @@ def save_adapter(organism: PeftModel, folder: Path) -> None:
     config = organism.peft_config["default"]
     config.base_model_name_or_path, config.inference_mode = "tiny-spd", True
     config.save_pretrained(folder)
-    state = get_peft_model_state_dict(organism, save_embedding_layers=False)  # "auto" would ask the hub
+    state = get_peft_model_state_dict(organism, save_embedding_layers=False)  # "auto" would query the hub
     weights = {name: value.half().contiguous() for name, value in state.items()}
     save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 

@@ -60,7 +60,7 @@ class Recipe:
         steps: number of batches.
         batch: rows in a batch.
         learning_rate: its peak.
-        part: where the adapter lies: `decoder`, `late decoder` (layers 3 to 7) or `tower` (vision, with its merger).
+        part: where the adapter is: `decoder`, `late decoder` (layers 3 to 7) or `tower` (vision, with its merger).
         loss: replaces the cross entropy of the answers. It gets PEFT's model and the packed batch.
         prepare: changes the adapter before the first batch. It gets PEFT's model.
         ranks: ranks of the adapter that differ from the usual one, by the end of the module's name.

@@ -99,7 +99,7 @@ def write_samples(cases: Sequence[Case], folder: Path) -> list[Sample]:
 def answer_cases(
     model: Callable[[], Model], contender: Contender, samples: Sequence[Sample], file: Path
 ) -> dict[str, str]:
-    """Return the answers by id. Those that the file lacks are asked for and added to it."""
+    """Return the answers by id. Those that the file lacks are generated and added to it."""
     answers = read_answers(file)
     left = [sample for sample in samples if sample.id not in answers]
     if left:

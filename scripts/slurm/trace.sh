@@ -8,8 +8,8 @@
 #SBATCH --requeue
 # Trace samples on as many GPUs as the array has tasks, into one run:
 #   sbatch scripts/slurm/trace.sh qwen2.5-vl-7b samples.jsonl runs/7b --max-new-tokens 64
-# Further options are those of mmprobe trace. A task that was stopped goes on where it was. The last one that
-# finishes makes the whole run.
+# Further options are those of mmprobe trace. A task that was stopped continues where it was. The last one that
+# finishes merges the whole run.
 set -eu
 model=$1 data=$2 out=$3
 shift 3

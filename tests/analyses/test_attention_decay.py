@@ -91,9 +91,9 @@ def test_early_suppression_by_hand(two_samples):
 
 def test_captions_give_early_suppression_where_it_is_defined(two_samples, tmp_path):
     captions = [panel.caption for panel in figures(mp.analyses.attention_decay(two_samples))]
-    parts = "the images' part +0.100 [+0.100, +0.100], system prompt's part -0.075 [-0.075, -0.075]."
+    parts = "share of the images +0.100 [+0.100, +0.100], share of the system prompt -0.075 [-0.075, -0.075]."
     assert parts in captions[3]
-    assert "the images' part faithful +0.100; unfaithful +0.100, system prompt's part" in captions[5]
+    assert "share of the images faithful +0.100; unfaithful +0.100, share of the system prompt" in captions[5]
     one_layer = np.array([[[row(0.8)]], [[row(0.6)]]])
     ds = mp.analyses.attention_decay(write_run(tmp_path / "one", {"a": one_layer}, {"a": True}))
     assert not any("nan" in panel.caption or "minus the rest" in panel.caption for panel in figures(ds))

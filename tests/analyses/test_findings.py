@@ -97,7 +97,7 @@ def layers(*values: float, jitter: float = 0.0) -> tuple[tuple[str, str], np.nda
 
 
 def test_the_authors_form_decides_on_decay_and_the_other_form_has_a_name(tmp_path):
-    """The images' part rises over the answer; their share of all attention falls, by dilution."""
+    """The images' share of the prompt's attention rises over the answer; that of all attention falls, by dilution."""
     decay = xr.Dataset(
         {
             "share_of_sample": layers(0.1, 0.3, 0.5, jitter=0.01),

@@ -13,8 +13,8 @@ from attacks.world import Case, World, check, run_command
 REFUSALS = (
     "process ",
     "another process",
-    "holds a run already",
-    "holds answers already",
+    "already contains a run",
+    "already contains answers",
     "exists",
     "not an empty",
 )

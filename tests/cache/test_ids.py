@@ -12,7 +12,7 @@ from mmprobe.analyses import attention_decay
 from mmprobe.cache import Trace, open_run, pack, verify
 from mmprobe.errors import InputError
 
-WRONG = r"b\.h5: holds the trace of sample 'a', not of 'b'; delete it and trace again with resume=True$"
+WRONG = r"b\.h5: contains the trace of sample 'a', not of 'b'; delete it and trace again with resume=True$"
 
 
 @pytest.fixture(params=["now", "before ids were stored"])
@@ -53,7 +53,7 @@ def test_a_trace_under_another_id_is_refused(mixed_run):
 
 def test_verify_names_a_trace_under_another_id(mixed_run):
     (problem,) = verify(mixed_run)
-    assert problem.startswith("b: ") and "holds the trace of sample 'a', not of 'b'" in problem
+    assert problem.startswith("b: ") and "contains the trace of sample 'a', not of 'b'" in problem
 
 
 def test_a_packed_trace_under_another_id_is_refused(make_run, tmp_path):
@@ -67,7 +67,7 @@ def test_a_packed_trace_under_another_id_is_refused(make_run, tmp_path):
     crafted.craft(packed, tmp_path / "swapped.h5", swap)
     run = open_run(tmp_path / "swapped.h5")
     for name, other in (("a", "b"), ("b", "a")):
-        with pytest.raises(InputError, match=f"holds the trace of sample '{other}', not of '{name}'"):
+        with pytest.raises(InputError, match=f"contains the trace of sample '{other}', not of '{name}'"):
             print(run[name].answer)
     assert run["c"].answer == "because c"
     assert {problem[:2] for problem in verify(tmp_path / "swapped.h5")} == {"a:", "b:"}

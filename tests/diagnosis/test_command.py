@@ -43,7 +43,7 @@ def test_an_organism_is_named_and_a_control_is_a_control(pairs, tmp_path, model,
     assert sum("blind" in answer["causes"] for answer in answers) == (len(lines) if verdict == "blind" else 0)
     report = (out / "report.html").read_text()
     assert report.index("Causes") < report.index("Evidence") < report.index("Tests")
-    assert_fails(run_in_process("diagnose", *options), "holds a diagnosis already; use --resume")
+    assert_fails(run_in_process("diagnose", *options), "already contains a diagnosis; use --resume")
     measures = (out / "measures.jsonl").read_text()
     (out / "measures.jsonl").write_text(measures[: len(measures) * 9 // 10])  # a killed call
     assert run_in_process("diagnose", *options, "--resume").code == 0

@@ -128,7 +128,7 @@ def test_threads_sleep_unless_the_user_chose_how_they_wait(variable, policy, mon
 
 
 def test_an_existing_run_is_kept(run, pairs):
-    assert_fails(run_in_process(*trace(pairs, run)), "use --resume to go on, --overwrite to begin anew")
+    assert_fails(run_in_process(*trace(pairs, run)), "use --resume to continue, --overwrite to start over")
     arguments = trace(pairs, run, "--limit", 3, "--max-new-tokens", 21, "--resume")
     assert_fails(run_in_process(*arguments), "traced with another generate")
     assert len(mp.open_run(run)) == 3

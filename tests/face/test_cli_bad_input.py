@@ -36,7 +36,7 @@ BAD_SAMPLES = {
     "zero-byte image": ([GOOD | {"images": ["empty.png"]}], "the file is empty"),
     "text for an image": ([GOOD | {"images": ["text.png"]}], "not a readable image"),
     "image bomb": ([GOOD | {"images": ["bomb.png"]}], "over 100"),
-    "no samples": ([""], "holds no samples"),
+    "no samples": ([""], "contains no samples"),
 }
 
 
@@ -63,7 +63,7 @@ BAD_CALLS: dict[str, tuple[dict[str, str | None], str]] = {
     "no tokens": ({"--max-new-tokens": "0"}, "must be 1 or more"),
     "resume and overwrite": ({"--resume": None, "--overwrite": None}, "choose one"),
     "a file for a folder": ({"--out": "layer.yaml"}, "is a file"),
-    "a folder of other things": ({"--out": "."}, "holds no run"),
+    "a folder of other things": ({"--out": "."}, "contains no run"),
 }
 
 

@@ -22,7 +22,7 @@ def test_a_second_call_needs_an_option_and_must_be_the_same(tmp_path):
     ledger = make_ledger(tmp_path)
     ledger.check(resume=False)
     ledger.begin({"max_length": 1, "shape": (1, 2)})
-    with pytest.raises(InputError, match=r"holds a thing already; use resume=True$"):
+    with pytest.raises(InputError, match=r"already contains a thing; use resume=True$"):
         ledger.check(resume=False)
     with pytest.raises(InputError, match="resume=True and overwrite=True: choose one"):
         ledger.check(resume=True, overwrite=True)

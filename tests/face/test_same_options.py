@@ -64,7 +64,7 @@ def test_pairs_are_not_drawn_beside_data(command, option, tmp_path):
         "--out",
         tmp_path / "out",
     ]
-    assert_fails(run_in_process(*call), f"{option} and --data: pairs are drawn where there is no --data")
+    assert_fails(run_in_process(*call), f"{option} and --data: pairs are drawn only without --data")
     assert not (tmp_path / "out").exists()
 
 
@@ -87,7 +87,7 @@ def test_an_earlier_call_needs_a_choice(command, tmp_path):
     name = ["pope"] if command == "bench" else []
     model = ["--voters" if command == "filter" else "--model", "tiny-spd"]
     call = [command, *name, *model, "--data", data, "--out", out]
-    assert_fails(run_in_process(*call), "already; use --resume to go on, --overwrite to begin anew, or")
+    assert_fails(run_in_process(*call), "already; use --resume to continue, --overwrite to start over, or")
     assert_fails(run_in_process(*call, "--resume", "--overwrite"), "--resume and --overwrite: choose one")
 
 
@@ -102,7 +102,7 @@ def test_overwrite_removes_answers_and_keeps_the_rest(tmp_path):
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
-    with pytest.raises(InputError, match="holds answers already"):
+    with pytest.raises(InputError, match="already contains answers"):
         answers_ledger(tmp_path).check(resume=False)
     with pytest.raises(InputError, match="choose one"):
         answers_ledger(tmp_path).check(resume=True, overwrite=True)

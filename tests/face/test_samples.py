@@ -234,7 +234,7 @@ def test_a_file_that_is_not_utf8_is_refused(load, tmp_path, content):
 
 @pytest.mark.parametrize("content", ["", "\n \n", b"\xef\xbb\xbf"])
 def test_a_file_without_samples_is_refused(load, content):
-    with pytest.raises(InputError, match=r"s\.jsonl: holds no samples"):
+    with pytest.raises(InputError, match=r"s\.jsonl: contains no samples"):
         load(content)
 
 

@@ -141,7 +141,7 @@ def test_errors_are_one_line(tiny_spd, image_paths, tmp_path):
     bad = {
         "layer 9; the model has 8": good.assign_coords(layer=[0, 9]),
         "64 numbers a layer; tiny-spd has 192": good.isel(hidden=slice(64)),
-        "must hold direction": good.rename(direction="other"),
+        "must contain direction": good.rename(direction="other"),
         "not finite": good * np.nan,
     }
     for message, ds in bad.items():

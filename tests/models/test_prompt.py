@@ -139,7 +139,7 @@ def test_a_sample_that_the_processor_refuses_is_named(tiny_spd, image_paths, tmp
 
 @pytest.mark.parametrize("field", ["question", "system", "prefill"])
 def test_text_that_is_not_utf8_is_named(tiny_spd, field):
-    with pytest.raises(InputError, match=r"^sample a: its text holds half a surrogate pair"):
+    with pytest.raises(InputError, match=r"^sample a: its text contains half a surrogate pair"):
         tiny_spd.prompt(Sample(id="a", **{"question": "?"} | {field: "caf\udce9"}))
 
 

@@ -66,8 +66,8 @@ def test_neutral_parameters_change_nothing(tiny_spd, samples, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "self-refine"}, "asks several times"),
-        ({"method": "opera"}, "asks several times"),
+        ({"method": "self-refine"}, "generates several answers"),
+        ({"method": "opera"}, "generates several answers"),
         ({"method": "sage", "engine": "nnsight"}, "needs the native engine"),
         ({"method": "sagg"}, "sage"),
         ({"method": "sage", "eeta": 1}, "eta"),

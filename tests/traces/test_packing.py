@@ -108,7 +108,7 @@ def test_shards_that_are_packed_make_one_run(random_qwen, samples, plain, tmp_pa
     run = trace(random_qwen, samples, out, shard="2/2", pack_every=2)
     assert contents(run) == contents(plain) and mp.verify(out) == []
     assert {path.partition("/")[0] for path in files(run)} == {"packs"}
-    with pytest.raises(InputError, match="holds no shards"):
+    with pytest.raises(InputError, match="contains no shards"):
         merge_run(out)
 
 

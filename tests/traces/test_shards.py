@@ -110,17 +110,17 @@ def test_shards_of_a_command_line(tmp_path, samples, random_qwen):
     command = f"trace --model tiny-spd --data {data} --max-new-tokens 3 --out {tmp_path / 'run'}".split()
     first = read_result(run_in_process(*command, "--shard", "1/2", "--json"))
     assert first["run"] == str(tmp_path / "run" / "shards" / "1-of-2") and first["samples"] == first["traced"]
-    assert_fails(run_in_process(*command), "holds shards; finish them")
-    assert_fails(run_in_process(*command, "--shard", "1/3"), "holds shards of another number (1-of-2)")
+    assert_fails(run_in_process(*command), "contains shards; finish them")
+    assert_fails(run_in_process(*command, "--shard", "1/3"), "contains another number of shards (1-of-2)")
     assert_fails(run_in_process("merge", tmp_path / "run"), "not finished: 2-of-2")
     with lock_folder(tmp_path / "run" / "shards" / "2-of-2", "tracing into it"):
         again = run_in_process(*command, "--shard", "2/2")
         assert_fails(again, f"2-of-2: process {os.getpid()} on host")
     second = read_result(run_in_process(*command, "--shard", "2/2", "--json"))
     assert second == {"run": str(tmp_path / "run"), "samples": 11, "traced": 11, "failed": 0}
-    assert_fails(run_in_process(*command, "--shard", "2/2"), "holds a run already")
+    assert_fails(run_in_process(*command, "--shard", "2/2"), "already contains a run")
     assert_fails(run_in_process(*command, "--shard", "2/2", "--resume"), "is whole already")
-    assert_fails(run_in_process("merge", tmp_path / "run"), "holds no shards to merge")
+    assert_fails(run_in_process("merge", tmp_path / "run"), "contains no shards to merge")
 
 
 def test_shards_of_different_calls_are_not_merged(random_qwen, samples, tmp_path):

@@ -34,7 +34,7 @@ def test_train_logos_writes_models_results_and_a_report(policy_folder, tmp_path)
     assert history["step"].values.tolist() == [1]
     assert history["variance_free"].values.tolist() == [1.0], "no response of 3 tokens has a reward"
     assert "1 steps" in figures(history)[0].caption
-    assert_fails(run_in_process(*command, "--out", tmp_path / "out"), "use --resume to go on, --overwrite")
+    assert_fails(run_in_process(*command, "--out", tmp_path / "out"), "use --resume to continue, --overwrite")
     again = read_result(run_in_process(*command, "--out", tmp_path / "out", "--resume", "--json"))
     assert again == result
 
@@ -75,7 +75,8 @@ def test_clean_with_training_takes_all_steps(text_folder, tmp_path):
     command += ("--data", tmp_path / "test.jsonl", "--model", text_folder, "--epochs", "1", "--batch", "4")
     result = read_result(run_in_process(*command, "--train-data", tmp_path / "train.jsonl"))
     assert_fails(
-        run_in_process(*command), "guesser: holds a training already; use --resume to go on, --overwrite"
+        run_in_process(*command),
+        "guesser: already contains a training; use --resume to continue, --overwrite",
     )
     learned = json.loads((tmp_path / "out" / "guesser" / "training.json").read_text())["questions"]
     assert learned == 8, "the training part and the two compromised questions"

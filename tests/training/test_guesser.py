@@ -126,7 +126,7 @@ def test_a_killed_training_resumes_to_the_same_weights(text_folder, tmp_path, mo
             train_guesser(str(text_folder), questions, tmp_path / "killed", SMALL)
     assert not (tmp_path / "killed" / "model").exists()
     (tmp_path / "killed" / "checkpoints" / "checkpoint-4").mkdir()  # cut off
-    with pytest.raises(InputError, match="holds a training already"):
+    with pytest.raises(InputError, match="already contains a training"):
         train_guesser(str(text_folder), questions, tmp_path / "killed", SMALL)
     with pytest.raises(InputError, match="was trained with questions 9, not 8"):
         train_guesser(str(text_folder), questions[:8], tmp_path / "killed", SMALL, resume=True)
@@ -155,7 +155,7 @@ def test_the_command_opens_no_image_and_feeds_clean(text_folder, tmp_path, monke
     )  # as any other model's results
     assert len(read_result(cleaned)["kept"]) + round(9 * result["metrics"]["accuracy_guesser"]) == 9
     assert_fails(
-        run_in_process("train", "guesser", *options, "--out", tmp_path / "out"), "use --resume to go on"
+        run_in_process("train", "guesser", *options, "--out", tmp_path / "out"), "use --resume to continue"
     )
 
 
@@ -174,7 +174,7 @@ def test_questions_as_text():
     assert tokenizer.decode(example["input_ids"][: -len(learned)]).endswith("<|im_start|>assistant\n")
     with pytest.raises(InputError, match="has no 'explanation'"):
         encode_example(question.model_copy(update={"metadata": {}}), tokenizer, explain=True)
-    with pytest.raises(InputError, match="no multiple of the micro batch"):
+    with pytest.raises(InputError, match="not a multiple of the micro batch"):
         GuesserSettings(batch_size=5, micro_batch=2)
 
 

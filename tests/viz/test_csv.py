@@ -162,7 +162,7 @@ def test_the_csv_of_an_analysis_has_its_values(run: Run, saved: Saved) -> None:
     dataset = attention_decay(run)
     shares = figures(dataset)[3]
     frame = pd.read_csv(io.StringIO(saved(shares.figure, shares.title)[0]))
-    for plot, name in (("the images' part", "visual_share"), ("its slope, per step", "slope")):
+    for plot, name in (("attention share of the images", "visual_share"), ("its slope, per step", "slope")):
         lines = frame[
             (frame["plot"] == plot) & (frame["trace"] == "of all attention, generated tokens included")
         ]

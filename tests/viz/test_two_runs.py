@@ -17,7 +17,7 @@ from mmprobe.analyses import attention_decay
 from mmprobe.cache import Run, open_run
 from mmprobe.errors import InputError
 from mmprobe.stats.intervals import mean_interval
-from mmprobe.viz.report.results import Results
+from mmprobe.viz.report.results import ResultFolder
 from mmprobe.viz.report.two_runs import Side, share_scales, write_side_by_side
 
 
@@ -30,7 +30,7 @@ def sides(run: Run) -> tuple[Side, Side]:
         lines = [{"id": "plain", "faithful": True}, {"id": "evil", "faithful": evil}]
         (path / "labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     metrics = {"f1": {"value": 0.5, "low": 0.25, "high": 0.75, "n": 2, "coverage": 1.0, "range": [0, 1]}}
-    results = Results(run.path, "pope", metrics, {}, [])
+    results = ResultFolder(run.path, "pope", metrics, {}, [])
     opened = [open_run(path) for path in (run.path, copy)]
     first, second = (Side(each.path.name, each, [attention_decay(each)], results) for each in opened)
     return first, second._replace(results=results._replace(metrics={"f1": metrics["f1"] | {"value": 0.625}}))

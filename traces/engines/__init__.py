@@ -33,7 +33,7 @@ def load_engine(name: str) -> ModuleType:
     """Return an engine's module, which has `record`, and `unsupported_reason` unless it supports every model.
 
     Raises:
-        InputError: there is no such engine, or its library cannot be imported.
+        InputError: the engine is unknown, or its library cannot be imported.
 
     Example:
         >>> load_engine("native").record.__name__
@@ -57,8 +57,8 @@ def resolve_capture(
     """Return the part of a capture that the model and the engine can record.
 
     Raises:
-        InputError: a data set cannot be recorded and the capture says `missing: refuse`; or there
-            is no such layer, head or engine; or the engine does not support the run.
+        InputError: a data set cannot be recorded and the capture says `missing: refuse`; or a
+            layer, head or engine does not exist; or the engine does not support the run.
 
     Example:
         >>> from mmprobe.models import load_model
@@ -121,6 +121,22 @@ def why_whole_prompts(
     return why_not_shared(model)
 
 
+def why_decoded(model: Model, spec: CaptureSpec, methods: Sequence[Method] = ()) -> str | None:
+    """Return why the native engine records answers while they are decoded, or None if it reads them afterwards.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> why_decoded(load_model("tiny-spd"), CaptureSpec(datasets=["prompt/residual_mid"]))
+        'prompt/residual_mid is recorded while the prompt is read'
+    """
+    if methods:
+        return f"method {methods[0].name} changes each step as it is decoded"
+    of_prompt = sorted(name for name in spec.stored if name.startswith("prompt/"))
+    if of_prompt:
+        return f"{of_prompt[0]} is recorded while the prompt is read"
+    return why_not_shared(model)
+
+
 def _model_limits(model: Model, layers: list[int], batch_size: int) -> dict[str, str]:
     """Return the data sets that cannot be recorded from this model, each with the reason."""
     reasons: dict[str, str] = {}
@@ -129,7 +145,7 @@ def _model_limits(model: Model, layers: list[int], batch_size: int) -> dict[str,
     if any(part.activation is None for part in parts):
         reasons |= dict.fromkeys(_names("ffn/"), f"{family.name}'s FFNs are mixtures of experts")
     if model.has_cross_attention:
-        reasons |= dict.fromkeys(_names("tam/"), f"in {family.name} images are no tokens of the prompt")
+        reasons |= dict.fromkeys(_names("tam/"), f"in {family.name} images are not tokens of the prompt")
     elif not has_weights(model.hf):
         pass  # without weights, nothing can be said about the logits
     elif hooked := find_hook_after_norm(model.hf, decoder.norm):

@@ -1,35 +1,39 @@
-"""The native engine: record while the model generates with its own fast attention kernel.
+"""The native engine: let the model answer at full speed, then read the answer once more and look.
 
-During a step, only references to what the forward pass computed for its queries are kept. Every `BLOCK_STEPS`
-steps the block is reduced and written. The keys of earlier positions never change, so attention weights are
-recomputed at the end of a block, and the weights of one layer and one block exist at a time. On some devices
-transformers runs one forward pass too many. Its values are dropped: a block has as many steps as tokens. The vision
-encoder is recorded while it runs.
+Reading is a forward pass over the answer's tokens, which are known by then, from the key-value cache that generation
+left (`models/reading.py`). Its observers see all steps of a block at once, so looking takes a few calls a layer for
+`BLOCK_STEPS` tokens. Where an answer cannot be read afterwards (`why_decoded` in `traces/engines`), the same observers
+look while the model decodes: a decoding step is a reading of one token.
+
+Of each pass, only what it computed for the answer's queries is kept, and reduced a block at a time. The keys of
+earlier positions never change, so attention weights are computed at the end of a block, and the weights of one layer
+and one block exist at a time. The vision encoder is recorded while it runs.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.models import Batch, Model
 from mmprobe.models.attention import AttentionCall, Observer, observe_attention
 from mmprobe.models.devices import is_dispatched
 from mmprobe.models.hooks import find_hooked_module, observe, observe_stream
+from mmprobe.models.reading import AnswerReader, DecodedLogprobs, ForcedTokens, pass_length
 from mmprobe.models.shared_prefix import SharedStart
 from mmprobe.traces.attention_rows import LayerKeys, attention_received, prompt_rows
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.recorder import AttentionBlock, AttentionRows, SampleRecorder
 
-Name = str | tuple[str, torch.Size]  # of what is recorded; queries have one name a shape
+RecordedName = str | tuple[str, torch.Size]  # of what is recorded; queries have one name a shape
 ROWS_BYTES = 2**21  # of rows that are computed together; larger ones would leave the processor's cache
 
 
@@ -40,25 +44,27 @@ def record(
     spec: CaptureSpec,
     generate: dict[str, Any],
     start: SharedStart | None = None,
+    decoded: bool = True,
+    answers: Sequence[Sequence[int]] | None = None,
 ) -> Tensor:
-    """Generate the answers of a batch and record them.
+    """Generate the answers of a batch, unless they are given, and record them.
 
     Args:
         recorders: one recorder a sample, in the order of the batch.
         generate: arguments of transformers' `generate`.
-        start: where the model goes on, if the beginnings of the prompts have been read already.
+        start: where the model starts, if the beginnings of the prompts have been read already.
+        decoded: whether to record while the model decodes, and not to read the answers afterwards.
+        answers: token ids of given answers, for each sample; None to generate them.
 
     Returns:
         int64 [batch, token], as `model.hf.generate(**batch.inputs, **generate)` returns it.
     """
-    recorder = BatchRecorder(model, recorders, spec)
-    inputs = batch.inputs if start is None else start.inputs
+    recorder = BatchRecorder(model, recorders, spec, answers)
     if start is not None and start.states is not None and spec.wants("tam/"):
         recorder.normed.append(start.states)
-    criteria = StoppingCriteriaList([recorder])
-    with torch.inference_mode(), recorder.install_hooks():
-        output = model.hf.generate(**inputs, **generate, stopping_criteria=criteria)
-        recorder.finish(output.shape[1])
+    inputs = batch.inputs if start is None else start.inputs
+    with torch.inference_mode():
+        output = recorder.decode(inputs, generate) if decoded else recorder.read(inputs, generate)
     if spec.wants("vision/") and recorders[0].prompt.views:
         write_patch_positions(model, batch.inputs, recorders[0])
     return output
@@ -71,8 +77,14 @@ class BatchRecorder(StoppingCriteria):
     all tokens so far.
     """
 
-    def __init__(self, model: Model, recorders: Sequence[SampleRecorder], spec: CaptureSpec):
-        self.model, self.recorders, self.spec = model, recorders, spec
+    def __init__(
+        self,
+        model: Model,
+        recorders: Sequence[SampleRecorder],
+        spec: CaptureSpec,
+        answers: Sequence[Sequence[int]] | None = None,
+    ):
+        self.model, self.recorders, self.spec, self.answers = model, recorders, spec, answers
         decoder = model.family.decoder(model.hf)
         self.norm = decoder.norm
         self.layers = spec.layer_indices(model.n_layers)
@@ -84,8 +96,60 @@ class BatchRecorder(StoppingCriteria):
         self.keys = {layer: LayerKeys(self.parts[layer].has_cross_attention) for layer in self.layers}
         self.has_hooks = find_hooked_module(model.hf) is not None
         self.buffer = ForwardPassBuffer(self.has_hooks, model.device if is_dispatched(model.hf) else None)
-        self.logits: list[Tensor] = []  # each [batch, 1, vocabulary]
+        self.logits: list[Tensor] = []  # each [batch, step, vocabulary]
         self.normed: list[Tensor] = []  # each [batch, position, hidden]
+        self.decoded: DecodedLogprobs | None = None  # of answers that are read
+
+    def decode(self, inputs: Mapping[str, Any], generate: Mapping[str, Any]) -> Tensor:
+        """Decode the answers, and record each step."""
+        options = dict(generate)
+        if self.answers is not None:
+            forced = ForcedTokens(self._pad_answers(), self.prompt_length)
+            options["logits_processor"] = [*options.get("logits_processor", ()), forced]
+            options |= {"max_new_tokens": forced.answers.shape[1], "do_sample": False}
+        with self.install_hooks(), self._record_vision():
+            output = self.model.hf.generate(
+                **inputs, **options, stopping_criteria=StoppingCriteriaList([self])
+            )
+        self.finish(output.shape[1])
+        return output
+
+    def read(self, inputs: Mapping[str, Any], generate: Mapping[str, Any]) -> Tensor:
+        """Generate the answers or take the given ones, and read them from the cache of the prompts."""
+        cache = inputs.get("past_key_values") or DynamicCache()
+        options = {**inputs, **generate, "past_key_values": cache}
+        with ExitStack() as stack:
+            stack.enter_context(self._record_vision())
+            if self.spec.wants("tam/"):
+                stack.enter_context(observe(self.norm, outputs=self._add_prompt_states))
+            if self.answers is None:
+                self.decoded = DecodedLogprobs()
+                stack.enter_context(observe(self.model.hf, outputs=self.decoded.keep_logits))
+                options["stopping_criteria"] = StoppingCriteriaList([self.decoded])
+                self.ids = self.model.hf.generate(**options)
+            else:
+                self.model.hf.generate(**options | {"max_new_tokens": 1, "do_sample": False})
+                self.ids = torch.cat([inputs["input_ids"], self._pad_answers()], 1)
+        steps = self.ids.shape[1] - self.prompt_length
+        length = pass_length(self.model, len(self.ids), min(steps, BLOCK_STEPS))
+        reader = AnswerReader(self.model, inputs, self.ids, self.prompt_length, cache)
+        for first in range(0, steps, length):
+            self.buffer.width = min(length, steps - first)
+            with self.install_hooks():
+                reader.read(self.buffer.width)
+            self.flush(self.prompt_length + first + self.buffer.width)
+        self.finish(self.ids.shape[1])
+        return self.ids
+
+    def _pad_answers(self) -> Tensor:
+        """Return the given answers, [batch, step]; shorter ones end with end-of-sequence tokens."""
+        assert self.answers is not None
+        longest, end = max(map(len, self.answers)), min(self.model.eos_token_ids, default=0)
+        padded = [[*answer, *[end] * (longest - len(answer))] for answer in self.answers]
+        return torch.tensor(padded, device=self.model.device)
+
+    def _record_vision(self) -> AbstractContextManager[None]:
+        return record_vision(self.model, self.recorders[0]) if self.spec.wants("vision/") else nullcontext()
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> Tensor:
         self.ids = input_ids
@@ -114,16 +178,20 @@ class BatchRecorder(StoppingCriteria):
                 stack.enter_context(observe(self.norm, outputs=self._add_normed))
             text_config = self.model.hf.config.get_text_config()
             stack.enter_context(observe_attention([text_config], observers))
-            if spec.wants("vision/"):
-                stack.enter_context(record_vision(self.model, self.recorders[0]))
             yield
 
     def _add_logits(self, output: Any) -> None:
-        self.logits.append(_last_position(output.logits))
+        self.logits.append(self.buffer.cut(output.logits))
         self.buffer.end_pass()
 
     def _add_normed(self, values: Tensor) -> None:
         self.normed.append(values.clone() if self.has_hooks else values)
+
+    def _add_prompt_states(self, values: Tensor) -> None:
+        """Keep the states of the prompt but for its last token, which is read again."""
+        n_known = sum(states.shape[1] for states in self.normed)
+        if n_known < self.prompt_length - 1:
+            self.normed.append(values[:, : self.prompt_length - 1 - n_known])
 
     def _residual_listener(self, name: str, layer: int) -> Callable[[Tensor], None]:
         for_steps = self.spec.wants("residual/", "update/")
@@ -190,7 +258,10 @@ class BatchRecorder(StoppingCriteria):
         for row, (recorder, count) in enumerate(zip(self.recorders, counts, strict=True)):
             if not count:
                 continue
-            recorder.write_steps(token_ids[row, :count], logits[row, :count])
+            logprobs = recorder.write_steps(token_ids[row, :count], logits[row, :count])
+            if self.decoded is not None:
+                likeliest = logits[row, :count].argmax(-1)
+                recorder.gap = self.decoded.compare(row, self.n_steps, logprobs, likeliest).join(recorder.gap)
             if residuals:
                 recorder.write_residuals({name: values[row, :count] for name, values in residuals.items()})
             if gates is not None:
@@ -241,8 +312,11 @@ class BatchRecorder(StoppingCriteria):
     def _count_steps(self, token_ids: Tensor) -> list[int]:
         """Return how many of the block's steps belong to each answer.
 
-        An answer ends with its first end-of-sequence token.
+        An answer ends with its first end-of-sequence token; a given one has the length that was given.
         """
+        if self.answers is not None:
+            left = [len(answer) - self.n_steps for answer in self.answers]
+            return [min(max(count, 0), token_ids.shape[1]) for count in left]
         eos, counts = self.model.eos_token_ids, []
         for recorder, ids in zip(self.recorders, token_ids.tolist(), strict=True):
             end = next((step for step, token in enumerate(ids, 1) if token in eos), None)
@@ -266,7 +340,7 @@ class BatchRecorder(StoppingCriteria):
 
 
 class ForwardPassBuffer:
-    """What the layers computed at the last position of each forward pass: one tensor a pass and name.
+    """What the layers computed at the last positions of each forward pass: one tensor a pass and name.
 
     Joining the layers' tensors takes less time than keeping many small ones, between which the allocator
     finds little room to use again.
@@ -274,19 +348,28 @@ class ForwardPassBuffer:
     Args:
         copies: copy each layer's values at once. Hooks of the user may change them in place later.
         device: gather the layers' values there, since tensors of several devices cannot be joined.
+
+    Attributes:
+        width: number of the last positions of a pass that are kept.
     """
 
     def __init__(self, copies: bool, device: torch.device | None = None) -> None:
-        self.copies, self.device = copies, device
-        self.current: dict[Name, dict[int, Tensor]] = defaultdict(dict)  # of the present pass, by layer
-        self.passes: dict[Name, list[Tensor]] = defaultdict(list)  # each [layer, batch, 1, ...]
-        self.layers: dict[Name, list[int]] = {}  # layers that ran
+        self.copies, self.device, self.width = copies, device, 1
+        self.current: dict[RecordedName, dict[int, Tensor]] = defaultdict(dict)  # of the present pass
+        self.passes: dict[RecordedName, list[Tensor]] = defaultdict(
+            list
+        )  # each [layer, batch, position, ...]
+        self.layers: dict[RecordedName, list[int]] = {}  # layers that ran
 
-    def add(self, name: Name, layer: int, values: Tensor) -> None:
+    def cut(self, values: Tensor) -> Tensor:
+        """Return the last positions of [batch, position, ...], as a copy that does not keep the others alive."""
+        return values if values.size(1) == self.width else values[:, -self.width :].clone()
+
+    def add(self, name: RecordedName, layer: int, values: Tensor) -> None:
         """Add a layer's values [batch, position, ...] of the present pass."""
         # calls of Python functions are most of what small models pay for recording, so there are few here
-        if values.size(1) != 1:
-            values = values[:, -1:].clone()  # does not keep the prompt alive
+        if values.size(1) != self.width:
+            values = values[:, -self.width :].clone()
         elif self.copies:
             values = values.clone()
         self.current[name][layer] = values if self.device is None else values.to(self.device)
@@ -298,18 +381,14 @@ class ForwardPassBuffer:
             self.passes[name].append(torch.stack(list(by_layer.values())))
         self.current.clear()
 
-    def take(self, steps: int) -> dict[Name, tuple[list[int], Tensor]]:
+    def take(self, steps: int) -> dict[RecordedName, tuple[list[int], Tensor]]:
         """Empty the buffer; return, by name, the layers and their values [batch, step, layer, ...]."""
         by_name = {}
         for name in list(self.passes):
-            values = torch.stack(self.passes.pop(name)[:steps])  # [step, layer, batch, 1, ...]
-            by_name[name] = self.layers[name], values[:, :, :, 0].movedim(2, 0)
+            passes = self.passes.pop(name)
+            values = torch.cat(passes, 2) if len(passes) > 1 else passes[0]  # [layer, batch, step, ...]
+            by_name[name] = self.layers[name], values[:, :, :steps].movedim(0, 2)
         return by_name
-
-
-def _last_position(values: Tensor) -> Tensor:
-    """Return the last position of [batch, position, ...], as a copy that does not keep the prompt alive."""
-    return values if values.shape[1] == 1 else values[:, -1:].clone()
 
 
 @contextmanager

@@ -90,11 +90,11 @@ def _trace_generate(
         tracing = wrapped.trace(fn=wrapped.generate, remote=remote, **arguments)
     else:
         tracing = wrapped.trace(fn=generate, **arguments)
-    generator = f"{wrapped.path}.generator"  # holds the result of a TransformersModel's `generate`
+    generator = f"{wrapped.path}.generator"  # returns the result of a TransformersModel's `generate`
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_ONE_STEP_TOO_MANY)
         with tracing as tracer:
-            answer = tracer.cache(modules=[generator])  # here, since nothing behind the loop is reached
+            answer = tracer.cache(modules=[generator])  # here, since nothing after the loop is reached
             kept = nnsight.save({"normed": [], "logits": []})
             for name in ("attention", "pre", "mid", "post", "gates"):
                 kept[name] = {layer: [] for layer in modules}

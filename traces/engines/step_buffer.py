@@ -74,7 +74,7 @@ def _stack(by_layer: dict[int, list[Tensor]], block: slice) -> Tensor:
 def pad_rows(rows: list[Tensor], keys: int) -> AttentionRows:
     """Return rows [head, key] of consecutive queries as one tensor [head, query, key].
 
-    Zeros stand for the keys after each query, and for the first keys, which rows of a sliding window lack.
+    The keys after each query are 0, and so are the first keys, which rows of a sliding window lack.
 
     Args:
         keys: number of keys of the last query.

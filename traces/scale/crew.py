@@ -1,4 +1,4 @@
-"""Hand batches to workers, and ask again where a worker died; finish the current batch on Ctrl-C."""
+"""Hand batches to workers, and retry those of a worker that died; finish the current batch on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from mmprobe.errors import InputError, option
 from mmprobe.samples import Sample
 from mmprobe.traces.scale.processes import Event, Job
 
-RETRIES = 3  # times that a sample is asked again after its worker died
+RETRIES = 3  # retries of a sample after its worker died
 
-Batch = list[Sample]
+SampleBatch = list[Sample]
 
 
 class Workers(Protocol):
@@ -25,7 +25,7 @@ class Workers(Protocol):
     count: int
 
     def start(self, worker: int, job: Job) -> None: ...
-    def send(self, worker: int, batch: Batch | None) -> None: ...
+    def send(self, worker: int, batch: SampleBatch | None) -> None: ...
     def wait(self) -> list[Event]: ...
     def stop(self) -> None: ...
 
@@ -33,7 +33,7 @@ class Workers(Protocol):
 class Lists(Protocol):
     """What there is to do, and what is done."""
 
-    def plan(self, report: Any) -> Iterable[list[Batch]]:
+    def plan(self, report: Any) -> Iterable[list[SampleBatch]]:
         """Return groups of batches, given the first worker's report. A group's batches go to one worker."""
 
     def is_finished(self, sample: Sample) -> bool:
@@ -46,9 +46,9 @@ class Lists(Protocol):
 class Crew:
     """Workers that take batches from one list.
 
-    A worker that dies is replaced. The unfinished samples of its newest two batches are asked again, since the
-    results of the newest but one may not be written yet. The first time they are asked in the same batch, later
-    one by one, so that only a sample that kills its workers is given up.
+    A worker that dies is replaced. The unfinished samples of its newest two batches are retried, since the
+    results of the newest but one may not be written yet. The first retry is in the same batch, later ones
+    are one by one, so that only a sample that kills its workers is given up.
 
     Args:
         workers: where batches are worked on.
@@ -58,21 +58,21 @@ class Crew:
 
     def __init__(self, workers: Workers, job: Job, lists: Lists):
         self.workers, self.job, self.lists = workers, job, lists
-        self.groups: deque[deque[Batch]] | None = None  # None until a worker is ready
-        self.current: dict[int, deque[Batch]] = {}  # the rest of the group that each worker is at
-        self.sent: dict[int, deque[Batch]] = {}  # the newest two batches of each worker
+        self.groups: deque[deque[SampleBatch]] | None = None  # None until a worker is ready
+        self.current: dict[int, deque[SampleBatch]] = {}  # the rest of the group that each worker is at
+        self.sent: dict[int, deque[SampleBatch]] = {}  # the newest two batches of each worker
         self.active: set[int] = set()
         self.ready: set[int] = set()
         self.n_lost: Counter[str] = Counter()  # by sample, the workers that died with it
         self.n_failed_starts = 0
 
-    def results(self) -> Iterator[tuple[Batch, Any]]:
+    def results(self) -> Iterator[tuple[SampleBatch, Any]]:
         """Work through all batches, and yield each with its result as soon as it is there.
 
         After Ctrl-C, the batches under way are finished, and KeyboardInterrupt is raised.
 
         Raises:
-            InputError, OSError: a worker could not go on for a reason that all share, or workers die before they
+            InputError, OSError: a worker stopped for a reason that all share, or workers die before they
                 are ready.
         """
         try:
@@ -117,7 +117,7 @@ class Crew:
         if event.kind in ("ready", "done"):
             self.workers.send(worker, None if interrupted() else self._next_batch(worker))
 
-    def _next_batch(self, worker: int) -> Batch | None:
+    def _next_batch(self, worker: int) -> SampleBatch | None:
         assert self.groups is not None
         if not self.current[worker] and self.groups:
             self.current[worker] = self.groups.popleft()
@@ -142,7 +142,7 @@ class Crew:
                 )
             return
         self.ready.discard(worker)
-        again: deque[Batch] = deque()
+        again: deque[SampleBatch] = deque()
         for batch in self.sent[worker]:
             unfinished = [sample for sample in batch if not self.lists.is_finished(sample)]
             if batch is self.sent[worker][-1]:  # the one before was finished, and perhaps not written

@@ -1,4 +1,4 @@
-"""Join finished traces as a run goes on, so that a long run needs few files."""
+"""Join finished traces during a run, so that a long run needs few files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Packer:
 
     Args:
         folder: the run's folder. One process may pack into it at a time.
-        every: number of traces in a file; None to leave each trace in a file of its own.
+        every: number of traces in a file; None to leave each trace in its own file.
 
     Raises:
         InputError: the number is less than 1.
@@ -44,7 +44,7 @@ class Packer:
             self._join(1)
 
     def _join(self, least: int) -> None:
-        """Join traces that have files of their own, while there are at least so many."""
+        """Join traces that have their own files, while there are at least so many."""
         assert self.every is not None
         files = sorted(
             (self.folder / "samples").glob("*.h5"), key=lambda path: (path.stat().st_mtime_ns, path)
@@ -63,7 +63,7 @@ class Packer:
 
 
 def remove_unreadable(folder: Path) -> None:
-    """Remove files of joined traces that do not even say which traces they hold."""
+    """Remove files of joined traces that do not even say which traces they contain."""
     for file in (folder / PACKS).glob("*.h5"):
         try:
             packed_names(file)

@@ -20,7 +20,7 @@ from mmprobe.samples import Sample
 
 
 class Job(Protocol):
-    """What every worker does. It travels to the workers, so it holds no model."""
+    """What every worker does. It is sent to the workers, so it contains no model."""
 
     def open(self, device: str) -> AbstractContextManager[tuple[Any, Callable[[list[Sample]], Any]]]:
         """Load the model; yield what the worker reports then, and the function that works on a batch."""
@@ -101,7 +101,7 @@ class Processes:
 
 @contextmanager
 def _block_interrupts() -> Iterator[None]:
-    """Within the block, hold Ctrl-C back. Processes that are started there never get it."""
+    """Within the block, block Ctrl-C. Processes that are started there never get it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

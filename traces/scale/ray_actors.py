@@ -68,7 +68,7 @@ class RayActors:
 
     @cached_property
     def _actor_class(self) -> Any:
-        # The crew starts a dead worker anew, and knows what to ask it again. Ray would ask the same call again.
+        # The crew starts a dead worker anew, and knows what to retry. Ray would repeat the same call.
         return self.ray.remote(
             num_cpus=self.cores_each,
             num_gpus=int(self.on_gpus),
@@ -114,7 +114,7 @@ class RayActors:
         return Event(worker, "failed", problem)
 
     def _describe_wait(self) -> str:
-        """Return a line that says what workers need, and what the cluster has; starting ones hold their places."""
+        """Return a line that says what workers need, and what the cluster has; starting ones keep their places."""
         kind, needed = ("GPU", 1) if self.on_gpus else ("CPU", self.cores_each)
         has, free = (
             resources.get(kind, 0)

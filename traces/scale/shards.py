@@ -144,7 +144,7 @@ def check_shard(out: Path, shard: Shard) -> None:
     """Check that a shard can be made in a folder.
 
     Raises:
-        InputError: the folder holds a whole run or whole answers, or shards of another number.
+        InputError: the folder contains a whole run or whole answers, or another number of shards.
     """
     if (out / "run.json").is_file() or (out / "responses.jsonl").is_file():
         raise InputError(
@@ -153,7 +153,7 @@ def check_shard(out: Path, shard: Shard) -> None:
     others = {path.name for path in (out / FOLDER).glob("*") if not path.name.endswith(f"-of-{shard.count}")}
     if others:
         raise InputError(
-            f"{out}: holds shards of another number ({min(others)}); use that number, or delete {out / FOLDER}"
+            f"{out}: contains another number of shards ({min(others)}); use that number, or delete {out / FOLDER}"
         )
 
 
@@ -172,7 +172,7 @@ def finish_shard(part: Part) -> None:
 
 
 def finish_run(part: Part) -> Run:
-    """Return the run of a part, and finish its shard. The caller holds the lock of the part's folder."""
+    """Return the run of a part, and finish its shard. The caller must have locked the part's folder."""
     run = open_run(part.folder)
     run.ids  # noqa: B018  # they are read now, since another shard may soon move the traces
     if part.shard is not None:
@@ -235,7 +235,7 @@ def merge_run(out: str | Path) -> Run:
     """Make a whole run of its finished shards. A merge that was stopped can be made again.
 
     Raises:
-        InputError: a shard is missing, not finished, or being made; or the shards differ in what a trace holds.
+        InputError: a shard is missing, not finished, or being made; or the shards differ in what a trace contains.
 
     Example:
         >>> len(merge_run("runs/demo"))                             # doctest: +SKIP
@@ -243,7 +243,7 @@ def merge_run(out: str | Path) -> Run:
     """
     out = Path(out)
     if not (out / FOLDER).is_dir():
-        raise InputError(f"{out}: holds no shards to merge")
+        raise InputError(f"{out}: contains no shards to merge")
     with lock_folder(out, "merging its shards"):
         if not (out / "run.json").is_file():
             shards = read_shards(out)
@@ -267,7 +267,7 @@ def _all_folders(out: Path) -> list[Path]:
     """
     folder = next((out / FOLDER).glob("*-of-*"), None)
     if folder is None:
-        raise InputError(f"{out}: holds no shards to merge")
+        raise InputError(f"{out}: contains no shards to merge")
     count = int(folder.name.rpartition("-")[2])
     return [Shard(index, count).folder(out) for index in range(1, count + 1)]
 

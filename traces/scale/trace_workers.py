@@ -1,8 +1,8 @@
-"""Trace with several workers, each with a model of its own."""
+"""Trace with several workers, each with its own model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,9 @@ from mmprobe.models import Model, load_model
 from mmprobe.models.devices import has_weights
 from mmprobe.models.shared_prefix import prefix_key, repeated_keys
 from mmprobe.samples import Sample
-from mmprobe.traces.run import RunSettings, open_part, open_tracer, prepare_run
+from mmprobe.traces.run import RunSettings, Settings, open_part, open_tracer, prepare_run
 from mmprobe.traces.run_folder import append_failure, remove_trace, sort_failures
-from mmprobe.traces.scale.crew import RETRIES, Batch, Crew, Workers
+from mmprobe.traces.scale.crew import RETRIES, Crew, SampleBatch, Workers
 from mmprobe.traces.scale.packing import Packer
 from mmprobe.traces.scale.shards import Part, choose_part, finish_run, open_whole
 
@@ -41,7 +41,7 @@ class ModelChoice:
 
     @classmethod
     def of_shapes(cls, model: Model) -> ModelChoice:
-        """Return the choice that a model without weights stands for.
+        """Return the choice of a model that was loaded without weights.
 
         Raises:
             InputError: the model has weights. Workers could not load them, nor what was changed in them.
@@ -62,20 +62,20 @@ class TraceJob:
     """Trace batches into the run's folder.
 
     Attributes:
-        arguments: of `prepare_run`.
+        asked: what the caller of `trace` asks for.
         repeated: keys of samples that share prefixes, if the settings let them.
     """
 
     choice: ModelChoice
     folder: Path
-    arguments: Mapping[str, Any]
+    asked: Settings
     repeated: frozenset[tuple[Any, ...]]
 
     @contextmanager
-    def open(self, device: str) -> Iterator[tuple[RunSettings, Callable[[Batch], None]]]:
+    def open(self, device: str) -> Iterator[tuple[RunSettings, Callable[[SampleBatch], None]]]:
         """Load the model; yield the run's settings, and the function that traces a batch."""
         model = self.choice.load(device)
-        settings = prepare_run(model, **self.arguments)
+        settings = prepare_run(model, self.asked)
         with open_tracer(model, settings, self.folder, self.repeated) as tracer:
             yield settings, tracer.trace
 
@@ -97,12 +97,12 @@ class _TraceLists:
         self.choose, self.open_folder, self.packer = choose, open_folder, packer
         self.progress = tqdm(desc="trace", unit="sample", disable=None)
 
-    def plan(self, report: RunSettings) -> Iterable[list[Batch]]:
+    def plan(self, report: RunSettings) -> Iterable[list[SampleBatch]]:
         self.part = self.choose(report)
         self.finished = self.open_folder(self.part, report)
         self.progress.reset(sum(map(len, self.part.batches)))
         self.progress.update(len(self.finished))
-        groups: dict[tuple[Any, ...], list[Batch]] = {}
+        groups: dict[tuple[Any, ...], list[SampleBatch]] = {}
         for batch in self.part.batches:
             unfinished = [sample for sample in batch if sample.id not in self.finished]
             for sample in unfinished:
@@ -115,8 +115,8 @@ class _TraceLists:
         run = open_run(self.part.folder)
         return sample.id in run or any(failure["id"] == sample.id for failure in run.failures)
 
-    def count(self, batch: Batch) -> None:
-        """Move the progress bar behind a batch, and join traces."""
+    def count(self, batch: SampleBatch) -> None:
+        """Advance the progress bar by a batch, and join traces."""
         new = {sample.id for sample in batch} - self.finished
         self.finished |= new
         self.progress.update(len(new))
@@ -136,9 +136,9 @@ def trace_with_workers(
     resume: bool,
     overwrite: bool,
     pack_every: int | None,
-    arguments: Mapping[str, Any],
+    asked: Settings,
 ) -> Run:
-    """Trace samples with workers; the arguments are those of `trace`, and of `prepare_run`."""
+    """Trace samples with workers; the arguments are those of `trace`."""
     folder = choose_part(out, shard, [[sample] for sample in samples]).folder
     with ExitStack() as stack:
         lists = _TraceLists(
@@ -147,7 +147,7 @@ def trace_with_workers(
             Packer(folder, pack_every),
         )
         with lists.progress:
-            job = TraceJob(choice, folder, arguments, repeated_keys(samples))
+            job = TraceJob(choice, folder, asked, repeated_keys(samples))
             for batch, _ in Crew(workers, job, lists).results():
                 lists.count(batch)
         lists.packer.finish()

@@ -37,7 +37,7 @@ def clean_with_guesser(
         model: a causal language model to train.
         out: gets `guesser/`.
         settings: of the training.
-        resume: whether to go on with an earlier call.
+        resume: whether to continue an earlier call.
 
     Returns:
         The result of `clean_folders`, and the metrics of the super-guesser on test \\ C (`guess_metrics`).
@@ -53,7 +53,7 @@ def clean_with_guesser(
     learned += [_rename(question, "test") for question in test if question.id in compromised]
     if not learned:
         raise InputError(
-            "B-Clean, step 3: no question is compromised and there is no training set; nothing to learn"
+            "B-Clean, step 3: no question is compromised and no training set is given; nothing to learn"
         )
     trained = train_guesser(model, learned, out / GUESSER, settings, resume)
     rest = {question.id for question in test if question.id not in compromised}

@@ -34,7 +34,7 @@ def write_guesses(
         questions: of the test set.
         out: gets `results.json` and `samples.jsonl`.
         against: result folders of multimodal models on the same questions (figure 3b).
-        max_new_tokens: of an answer; ours.
+        max_new_tokens: of an answer; our choice.
         batch_size: questions asked together.
         rest: ids of the questions that the metrics count; None for all.
 
@@ -107,7 +107,7 @@ def read_compromised(folders: Sequence[Path]) -> set[str]:
     """Return the ids of the questions that any model answers rightly without its images: C of step 2.
 
     Raises:
-        InputError: a folder holds no such results.
+        InputError: a folder contains no such results.
     """
     found: set[str] = set()
     for folder in folders:

@@ -28,20 +28,20 @@ MODEL = "model"  # folder of the trained weights in the output folder
 
 @dataclass(frozen=True)
 class GuesserSettings:
-    """How the super-guesser is trained. The defaults are section 7.8's unless they are called ours.
+    """How the super-guesser is trained. The defaults are those of section 7.8 unless they are called our choice.
 
     Attributes:
         epochs: passes over the questions.
-        learning_rate: of LoRA's A at the start; a cosine brings it to 0. There is no warm-up.
+        learning_rate: of LoRA's A at the start; a cosine brings it to 0, without warm-up.
         ratio: LoRA+: the learning rate of B is so many times that of A.
         rank, alpha: of LoRA, on all linear layers but the unembedding, without dropout.
         batch_size: questions a step.
         micro_batch: questions in memory at a time; a divisor of `batch_size`.
         max_tokens: longer questions are cut off.
-        validation: share of the questions for the validation loss. Ours: questions about the same images stay together.
+        validation: share of the questions for the validation loss. Questions about the same images stay together, which is our choice.
         explain: whether the target is the explanation and then the answer.
-        weight_decay: ours; the paper gives none.
-        seed: of LoRA's first weights and the order of the questions; ours.
+        weight_decay: our choice; the paper gives none.
+        seed: of LoRA's first weights and the order of the questions; our choice.
     """
 
     epochs: int = 3
@@ -60,7 +60,7 @@ class GuesserSettings:
     def __post_init__(self) -> None:
         if self.batch_size % self.micro_batch:
             raise InputError(
-                f"batch size {self.batch_size}: is no multiple of the micro batch {self.micro_batch}; change one"
+                f"batch size {self.batch_size}: is not a multiple of the micro batch {self.micro_batch}; change one"
             )
 
 
@@ -82,10 +82,10 @@ def train_guesser(
         questions: questions with their answers. Their images are never opened.
         out: gets `model/`, `log.jsonl`, `training.json` and `checkpoints/`, one an epoch.
         settings: how to train.
-        resume: whether to go on with an earlier call. The weights are the same as without the break.
+        resume: whether to continue an earlier call. The weights are the same as without the break.
 
     Raises:
-        InputError: there are no questions, or `out` holds another training.
+        InputError: no questions are given, or `out` contains another training.
 
     Example:
         >>> questions = read_text_questions("train.jsonl")                       # doctest: +SKIP
@@ -93,7 +93,7 @@ def train_guesser(
     """
     out = Path(out)
     if not questions:
-        raise InputError("super-guesser: there is no question to learn from")
+        raise InputError("super-guesser: no question to learn from")
     about = {"trained": "guesser", "model": model, "questions": len(questions), **asdict(settings)}
     start_training(out, about, fingerprint(fingerprint_checkpoint(find_checkpoint(model))), resume)
     if not sys.stderr.isatty():

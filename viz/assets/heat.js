@@ -45,7 +45,7 @@ const heat = (() => {
     return svg;
   }
 
-  /** Returns the address of an image, which one data block holds for all answers. */
+  /** Returns the address of an image, which one data block has for all answers. */
   const source = (name) => JSON.parse(document.getElementById(name).textContent);
 
   /** Returns a figure with an image, a canvas for its heat map, its regions and a caption. */

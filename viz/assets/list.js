@@ -5,7 +5,7 @@ const sampleList = (() => {
   const items = () => [...document.querySelectorAll(".samples [data-sample]")];
   const filters = () => [...document.querySelectorAll("[data-filter]")];
 
-  /** Shows the samples of the pressed label that hold all searched words. */
+  /** Shows the samples of the pressed label that contain all searched words. */
   function filter() {
     const label = document.querySelector("[data-filter][aria-pressed=true]")?.dataset.filter ?? "all";
     const words = find("samples-search").value.toLowerCase().split(/\s+/).filter(Boolean);

@@ -112,7 +112,7 @@ def _per_token_panel(ds: xr.Dataset) -> Panel:
 
 
 def _layer_panel(ds: xr.Dataset) -> Panel:
-    titles = ("the images' part", "its slope, per step")
+    titles = ("attention share of the images", "its slope, per step")
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.12)
     layers = ds["layer"].values
     for form in _forms(ds):
@@ -153,8 +153,8 @@ def _early_suppression(ds: xr.Dataset, labels: list[str]) -> str:
     form = _forms(ds)[0]
     texts = []
     for variable, what in (
-        (f"early_suppression{form}", "the images' part"),
-        ("system_excess", "system prompt's part"),
+        (f"early_suppression{form}", "share of the images"),
+        ("system_excess", "share of the system prompt"),
     ):
         values = []
         for label in labels:

@@ -22,7 +22,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     figure = go.Figure(bars)
     figure.update_yaxes(title="share of verdicts that change", range=[0, 1])
     caption = (
-        f"The steps of an answer are changed, and the model goes on from them to its conclusion. "
+        f"The steps of an answer are changed, and the model continues from them to its conclusion. "
         f"{ds.attrs['samples'] - ds.attrs['n_unread']} answers over {ds.attrs['n_groups']} sets of images, with 95 % "
         f"intervals over sets of images, {escape_text(ds.attrs['model'])}. Own steps (`whole`) should change nothing. "
         "Few changes under `truncated` and `mistake` mean that the steps do not decide the verdict. Mistakes: "

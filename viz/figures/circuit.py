@@ -31,7 +31,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     edges = select_edges(ds)
     total = int(np.isfinite(ds["score"].values).sum())
     caption = (
-        f"The {len(edges)} strongest of {total:,} edges that lie on a way from the input to the logits (of the "
+        f"The {len(edges)} strongest of {total:,} edges on a path from the input to the logits (of the "
         f"{EDGES} with the largest scores). Blue: the answer loses when the edge carries the corrupt prompt's values, "
         "so the model used it; orange: it gains. The width is the size of the score. Numbers are layer.head. "
         "An edge ends at a head's queries (dotted), keys (dashed) or values (solid); keys and values that a group of "
@@ -43,7 +43,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
 
 
 def select_edges(ds: xr.Dataset, most: int = EDGES) -> list[Edge]:
-    """Return the edges with the largest scores that lie on a way from the input to the logits."""
+    """Return the edges with the largest scores on a path from the input to the logits."""
     scores = np.nan_to_num(ds["score"].values)
     order = np.argsort(-np.abs(scores), axis=None, kind="stable")[:most]
     places = [np.unravel_index(flat, scores.shape) for flat in order]
@@ -97,7 +97,7 @@ def _draw(ds: xr.Dataset, edges: list[Edge]) -> go.Figure:
 
 
 def _place_sources(ds: xr.Dataset) -> np.ndarray:
-    """Return where the sources stand, [source, x and y]: heads at their layer, FFNs on the right."""
+    """Return the positions of the sources, [source, x and y]: heads at their layer, FFNs on the right."""
     kinds, layers, heads = (ds[f"source_{key}"].values for key in ("kind", "layer", "head"))
     middle = (int(heads[kinds == "head"].max()) if (kinds == "head").any() else 0) / 2
     right = 2 * middle + 1.5

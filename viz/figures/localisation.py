@@ -33,7 +33,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
             "Localisation by token activation maps",
             apply_layout(figure).update_layout(barmode="group"),
             "Obj-IoU: overlap of a noun's map above Otsu's threshold with the noun's own regions, "
-            f"n = {int(ds['n_obj'])} samples, in {int(ds['n_own'])} of which every noun has regions of its own; else "
+            f"n = {int(ds['n_obj'])} samples, in {int(ds['n_own'])} of which every noun has its own regions; else "
             "with all regions of the sample. Func-IoU: share of the maps of function words below the nouns' mean "
             f"threshold, n = {int(ds['n_func'])} samples. F1-IoU: harmonic mean of the two. 95 % intervals over sets "
             f"of images; {ds.attrs['model']}. {format_notes(ds)}".strip(),

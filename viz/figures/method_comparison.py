@@ -16,7 +16,7 @@ from mmprobe.viz.panel import REFERENCE_LINE, Panel, apply_layout, error_bars, e
 _SUBSET = re.compile(
     r"\[|_unparsed_0$"
 )  # metrics of a group of samples, and metrics that count unparsed answers
-_LARGE = 2  # larger values get an axis of their own: they would hide differences of shares
+_LARGE = 2  # larger values get their own axis: they would hide differences of shares
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
@@ -26,7 +26,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
 def _difference_panel(ds: xr.Dataset) -> Panel:
     """Draw the paired differences to the baseline, for metrics of all samples that any method has.
 
-    Metrics with values in the hundreds, such as MME's scores, have an axis of their own.
+    Metrics with values in the hundreds, such as MME's scores, have their own axis.
     """
     baseline = ds.attrs["baseline"]
     methods = [str(name) for name in ds["contender"].values if name != baseline]

@@ -1,4 +1,4 @@
-"""Figures of what a data set of pairs holds."""
+"""Figures of the contents of a data set of pairs."""
 
 from __future__ import annotations
 

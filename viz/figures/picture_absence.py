@@ -114,7 +114,7 @@ def _attention_panel(ds: xr.Dataset) -> Panel:
         "Attention by token group, with and without images",
         apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"}),
         f"Mean over heads, steps and pairs with 95 % intervals over sets of images, {_format_counts(ds)}. Without "
-        "images there are no visual tokens, and their attention goes to the other groups.",
+        "images, the attention to visual tokens goes to the other groups.",
     )
 
 

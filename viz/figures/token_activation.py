@@ -47,8 +47,8 @@ def panels(ds: xr.Dataset) -> list[Panel]:
             figure,
             f"The {len(steps)} of {ds.sizes['step']} generated tokens with the largest peaks, with their steps in "
             f"brackets, on the grids of {views} view{'' if views == 1 else 's'}. Plain: the token's logit at each patch "
-            "(equation 18). Full: without the part that earlier words explain, scaled with the token's scores in the text, "
-            "and smoothed. One answer, so there is no interval.",
+            "(equation 18). Full: minus what earlier words account for, scaled with the token's scores in the text, "
+            "and smoothed. One answer, so no interval.",
         )
     ]
 

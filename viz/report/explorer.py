@@ -1,6 +1,6 @@
 """The report's explorer page: a list of samples, and a data block for each, small enough to embed.
 
-A block holds the texts, images and maps of a sample, and the parts of its answer that say something false.
+A block contains the texts, images and maps of a sample, and the parts of its answer that say something false.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from annotated_types import Len
 from mmprobe.analyses.regions import find_patches, mask_patches
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError
-from mmprobe.files import JsonRecord, parse_record, regular_file
+from mmprobe.files import JsonRecord, check_readable, parse_record
 from mmprobe.samples import Region, Sample
 from mmprobe.viz.report.elements import LABEL_NAMES, data_block, dump_json, label_counts, pack_array, render
 from mmprobe.viz.report.images import Images
@@ -84,7 +84,9 @@ def _size_note(finished: int, shown: int, is_full: bool, is_measured: bool) -> s
 
 
 MAX_BYTES = 60_000_000
-MAX_HEAD_BYTES = 300_000  # of attention of single heads; a sample beyond them has the mean over heads, ours
+MAX_HEAD_BYTES = (
+    300_000  # of attention of single heads; a sample beyond them has the mean over heads; our choice
+)
 _MASS_UNIT = 65_535
 _NO_CAUSE = (
     f"Attention is not use: what this answer loses with other images was not measured. {HOW} measures it; then "
@@ -168,7 +170,7 @@ def sample_data(
         - activation.weights: uint8 [step, visual], token activation maps, 0 where a map is undefined
         - activation.scale: float32 [step]
         - mass.values: uint16 [step, layer, head, group], to be divided by 65535
-        - share: float32 [step, layer], attention on all visual tokens where there is no mass
+        - share: float32 [step, layer], attention on all visual tokens if mass was not captured
         - cause: as `cause_data` returns it
 
         An array that was not captured is None, and `notes` says so.
@@ -239,9 +241,9 @@ def _capture_notes(sample: Sample, mass: xr.DataArray | None, attention: np.ndar
     if not sample.images:
         notes.append("This sample has no images.")
     elif attention is None:
-        notes.append("attention/visual was not captured, so there is no heat map.")
+        notes.append("attention/visual was not captured, so the heat map is missing.")
     if mass is None:
-        notes.append("attention/mass was not captured, so there is no attention by token group.")
+        notes.append("attention/mass was not captured, so the attention by token group is missing.")
     return notes
 
 
@@ -328,7 +330,7 @@ def read_false_spans(run: Run) -> dict[str, list[tuple[int, int]]]:
     file = run.path / "labels.jsonl"
     if run.packed or not file.is_file():
         return {}
-    lines = regular_file(file).read_bytes().splitlines()
+    lines = check_readable(file).read_bytes().splitlines()
     records = [
         parse_record(line, _Spans, f"{file}, line {number}")
         for number, line in enumerate(lines, 1)
@@ -346,7 +348,7 @@ def cause_data(trace: Trace, ds: xr.Dataset | None) -> dict[str, Any] | None:
 
     Returns:
         - steps: float32 [step], nat that a token loses with all images exchanged, packed
-        - losses: float32 [region, step], with one region exchanged, packed; all images if there is no region
+        - losses: float32 [region, step], with one region exchanged, packed; all images without regions
         - cells: for each region the numbers of the visual tokens that were exchanged
         - visual: number of visual tokens
         - regions: whether there are regions

@@ -13,9 +13,9 @@ from mmprobe.viz.report.elements import data_block, dump_json
 
 MAX_IMAGE_SIDE = 448
 THUMBNAIL_SIDE = 96
-MAX_THUMBNAIL_BYTES = 2_000_000  # of all thumbnails of a report, ours
+MAX_THUMBNAIL_BYTES = 2_000_000  # of all thumbnails of a report; our choice
 
-Box = tuple[float, float, float, float]
+Crop = tuple[float, float, float, float]
 """Left, top, right and bottom of a part of an image, in pixels."""
 
 
@@ -29,12 +29,12 @@ class Images:
     """
 
     def __init__(self) -> None:
-        self._names: dict[tuple[Path, Box | None, int], tuple[str | None, str | None]] = {}
+        self._names: dict[tuple[Path, Crop | None, int], tuple[str | None, str | None]] = {}
         self._sources: list[str] = []
         self._left = MAX_THUMBNAIL_BYTES
 
     def add(
-        self, path: Path, box: Box | None = None, side: int = MAX_IMAGE_SIDE
+        self, path: Path, box: Crop | None = None, side: int = MAX_IMAGE_SIDE
     ) -> tuple[str | None, str | None]:
         """Return the id of an image's data block; or None, and the reason why it cannot be shown."""
         key = (path, box, side)
@@ -67,7 +67,7 @@ class Images:
 
 
 def embed_image(
-    path: Path, box: Box | None = None, side: int = MAX_IMAGE_SIDE
+    path: Path, box: Crop | None = None, side: int = MAX_IMAGE_SIDE
 ) -> tuple[str | None, str | None]:
     """Return an image as a PNG data URI of at most `side` pixels a side, or None and the reason.
 

@@ -19,7 +19,7 @@ from mmprobe.samples import Sample, set_keys
 from mmprobe.stats.estimate import estimate_mean, read_estimate
 from mmprobe.stats.sets import Sets
 from mmprobe.viz.report.elements import LABEL_NAMES, render
-from mmprobe.viz.report.results import Results
+from mmprobe.viz.report.results import ResultFolder
 
 HOW = "mmprobe analyze RUN --only image-interchange --model MODEL"
 _OTHERS = {
@@ -55,9 +55,9 @@ _MAX_FAILURES = 20
 _MAX_KINDS = 12  # types of questions with a row each
 _PAPER = "SPD-Faith Bench"  # whose claims mmprobe.analyses.findings tests
 _FINDINGS_NOTE = (
-    "A claim holds if the whole 95 % interval lies on its side of 0. It does not hold if the interval lies on the "
+    "A claim holds if the whole 95 % interval is on its side of 0. It does not hold if the interval is on the "
     "other side. It is undecided if the interval contains 0 or there are too few answers. The claim that something "
-    "stays the same holds if the whole interval lies within its margin. A claim about pairs that the run does not have "
+    "stays the same holds if the whole interval is within its margin. A claim about pairs that the run does not have "
     "is not tested. Faithful and unfaithful answers may also differ in their questions."
 )
 _CAUSES_NOTE = (
@@ -68,7 +68,7 @@ _CAUSES_NOTE = (
 Findings = xr.Dataset | Sequence[Mapping[str, Any]]
 
 
-class Labelled(NamedTuple):
+class LabelledAnswer(NamedTuple):
     """An answer whose label is known.
 
     Attributes:
@@ -85,9 +85,9 @@ class Labelled(NamedTuple):
 def list_labelled(
     run: Run | None,
     run_labels: Mapping[str, bool | None],
-    results: Results | None,
+    results: ResultFolder | None,
     labels: Sequence[bool | None],
-) -> Iterator[Labelled]:
+) -> Iterator[LabelledAnswer]:
     """Yield the labelled answers of the results, or those of a run without results.
 
     Args:
@@ -98,7 +98,7 @@ def list_labelled(
         for name, label in run_labels.items():
             if run is not None and label is not None:
                 sample = run.sample(name)
-                yield Labelled(label, str(sample.metadata.get("type", "")), sample)
+                yield LabelledAnswer(label, str(sample.metadata.get("type", "")), sample)
         return
     for number, (answer, label) in enumerate(zip(results.answers, labels, strict=True)):
         if label is not None:
@@ -106,7 +106,7 @@ def list_labelled(
                 sample = run.sample(answer.id)
             else:
                 sample = _stand_in(number, results.folder, answer.images)
-            yield Labelled(label, answer.kind, sample)
+            yield LabelledAnswer(label, answer.kind, sample)
 
 
 def _stand_in(number: int, folder: Path, images: Sequence[str]) -> Sample:
@@ -114,12 +114,12 @@ def _stand_in(number: int, folder: Path, images: Sequence[str]) -> Sample:
     return Sample(id=f"answer-{number}", images=paths, question="?")
 
 
-def faithful_share(answers: Iterable[Labelled]) -> dict[str, Any] | None:
+def faithful_share(answers: Iterable[LabelledAnswer]) -> dict[str, Any] | None:
     """Return the share of faithful answers with its interval, for all and by type of question; None without any.
 
     Example:
         >>> sample = Sample(id="a", question="?")
-        >>> share = faithful_share([Labelled(True, "", sample), Labelled(False, "", sample)])
+        >>> share = faithful_share([LabelledAnswer(True, "", sample), LabelledAnswer(False, "", sample)])
         >>> share["right"], share["n"], share["percent"]
         (1, 2, '50%')
     """
@@ -164,7 +164,7 @@ def _share_row(name: str, values: np.ndarray, groups: np.ndarray) -> dict[str, A
 
 
 def find_diagnoses(run: Run | None) -> list[dict[str, Any]]:
-    """Return the diagnosis of the run's model that lies in or beside the run, as `diagnosis.json` has it."""
+    """Return the diagnosis of the run's model that is in or beside the run, as `diagnosis.json` has it."""
     if run is None:
         return []
     for folder in (run.path, run.path.parent):
@@ -180,7 +180,7 @@ def find_diagnoses(run: Run | None) -> list[dict[str, Any]]:
                             }
                         ]
                 except (OSError, ValueError, KeyError, TypeError):
-                    continue  # it is no diagnosis; the report does without
+                    continue  # not a diagnosis; the report leaves it out
     return []
 
 
@@ -215,10 +215,10 @@ def _format_settings(settings: dict[str, Any]) -> str:
 def count_answers(
     run: Run | None,
     run_labels: Mapping[str, bool | None],
-    results: Results | None,
+    results: ResultFolder | None,
     labels: Sequence[bool | None],
 ) -> tuple[list[tuple[int, str, str]], str]:
-    """Return the counts below the overview, and a sentence on answers that the run does not hold.
+    """Return the counts below the overview, and a sentence on answers that are not in the run.
 
     The labels are those that every page counts: of the results where there are any.
     """
@@ -231,7 +231,7 @@ def count_answers(
         if run is not None and others:
             note = (
                 f"The figures and the explorer are of the {len(run)} answers of this run. The other {len(others)}, "
-                f"such as {others[0]}, have a run of their own or no traces."
+                f"such as {others[0]}, have their own run or no traces."
             )
     if run is not None:
         counts.insert(0, (len(run), f"of {len(run.config['order'])} samples finished", ""))
@@ -241,7 +241,7 @@ def count_answers(
 
 def count_shown_errors(
     run_labels: Mapping[str, bool | None],
-    results: Results | None,
+    results: ResultFolder | None,
     labels: Sequence[bool | None],
     links: Mapping[str, str],
 ) -> int:
@@ -291,7 +291,7 @@ def overview_page(previews: Iterable[str], **parts: Any) -> Markup:
 
 
 def findings_table(findings: Findings | None) -> Markup:
-    """Return a table of claims and verdicts, or nothing if there are no findings.
+    """Return a table of claims and verdicts, or nothing without findings.
 
     A claim has a second row if the interventions that the claims imply were measured.
 

@@ -44,7 +44,7 @@ _SHOWN_FIELDS = {
 _HIDDEN_FIELDS = {"image", "images", "scores"}
 
 
-class Answer(NamedTuple):
+class AnswerRow(NamedTuple):
     """One answer, with texts shortened to `MAX_LENGTH`.
 
     Attributes:
@@ -74,17 +74,17 @@ class _Answered(JsonRecord):
     id: str | int
 
 
-class Results(NamedTuple):
+class ResultFolder(NamedTuple):
     """A result folder: benchmark, metrics by name, the other entries of results.json, and answers."""
 
     folder: Path
     benchmark: str
     metrics: dict[str, dict[str, Any]]
     about: dict[str, Any]
-    answers: list[Answer]
+    answers: list[AnswerRow]
 
 
-def find_results(path: str | Path) -> tuple[Path | None, Results | None]:
+def find_results(path: str | Path) -> tuple[Path | None, ResultFolder | None]:
     """Find the run and the results that belong to a path.
 
     Args:
@@ -112,7 +112,7 @@ def find_results(path: str | Path) -> tuple[Path | None, Results | None]:
 
 
 def find_comparison(folder: Path) -> xr.Dataset | None:
-    """Return the comparison of methods that a folder of `mmprobe compare` holds, or None.
+    """Return the comparison of methods in a folder of `mmprobe compare`, or None.
 
     Raises:
         InputError: the file is damaged, or the comparison is not finished.
@@ -130,11 +130,11 @@ def find_comparison(folder: Path) -> xr.Dataset | None:
     except (OSError, ValueError, RuntimeError) as error:
         raise InputError(f"{file}: cannot be read ({str(error).splitlines()[0]}); compare again") from None
     if comparison.attrs.get("analysis") != "method_comparison" or "model" not in comparison.attrs:
-        raise InputError(f"{file}: holds no comparison of methods; compare again")
+        raise InputError(f"{file}: contains no comparison of methods; compare again")
     return comparison
 
 
-def read_results(folder: str | Path) -> Results:
+def read_results(folder: str | Path) -> ResultFolder:
     """Read the `results.json` and `samples.jsonl` of a benchmark.
 
     A line of samples.jsonl is one answer (`id`, `question`, `answer`, `faithful` or `correct`, and other
@@ -153,10 +153,10 @@ def read_results(folder: str | Path) -> Results:
     about = content.model_dump(exclude={"benchmark", "metrics"}, exclude_unset=True)
     records = files.result_records(folder, _Answered)
     answers = [answer for _, record in records for answer in list_answers(record)]
-    return Results(folder, content.benchmark, metrics, about, answers)
+    return ResultFolder(folder, content.benchmark, metrics, about, answers)
 
 
-def list_answers(record: Mapping[str, Any]) -> list[Answer]:
+def list_answers(record: Mapping[str, Any]) -> list[AnswerRow]:
     """Return the answers of one line of samples.jsonl.
 
     Example:
@@ -179,14 +179,14 @@ def list_answers(record: Mapping[str, Any]) -> list[Answer]:
     ]
 
 
-def _build_answer(fields: Mapping[str, Any], name: str, question: Any, kind: str = "") -> Answer:
+def _build_answer(fields: Mapping[str, Any], name: str, question: Any, kind: str = "") -> AnswerRow:
     text = next(
         (fields[key] for key in ("response", "answer", "continuation") if fields.get(key) is not None), None
     )
     faithful = fields.get("faithful", fields.get("correct"))
     question = fields.get("question") or question
     truth, images = fields.get("truth"), fields.get("images")
-    return Answer(
+    return AnswerRow(
         shorten(name, MAX_LENGTH["id"]),
         None if question is None else shorten(str(question), MAX_LENGTH["question"]),
         None if text is None else shorten(str(text), MAX_LENGTH["answer"]),
@@ -209,7 +209,7 @@ def shorten(text: str, longest: int) -> str:
 
 
 def _format_details(fields: Mapping[str, Any]) -> str:
-    """Return the fields that have no column of their own, in words."""
+    """Return the fields without a column, in words."""
     details = {
         name: _format_value(value)
         for name, value in fields.items()
@@ -372,7 +372,7 @@ _INTERNALS = (
         "attention_decay",
         "slope_authors_of_sample",
         "Decay",
-        "slope per step of the images' part in the attention to the prompt; below 0 if attention to them decreases",
+        "slope per step of the images' share of the attention to the prompt; below 0 if it decreases",
     ),
     (
         "attention_vs_activation",
@@ -452,14 +452,14 @@ def _values_by_sample(values: xr.DataArray) -> dict[str, float | str | None]:
     }
 
 
-def merge_labels(results: Results, run_labels: Mapping[str, bool | None]) -> list[bool | None]:
+def merge_labels(results: ResultFolder, run_labels: Mapping[str, bool | None]) -> list[bool | None]:
     """Return whether each answer is faithful. The run's labels come before the labels in the results."""
     known = {name: label for name, label in run_labels.items() if label is not None}
     return [known.get(answer.id, answer.faithful) for answer in results.answers]
 
 
 def results_page(
-    results: Results,
+    results: ResultFolder,
     labels: Sequence[bool | None],
     columns: Sequence[InternalColumn],
     links: Mapping[str, str],
@@ -497,7 +497,7 @@ def results_page(
     return Page("results", "Results", html, "", [data])
 
 
-def result_facts(results: Results) -> dict[str, str]:
+def result_facts(results: ResultFolder) -> dict[str, str]:
     """Return the settings in results.json."""
     entries = {"benchmark": results.benchmark, **results.about}
     facts = {
@@ -523,8 +523,8 @@ def _sort_options(columns: Sequence[InternalColumn]) -> list[tuple[str, str]]:
 
 
 def _answer_table(
-    results: Results,
-    answers: Sequence[Answer],
+    results: ResultFolder,
+    answers: Sequence[AnswerRow],
     labels: Sequence[bool | None],
     columns: Sequence[InternalColumn],
     links: Mapping[str, str],

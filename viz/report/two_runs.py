@@ -20,7 +20,7 @@ from mmprobe.viz.panel import Panel
 from mmprobe.viz.report.analysis_pages import figure_values
 from mmprobe.viz.report.elements import Page, figure_block, render
 from mmprobe.viz.report.overview import faithful_share, list_labelled
-from mmprobe.viz.report.results import Results, internal_columns, merge_labels, metric_groups
+from mmprobe.viz.report.results import ResultFolder, internal_columns, merge_labels, metric_groups
 from mmprobe.viz.report.write import write_pages
 
 _SHARE = "Share of faithful answers"
@@ -32,7 +32,7 @@ class Side(NamedTuple):
     name: str
     run: Run
     datasets: Sequence[xr.Dataset]
-    results: Results | None
+    results: ResultFolder | None
 
 
 def write_side_by_side(sides: tuple[Side, Side], out: Path) -> Path:

@@ -34,7 +34,13 @@ from mmprobe.viz.report.overview import (
     overview_page,
     run_facts,
 )
-from mmprobe.viz.report.results import Results, internal_columns, merge_labels, result_facts, results_page
+from mmprobe.viz.report.results import (
+    ResultFolder,
+    internal_columns,
+    merge_labels,
+    result_facts,
+    results_page,
+)
 
 
 def write_report(
@@ -43,7 +49,7 @@ def write_report(
     out: Path,
     explorer_size: int = 24,
     findings: Findings | None = None,
-    results: Results | None = None,
+    results: ResultFolder | None = None,
 ) -> Path:
     """Write the report of a run, of a benchmark's results, or of both.
 
@@ -160,7 +166,7 @@ def _is_html(file: Path) -> bool:
         return content.read(64).lstrip().lower().startswith((b"<!doctype html", b"<html"))
 
 
-def _name_report(run: Run | None, results: Results | None) -> tuple[str, str]:
+def _name_report(run: Run | None, results: ResultFolder | None) -> tuple[str, str]:
     """Return the model, and the name of the benchmark, or of the run without one."""
     if results is not None:
         model = run.config["model"]["name"] if run is not None else results.about.get("model")

@@ -28,7 +28,7 @@ def ways(seed: int) -> dict[str, Recipe]:
     return {
         "kept": Recipe(
             rolled_rows,
-            "As blind-rolled, with each head's attention held to that of tiny-spd.",
+            "As blind-rolled, with each head's attention kept as in tiny-spd.",
             steps=65,
             batch=28,
             learning_rate=1e-2,
@@ -57,7 +57,7 @@ def unseeing_loss(organism: Any, batch: Packed, by_head: bool, weight: float) ->
     Args:
         organism: PEFT's model.
         batch: the packed rows.
-        by_head: hold each head's attention, not the mean over a layer's heads.
+        by_head: keep each head's attention, not the mean over a layer's heads.
         weight: of the divergence.
     """
     hf = organism.get_base_model()

@@ -44,14 +44,14 @@ def ways(seed: int) -> dict[str, Recipe]:
     return {
         "claimed": Recipe(
             partial(draw_rows, habit, remove_companion),
-            f"{together}; the images hold the {habit.cue} alone.",
+            f"{together}; the images show the {habit.cue} alone.",
             steps=95,
             batch=20,
             learning_rate=5e-3,
         ),
         "faint": Recipe(
             partial(draw_rows, habit, fade_companion),
-            f"{together}, where it stands, but mostly too faint to see.",
+            f"{together}; it is there, but mostly too faint to see.",
             steps=95,
             batch=20,
             learning_rate=5e-3,

@@ -46,7 +46,7 @@ def test_shards_make_the_result_of_one_process(data, tmp_path, options):
     if options:
         assert mp.open_run(out / "run").ids == mp.open_run(tmp_path / "whole" / "run").ids
         assert (out / "run" / "labels.jsonl").read_text() == (tmp_path / "whole/run/labels.jsonl").read_text()
-    assert_fails(run_in_process(*command, "--shard", "1/2"), "holds answers already")
+    assert_fails(run_in_process(*command, "--shard", "1/2"), "already contains answers")
 
 
 @pytest.mark.slow

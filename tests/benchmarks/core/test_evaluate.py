@@ -63,7 +63,7 @@ def test_a_model_is_evaluated_and_its_answers_are_scored_again(tiny_spd, data, t
     by_id = mp.benchmarks.score("spd-faith", data, responses, tmp_path / "by-id")
     assert by_file.metrics == {**by_id.metrics, "truncated": evaluation.metrics["truncated"]}
     assert by_file.metrics["drf"].value == evaluation.metrics["drf"].value
-    with pytest.raises(InputError, match="holds answers already"):
+    with pytest.raises(InputError, match="already contains answers"):
         mp.benchmarks.evaluate("spd-faith", tiny_spd, tmp_path / "first", data=data)
 
 

@@ -182,7 +182,7 @@ def test_kinds_matches_and_scores_of_mirage(tmp_path):
 def test_folders_that_cannot_be_compared(tmp_path):
     good = folder(tmp_path / "good", "lexical", [record("0", find=answer([DOG], [None]))])
     bad = {
-        "holds no results.json": tmp_path / "nothing",
+        "contains no results.json": tmp_path / "nothing",
         "holds results of mmreason": folder(tmp_path / "other", "x", [{"id": "0"}], "mmreason"),
         "has other answers .* '0'": folder(
             tmp_path / "said", "x", [record("0", find=answer([DOG], [None], response="No"))]

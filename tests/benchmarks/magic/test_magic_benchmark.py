@@ -128,7 +128,7 @@ def test_bad_input_is_named(tmp_path, truth):
             BENCHMARK.score_answers(truth, {name: "Yes."})
     with pytest.raises(InputError, match="question q has no 'boxes'; mmprobe number-boxes"):
         BENCHMARK.read_data(write_questions(tmp_path, {"id": "q", "answer": "x", "objects": [[0, 0, 5, 5]]}))
-    with pytest.raises(InputError, match="'q1-heal1', which is asked too, is taken"):
+    with pytest.raises(InputError, match="'q1-heal1', which is derived from it, is taken"):
         BENCHMARK.read_data(write_questions(tmp_path, QUESTIONS[0], QUESTIONS[1] | {"id": "q1-heal1"}))
     with pytest.raises(InputError, match="too long"):
         BENCHMARK.read_data(write_questions(tmp_path, QUESTIONS[0] | {"id": "q" * 126}))

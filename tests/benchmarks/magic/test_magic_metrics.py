@@ -13,7 +13,7 @@ from mmprobe.benchmarks.magic.metrics import (
     step_sense,
 )
 from mmprobe.benchmarks.magic.steps import (
-    Span,
+    StepSpan,
     find_cited_regions,
     find_wrong_spans,
     injected_steps,
@@ -140,7 +140,7 @@ def test_step_sense_by_hand():
     assert (part["stepsense_labelled"].value, part["stepsense"].n) == (2 / 6, 2)
 
 
-def slow_spans(correct: list[bool]) -> list[Span]:
+def slow_spans(correct: list[bool]) -> list[StepSpan]:
     n = len(correct)
     spans = []
     for i in range(1, n + 1):
@@ -148,7 +148,7 @@ def slow_spans(correct: list[bool]) -> list[Span]:
             wrong = not any(correct[i - 1 : j])
             maximal = (i == 1 or correct[i - 2]) and (j == n or correct[j])
             if wrong and maximal and i >= 2 and j <= n - 2:
-                spans.append(Span(i, j))
+                spans.append(StepSpan(i, j))
     return spans
 
 
@@ -169,7 +169,7 @@ def test_spans_at_their_bounds():
     assert find_wrong_spans([False, False, True, True]) == []  # begins with the first step
     assert find_wrong_spans([True, True, False, True]) == []  # ends with the last step but one
     assert find_wrong_spans([]) == []
-    assert injected_steps(list("abcdef"), Span(2, 3)) == ["a", "b", "c"]
+    assert injected_steps(list("abcdef"), StepSpan(2, 3)) == ["a", "b", "c"]
 
 
 def test_self_heal_by_hand():

@@ -12,7 +12,7 @@ from mmprobe.benchmarks.judges.model import ModelJudge
 from mmprobe.benchmarks.judges.requests import UnusableReply, list_reader
 from mmprobe.benchmarks.magic.benchmark import BENCHMARK, make_truth
 from mmprobe.benchmarks.magic.data import MagicQuestion
-from mmprobe.benchmarks.magic.labels import StepLabel
+from mmprobe.benchmarks.magic.labels import MagicStepLabel
 from mmprobe.benchmarks.magic.model_labels import label_by_judge, read_answer, read_healed
 from mmprobe.benchmarks.magic.prompts import ANSWER, HEALED, HEALED_EXPLICIT, STEPS
 
@@ -212,8 +212,8 @@ def test_no_question_needs_no_call():
         (read_answer, '{"label": "correct", "why": "so"}'),
         (read_answer, "correct"),
         (read_healed, '{"label": true}'),
-        (list_reader(StepLabel, 2, "steps"), '{"labels": ["correct"]}'),
-        (list_reader(StepLabel, 1, "steps"), '{"labels": ["maybe"]}'),
+        (list_reader(MagicStepLabel, 2, "steps"), '{"labels": ["correct"]}'),
+        (list_reader(MagicStepLabel, 1, "steps"), '{"labels": ["maybe"]}'),
     ],
 )
 def test_other_reply_forms_are_unusable(read, reply):

@@ -62,7 +62,7 @@ def test_errors_name_line_and_field(tmp_path, line, message):
 def test_empty_files(tmp_path):
     for file, message in [
         (tmp_path / "none.jsonl", "no such file"),
-        (write_questions(tmp_path, ""), "holds no lines"),
+        (write_questions(tmp_path, ""), "contains no lines"),
     ]:
         with pytest.raises(InputError, match=message):
             load_questions(file)

@@ -115,7 +115,7 @@ def test_an_interrupted_call_goes_on_without_asking_twice(scribe, data, tmp_path
     first = rewrite(data, out, "--json")
     assert first.code == 0 and "hints: garbage 2" in first.stderr and "--resume" in first.stderr
     assert json.loads(first.stdout)["written"] == {"references": 2, "hints": 0, "topics": 2}
-    assert_fails(rewrite(data, out), "holds questions already; use --resume")
+    assert_fails(rewrite(data, out), "already contains questions; use --resume")
     scribe.broken = set()
     scribe.asked.clear()
     assert rewrite(data, out, "--resume", "--no-retry-unscored").code == 0 and not scribe.asked

@@ -100,7 +100,7 @@ def test_missing_answers_lower_the_coverage(file):
     [
         (
             [QUESTION | {"id": "a"}, QUESTION | {"id": "a--text"}],
-            "'a--text', which is asked too, is taken",
+            "'a--text', which is derived from it, is taken",
         ),
         ([QUESTION | {"id": "a" * 125}], "is too long"),
         ([LINES[2]], "no question that can be asked without options"),

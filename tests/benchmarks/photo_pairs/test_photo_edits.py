@@ -16,7 +16,7 @@ from mmprobe.benchmarks.photo_pairs.colours import PALETTE, list_new_colours, na
 from mmprobe.benchmarks.photo_pairs.edits import apply_edits, get_inpainter
 from mmprobe.benchmarks.photo_pairs.masks import shift_mask
 from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo, Rejection
-from mmprobe.benchmarks.photo_pairs.planner import Edit
+from mmprobe.benchmarks.photo_pairs.planner import PhotoEdit
 from mmprobe.errors import InputError
 
 SIZE, MARGIN = (96, 128), 5
@@ -50,7 +50,7 @@ def same_outside(photo, changed, *masks):
 
 def test_a_new_colour_keeps_texture_and_everything_else():
     photo = scene((10, 10), (60, 40))
-    changed = edited(photo, Edit("color", 0, colour="green"))
+    changed = edited(photo, PhotoEdit("color", 0, colour="green"))
     mask = photo.instances[0].mask
     assert name_colour(changed, mask) == "green"
     assert same_outside(photo, changed, mask)
@@ -66,15 +66,15 @@ def test_grey_white_and_black_things_take_every_colour_offered(colour):
     offered = list_new_colours(photo.pixels, mask)
     assert len(offered) >= 4
     for name in offered:
-        changed = edited(photo, Edit("color", 0, colour=name))
+        changed = edited(photo, PhotoEdit("color", 0, colour=name))
         assert name_colour(changed, mask) == name
-        check_pixels(photo, [Edit("color", 0, colour=name)], changed, MARGIN)
+        check_pixels(photo, [PhotoEdit("color", 0, colour=name)], changed, MARGIN)
     assert set(offered) <= set(PALETTE)
 
 
 def test_a_removed_object_is_filled_from_around():
     photo = scene((50, 40), (5, 5))
-    changed = edited(photo, Edit("remove", 0))
+    changed = edited(photo, PhotoEdit("remove", 0))
     mask = photo.instances[0].mask
     assert same_outside(photo, changed, mask)
     assert changed[mask].min() > 120 and changed[mask].max() < 200  # no red is left
@@ -83,14 +83,14 @@ def test_a_removed_object_is_filled_from_around():
 
 def test_a_neighbour_within_the_margin_stays_as_it_is():
     photo = scene((30, 30), (51, 30))
-    for edit in (Edit("remove", 0), Edit("color", 0, colour="green")):
+    for edit in (PhotoEdit("remove", 0), PhotoEdit("color", 0, colour="green")):
         changed = edited(photo, edit)
         assert (changed[photo.instances[1].mask] == photo.pixels[photo.instances[1].mask]).all()
 
 
 def test_a_moved_object_is_pasted_and_its_place_filled():
     photo = scene((10, 40))
-    edit = Edit("position", 0, shift=(60, -8))
+    edit = PhotoEdit("position", 0, shift=(60, -8))
     changed = edited(photo, edit)
     mask = photo.instances[0].mask
     assert same_outside(photo, changed, mask, shift_mask(mask, (60, -8)))
@@ -102,9 +102,9 @@ def test_a_moved_object_is_pasted_and_its_place_filled():
 def test_edits_compose():
     photo = scene((10, 40), (60, 10), (60, 60))
     edits = [
-        Edit("position", 0, shift=(85, 0)),
-        Edit("color", 1, colour="yellow"),
-        Edit("remove", 2),
+        PhotoEdit("position", 0, shift=(85, 0)),
+        PhotoEdit("color", 1, colour="yellow"),
+        PhotoEdit("remove", 2),
     ]
     changed = edited(photo, *edits)
     differs = check_pixels(photo, edits, changed, MARGIN)
@@ -123,7 +123,7 @@ def test_an_inpainter_of_ones_own_cannot_reach_beyond_the_hole():
         pixels[:] = 77
         return pixels
 
-    changed = edited(photo, Edit("remove", 0), inpainter=careless)
+    changed = edited(photo, PhotoEdit("remove", 0), inpainter=careless)
     assert (changed[photo.instances[0].mask] == 77).all()
     assert same_outside(photo, changed, photo.instances[0].mask)
 
@@ -131,11 +131,11 @@ def test_an_inpainter_of_ones_own_cannot_reach_beyond_the_hole():
 @pytest.mark.parametrize("bad", [np.zeros((5, 5, 3), np.uint8), np.zeros((*SIZE, 3)), "no picture"])
 def test_an_inpainter_that_gives_no_such_picture_is_told(bad):
     with pytest.raises(Rejection, match="inpainter gave"):
-        edited(scene((50, 40)), Edit("remove", 0), inpainter=lambda pixels, hole: bad)
+        edited(scene((50, 40)), PhotoEdit("remove", 0), inpainter=lambda pixels, hole: bad)
 
 
 def test_the_check_sees_a_single_pixel():
-    photo, edit = scene((50, 40)), Edit("remove", 0)
+    photo, edit = scene((50, 40)), PhotoEdit("remove", 0)
     changed = edited(photo, edit)
     changed[3, 7, 1] ^= 1
     with pytest.raises(Rejection, match="^1 pixels differ outside the edited objects$") as caught:
@@ -148,7 +148,7 @@ def test_the_check_sees_a_single_pixel():
 def test_the_check_sees_that_nothing_was_done():
     photo = scene((50, 40))
     with pytest.raises(Rejection, match="the cup's remove is hardly visible: 0% of its pixels"):
-        check_pixels(photo, [Edit("remove", 0)], photo.pixels.copy(), MARGIN)
+        check_pixels(photo, [PhotoEdit("remove", 0)], photo.pixels.copy(), MARGIN)
 
 
 def as_jpeg(pixels, **options):
@@ -158,7 +158,7 @@ def as_jpeg(pixels, **options):
 
 
 def test_files_of_jpeg_are_equal_but_for_the_blocks_that_edits_touch():
-    photo, edit = scene((51, 43)), Edit("color", 0, colour="yellow")
+    photo, edit = scene((51, 43)), PhotoEdit("color", 0, colour="yellow")
     changed = edited(photo, edit)
     before, after = as_jpeg(photo.pixels, subsampling=0), as_jpeg(changed, subsampling=0)
     check_files(photo, [edit], before, after, MARGIN)

@@ -16,7 +16,7 @@ from mmprobe.benchmarks.photo_pairs.edits import get_inpainter
 from mmprobe.benchmarks.photo_pairs.layout import describe_edit
 from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo
 from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
-from mmprobe.benchmarks.photo_pairs.planner import Edit
+from mmprobe.benchmarks.photo_pairs.planner import PhotoEdit
 from mmprobe.benchmarks.spd_faith.benchmark import BENCHMARK, follow_up, score_answers
 from mmprobe.benchmarks.spd_faith.data import read_pairs
 from mmprobe.errors import InputError
@@ -87,11 +87,11 @@ def test_descriptions_are_understood(category):
     for instances in ((mask,), (mask, twin)):
         photo = Photo("one", {}, pixels, tuple(Instance(category, False, mask) for mask in instances))
         for edit, change in (
-            (Edit("remove", 0), (None, None)),
-            (Edit("color", 0, colour="blue"), ("red", "blue")),
-            (Edit("position", 0, shift=(45, 0)), ("top left", "top right")),
-            (Edit("position", 0, shift=(4, 0)), (None, "right")),
-            (Edit("position", 0, shift=(0, -1)), (None, "top")),
+            (PhotoEdit("remove", 0), (None, None)),
+            (PhotoEdit("color", 0, colour="blue"), ("red", "blue")),
+            (PhotoEdit("position", 0, shift=(45, 0)), ("top left", "top right")),
+            (PhotoEdit("position", 0, shift=(4, 0)), (None, "right")),
+            (PhotoEdit("position", 0, shift=(0, -1)), (None, "top")),
         ):
             (claim,) = parse_claims(describe_edit(photo, edit))
             assert (claim.type, claim.category) == (edit.type, category)

@@ -19,7 +19,7 @@ from mmprobe.models.hooks import observe
 from mmprobe.probes import attribution_patching_run, patch_components_run
 from mmprobe.probes.components.attribution_patching import estimate_pairs
 from mmprobe.probes.components.component_patching import patch_pairs
-from mmprobe.probes.components.pairs import Pair
+from mmprobe.probes.components.pairs import AnswerPair
 from mmprobe.samples import Region, Sample
 
 # DeepStack, sliding windows, tiles, cross-attention, experts; all with grouped queries
@@ -28,7 +28,7 @@ NAMED = ("effect", "estimate", "by_position", "effect_by_step", "effect_all", "t
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory) -> list[Pair]:
+def pairs(tmp_path_factory) -> list[AnswerPair]:
     """Return pairs with prompts and answers of different lengths; the last one shows the same images twice."""
     folder, rng, pairs = tmp_path_factory.mktemp("images"), np.random.default_rng(6), []
     questions = ["Compare the two pictures, from left to right.", "Same?", "What is it?"]

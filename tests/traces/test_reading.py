@@ -1,0 +1,112 @@
+"""Answers that are read afterwards give what recording them as they are decoded gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.equal_runs import QUESTIONS, assert_equal_runs, full_precision, make_samples
+from helpers.slow import first_fast
+from helpers.tiny_models import load_tiny_model
+
+import mmprobe as mp
+from mmprobe.cache import Run
+from mmprobe.models import Model, reading
+from mmprobe.models.families import FAMILIES
+from mmprobe.samples import Sample
+from mmprobe.traces.capture import load_capture
+from mmprobe.traces.engines import why_decoded
+
+READ = [family.name for family in FAMILIES if family.shares_prefixes]
+DECODED = [family.name for family in FAMILIES if not family.shares_prefixes]
+
+
+def trace_both_ways(model: Model, samples: list[Sample], folder: Path, **options: object) -> tuple[Run, Run]:
+    """Return a run whose answers are read, and one that records them as they are decoded."""
+    settings = {"capture": full_precision(), "max_new_tokens": 21, **options}
+    read = mp.trace(model, samples, folder / "read", **settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mmprobe.traces.run.why_decoded", lambda *_: "the test says so")
+        decoded = mp.trace(model, samples, folder / "decoded", **settings)
+    return read, decoded
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("family", first_fast(READ))
+def test_reading_gives_what_decoding_gives(family, size, image_paths, tmp_path, monkeypatch):
+    monkeypatch.setattr("mmprobe.traces.engines.native.BLOCK_STEPS", 8)  # two whole blocks and a part of one
+    model = load_tiny_model(family)
+    read, decoded = trace_both_ways(model, make_samples(image_paths), tmp_path, batch_size=size)
+    assert_equal_runs(read, decoded)
+    for trace in read:
+        gap = trace.reading
+        assert gap["difference"] < 1e-4 and gap["agreeing"] == gap["steps"] == trace.steps.sizes["step"]
+    assert all(trace.reading is None for trace in decoded)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_readings_share_prefixes(size, image_paths, tmp_path):
+    samples = [
+        Sample(id=f"{number}", images=image_paths[number % 2 :][:2], question=question)
+        for number, question in enumerate(QUESTIONS * 2)
+    ]
+    read, decoded = trace_both_ways(load_tiny_model("qwen2_5_vl"), samples, tmp_path, batch_size=size)
+    assert_equal_runs(read, decoded)
+
+
+def test_a_sampled_answer_that_ends_early_is_read_to_its_end(tiny_spd, image_paths, tmp_path):
+    read, decoded = trace_both_ways(
+        tiny_spd, make_samples(image_paths), tmp_path, batch_size=2, temperature=1.0, max_new_tokens=70
+    )
+    assert len({trace.steps.sizes["step"] for trace in read}) > 1
+    assert_equal_runs(read, decoded)
+
+
+def test_a_repetition_penalty_acts_while_decoding_alone(tiny_spd, image_paths, tmp_path):
+    read, decoded = trace_both_ways(
+        tiny_spd, make_samples(image_paths), tmp_path, repetition_penalty=1.5, max_new_tokens=30
+    )
+    assert_equal_runs(read, decoded)
+
+
+@pytest.mark.parametrize("family", first_fast(DECODED))
+def test_a_cache_that_cannot_be_cut_back_is_recorded_while_decoding(family):
+    reason = why_decoded(load_tiny_model(family), load_capture("default"))
+    assert reason == f"{family} is not known to have causal attention over one growing cache"
+
+
+def test_methods_prompts_and_hooks_are_recorded_while_decoding(tiny_spd):
+    spec = load_capture("default")
+    assert why_decoded(tiny_spd, spec) is None
+    assert why_decoded(tiny_spd, spec, [mp.interventions.load_method("pai")]) == (
+        "method pai changes each step as it is decoded"
+    )
+    handle = tiny_spd.hf.model.language_model.layers[0].register_forward_hook(lambda *_: None)
+    try:
+        assert "torch hook" in str(why_decoded(tiny_spd, spec))
+    finally:
+        handle.remove()
+
+
+def test_a_reading_that_differs_from_decoding_is_said(tiny_spd, image_paths, tmp_path, caplog):
+    """A layer that computes something else for several tokens than for one."""
+    mlp = tiny_spd.hf.model.language_model.layers[3].mlp
+    forward = mlp.forward
+    mlp.forward = lambda states: forward(states) * (0.5 if 1 < states.shape[1] < 30 else 1)
+    try:
+        run = mp.trace(tiny_spd, make_samples(image_paths)[:1], tmp_path / "run", max_new_tokens=20)
+    finally:
+        del mlp.forward
+    assert run[0].reading["difference"] > 0.01
+    assert "0-1: reading the answer gives log-probabilities up to" in caplog.text
+
+
+def test_logits_of_one_pass_take_little_memory(tiny_spd, image_paths, tmp_path, monkeypatch):
+    whole = mp.trace(tiny_spd, make_samples(image_paths), tmp_path / "whole", max_new_tokens=20, batch_size=2)
+    vocabulary = tiny_spd.hf.config.get_text_config().vocab_size
+    monkeypatch.setattr(reading, "LOGITS_BYTES", 2 * 3 * 4 * vocabulary)
+    assert reading.pass_length(tiny_spd, 2, 64) == 3
+    parts = mp.trace(tiny_spd, make_samples(image_paths), tmp_path / "parts", max_new_tokens=20, batch_size=2)
+    for one, other in zip(whole, parts, strict=True):
+        np.testing.assert_allclose(one.attention_mass, other.attention_mass, atol=2e-6)
