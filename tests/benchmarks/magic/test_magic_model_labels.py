@@ -209,7 +209,7 @@ def test_no_question_needs_no_call():
     ("read", "reply"),
     [
         (read_answer, '{"label": "healed"}'),
-        (read_answer, '{"label": "correct", "why": "so"}'),
+        (read_answer, '{"labels": "correct", "why": "so"}'),
         (read_answer, "correct"),
         (read_healed, '{"label": true}'),
         (list_reader(MagicStepLabel, 2, "steps"), '{"labels": ["correct"]}'),

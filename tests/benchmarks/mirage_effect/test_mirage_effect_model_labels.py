@@ -147,14 +147,14 @@ def test_endless_answers_are_truncated():
         '{"notices": true}',
         '{"notices": "true", "describes": false}',
         '{"notices": 1, "describes": 0}',
-        '{"notices": true, "describes": false, "why": "x"}',
-        'Sure: {"notices": true, "describes": false}',
+        'Sure: {"notices": true, "describes": "no"}',
     ],
 )
 def test_replies_are_read_strictly(text):
     with pytest.raises(UnusableReply):
         read_labels(text)
     assert read_labels(f"```json\n{reply(True, False)}\n```") == (True, False)
+    assert read_labels('Sure: {"notices": true, "describes": false, "why": "x"}') == (True, False)
 
 
 def test_a_judge_says_what_open_answers_and_diagnoses_mean():
