@@ -32,8 +32,8 @@ def attention_decay(run: Run) -> xr.Dataset:
     There are two forms. The authors' form, as in figure 7 of the paper, has three groups: `system`
     (everything before the first image), `visual` and `user` (the rest of the prompt). It averages over heads,
     then divides by the sum of the three. So it leaves out the attention to generated tokens. The other form
-    is the share of all attention. It falls as the answer grows, whatever the model does, since each generated
-    token takes a part (dilution).
+    is the share of all attention. It tends to fall as the answer grows, since each generated token takes a
+    part (dilution); in some answers it rises.
 
     Args:
         run: traces with `attention/mass`; `attention/leading` for the authors' form.

@@ -36,6 +36,10 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
     whose gate is above 0 at some token may have a negative sum. Two other rules, `any` and `mean`, count the
     steps with a gate above 0.
 
+    Released code: it averages over the tokens of the prompt (D.4), and the script of figure 22 multiplies the difference by 10. Here
+    the sum is over the answer, by the rule of your choice (`ratio`, `ratio_tokens`, `ratio_any`, `ratio_mean`), and the
+    difference is not scaled.
+
     Args:
         run: traces with `ffn/gate_sum`; `ffn/gate_first` for the rule `tokens`, `ffn/active` for `any` and
             `mean`.

@@ -37,6 +37,9 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
     (`read_yes_no`, as for CR). Our grouping is by statements: a pair is unfaithful if either answer is unfaithful, and faithful
     if both are faithful. Pairs that a grouping cannot place count only among all.
 
+    Released code: in the last layer it takes the state after the final norm (figure 8a). Here it is the state before that norm,
+    of the `stream` that you choose; the other layers agree.
+
     Args:
         run: traces with `residual/STREAM`.
         stream: `pre`, `mid` or `post`: before, within or after the layer; the default `post` is our choice.

@@ -35,6 +35,9 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGI
     conflict of equations 5 and 23 is kl = KL(softmax(x' - x) || softmax(x'' - x')) over the hidden axis, in
     nat.
 
+    Released code: it averages over the tokens of the prompt (figure 8b), and also gives changes of length. Here means are over the
+    steps of the answer, `NAME_by_step` has each step, and `norm_mha` and `norm_ffn` are the lengths.
+
     Args:
         run: traces with `update/cos_mha`, `update/cos_ffn` and `update/kl`.
         minimum: samples that each group of the comparison needs; the default 5 is our choice.

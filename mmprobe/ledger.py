@@ -12,7 +12,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +105,11 @@ class Ledger:
         return not self.folder.exists() or all(path.name in allowed for path in self.folder.iterdir())
 
     def begin(
-        self, settings: Mapping[str, Any], used: Mapping[str, Any] | None = None, kept: bool | None = None
+        self,
+        settings: Mapping[str, Any],
+        used: Mapping[str, Any] | None = None,
+        kept: bool | None = None,
+        finished: Container[str] | None = None,
     ) -> None:
         """Record the settings of a call, or check that the earlier call in the folder was the same.
 
@@ -113,6 +117,8 @@ class Ledger:
             settings: what the results depend on, for JSON.
             used: as `fingerprint` returns it. What the earlier call did not record is not checked.
             kept: whether to continue an earlier call; by default, whether it is `begun`.
+            finished: ids of the samples with a result. The images of the others may have changed, as those that were
+                repaired; what is recorded of them is then that of this call. None if all have one.
 
         Raises:
             InputError: the earlier call had other settings, its settings cannot be read, or the folder cannot be
@@ -126,7 +132,18 @@ class Ledger:
                 raise InputError(
                     f"{self.folder}: does not say whose call left it ({self.settings} cannot be read); {self.remedy}"
                 ) from None
-            self.check_same(earlier, settings, used)
+            images = (used or {}).get("images", {})
+            open_images = (
+                {}
+                if finished is None
+                else {key: value for key, value in images.items() if key not in finished}
+            )
+            settled = {key: value for key, value in images.items() if key not in open_images}
+            self.check_same(earlier, settings, used and {**used, "images": settled})
+            recorded = (earlier.get(FINGERPRINT) or {}).get("images")
+            if isinstance(recorded, dict) and {**recorded, **open_images} != recorded:
+                recorded.update(open_images)
+                write_atomic(file, json.dumps(earlier, indent=1) + "\n")
             return
         content = {**settings, **({FINGERPRINT: used} if used else {})}
         write_atomic(file, json.dumps(content, indent=1) + "\n")

@@ -14,7 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mmprobe.errors import InputError
-from mmprobe.files import Record, check_readable, read_records, read_text
+from mmprobe.files import Record, check_readable, hash_file, read_records, read_text
 from mmprobe.notebook import show_fields
 
 if TYPE_CHECKING:
@@ -88,25 +88,36 @@ class Sample(BaseModel):
 def set_keys(sample: Sample) -> list[str]:
     """Return what puts a sample into one set with others that have it: its images, its pair, its question's id.
 
-    Without image files, `metadata["image"]` names the image. A question without its images is in the
+    An image is known by its content, so copies of a file are one; by its path where it cannot be read. Images that were made
+    of one original have its name in `metadata["original"]`. Where there are no image files, `metadata["image"]` names
+    the image. A question without its images is in the
     set of the question with them (`metadata["with_picture"]`).
 
     Example:
         >>> set_keys(Sample(id="a", question="?", images=["1.png"], pair_id="x"))
         ['image 1.png', 'pair x', 'question a']
     """
-    keys = [f"image {image}" for image in sample.images]
+    keys = [f"image {_image_name(image)}" for image in sample.images]
     if not keys and "image" in sample.metadata:
         keys = [f"image {sample.metadata.get('subtask')}/{sample.metadata['image']}"]
     if sample.pair_id is not None:
         keys.append(f"pair {sample.pair_id}")
+    if "original" in sample.metadata:
+        keys.append(f"original {sample.metadata['original']}")
     return [*keys, f"question {sample.metadata.get('with_picture', sample.id)}"]
+
+
+def _image_name(path: Path) -> str:
+    try:
+        return hash_file(path)
+    except OSError:
+        return str(path)
 
 
 def image_sets(samples: Iterable[Sample]) -> np.ndarray:
     """Return the number of each sample's set of images, int [sample] (`mmprobe.stats.sets`).
 
-    Samples that share an image or a `pair_id` are one set.
+    Samples that share an image by its content, an original or a `pair_id` are one set.
 
     Example:
         >>> pairs = [Sample(id=name, question="?", pair_id=pair) for name, pair in zip("abc", "xyx")]
@@ -335,3 +346,29 @@ def check_derived_ids(where: str | Path, ids: Iterable[str], derived: Iterable[t
                 f"{where}: id {original!r}: {derived_id!r}, which is derived from it, {reason}; rename one"
             )
         taken.add(derived_id)
+
+
+Lengths = int | Mapping[str, int]
+"""The longest answer in tokens: of all questions, or by the `type` in their metadata, with `other` for the rest."""
+
+
+def length_of(sample: Sample, lengths: Lengths) -> int:
+    """Return the longest answer to a question, in tokens.
+
+    Example:
+        >>> length_of(Sample(id="1", question="?", metadata={"type": "steps"}), {"steps": 512, "other": 128})
+        512
+    """
+    if isinstance(lengths, int):
+        return lengths
+    return lengths.get(str(sample.metadata.get("type")), lengths["other"])
+
+
+def longest(lengths: Lengths) -> int:
+    """Return the longest answer to any question, in tokens.
+
+    Example:
+        >>> longest({"steps": 512, "other": 128})
+        512
+    """
+    return lengths if isinstance(lengths, int) else max(lengths.values())

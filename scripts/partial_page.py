@@ -37,7 +37,7 @@ def write_page(page: Path, text: str, only: Sequence[str] = ()) -> None:
 def merge_pages(old: str, new: str, names: Sequence[str]) -> str:
     """Return the old page with the new rows, list items and sections of some names.
 
-    A row or item is of a name that stands in its first cell or before its colon. What is new is put where the old
+    A row or item is of a name that is in its first cell or before its colon. What is new is put where the old
     was, or at the end of its table or list.
 
     Raises:

@@ -33,6 +33,10 @@ embedded model are in [findings.md](findings.md).
 correlates need not be the cause: `mmprobe analyze RUN --only findings --model M` adds a second verdict to each claim, on what
 happens under the intervention that it implies (`mp.probes.claim_interventions`, on 40 answers).
 
+Where the released code of SPD-Faith Bench computes a figure otherwise than the paper's equations say:
+
+{readings}
+
 ## Probes: `mp.probes`
 
 `mmprobe analyze` and `mmprobe report` apply the probes of a whole run, too. The logit lens and the attention knockout need the
@@ -108,13 +112,14 @@ def read_needs(lines: list[str]) -> str:
     return " ".join(parts).rstrip(".")
 
 
-def list_uses(functions: Iterable[Callable[..., Any]]) -> str:
-    """Return one line for each function whose docstring has a paragraph that begins with `Use it`."""
+def list_paragraphs(functions: Iterable[Callable[..., Any]], beginning: str = "Use it ") -> str:
+    """Return one line for each function whose docstring has a paragraph that begins so."""
     lines = []
     for function in functions:
         for paragraph in (inspect.getdoc(function) or "").split("\n\n"):
-            if paragraph.startswith("Use it "):
-                lines.append(f"- `{function.__name__}`: {' '.join(paragraph.split())}")
+            if paragraph.startswith(beginning):
+                text = " ".join(paragraph.split()).removeprefix("Released code: ")
+                lines.append(f"- `{function.__name__}`: {text}")
     return "\n".join(lines)
 
 
@@ -122,10 +127,11 @@ def page() -> str:
     run_probes = {name: probe.load() for name, probe in probes.PROBES.items()}
     return TEXT.format(
         analyses=table(dict(ANALYSES)),
+        readings=list_paragraphs(dict(ANALYSES).values(), "Released code: "),
         run_probes=table(run_probes),
         answer_probes=table({function.__name__: function for function in ANSWER_PROBES}),
         answers_probes=table({function.__name__: function for function in ANSWERS_PROBES}),
-        uses=list_uses((*run_probes.values(), *ANSWER_PROBES, *ANSWERS_PROBES)),
+        uses=list_paragraphs((*run_probes.values(), *ANSWER_PROBES, *ANSWERS_PROBES)),
     )
 
 

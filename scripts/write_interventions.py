@@ -116,12 +116,13 @@ def write_internals(model: Model, contenders: Sequence[Contender], folder: Path)
     for name, measures in by_contender.items():
         cells = []
         for measure, values in measures.items():
-            text = f"{np.nanmean(values):.4f}"
+            digits = 6 if measure.startswith("slope") else 4
+            text = f"{np.nanmean(values):.{digits}f}"
             if name != "plain":
                 differences = values - plain[measure]
                 known = np.isfinite(differences)
                 difference = estimate_mean(differences[known], image_sets(samples)[known], QUANTITY)
-                text += f"<br>{write_difference(difference, 4)}"
+                text += f"<br>{write_difference(difference, digits)}"
             cells.append(text)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -129,14 +130,16 @@ def write_internals(model: Model, contenders: Sequence[Contender], folder: Path)
 
 def _measure_traces(run: mp.Run) -> dict[str, np.ndarray]:
     """Return each measure with one number for each sample, in the order of the samples."""
+    decay = mp.analyses.attention_decay(run)
     rows: list[dict[str, float]] = []
     for trace in run:
         visual = trace.attention_mass.sel(group="visual").mean(("layer", "head")).values.astype(float)
-        slope = np.polyfit(range(len(visual)), visual, 1)[0] if len(visual) > 1 else np.nan
+        slopes = decay.sel(sample=trace.id).mean("layer")
         rows.append(
             {
                 "attention to images": visual.mean(),
-                "its slope per step": slope,
+                "slope per step of this share": float(slopes["slope_of_sample"]),
+                "slope per step in the paper's form": float(slopes["slope_authors_of_sample"]),
                 "conflict, nats": float(trace.update_kl.mean()),
                 "steps": len(visual),
                 "log-probability": float(trace.steps["logprob"].mean()),
@@ -214,7 +217,9 @@ Beta, on MME, on the same pairs:
 
 Step-by-step answers to {n_traced} of the pairs were traced with each method that acts while the model decodes. A cell has the
 mean over answers and, under it, the paired difference to plain. Attention and conflict are those of the path that answers, after
-the method's change.
+the method's change. Attention to images is the share of all attention, and this share tends to fall as the answer grows, since
+generated tokens take a part. In the paper's form that part is left out: the images' part in the attention to system prompt,
+images and question.
 
 {internals}
 

@@ -38,7 +38,7 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-        atexit.register(gc.unfreeze)  # behind pytest's own collections, before those of Python's end
+        atexit.register(gc.unfreeze)  # after pytest's own collections, before those of Python's end
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -97,7 +97,7 @@ def image_paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def browser() -> Iterator[Browser]:
     """A headless Chromium; without one, the test is skipped, or fails where MMPROBE_REQUIRE_BROWSER is set.
 
-    Its scope is no wider, because Playwright's event loop would stand in the way of `asyncio.run` in other tests.
+    Its scope is no wider, because Playwright's event loop would block `asyncio.run` in other tests.
     """
     from helpers.browser import NoBrowserError, open_browser
 

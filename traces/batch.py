@@ -23,7 +23,7 @@ from mmprobe.models.chat import Chat, build_chat
 from mmprobe.models.prompt import build_batch, decode_tokens
 from mmprobe.models.reading import Gap
 from mmprobe.models.shared_prefix import PrefixStore, prefix_key
-from mmprobe.samples import Sample
+from mmprobe.samples import Lengths, Sample, length_of
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.given_answers import GivenAnswer, check_length
 from mmprobe.traces.recorder import SampleRecorder, UnobservedChange
@@ -45,6 +45,7 @@ class BatchTracer:
         thread: the thread that writes the traces.
         max_size: the most samples that were traced together without running out of memory.
         run_hash: `hash_config` of the run, written to each trace.
+        lengths: longest answers. Samples of a batch have the same.
         prefixes: what samples with the same images share; None if each prompt is read whole.
         answers: answers that are given, by id; None to generate them.
     """
@@ -59,6 +60,7 @@ class BatchTracer:
     thread: WriterThread
     max_size: int
     run_hash: str
+    lengths: Lengths
     prefixes: PrefixStore | None = None
     answers: Mapping[str, GivenAnswer] | None = None
 
@@ -120,7 +122,8 @@ class BatchTracer:
             ]
             methods = intervene(self.model, self.methods, chats, batch, self.seed, begun)
             with torch.inference_mode(), methods as intervention:
-                generate = self.options | intervention.options
+                length = length_of(pending[0][0], self.lengths)
+                generate = self.options | {"max_new_tokens": length} | intervention.options
                 output = self.record(self.model, batch, recorders, self.spec, generate, **options)
             rows = zip(recorders, writers, output.cpu().numpy(), strict=True)
             for row, (recorder, writer, ids) in enumerate(rows):
@@ -202,8 +205,13 @@ def _replace_nul(text: str) -> str:
     return text.replace("\0", "\ufffd")
 
 
-def form_batches(samples: Sequence[Sample], size: int, separates_counts: bool) -> list[list[Sample]]:
+def form_batches(
+    samples: Sequence[Sample], size: int, separates_counts: bool, lengths: Lengths = 0
+) -> list[list[Sample]]:
     """Return batches of samples in order. Samples with images and samples without do not share a batch.
+
+    With `lengths` by type, nor do samples whose answers may have different lengths; those of one length follow each
+    other.
 
     In families with cross-attention, samples with different numbers of images do not share one either: there,
     transformers lets text before the first image attend to all images, including the batch's padding.
@@ -214,6 +222,9 @@ def form_batches(samples: Sequence[Sample], size: int, separates_counts: bool) -
 
     batches = []
     for _, group in groupby(samples, key=image_count):
-        alike = list(group)
-        batches += [alike[first : first + size] for first in range(0, len(alike), size)]
+        alike: dict[int, list[Sample]] = {}
+        for sample in group:
+            alike.setdefault(length_of(sample, lengths), []).append(sample)
+        for members in alike.values():
+            batches += [members[first : first + size] for first in range(0, len(members), size)]
     return batches

@@ -27,7 +27,7 @@ from mmprobe.models.generation import (
     use_repetition_penalty,
 )
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys, sort_by_images
-from mmprobe.samples import Sample, load_samples
+from mmprobe.samples import Lengths, Sample, load_samples, longest
 from mmprobe.traces.batch import BatchTracer, form_batches
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.engines import load_engine, resolve_capture, why_decoded, why_whole_prompts
@@ -53,7 +53,7 @@ def trace(
     out: str | Path,
     *,
     capture: str | Path | CaptureSpec = "default",
-    max_new_tokens: int = 256,
+    max_new_tokens: Lengths = 256,
     engine: str = "native",
     batch_size: int = 1,
     temperature: float = 0.0,
@@ -81,7 +81,8 @@ def trace(
         samples: samples with unique ids, or the path of a samples file.
         out: the run's folder.
         capture: `default`, `full`, a YAML file, or a `CaptureSpec`.
-        max_new_tokens: the maximum length of an answer.
+        max_new_tokens: the maximum length of an answer; or the lengths by the `type` in a sample's metadata, such
+            as `{"steps": 512, "other": 128}`.
         engine: `native`, `nnsight` or `transformer_lens`.
         batch_size: number of samples answered together, padded on the left; halved when memory runs out.
         temperature: 0 for greedy answers; above 0, each token is drawn from the 50 most likely ones.
@@ -204,7 +205,13 @@ class RunSettings(NamedTuple):
 
     def form_batches(self, samples: Sequence[Sample]) -> list[list[Sample]]:
         """Return the batches of samples; `mmprobe.traces.batch.form_batches` says which samples share one."""
-        return form_batches(samples, self.config["batch_size"], self.separates_counts)
+        return form_batches(samples, self.config["batch_size"], self.separates_counts, self.lengths)
+
+    @property
+    def lengths(self) -> Lengths:
+        """The longest answers, as `trace` was given them."""
+        lengths: Lengths = self.config["generate"]["max_new_tokens"]
+        return lengths
 
     @property
     def repetition_penalty(self) -> float | None:
@@ -217,7 +224,7 @@ class Settings:
     """What a caller of `trace` asks for; its fields are those keywords."""
 
     capture: str | Path | CaptureSpec
-    max_new_tokens: int
+    max_new_tokens: Lengths
     engine: str
     batch_size: int
     temperature: float
@@ -246,7 +253,8 @@ class Settings:
 
 def prepare_run(model: Model, asked: Settings) -> RunSettings:
     """Check what a caller asks for, and return what follows from it for a model."""
-    check_generation_arguments(asked.max_new_tokens, asked.temperature, asked.seed, asked.repetition_penalty)
+    shortest = _shortest(asked.max_new_tokens)
+    check_generation_arguments(shortest, asked.temperature, asked.seed, asked.repetition_penalty)
     if asked.batch_size < 1:
         raise InputError(f"batch_size {asked.batch_size}: must be 1 or more")
     if asked.answers is not None and asked.engine != "native":
@@ -257,20 +265,28 @@ def prepare_run(model: Model, asked: Settings) -> RunSettings:
     record = load_engine(asked.engine).record
     if asked.engine == "native":
         record = partial(record, decoded=why_decoded(model, spec, methods) is not None)
-    longest = asked.max_new_tokens
+    length = longest(asked.max_new_tokens)
     if asked.answers is not None:
-        longest = max(answer.longest for answer in asked.answers.values())
+        length = max(answer.longest for answer in asked.answers.values())
     return RunSettings(
         run_config(model, spec, asked.engine, asked.batch_size, asked.generation, methods),
-        max_trace_bytes(model, spec, longest),
+        max_trace_bytes(model, spec, length),
         model.has_cross_attention,
         spec,
         methods,
         partial(record, remote=asked.remote) if asked.remote else record,
-        build_generation_kwargs(model, asked.max_new_tokens, asked.temperature),
+        build_generation_kwargs(model, longest(asked.max_new_tokens), asked.temperature),
         asked.shared_prefix and why_whole_prompts(model, spec, asked.engine, methods) is None,
         asked.answers,
     )
+
+
+def _shortest(lengths: Lengths) -> int:
+    if isinstance(lengths, int):
+        return lengths
+    if "other" not in lengths:
+        raise InputError(f"max_new_tokens {dict(lengths)}: lacks 'other', the length of the other types")
+    return min(lengths.values())
 
 
 @contextmanager
@@ -298,6 +314,7 @@ def open_tracer(
             thread,
             config["batch_size"],
             hash_config(config),
+            settings.lengths,
             prefixes,
             settings.answers,
         )

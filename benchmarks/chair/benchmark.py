@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import Field, model_validator
+
 from mmprobe.benchmarks.answers.coco import find_objects, read_coco_objects
-from mmprobe.benchmarks.chair.data import add_reference_captions, read_captions
+from mmprobe.benchmarks.chair.data import (
+    add_reference_captions,
+    published_finder,
+    read_captions,
+    read_synonyms,
+)
 from mmprobe.benchmarks.chair.metrics import FindMentions, compute_metrics, make_record
 from mmprobe.benchmarks.chair.synthetic import find_shapes, read_described_shapes
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses, take_images
+from mmprobe.benchmarks.core.benchmark import (
+    Benchmark,
+    BenchmarkOptions,
+    Scored,
+    ScoringRules,
+    match_responses,
+    take_images,
+)
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, check_id, check_image, load_samples
 
@@ -25,20 +41,54 @@ class ChairTruth(NamedTuple):
     find_mentions: FindMentions
 
 
-def read_data(path: Path) -> ChairTruth:
+class ChairOptions(BenchmarkOptions):
+    """The options of CHAIR."""
+
+    profile: ScoringRules = Field(
+        "own",
+        description="which words name objects: ours, or by the authors' `code` and list, for a table beside published numbers",
+    )
+    synonyms: Path | None = Field(None, description="with profile `code`: the authors' data/synonyms.txt")
+
+    @model_validator(mode="after")
+    def _check_list(self) -> ChairOptions:
+        if (self.profile == "code") != (self.synonyms is not None):
+            raise ValueError(
+                "'code' and 'synonyms' go together; the list is data/synonyms.txt of github LisaAnne/Hallucination"
+            )
+        return self
+
+    def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
+        """Return CHAIR with these options in force."""
+        if self.synonyms is None:
+            return benchmark
+        read = partial(read_data, category_of=read_synonyms(self.synonyms))
+        return replace(benchmark, read_data=read, headline=("chair_s", "chair_i"))
+
+
+def read_data(path: Path, category_of: Mapping[str, str] | None = None) -> ChairTruth:
     """Read a samples file of the synthetic world, or a folder with COCO's `instances*.json` and `images/`.
 
-    If the folder also holds `captions*.json`, the objects that people's captions name count as shown.
+    If the folder also holds `captions*.json`, the objects that people's captions name count as shown. With
+    `category_of`, the category of each word of the authors' list, objects are found by the rules of their code.
     """
     if path.suffix == ".jsonl":
+        if category_of is not None:
+            raise InputError(
+                f"{path}: profile 'code' is about COCO's categories; give a folder with instances*.json"
+            )
         return _build_synthetic_truth(load_samples(path))
     files = [path] if path.is_file() else sorted(path.glob("instances*.json"))
     if len(files) != 1:
         raise InputError(f"{path}: holds {len(files)} files named instances*.json; one is needed")
     instances = files[0]
     objects = read_coco_objects(instances, key="id")
+    find_mentions: FindMentions = find_objects
+    if category_of is not None:
+        find_mentions = published_finder(category_of)
+        objects = _list_categories(objects, category_of, instances)
     for captions in sorted(instances.parent.glob("captions*.json")):
-        objects = add_reference_captions(objects, captions, find_objects)
+        objects = add_reference_captions(objects, captions, find_mentions)
     file_names = read_coco_objects(instances)
     folder = instances.parent / "images"
     samples = []
@@ -51,7 +101,16 @@ def read_data(path: Path) -> ChairTruth:
         except ValueError as error:
             raise InputError(f"{instances}: an image's id {name!r} {error}") from None
         samples.append(Sample(id=name, images=images, question=QUESTION))
-    return ChairTruth(samples, objects, find_objects)
+    return ChairTruth(samples, objects, find_mentions)
+
+
+def _list_categories(
+    objects: Mapping[str, Collection[str]], category_of: Mapping[str, str], where: Path
+) -> dict[str, frozenset[str]]:
+    """Return the objects of each image by the categories of the authors' list."""
+    if missing := {name for names in objects.values() for name in names} - category_of.keys():
+        raise InputError(f"{where}: the list of synonyms lacks its category {min(missing)!r}")
+    return {key: frozenset(category_of[name] for name in names) for key, names in objects.items()}
 
 
 def _build_synthetic_truth(samples: list[Sample]) -> ChairTruth:
@@ -107,4 +166,5 @@ BENCHMARK = Benchmark(
     read_answers=read_answers,
     max_new_tokens=128,
     unit="images",
+    options=ChairOptions,
 )

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import anyio
 from anyio.lowlevel import RunVar
 
-from mmprobe.benchmarks.core.benchmark import Answer, Lengths, length_of, longest, sampling_of
+from mmprobe.benchmarks.core.benchmark import Answer, sampling_of
 from mmprobe.errors import InputError
 from mmprobe.files import check_readable
-from mmprobe.samples import Sample
+from mmprobe.samples import Lengths, Sample, length_of, longest
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.core.runner import Answerer

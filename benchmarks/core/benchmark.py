@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -16,7 +16,7 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.files import json_lines
 from mmprobe.registry import Registry
-from mmprobe.samples import Sample
+from mmprobe.samples import Lengths, Sample
 
 Truth = TypeVar("Truth")
 """The type of a benchmark's data with their true answers."""
@@ -28,6 +28,10 @@ Scored = tuple[dict[str, Metric], list[dict[str, Any]]]
 def _correct_answers(truth: object, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """Return whether each answer is correct, for records of one question each."""
     return {record["id"]: record["correct"] for record in records if record["correct"] is not None}
+
+
+ScoringRules = Literal["own", "code"]
+"""How answers are read and counted: by mmprobe's own rules, or by those of the authors' code."""
 
 
 class BenchmarkOptions(BaseModel):
@@ -51,6 +55,7 @@ class Benchmark(Generic[Truth]):
         draw_files: draws a small set from the synthetic world into an empty folder, from a number of pairs and
             a seed, and returns its file.
         take: returns the first n `unit`s of the truth.
+        show: returns the truth with the images that are shown, which it may make in an empty or its own folder.
         ask_questions: returns the questions in order. Their ids name the answers.
         score_answers: scores answers by question id. A missing answer lowers the coverage.
         score_with_judge: the same with a model's labels in place of our rules. None if nothing needs a judge.
@@ -79,6 +84,7 @@ class Benchmark(Generic[Truth]):
     ask_questions: Callable[[Truth], list[Sample]]
     score_answers: Callable[[Truth, Mapping[str, str]], Scored]
     draw_files: Callable[[Path, int, int], Path] = make_pairs
+    show: Callable[[Truth, Path], Truth] = lambda truth, folder: truth
     score_with_judge: Callable[[Truth, Mapping[str, str], Judge], Scored] | None = None
     find_labels: Callable[[Mapping[str, Any]], dict[str, Labelled]] | None = None
     follow_up: Callable[[Truth, Mapping[str, str]], list[Sample]] = lambda truth, responses: []
@@ -98,10 +104,6 @@ class Benchmark(Generic[Truth]):
         return self.read_data(self.draw_files(folder, n, seed))
 
 
-Lengths = int | Mapping[str, int]
-"""The longest answer: of all questions, or by the `type` in their metadata, with `other` for the rest."""
-
-
 def answer_lengths(benchmark: Benchmark[Any], max_new_tokens: int | None = None) -> Lengths:
     """Return the longest answers to a benchmark's questions. A number of the caller holds for all of them.
 
@@ -112,23 +114,6 @@ def answer_lengths(benchmark: Benchmark[Any], max_new_tokens: int | None = None)
     if max_new_tokens is not None or not benchmark.long_answers:
         return max_new_tokens or benchmark.max_new_tokens
     return {**benchmark.long_answers, "other": benchmark.max_new_tokens}
-
-
-def length_of(sample: Sample, lengths: Lengths) -> int:
-    """Return the longest answer to a question.
-
-    Example:
-        >>> length_of(Sample(id="1", question="?", metadata={"type": "steps"}), {"steps": 512, "other": 128})
-        512
-    """
-    if isinstance(lengths, int):
-        return lengths
-    return lengths.get(str(sample.metadata.get("type")), lengths["other"])
-
-
-def longest(lengths: Lengths) -> int:
-    """Return the longest answer to any question."""
-    return lengths if isinstance(lengths, int) else max(lengths.values())
 
 
 class Answer(str):

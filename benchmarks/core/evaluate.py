@@ -20,6 +20,7 @@ from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.benchmarks.core.records import add_truth
 from mmprobe.benchmarks.core.results import Metric, group_by_images, write_results
 from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
+from mmprobe.benchmarks.layouts import layout_of
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
 from mmprobe.ledger import lock_folder
@@ -42,6 +43,8 @@ class Evaluation(NamedTuple):
         folder: the result folder.
         judging: counts of a judge's work: `judged`, `calls`, `cut` and `unscored`. Empty without a judge.
         failures: number of questions that failed while they were traced, by the run's folder.
+        headline: names of the metrics that are shown first, as the benchmark's options choose them.
+        layout: the layout that published data were read in; None for data in the benchmark's own form.
 
     Example:
         >>> evaluate("pope", "tiny-spd", "results/pope").metrics["accuracy"].value        # doctest: +SKIP
@@ -54,6 +57,8 @@ class Evaluation(NamedTuple):
     folder: Path
     judging: dict[str, Any]
     failures: dict[Path, int]
+    headline: tuple[str, ...] = ()
+    layout: str | None = None
 
 
 def evaluate(
@@ -166,10 +171,12 @@ def evaluate(
             "parameters": parameters,
             "perturbation": perturbation,
             "data": str(data) if data else f"drawn, {n} pairs, seed {seed}",
+            "layout": layout_of(out / "data"),
             "limit": limit,
             "judge": judge,
             "judging": judging,
             "options": dict(options),
+            "headline": list(benchmark.headline),
             "max_new_tokens": lengths,
             "repetition_penalty": repetition_penalty,
             "generation": generation,
@@ -189,7 +196,9 @@ def evaluate(
         if usual:
             metrics |= paired_changes(metrics, usual)
             write_results(out, benchmark.name, metrics, records, about)
-        evaluation = Evaluation(benchmark.name, metrics, records, out, judging, {})
+        evaluation = Evaluation(
+            benchmark.name, metrics, records, out, judging, {}, benchmark.headline, layout_of(out / "data")
+        )
         return _add_internals(benchmark, truth, evaluation, about) if trace else evaluation
 
 
@@ -262,9 +271,19 @@ def score(
         add_truth(records, questions, out)
         metrics = group_by_images(metrics | truncated_share(answers), questions)
         source = None if isinstance(responses, Mapping) else str(responses)
-        about = {"data": str(data), "responses": source, "judge": judge, "judging": judging}
-        write_results(out, benchmark.name, metrics, records, about | {"options": dict(options)})
-    return Evaluation(benchmark.name, metrics, records, out, judging, {})
+        about = {
+            "data": str(data),
+            "layout": layout_of(out / "data"),
+            "responses": source,
+            "judge": judge,
+            "judging": judging,
+            "options": dict(options),
+            "headline": list(benchmark.headline),
+        }
+        write_results(out, benchmark.name, metrics, records, about)
+    return Evaluation(
+        benchmark.name, metrics, records, out, judging, {}, benchmark.headline, layout_of(out / "data")
+    )
 
 
 def _read_answers(benchmark: Benchmark[Truth], file: Path, truth: Truth) -> dict[str, str]:

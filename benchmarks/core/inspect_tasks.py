@@ -15,7 +15,7 @@ import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,6 @@ from mmprobe.benchmarks.core.benchmark import (
     Benchmark,
     Truth,
     answer_lengths,
-    longest,
     truncated_share,
 )
 from mmprobe.benchmarks.core.load_data import load_truth
@@ -55,7 +54,7 @@ from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
 from mmprobe.files import write_atomic
 from mmprobe.ledger import FINGERPRINT, Ledger, lock_folder
-from mmprobe.samples import SAFE_ID, Sample
+from mmprobe.samples import SAFE_ID, Sample, longest
 
 _log = logging.getLogger(__name__)
 
@@ -197,7 +196,8 @@ def whole_benchmark(
 class LocalModel(ModelAPI):
     """A model that mmprobe loads: `mmprobe/tiny-spd`, `mmprobe/qwen2.5-vl-7b`, `mmprobe/FOLDER`.
 
-    The caller's temperature, seed and max_tokens hold. Without them answers are greedy, with 256 tokens.
+    The caller's temperature, seed and max_tokens hold. Without them answers are greedy, with 256 tokens. Other settings of the
+    answer, tools, and content that is neither text nor an image are refused by name.
 
     Model arguments: `trace_to`, a folder that gets one run a benchmark, with the answers under the ids of their
     questions, and the images beside it; `capture`; `device`; `method`, of `mmprobe.interventions`, whose traces show it at work.
@@ -231,6 +231,7 @@ class LocalModel(ModelAPI):
     async def generate(
         self, input: list[ChatMessage], tools: list[ToolInfo], tool_choice: ToolChoice, config: GenerateConfig
     ) -> ModelOutput:
+        check_settings(tools, config)
         return await anyio.to_thread.run_sync(self._answer_in_turn, input, config)
 
     def _answer_in_turn(self, messages: list[ChatMessage], config: GenerateConfig) -> ModelOutput:
@@ -296,6 +297,41 @@ def move_into_run(part: Path, run: Path) -> None:
     shutil.rmtree(part)
 
 
+_UNHEEDED = (  # settings that would change the answer, and that this provider does not have
+    *("top_p", "top_k", "stop_seqs", "best_of", "frequency_penalty", "presence_penalty", "logit_bias"),
+    *("num_choices", "logprobs", "prompt_logprobs", "response_schema", "modalities", "reasoning_tokens"),
+)
+
+
+def check_settings(tools: Sequence[ToolInfo], config: GenerateConfig) -> None:
+    """Raise InputError for tools, and for a setting of the answer that this provider would not heed.
+
+    Example:
+        >>> check_settings([], GenerateConfig(temperature=0.5))
+    """
+    if tools:
+        names = ", ".join(tool.name for tool in tools)
+        raise InputError(f"mmprobe/…: calls no tools, and {names} came with the question; leave them out")
+    for name in _UNHEEDED:
+        value = getattr(config, name, None)
+        if value not in (None, False) and not (name in ("num_choices", "best_of") and value == 1):
+            raise InputError(
+                f"mmprobe/…: does not have {name} ({value!r}); temperature, seed and max_tokens hold"
+            )
+
+
+def _check_content(messages: Sequence[ChatMessage]) -> None:
+    """Raise InputError for content that no sample holds: it must not be left out without a word."""
+    for message in messages:
+        kinds = ("text", "image") if message.role == "user" else ("text",)
+        for part in () if isinstance(message.content, str) else message.content:
+            if part.type not in kinds:
+                raise InputError(
+                    f"mmprobe/…: reads texts, and images in the question; the {message.role}'s message holds "
+                    f"{part.type} content"
+                )
+
+
 def sample_of(messages: list[ChatMessage], folder: Path, name: str) -> Sample:
     """Return the question of a conversation as a sample. Its images are written to a folder.
 
@@ -303,8 +339,9 @@ def sample_of(messages: list[ChatMessage], folder: Path, name: str) -> Sample:
 
     Raises:
         InputError: the conversation is more than a system prompt, one question and the beginning of an
-            answer, or it holds other content than texts and images.
+            answer, or it holds other content than texts and, in the question, images.
     """
+    _check_content(messages)
     system = [message.text for message in messages if message.role == "system"]
     prefill = messages[-1].text if messages and messages[-1].role == "assistant" else None
     questions = [message for message in messages if message.role == "user"]

@@ -33,7 +33,7 @@ def load_truth(
     else:
         unpacked = unpack(benchmark.name, Path(data), folder, None if benchmark.filters else limit)
         truth = benchmark.read_data(unpacked)
-    return truth if limit is None else benchmark.take(truth, limit)
+    return benchmark.show(truth if limit is None else benchmark.take(truth, limit), folder / "shown")
 
 
 def _draw_once(benchmark: Benchmark[Truth], folder: Path, n: int, seed: int) -> Truth:

@@ -13,10 +13,8 @@ from tqdm import tqdm
 from mmprobe.benchmarks.core.benchmark import (
     Answer,
     Benchmark,
-    Lengths,
     Scored,
     Truth,
-    longest,
     read_responses,
     sampling_of,
     truncated_share,
@@ -34,7 +32,7 @@ from mmprobe.models import Model, load_model, load_shapes
 from mmprobe.models.devices import DeviceMap
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
 from mmprobe.models.shared_prefix import repeated_keys
-from mmprobe.samples import Sample, check_image
+from mmprobe.samples import Lengths, Sample, check_image
 from mmprobe.traces.given_answers import QUESTIONS
 
 if TYPE_CHECKING:
@@ -166,7 +164,7 @@ def open_answers(
     call |= {key: about[key] for key in ("repetition_penalty",) if about.get(key) is not None}
     call["questions"] = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
     used = fingerprint(None if model is None else model.fingerprint, questions)
-    ledger.begin(call, used, kept=bool(responses))
+    ledger.begin(call, used, kept=bool(responses), finished=responses)
     return responses
 
 
@@ -256,8 +254,7 @@ def local_answerer(
     """Return an answerer that generates with a loaded model: greedily, or as `sampling_of` a question says.
 
     With `trace_to`, the answers are traced under the ids of their questions. Follow-up questions get a run of
-    their own, `trace_to` with `-follow-up` behind its name. All answers of a run have the same longest length,
-    that of its longest type. A question without images is answered plainly
+    their own, `trace_to` with `-follow-up` behind its name. A question without images is answered plainly
     where the method needs images. If it is traced, it fails instead. With `workers`, the model has no weights, and
     the workers load it; `workers` and `shared_prefix` are as in `mmprobe.trace`.
 
@@ -296,7 +293,7 @@ def local_answerer(
             samples,
             folder,
             capture=capture,
-            max_new_tokens=longest(max_new_tokens),
+            max_new_tokens=max_new_tokens,
             batch_size=batch_size,
             repetition_penalty=repetition_penalty,
             method=methods,

@@ -21,6 +21,9 @@ LAYOUTS: Registry[Layout] = Registry(
         "MicroVQA": "mmprobe.benchmarks.layouts.microvqa:MICROVQA",
         "MMMU-Pro": "mmprobe.benchmarks.layouts.mmmu_pro:MMMU_PRO",
         "MMReason": "mmprobe.benchmarks.layouts.mmreason:MMREASON",
+        "MIRAGE": "mmprobe.benchmarks.layouts.mirage:MIRAGE",
+        "Phantom-0": "mmprobe.benchmarks.layouts.phantom:PHANTOM",
+        "SPD-Faith Bench, parquet": "mmprobe.benchmarks.layouts.spd_faith:SPD_FAITH",
         "VQA-RAD": "mmprobe.benchmarks.layouts.vqa_rad:VQA_RAD",
         "VQA-RAD, parquet": "mmprobe.benchmarks.layouts.vqa_rad:VQA_RAD_PARQUET",
     },
@@ -66,6 +69,12 @@ def unpack(benchmark: str, path: Path, folder: Path, limit: int | None = None) -
         _write_questions(layout, path, part, limit)
         (part / NOTE).write_text(json.dumps(about) + "\n", encoding="utf-8")
     return samples
+
+
+def layout_of(folder: Path) -> str | None:
+    """Return the name of the layout that `unpack` found for the data in a folder; None if they had the benchmark's form."""
+    note = folder / NOTE
+    return json.loads(note.read_text(encoding="utf-8")).get("layout") if note.is_file() else None
 
 
 def _write_questions(layout: Layout, path: Path, folder: Path, limit: int | None) -> None:

@@ -19,22 +19,27 @@ _LONGEST_INDEX = 64  # a shorter image is the index of the row that holds it, as
 
 
 def _matches(path: Path) -> bool:
+    return table_columns(path) >= _COLUMNS
+
+
+def table_columns(path: Path) -> set[str]:
+    """Return the names of the columns of a `.tsv` file; empty for another file."""
     if path.suffix != ".tsv" or not path.is_file():
-        return False
+        return set()
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        return {name.strip('"') for name in file.readline(10_000).rstrip("\n").split("\t")} >= _COLUMNS
+        return {name.strip('"') for name in file.readline(10_000).rstrip("\n").split("\t")}
 
 
 def _read(path: Path, folder: Path) -> Lines:
     """Yield the questions. A row may name another row's images by its index, also that of a later row."""
     images: dict[str, list[str]] = {}
     lines = []
-    for where, row in _rows(path):
+    for where, row in read_table(path):
         name = make_id(row["index"], where)
         reference = row["image"].strip()
         if len(reference) > _LONGEST_INDEX:
             images[name] = [
-                save_image(_decode(text, where), folder, f"{name}-{number}", where)
+                save_image(decode_image(text, where), folder, f"{name}-{number}", where)
                 for number, text in enumerate(_split(reference, where), 1)
             ]
         lines.append((where, name, reference, row))
@@ -55,7 +60,7 @@ def _read(path: Path, folder: Path) -> Lines:
         yield where, line
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+def read_table(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the rows of the table, which has quoted cells with line breaks. Every value is a text."""
     import pandas as pd
 
@@ -89,7 +94,9 @@ def _split(text: str, where: str) -> list[str]:
     return [item[1:-1] for item in items]
 
 
-def _decode(text: str, where: str) -> bytes:
+def decode_image(text: str, where: str) -> bytes:
+    """Return the bytes of an image in base64, also of a data URI."""
+    text = text.strip().partition(";base64,")[2] or text.strip()
     if len(text) > MAX_IMAGE_BYTES * 4 // 3 + 4:
         raise InputError(f"{where}: its image has over {MAX_IMAGE_BYTES // 2**20} MiB; make it smaller")
     try:

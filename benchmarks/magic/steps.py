@@ -102,7 +102,7 @@ def find_wrong_spans(correct: Sequence[bool]) -> list[StepSpan]:
 
     Example:
         >>> find_wrong_spans([True, False, False, True, True, False])
-        [Span(first=2, last=3)]
+        [StepSpan(first=2, last=3)]
     """
     spans: list[StepSpan] = []
     start: int | None = None

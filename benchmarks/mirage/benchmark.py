@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mmprobe.benchmarks.answers.numbers import THRESHOLD
 from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Scored, match_responses
 from mmprobe.benchmarks.judges import Judge, Labelled
 from mmprobe.benchmarks.judges.agreement import labels_at
 from mmprobe.benchmarks.mirage.corrections import corrected_prompts
-from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, load_questions, true_chain
+from mmprobe.benchmarks.mirage.data import MirageProfile, MirageQuestion, Topic, load_questions, true_chain
 from mmprobe.benchmarks.mirage.hints import (
     add_hints,
     build_topic_prompt,
@@ -27,7 +27,15 @@ from mmprobe.benchmarks.mirage.hints import (
     has_hints,
     parse_topic,
 )
-from mmprobe.benchmarks.mirage.labels import CORRECTED, DIMENSIONS, HINTED, OWN_CHAIN, TOPIC, MirageLabels
+from mmprobe.benchmarks.mirage.labels import (
+    CORRECTED,
+    DIMENSIONS,
+    HINTED,
+    OWN_CHAIN,
+    TOPIC,
+    UNREAD,
+    MirageLabels,
+)
 from mmprobe.benchmarks.mirage.rule_labels import label_by_rules
 from mmprobe.benchmarks.mirage.scoring import compute_metrics, unscored_rates
 from mmprobe.benchmarks.mirage.synthetic import synthetic_questions
@@ -52,6 +60,9 @@ class MirageOptions(BenchmarkOptions):
     Attributes:
         threshold: an approximate answer is right below this relative error. The paper gives none; ours is 0.05.
         reasonable: the weight of the label REASONABLE as a match, from 0 to 1; ours is 0.
+        profile: `paper`, or `code` for the numbers of the released code: REASONABLE counts in precision alone, empty lists give
+            0, an approximate answer is right where min(p / t, t / p) is 0.95 or more, an unread answer is wrong, and an
+            empty one is judged, too.
         corrected: ask each question with a true chain again, with this chain and with the model's own (table 4).
         judge_decides: which multiple-choice and approximate answers a judge decides: those that the rules
             could not read (`unread`), or `all`, as in the paper.
@@ -60,7 +71,15 @@ class MirageOptions(BenchmarkOptions):
     threshold: float = Field(default=THRESHOLD, gt=0, allow_inf_nan=False)
     reasonable: float = Field(default=0.0, ge=0, le=1)
     judge_decides: Literal["unread", "all"] = "unread"
+    profile: MirageProfile = "paper"
     corrected: bool = False
+
+    @model_validator(mode="after")
+    def _check_profile(self) -> MirageOptions:
+        for name in ("threshold", "reasonable"):
+            if self.profile == "code" and name in self.model_fields_set:
+                raise ValueError(f"{name!r} has no effect in profile 'code', which has its own")
+        return self
 
     def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
         """Return MIRAGE with these options in force."""
@@ -186,8 +205,9 @@ def score_answers(
     truth: MirageTruth, responses: Mapping[str, str], options: MirageOptions = DEFAULTS
 ) -> Scored:
     """Return metrics and records with labels by rules."""
-    answers, labels = _label_by_rules(truth, responses, options.threshold)
-    metrics = compute_metrics(truth.questions, labels, options.reasonable)
+    answers, labels = _label_by_rules(truth, responses, options)
+    labels = _decide_unread(labels, options.profile)
+    metrics = compute_metrics(truth.questions, labels, options.reasonable, options.profile)
     return metrics, _make_records(truth, answers, labels)
 
 
@@ -197,16 +217,18 @@ def score_with_judge(
     """Return metrics and records with labels by a judge."""
     from mmprobe.benchmarks.mirage.model_labels import REQUESTS, label_by_judge
 
-    answers, rule_labels = _label_by_rules(truth, responses, options.threshold)
+    answers, rule_labels = _label_by_rules(truth, responses, options)
+    is_code = options.profile == "code"
     labels = label_by_judge(
-        truth.questions, answers, rule_labels, judge, options.threshold, options.judge_decides
+        truth.questions, answers, rule_labels, judge, options.threshold, options.judge_decides, is_code
     )
-    metrics = compute_metrics(truth.questions, labels, options.reasonable)
+    labels = _decide_unread(labels, options.profile)
+    metrics = compute_metrics(truth.questions, labels, options.reasonable, options.profile)
     return metrics | unscored_rates(labels, REQUESTS), _make_records(truth, answers, labels)
 
 
 def _label_by_rules(
-    truth: MirageTruth, responses: Mapping[str, str], threshold: float
+    truth: MirageTruth, responses: Mapping[str, str], options: MirageOptions
 ) -> tuple[dict[str, str], list[MirageLabels]]:
     """Return the answers by id, and the labels of each question."""
     derived = [
@@ -216,10 +238,40 @@ def _label_by_rules(
     ]
     answers = match_responses([*ask_questions(truth), *derived], responses, "MIRAGE")
     labels = [
-        label_by_rules(question, answers, *_find_topic(truth, question, answers), threshold)
+        label_by_rules(
+            question, answers, *_find_topic(truth, question, answers), options.threshold, options.profile
+        )
         for question in truth.questions
     ]
     return answers, labels
+
+
+def _decide_unread(labels: Sequence[MirageLabels], profile: MirageProfile) -> list[MirageLabels]:
+    """Return the labels; in profile `code`, an answer that nobody could read is wrong."""
+    if profile != "code":
+        return list(labels)
+    return [
+        replace(
+            label,
+            correct=label.correct or False
+            if label.answered and _is_unread(label, "correct")
+            else label.correct,
+            correct_hinted=label.correct_hinted or False
+            if label.answered_hinted and _is_unread(label, "hinted")
+            else label.correct_hinted,
+            again={
+                suffix: right or False if _is_unread(label, suffix.removeprefix("--")) else right
+                for suffix, right in label.again.items()
+            },
+            unscored={name: reason for name, reason in label.unscored.items() if reason != UNREAD},
+        )
+        for label in labels
+    ]
+
+
+def _is_unread(label: MirageLabels, request: str) -> bool:
+    """Return whether an answer has no verdict for another reason than that a judge's call failed."""
+    return label.unscored.get(request, UNREAD) == UNREAD
 
 
 def _make_records(

@@ -18,6 +18,8 @@ from mmprobe.samples import Id, load_with_images
 Topic = Literal["algebra", "arithmetic", "geometry", "logical", "scientific", "spatial", "statistical"]
 TOPICS: tuple[Topic, ...] = get_args(Topic)
 AnswerType = Literal["multiple_choice", "free_form", "approximate"]
+MirageProfile = Literal["paper", "code"]
+"""How answers and labels become numbers: as the paper says, or as its released code does."""
 MAX_ITEMS = 10  # steps, and claims, of one reasoning chain
 
 
@@ -94,11 +96,24 @@ def true_references(question: MirageQuestion) -> list[str]:
     return question.references or ([] if chain is None else [chain])
 
 
-def is_correct(question: MirageQuestion, response: str, threshold: float = THRESHOLD) -> bool | None:
+def is_near_by_code(number: float, true: float) -> bool:
+    """Return whether min(p / t, t / p) is 0.95 or more, as the released code compares approximate answers.
+
+    Example:
+        >>> is_near_by_code(105, 100), is_near_by_code(95, 100), is_near_by_code(94.9, 100), is_near_by_code(0, 0)
+        (True, True, False, True)
+    """
+    return number == true or (number * true > 0 and min(number / true, true / number) >= 0.95)
+
+
+def is_correct(
+    question: MirageQuestion, response: str, threshold: float = THRESHOLD, profile: MirageProfile = "paper"
+) -> bool | None:
     """Return whether a response gives the true answer, by rules; None if unread. A refusal is not right.
 
     The answer must stand in a declared form (docs/readers.md): an option by its letter or text, one number,
-    or the words of the true answer. `threshold` is the largest relative error of an approximate answer.
+    or the words of the true answer. `threshold` is the largest relative error of an approximate answer; in profile
+    `code`, `is_near_by_code` compares.
 
     Example:
         >>> fields = {"id": "1", "question": "?", "topic": "statistical", "type": "approximate"}
@@ -116,5 +131,7 @@ def is_correct(question: MirageQuestion, response: str, threshold: float = THRES
         true_number = parse_quantity(question.answer)
         if number is None or true_number is None:
             return False if find_answer(response).refused else None
+        if profile == "code":
+            return is_near_by_code(number, true_number[0])
         return is_near(number, true_number[0], threshold)
     return VALUES[judge_statement(response, question.answer)]

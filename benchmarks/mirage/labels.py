@@ -57,6 +57,7 @@ class MirageLabels:
 
     Attributes:
         answered, answered_hinted: whether there is a response; it may be empty.
+        silent: whether the response is empty.
         correct, correct_hinted: whether the answer is right. None if the response states no answer or has no
             verdict.
         again: whether each answer is right that was given when the question was asked again with a chain, by
@@ -85,6 +86,7 @@ class MirageLabels:
     kinds: Mapping[Kind, bool] | None = None
     scores: LhsScores | None = None
     unscored: Mapping[str, str] = field(default_factory=dict)
+    silent: bool = False
 
     def is_scored(self, request: Literal["correct", "hinted"]) -> bool:
         """Return whether there is a plain (`correct`) or hinted answer that the judge did not fail on."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric, ratio, share
+from mmprobe.benchmarks.mirage.data import MirageProfile
 from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Kind, LhsScores, Matches, MatchLabel
 from mmprobe.errors import InputError
 
@@ -29,7 +31,10 @@ def accuracy(correct: Sequence[bool | None], scored: Sequence[bool] | None = Non
 
 
 def factuality(
-    matches: Sequence[Matches | None], name: str = "f_step", reasonable: float = 0.0
+    matches: Sequence[Matches | None],
+    name: str = "f_step",
+    reasonable: float = 0.0,
+    profile: MirageProfile = "paper",
 ) -> dict[str, Metric]:
     """Return F_step or F_claim (equations 1 and 2).
 
@@ -39,6 +44,9 @@ def factuality(
     raises NAME; NAME_micro is from the counts of all questions. `reasonable`, 0 to 1, is the weight of
     REASONABLE as a match; the paper's matches are binary, and ours is 0.
 
+    In profile `code`, as the released code has it, REASONABLE counts as 1 in precision and not in recall, true items are those
+    labelled MATCH or CONFLICT, and what is undefined counts 0.
+
     Example:
         >>> matches = Matches(predicted=("MATCH", "CONFLICT"), true=("MATCH",))
         >>> round(factuality([matches])["f_step"].value, 3)
@@ -47,12 +55,18 @@ def factuality(
     if not 0 <= reasonable <= 1:
         raise InputError(f"reasonable {reasonable}: must be a share from 0 to 1")
     item = name.removeprefix("f_")
-    rows = [None if match is None else _count_matches(match, reasonable) for match in matches]
+    count = _count_by_code if profile == "code" else partial(_count_matches, reasonable=reasonable)
+    rows = [None if match is None else count(match) for match in matches]
     counts = [None if row is None else np.array(row, float) for row in rows]
 
     def per_question(compute: Callable[[np.ndarray], np.ndarray]) -> list[float | None]:
         with np.errstate(invalid="ignore", divide="ignore"):
             values = [math.nan if row is None else float(compute(row)) for row in counts]
+        if profile == "code":
+            values = [
+                0.0 if row is not None and not math.isfinite(value) else value
+                for row, value in zip(rows, values, strict=True)
+            ]
         return [value if math.isfinite(value) else None for value in values]
 
     scores = per_question(_f_score)
@@ -75,31 +89,54 @@ def _count_matches(matches: Matches, reasonable: float) -> tuple[float, float, f
     return count(matches.predicted), len(matches.predicted), count(matches.true), len(matches.true)
 
 
+def _count_by_code(matches: Matches) -> tuple[float, float, float, float]:
+    """Return the counts of `_count_matches` as the released code counts."""
+    predicted, true = matches.predicted, matches.true
+    n_matched, n_true = true.count("MATCH"), true.count("MATCH") + true.count("CONFLICT")
+    return predicted.count("MATCH") + predicted.count("REASONABLE"), len(predicted), n_matched, n_true
+
+
 def _f_score(counts: np.ndarray) -> np.ndarray:
     precision, recall = counts[..., 0] / counts[..., 1], counts[..., 2] / counts[..., 3]
     total = precision + recall
     return np.where(total == 0, 0.0, 2 * precision * recall / np.where(total == 0, 1, total))
 
 
-def hallucination_rates(verdicts: Sequence[Mapping[Kind, bool] | None]) -> dict[str, Metric]:
+def hallucination_rates(
+    verdicts: Sequence[Mapping[Kind, bool] | None], silent: Sequence[bool] = ()
+) -> dict[str, Metric]:
     """Return the share of reasoning chains with each kind of hallucination (table 3), and with any kind.
+
+    `NAME_zero` is the same where a response without a verdict that is empty (`silent`) counts 0: a share of all responses,
+    and not of the chains.
 
     Example:
         >>> rates = hallucination_rates([dict.fromkeys(KINDS, False) | {"spatial": True}, None])
         >>> rates["spatial_rate"].value, rates["any_rate"].n
         (1.0, 1)
     """
-    rates = {
-        f"{kind}_rate": mean_metric(
-            [None if verdict is None else verdict[kind] for verdict in verdicts], "lower"
-        )
-        for kind in KINDS
+    empty = silent or [False] * len(verdicts)
+
+    def rate(read: Callable[[Mapping[Kind, bool]], bool], silence: float | None) -> Metric:
+        values = [
+            (silence if is_silent else None) if verdict is None else float(read(verdict))
+            for verdict, is_silent in zip(verdicts, empty, strict=True)
+        ]
+        return mean_metric(values, "lower")
+
+    readers: dict[str, Callable[[Mapping[Kind, bool]], bool]] = {
+        f"{kind}_rate": partial(_has_kind, kind) for kind in KINDS
     }
-    has_any = [None if verdict is None else any(verdict.values()) for verdict in verdicts]
-    return rates | {"any_rate": mean_metric(has_any, "lower")}
+    readers["any_rate"] = lambda verdict: any(verdict.values())
+    rates = {name: rate(read, None) for name, read in readers.items()}
+    return rates | {f"{name}_zero": rate(read, 0.0) for name, read in readers.items()}
 
 
-def lhs(scores: Sequence[LhsScores]) -> dict[str, Metric]:
+def _has_kind(kind: Kind, verdict: Mapping[Kind, bool]) -> bool:
+    return verdict[kind]
+
+
+def lhs(scores: Sequence[LhsScores], silent: Sequence[bool] = ()) -> dict[str, Metric]:
     """Return the LLMs hallucination score (equation 3). Higher means less hallucination.
 
     A question's score is the mean over judges of the mean over references of the mean of its five scores of 1
@@ -108,6 +145,7 @@ def lhs(scores: Sequence[LhsScores]) -> dict[str, Metric]:
 
     - lhs, lhs_DIMENSION: with scores scaled to 0-1 by (x - 1) / 4, ours; lhs_of_five: by x / 5. The paper
       gives no scale.
+    - lhs_zero: `lhs` where an empty response (`silent`) without a judgement counts 0, since silence raises `lhs`
     - lhs_sd_questions, lhs_sd_judges, lhs_sd_references: standard deviation (n - 1) of `lhs` over questions,
       and of the means of judges and of references. The paper does not say which it prints.
     - lhs_judgements: share of the requested judgements that were given
@@ -120,8 +158,12 @@ def lhs(scores: Sequence[LhsScores]) -> dict[str, Metric]:
     unit = (_scores_to_array(scores) - 1) / 4
     chain_scores = _mean_finite(unit, 3)
     question_scores = _mean_finite(_mean_finite(chain_scores, 2), 1)
+    empty = silent or [False] * len(scores)
+    values = _nan_to_none(question_scores)
+    with_zeros = [0.0 if x is None and is_silent else x for x, is_silent in zip(values, empty, strict=True)]
     metrics = {
-        "lhs": mean_metric(_nan_to_none(question_scores), "higher"),
+        "lhs": mean_metric(values, "higher"),
+        "lhs_zero": mean_metric(with_zeros, "higher"),
         "lhs_of_five": mean_metric(_nan_to_none((question_scores * 4 + 1) / 5), "higher", (0.2, 1.0)),
         "lhs_sd_questions": count_metric(
             [None if math.isnan(x) else (1, x, x * x) for x in question_scores],

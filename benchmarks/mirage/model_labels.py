@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -49,6 +49,7 @@ def label_by_judge(
     judge: Judge,
     threshold: float = THRESHOLD,
     decides: Literal["unread", "all"] = "unread",
+    judges_silence: bool = False,
 ) -> list[MirageLabels]:
     """Replace the labels by rules with those of a judge.
 
@@ -57,7 +58,8 @@ def label_by_judge(
     - The judge extracts steps and claims without seeing the truth. Then it matches them with the true ones,
       in one request for the steps and one for the claims.
     - For kinds of hallucination and for scores it sees the whole response and the true chain.
-    - An empty response needs no request.
+    - An empty response needs no request. With `judges_silence`, as in the released code, its kinds and scores are judged
+      as those of a response that gives no answer.
 
     In an ensemble, the first judge extracts, because two judges would not list the same items. The majority
     gives the labels. Each judge scores alone: these are the M judges of the LHS.
@@ -65,6 +67,7 @@ def label_by_judge(
     `responses` are all responses by id, and `threshold` is the largest relative error of an approximate answer.
     """
     texts = {name: text for name, text in responses.items() if text.strip()}
+    silent = {name for name, text in responses.items() if judges_silence and not text.strip()}
     answers = {
         (question.id, suffix.removeprefix("--") or "correct"): correct_request(
             question.question,
@@ -78,7 +81,7 @@ def label_by_judge(
         if (name := question.id + suffix) in texts
         and (question.type == "free_form" or decides == "all" or by_rules is None)
     }
-    judged, scores = asyncio.run(_ask_judge(questions, texts, answers, judge))
+    judged, scores = asyncio.run(_ask_judge(questions, texts, answers, judge, silent))
     by_question: dict[str, dict[str, Judgement[Any]]] = {question.id: {} for question in questions}
     for (name, request), judgement in judged.items():
         by_question[name][request] = judgement
@@ -93,6 +96,7 @@ async def _ask_judge(
     texts: Mapping[str, str],
     answer_requests: Mapping[tuple[str, str], JudgeRequest[bool | None]],
     judge: Judge,
+    silent: Set[str] = frozenset(),
 ) -> tuple[_Judged, dict[str, list[list[Judgement[int]]]]]:
     """Return the judgements, and those of the scores as [judge][reference] by question id."""
     judged: _Judged = dict(await ask_by_name(judge, answer_requests))
@@ -112,10 +116,11 @@ async def _ask_judge(
             if extraction and (true := getattr(question, kind)):
                 matches[question.id, kind] = _match_request(question, getattr(extraction, kind), true)
     judged |= await ask_by_name(judge, matches)
-    with_chain = [question for question in answered if true_chain(question)]
-    kinds = {(question.id, "kinds"): _kinds_request(question, texts[question.id]) for question in with_chain}
+    chains = {**texts, **dict.fromkeys(silent, "")}
+    with_chain = [question for question in questions if question.id in chains and true_chain(question)]
+    kinds = {(question.id, "kinds"): _kinds_request(question, chains[question.id]) for question in with_chain}
     judged |= await ask_by_name(judge, kinds)
-    return judged, await _ask_scores(judge_members(judge), with_chain, texts)
+    return judged, await _ask_scores(judge_members(judge), with_chain, chains)
 
 
 def judge_members(judge: Judge) -> list[Judge]:

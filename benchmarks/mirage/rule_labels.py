@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from mmprobe.benchmarks.answers.drawn import is_drawn, same_statement
 from mmprobe.benchmarks.answers.numbers import THRESHOLD
 from mmprobe.benchmarks.answers.texts import split_sentences
-from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, is_correct
+from mmprobe.benchmarks.mirage.data import MirageProfile, MirageQuestion, Topic, is_correct
 from mmprobe.benchmarks.mirage.labels import (
     CORRECTED,
     HINTED,
@@ -26,6 +26,7 @@ def label_by_rules(
     topic: Topic | None = None,
     classified: bool = False,
     threshold: float = THRESHOLD,
+    profile: MirageProfile = "paper",
 ) -> MirageLabels:
     """Label the answers to one question by rules. Rules cannot see hallucinations or score a chain.
 
@@ -45,7 +46,7 @@ def label_by_rules(
         for suffix in ("", HINTED, CORRECTED, OWN_CHAIN)
         if question.id + suffix in responses
     }
-    correct = {suffix: is_correct(question, text, threshold) for suffix, text in texts.items()}
+    correct = {suffix: is_correct(question, text, threshold, profile) for suffix, text in texts.items()}
     extraction = steps = claims = None
     if response is not None and (question.steps or question.claims):
         extraction = extract_by_rules(response, question.steps, question.claims)
@@ -54,6 +55,7 @@ def label_by_rules(
             claims = match_by_rules(extraction.claims, question.claims) if question.claims else None
     return MirageLabels(
         answered=response is not None,
+        silent=response is not None and not response.strip(),
         correct=correct.get(""),
         answered_hinted=HINTED in texts,
         correct_hinted=correct.get(HINTED),

@@ -6,16 +6,19 @@ from collections.abc import Sequence
 
 from mmprobe.benchmarks.core.results import Metric, change_metric, mean_metric, metrics_by_group, with_ids
 from mmprobe.benchmarks.mirage.corrections import correction_metrics
-from mmprobe.benchmarks.mirage.data import MirageQuestion, true_chain, true_references
+from mmprobe.benchmarks.mirage.data import MirageProfile, MirageQuestion, true_chain, true_references
 from mmprobe.benchmarks.mirage.hints import has_hints
 from mmprobe.benchmarks.mirage.labels import UNREAD, LhsScores, MirageLabels
 from mmprobe.benchmarks.mirage.metrics import accuracy, factuality, hallucination_rates, lhs
 
 
 def compute_metrics(
-    questions: Sequence[MirageQuestion], labels: Sequence[MirageLabels], reasonable: float = 0.0
+    questions: Sequence[MirageQuestion],
+    labels: Sequence[MirageLabels],
+    reasonable: float = 0.0,
+    profile: MirageProfile = "paper",
 ) -> dict[str, Metric]:
-    """Compute every metric of the benchmark. `reasonable` is the weight of REASONABLE, as in `factuality`.
+    """Compute every metric of the benchmark. `reasonable` and `profile` are as in `factuality`.
 
     Returns:
         - accuracy, accuracy_answered
@@ -30,16 +33,18 @@ def compute_metrics(
           metrics, `lhs` and the rates are split.
     """
     metrics = _answer_metrics(questions, labels)
-    metrics |= _factuality_metrics(questions, labels, reasonable)
+    metrics |= _factuality_metrics(questions, labels, reasonable, profile)
     metrics |= _judge_metrics(questions, labels)
     metrics |= correction_metrics(questions, labels)
 
     def compute(members: list[int]) -> dict[str, Metric]:
         group_questions, group_labels = [questions[i] for i in members], [labels[i] for i in members]
         table = _answer_metrics(group_questions, group_labels)
-        table |= _factuality_metrics(group_questions, group_labels, reasonable)
+        table |= _factuality_metrics(group_questions, group_labels, reasonable, profile)
         judged = _judge_metrics(group_questions, group_labels)
-        return table | {name: metric for name, metric in judged.items() if name == "lhs" or "_rate" in name}
+        return table | {
+            name: metric for name, metric in judged.items() if name in ("lhs", "lhs_zero") or "_rate" in name
+        }
 
     metrics |= metrics_by_group("topic", [question.topic for question in questions], compute, smallest=2)
     return metrics | metrics_by_group("type", [question.type for question in questions], compute, smallest=2)
@@ -70,7 +75,10 @@ def _answer_metrics(questions: Sequence[MirageQuestion], labels: Sequence[Mirage
 
 
 def _factuality_metrics(
-    questions: Sequence[MirageQuestion], labels: Sequence[MirageLabels], reasonable: float
+    questions: Sequence[MirageQuestion],
+    labels: Sequence[MirageLabels],
+    reasonable: float,
+    profile: MirageProfile,
 ) -> dict[str, Metric]:
     metrics: dict[str, Metric] = {}
     pairs = list(zip(questions, labels, strict=True))
@@ -79,7 +87,7 @@ def _factuality_metrics(
     for name, rows in (("f_step", steps), ("f_claim", claims)):
         if rows:
             ids = [question_id for question_id, _ in rows]
-            metrics |= with_ids(factuality([matches for _, matches in rows], name, reasonable), ids)
+            metrics |= with_ids(factuality([matches for _, matches in rows], name, reasonable, profile), ids)
     return metrics
 
 
@@ -91,7 +99,8 @@ def _judge_metrics(questions: Sequence[MirageQuestion], labels: Sequence[MirageL
     if not any(label.scores is not None for _, label in pairs):
         return {}
     ids = [question.id for question, _ in pairs]
-    metrics = with_ids(hallucination_rates([label.kinds for _, label in pairs]), ids)
+    silent = [label.silent for _, label in pairs]
+    metrics = with_ids(hallucination_rates([label.kinds for _, label in pairs], silent), ids)
     judges = max(len(label.scores or ()) for _, label in pairs)
     references = max(len(true_references(question)) for question, _ in pairs)
     scores = [_pad_scores(label.scores or (), judges, references) for _, label in pairs]
@@ -102,7 +111,9 @@ def _judge_metrics(questions: Sequence[MirageQuestion], labels: Sequence[MirageL
         / (judges * len(true_references(question)))
         for question, label in pairs
     ]
-    return metrics | with_ids(lhs(scores) | {"lhs_judgements": mean_metric(judged_shares, "higher")}, ids)
+    return metrics | with_ids(
+        lhs(scores, silent) | {"lhs_judgements": mean_metric(judged_shares, "higher")}, ids
+    )
 
 
 def _pad_scores(scores: LhsScores, judges: int, references: int) -> LhsScores:

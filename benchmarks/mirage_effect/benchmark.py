@@ -49,6 +49,7 @@ from mmprobe.benchmarks.mirage_effect.scoring import (
 from mmprobe.benchmarks.mirage_effect.synthetic import draw_questions, synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError
+from mmprobe.files import json_lines
 from mmprobe.samples import load_samples
 
 
@@ -60,6 +61,10 @@ def read_data(path: Path, examples: Path | None = None, closed: bool = False) ->
     with line and field, for an invalid line, an id that is used twice, or data without such questions.
     """
     file = path / "samples.jsonl" if path.is_dir() else path
+    if _is_imageless(file):
+        truth = MirageEffectTruth(load_imageless(file), [], _read_choices(examples) if examples else ())
+        check_ids(truth, str(file))
+        return truth
     imageless_file = file.with_name("imageless.jsonl")
     imageless = load_imageless(imageless_file) if imageless_file.exists() else list(imageless_questions())
     choices = _read_choices(file)
@@ -70,6 +75,12 @@ def read_data(path: Path, examples: Path | None = None, closed: bool = False) ->
     truth = MirageEffectTruth(imageless, choices, _read_choices(examples) if examples else ())
     check_ids(truth, str(file))
     return truth
+
+
+def _is_imageless(file: Path) -> bool:
+    """Return whether a file holds questions about missing images alone: their lines have a category and no answer."""
+    first = next((row for _, row in json_lines(file)), None) if file.is_file() else None
+    return isinstance(first, dict) and {"id", "category", "question"} == first.keys()
 
 
 def _read_choices(file: Path) -> list[ChoiceQuestion]:
@@ -249,7 +260,7 @@ BENCHMARK = Benchmark(
     about="What a model says about images that nobody gave it, and how well it answers without them.",
     read_data=read_data,
     draw_files=draw_questions,
-    take=lambda truth, n: truth._replace(imageless=truth.imageless[:n], choices=truth.choices[:n]),
+    take=lambda truth, n: truth._replace(imageless=truth.imageless[:n], choices=truth.choices[:n], varied=n),
     ask_questions=ask_questions,
     score_answers=score_answers,
     score_with_judge=score_with_judge,
@@ -271,7 +282,7 @@ BENCHMARK = Benchmark(
         "similarity_by_chance",
     ),
     faithful_answers=faithful_answers,
-    max_new_tokens=128,
+    max_new_tokens=512,  # ours: the prompts ask for a line at the end, which 128 tokens cut off
     visual=False,
     options=Options,
 )

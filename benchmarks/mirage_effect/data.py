@@ -74,12 +74,14 @@ class ChoiceQuestion(BaseModel):
 class MirageEffectTruth(NamedTuple):
     """The questions about images that nobody attaches, and the questions with images and known answers.
 
-    `examples` are other questions with known answers, which few-shot prompts show.
+    `examples` are other questions with known answers, which few-shot prompts show. `varied` is the number of questions about
+    missing images that are asked in every variant; None for two of each category.
     """
 
     imageless: list[ImagelessQuestion]
     choices: list[ChoiceQuestion]
     examples: Sequence[ChoiceQuestion] = ()
+    varied: int | None = None
 
 
 def load_questions(path: str | Path) -> list[ChoiceQuestion]:
@@ -87,7 +89,9 @@ def load_questions(path: str | Path) -> list[ChoiceQuestion]:
     return load_with_images(path, ChoiceQuestion)
 
 
-class _ImagelessLine(BaseModel):
+class ImagelessLine(BaseModel):
+    """A line of a file of questions about missing images."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: Id
@@ -99,7 +103,7 @@ def load_imageless(path: str | Path) -> list[ImagelessQuestion]:
     """Read a file of questions about missing images, in place of ours. Raises InputError as `load_questions`."""
     return [
         ImagelessQuestion(line.id, line.category, line.question)
-        for _, line in read_records(path, _ImagelessLine)
+        for _, line in read_records(path, ImagelessLine)
     ]
 
 

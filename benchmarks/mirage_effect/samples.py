@@ -55,6 +55,8 @@ class MirageEffectOptions(BenchmarkOptions):
             its images after some of them as examples (figure 3b).
         shots: number of examples before a question. The paper gives none; ours is 8.
         seeds: number of seeds of each request for a diagnosis, 200 in the paper. 0 asks four wordings greedily.
+        varied: number of questions about missing images that are asked in every variant (figures S1 and S2). The default is as
+            many as `--limit`, or 40 without: two of each category. The paper asks all 200.
         temperature: of the diagnoses with seeds. The paper gives none; ours is 1.
         closed: whether only questions of yes or no are asked; of VQA-RAD the paper asks these 430.
     """
@@ -63,6 +65,7 @@ class MirageEffectOptions(BenchmarkOptions):
     examples: Path | None = None
     shots: int = Field(default=8, ge=1)
     seeds: int = Field(default=0, ge=0)
+    varied: int | None = Field(default=None, ge=0)
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     closed: bool = False
 
@@ -91,7 +94,7 @@ def ask_questions(
     samples = [
         sample for question in truth.choices for sample in _make_choice_samples(question, truth, options)
     ]
-    varied = select_varied(truth.imageless)
+    varied = select_varied(truth.imageless, options.varied or truth.varied)
     for imageless in truth.imageless:
         variants = VARIANTS if imageless in varied else VARIANTS[:1]
         samples += [
@@ -217,8 +220,12 @@ def imageless_id(question_id: str, variant: Variant) -> str:
     return question_id if variant == "plain" else f"{question_id}--{variant}"
 
 
-def select_varied(questions: Sequence[ImagelessQuestion]) -> list[ImagelessQuestion]:
-    """Return the first questions of each category. They are asked in every variant."""
+def select_varied(
+    questions: Sequence[ImagelessQuestion], count: int | None = None
+) -> list[ImagelessQuestion]:
+    """Return the questions that are asked in every variant: the first so many, or by default two of each category."""
+    if count is not None:
+        return list(questions[:count])
     by_category: dict[str, list[ImagelessQuestion]] = {}
     for question in questions:
         by_category.setdefault(question.category, []).append(question)

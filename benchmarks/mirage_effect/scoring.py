@@ -131,7 +131,13 @@ def _imageless_metrics(questions: Sequence[ImagelessQuestion], labels: Labels) -
 
     domains = [question.category.partition("/")[0] for question in questions]
     metrics |= metrics_by_group("domain", domains, compute, smallest=2)
-    varied_ids = [question.id for question in select_varied(questions)]
+    usual = {question.id for question in select_varied(questions)}
+    varied_ids = [
+        question.id
+        for question in questions
+        if question.id in usual
+        or any(imageless_id(question.id, variant) in labels for variant in VARIANTS[1:])
+    ]
     for variant in VARIANTS[1:]:
         variant_ids = [imageless_id(name, variant) for name in varied_ids]
         rates = with_ids(_mirage_rates(variant_ids, labels), varied_ids)

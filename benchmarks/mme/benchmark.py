@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses, take_images
+from pydantic import Field
+
+from mmprobe.benchmarks.core.benchmark import (
+    Benchmark,
+    BenchmarkOptions,
+    Scored,
+    ScoringRules,
+    match_responses,
+    take_images,
+)
 from mmprobe.benchmarks.mme.data import read_mme, read_mme_answers
 from mmprobe.benchmarks.mme.metrics import compute_metrics, make_record
 from mmprobe.benchmarks.mme.synthetic import draw_synthetic_mme
@@ -18,7 +30,23 @@ def read_data(path: Path) -> list[Sample]:
     return draw_synthetic_mme(load_samples(path)) if path.suffix == ".jsonl" else read_mme(path)
 
 
-def score_answers(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
+class MmeOptions(BenchmarkOptions):
+    """The options of MME."""
+
+    profile: ScoringRules = Field(
+        "own",
+        description="how answers are read: `own` leaves images with unread ones out and counts them; `code` is the authors' "
+        "rule, for a table beside published numbers",
+    )
+
+    def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
+        """Return MME with these options in force."""
+        return replace(benchmark, score_answers=partial(score_answers, profile=self.profile))
+
+
+def score_answers(
+    samples: list[Sample], responses: Mapping[str, str], profile: ScoringRules = "own"
+) -> Scored:
     """Score answers by question id.
 
     Example:
@@ -29,7 +57,7 @@ def score_answers(samples: list[Sample], responses: Mapping[str, str]) -> Scored
         (50.0, 0.0)
     """
     answers = match_responses(samples, responses, "MME")
-    records = [make_record(sample, answers.get(sample.id)) for sample in samples]
+    records = [make_record(sample, answers.get(sample.id), profile) for sample in samples]
     return compute_metrics(records), records
 
 
@@ -69,4 +97,5 @@ BENCHMARK = Benchmark(
     read_answers=read_answers,
     max_new_tokens=32,
     unit="images",
+    options=MmeOptions,
 )

@@ -2,6 +2,9 @@
 
 Fu et al. (2023), "MME: A Comprehensive Evaluation Benchmark for Multimodal Large Language Models",
 arXiv:2306.13394.
+
+Profile `own` leaves images with an unread answer out. Profile `code` is the rule of the authors' `calculation.py`: there an
+unread answer is wrong. For a table beside published numbers use `code`.
 """
 
 from __future__ import annotations
@@ -11,14 +14,16 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mmprobe.benchmarks.answers.yes_no import first_word
+from mmprobe.benchmarks.core.benchmark import ScoringRules
 from mmprobe.benchmarks.core.results import Metric, count_metric, share, with_ids
 from mmprobe.benchmarks.mme.data import COGNITION, PERCEPTION, SUBTASKS
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
 # Columns of an image's counts in one subtask.
-_CORRECT, _QUESTIONS, _BOTH_CORRECT, _IMAGES, _UNKNOWN = range(5)
-_N_COLUMNS = 5
+_CORRECT, _QUESTIONS, _BOTH_CORRECT, _IMAGES = range(4)
+_N_COLUMNS = 4
 
 
 _accuracy, _accuracy_plus = share(_CORRECT, _QUESTIONS), share(_BOTH_CORRECT, _IMAGES)
@@ -36,20 +41,28 @@ def _sum_scores(counts: np.ndarray) -> np.ndarray:
 def read_official(answer: str) -> Literal["yes", "no", "unknown"]:
     """Return the answer by the rule of the authors' code: yes, or else no, within the first four characters.
 
+    They are the first four of the text as it is, so two spaces or `**"` before the word hide a yes, and a first word
+    such as `none` or `know` is a no.
+
     Example:
-        >>> [read_official(answer) for answer in ("Yes, it is.", "**No**", "There is no dog.")]
-        ['yes', 'no', 'unknown']
+        >>> [read_official(answer) for answer in ("Yes, it is.", "**No**", "  Yes", "None", "There is no dog.")]
+        ['yes', 'no', 'unknown', 'no', 'unknown']
     """
-    beginning = answer.strip().lower()[:4]
+    beginning = answer.lower()[:4]
     return "yes" if "yes" in beginning else "no" if "no" in beginning else "unknown"
 
 
-def make_record(sample: Sample, answer: str | None) -> dict[str, Any]:
-    """Return the record of a question with its answer, read as yes, no or unknown."""
+def make_record(sample: Sample, answer: str | None, profile: ScoringRules = "own") -> dict[str, Any]:
+    """Return the record of a question with its answer, read as yes, no or unknown.
+
+    An unknown answer is wrong in profile `code`, and neither right nor wrong in `own`, which also reads past punctuation.
+    """
     subtask = sample.metadata.get("subtask")
     if subtask not in SUBTASKS or sample.answer not in ("yes", "no"):
         raise InputError(f"sample {sample.id}: not a question of MME with a subtask and the answer yes or no")
-    parsed = None if answer is None else read_official(answer)
+    read = read_official if profile == "code" else first_word
+    parsed = None if answer is None else read(answer)
+    is_left_out = parsed is None or (parsed == "unknown" and profile == "own")
     return {
         "id": sample.id,
         "subtask": subtask,
@@ -58,16 +71,16 @@ def make_record(sample: Sample, answer: str | None) -> dict[str, Any]:
         "answer": answer,
         "label": sample.answer,
         "said": parsed,
-        "correct": None if parsed is None else parsed == sample.answer,
+        "correct": None if is_left_out else parsed == sample.answer,
     }
 
 
 def compute_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
     """Compute the score of each subtask, 100 (accuracy + accuracy+), and the sums perception and cognition.
 
-    accuracy+ is the share of images with two correct answers. An answer that says neither yes nor no is
-    wrong, and `unknown` counts it. `n` and the intervals are over images; one with an unanswered question
-    lowers the coverage. A sum is over the subtasks in the data, with a range of 0 to 200 for each.
+    accuracy+ is the share of images with two correct answers. `unknown` and `unread` are the share of answers that say
+    neither yes nor no. `n` and the intervals are over images; one with an answer that is missing, or neither right nor
+    wrong, lowers the coverage. A sum is over the subtasks in the data, with a range of 0 to 200 for each.
     """
     counts, ids = _count_by_subtask(records)
     metrics: dict[str, Metric] = {}
@@ -84,8 +97,7 @@ def compute_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
             rows = _concatenate_counts([counts[subtask] for subtask in subtasks])
             total = count_metric(rows, _sum_scores, "higher", (0.0, 200.0 * len(subtasks)))
             metrics |= with_ids({name: total}, [image for subtask in subtasks for image in ids[subtask]])
-    all_counts = [row for rows in counts.values() for row in rows]
-    unknown = count_metric(all_counts, share(_UNKNOWN, _QUESTIONS), "lower")
+    unknown = count_metric(_count_unknown(records), share(0, 1), "lower")
     metrics |= with_ids(
         {"unknown": unknown, "unread": unknown}, [image for images in ids.values() for image in images]
     )
@@ -112,11 +124,22 @@ def _count_by_subtask(
 
 
 def _count_image(records: Sequence[Mapping[str, Any]]) -> list[int] | None:
-    if any(record["said"] is None for record in records):
+    if any(record["correct"] is None for record in records):
         return None
     n_correct = sum(record["correct"] for record in records)
-    n_unknown = sum(record["said"] == "unknown" for record in records)
-    return [n_correct, 2, int(n_correct == 2), 1, n_unknown]
+    return [n_correct, 2, int(n_correct == 2), 1]
+
+
+def _count_unknown(records: Sequence[Mapping[str, Any]]) -> list[list[int] | None]:
+    """Return the numbers of unknown and of all answers of each image, in the order of `_count_by_subtask`."""
+    by_image: dict[str, dict[str, list[str | None]]] = {}
+    for record in records:
+        by_image.setdefault(record["subtask"], {}).setdefault(record["image"], []).append(record["said"])
+    return [
+        None if None in said else [said.count("unknown"), len(said)]
+        for images in by_image.values()
+        for said in images.values()
+    ]
 
 
 def _concatenate_counts(counts: Sequence[Sequence[list[int] | None]]) -> list[list[int] | None]:

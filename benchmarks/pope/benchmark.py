@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses, take_images
+from pydantic import Field
+
+from mmprobe.benchmarks.core.benchmark import (
+    Benchmark,
+    BenchmarkOptions,
+    Scored,
+    ScoringRules,
+    match_responses,
+    take_images,
+)
 from mmprobe.benchmarks.pope.data import SETTINGS, read_pope, read_pope_answers
 from mmprobe.benchmarks.pope.metrics import compute_metrics, make_record
 from mmprobe.benchmarks.pope.synthetic import draw_synthetic_pope
@@ -26,17 +38,33 @@ def _find_images(path: Path) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def score_answers(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
+class PopeOptions(BenchmarkOptions):
+    """The options of POPE."""
+
+    profile: ScoringRules = Field(
+        "own",
+        description="how answers are read: `own` leaves unread ones out and counts them; `code` is the authors' rule, for a "
+        "table beside published numbers",
+    )
+
+    def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
+        """Return POPE with these options in force."""
+        return replace(benchmark, score_answers=partial(score_answers, profile=self.profile))
+
+
+def score_answers(
+    samples: list[Sample], responses: Mapping[str, str], profile: ScoringRules = "own"
+) -> Scored:
     """Score answers by question id.
 
     Example:
         >>> samples = [Sample(id=name, question="?", answer="yes") for name in "12"]
         >>> metrics, records = score_answers(samples, {"1": "Yes.", "2": "Perhaps"})
-        >>> metrics["accuracy"].value, metrics["accuracy_known"].value, metrics["unknown"].value
-        (0.5, 1.0, 0.5)
+        >>> metrics["accuracy"].value, metrics["accuracy"].coverage, metrics["unknown"].value
+        (1.0, 0.5, 0.5)
     """
     answers = match_responses(samples, responses, "POPE")
-    records = [make_record(sample, answers.get(sample.id)) for sample in samples]
+    records = [make_record(sample, answers.get(sample.id), profile) for sample in samples]
     return compute_metrics(records), records
 
 
@@ -58,4 +86,5 @@ BENCHMARK = Benchmark(
     read_answers=read_answers,
     max_new_tokens=32,
     unit="images",
+    options=PopeOptions,
 )

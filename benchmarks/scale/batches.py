@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from mmprobe.benchmarks.core.benchmark import Answer, Lengths, Sampling, length_of, sampling_of
+from mmprobe.benchmarks.core.benchmark import Answer, Sampling, sampling_of
 from mmprobe.interventions import generate_batch
 from mmprobe.interventions.base import Method
 from mmprobe.models import Model
 from mmprobe.models.shared_prefix import PrefixStore
-from mmprobe.samples import Sample
+from mmprobe.samples import Lengths, Sample, length_of
 
 
 class GenerationSettings(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mmprobe.benchmarks.core.benchmark import BENCHMARKS, answer_lengths, longest, with_options
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, answer_lengths, with_options
 from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.errors import InputError
 from mmprobe.files import write_whole
@@ -86,7 +86,7 @@ def answer_shard(
             questions,
             out / "run",
             capture=capture,
-            max_new_tokens=longest(lengths),
+            max_new_tokens=lengths,
             batch_size=batch_size,
             repetition_penalty=repetition_penalty,
             method=methods,

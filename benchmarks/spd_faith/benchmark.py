@@ -8,19 +8,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from PIL import Image
 from pydantic import Field
 
 from mmprobe.benchmarks.answers.claims import parse_count
 from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Scored
 from mmprobe.benchmarks.core.results import mean_metric
 from mmprobe.benchmarks.judges import Judge, Labelled
-from mmprobe.benchmarks.spd_faith.data import Pair, parse_row, read_pairs, read_synthetic_pairs, to_row
+from mmprobe.benchmarks.spd_faith.data import (
+    Pair,
+    original_of,
+    parse_row,
+    read_pairs,
+    read_synthetic_pairs,
+    to_row,
+)
 from mmprobe.benchmarks.spd_faith.labels import QUESTION_TYPES
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES, Profile
 from mmprobe.benchmarks.spd_faith.model_labels import score_by_judge
 from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, load_samples
+from mmprobe.samples import Region, Sample, load_samples, open_image
 
 # Appendix B.2.3, verbatim; the form for one difference is ours.
 PAPER_QUESTIONS = {"same": "Are the two pictures the same?", "different": "Are the two pictures different?"}
@@ -36,9 +44,14 @@ class SpdFaithOptions(BenchmarkOptions):
         description="`paper`: its two binary questions and its `find` verbatim; the other questions stay.",
     )
     profile: Profile = Field("paper-main", description="which metrics are printed first")
-    judge_images: bool = Field(
-        False,
-        description="show both images to a judge that is a model where it matches claims (equation 14)",
+    images: Literal["pair", "merged"] = Field(
+        "pair",
+        description="what the model sees: two images, or one picture with the original above, as in the released scripts",
+    )
+    judge_images: bool | None = Field(
+        None,
+        description="show both images to a judge that is a model where it matches claims (equation 14); by default, where "
+        "it can see",
     )
 
     def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
@@ -46,10 +59,48 @@ class SpdFaithOptions(BenchmarkOptions):
         configured = replace(benchmark, headline=PROFILES[self.profile])
         if self.wording == "paper":
             configured = replace(configured, read_data=_in_paper_wording(benchmark.read_data))
-        if self.judge_images:
-            score_with_judge: Any = partial(benchmark.score_with_judge, show_images=True)  # type: ignore
+        if self.images == "merged":
+            configured = replace(configured, show=show_merged)
+        if self.judge_images is not None:
+            score_with_judge: Any = partial(benchmark.score_with_judge, show_images=self.judge_images)  # type: ignore
             configured = replace(configured, score_with_judge=score_with_judge)
         return configured
+
+
+def show_merged(truth: SpdFaithTruth, folder: Path) -> SpdFaithTruth:
+    """Return the truth with one picture a question: both images in a column, the original above.
+
+    Regions of the second image move down with it. A judge still sees the pair. The pictures are written to the folder.
+    """
+    merged: dict[tuple[Path, ...], tuple[Path, int]] = {}
+    samples = []
+    for sample in truth.samples:
+        images = tuple(sample.images)
+        if len(images) == 2:
+            if images not in merged:
+                folder.mkdir(parents=True, exist_ok=True)
+                merged[images] = stack_images(images, folder / f"{truth.questions[sample.id][0]}.png")
+            picture, below = merged[images]
+            regions = [_move_region(region, below) for region in sample.regions]
+            sample = sample.model_copy(update={"images": [picture], "regions": regions})
+        samples.append(sample)
+    return truth._replace(samples=samples)
+
+
+def stack_images(images: tuple[Path, ...], file: Path) -> tuple[Path, int]:
+    """Write two images into one, the first above; return its absolute path and where the second begins, in pixels."""
+    with open_image(images[0]) as first, open_image(images[1]) as second:
+        upper, lower = first.convert("RGB"), second.convert("RGB")
+    picture = Image.new("RGB", (max(upper.width, lower.width), upper.height + lower.height))
+    picture.paste(upper, (0, 0))
+    picture.paste(lower, (0, upper.height))
+    picture.save(file)
+    return file.absolute(), upper.height
+
+
+def _move_region(region: Region, below: int) -> Region:
+    x, y, width, height = region.box
+    return Region(image=0, box=(x, y + below * region.image, width, height))
 
 
 def _in_paper_wording(read: Callable[[Path], SpdFaithTruth]) -> Callable[[Path], SpdFaithTruth]:
@@ -137,13 +188,18 @@ def build_published_truth(pairs: list[Pair]) -> SpdFaithTruth:
             pair_id=pair.id if question_type in ("same", "different") else None,
             polarity=_polarity(question_type),
             regions=list(pair.regions),
-            metadata={"type": question_type, **to_row(pair)},
+            metadata={"type": question_type, **to_row(pair), **_name_original(pair)},
         )
         for pair in pairs
         for question_type, text in QUESTIONS.items()
     ]
     questions = {f"{pair.id}-{name}": (pair.id, name) for pair in pairs for name in QUESTION_TYPES}
     return SpdFaithTruth(pairs, samples, questions)
+
+
+def _name_original(pair: Pair) -> dict[str, str]:
+    original = original_of(pair.id)
+    return {} if original is None else {"original": original}
 
 
 def _polarity(question_type: str) -> Literal["same", "different"] | None:
@@ -208,11 +264,12 @@ def score_answers(truth: SpdFaithTruth, responses: Mapping[str, str]) -> Scored:
 
 
 def score_with_judge(
-    truth: SpdFaithTruth, responses: Mapping[str, str], judge: Judge, show_images: bool = False
+    truth: SpdFaithTruth, responses: Mapping[str, str], judge: Judge, show_images: bool | None = None
 ) -> Scored:
     """Score answers as `score_answers` does, with claims from a judge.
 
-    With `show_images`, the judge sees both images where it matches claims with true differences.
+    With `show_images`, the judge sees both images where it matches claims with true differences; with None where it
+    can.
     """
     lines = _make_response_lines(truth, responses)
     return _add_questions(truth, responses, score_by_judge(truth.pairs, lines, judge, show_images))

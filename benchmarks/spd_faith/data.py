@@ -6,6 +6,7 @@ They are read row by row. `pair_statistics` counts what a set of pairs holds (fi
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,7 +59,8 @@ class Pair:
     """Two images and all their differences, none if the images are equal.
 
     Difficulty and image files are there if they are known. An answer may come under any of `question_ids`.
-    `regions` are the changed places in both images: those of the row, else those of its differences.
+    `caption` is a description of the pair as a whole, where the data set has one in place of a description of each
+    difference. `regions` are the changed places in both images: those of the row, else those of its differences.
     """
 
     id: str
@@ -67,6 +69,7 @@ class Pair:
     images: tuple[Path, ...] = ()
     question_ids: tuple[str, ...] = ()
     regions: tuple[Region, ...] = ()
+    caption: str = ""
 
 
 class UnknownRow(InputError):
@@ -106,10 +109,15 @@ def parse_row(row: Mapping[str, Any], where: str = "row") -> Pair:
     difficulty = row.get("difficulty")
     if difficulty is not None and not isinstance(difficulty, str):
         raise InputError(f"{where}: field 'difficulty' is not a text")
+    descriptions = [each.description for each in differences]
+    described = (
+        "" if _describe_one_each(descriptions) else " ".join(dict.fromkeys(filter(None, descriptions)))
+    )
     return Pair(
         str(name),
         _add_attributes(differences),
         difficulty.lower() if difficulty else None,
+        caption=_text_or(row, "caption", described),
         regions=_parse_regions(row["regions"], where)
         if row.get("regions")  # the rows of `make-pairs`
         else tuple(region for difference in differences for region in difference.regions),
@@ -123,8 +131,8 @@ def _parse_regions(value: Any, where: str) -> tuple[Region, ...]:
         raise InputError(f"{where}: field 'regions' must be a list of {{image, box}}") from None
 
 
-def _box_in_both_images(box: ParsedBox | None) -> tuple[Region, ...]:
-    return tuple(Region(image=image, box=_round_box(box)) for image in (0, 1)) if box else ()
+def _boxes_in_both_images(boxes: Sequence[ParsedBox]) -> tuple[Region, ...]:
+    return tuple(Region(image=image, box=_round_box(box)) for box in boxes for image in (0, 1))
 
 
 def _round_box(box: ParsedBox) -> tuple[int, int, int, int]:
@@ -145,6 +153,7 @@ def to_row(pair: Pair) -> dict[str, Any]:
         "num_differences": len(differences),
         "differences": differences,
         "difficulty": pair.difficulty,
+        **({"caption": pair.caption} if pair.caption else {}),
     }
 
 
@@ -172,6 +181,9 @@ def _parse_published(item: Mapping[str, Any], where: str) -> Difference:
         raise InputError(f"{where}: field 'category' is missing or not a text")
     category = category.strip().lower()
     box = _parse_box(item, where)
+    boxes = [box] if box else []
+    if item.get("new_bbox") is not None or item.get("new_bbox_x") is not None:
+        boxes += filter(None, [_parse_box(item, where, "new_bbox")])  # a move changes both places
     regions = item.get("regions")
     return Difference(
         _SPELLINGS[edit_type.strip().lower().replace("_", " ")],
@@ -180,7 +192,7 @@ def _parse_published(item: Mapping[str, Any], where: str) -> Difference:
         box,
         _text_or(item, "before", None),
         _text_or(item, "after", None),
-        _parse_regions(regions, where) if regions else _box_in_both_images(box),
+        _parse_regions(regions, where) if regions else _boxes_in_both_images(boxes),
     )
 
 
@@ -188,10 +200,10 @@ def _text_or(item: Mapping[str, Any], key: str, default: Any) -> Any:
     return item[key] if isinstance(item.get(key), str) else default
 
 
-def _parse_box(item: Mapping[str, Any], where: str) -> ParsedBox | None:
-    numbers = [item.get(f"bbox_{side}") for side in "xywh"]
+def _parse_box(item: Mapping[str, Any], where: str, key: str = "bbox") -> ParsedBox | None:
+    numbers = [item.get(f"{key}_{side}") for side in "xywh"]
     if any(number is None for number in numbers):
-        numbers = item.get("bbox") or []
+        numbers = item.get(key) or (item.get("original_bbox") if key == "bbox" else None) or []
     if numbers == []:
         return None
     if (
@@ -298,6 +310,34 @@ def _parse_synthetic(item: Any, sample_id: str) -> Difference:
     return Difference(edit_type, shape, sentence, None, claim.before, claim.after)
 
 
+def find_difficulty(path: Path) -> str | None:
+    """Return the difficulty that a part of a path names: easy, medium, hard or multi (2 to 5 differences).
+
+    Example:
+        >>> find_difficulty(Path("data/multi_diff/3/metadata.json")), find_difficulty(Path("richard/rows.jsonl"))
+        ('multi', None)
+    """
+    for part in (path.stem, path.parent.name, path.parent.parent.name):
+        words = re.split(r"[^a-z]+", part.lower())
+        for name in ("easy", "medium", "hard", "multi"):
+            if name in words:
+                return name
+    return None
+
+
+def original_of(pair_id: str) -> str | None:
+    """Return the number of the photograph that a published pair was made of, if others may be made of it, too.
+
+    `2153_1` to `2153_3` are three pairs of one photograph. A bare number is a pair of its own.
+
+    Example:
+        >>> [original_of(name) for name in ("2153_1", "139_139_color1", "785")]
+        ['2153', '139', None]
+    """
+    match = re.fullmatch(r"(\d+)_\w+", pair_id)
+    return match[1] if match else None
+
+
 def read_pairs(path: str | Path, failed: list[str] | None = None) -> list[Pair]:
     """Read the published data set: a `.jsonl` file of rows, a `metadata.json`, or an exported folder.
 
@@ -358,10 +398,8 @@ def _read_rows(file: Path) -> list[tuple[str, Mapping[str, Any]]]:
 
 def _add_files(pair: Pair, row: Mapping[str, Any], file: Path) -> Pair:
     """Return the pair with its image files, and with the difficulty that the path names."""
-    parts = [part.lower() for part in (file.parent.parent.name, file.parent.name, file.stem)]
-    split = next((part for part in parts if part in DIFFICULTIES), None)
-    if pair.difficulty is None and split:
-        pair = replace(pair, difficulty=split)
+    if pair.difficulty is None and (difficulty := find_difficulty(file)):
+        pair = replace(pair, difficulty=difficulty)
     for folder in (file.parent, file.parent / pair.id, file.parent / file.stem / pair.id):
         images = (folder / f"{pair.id}_original.jpg", folder / f"{pair.id}_modified_final.jpg")
         if all(image.is_file() for image in images):

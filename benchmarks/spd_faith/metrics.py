@@ -32,7 +32,8 @@ from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES
 
 Profile = Literal["paper-main", "paper-appendix", "code"]
 
-# paper-main: the main text and tables. paper-appendix: appendix B.2. code: the released code.
+# paper-main: the main text and tables. paper-appendix: appendix B.2. code: the released code, whose DS is the tolerance,
+# whose overall F1 pools counts, and which has neither `ds_exist` nor a contradiction rate.
 PROFILES: dict[Profile, tuple[str, ...]] = {
     "paper-main": (
         "dqr_ratio",
@@ -52,15 +53,7 @@ PROFILES: dict[Profile, tuple[str, ...]] = {
         "yes_ratio",
         "drf",
     ),
-    "code": (
-        "dqr_ratio",
-        "ds_exist",
-        "tf1_macro",
-        "cf1_code",
-        "contradiction_rate",
-        "consistency_ratio",
-        "drf",
-    ),
+    "code": ("dqr_ratio", "ds_tolerance", "tf1_micro", "cf1_code", "consistency_ratio", "drf"),
 }
 
 # Metrics that are means over pairs: direction and range.
@@ -106,6 +99,7 @@ _GROUPS: dict[str, Callable[[Pair], str]] = {
     "difficulty": lambda pair: pair.difficulty or "unknown",
     "type": difference_type,
     "differences": lambda pair: str(len(pair.differences)),
+    "set": lambda pair: "multi" if len(pair.differences) > 1 else "single",
 }
 
 
@@ -133,8 +127,8 @@ def compute_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
     - drf_type_category_mismatch and so on: the share of each error among all claims.
 
     NAME leaves out answers that were not understood, which lowers its coverage; `NAME_unparsed_0` scores them
-    as 0, except for consistency ratios. `NAME[difficulty=easy]`, `NAME[type=color]` and `NAME[differences=2]`
-    are computed on those pairs. Intervals draw pairs.
+    as 0, except for consistency ratios. `NAME[difficulty=easy]`, `NAME[type=color]`, `NAME[differences=2]`
+    and `NAME[set=multi]` (2 to 5 differences, as in Table 3) are computed on those pairs. Intervals draw pairs.
 
     Example:
         >>> from mmprobe.benchmarks.spd_faith.data import Difference

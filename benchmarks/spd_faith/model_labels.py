@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -39,6 +40,8 @@ from mmprobe.benchmarks.spd_faith.scoring import make_record
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES
 from mmprobe.samples import open_image
 
+log = logging.getLogger("mmprobe")
+
 MAX_COMPARED = 12  # claims of each binary answer, ours: at most 144 comparisons a pair
 
 _QUESTIONS = {
@@ -54,12 +57,14 @@ def score_by_judge(
     pairs: Sequence[Pair],
     responses: Iterable[Mapping[str, Any]],
     judge: Judge,
-    show_images: bool = False,
+    show_images: bool | None = None,
 ) -> tuple[dict[str, Metric], list[dict[str, Any]]]:
     """Score answers as `score_by_rules` does, with a judge that extracts, matches and compares the claims.
 
     The judge lists the claims of each answer without seeing the truth. It matches each claim with a true
-    difference, or names its error. It compares each claim of one binary answer with each of the other;
+    difference, or names its error; a caption of the whole pair is shown beside the differences. With `show_images` it
+    sees both images then; with None it does where it can, and a judge that cannot see is asked in words alone. It
+    compares each claim of one binary answer with each of the other;
     `pair_claims` then pairs them. A second claim of the same true difference is a quantity error (ours).
     Rules read yes, no and numbers, and the judge reads what they cannot. An answer that it failed at lowers
     the coverage of the metrics that need it, also of `_unparsed_0`.
@@ -84,7 +89,7 @@ async def label_by_judge(
     pairs: Sequence[Pair],
     answers: Mapping[str, Mapping[str, str]],
     judge: Judge,
-    show_images: bool = False,
+    show_images: bool | None = None,
 ) -> tuple[dict[_Key, AnswerClaims], dict[str, tuple[_PairedClaims, Sequence[Agreement]]]]:
     """Return the claims of each answer, and how the claims of the two binary answers of each pair agree.
 
@@ -99,16 +104,44 @@ async def label_by_judge(
     extracted = await ask_by_name(judge, {key: claims_request(text) for key, text in texts.items()})
     claims = {key: judgement.items for key, judgement in extracted.items() if judgement.items is not None}
     truth = {pair.id: _describe_differences(pair) for pair in pairs}
-    images = {pair.id: pair.images if show_images else () for pair in pairs}
-    match_requests = {
-        key: match_request([_describe_claim(claim) for claim in items], truth[key[0]], images[key[0]])
-        for key, items in claims.items()
-    }
-    matched = await ask_by_name(judge, match_requests)
+    captions = {pair.id: pair.caption for pair in pairs}
+    images = {pair.id: pair.images if show_images or show_images is None else () for pair in pairs}
+    if show_images is None:
+        images = {name: files if all(map(Path.is_file, files)) else () for name, files in images.items()}
+
+    def requests(shown: Mapping[str, tuple[Path, ...]]) -> dict[_Key, JudgeRequest[Match]]:
+        return {
+            key: match_request(
+                [_describe_claim(claim) for claim in items], truth[key[0]], shown[key[0]], captions[key[0]]
+            )
+            for key, items in claims.items()
+        }
+
+    matched = await _ask_matches(
+        judge, requests(images), requests(dict.fromkeys(images, ())), show_images is None
+    )
     answer_claims = {
         key: _label_answer(texts[key], judgement, matched.get(key)) for key, judgement in extracted.items()
     }
     return answer_claims, await _compare_binary_answers([pair.id for pair in pairs], claims, judge)
+
+
+async def _ask_matches(
+    judge: Judge,
+    seen: Mapping[_Key, JudgeRequest[Match]],
+    told: Mapping[_Key, JudgeRequest[Match]],
+    may_be_blind: bool,
+) -> dict[_Key, Judgement[Match]]:
+    """Return the judgements of requests with images. A judge that may be blind is asked one first, then in words."""
+    first = next((key for key, request in seen.items() if request.images and request.known is None), None)
+    if may_be_blind and first is not None:
+        judgement = (await ask_by_name(judge, {first: seen[first]}))[first]
+        if judgement.unscored == "error":
+            log.warning("the judge fails at images; it matches claims in words alone")
+            return await ask_by_name(judge, told)
+        rest = await ask_by_name(judge, {key: request for key, request in seen.items() if key != first})
+        return {key: judgement if key == first else rest[key] for key in seen}
+    return await ask_by_name(judge, seen)
 
 
 async def _read_unread(answers: Mapping[str, Mapping[str, str]], judge: Judge) -> dict[_Key, Any]:
@@ -135,10 +168,14 @@ def claims_request(answer: str) -> JudgeRequest[JudgedClaim]:
 
 
 def match_request(
-    claims: Sequence[str], truths: Sequence[str], images: tuple[Path, ...] = ()
+    claims: Sequence[str], truths: Sequence[str], images: tuple[Path, ...] = (), caption: str = ""
 ) -> JudgeRequest[Match]:
-    """Return the request to match claims with true differences, in words, or name their errors."""
-    data = {"claims": _number_texts(claims), "truths": _number_texts(truths)}
+    """Return the request to match claims with true differences, in words, or name their errors.
+
+    The caption of the whole pair is context: a row may give a colour there alone.
+    """
+    data: dict[str, Any] = {"claims": _number_texts(claims), "truths": _number_texts(truths)}
+    data |= {"caption": caption} if caption else {}
     read = partial(read_matches, claims=len(claims), truths=len(truths))
     known = None if claims and truths else tuple(Match(None, "fabrication") for _ in claims)
     return JudgeRequest(SEEN_MATCHES if images else MATCHES, data, read, images, known)

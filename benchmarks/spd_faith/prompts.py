@@ -55,6 +55,8 @@ the true differences are complete.
 {"labels": [{"claim": 1, "truth": 2, "error": null}, {"claim": 2, "truth": null, "error": "fabrication"}]}
 
 - One label for each claim, in the order of the claims; claims and truths are numbered from 1.
+- "caption", where it is there, describes the two pictures as a whole. It is not one of the true differences, but it may
+  tell details of them, such as colours, that they leave out: a claim that conflicts with it has a false detail.
 - "truth": the number of the true difference that the claim tells, with the right object, the right kind of change and
   no false detail; in any words and any order. null if there is none.
 - "error": null where "truth" is a number; otherwise the first of these that holds:

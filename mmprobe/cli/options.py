@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import mmprobe
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
 
@@ -248,10 +247,13 @@ def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
         n_unscored = sum(unscored.values())
         retry = "; call again to retry (bench with --resume)" if set(unscored) != {"disagreement"} else ""
         warn(f"the judge left {n_unscored} of {evaluation.judging['judged']} unscored: {reasons}{retry}")
-    headline = mmprobe.benchmarks.BENCHMARKS[evaluation.benchmark].headline
     metrics, file = evaluation.metrics, evaluation.folder / "results.json"
-    names = [each for name in (*headline, "unread", "truncated") for each in (name, f"{name}_change")]
+    names = [
+        each for name in (*evaluation.headline, "unread", "truncated") for each in (name, f"{name}_change")
+    ]
     lines = [f"{name:24} {metrics[name]}, n = {metrics[name].n}" for name in names if name in metrics]
+    if evaluation.layout:
+        lines.append(f"Data read as: {evaluation.layout}")
     lines.append(f"All metrics: {file}")
     print_result({"results": str(file), "metrics": metric_values(metrics)}, "\n".join(lines), as_json)
 

@@ -1,6 +1,6 @@
 """Every analysis has figures and exports, and gives one line if a run lacks its data.
 
-Each analysis has fast tests of its own; these need a full run.
+Each analysis has its own fast tests; these need a full run.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def test_top_cells_take_no_zeros_and_all_of_equal_ones():
     [
         ((0, 0, 10, 10), (0, 1, 0, 1)),
         ((0, 0, 40, 40), (0, 4, 0, 4)),
-        ((11, 2, 3, 3), (0, 1, 1, 2)),  # smaller than a patch, and holds no centre
+        ((11, 2, 3, 3), (0, 1, 1, 2)),  # smaller than a patch, and contains no centre
         ((6, 6, 8, 8), (1, 2, 1, 2)),  # on four patches, its middle at their corner
         ((30, 30, 99, 99), (3, 4, 3, 4)),  # over the edge
     ],

@@ -66,7 +66,7 @@ def test_each_intervention_has_its_test(name, variables, value, verdict):
 
 
 def test_a_change_counts_all_answers_of_the_run_and_not_only_the_unfaithful():
-    """Seven of eight unfaithful answers become faithful, but the faithful ones that break stand for many."""
+    """Seven of eight unfaithful answers become faithful, but the faithful ones that break have large weights."""
     before = np.repeat([1.0, 0.0], 8)
     after = np.array([0.0] * 2 + [1.0] * 6 + [1.0] * 7 + [0.0])
     weight = np.repeat([30.0, 1.0], 8)

@@ -62,7 +62,7 @@ def test_variables_of_other_dimensions_stand_in_one_table(tmp_path: Path) -> Non
 
 
 def test_large_variables_are_whole(tmp_path: Path) -> None:
-    """Text is made of some 10,000 numbers at a time, along the first dimension, whose length is no multiple of that."""
+    """Text is made of some 10,000 numbers at a time, along the first dimension, whose length is not a multiple of that."""
     values = np.random.default_rng(0).normal(size=(3001, 4, 3))
     values[2499:2503, 1] = np.nan
     dataset = xr.Dataset(

@@ -184,7 +184,7 @@ def test_against_plain_loops(tmp_path):
 
 
 def test_thirds_by_hand(tmp_path):
-    """Four layers with ratios 1, 1/2, 1/2 and 0: the first third holds two of them."""
+    """Four layers with ratios 1, 1/2, 1/2 and 0: the first third contains two of them."""
     gates = np.full((1, 4, 2), -0.2)
     gates[0, 0], gates[0, 1, 0], gates[0, 2, 1] = 1, 1, 1
     ds = neuron_activation(write_run(tmp_path / "run", {"a": gates}))

@@ -21,7 +21,7 @@ ORDER = {"layer": [2, 0, 3, 1], "head": [1, 2, 0]}
 
 
 def make_trace(rng: np.random.Generator, **fields) -> dict:
-    """Return a trace of random arrays with every data set that an analysis reads; its answer holds a noun."""
+    """Return a trace of random arrays with every data set that an analysis reads; its answer contains a noun."""
     images = len(fields.get("images", ()))
     cells = images * GRID[0] * GRID[1]
     prompt = cells + 2

@@ -88,7 +88,7 @@ def slow_maps(z: np.ndarray, ids: list[int], users: list[int], visual: list[int]
 
 
 def as_read(z: np.ndarray, ids: list[int], users: list[int], visual: list[int], prompt: int) -> Logits:
-    """The same logits as a trace holds them."""
+    """The same logits as a trace has them."""
     z, ids = np.maximum(z, 0), np.array(ids)
     generated, steps = ids[prompt:], len(ids) - prompt
     scores = z[prompt - 1 : prompt - 1 + steps][:, generated].T

@@ -1,4 +1,4 @@
-"""Damage: bytes that change, vanish or stand elsewhere in a finished run."""
+"""Damage: bytes that change, vanish or move in a finished run."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def attack_texts(rng: random.Random, world: World, folder: Path) -> None:
 
 
 def attack_paths(rng: random.Random, world: World, folder: Path) -> None:
-    """Ids and images that leave the folder, or are no files."""
+    """Ids and images that leave the folder, or are not files."""
     data, samples = _samples(world, folder, 1)
     os.mkfifo(folder / "pipe")
     (folder / "loop").symlink_to(folder / "loop")

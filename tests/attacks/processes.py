@@ -18,7 +18,7 @@ _WAIT_SECONDS = 90
 
 
 class Command:
-    """A command that runs in a process of its own.
+    """A command that runs in a separate process.
 
     Args:
         arguments: of the command line.

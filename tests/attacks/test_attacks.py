@@ -19,7 +19,7 @@ N_CASES = int(os.environ.get("MMPROBE_ATTACKS", "200"))  # the page has 1,000, w
 
 @pytest.mark.stress
 def test_every_attack_is_held():
-    """It runs as a process of its own, since the attacks change what commands load."""
+    """It runs as a separate process, since the attacks change what commands load."""
     script = run.ROOT / "tests" / "attacks" / "run.py"
     done = run_script(script, "--seed", SEED, "--n", N_CASES, cwd=run.ROOT)
     assert done.code == 0, done.stdout + done.stderr

@@ -77,7 +77,7 @@ class _Worker:
     def stop(self) -> None:
         with suppress(OSError):
             os.killpg(self.process.pid or 0, signal.SIGKILL)  # with the commands that it started
-        self.process.kill()  # if it has no group of its own yet
+        self.process.kill()  # if it is not in its own group yet
         self.process.join()
 
 

@@ -116,7 +116,7 @@ def _draw(name: str, folder: Path) -> tuple[Path, Path]:
 
 
 def read_contents(run: Path) -> dict[str, tuple[bytes, ...]]:
-    """Return what each trace of a run holds."""
+    """Return the contents of each trace of a run."""
     names = ("tokens/id", "attention/mass", "attention/visual", "residual/mid", "tam/logit")
     return {
         trace.id: tuple(trace.array(name).values.tobytes() for name in names) for trace in mp.open_run(run)
@@ -147,7 +147,7 @@ NOTES = ("left out: ", "can take up to", "stopping after", "made again", "unscor
 
 
 def check_same_run(world: World, run: Path) -> None:
-    """Check that a run is whole and holds what the undisturbed one holds."""
+    """Check that a run is whole and contains what the undisturbed one contains."""
     assert mp.verify(run) == []
     assert read_contents(run) == world.contents, "the run differs from an undisturbed one"
 

@@ -81,6 +81,8 @@ def _judging() -> None:
     class Judging(model.ModelAPI):
         async def generate(self, input: Any, tools: Any, tool_choice: Any, config: Any) -> Any:
             data = json.loads(FENCED.search(input[1].text)[2])
+            if "blind" in self.model_name and not isinstance(input[1].content, str):
+                raise ValueError("400: image input is not supported")
             SHOWN.append(data)
             garbage = "garbage" in self.model_name or ("deaf" in self.model_name and "truths" in data)
             text = "Well \N{HORIZONTAL ELLIPSIS}" if garbage else json.dumps(judge_by_rules(data))
@@ -93,9 +95,9 @@ def _judging() -> None:
 
 @pytest.fixture
 def shown(_judging: None) -> list[dict[str, Any]]:
-    """Return the list of data shown to the models `judging/honest`, `judging/garbage` and `judging/deaf`.
+    """Return the list of data shown to the models `judging/honest`, `judging/garbage`, `judging/deaf` and `judging/blind`.
 
-    The second replies with garbage, and the third only where it is to match claims.
+    The second replies with garbage, the third only where it is to match claims, and the fourth fails at images.
     """
     SHOWN.clear()
     return SHOWN

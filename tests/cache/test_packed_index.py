@@ -123,7 +123,7 @@ def _move(table):
         lambda table: table.__setitem__((0, 3), 2),
         lambda table: table.__setitem__((0, 5), 4),
     ],
-    ids=["behind the end", "before the start", "size of a number", "huge", "other layers", "other groups"],
+    ids=["after the end", "before the start", "size of a number", "huge", "other layers", "other groups"],
 )
 def test_an_index_that_contradicts_the_file_is_refused_in_one_line(mixed, tmp_path, change):
     file = pack(mixed, tmp_path / "run.h5")

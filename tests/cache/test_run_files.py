@@ -74,7 +74,7 @@ def test_a_failure_of_another_type_is_named(make_run, line):
 
 
 def test_failures_are_read_with_what_the_run_can_have_written(make_run):
-    """Names of files that are not UTF-8 stand in messages, and the last line may be cut."""
+    """Names of files that are not UTF-8 can be in messages, and the last line may be cut."""
     folder = make_run(failures=[{"id": "c", "error": "OSError", "message": "caf\udce9.png", "new": 1}])
     with open(folder / "failures.jsonl", "ab") as file:
         file.write(b'{"id": "d", "err\xff')

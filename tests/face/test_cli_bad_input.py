@@ -17,7 +17,7 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 
 
 def png_of_size(width: int, height: int) -> bytes:
-    """A PNG file whose header claims this size; it holds no pixels."""
+    """A PNG file whose header claims this size; it has no pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

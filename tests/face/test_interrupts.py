@@ -1,4 +1,4 @@
-"""Ctrl-C ends every command with one line that says how to go on."""
+"""Ctrl-C ends every command with one line that says how to continue."""
 
 from __future__ import annotations
 

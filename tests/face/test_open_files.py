@@ -61,7 +61,7 @@ def run_with_timeout(function: Callable[[], Any], seconds: float = 20) -> Any:
 
 @pytest.fixture(params=["pipe", "device", "link to a pipe"])
 def special_file(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Path]:
-    """Put a file that is no regular file in place of another."""
+    """Replace a file by one that is not a regular file."""
 
     def make(name: str) -> Path:
         path = tmp_path / name

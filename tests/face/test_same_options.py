@@ -34,7 +34,7 @@ def helps(option: str) -> dict[str, str]:
 def test_an_option_has_one_meaning(option):
     meanings = helps(option)
     meanings.pop("make-pairs", None) if option == "--n" else None  # its pairs are always drawn
-    meanings.pop("analyze", None)  # its --resume names the probes that it goes on with
+    meanings.pop("analyze", None)  # its --resume names the probes that it continues
     assert len(meanings) >= 3 and len(set(meanings.values())) == 1, meanings
 
 
@@ -87,7 +87,7 @@ def test_an_earlier_call_needs_a_choice(command, tmp_path):
     name = ["pope"] if command == "bench" else []
     model = ["--voters" if command == "filter" else "--model", "tiny-spd"]
     call = [command, *name, *model, "--data", data, "--out", out]
-    assert_fails(run_in_process(*call), "already; use --resume to continue, --overwrite to start over, or")
+    assert_fails(run_in_process(*call), "; use --resume to continue, --overwrite to start over, or")
     assert_fails(run_in_process(*call, "--resume", "--overwrite"), "--resume and --overwrite: choose one")
 
 
@@ -118,7 +118,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.slow
 def test_a_traced_bench_has_one_bar(tiny_spd, tmp_path, monkeypatch):
-    """The answers come when the trace is over, so a bar of their own would stand still until then."""
+    """The answers come when the trace is over, so their own bar would not move until then."""
     data = make_pairs(tmp_path / "pairs", 1, 5)
     monkeypatch.setattr(sys, "stderr", Terminal())
     call = {"data": data, "limit": 1, "max_new_tokens": 2, "batch_size": 8}

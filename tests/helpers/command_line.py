@@ -1,4 +1,4 @@
-"""Run `mmprobe` commands: in this process, which is quick, or in one of their own, as a user does."""
+"""Run `mmprobe` commands: in this process, which is quick, or in a new one, as a user does."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ for call in json.loads(sys.argv[1]):
 
 
 def read_result(finished: Finished) -> dict[str, Any]:
-    """Return what a successful command printed for `--json`; stderr holds only notes of skipped analyses."""
+    """Return what a successful command printed for `--json`; stderr has only notes of skipped analyses."""
     assert finished.code == 0, finished.stderr
     lines = [line for line in finished.stderr.splitlines() if " left out: " not in line]
     assert not lines, "a command is silent when stderr is not a terminal"
@@ -96,8 +96,8 @@ def read_result(finished: Finished) -> dict[str, Any]:
 
 
 def assert_fails(finished: Finished, message: str, code: int = 2) -> None:
-    """Check that a command failed with one line on stderr that holds the message."""
+    """Check that a command failed with one line on stderr that contains the message."""
     assert finished.code == code, finished.stderr
-    assert message in finished.stderr
+    assert message in finished.stderr, finished.stderr
     assert finished.stderr.count("\n") == 1, f"one line, not:\n{finished.stderr}"
     assert finished.stderr.startswith("mmprobe: ")

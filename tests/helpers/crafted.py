@@ -219,7 +219,7 @@ def _create_virtual(name: str) -> Edit:
 
 
 def _create_filtered(name: str) -> Edit:
-    """Compress a data set of zeros, which a small file holds."""
+    """Compress a data set of zeros, which fits a small file."""
 
     def edit(root: h5py.Group) -> None:
         shape, dtype = root[name].shape, root[name].dtype
@@ -252,7 +252,7 @@ def read_names(path: Path, group: str = "/") -> tuple[list[str], list[str]]:
 
 
 def read_everything(folder: Path) -> int:
-    """Read all that a run of one trace holds, verify it and pack it. Return the number of refusals.
+    """Read everything in a run of one trace, verify it and pack it. Return the number of refusals.
 
     Raises:
         AssertionError: values are not those that h5py reads, a message has several lines, or a trace that `verify`

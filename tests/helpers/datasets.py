@@ -12,7 +12,7 @@ from mmprobe.samples import Sample
 
 
 def read_datasets(path: Path, group: str = "/") -> dict[str, bytes]:
-    """Return every data set of a trace as bytes, with its type and shape. A packed trace has a group of its own."""
+    """Return every data set of a trace as bytes, with its type and shape. A packed trace has its own group."""
     contents = {}
     with h5py.File(path) as file:
 

@@ -30,7 +30,7 @@ def run_script(file: Path, *arguments: object, cwd: Path | None = None) -> Finis
 
 
 def _run(file: Path, arguments: list[str], cwd: Path | None, stdout: int, stderr: int) -> None:
-    """Run the script and end the process, whatever happens: it must not go on with the tests."""
+    """Run the script and end the process, whatever happens: it must not continue with the tests."""
     code = 1
     try:
         os.dup2(stdout, 1)

@@ -33,7 +33,7 @@ def start(function: Callable[[], Any], delay: float = 0.0) -> tuple[BaseProcess,
 
 
 def run_at_once(functions: list[Callable[[], Any]], delays: list[float]) -> list[str | None]:
-    """Call functions in processes of their own, and return the error of each."""
+    """Call functions in separate processes, and return the error of each."""
     started = [start(function, delay) for function, delay in zip(functions, delays, strict=True)]
     errors = [receiver.recv() for _, receiver in started]
     for process, _ in started:

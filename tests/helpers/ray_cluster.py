@@ -51,7 +51,7 @@ class RayCluster:
             time.sleep(0.1)
 
     def workers(self) -> list[psutil.Process]:
-        """Return the processes that hold actors."""
+        """Return the processes of actors."""
         processes = [child for node in self.nodes for child in node.children(recursive=True)]
         return [process for process in processes if _title(process).startswith("ray::_Worker")]
 
@@ -89,7 +89,7 @@ def _title(process: psutil.Process) -> str:
 
 @contextmanager
 def ray_cluster(folder: Path) -> Iterator[RayCluster]:
-    """Yield a cluster, and stop it behind the block."""
+    """Yield a cluster, and stop it after the block."""
     cluster = RayCluster(folder)
     try:
         cluster.start()

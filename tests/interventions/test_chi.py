@@ -1,4 +1,4 @@
-"""CHI: what it asks, and where the hints stand."""
+"""CHI: its requests, and the places of the hints."""
 
 from __future__ import annotations
 

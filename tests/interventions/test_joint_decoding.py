@@ -122,7 +122,7 @@ def test_a_trace_holds_the_answer_only(name, image_paths, monkeypatch, tmp_path)
 
 
 def test_the_caches_are_separate_after_the_passes(image_paths):
-    """Each cache holds its own rows and tokens, so each path can go on alone."""
+    """Each cache has its own rows and tokens, so each path can continue alone."""
     model = load_tiny_model("qwen2_5_vl")
     chats, batch = prepare(model, make_sample(image_paths[:2]))
     with torch.inference_mode(), intervene(model, [load_method("icd")], chats, batch) as intervention:

@@ -153,7 +153,7 @@ def test_it_rolls_back_like_the_slow_reference(image_paths, monkeypatch):
     answer, reference, expected = answer_with_both(
         load_tiny_model("qwen2_5_vl"), image_paths, beams=2, candidates=2, threshold=1
     )
-    assert reference.rollbacks, "the test is void: there is no rollback"
+    assert reference.rollbacks, "the test is void without a rollback"
     assert answer.diagnostics["opera"]["rollbacks"] == reference.rollbacks
     assert answer.token_ids == expected
 

@@ -317,7 +317,7 @@ def test_joining_measurements_does_not_change_the_report(image_paths, monkeypatc
     ids=["steps", "prompt", "all stages"],
 )
 def test_a_trace_shows_the_changed_attention(choice, image_paths, tmp_path, monkeypatch):
-    """The trace holds the reference's changed rows of each step and of the prompt."""
+    """The trace contains the reference's changed rows of each step and of the prompt."""
     model = load_tiny_model(SMALL)
     sage = load_method("sage", **({"alpha": 1.5, "beta": 1, "eta": 0} | choice))
     sample = make_sample(image_paths[:2])

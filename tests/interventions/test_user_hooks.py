@@ -1,4 +1,4 @@
-"""A method sees the residual stream that the model goes on with, whatever torch hooks of the user do."""
+"""A method sees the residual stream that the model continues with, whatever torch hooks of the user do."""
 
 from __future__ import annotations
 

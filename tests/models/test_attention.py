@@ -40,7 +40,7 @@ def attention_modules(hf: Any) -> list[torch.nn.Module]:
 
 
 def eager_rows(model: Model, sample: Sample, blocked: Tensor, bias: Tensor | None = None) -> np.ndarray:
-    """Return softmax rows [position, layer, head, key]; the masks hold blocked pairs and the bias [key]."""
+    """Return softmax rows [position, layer, head, key]; the masks have blocked pairs and the bias [key]."""
     hf = copy.deepcopy(model.hf)
     hf.set_attn_implementation("eager")
 

@@ -1,4 +1,4 @@
-"""Prefills: the model reads the beginning of its answer and goes on from there."""
+"""Prefills: the model reads the beginning of its answer and continues from there."""
 
 from __future__ import annotations
 

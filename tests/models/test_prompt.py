@@ -109,7 +109,7 @@ def test_ordinary_text_is_not_changed(tiny_spd):
 
 @pytest.mark.parametrize("text", ["Is there a star?", " Is there a star? ", "Is there a star?\n", " ", ""])
 def test_a_template_may_trim_texts(tiny_spd, monkeypatch, text):
-    """The blank that the template removes may stand after the text again."""
+    """The blank that the template removes may come after the text again."""
     trimming = (
         "{% for message in messages %}{% for part in message['content'] %}Q: {{ part['text'] | trim }} \n{% endfor %}"
         "{% endfor %}A:"

@@ -132,7 +132,7 @@ def test_traces_under_a_method_hold_the_numbers_of_whole_prompts(
 
 @pytest.mark.slow
 def test_numbers_do_not_depend_on_what_is_kept(random_qwen, samples, shared, tmp_path, monkeypatch):
-    """A resumed run, and one with little memory, hold the same bytes, since every prefix is read alike."""
+    """A resumed run, and one with little memory, have the same bytes, since every prefix is read alike."""
     monkeypatch.setattr(PrefixStore.__init__, "__defaults__", (prefix_bytes(random_qwen, 60),))
     small = trace(random_qwen, samples, tmp_path / "run", batch_size=2)
     for name in small.ids[::3]:

@@ -1,4 +1,4 @@
-"""A model that is loaded already, and the short text that stands for a model."""
+"""A model that is loaded already, and the short text that represents a model."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ def test_errors_are_one_line(toy, colours, tiny_spd, drawn):
 
 
 def test_answers_and_samples_that_are_odd(tiny_spd, drawn):
-    """Samples without regions or images are read; answers that are no text are one line."""
+    """Samples without regions or images are read; answers that are not text are one line."""
     clean, corrupt = (sample.model_copy(update={"regions": []}) for sample in drawn)
     ds = direct_logit_attribution(tiny_spd, clean)
     assert ds.by_region.shape[0] == 0 and ds.attrs["largest_error"] < 1e-4

@@ -14,7 +14,7 @@ TOKENS = [["One:", " a", ".\n"], ["Two", ".\n"], ["Therefore:", " yes"]]
 
 
 def write_planted(folder, n=40):
-    """Write answers of two steps. The verdict stands in layer 1 before the conclusion, and nowhere before."""
+    """Write answers of two steps. The verdict is in layer 1 before the conclusion, and nowhere before."""
     rng = np.random.default_rng(0)
     tokens = [token for line in TOKENS for token in line]
     place = len(tokens) - len(TOKENS[-1])  # the query of "Therefore:" is the last token of step 2

@@ -146,7 +146,7 @@ def test_means_agree_with_a_slow_bootstrap():
 
 
 def test_each_column_is_alone():
-    """Shares, means and what cannot be told stand side by side, in any shape."""
+    """Shares, means and undefined values can be side by side, in any shape."""
     rng = np.random.default_rng(0)
     values = np.stack([rng.random(9) < 0.5, rng.normal(size=9), np.full(9, 0.3), np.full(9, np.nan)], -1)
     low, high = mean_interval(values.reshape(9, 2, 2), None)
@@ -321,7 +321,7 @@ def test_intervals_are_made_in_one_place():
 
 
 def test_every_interval_is_given_the_sets_of_images():
-    """Left out, each sample would be a set of its own. The numbers are the places of the argument."""
+    """Left out, each sample would be a separate set. The numbers are the places of the argument."""
     places = {
         "means_by_label": 4,
         "compare_labels": 5,

@@ -23,7 +23,7 @@ def test_samples_that_share_an_image_are_one_group():
 
 
 def test_samples_without_image_files_are_grouped_by_what_names_the_image():
-    """MME's images have names of their own in each subtask; a question also stands without its image."""
+    """MME's images have other names in each subtask; a question also occurs without its image."""
     names = [("count", "1.png"), ("color", "1.png"), ("count", "1.png")]
     samples = [
         Sample(id=str(number), question="?", metadata={"subtask": subtask, "image": image})

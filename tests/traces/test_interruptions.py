@@ -131,7 +131,7 @@ def test_a_second_ctrl_c_stops_at_once_and_leaves_no_partial_file(
 
 @pytest.mark.slow
 def test_a_full_disk_raises_one_line_and_keeps_finished_samples(random_qwen, samples, tmp_path):
-    """A limit on the size of files stands for a full disk: the same system calls fail."""
+    """A limit on the size of files simulates a full disk: the same system calls fail."""
     out, limit = tmp_path / "run", 2_500_000
     long = Sample(id="long", question="Is there a star? " * 150)
     spec = mp.CaptureSpec(datasets=["attention/row"], positions="all", dtype="float32")
@@ -164,7 +164,7 @@ def test_a_full_disk_raises_one_line_and_keeps_finished_samples(random_qwen, sam
 
 
 def test_a_folder_that_disappears_raises_one_line(random_qwen, samples, tmp_path, monkeypatch):
-    """The missing folder stands for lost permissions, which root cannot lose."""
+    """The missing folder simulates lost permissions, which root cannot lose."""
     original, calls = batch_module.build_batch, []
 
     def build(*arguments):
@@ -205,8 +205,8 @@ def test_a_batch_is_halved_when_memory_runs_out(random_qwen, samples, tmp_path, 
     monkeypatch.setattr(random_qwen.hf, "forward", scarce)
     run = mp.trace(random_qwen, samples[:8], tmp_path / "run", max_new_tokens=3, batch_size=8)
     assert len(run) == 8 and not run.failures
-    assert "out of memory with 8 samples at a time; going on with 4" in caplog.text
-    assert "out of memory with 4 samples at a time; going on with 2" in caplog.text
+    assert "out of memory with 8 samples at a time; continuing with 4" in caplog.text
+    assert "out of memory with 4 samples at a time; continuing with 2" in caplog.text
     caplog.clear()
     mp.trace(random_qwen, samples[:12], tmp_path / "more", max_new_tokens=3, batch_size=4)
     assert caplog.text.count("out of memory") == 1, "the next batches begin with what was enough"

@@ -1,4 +1,4 @@
-"""Traces that are joined as a run goes on are those of a run that leaves each in a file of its own."""
+"""Traces that are joined during a run equal those of a run that leaves each in its own file."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_damaged_trace_in_a_pack_is_made_again(
     random_qwen, samples, plain, tmp_path, where, caplog, monkeypatch
 ):
     expected = contents(plain)
-    # else one page holds numbers of all six traces
+    # else one page has numbers of all six traces
     monkeypatch.setattr(import_module("mmprobe.cache.packs"), "SMALL_BYTES", 0)
     monkeypatch.setattr(import_module("mmprobe.cache.checksums"), "PAGE_BYTES", 4096)
     run = trace(random_qwen, samples, tmp_path / "run", pack_every=6)

@@ -73,7 +73,7 @@ def test_ctrl_c_stops_behind_the_batches_and_the_run_goes_on(cluster, tmp_path):
     run = mp.open_run(out)
     assert 0 < len(run) < len(run.config["order"])
     assert not list(out.glob("samples/*.part"))
-    _, left = psutil.wait_procs(cluster.workers(), timeout=60)  # Ray ends them behind the command
+    _, left = psutil.wait_procs(cluster.workers(), timeout=60)  # Ray ends them after the command
     assert not left
 
 

@@ -39,7 +39,7 @@ def trace(model: Model, samples: list[Sample], out: Path, **options) -> mp.Run:
 
 
 def assert_same(run: mp.Run, expected: mp.Run) -> None:
-    """Check that two runs hold the same bytes: the files beside the traces, and every data set."""
+    """Check that two runs have the same bytes: the files beside the traces, and every data set."""
     for name in ("run.json", "failures.jsonl"):
         assert (run.path / name).read_bytes() == (expected.path / name).read_bytes()
     assert {path.name for path in run.path.iterdir()} == {"run.json", "failures.jsonl", "samples"}

@@ -135,7 +135,7 @@ def test_a_trace_shows_what_hooks_leave_behind(
         known = ~np.isnan(tam)
         assert known[0].sum() == n_prompt
         np.testing.assert_allclose(tam[known], expected[known], rtol=1e-3, atol=2e-3)
-        if not in_place:  # transformers' own hidden states; its last one is behind the final norm
+        if not in_place:  # transformers' own hidden states; its last one is after the final norm
             hidden = torch.cat(reference["hidden"]).transpose(0, 1).numpy()[queries]
             np.testing.assert_allclose(trace.residual_post[:, :2], hidden[:, 1:3], rtol=1e-3, atol=1e-3)
             np.testing.assert_allclose(trace.residual_pre[:, :2], hidden[:, :2], rtol=1e-3, atol=1e-3)

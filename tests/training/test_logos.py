@@ -66,7 +66,7 @@ def test_rewards_of_answers(kind, truth, answer, right):
     sample = make_sample(kind, truth) if kind else Sample(id="a", question="?", answer=truth)
     assert reward_response(sample, f"<think>so</think><answer>{answer}</answer>") == (1, right)
     assert reward_response(sample, f"<answer>{answer}</answer>") == (0, right)
-    assert reward_response(sample, answer) == (0, 0), "without a block there is no answer"
+    assert reward_response(sample, answer) == (0, 0), "an answer needs a block"
     assert reward_response(sample, f"<answer>{answer}</answer>" * 2) == (0, 0)
 
 

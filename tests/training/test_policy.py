@@ -1,4 +1,4 @@
-"""The policy's training: the loss as written, what is frozen, what is dropped, and going on after a kill."""
+"""The policy's training: the loss as written, what is frozen, what is dropped, and resuming after a kill."""
 
 from __future__ import annotations
 

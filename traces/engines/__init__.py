@@ -126,7 +126,7 @@ def why_decoded(model: Model, spec: CaptureSpec, methods: Sequence[Method] = ())
 
     Example:
         >>> from mmprobe.models import load_model
-        >>> why_decoded(load_model("tiny-spd"), CaptureSpec(datasets=["prompt/residual_mid"]))
+        >>> why_decoded(load_model("tiny-spd"), CaptureSpec(datasets=["residual/mid"], positions="all"))
         'prompt/residual_mid is recorded while the prompt is read'
     """
     if methods:

@@ -136,7 +136,7 @@ def _layer_panel(ds: xr.Dataset) -> Panel:
         apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"}),
         "Left: attention to the images. Right: its slope over the steps; below 0 is decay. In the paper's form, attention "
         "to generated tokens is left out. In the share of all attention, it takes a larger part with each step, so "
-        "that share falls whatever the model does (dilution). Means over samples with 95 % intervals over sets of "
+        "that share tends to fall (dilution). Means over samples with 95 % intervals over sets of "
         "images (share: "
         f"n = {int(ds['n_share'].sel(label='all'))}, slope: n = {int(ds['n_slope'].sel(label='all'))} answers of two "
         f"tokens or more).{_early_suppression(ds, ['all'])}",

@@ -83,6 +83,12 @@ class ResultFolder(NamedTuple):
     about: dict[str, Any]
     answers: list[AnswerRow]
 
+    @property
+    def headline(self) -> list[str]:
+        """Names of the metrics that come first, as the call chose them; empty where it did not say."""
+        names = self.about.get("headline")
+        return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
 
 def find_results(path: str | Path) -> tuple[Path | None, ResultFolder | None]:
     """Find the run and the results that belong to a path.
@@ -239,13 +245,14 @@ _UNPARSED = "_unparsed_0"
 _BETTER = {"higher": "↑ higher", "lower": "↓ lower"}
 
 
-def metric_groups(benchmark: str, metrics: Metrics) -> dict[str, Any]:
+def metric_groups(benchmark: str, metrics: Metrics, headline: Sequence[str] = ()) -> dict[str, Any]:
     """Return the metrics for results.html: of all samples, with unparsed answers as 0, and of each grouping.
 
     Args:
         benchmark: its name, by which `metrics.yaml` explains them.
         metrics: as in results.json, by name: value, low, high, n, coverage, direction and range.
             `NAME_unparsed_0` counts unparsed answers as 0, and `NAME[group=member]` is of a part of the samples.
+        headline: names of those that come first; by default those that `metrics.yaml` gives for the benchmark.
 
     Example:
         >>> metric_groups("pope", {"f1[size=small]": {"value": 0.5, "n": 3}})["groups"][0]["title"]
@@ -263,8 +270,8 @@ def metric_groups(benchmark: str, metrics: Metrics) -> dict[str, Any]:
             unparsed[name.removesuffix(_UNPARSED)] = metric
         else:
             overall[name] = metric
-    headline = list(_explanations().get(benchmark, {}).get("headline", []))
-    names = [name for name in headline if name in overall]
+    first = headline or _explanations().get(benchmark, {}).get("headline", [])
+    names = [name for name in first if name in overall]
     rest = [name for name in overall if name not in names]
     return {
         "headline": [_row(benchmark, name, overall[name]) for name in names or rest],
@@ -484,7 +491,7 @@ def results_page(
         "results.html",
         benchmark=results.benchmark,
         facts=result_facts(results),
-        metrics=metric_groups(results.benchmark, results.metrics),
+        metrics=metric_groups(results.benchmark, results.metrics, results.headline),
         note=_size_note(len(shown), len(results.answers)),
         filters=label_counts(Counter(labels[: len(shown)])),
         orders=_sort_options(used),
@@ -503,7 +510,7 @@ def result_facts(results: ResultFolder) -> dict[str, str]:
     facts = {
         name.replace("_", " ").capitalize(): value if isinstance(value, str) else json.dumps(value)
         for name, value in entries.items()
-        if value not in (None, {}, [], "")
+        if value not in (None, {}, [], "") and name != "headline"
     }
     return {name: shorten(value, _MAX_FACT_LENGTH) for name, value in facts.items()}
 

@@ -120,7 +120,9 @@ def _metric_rows(sides: tuple[Side, Side]) -> list[dict[str, Any]]:
     if results[0] is None or results[1] is None or results[0].benchmark != results[1].benchmark:
         return []
     first, second = (
-        metric_groups(each.benchmark, each.metrics)["headline"] for each in results if each is not None
+        metric_groups(each.benchmark, each.metrics, each.headline)["headline"]
+        for each in results
+        if each is not None
     )
     others = {row["name"]: row for row in second}
     return [

@@ -9,8 +9,14 @@ import pytest
 
 from mmprobe.benchmarks.answers.coco import find_objects
 from mmprobe.benchmarks.chair.benchmark import BENCHMARK, ChairTruth, score_answers
-from mmprobe.benchmarks.chair.data import add_reference_captions, read_captions
+from mmprobe.benchmarks.chair.data import (
+    add_reference_captions,
+    published_finder,
+    read_captions,
+    read_synonyms,
+)
 from mmprobe.benchmarks.chair.synthetic import find_shapes, read_described_shapes
+from mmprobe.benchmarks.core.benchmark import with_options
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
@@ -134,3 +140,56 @@ def test_instances_whose_images_cannot_be_told_apart_or_named(images, message, t
     path.write_text(json.dumps(content | {"annotations": [], "categories": []}))
     with pytest.raises(InputError, match=message):
         BENCHMARK.read_data(path)
+
+
+SYNONYMS = """person, girl, boy, people
+dog, puppy
+hot dog
+wine glass
+bear, cub
+teddy bear, teddy
+chair, seat
+toilet
+tie
+train
+"""
+PUBLISHED = {
+    "A girl with two puppies and a dog.": ["person", "dog", "dog"],
+    "A hot dog beside wine glasses.": ["hot dog", "wine glass"],
+    "A baby bear and a teddy bear.": ["bear", "teddy bear"],
+    "There is no dog.": ["dog"],
+    "A toilet with its seat up, and a seat.": ["toilet"],
+    "The toilet seat is up.": ["toilet"],
+    "People in a passenger train wear bow ties.": ["person", "train", "tie"],
+    "A bowl of soup.": [],
+}
+
+
+def test_the_published_rules_with_their_oddities(tmp_path):
+    (tmp_path / "synonyms.txt").write_text(SYNONYMS)
+    find = published_finder(read_synonyms(tmp_path / "synonyms.txt"))
+    for text, categories in PUBLISHED.items():
+        assert [category for category, _ in find(text)] == categories, text
+
+
+def test_the_profile_of_the_code_takes_the_list_of_the_authors(tmp_path):
+    (tmp_path / "synonyms.txt").write_text(SYNONYMS)
+    data = {
+        "images": [{"id": 7, "file_name": "a.jpg"}],
+        "categories": [{"id": 1, "name": "person"}, {"id": 2, "name": "dog"}],
+        "annotations": [{"image_id": 7, "category_id": 1}],
+    }
+    (tmp_path / "instances_val.json").write_text(json.dumps(data))
+    captions = {"annotations": [{"image_id": 7, "caption": "A boy on a toilet seat."}]}
+    (tmp_path / "captions_val.json").write_text(json.dumps(captions))
+    options = {"profile": "code", "synonyms": str(tmp_path / "synonyms.txt")}
+    benchmark = with_options(BENCHMARK, options)
+    truth = benchmark.read_data(tmp_path)
+    assert truth.objects == {"7": {"person", "toilet"}}
+    metrics, _ = benchmark.score_answers(truth, {"7": "A girl and a dog. No dog barks."})
+    assert (metrics["chair_s"].value, metrics["chair_i"].value) == (1, pytest.approx(2 / 3))
+    with pytest.raises(InputError, match="go together"):
+        with_options(BENCHMARK, {"profile": "code"})
+    (tmp_path / "synonyms.txt").write_text("dog\n")
+    with pytest.raises(InputError, match="lacks its category 'person'"):
+        with_options(BENCHMARK, options).read_data(tmp_path)

@@ -21,7 +21,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def checkpoint(tiny_spd):
-    """Return the embedded model as a checkpoint with a repetition penalty of its own."""
+    """Return the embedded model as a checkpoint with its own repetition penalty."""
     hf = copy.copy(tiny_spd.hf)
     hf.generation_config = copy.deepcopy(hf.generation_config)
     hf.generation_config.repetition_penalty = 1.3

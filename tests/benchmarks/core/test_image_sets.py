@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.results import group_by_images, mean_metric, with_groups, with_ids
 from mmprobe.cli import app
-from mmprobe.samples import image_sets
+from mmprobe.samples import Sample, image_sets
 
 
 def test_intervals_draw_whole_sets_of_images(tmp_path):
@@ -31,7 +32,7 @@ def test_intervals_draw_whole_sets_of_images(tmp_path):
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_id_of_a_metric_is_in_a_set_of_images(name, tmp_path):
-    """An id that no question has would count as a set of its own."""
+    """An id that no question has would count as a separate set."""
     benchmark = BENCHMARKS[name]
     truth = benchmark.draw_data(tmp_path, 3, 2)
     samples = benchmark.ask_questions(truth)
@@ -57,3 +58,29 @@ def test_the_unfaithful_share_of_pairs_has_the_width_of_pairs():
     assert (grouped.value, grouped.n, grouped.sets) == (by_pair.value, 120, 60)
     assert (grouped.low, grouped.high) == (pytest.approx(by_pair.low), pytest.approx(by_pair.high))
     assert grouped.high - grouped.low > 1.3 * (share["unfaithful"].high - share["unfaithful"].low)
+
+
+def test_copies_of_an_image_are_one_set(tmp_path):
+    """Published folders hold a copy of an original for each pair that was made of it."""
+    paths = {name: tmp_path / f"{name}.png" for name in ("one", "copy", "other", "absent")}
+    for name, grey in (("one", 1), ("copy", 1), ("other", 2)):
+        Image.new("L", (8, 8), grey).save(paths[name])
+    samples = [Sample(id=name, question="?", images=[path]) for name, path in paths.items()]
+    assert image_sets(samples).tolist() == [0, 0, 1, 2]
+    Image.new("L", (8, 8), 3).save(paths["copy"])
+    assert image_sets(samples).tolist() == [0, 1, 2, 3], "it has another content now"
+
+
+def test_published_pairs_of_one_photograph_are_one_set(tmp_path):
+    """Their merged pictures share a half to the pixel, but not the file; ids tell the photograph."""
+    rows = [
+        {"image_id": name, "differences": [{"type": "remove", "category": "dog"}]}
+        for name in ("2153_1", "2153_2", "2154_1", "139_139_color1", "785")
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    benchmark = BENCHMARKS["spd-faith"]
+    truth = benchmark.read_data(tmp_path / "rows.jsonl")
+    answers = {f"{row['image_id']}/count": "There is one difference." for row in rows}
+    metrics, _ = benchmark.score_answers(truth, answers)
+    grouped = group_by_images(metrics, benchmark.ask_questions(truth))["dqr_exact"]
+    assert (grouped.n, grouped.sets) == (5, 4)

@@ -9,7 +9,20 @@ from pathlib import Path
 
 import pytest
 from inspect_ai import eval as inspect_eval
-from inspect_ai.model import ChatMessageUser, GenerateConfig, ModelOutput, ModelUsage, get_model
+from inspect_ai.model import (
+    ChatMessageSystem,
+    ChatMessageUser,
+    ContentAudio,
+    ContentDocument,
+    ContentImage,
+    ContentText,
+    ContentVideo,
+    GenerateConfig,
+    ModelOutput,
+    ModelUsage,
+    get_model,
+)
+from inspect_ai.tool import ToolInfo
 
 from mmprobe.benchmarks.core import inspect_tasks
 from mmprobe.benchmarks.core.api_models import CONCURRENCY, api_answerer, inspect_message, is_api, messages_of
@@ -191,3 +204,31 @@ def test_a_conversation_of_several_turns_is_refused(tmp_path):
     turns = [ChatMessageUser(content="One?"), ChatMessageUser(content="Two?")]
     with pytest.raises(InputError, match="more turns"):
         inspect_tasks.sample_of(turns, Path(tmp_path), "q")
+
+
+def test_nothing_of_a_question_is_dropped(tmp_path):
+    """A question about a video must not become a question without one."""
+    picture = ContentImage(image="data:image/png;base64,AAAA")
+    question = ContentText(text="What happens?")
+    unread = {
+        "video": ContentVideo(video="data:video/mp4;base64,AAAA", format="mp4"),
+        "audio": ContentAudio(audio="data:audio/wav;base64,AAAA", format="wav"),
+        "document": ContentDocument(document="data:application/pdf;base64,AAAA"),
+    }
+    for kind, part in unread.items():
+        with pytest.raises(InputError, match=f"the user's message holds {kind} content"):
+            inspect_tasks.sample_of([ChatMessageUser(content=[part, question])], Path(tmp_path), "q")
+    with pytest.raises(InputError, match="the system's message holds image content"):
+        system = ChatMessageSystem(content=[picture])
+        inspect_tasks.sample_of([system, ChatMessageUser(content=[question])], Path(tmp_path), "q")
+
+
+def test_settings_that_would_not_be_heeded_are_refused():
+    inspect_tasks.check_settings(
+        [], GenerateConfig(temperature=0.5, seed=1, max_tokens=9, num_choices=1, max_retries=5)
+    )
+    for settings in ({"top_p": 0.9}, {"stop_seqs": ["."]}, {"num_choices": 2}):
+        with pytest.raises(InputError, match=f"does not have {next(iter(settings))}"):
+            inspect_tasks.check_settings([], GenerateConfig(**settings))
+    with pytest.raises(InputError, match="search"):
+        inspect_tasks.check_settings([ToolInfo(name="search", description="")], GenerateConfig())

@@ -52,7 +52,7 @@ def test_options_from_python(files, tmp_path):
         ("mirage", ["--threshold", "-1"], "option 'threshold': Input should be greater than 0"),
         ("mirage", ["--judge-decides", "some"], "option 'judge_decides'"),
         ("mirage", ["extra"], "'extra': belongs to no option"),
-        ("pope", ["--threshold", "0.1"], "has no option 'threshold'; it has none of its own"),
+        ("pope", ["--threshold", "0.1"], "has no option 'threshold'; its own are profile"),
     ],
 )
 def test_wrong_options_are_one_line(files, tmp_path, name, extra, message):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 import mmprobe as mp
 from mmprobe.benchmarks.core.api_models import api_answerer
-from mmprobe.benchmarks.core.benchmark import BENCHMARKS, answer_lengths, length_of
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, answer_lengths
 from mmprobe.benchmarks.core.runner import local_answerer
 from mmprobe.benchmarks.mmreason.benchmark import MMReasonTruth, ask_questions
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.samples import load_samples
+from mmprobe.samples import length_of, load_samples
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def test_questions_that_ask_for_steps_have_long_answers():
 
 @pytest.mark.slow
 def test_each_answer_knows_whether_it_was_cut_off(tiny_spd, data):
-    """The same answers of one batch at two lengths: cut off exactly where the longer answer goes on."""
+    """The same answers of one batch at two lengths: cut off exactly where the longer answer continues."""
     samples = [sample for sample in load_samples(data) if len(sample.images) == 2]
     whole, part = (dict(local_answerer(tiny_spd, length, 8)(samples)) for length in (96, 9))
     assert not any(text.truncated for text in whole.values())
@@ -58,6 +59,25 @@ def test_lengths_by_type_reach_the_model(tiny_spd, data):
     answers = dict(local_answerer(tiny_spd, {"steps": 96, "other": 2}, 8)(samples))
     for sample in samples:
         assert answers[sample.id].truncated == (sample.metadata["type"] == "same")
+
+
+def test_traced_answers_have_the_lengths_of_untraced_ones(tiny_spd, data, tmp_path, monkeypatch):
+    """Statements of yes and no stop at 2 tokens, steps at 12: the same with and without a trace, as recorded."""
+    benchmark = replace(BENCHMARKS["spd-faith"], max_new_tokens=2, long_answers={"steps": 12})
+    monkeypatch.setattr("mmprobe.benchmarks.core.evaluate.with_options", lambda *_: benchmark)
+    answers = {}
+    for trace in (False, True):
+        out = tmp_path / str(trace)
+        mp.benchmarks.evaluate("spd-faith", tiny_spd, out, data=data, limit=2, batch_size=8, trace=trace)
+        lines = (out / "responses.jsonl").read_text().splitlines()
+        answers[trace] = {line["id"]: line for line in map(json.loads, lines)}
+        used = json.loads((out / "results.json").read_text())["max_new_tokens"]
+        assert used == {"steps": 12, "other": 2}
+    assert answers[True] == answers[False]
+    run = mp.open_run(tmp_path / "True" / "run")
+    assert run.config["generate"]["max_new_tokens"] == used
+    for trace in run:
+        assert len(trace.steps["id"]) <= (12 if run.sample(trace.id).metadata["type"] == "steps" else 2)
 
 
 def test_the_share_is_beside_the_metrics(tiny_spd, data, tmp_path):

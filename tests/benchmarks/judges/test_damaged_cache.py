@@ -1,4 +1,4 @@
-"""A judge's cache that is damaged or holds other types is refused in a line, or asked again."""
+"""A judge's cache that is damaged or contains other types is refused in a line, or the judge is asked again."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def test_claims_that_most_judges_found():
         ]
     )
     assert majority == Judgement((HEN, ALSO_HEN), None, 4, True)
-    assert majority_claims([Judgement((HEN,)), Judgement(())]).items == ()  # one of two is no majority
+    assert majority_claims([Judgement((HEN,)), Judgement(())]).items == ()  # one of two is not a majority
     assert majority_claims([Judgement(()), Judgement(()), Judgement((CAT,))]).items == ()
 
 

@@ -112,7 +112,7 @@ def test_a_useless_reply_is_quoted_as_data(injection):
     *_, last = mock.seen
     for number, (role, text) in enumerate(last[2:], 3):
         outside = FENCED.sub("", text)
-        assert "OBEY" not in outside and "Ignore all" not in outside, "orders stand outside of the fence"
+        assert "OBEY" not in outside and "Ignore all" not in outside, "orders are outside of the fence"
         if role == "user":
             quoted = json.loads(FENCED.search(text)[2])["reply"]
             assert quoted.endswith(f" {number - 2}") and quoted.startswith(injection[:9])

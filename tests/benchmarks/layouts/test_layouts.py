@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
-from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, answer_lengths, with_options
 from mmprobe.benchmarks.core.evaluate import load_truth, score
 from mmprobe.benchmarks.layouts import find_layout, unpack
 from mmprobe.cli import app
 from mmprobe.errors import InputError
+from mmprobe.samples import image_sets
 
 pa = pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -383,3 +385,159 @@ def test_missing_files_of_gqa_are_named(name, tmp_path):
     with pytest.raises(InputError, match=f"{name}: no such file"):
         file = unpack("magic", tmp_path / "gqa", tmp_path / "data")
         BENCHMARKS["magic"].read_data(file)
+
+
+def spd_rows(merged: bool) -> list[dict]:
+    """Two pairs of one photograph, one with a move: both its places are given, and the caption is of the whole pair."""
+    caption = "The dog is gone and the cup moved."
+    moved = {"type": "position", "category": "cup", "description": "", "original_bbox": [1, 1, 2, 2]}
+    rows = []
+    for number in (1, 2):
+        differences = [
+            {"type": "remove", "category": "dog", "description": caption, "bbox": [0, 0, 3, 3]},
+            moved | {"new_bbox": [8, 4, 2, 2]},
+        ]
+        row = {
+            "image_id": f"2153_{number}",
+            "num_differences": 2,
+            "differences": differences,
+            "difficulty": "multi",
+        }
+        if merged:
+            picture = Image.new("L", (12, 16), 40)
+            picture.paste(40 + number, (0, 8, 12, 16))
+            file = io.BytesIO()
+            picture.save(file, "PNG")
+            row["image"] = {"bytes": file.getvalue(), "path": None}
+        else:
+            row |= {"image1": cell(40), "image2": cell(40 + number)}
+        rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_parquet_files_of_spd_faith(tmp_path, merged):
+    write_parquet(tmp_path / "data" / "data" / "test-00000-of-00001.parquet", spd_rows(merged))
+    layout = find_layout("spd-faith", tmp_path / "data")
+    assert layout is not None and layout.name == "SPD-Faith Bench, parquet"
+    truth = load_truth(BENCHMARKS["spd-faith"], tmp_path / "data", tmp_path / "out")
+    assert [pair.id for pair in truth.pairs] == ["2153_1", "2153_2"]
+    first = truth.pairs[0]
+    assert [grey_of(image) for image in first.images] == [40, 41] and first.difficulty == "multi"
+    assert first.caption.startswith("The dog is gone")
+    boxes = {(region.image, tuple(region.box)) for region in first.differences[1].regions}
+    assert boxes == {(image, box) for image in (0, 1) for box in ((1, 1, 2, 2), (8, 4, 2, 2))}
+    assert len(set(image_sets(truth.samples).tolist())) == 1, "both pairs show one photograph"
+    answers = {f"{pair.id}/count": "There are 2 differences." for pair in truth.pairs}
+    metrics, _ = BENCHMARKS["spd-faith"].score_answers(truth, answers)
+    assert metrics["dqr_exact[set=multi]"].value == 1 and metrics["dqr_exact[set=multi]"].n == 2
+
+
+def test_both_images_can_be_one_picture_as_in_the_released_scripts(tmp_path):
+    write_parquet(tmp_path / "data" / "test.parquet", spd_rows(merged=False))
+    benchmark = with_options(BENCHMARKS["spd-faith"], {"images": "merged"})
+    truth = load_truth(benchmark, tmp_path / "data", tmp_path / "out")
+    pair, sample = truth.pairs[0], truth.samples[0]
+    (picture,) = sample.images
+    with Image.open(picture) as image:
+        assert image.size == (12, 16)
+        assert [image.convert("L").getpixel((5, y)) for y in (2, 12)] == [40, 41]
+    assert len(pair.images) == 2, "a judge sees the pair"
+    assert {region.image for region in sample.regions} == {0}
+    assert (8, 4 + 8, 2, 2) in [tuple(region.box) for region in sample.regions]
+    assert all(len(each.images) == 1 for each in benchmark.follow_up(truth, {"2153_1-count": "2"}))
+
+
+def test_the_command_says_which_layout_it_took(tmp_path):
+    write_parquet(tmp_path / "data" / "test.parquet", spd_rows(merged=False))
+    (tmp_path / "answers.jsonl").write_text('{"id": "2153_1-count", "response": "2"}\n')
+    words = [
+        "--data",
+        tmp_path / "data",
+        "--responses",
+        tmp_path / "answers.jsonl",
+        "--out",
+        tmp_path / "out",
+    ]
+    said = CliRunner().invoke(app, ["score", "spd-faith", *map(str, words)], catch_exceptions=False)
+    assert "Data read as: SPD-Faith Bench, parquet" in said.output
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["layout"] == "SPD-Faith Bench, parquet"
+
+
+MIRAGE_ROWS = [
+    {
+        "prompt": "Which bar is tallest?\n(A) red\n(B) blue",
+        "answer": "B",
+        "question_type": "multiple_choice",
+        "classification": "Statistical",
+    },
+    {
+        "prompt": "What is the area in cm^2?",
+        "answer": "24",
+        "question_type": "free_form",
+        "classification": "Geometry",
+        "refine_thinking": "The sides are 4 and 6. So the area is 24.",
+        "rephrase_thinking_10": "Tenth.",
+        "rephrase_thinking_2": "Multiply 4 by 6.",
+    },
+    {
+        "prompt": "About how heavy is it?",
+        "answer": "3.5",
+        "question_type": "approximate",
+        "classification": "Scientific",
+    },
+]
+
+
+def test_the_table_of_mirage(tmp_path):
+    import pandas as pd
+
+    image = base64.b64encode(image_bytes(9)).decode()
+    rows = [row | {"image": image} for row in MIRAGE_ROWS]
+    pd.DataFrame(rows).to_csv(tmp_path / "mirage.tsv", sep="\t", index=False)
+    truth = load_truth(BENCHMARKS["mirage"], tmp_path / "mirage.tsv", tmp_path / "out")
+    choice, free, near = truth.questions
+    assert [each.type for each in truth.questions] == ["multiple_choice", "free_form", "approximate"]
+    assert [each.topic for each in truth.questions] == ["statistical", "geometry", "scientific"]
+    assert (choice.question, choice.choices, choice.answer) == (
+        "Which bar is tallest?",
+        {"A": "red", "B": "blue"},
+        "B",
+    )
+    assert free.references == ["The sides are 4 and 6. So the area is 24.", "Multiply 4 by 6.", "Tenth."]
+    assert grey_of(near.images[0]) == 9
+    rows[0]["classification"] = "Poetry"
+    pd.DataFrame(rows).to_csv(tmp_path / "other.tsv", sep="\t", index=False)
+    with pytest.raises(InputError, match="row 1: names none of the topics"):
+        load_truth(BENCHMARKS["mirage"], tmp_path / "other.tsv", tmp_path / "other")
+
+
+def test_lists_of_questions_about_missing_images(tmp_path):
+    rows = [
+        {
+            "id": number,
+            "category": f"medical/kind {number % 20}",
+            "question": f"What does image {number} show?",
+        }
+        for number in range(200)
+    ]
+    (tmp_path / "phantom.json").write_text(json.dumps(rows))
+    benchmark = BENCHMARKS["mirage-effect"]
+    truth = load_truth(benchmark, tmp_path / "phantom.json", tmp_path / "out")
+    assert len(truth.imageless) == 200 and not truth.choices
+
+    def n_varied(truth, options=None):
+        asked = with_options(benchmark, options or {}).ask_questions(truth)
+        return sum(sample.metadata.get("variant") == "evidence" for sample in asked)
+
+    assert n_varied(truth) == 40
+    assert n_varied(truth, {"varied": 200}) == 200
+    limited = load_truth(benchmark, tmp_path / "phantom.json", tmp_path / "limited", limit=120)
+    assert n_varied(limited) == 120, "as many as --limit"
+    answers = {sample.id: "There is no image attached." for sample in benchmark.ask_questions(limited)}
+    metrics, _ = benchmark.score_answers(limited, answers)
+    assert metrics["mirage_rate_evidence"].n == 120 and metrics["mirage_rate"].value == 0
+    assert answer_lengths(benchmark) == 512
+    (tmp_path / "bare.json").write_text(json.dumps({"questions": [{"prompt": "Who is this?"}]}))
+    bare = load_truth(benchmark, tmp_path / "bare.json", tmp_path / "bare")
+    assert bare.imageless[0] == ("phantom-001", "phantom-0", "Who is this?")

@@ -33,7 +33,7 @@ def test_attention_on_boxes_agrees_with_attention_spread_over_pixels():
 
 
 def test_attention_on_several_views_of_one_image():
-    # An overview of 1 x 2 tokens and two tiles of 1 x 2. The left box holds half of the tokens and 5/8 of the mass.
+    # An overview of 1 x 2 tokens and two tiles of 1 x 2. The left box contains half of the tokens and 5/8 of the mass.
     views = [
         AttentionView(np.array([[1.0, 1.0]]), (0, 0, 20, 10)),
         AttentionView(np.array([[3.0, 1.0]]), (0, 0, 10, 10)),

@@ -81,6 +81,28 @@ def test_hallucination_rates():
     assert rates["any_rate"].value == pytest.approx(2 / 3)
 
 
+def test_silence_counts_zero_in_the_zero_variants_of_the_judge():
+    """Three empty responses beside a good one: LHS without them is 0.75."""
+    silent = [False, True, True, True]
+    scores = [[[(4,) * 5]], [[None]], [[None]], [[None]]]
+    metrics = lhs(scores, silent)
+    assert (metrics["lhs"].value, metrics["lhs"].n) == (0.75, 1)
+    assert (metrics["lhs_zero"].value, metrics["lhs_zero"].n) == (0.75 / 4, 4)
+    verdicts = [dict.fromkeys(KINDS, True), None, None, None]
+    rates = hallucination_rates(verdicts, silent)
+    assert (rates["any_rate"].value, rates["any_rate_zero"].value) == (1, 0.25)
+    assert hallucination_rates(verdicts)["any_rate_zero"].n == 1, "a judge that failed is no silence"
+
+
+def test_factuality_as_the_released_code_counts():
+    """REASONABLE counts in precision alone; true items that are neither stated nor contradicted do not count."""
+    metrics = factuality([Matches((M, R, C, C), (M, C, R))], profile="code")
+    assert metrics["precision_step"].value == 0.5 and metrics["recall_step"].value == 0.5
+    assert metrics["f_step"].value == 0.5
+    silent = factuality([Matches((), (C,)), Matches((M,), (M,)), Matches((M,), (R,))], profile="code")
+    assert silent["f_step"].value == pytest.approx(1 / 3) and silent["f_step"].n == 3
+
+
 def test_lhs_by_hand():
     # question 1: judge 1 gives 5 and 3, judge 2 gives 1 and 3; question 2: 3 and 3, 4 and none
     scores = [

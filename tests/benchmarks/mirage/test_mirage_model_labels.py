@@ -138,7 +138,7 @@ def test_a_judge_decides_what_the_rules_cannot_read():
         ("correct", responses[name]) for name in "abcd" if rules[name] is None
     ]
     assert records["a"]["correct"] is False and records["c"]["correct"] is False
-    assert records["b"]["correct"] is True, "the letter of the truth stands in the answer"
+    assert records["b"]["correct"] is True, "the letter of the truth is in the answer"
     mock = Mock()
     options = MirageOptions(judge_decides="all", threshold=0.2)
     metrics, records = by(mock, responses, *questions, options=options)
@@ -260,11 +260,11 @@ def test_tables_by_topic_hold_the_lhs_and_the_rates():
     assert metrics["lhs[topic=geometry]"].value == 0.875 and metrics["lhs[topic=algebra]"].value == 1
     assert metrics["lhs_judgements"].value == 1, "one reference was asked for, and one given"
     tables = {name.partition("[")[0] for name in metrics if "[" in name}
-    assert tables == {"accuracy", "accuracy_answered", "unread", "lhs"} | {
+    assert tables == {"accuracy", "accuracy_answered", "unread", "lhs", "lhs_zero"} | {
         f"{start}_{of}{end}"
         for of in ("step", "claim")
         for start, end in [("f", ""), ("f", "_zero"), ("f", "_micro"), ("precision", ""), ("recall", "")]
-    } | {f"{kind}_rate" for kind in (*KINDS, "any")}
+    } | {f"{kind}_rate{end}" for kind in (*KINDS, "any") for end in ("", "_zero")}
 
 
 def test_an_empty_response_needs_no_call_and_has_no_verdict():
@@ -345,3 +345,37 @@ def test_each_judge_of_a_panel_scores_and_the_majority_labels():
 def test_deviation_over_the_judges_of_a_panel():
     metrics, _ = score_with_judge(MirageTruth([question("a")]), {"a": "AB is 7 cm."}, panel(Mock(5), Mock(3)))
     assert metrics["lhs_sd_judges"].value == pytest.approx(0.5 / 2**0.5)
+
+
+def test_the_profile_of_the_code_judges_silence_and_takes_unread_answers_as_wrong():
+    mock = Mock()
+    responses = {"a": "AB is 7 cm. Halve 14.", "b": "", "c": "Who knows?"}
+    paper, _ = by(Mock(), responses)
+    code, records = by(mock, responses, options=MirageOptions(profile="code"))
+    assert (paper["accuracy_answered"].n, code["accuracy_answered"].n) == (1, 3)
+    assert code["accuracy"].value == code["accuracy_answered"].value == pytest.approx(1 / 3)
+    assert [records[name]["correct"] for name in "abc"] == [True, False, False]
+    assert {data["response"] for kind, data in mock.asked if kind in ("kinds", "scores")} == set(
+        responses.values()
+    )
+    assert (paper["lhs"].n, code["lhs"].n) == (2, 3)
+    assert paper["lhs_zero"].n == 3 and paper["lhs_zero"].value < paper["lhs"].value
+
+
+def test_approximate_answers_as_the_released_code_compares_them():
+    asked = [question(name, type="approximate", answer="100") for name in "abcd"]
+    responses = {
+        "a": "The answer is 105.",
+        "b": "The answer is 95.",
+        "c": "The answer is 94.",
+        "d": "Some say so",
+    }
+    rights = {}
+    for profile in ("paper", "code"):
+        truth = MirageTruth(asked)
+        _, records = score_answers(truth, responses, MirageOptions(profile=profile))
+        rights[profile] = [record["correct"] for record in records]
+    assert rights == {"paper": [False, False, False, None], "code": [True, True, False, False]}
+    for options in ({"threshold": 0.1}, {"reasonable": 0.5}):
+        with pytest.raises(ValueError, match="has no effect in profile 'code'"):
+            MirageOptions(profile="code", **options)

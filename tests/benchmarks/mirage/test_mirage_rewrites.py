@@ -1,4 +1,4 @@
-"""`mmprobe rewrite` with a mock model: references, hints, topics, and how it goes on."""
+"""`mmprobe rewrite` with a mock model: references, hints, topics, and how it resumes."""
 
 from __future__ import annotations
 

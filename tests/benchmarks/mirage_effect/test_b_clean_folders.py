@@ -38,7 +38,7 @@ def write_results_of(
     truth: MirageEffectTruth | None = None,
     **about: str,
 ) -> Path:
-    """Write the result folder of a model. Its answers are one letter per question; a dash is no answer."""
+    """Write the result folder of a model. Its answers are one letter per question; a dash means no answer."""
     truth = truth or make_truth()
     names = [question.id for question in truth.choices]
     responses = {name: letter for name, letter in zip(names, present, strict=True) if letter != "-"}

@@ -93,7 +93,7 @@ def test_few_shot_prompts_without_images(data):
     assert "Which animal barks?\nA. cat\nB. dog\n[[B]]" in prompt.question
     assert "How many?\n[[three]]" in prompt.question and "at 2?" in prompt.question
     assert prompt.question.count("at 1?") == 1
-    assert samples["q2--few-shot"].question.count("at 2?") == 1, "a question is no example of itself"
+    assert samples["q2--few-shot"].question.count("at 2?") == 1, "a question is not an example of itself"
     one_shot = ask(data, **options | {"shots": 1})[2]
     assert one_shot["q1--few-shot"].question.count("[[A]]") < 3
     responses = {"q0": "[[A]]", "q1": "[[A]]", "q0--absent": "[[B]]", "q1--absent": "[[A]]"}

@@ -99,7 +99,7 @@ def test_general_answers_are_not_read_as_descriptions(text):
 
 def test_the_two_labels_are_independent():
     both = label_by_rules("There is no image attached. The bird on the left is red.")
-    assert both is not None and both.notices and both.describes is None  # a detail may stand behind a notice
+    assert both is not None and both.notices and both.describes is None  # a detail may follow a notice
     assert label_by_rules("I can't see the image, but the car is red.").describes is None
     assert label_by_rules(" ") is None and label_by_rules("...") is None
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
+from mmprobe.benchmarks.core.benchmark import with_options
 from mmprobe.benchmarks.mme.benchmark import BENCHMARK, score_answers
 from mmprobe.benchmarks.mme.data import COGNITION, PERCEPTION, read_mme, read_mme_answers
+from mmprobe.benchmarks.mme.metrics import read_official
 from mmprobe.benchmarks.mme.synthetic import draw_synthetic_mme
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
@@ -92,7 +94,7 @@ def test_scores_by_hand():
     )
     answers = ["Yes", "No", "Yes", "Yes", "Yes", "I cannot tell", "yes.", "NO!", "No", "No"]
     answers = {sample.id: answer for sample, answer in zip(samples, answers, strict=True)}
-    metrics, rows = score_answers(samples, answers)
+    metrics, rows = score_answers(samples, answers, "code")
     assert metrics["existence_accuracy"].value == pytest.approx(4 / 6)
     assert metrics["existence_accuracy_plus"].value == pytest.approx(1 / 3)
     assert metrics["existence"].value == pytest.approx(100)
@@ -104,6 +106,28 @@ def test_scores_by_hand():
     assert metrics["unknown"].value == pytest.approx(1 / 10)
     assert [row["correct"] for row in rows][:6] == [True, True, True, False, True, False]
     assert metrics["existence"].low <= 100 <= metrics["existence"].high
+    own, rows = score_answers(samples, answers)
+    assert rows[5]["correct"] is None and own["unread"].value == pytest.approx(1 / 10)
+    assert own["existence_accuracy"].value == pytest.approx(3 / 4), "without the image with an unread answer"
+    assert (own["existence"].value, own["existence"].n, own["existence"].coverage) == (125, 2, 2 / 3)
+
+
+def test_the_published_rule_with_its_oddities():
+    """Yes or no within the first four characters as they are; everything else is wrong."""
+    texts = {
+        "Yes, it is.": "yes",
+        "**No**": "no",
+        "None of them": "no",
+        "  Yes": "unknown",
+        "**Yes**": "unknown",
+        "The answer is no": "unknown",
+    }
+    for text, said in texts.items():
+        assert read_official(text) == said
+    samples = make_questions("scene", "a")
+    metrics, _ = score_answers(samples, {"scene-a-1": "Yes", "scene-a-2": "It is not"}, "code")
+    assert (metrics["scene"].value, metrics["unknown"].value, metrics["scene"].coverage) == (50, 0.5, 1)
+    assert with_options(BENCHMARK, {"profile": "code"}).score_answers(samples, {})[0]["scene"].value is None
 
 
 def test_the_whole_benchmark_goes_to_2000_and_800():
@@ -121,7 +145,7 @@ def test_the_interval_of_a_sum_covers_its_spread():
         "color", *map(str, range(40))
     )
     answers = {sample.id: sample.answer if int(sample.metadata["image"]) % 2 else "?" for sample in samples}
-    metrics, _ = score_answers(samples, answers)
+    metrics, _ = score_answers(samples, answers, "code")
     subtask, total = metrics["existence"], metrics["perception"]
     assert (subtask.value, total.value) == (100, 200)
     assert (subtask.high - subtask.low) == pytest.approx(2 * 1.96 * 200 * (0.25 / 40) ** 0.5, rel=0.2)
@@ -160,7 +184,7 @@ def test_reads_official_results(tmp_path):
 
 
 def test_official_results_are_matched_by_question(tmp_path):
-    """The second question stands first in the results; both are answered rightly."""
+    """The second question comes first in the results; both are answered rightly."""
     write_image(tmp_path / "data" / "count" / "1.jpg")
     write_text(tmp_path / "data" / "count" / "1.txt", "Two?  Say yes or no.\tYes\nThree?\tNo\n")
     samples = BENCHMARK.read_data(tmp_path / "data")

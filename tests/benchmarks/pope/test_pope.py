@@ -12,6 +12,7 @@ from PIL import Image
 from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score
 
 from mmprobe.benchmarks.answers.coco import read_coco_objects
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, with_options
 from mmprobe.benchmarks.pope.benchmark import score_answers
 from mmprobe.benchmarks.pope.data import SETTINGS, read_pope, read_pope_answers
 from mmprobe.benchmarks.pope.synthetic import draw_pope, draw_synthetic_pope
@@ -211,23 +212,54 @@ def test_scores_by_hand():
     samples = [question(str(place), label) for place, label in enumerate(LABELS)]
     metrics, rows = score_answers(samples, {str(place): answer for place, answer in enumerate(ANSWERS)})
     by_hand = {
-        "accuracy": 5 / 9,
+        "accuracy": 5 / 7,
         "precision": 3 / 4,
-        "recall": 3 / 5,
-        "f1": 2 / 3,
-        "yes_ratio": 4 / 9,
+        "recall": 3 / 4,
+        "f1": 3 / 4,
+        "yes_ratio": 4 / 7,
         "unknown": 2 / 9,
         "unread": 2 / 9,
-        "accuracy_known": 5 / 7,
-        "recall_known": 3 / 4,
-        "f1_known": 3 / 4,
-        "yes_ratio_known": 4 / 7,
     }
     assert {name: metric.value for name, metric in metrics.items()} == pytest.approx(by_hand)
-    assert all(metric.n == 9 and metric.coverage == 1 for metric in metrics.values())
-    assert metrics["accuracy"].low < 5 / 9 < metrics["accuracy"].high
-    assert [row["correct"] for row in rows] == [True, True, True, False, True, True, False, False, False]
+    n_of = {name: (metric.n, metric.coverage) for name, metric in metrics.items()}
+    assert n_of.pop("unknown") == n_of.pop("unread") == (9, 1)
+    assert set(n_of.values()) == {(7, 7 / 9)}, "answers that were not read are in no mean"
+    assert metrics["accuracy"].low < 5 / 7 < metrics["accuracy"].high
+    assert [row["correct"] for row in rows] == [True, True, True, False, True, True, False, None, None]
     assert rows[7]["said"] == "unknown"
+
+
+# What the authors' rule says to answers as models write them: only the first sentence, and whole words alone.
+PUBLISHED = {
+    "Yes, there is a dog.": "yes",
+    "No, there is no dog.": "no",
+    "There is not a dog in the image.": "no",
+    "No": "no",
+    "no dog": "no",
+    "I do not see one, sorry.": "no",
+    "Not at all. No": "yes",
+    "NO": "yes",
+    "No!": "yes",
+    "No\nThere is none.": "yes",
+    "Well. No, there is none.": "yes",
+    "It isn't there.": "yes",
+    "": "yes",
+}
+
+
+def test_the_published_rule_with_its_oddities():
+    samples = [question(str(place), "no") for place in range(len(PUBLISHED))]
+    answers = {str(place): text for place, text in enumerate(PUBLISHED)}
+    benchmark = with_options(BENCHMARKS["pope"], {"profile": "code"})
+    metrics, rows = benchmark.score_answers(samples, answers)
+    assert [row["said"] for row in rows] == list(PUBLISHED.values())
+    n_no = list(PUBLISHED.values()).count("no")
+    assert metrics["accuracy"].value == pytest.approx(n_no / len(PUBLISHED))
+    assert metrics["yes_ratio"].value == pytest.approx(1 - n_no / len(PUBLISHED))
+    assert (metrics["unread"].value, metrics["accuracy"].coverage) == (0, 1)
+    assert metrics["precision"].value == 0
+    own, _ = score_answers(samples, answers)
+    assert own["unread"].value > 0 and own["accuracy"].coverage < 1
 
 
 def test_scores_agree_with_scikit_learn():
@@ -257,7 +289,7 @@ def test_what_is_not_answered_or_not_defined():
     metrics, _ = score_answers(samples, {})
     assert {metric.value for metric in metrics.values()} == {None}
     metrics, _ = score_answers(samples, {"a": "?", "b": "?"})
-    assert (metrics["accuracy"].value, metrics["accuracy_known"].value) == (0, None)
+    assert (metrics["accuracy"].value, metrics["unread"].value) == (None, 1)
     with pytest.raises(InputError, match="'c' answers no question"):
         score_answers(samples, {"c": "Yes"})
     with pytest.raises(InputError, match="neither yes nor no"):

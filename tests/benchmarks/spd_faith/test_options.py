@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from typer.testing import CliRunner
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS, with_options
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import parse_row
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES
+from mmprobe.cli import app
 from mmprobe.errors import InputError
+from mmprobe.viz.report.results import metric_groups, read_results, result_facts
 
 
 @pytest.fixture
@@ -42,6 +47,29 @@ def test_the_papers_wording_is_verbatim(rows):
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_chooses_the_headline(profile):
     assert with_options(BENCHMARKS["spd-faith"], {"profile": profile}).headline == PROFILES[profile]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_commands_and_reports_show_the_headline_of_the_profile(profile, rows, tmp_path):
+    answers = tmp_path / "answers.jsonl"
+    lines = [{"id": "1-same", "response": "Yes."}, {"id": "1-count", "response": "0"}]
+    lines += [{"id": "1-find", "response": "The dog was removed."}]
+    answers.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = ["--data", rows, "--responses", answers, "--out", tmp_path / "out", "--profile", profile]
+    said = CliRunner().invoke(app, ["score", "spd-faith", *map(str, options)], catch_exceptions=False)
+    results = read_results(tmp_path / "out")
+    known = [name for name in PROFILES[profile] if name in results.metrics]
+    assert known and results.headline == list(PROFILES[profile])
+    shown = [line.split()[0] for line in said.output.splitlines()]
+    assert shown[: len(known)] == known
+    page = metric_groups("spd-faith", results.metrics, results.headline)
+    assert [row["name"] for row in page["headline"]] == known
+    assert profile in result_facts(results)["Options"]
+
+
+def test_the_profile_of_the_released_code_has_what_that_code_computes():
+    assert "tf1_micro" in PROFILES["code"] and "ds_tolerance" in PROFILES["code"]
+    assert not {"ds_exist", "tf1_macro", "contradiction_rate"} & set(PROFILES["code"])
 
 
 def test_unknown_options_are_one_line():

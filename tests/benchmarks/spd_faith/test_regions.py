@@ -20,7 +20,7 @@ from mmprobe.samples import load_samples
 
 
 def write_published(drawn: Path, folder: Path) -> Path:
-    """Write drawn pairs in the published layout: the whole caption stands in the first description."""
+    """Write drawn pairs in the published layout: the whole caption is in the first description."""
     for sample in load_samples(drawn):
         if sample.metadata["type"] != "count":
             continue

@@ -12,7 +12,7 @@ from mmprobe.benchmarks.core.api_models import ModelClient
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS, with_options
 from mmprobe.benchmarks.judges.judge import with_judge
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
-from mmprobe.benchmarks.spd_faith.data import Difference, Pair, parse_row
+from mmprobe.benchmarks.spd_faith.data import Difference, Pair, parse_row, to_row
 
 pytestmark = pytest.mark.usefixtures("shown")
 
@@ -161,7 +161,7 @@ ROW = {
 
 @pytest.fixture
 def published(tmp_path):
-    """Return a published pair of two differences, whose caption stands in the first description."""
+    """Return a published pair of two differences, whose caption is in the first description."""
     images = (tmp_path / "7_original.png", tmp_path / "7_modified_final.png")
     for number, path in enumerate(images):
         Image.new("RGB", (90, 60), (number, 0, 0)).save(path)
@@ -180,7 +180,35 @@ def test_each_published_difference_is_a_truth_of_its_own(shown, published):
     assert metrics["drf"].value == 1 and metrics["drf_quantity_error"].value == 0
 
 
-def test_a_judge_sees_the_images_only_where_it_is_asked_to(shown, published, monkeypatch, tmp_path):
+def test_the_caption_of_a_pair_is_context_for_the_judge(shown):
+    """Its sentence is in no listed form, so no difference holds its colours: without it, black for white is no error."""
+    caption = (
+        "Where a white kettle stood there is now a bright orange one; moreover, somebody took the dog away."
+    )
+    rows = [
+        {"type": "color", "category": "kettle", "description": caption},
+        {"type": "remove", "category": "dog", "description": ""},
+    ]
+    pair = parse_row({"image_id": "7", "num_differences": 2, "differences": rows})
+    assert pair.caption == caption and pair.differences[0].before is None
+    assert parse_row(to_row(pair)) == pair
+    score_by("honest", {"find": "The dog was removed."}, pair)
+    (data,) = [data for data in shown if "truths" in data]
+    assert data["caption"] == caption
+    assert caption not in [truth["text"] for truth in data["truths"]], "it is one of the differences nowhere"
+    assert parse_row(ROW | {"differences": [rows[1]], "num_differences": 1}).caption == ""
+
+
+def test_a_judge_that_fails_at_images_is_asked_in_words(shown, published, caplog):
+    answers = {"find": "The dog was removed.", "list": "The car changed from red to blue."}
+    metrics, _, counts, _ = score_by("blind", answers, published)
+    assert metrics["drf"].value == 1 and not counts["unscored"]["error"] > 1
+    assert "fails at images" in caplog.text
+
+
+def test_a_judge_sees_the_images_where_it_can_and_unless_told_otherwise(
+    shown, published, monkeypatch, tmp_path
+):
     seen, call = [], ModelClient.call
 
     async def spy(self, messages):
@@ -190,7 +218,7 @@ def test_a_judge_sees_the_images_only_where_it_is_asked_to(shown, published, mon
     monkeypatch.setattr(ModelClient, "call", spy)
     answers = {"7-find": "The dog was removed.", "7-list": "The car changed from red to blue."}
     truth, cache = build_published_truth([published]), tmp_path / "judge.sqlite"
-    for options, n_shown in (({}, 0), ({"judge_images": "true"}, 2), ({"judge_images": "true"}, 0)):
+    for options, n_shown in (({"judge_images": "false"}, 0), ({}, 2), ({"judge_images": "true"}, 0)):
         seen.clear()
         benchmark = with_options(BENCHMARKS["spd-faith"], options)
         judged, _ = with_judge(benchmark, "model:judging/honest", cache)

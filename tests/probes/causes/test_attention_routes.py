@@ -1,4 +1,4 @@
-"""Attention routes against the hand-built toy, a slow attention of its own, and plain knockout."""
+"""Attention routes against the hand-built toy, its own slow attention, and plain knockout."""
 
 from __future__ import annotations
 

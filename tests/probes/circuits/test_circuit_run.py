@@ -17,7 +17,7 @@ from mmprobe.viz.figures import figures
 
 @pytest.fixture(scope="module")
 def run(toy, tmp_path_factory) -> mp.Run:
-    """Six answers of the toy about images of their own, and one without an image."""
+    """Six answers of the toy about different images, and one without an image."""
     folder = tmp_path_factory.mktemp("run")
     cells = [(0, 1), (1, 2), (2, 1), (3, 3), (1, 0), (2, 2)]
     samples = [draw_sample(folder, colour, cell) for colour, cell in zip([*COLOURS] * 2, cells, strict=True)]
