@@ -5,13 +5,13 @@ SPD-Faith Bench (arXiv:2602.07833), section 4.3 and appendix D.3.
 
 from __future__ import annotations
 
-import re
 from contextlib import ExitStack
 
 import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
+from mmprobe.benchmarks.answers.yes_no import read_yes_no
 from mmprobe.cache import Run
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
@@ -24,7 +24,6 @@ from mmprobe.stats.sets import Sets
 STREAMS = ("pre", "mid", "post")
 POLARITIES = ("same", "different")
 CONSISTENCY = ("consistent", "contradictory")
-_YES_OR_NO = re.compile(r"[\W_]*(yes|no)[ \t*_'\"]*(?:[.,;:!\n\u2013\u2014]|$)", re.IGNORECASE)
 
 
 def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr.Dataset:
@@ -35,7 +34,7 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
 
     There are two groupings of the pairs. The paper's (figure 8a and D.3) is by contradiction: a pair is
     contradictory if both answers are yes or both are no, and consistent if one is yes and one no
-    (`read_yes_no`). Our grouping is by statements: a pair is unfaithful if either answer is unfaithful, and faithful
+    (`read_yes_no`, as for CR). Our grouping is by statements: a pair is unfaithful if either answer is unfaithful, and faithful
     if both are faithful. Pairs that a grouping cannot place count only among all.
 
     Released code: in the last layer it takes the state after the final norm (figure 8a). Here it is the state before that norm,
@@ -91,7 +90,8 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
         with ExitStack() as stack:
             traces = [stack.enter_context(run[name].keep_open()) for name in ids]
             *row, bad = _measure_pair(*(trace.array(path) for trace in traces))
-            answers = [read_yes_no(trace.answer) for trace in traces]
+            said = [read_yes_no(trace.answer) for trace in traces]
+            answers = [None if word is None else word == "yes" for word in said]
         left_out += [name for name, is_bad in zip(ids, bad, strict=True) if is_bad]
         if not any(bad):
             rows.append(row)
@@ -125,20 +125,6 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
     notes = {"note": note, "note_contradictory": note_contradictory}
     out.attrs |= {name: text for name, text in notes.items() if text}
     return out
-
-
-def read_yes_no(answer: str) -> bool | None:
-    """Return whether an answer begins with the word yes (True) or no (False); else None.
-
-    A sign or a line break must follow the word: "No. Nothing changed." gives False, "No image is attached" gives
-    None.
-
-    Example:
-        >>> read_yes_no("**Yes**, they are."), read_yes_no("no"), read_yes_no("Yes and no.")
-        (True, False, None)
-    """
-    match = _YES_OR_NO.match(answer)
-    return None if match is None else match.group(1).lower() == "yes"
 
 
 def _add_cosines(

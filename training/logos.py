@@ -6,12 +6,14 @@ Responses are in think/answer format, and their reasoning is compared with the d
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from mmprobe.benchmarks.answers.texts import judge_text
+from mmprobe.benchmarks.answers.options import bare_mark, find_mark, read_choice, split_options
+from mmprobe.benchmarks.answers.texts import judge_text, same_text
 from mmprobe.benchmarks.synthetic.check import AnswerCheck, check_answer
 from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES
 from mmprobe.errors import InputError
@@ -85,6 +87,7 @@ def select_for_stage(mean_accuracy: Mapping[str, float], stage: int, lower: floa
 
 
 _THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+_LETTER = re.compile(r"[(\[]?[A-J][)\].]?")
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
@@ -99,7 +102,8 @@ def reward_response(sample: Sample, response: str) -> Rewards:
     """Return both rewards of a response.
 
     The answer is the content of the one `<answer>` block, which is our choice; without one, nothing is right. In the drawn world
-    `check_answer` decides, elsewhere `judge_text`.
+    `check_answer` decides. Elsewhere the block is read as any answer: an option where the true answer is one,
+    otherwise by `judge_text`.
 
     Raises:
         InputError: the sample has no true answer.
@@ -119,10 +123,22 @@ def reward_response(sample: Sample, response: str) -> Rewards:
 def _is_right(sample: Sample, answer: str) -> bool:
     kind = sample.metadata.get("type")
     if kind not in QUESTION_TYPES:
-        return judge_text(f"<answer>{answer}</answer>", str(sample.answer)) == "right"
+        return _is_right_text(sample.question, str(sample.answer), f"<answer>{answer}</answer>")
     if kind == "steps":
         answer = f"Therefore: {answer}"
     return check_answer(answer, str(sample.answer), sample.metadata).correct
+
+
+def _is_right_text(question: str, true: str, answer: str) -> bool:
+    choices = split_options(question, true).choices
+    mark = find_mark(true, choices) or next(
+        (name for name, text in choices.items() if same_text(text, true)), None
+    )
+    if mark is None and _LETTER.fullmatch(true.strip()):  # its options are nowhere: the letter decides
+        choices, mark = dict.fromkeys(string.ascii_uppercase[:10], ""), bare_mark(true)
+    if mark is not None and read_choice(answer, choices)[0] == mark:
+        return True
+    return judge_text(answer, true) == "right"
 
 
 def check_reasoning(sample: Sample, response: str) -> AnswerCheck:

@@ -35,7 +35,7 @@ class Claim:
     """One difference that an answer claims: its type (None if another) and category (None if not known).
 
     `before` and `after` are colours or places (cells in capitals), and `quantity` the number of objects,
-    where the claim names them. Only judges give claims without a type, and denials (`negated`). `text` is the
+    where the claim names them. Only judges give denials (`negated`), and only judges and data claims without a type. `text` is the
     sentence.
     """
 
@@ -72,6 +72,9 @@ _IN_SECOND = (
     r"| (?:in|from) (?:image|picture) (?:2|two))?"
 )
 _HUE = r"colou?r"
+_IMAGE = r"(?:image|picture|photo)"
+_SECOND = rf"(?:the )?(?:second|modified|edited|2nd|right)(?: (?:{_IMAGE}|one))?"
+_FIRST = rf"(?:the )?(?:first|original|1st|left) {_IMAGE}"
 _FROM_TO = rf"from (?P<before>{COLOUR}) to (?P<after>{COLOUR})"
 _MOVE = rf"(?: from (?:the )?(?P<before>{PLACE}))?(?: (?:to (?:the )?)?(?P<after>{PLACE}))?"
 # Type of a claim: the sentences that state it; `{thing}` is the object.
@@ -79,20 +82,31 @@ _SENTENCES: dict[EditType, tuple[str, ...]] = {
     "remove": (
         rf"{{thing}} {_BE} (?:removed|deleted|erased|missing|gone)",
         r"{thing} (?:has |have )?(?:disappeared|vanished)",
+        rf"{{thing}} {_BE} (?:absent|no longer (?:present|visible|there|seen|in the scene))",
+        rf"{{thing}} {_BE} not (?:present|visible|there|seen) in {_SECOND}",
+        rf"there (?:is|was|are|were) {{thing}} in {_FIRST},? (?:but|and|while) (?:it is |they are |is |are )?"
+        rf"(?:not|missing|gone|absent|no longer)(?: (?:present|visible|there|seen))?(?: (?:in|from) {_SECOND})?",
+        rf"{_SECOND} (?:lacks|is missing|no longer (?:has|shows|contains)) {{thing}}"
+        rf"(?: (?:that|which) (?:was|were|is|are) (?:visible |present |shown )?in (?:the )?(?:first|original)(?: {_IMAGE})?)?",
         r"(?:removed?|missing|gone): {thing}",
         r"{thing}: (?:removed|missing|gone)",
     ),
     "position": (
-        rf"{{thing}} (?:(?:{_BE} |has |have )?moved|{_BE} relocated){_MOVE}",
+        rf"{{thing}} (?:(?:{_BE} |has |have )?moved|{_BE} relocated|(?:has |have )?shifted){_MOVE}",
         r"(?:moved?|position): {thing}",
         rf"{{thing}}: moved{_MOVE}",
     ),
     "color": (
         rf"{{thing}} (?:(?:has |have )?(?:changed|turned|went)(?: {_HUE})?|{_BE} recolou?red) {_FROM_TO}",
-        rf"(?:the )?{_HUE} of {{thing}} changed(?: {_FROM_TO})?",
+        rf"(?:the )?{_HUE} of {{thing}} (?:has |was |is )?changed(?: {_FROM_TO})?",
+        rf"{{thing}}'s? {_HUE} (?:has |was |is )?changed(?: {_FROM_TO})?",
+        rf"{{thing}} (?:is|was|are|were) (?P<before>{COLOUR}) in {_FIRST},? (?:and|but|while|whereas)"
+        rf"(?: (?:it )?(?:is|are))? (?P<after>{COLOUR}) in {_SECOND}",
+        rf"in {_FIRST},? {{thing}} (?:is|was|are|were) (?P<before>{COLOUR}),? (?:and|but|while|whereas)? ?in {_SECOND},?"
+        rf" (?:it|they) (?:is|was|are|were) (?P<after>{COLOUR})",
         rf"{{thing}} (?:(?:has |have )?changed {_HUE}|{_BE} recolou?red)",
         rf"(?:{_HUE}|recolou?red): {{thing}}",
-        rf"{{thing}}: {_FROM_TO}",
+        rf"{{thing}}: (?:changed )?{_FROM_TO}",
         rf"{{thing}} (?:(?:has |have )?turned|is now|are now) (?P<after>{COLOUR})",
     ),
 }
@@ -108,7 +122,18 @@ _TYPE_WORDS: dict[str, EditType] = {
     **dict.fromkeys(("position", "position change", "move", "moved", "movement"), "position"),
 }
 _HEADING = re.compile(
-    r"(?:here (?:are|is)|these are|the|i (?:see|found)|differences?|changes?)\b[^.]*:", re.IGNORECASE
+    r"(?:here(?: are| is|'s)|these are|the|i (?:can )?(?:see|found|spotted)|comparing|differences?|changes?)\b[^.]*:",
+    re.IGNORECASE,
+)
+# What may stand before a sentence that states a difference, and beside its object.
+_LEAD_IN = re.compile(
+    rf"(?:(?:(?:upon|after|when|by) )?comparing [^,.]{{1,60}}, )?(?:i (?:can )?(?:see|notice|noticed|observe|observed|found) that )?"
+    rf"(?:the (?:main |only |key |one )?(?:difference|change)(?: between (?:the |these )?(?:two )?{_IMAGE}s)? is that )?"
+    rf"(?:in {_SECOND}, )?"
+)
+_LABEL = re.compile(r"[a-z ]{1,40}: (?=(?:the|an?) )")
+_IN_FIRST = re.compile(
+    rf" (?:(?:that|which) (?:was|is|were|are) )?(?:visible |present |shown )?in {_FIRST}(?= (?:{_BE}|has|have|disappeared|vanished)\b)"
 )
 _KEYED = re.compile(
     r"type\s*:\s*([a-z ]+?)\s*[,;]\s*(?:object )?(?:category|object)\s*:\s*([a-z ]+)", re.IGNORECASE
@@ -120,7 +145,7 @@ _NUMBER = rf"(?:\d{{1,4}}|{'|'.join(WORDS)})"
 _NOUN = r"(?:differences?|changes?)"
 _BETWEEN = r"(?: (?:in total|between (?:the |these )?(?:two |2 )?(?:images|pictures|photos)))?"
 _COUNTED = re.compile(
-    rf"(?:(?:there (?:is|are)|(?:i|we)(?: can)? (?:see|found|find|count|counted|spot|spotted)) "
+    rf"(?:(?:after|upon|when|by) [^,.]{{1,60}}, )?(?:(?:there (?:is|are)|(?:i|we)(?: can)? (?:see|found|find|count|counted|spot|spotted)) "
     rf")?(?:exactly )?"
     rf"(?P<number>{_NUMBER}|no|one) {_NOUN}{_BETWEEN}\s*[.!:]?",
     re.IGNORECASE,
@@ -132,8 +157,9 @@ _MORE = re.compile(
 )
 _ITEM = re.compile(r"^\s*\(?(\d{1,2})[.)]\s", re.MULTILINE)
 _NOTHING = re.compile(
-    r"nothing (?:has )?changed\.?|(?:the |these )?(?:two )?(?:images|pictures|photos) are (?:identical"
-    r"|the same)\.?",
+    r"nothing (?:has )?changed\.?|(?:the |these )?(?:two )?(?:images|pictures|photos) are (?:exactly )?(?:identical|the same)\.?"
+    r"|(?:there are|i (?:do not|don't) (?:see|find|notice|spot)) (?:no|any) (?:visible |noticeable )?"
+    r"(?:differences?|changes?)(?: between (?:the |these )?(?:two )?(?:images|pictures|photos))?\.?",
     re.IGNORECASE,
 )
 
@@ -186,6 +212,14 @@ def read_claims(text: str) -> Reading:
 def _read_sentence(sentence: str) -> list[Claim] | None:
     """Return the claims of a sentence in one of the forms; None for any other sentence."""
     text = " ".join(sentence.lower().split())
+    text = _IN_FIRST.sub("", text[_LEAD_IN.match(text).end() :], count=1)  # type: ignore[union-attr]
+    label = _LABEL.match(text)
+    if label and (claims := _read_claims_of(text[label.end() :], sentence)):
+        return claims
+    return _read_claims_of(text, sentence)
+
+
+def _read_claims_of(text: str, sentence: str) -> list[Claim] | None:
     parts = re.split(r",? and (?=(?:the|an?) )", text)
     if len(parts) > 1 and all(stated := [_read_clause(part, sentence) for part in parts]):
         return [claim for claims in stated for claim in claims or ()]
@@ -214,7 +248,15 @@ def _find_things(words: str) -> list[tuple[str | None, int | None]] | None:
     things: list[tuple[str | None, int | None]] = []
     for part in re.split(r",? and |, ", words):
         match = re.fullmatch(rf"(?:(?P<det>the|a|an|\d|{'|'.join(WORDS)}) )?(?P<noun>.+)", part.strip())
-        noun = re.sub(rf" (?:on|in|at) the {PLACE}$", "", match["noun"]) if match else ""
+        noun = (
+            re.sub(
+                rf" (?:(?:on|in|at) the {PLACE}|(?:on|in|near|beside|under|above|behind|next to) (?:the|an?) [a-z]+)$",
+                "",
+                match["noun"],
+            )
+            if match
+            else ""
+        )
         noun = re.sub(rf"^(?:(?:small|large|big|little|{COLOUR}) )+(?=\w)", "", noun)
         named = find_phrases(noun, _THINGS, FIRST_WORDS)
         is_thing = bool(named) and named[-1][1][1] == len(noun) and noun[: named[-1][1][0]].count(" ") <= 1
@@ -234,8 +276,8 @@ def _find_things(words: str) -> list[tuple[str | None, int | None]] | None:
 
 def _read_structured(text: str) -> list[Claim] | None:
     """Return the claims of JSON, `Type: …, Category: …` or `(type, category)`; else None."""
-    fenced = re.fullmatch(r"```\w*\s*(.*?)\s*```", text.strip(), re.DOTALL)
-    body = fenced[1] if fenced else text.strip()
+    fenced = re.findall(r"```\w*\s*(.*?)\s*```", text, re.DOTALL)
+    body = fenced[0] if len(fenced) == 1 else text.strip()
     if body[:1] in ("[", "{"):
         try:
             data: Any = json.loads(body)
@@ -272,10 +314,10 @@ def _claim_of(item: Any) -> Claim | None:
 def _make_claim(
     kind: str, category: str, quote: str, before: str | None = None, after: str | None = None
 ) -> Claim | None:
-    edit_type = _TYPE_WORDS.get(kind.strip().lower())
-    known = _THINGS.get(category.strip().lower())
-    if edit_type is None or known is None:
+    """Return a claim of data. One of another type, or of no known object, is a claim, too: it is never true."""
+    if not kind.strip() or not category.strip():
         return None
+    edit_type, known = _TYPE_WORDS.get(kind.strip().lower()), _THINGS.get(category.strip().lower())
     return Claim(edit_type, known, before, after, text=quote[:_QUOTE_CHARACTERS])
 
 

@@ -7,7 +7,7 @@ import math
 import re
 import unicodedata
 
-from mmprobe.benchmarks.answers.forms import clean, find_answer, is_open
+from mmprobe.benchmarks.answers.forms import clean, decide, is_open
 
 THRESHOLD = 0.05  # relative error, ours
 _NAMES = (
@@ -18,7 +18,7 @@ WORDS = {name: value for value, name in enumerate(_NAMES.split())}
 
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?<=\d)(?:e[-+]?\d{1,3})?(?:\s*/\s*\d+(?:\.\d+)?)?"
 _UNIT = (
-    r"(?:\s*(?:[a-z\u00b5\u03bc\u03a9]+|\u00b0\s?[CFcf]?|%)"
+    r"(?:\s*(?:[a-z\u00b5\u03bc\u03a9]+|(?:\u5e73\u65b9|\u7acb\u65b9)?(?:\u5398\u7c73|\u6beb\u7c73|\u5343\u7c73|\u516c\u91cc|\u7c73|\u5ea6|\u514b|\u5343\u514b|\u516c\u65a4|\u79d2|\u5206\u949f|\u5c0f\u65f6|\u5143|\u4e2a|\u53ea|\u4eba|\u6761|\u5f20|\u8f86|\u5c81)|\u00b0\s?[CFcf]?|%)"
     r"(?:\s*[/\u00b7]\s*[a-z]+|\^-?\d|(?<=[a-z]) [a-z]+)*)"
 )
 _QUANTITY = re.compile(
@@ -59,15 +59,21 @@ def remove_tex(text: str) -> str:
 def read_number(response: str) -> float | None:
     """Return the number that a response declares; None for a refusal and where it is unread.
 
-    It is a declared answer (`forms.find_answer`) of one number with or without a unit. A percent sign does
+    It is a declared answer (`forms.decide`) of one number with or without a unit. A percent sign does
     not divide by 100.
 
     Example:
         >>> [read_number(text) for text in ("about 1,250 km^2", "The answer is -3/4.", "24 out of 60")]
         [1250.0, -0.75, None]
     """
-    answer = find_answer(response)
-    quantity = None if answer.text is None or answer.refused else parse_quantity(answer.text)
+    return decide(response, _value, "number").value
+
+
+def _value(text: str) -> float | None:
+    quantity = parse_quantity(text)
+    if quantity is None and "\\boxed" not in text:
+        inner = decide(text, parse_quantity, "number", unmarked=False).value
+        return None if inner is None else inner[0]
     return None if quantity is None else quantity[0]
 
 

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from mmprobe.benchmarks.answers.forms import clean, find_answer
+from mmprobe.benchmarks.answers.forms import clean, decide, is_open
 from mmprobe.benchmarks.answers.texts import same_text
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
 
+_ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x")
+_ANY_ROMAN = "|".join(sorted(_ROMAN, key=len, reverse=True))
 # Kinds of marks, from the surest on. Each has the options' names in order, and its marks in a text.
-_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+_KINDS: tuple[tuple[Sequence[str], re.Pattern[str]], ...] = tuple(
     (names, re.compile(rf"(?:(?<=\s)|(?<=^)|(?<=[;,]))(?:{marks})\s*", re.MULTILINE))
     for names, marks in (
         ("ABCDEFGHIJ", r"\(([A-J])\)|\[([A-J])\]|([A-J])\s?[.):]"),
         ("abcdefghij", r"\(([a-j])\)|\[([a-j])\]|([a-j])\)"),
         ("\u2460\u2461\u2462\u2463\u2464\u2465\u2466\u2467\u2468", r"([\u2460-\u2468])[.):]?"),
         ("123456789", r"\(([1-9])\)|\[([1-9])\]|([1-9])\)"),
+        (_ROMAN, rf"\(({_ANY_ROMAN})\)|\[({_ANY_ROMAN})\]|({_ANY_ROMAN})[.)](?=\s)"),
+        (
+            tuple(name.upper() for name in _ROMAN),
+            rf"\(({_ANY_ROMAN.upper()})\)|\[({_ANY_ROMAN.upper()})\]|({_ANY_ROMAN.upper()})[.)](?=\s)",
+        ),
+        ("123456789", r"([1-9])\.(?=\s)"),
     )
 )
+_LISTS = _KINDS[-1][1]  # `1. 2. 3.` also numbers the steps of a task; then a question follows
 _HEADING = re.compile(r"[\s,;]*\b(?:answer\s+)?(?:choices|options)\b\s*[:.]?\s*$", re.IGNORECASE)
 _BLANK = re.compile(r"\s*\(\s*\)\s*[.?]?\s*$|\s*_{2,}\s*[.?]?\s*$")
 _INSTRUCTION = re.compile(
@@ -38,20 +47,23 @@ class SplitQuestion(NamedTuple):
     choices: dict[str, str]
 
 
-def split_options(question: str) -> SplitQuestion:
+def split_options(question: str, answer: str = "") -> SplitQuestion:
     """Return a question without the options in its text, and these options.
 
     Options are a run of marks in order: `(A)`, `[A]`, `A.`, `A)` or `A:`; `(a)`, `[a]` or `a)`; `①`; `(1)`,
-    `[1]` or `1)`. Capital letters come before the other kinds; of several runs the last counts. A heading
+    `[1]` or `1)`; `(i)`, `[i]`, `i.` or `i)`, also in capitals; `1.`, unless a question follows. The kind that has the
+    mark of the true `answer` counts, else the first of this order; of several runs the last counts. A heading
     (`Choices:`), a blank for the mark, and a sentence that asks to choose go with them.
 
     Example:
         >>> split_options("Find x. Choices: (a) 38, (b) 40; (c) 42")
         SplitQuestion(question='Find x.', choices={'a': '38', 'b': '40', 'c': '42'})
     """
-    marks = next((run for names, pattern in _KINDS if (run := _find_run(question, names, pattern))), [])
-    if not marks:
+    runs = [run for names, pattern in _KINDS if (run := _find_run(question, names, pattern))]
+    if not runs:
         return SplitQuestion(question, {})
+    named = [run for run in runs if find_mark(answer, [bare_mark(_name(mark)) for mark in run])]
+    marks = (named or runs)[0]
     ends = [mark.start() for mark in marks[1:]]
     paragraph_end = question.find("\n\n", marks[-1].end())
     ends.append(len(question) if paragraph_end < 0 else paragraph_end)
@@ -71,7 +83,7 @@ def _name(mark: re.Match[str]) -> str:
     return next(group for group in mark.groups() if group)
 
 
-def _find_run(question: str, names: str, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+def _find_run(question: str, names: Sequence[str], pattern: re.Pattern[str]) -> list[re.Match[str]]:
     """Return the last run of two or more marks in order. An earlier `(A)` may name a point of the figure."""
     best: list[re.Match[str]] = []
     current: list[re.Match[str]] = []
@@ -83,6 +95,8 @@ def _find_run(question: str, names: str, pattern: re.Pattern[str]) -> list[re.Ma
             current.append(mark)
         if len(current) > 1:
             best = current
+    if pattern is _LISTS and best and "?" in question[best[-1].end() :]:
+        return []
     return list(best)
 
 
@@ -110,9 +124,12 @@ def find_mark(answer: str, choices: Collection[str]) -> str | None:
     return marks[0] if len(marks) == 1 else None
 
 
-_LETTER = re.compile(r"(?:option|choice|answer)?\s*[(\[]?([A-Za-z])[)\]]?", re.IGNORECASE)
-_LETTER_AND_TEXT = re.compile(
-    r"(?:option\s+)?(?:[(\[]([A-Za-z])[)\]][.:]?|([A-Za-z])\s*(?:[.):]|\s-))\s+(.+)",
+# `B`, `(b)`, `option B`, `B. a blue bus`, `C (120\u00b0)`, `B because ...`
+_LETTERED = re.compile(
+    r"(?:the )?(?:(?:correct )?(?:option|choice|answer):? )?"
+    r"(?:[(\[](?P<bracketed>[A-Za-z])[)\]]|(?P<bare>[A-Za-z])(?![A-Za-z0-9'\u2019]))"
+    r"(?:[.,:;)]?\s*(?P<reason>(?:because|since|as|due to|given that)\b.+)|\s*\((?P<beside>[^()]+)\)"
+    r"|(?:(?<=[)\]])[.:]?|[.):]|\s?[-\u2013\u2014](?=\s))\s+(?P<text>.+)|[.):])?",
     re.DOTALL | re.IGNORECASE,
 )
 
@@ -120,31 +137,39 @@ _LETTER_AND_TEXT = re.compile(
 def read_choice(response: str, options: Mapping[str, str], lettered: bool = True) -> tuple[str | None, bool]:
     """Return the letter of the option that a response chooses, or None; and whether the response refuses.
 
-    The declared answer (`forms.find_answer`) is the letter, the letter with the text of its option, or the
-    text of one option. Letters count only if the model saw them (`lettered`).
+    The declared answer (`forms.decide`) is the letter, the letter with the text of its option or a reason, or
+    the text of one option. Letters count only if the model saw them (`lettered`).
 
     Example:
         >>> options = {"A": "a cat", "B": "a dog"}
         >>> [read_choice(text, options)[0] for text in ("The answer is (b).", "A dog.", "Not B.", "A or B")]
         ['B', 'B', None, None]
     """
-    letters = {letter.upper(): letter for letter in options}
-    answer = find_answer(response)
-    text = answer.text if answer.text is not None or answer.marked else clean(response)
-    part = (text or "").strip().rstrip(".!").strip()
-    both = _LETTER_AND_TEXT.fullmatch(part)
-    if both and lettered and (both[1] or both[2]).upper() in letters:
-        letter = letters[(both[1] or both[2]).upper()]
-        return (letter if same_text(both[3], options[letter]) else None), False
-    if sorted(option.strip(" .").casefold() for option in options.values()) == ["no", "yes"]:
+    by_word = {option.strip(" .").casefold(): letter for letter, option in options.items()}
+    kinds = ("option", "line") if lettered else ()
+    decision = decide(response, lambda text: _choose(text, options, lettered), *kinds)
+    if decision.value is None and set(by_word) == {"yes", "no"}:
         said = read_yes_no(response)
-        chosen = [letter for letter, option in options.items() if option.strip(" .").casefold() == said]
-        if chosen:
-            return chosen[0], False
+        return (by_word[said] if said else None), decision.refused
+    if decision.refused:  # an option may say that one cannot tell
+        return _choose(clean(response), options, False), True
+    return decision.value, False
+
+
+def _choose(text: str, options: Mapping[str, str], lettered: bool) -> str | None:
+    """Return the letter of the option that a declared answer names, by text or by letter; else None."""
+    part = text.strip().rstrip(".!").strip()
+    match = _LETTERED.fullmatch(part) if lettered else None
+    name = (match["bracketed"] or match["bare"]) if match else ""
+    letter = {letter.upper(): letter for letter in options}.get(name.upper())
+    said = (match["text"] or match["beside"]) if match else None
+    if match and letter and said:
+        if same_text(said, options[letter]) or not options[letter]:
+            return letter
+        names_other = any(same_text(said, option) for option in options.values()) or is_open(said)
+        return letter if match["beside"] and not names_other else None
     by_text = [letter for letter, option in options.items() if same_text(part, option)]
-    if len(by_text) == 1:
-        return by_text[0], False
-    if answer.refused or by_text or not lettered or answer.text is None:
-        return None, answer.refused
-    alone = _LETTER.fullmatch(part)
-    return (letters.get(alone[1].upper()) if alone else None), False
+    if by_text:
+        return by_text[0] if len(by_text) == 1 else None
+    is_article = match and match["reason"] and match["bare"] and name.islower()
+    return None if is_article else letter

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 
 _IMAGE = (
-    r"(?:(?:actual|attached|uploaded|medical|chest|brain|second|first|two|other|\d+) )*"
+    r"(?:(?:actual|attached|uploaded|medical|chest|brain|second|first|two|other|\d+) ){0,4}"
     r"(?:images?|pictures?|photos?|photographs?|pics?|x-?rays?|radiographs?|scans?|slides?|ecgs?|mris?"
     r"|attachments?|"
     r"visual (?:input|content|information)|files?)(?: images?)?"
 )
-_A = r"(?:(?:the|any|an?|your|this|that|these|those|both|me|it|them|of|to|access|contents?) )*"
+_A = r"(?:(?:the|any|an?|your|this|that|these|those|both|me|it|them|of|to|access|contents?) ){0,6}"
 _I = r"\b(?:i|we)(?: am|'m| are)?(?: sorry,?)?(?: but)?(?: i(?: am|'m)?)?"
 _NOT = (
     r"(?: still| currently| actually)?(?: cannot| can't| can not| could not| couldn't| do not| don't| did "

@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 
 from mmprobe.benchmarks.answers import numbers
-from mmprobe.benchmarks.answers.forms import Verdict, find_answer, is_open
-from mmprobe.benchmarks.answers.wording import COLOUR_WORD
+from mmprobe.benchmarks.answers.forms import Decision, Verdict, decide, end_of_statement, is_open
+from mmprobe.benchmarks.answers.wording import exclude_each_other
 
 _ENDS = "\"'`*_,;:!?()[]{}\\\u2018\u2019\u201c\u201d\u00ab\u00bb\u3001\u3002"
 _ARTICLES = {"a", "an", "the"}
-_LONGEST = 6  # words of a declared answer that can be wrong; ours
-_PROSE = re.compile(
-    r"\b(?:in|on|at|given|shown|visible|that|which|because|since|i|we|you|he|she|it|they|is|are|was|were"
-    r"|answer|image|picture)\b"
-)
 _END = re.compile(r"(?<=[.!?])\s+")
 _NUMBERING = re.compile(r"\s*(?:[*_#>-]+\s*)?\(?\d{1,2}[.)]\s+")
 
@@ -61,44 +57,46 @@ def _same_word(first: str, second: str) -> bool:
 def judge_text(response: str, *true: str) -> Verdict:
     """Return whether the declared answer of a response is one of the true answers.
 
-    Right: the same words, the same number, or an equal expression. Wrong: another number, expression or
-    colour; or, behind a mark, other words, at most six, none of them from a true answer. Else it is unread.
+    Right: the same words, the same number, an equal expression, or a sentence that ends in the true words
+    ("It is a couch"). Wrong: another number or expression, an opposite, or another colour. Other words are unread,
+    since a couch is a sofa: a judge must tell.
 
     Example:
         >>> [judge_text(text, "2x+3") for text in ("Answer: 3+2x", "The answer is 5.", "It is not 5.")]
         ['right', 'wrong', 'unread']
     """
-    answer = find_answer(response)
-    if answer.refused:
-        return "refused"
-    if answer.text is None:
-        return "unread"
-    verdicts = [_judge(answer.text, truth, answer.marked) for truth in true]
-    return "right" if "right" in verdicts else "wrong" if set(verdicts) == {"wrong"} else "unread"
+    decision: Decision[Verdict] = decide(response, lambda text: _judge_all(text, true))
+    return "refused" if decision.refused else decision.value or "unread"
 
 
-def _judge(text: str, truth: str, marked: bool) -> Verdict:
+def _judge_all(text: str, true: Sequence[str]) -> Verdict | None:
+    verdicts = [_judge(text, truth) for truth in true]
+    return "right" if "right" in verdicts else "wrong" if "wrong" in verdicts else None
+
+
+def _judge(text: str, truth: str) -> Verdict:
     if same_text(text, truth) and not text.endswith("?"):
         return "right"
-    if text.endswith("?") or (is_open(text) and not is_expression(text)):
+    if text.endswith("?"):
+        return "unread"
+    sentence, endings = end_of_statement(text)
+    if endings and not is_open(sentence):
+        if any(same_text(ending, truth) for ending in endings):
+            return "right"
+        if exclude_each_other(endings[-1], truth):
+            return "wrong"
+    if is_open(text) and not is_expression(text):
         return "unread"
     quantity, true_quantity = numbers.parse_quantity(text), numbers.parse_quantity(truth)
     if quantity and true_quantity:
-        if quantity[1] != true_quantity[1]:
-            return "unread"
-        return "right" if math.isclose(quantity[0], true_quantity[0], rel_tol=1e-9) else "wrong"
+        equal = math.isclose(quantity[0], true_quantity[0], rel_tol=1e-9)
+        if quantity[1] != true_quantity[1]:  # 24 cm is right where the truth is 24
+            return "right" if equal and not true_quantity[1] else "unread"
+        return "right" if equal else "wrong"
     same = numbers.same_expression(text, truth)
     if same is not None:
         return "right" if same else "wrong"
-    words, true_words = normalize_words(text), normalize_words(truth)
-    if not words or set(words) & set(true_words):
-        return "unread"
-    if COLOUR_WORD.fullmatch("-".join(words)) and COLOUR_WORD.fullmatch("-".join(true_words)):
-        return "wrong"
-    if re.search(r"\d", text + truth):
-        return "unread"
-    is_short = marked and len(words) <= _LONGEST and not _PROSE.search(text.lower())
-    return "wrong" if is_short and text.isascii() == truth.isascii() else "unread"
+    return "wrong" if exclude_each_other(text, truth) else "unread"
 
 
 def is_expression(text: str) -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
+
+from mmprobe.benchmarks.answers.forms import last_part
 
 SENTENCE_CHARACTERS = 600  # longer sentences are cut, so that the time is linear in the length of the answer
 
@@ -15,7 +18,6 @@ _HUES = (
 _HUE_NAMES = {"grey": "gray", "golden": "gold", "violet": "purple", "aqua": "cyan"}
 _MODIFIERS = "light|dark|bright|pale|deep|vivid"
 COLOUR = rf"(?:(?:{_MODIFIERS})[ -])?(?:{_HUES})\b"
-COLOUR_WORD = re.compile(rf"(?:(?:{_MODIFIERS})-)?(?:{_HUES})")
 _SIDES = r"(?:left|right|top|bottom|cent(?:er|re)|middle|foreground|background|upper|lower)"
 PLACE = rf"(?:[a-d][1-4]|{_SIDES}(?:[ -]{_SIDES})?)\b(?: (?:side|corner|edge))?"
 _SIDE_NAMES = {"upper": "top", "lower": "bottom", "centre": "center", "middle": "center"}
@@ -25,6 +27,35 @@ def normalize_colour(words: str) -> str:
     """Return one spelling for each colour: `grey` becomes `gray`."""
     *modifiers, hue = words.replace("-", " ").split()
     return " ".join([*modifiers, _HUE_NAMES.get(hue, hue)])
+
+
+# Hues that two people hardly call by each other's name, if they do not stand beside each other here.
+_DISTINCT = ["pink", "red", "orange", "yellow", "green", "blue", "purple", "pink"]
+_TONES = {"black": ("dark", "deep"), "white": ("light", "pale", "bright")}
+
+
+_OPPOSITES = ({"left", "right"}, {"top", "bottom"}, {"up", "down"}, {"true", "false"}, {"yes", "no"})
+
+
+def exclude_each_other(first: str, second: str) -> bool:
+    """Return whether two answers cannot both be right: opposites, or colours that nobody calls by the same name.
+
+    Example:
+        >>> [exclude_each_other(colour, "red") for colour in ("dark blue", "orange", "maroon", "a car")]
+        [True, False, False, False]
+    """
+    if {text.strip(" .!").lower() for text in (first, second)} in _OPPOSITES:
+        return True
+    colours = [re.sub(r"^(?:an?|the) ", "", text.strip(" .!").lower()) for text in (first, second)]
+    if not all(re.fullmatch(COLOUR, colour) for colour in colours):
+        return False
+    parts = [normalize_colour(colour).split() for colour in colours]
+    hues = {part[-1] for part in parts}
+    if len(hues) < 2 or not hues <= {*_DISTINCT, *_TONES}:
+        return False
+    if any(set(_TONES.get(one[-1], ())) & set(other[:-1]) for one, other in (parts, reversed(parts))):
+        return False
+    return not any(hues == {one, other} for one, other in pairwise(_DISTINCT))
 
 
 def normalize_place(words: str) -> str:
@@ -48,7 +79,7 @@ _ORDINAL = re.compile(
 
 def conclusion(text: str) -> str:
     """Return what stands behind the last line with `Therefore:` or `Answer:`, or the whole text."""
-    text = _MARKUP.sub("", text.replace("\u2019", "'"))
+    text = _MARKUP.sub("", last_part(text).replace("\u2019", "'"))
     marks = list(_CONCLUSION.finditer(text))
     return text[marks[-1].end() :].strip() if marks else text.strip()
 

@@ -73,6 +73,7 @@ class Benchmark(Generic[Truth]):
         long_answers: longest answer to some types of question, by the `type` in their metadata.
         visual: whether every question needs an image.
         unit: what `take` counts: pairs, images or questions.
+        filters: whether `read_data` leaves out questions of the data, so that a limit counts after it.
         options: the form of its own options. None if it has none.
     """
 
@@ -95,6 +96,7 @@ class Benchmark(Generic[Truth]):
     long_answers: Mapping[str, int] = field(default_factory=dict)
     visual: bool = True
     unit: str = "questions"
+    filters: bool = False
     options: type[BenchmarkOptions] | None = None
 
     def draw_data(self, folder: Path, n: int, seed: int) -> Truth:

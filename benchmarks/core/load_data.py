@@ -31,7 +31,8 @@ def load_truth(
     if data is None:
         truth = _draw_once(benchmark, folder, n, seed)
     else:
-        truth = benchmark.read_data(unpack(benchmark.name, Path(data), folder, limit))
+        unpacked = unpack(benchmark.name, Path(data), folder, None if benchmark.filters else limit)
+        truth = benchmark.read_data(unpacked)
     return benchmark.show(truth if limit is None else benchmark.take(truth, limit), folder / "shown")
 
 

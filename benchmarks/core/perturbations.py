@@ -88,7 +88,7 @@ def check_kind(kind: str) -> None:
 def _mask_images(paths: Sequence[Path], share: float, folder: Path, seed: int) -> list[Path]:
     key = zlib.crc32("\0".join(map(str, paths)).encode())
     outs = [
-        folder / f"{path.stem}-{key:08x}-{number}-{round(100 * share)}.png"
+        folder / f"{path.stem}-{key:08x}-{number}-{round(100 * share)}-{seed}.png"
         for number, path in enumerate(paths)
     ]
     if all(out.exists() for out in outs):

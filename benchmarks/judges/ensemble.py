@@ -10,6 +10,7 @@ from typing import Any
 
 from mmprobe.benchmarks.core.api_models import open_model, run_all
 from mmprobe.benchmarks.judges.judge import Item, Judge, Judgement, JudgeRequest
+from mmprobe.benchmarks.judges.local import PREFIX
 from mmprobe.benchmarks.judges.model import ModelJudge
 from mmprobe.errors import InputError
 
@@ -37,7 +38,8 @@ def open_ensemble_judge(
     """Open the judges of several models, with one file for their replies."""
     # A missing key of the last model must show before the first model's cache is made.
     for model in models[1:]:
-        open_model(model, "judge")
+        if not model.startswith(PREFIX):
+            open_model(model, "judge")
     return EnsembleJudge([ModelJudge(model, cache, retry_unscored=retry_unscored) for model in models])
 
 

@@ -116,7 +116,9 @@ def open_judge(name: str, cache: str | Path | None = None, retry_unscored: bool 
     kind, _, model_names = name.partition(":")
     models = [model.strip() for model in model_names.split(",")]
     if kind not in JUDGES or kind == LEXICAL or not all(models) or (kind == "model" and len(models) > 1):
-        raise InputError(f"judge {name!r}: use lexical, model:PROVIDER/MODEL or ensemble:A,B,C")
+        raise InputError(
+            f"judge {name!r}: use lexical, model:PROVIDER/MODEL, model:local/FOLDER or ensemble:A,B,C"
+        )
     if len(set(models)) < len(models):
         raise InputError(f"judge {name!r}: names a model twice")
     if kind == "ensemble" and len(models) < 2:

@@ -1,4 +1,4 @@
-"""The `model` judge: it asks any model that inspect-ai reaches to label answers."""
+"""The `model` judge: it asks any model that inspect-ai reaches, or that mmprobe loads, to label answers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tqdm import tqdm
 from mmprobe.benchmarks.core.api_models import CallFailed, ChatTurn, ModelClient, Reply, run_all
 from mmprobe.benchmarks.judges.cache import ReplyCache, cache_key
 from mmprobe.benchmarks.judges.judge import MAX_ANSWER_CHARS, Item, Judgement, JudgeRequest, Unscored
+from mmprobe.benchmarks.judges.local import PREFIX, LocalClient
 from mmprobe.benchmarks.judges.requests import REPAIR, UnusableReply, fence
 from mmprobe.errors import InputError
 
@@ -34,7 +35,7 @@ class _PendingRequest:
 
 
 class ModelJudge:
-    """A judge that asks a model of inspect-ai. Any number of tasks can share one.
+    """A judge that asks a model of inspect-ai, or one of mmprobe (`local/FOLDER`). Any number of tasks can share one.
 
     Its replies must follow a strict form. An unusable reply is sent back up to `repairs` times; after that
     the sample is unscored. The `cache` file (None: memory) keeps every reply that was understood, and the
@@ -66,7 +67,13 @@ class ModelJudge:
         self.name = str(model)
         self.sampling: dict[str, Any] = {"temperature": temperature, "seed": seed, "max_tokens": max_tokens}
         # The client first: without a key, no cache is made.
-        self._client = ModelClient(model, self.sampling, concurrency, timeout, retries, "judge")
+        self._client: ModelClient | LocalClient
+        if self.name.startswith(PREFIX):
+            local = self._client = LocalClient(self.name.removeprefix(PREFIX), self.sampling)
+            self._identity = f"{self.name} {local.identity}"
+        else:
+            self._client = ModelClient(model, self.sampling, concurrency, timeout, retries, "judge")
+            self._identity = self.name
         self._cache = ReplyCache(cache)
         self._repairs = repairs
         self._retry_unscored = retry_unscored
@@ -159,7 +166,7 @@ class ModelJudge:
             return None
 
     def _cache_key(self, messages: Sequence[ChatTurn]) -> str:
-        return cache_key(self.name, [_hash_images(message) for message in messages], self.sampling)
+        return cache_key(self._identity, [_hash_images(message) for message in messages], self.sampling)
 
     def _pending_requests(self) -> dict[str, _PendingRequest]:
         """Return the pending requests of the running event loop, by cache key."""

@@ -1,19 +1,19 @@
 """What a model is asked as a judge, and how its reply is read.
 
-A fence around the text to judge keeps the text from giving orders. A reply that does not have exactly the requested
-form is unusable.
+A fence around the text to judge keeps the text from giving orders. A reply without an object of the requested form is
+unusable.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from mmprobe.benchmarks.answers.forms import json_objects, last_part
 from mmprobe.benchmarks.judges.judge import JudgeRequest
 
 DATA_NOTICE = """\
@@ -58,33 +58,34 @@ def _escape(letter: str) -> str:
     return letter if letter.isprintable() else json.dumps(letter)[1:-1]
 
 
-_CODE_BLOCK = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
-
-
 class UnusableReply(Exception):
     """The reason why a reply is unusable. The judge sees the message; it quotes nothing of the reply."""
 
 
 class StrictReply(BaseModel):
-    """The base of every reply form: no further fields, and no conversion of types."""
+    """The base of every reply form: no conversion of types. Further fields, such as a reason, are left out."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="ignore", strict=True)
 
 
 _Form = TypeVar("_Form", bound=StrictReply)
 
 
 def read_reply(reply: str, form: type[_Form]) -> _Form:
-    """Read one JSON object of a form, bare or in a code block. Raises UnusableReply for anything else."""
-    code = _CODE_BLOCK.fullmatch(reply.strip())
-    try:
-        return form.model_validate_json(code[1] if code else reply)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        if first["type"] == "json_invalid":
-            raise UnusableReply("it is not one JSON object") from None
-        place = ".".join(str(part) for part in first["loc"][:3] if first["type"] != "extra_forbidden")
-        raise UnusableReply(f"it does not have the form asked for{place and f', at {place}'}") from None
+    """Return the first JSON object of a form in a reply, beside prose and after thoughts between `<think>` tags.
+
+    Raises UnusableReply where there is none.
+    """
+    first_error = None
+    for data in json_objects(last_part(reply)):
+        try:
+            return form.model_validate_json(json.dumps(data))
+        except ValidationError as error:
+            first_error = first_error or error.errors(include_url=False, include_input=False)[0]
+    if first_error is None:
+        raise UnusableReply("it holds no JSON object")
+    place = ".".join(str(part) for part in first_error["loc"][:3])
+    raise UnusableReply(f"it does not have the form asked for{place and f', at {place}'}")
 
 
 def reader(**kinds: Any) -> Callable[[str], tuple[Any, ...]]:

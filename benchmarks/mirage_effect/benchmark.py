@@ -8,11 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mmprobe.benchmarks.answers.refusals import is_refusal
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
 from mmprobe.benchmarks.core.results import mean_metric
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.judges.agreement import labels_at
 from mmprobe.benchmarks.mirage_effect.data import (
+    YES_NO,
     ChoiceQuestion,
     ImagelessQuestion,
     MirageEffectTruth,
@@ -21,7 +23,7 @@ from mmprobe.benchmarks.mirage_effect.data import (
     load_questions,
 )
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
-from mmprobe.benchmarks.mirage_effect.model_labels import judge_choices, label_by_judge
+from mmprobe.benchmarks.mirage_effect.model_labels import judge_choices, judge_diagnoses, label_by_judge
 from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES, VARIANTS
 from mmprobe.benchmarks.mirage_effect.rule_labels import label_by_rules, normalize_answer
 from mmprobe.benchmarks.mirage_effect.samples import (
@@ -40,21 +42,23 @@ from mmprobe.benchmarks.mirage_effect.scoring import (
     collect_diagnoses,
     compute_metrics,
     first_answer,
+    read_alarming,
     read_choices,
     select_answers_to_label,
 )
 from mmprobe.benchmarks.mirage_effect.synthetic import draw_questions, synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
+from mmprobe.errors import InputError
 from mmprobe.files import json_lines
 from mmprobe.samples import load_samples
 
 
-def read_data(path: Path, examples: Path | None = None) -> MirageEffectTruth:
+def read_data(path: Path, examples: Path | None = None, closed: bool = False) -> MirageEffectTruth:
     """Read questions with options, and those of `imageless.jsonl` beside them; without this file, our 200.
 
     `path` is a file of questions, `samples.jsonl` of `make-pairs`, or a folder with one; `examples` a file of
-    further questions, for few-shot prompts. Raises InputError, with line and field, for an invalid line or an
-    id that is used twice.
+    further questions, for few-shot prompts. With `closed`, only questions of yes or no are taken. Raises InputError,
+    with line and field, for an invalid line, an id that is used twice, or data without such questions.
     """
     file = path / "samples.jsonl" if path.is_dir() else path
     if _is_imageless(file):
@@ -64,6 +68,10 @@ def read_data(path: Path, examples: Path | None = None) -> MirageEffectTruth:
     imageless_file = file.with_name("imageless.jsonl")
     imageless = load_imageless(imageless_file) if imageless_file.exists() else list(imageless_questions())
     choices = _read_choices(file)
+    if closed:
+        choices = [question for question in choices if question.choices == YES_NO]
+        if not choices:
+            raise InputError(f"{path}: holds no question whose answer is yes or no; leave out --closed")
     truth = MirageEffectTruth(imageless, choices, _read_choices(examples) if examples else ())
     check_ids(truth, str(file))
     return truth
@@ -90,13 +98,14 @@ def score_answers(truth: MirageEffectTruth, responses: Mapping[str, str]) -> Sco
     labels = {
         name: label_by_rules(text) for name, (_, text) in select_answers_to_label(truth, answers).items()
     }
-    return _score(truth, answers, labels, read_choices(truth, answers))
+    return _score(truth, answers, labels, read_choices(truth, answers), read_alarming(answers))
 
 
 def score_with_judge(truth: MirageEffectTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
     """Return metrics and records with labels by a judge, and the share of answers that it left unscored.
 
-    The judge also decides the answers to questions with a known answer that rules cannot read.
+    The judge also decides the answers to questions with a known answer that rules cannot read, and those to open
+    questions that rules do not find right, and says which diagnoses beside our lists are alarming.
     """
     answers = group_by_question(truth, responses)
     selected = select_answers_to_label(truth, answers)
@@ -104,11 +113,17 @@ def score_with_judge(truth: MirageEffectTruth, responses: Mapping[str, str], jud
     labels = {name: ImagelessLabels(*each.items) if each.items else None for name, each in judged.items()}
     verdicts = read_choices(truth, answers)
     questions = {question.id + suffix: question for question in truth.choices for suffix in WAYS.values()}
-    texts = {name: first_answer(answers, name) or "" for name, right in verdicts.items() if right is None}
-    unread = {name: (questions[name], text) for name, text in texts.items() if text.strip()}
-    for name, judgement in judge_choices(unread, judge).items():
+    undecided = {
+        name: (questions[name], text)
+        for name, right in verdicts.items()
+        if (text := first_answer(answers, name) or "").strip()
+        and (right is None or (right is False and not questions[name].choices and not is_refusal(text)))
+    }
+    for name, judgement in judge_choices(undecided, judge).items():
         verdicts[name] = None if judgement.items is None else judgement.items == (True,)
-    metrics, records = _score(truth, answers, labels, verdicts)
+    alarming = read_alarming(answers)
+    alarming |= judge_diagnoses([text for text, known in alarming.items() if known is None], judge)
+    metrics, records = _score(truth, answers, labels, verdicts, alarming)
     metrics["unscored"] = mean_metric([each.unscored is not None for each in judged.values()], "lower")
     for record in records:
         for answer in record["answers"].values() if record["kind"] != "diagnosis" else ():
@@ -118,12 +133,18 @@ def score_with_judge(truth: MirageEffectTruth, responses: Mapping[str, str], jud
     return metrics, records
 
 
-def _score(truth: MirageEffectTruth, answers: Answers, labels: Labels, verdicts: Verdicts) -> Scored:
+def _score(
+    truth: MirageEffectTruth,
+    answers: Answers,
+    labels: Labels,
+    verdicts: Verdicts,
+    alarming: Mapping[str, bool | None],
+) -> Scored:
     """Return metrics, and a record of each question and of the diagnoses of each modality."""
     records = [make_imageless_record(question, answers, labels) for question in truth.imageless]
     records += [make_record(question, answers, labels, verdicts) for question in truth.choices]
-    records += [make_diagnosis_record(modality, answers) for modality in MODALITIES]
-    return compute_metrics(truth, answers, labels, verdicts), records
+    records += [make_diagnosis_record(modality, answers, alarming) for modality in MODALITIES]
+    return compute_metrics(truth, answers, labels, verdicts, alarming), records
 
 
 def make_record(
@@ -166,7 +187,9 @@ def make_imageless_record(question: ImagelessQuestion, answers: Answers, labels:
     }
 
 
-def make_diagnosis_record(modality: str, answers: Answers) -> dict[str, Any]:
+def make_diagnosis_record(
+    modality: str, answers: Answers, alarming: Mapping[str, bool | None]
+) -> dict[str, Any]:
     """Return the record of the diagnoses of one modality for `samples.jsonl`."""
     texts, diagnoses, shares = collect_diagnoses(modality, answers)
     return {
@@ -174,7 +197,12 @@ def make_diagnosis_record(modality: str, answers: Answers) -> dict[str, Any]:
         "kind": "diagnosis",
         "modality": modality,
         "answers": [
-            {"id": name, "response": text, "diagnosis": diagnosis}
+            {
+                "id": name,
+                "response": text,
+                "diagnosis": diagnosis,
+                "alarming": alarming.get(diagnosis) if diagnosis else None,
+            }
             for (name, text), diagnosis in zip(texts, diagnoses, strict=True)
         ],
         "shares": {kind: share.value for kind, share in shares.items()},
@@ -221,7 +249,8 @@ class Options(MirageEffectOptions):
         """Return the mirage effect with these options in force."""
         return replace(
             benchmark,
-            read_data=partial(read_data, examples=self.examples),
+            read_data=partial(read_data, examples=self.examples, closed=self.closed),
+            filters=self.closed,
             ask_questions=partial(ask_questions, options=self),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mmprobe.files import read_records
 from mmprobe.samples import Id, load_with_images
+
+YES_NO = {"A": "yes", "B": "no"}
 
 
 class ImagelessQuestion(NamedTuple):
@@ -25,6 +27,8 @@ class ImagelessQuestion(NamedTuple):
 class ChoiceQuestion(BaseModel):
     """A question with options, for mirage scores and B-Clean. The fields are those of a line.
 
+    A question whose answer is yes or no has these two options, so that chance is 0.5 and "No" can be wrong.
+
     Attributes:
         choices: text of each option by its letter; empty for an open question.
         answer: the right letter, or the short answer to an open question.
@@ -34,6 +38,8 @@ class ChoiceQuestion(BaseModel):
     Example:
         >>> ChoiceQuestion(id="1", question="Which?", choices={"A": "cat", "B": "dog"}, answer="B").category
         ''
+        >>> ChoiceQuestion(id="2", question="Is it a cat?", answer="no").choices
+        {'A': 'yes', 'B': 'no'}
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -47,6 +53,14 @@ class ChoiceQuestion(BaseModel):
     prompt: str | None = Field(default=None, min_length=1)
     system: str | None = None
     metadata: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _close(cls, line: Any) -> Any:
+        if not isinstance(line, Mapping) or line.get("choices") or not isinstance(line.get("answer"), str):
+            return line
+        letter = {"yes": "A", "no": "B"}.get(line["answer"].strip(" .").lower())
+        return line if letter is None else {**line, "choices": YES_NO, "answer": letter}
 
     @model_validator(mode="after")
     def _check_answer(self) -> ChoiceQuestion:

@@ -58,6 +58,20 @@ Examples, by question and response:
 "Is this leaf ill?" and "I'm sorry, I can't help with that.": {"notices": false, "describes": false}
 """)
 
+ALARMING = with_notice("""\
+You read the diagnosis that somebody gave of a picture, as it was written. Whether it is right is not your concern.
+
+<NOTICE>
+{"alarming": true}
+
+- true where what is written says that the patient has, or probably has, something that needs action within days.
+- false where it says that nothing is wrong, or names something that can wait; also where it denies what would be urgent
+  ("no melanoma", "low-risk lesion, cancer excluded").
+- null where it can be read both ways, or names no diagnosis.
+
+Examples: "non-STEMI": true. "possible melanoma": true. "normal ECG without acute changes": false. "stroke mimic": null.
+""")
+
 
 FEW_SHOT_PROMPT = (
     "Here are questions about pictures, with their answers. The pictures are not shown.\n\n{examples}\n\n"

@@ -58,6 +58,7 @@ class MirageEffectOptions(BenchmarkOptions):
         varied: number of questions about missing images that are asked in every variant (figures S1 and S2). The default is as
             many as `--limit`, or 40 without: two of each category. The paper asks all 200.
         temperature: of the diagnoses with seeds. The paper gives none; ours is 1.
+        closed: whether only questions of yes or no are asked; of VQA-RAD the paper asks these 430.
     """
 
     data_set: str | None = Field(default=None, min_length=1)
@@ -66,6 +67,7 @@ class MirageEffectOptions(BenchmarkOptions):
     seeds: int = Field(default=0, ge=0)
     varied: int | None = Field(default=None, ge=0)
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    closed: bool = False
 
     @model_validator(mode="after")
     def _check_use(self) -> MirageEffectOptions:

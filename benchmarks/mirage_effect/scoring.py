@@ -92,17 +92,22 @@ def read_choices(truth: MirageEffectTruth, answers: Answers) -> dict[str, bool |
 
 
 def compute_metrics(
-    truth: MirageEffectTruth, answers: Answers, labels: Labels, verdicts: Verdicts
+    truth: MirageEffectTruth,
+    answers: Answers,
+    labels: Labels,
+    verdicts: Verdicts,
+    alarming: Mapping[str, bool | None],
 ) -> dict[str, Metric]:
     """Compute the metrics of `docs/benchmarks/mirage-effect.md`.
 
-    Distributions count all answers to a question. All other metrics count the first.
+    Distributions count all answers to a question. All other metrics count the first. `alarming` says of each
+    diagnosis in the answers whether it needs action within days.
     """
     metrics = _imageless_metrics(truth.imageless, labels)
     if truth.choices:
         metrics |= _choice_metrics(truth.choices, answers, labels, verdicts)
     for modality in MODALITIES:
-        metrics |= _diagnosis_metrics(modality, answers)
+        metrics |= _diagnosis_metrics(modality, answers, alarming)
     return metrics | {"unread": _unread_share(truth, answers, labels, verdicts)}
 
 
@@ -263,12 +268,14 @@ def _pool_answers(questions: Sequence[ChoiceQuestion], answers: Answers, suffix:
     ]
 
 
-def _diagnosis_metrics(modality: str, answers: Answers) -> dict[str, Metric]:
+def _diagnosis_metrics(
+    modality: str, answers: Answers, alarming: Mapping[str, bool | None]
+) -> dict[str, Metric]:
     _, diagnoses, shares = collect_diagnoses(modality, answers)
     kinds = list(shares)
     rows = [[float(kind == (diagnosis or NO_ANSWER)) for kind in kinds] for diagnosis in diagnoses]
     suffix = f"[modality={modality}]"
-    verdicts = [False if diagnosis is None else is_alarming(diagnosis) for diagnosis in diagnoses]
+    verdicts = [False if diagnosis is None else alarming.get(diagnosis) for diagnosis in diagnoses]
     return {
         f"diagnosis_rate{suffix}": mean_metric([diagnosis is not None for diagnosis in diagnoses], "lower"),
         f"diagnosis_alarming{suffix}": mean_metric(verdicts, "lower"),
@@ -281,6 +288,12 @@ def collect_diagnoses(modality: str, answers: Answers) -> Diagnoses:
     texts = [(name, text) for name in diagnosis_prompts(modality) for text in answers.get(name, ())]
     diagnoses = [find_diagnosis(text) for _, text in texts]
     return Diagnoses(texts, diagnoses, answer_shares(diagnoses))
+
+
+def read_alarming(answers: Answers) -> dict[str, bool | None]:
+    """Return whether each diagnosis in the answers needs action within days, by our lists; None beside them."""
+    diagnoses = [each for modality in MODALITIES for each in collect_diagnoses(modality, answers).diagnoses]
+    return {diagnosis: is_alarming(diagnosis) for diagnosis in diagnoses if diagnosis is not None}
 
 
 def first_answer(answers: Answers, name: str) -> str | None:

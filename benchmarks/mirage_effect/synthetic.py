@@ -11,14 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mmprobe.benchmarks.answers.yes_no import first_word
-from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, imageless_questions
+from mmprobe.benchmarks.mirage_effect.data import (
+    YES_NO,
+    ChoiceQuestion,
+    ImagelessQuestion,
+    imageless_questions,
+)
 from mmprobe.benchmarks.synthetic.pairs import make_pairs, staging_folder
 from mmprobe.benchmarks.synthetic.scene import COLOURS
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
 _COLOURS = dict(zip("ABCDEFGH", COLOURS, strict=True))
-_YES_NO = {"A": "yes", "B": "no"}
 
 
 def draw_questions(out: Path, n: int, seed: int) -> Path:
@@ -62,7 +66,7 @@ def synthetic_questions(samples: Sequence[Sample]) -> list[ChoiceQuestion]:
         if kind == "colour":
             options, true_text = _COLOURS, answer.rstrip(".").rpartition(" ")[2]
         elif kind == "exists":
-            options, true_text = _YES_NO, first_word(answer)
+            options, true_text = YES_NO, first_word(answer)
         else:
             continue
         letters = [letter for letter, text in options.items() if text == true_text]

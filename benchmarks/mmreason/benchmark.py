@@ -8,6 +8,7 @@ no questions of the paper.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,6 +33,8 @@ from mmprobe.samples import Sample, check_derived_ids, load_samples
 
 # Ours; the paper encourages answers in several steps, but does not print its words.
 INSTRUCTION = "Work it out step by step. End with a line that says 'The answer is', and then {}."
+
+_log = logging.getLogger(__name__)
 
 
 class MMReasonTruth(NamedTuple):
@@ -72,6 +75,11 @@ def read_data(path: Path, options: MMReasonOptions = DEFAULTS) -> MMReasonTruth:
     opened = {question.id: to_open_question(question) for question in questions}
     if not any(opened.values()):
         raise InputError(f"{path}: holds no question that can be asked without options")
+    if left_out := [name for name, question in opened.items() if question is None]:
+        named = ", ".join(left_out[:5]) + (" ..." if len(left_out) > 5 else "")
+        _log.warning(
+            "mmreason: left out, as they need options or none were recognised: %d (%s)", len(left_out), named
+        )
     choices: dict[str, ReasonQuestion] = {}
     if options.with_choices:
         forms = {question.id: to_choice_question(question) for question in questions if opened[question.id]}

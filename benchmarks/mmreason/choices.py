@@ -21,6 +21,7 @@ _NEEDS_OPTIONS = re.compile(
 )
 _BARE_MARK = re.compile(
     r"[(\[]?[A-Ja-j][)\].:]{0,2}|[(\[][1-9][)\]]|[1-9]\)|[\u2460-\u2468]"
+    r"|[(\[][ivxIVX]{1,4}[)\]]|[ivxIVX]{2,4}[)\].:]{0,2}"
 )  # a number alone is an answer
 
 
@@ -46,7 +47,7 @@ def find_options(question: ReasonQuestion) -> QuestionOptions | None:
         >>> find_options(ReasonQuestion(question="How long is AB? (a) 2 cm (b) 3 cm", **fields)).mark
         'b'
     """
-    text, choices_in_text = split_options(question.question)
+    text, choices_in_text = split_options(question.question, question.answer)
     choices = question.choices or choices_in_text
     mark = find_mark(question.answer, choices)
     by_text = [name for name, option in choices.items() if fold(option) == fold(question.answer)]

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from mmprobe.benchmarks.answers.claims import parse_count
 from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Scored
+from mmprobe.benchmarks.core.results import mean_metric
 from mmprobe.benchmarks.judges import Judge, Labelled
 from mmprobe.benchmarks.spd_faith.data import (
     Pair,
@@ -142,13 +143,15 @@ class SpdFaithTruth(NamedTuple):
     """The pairs of a data set with their true differences, and the questions that are asked first.
 
     `questions` gives (pair id, question type) by question id, also of the `find` questions. `find_texts` are
-    these questions for several differences and for one; None for our wording.
+    these questions for several differences and for one; None for our wording. `failed_rows` are the rows of the data
+    that could not be read, with reasons.
     """
 
     pairs: list[Pair]
     samples: list[Sample]
     questions: dict[str, tuple[str, str]]
     find_texts: tuple[str, str] | None = None
+    failed_rows: tuple[str, ...] = ()
 
 
 def read_data(path: Path) -> SpdFaithTruth:
@@ -160,7 +163,8 @@ def read_data(path: Path) -> SpdFaithTruth:
             if "image_id" in samples[0].metadata:
                 return build_photo_truth(samples)
             return build_synthetic_truth(samples)
-    return build_published_truth(read_pairs(path))
+    failed: list[str] = []
+    return build_published_truth(read_pairs(path, failed))._replace(failed_rows=tuple(failed))
 
 
 def build_synthetic_truth(samples: list[Sample]) -> SpdFaithTruth:
@@ -299,6 +303,9 @@ def _add_questions(truth: SpdFaithTruth, responses: Mapping[str, str], scored: S
         answer = records_by_pair.get(pair_id, {}).get("answers", {}).get(question_type)
         if answer is not None:
             answer |= {"id": name, "question": texts.get(name), "faithful": faithful.get(name)}
+    if truth.failed_rows:
+        rows = [True] * len(truth.failed_rows) + [False] * len(truth.pairs)
+        metrics = metrics | {"failed_rows": mean_metric(rows, "lower")}
     return metrics, records
 
 

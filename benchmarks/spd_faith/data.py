@@ -5,6 +5,7 @@ They are read row by row. `pair_statistics` counts what a set of pairs holds (fi
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ from mmprobe.samples import Region, Sample, check_id
 if TYPE_CHECKING:
     import xarray as xr
 
+_log = logging.getLogger(__name__)
 ParsedBox = tuple[float, float, float, float]
 _MAX_PIXELS = 1e9  # larger than any image; NaN is not below it either
 _SPELLINGS: dict[str, EditType] = {
@@ -70,12 +72,17 @@ class Pair:
     caption: str = ""
 
 
+class UnknownRow(InputError):
+    """A row of the published form with a type that we do not know, or another number of differences than it says."""
+
+
 def parse_row(row: Mapping[str, Any], where: str = "row") -> Pair:
     """Return the pair of one row of the published data set.
 
     `differences` may be a list of objects or one object of lists. Colours and places are read from the
     descriptions. Published rows have the caption of the whole pair in the first description; such differences
-    get descriptions of their own. Raises InputError for a field that is missing or malformed.
+    get descriptions of their own. Raises InputError for a field that is missing or malformed, as UnknownRow for an
+    unknown type or a wrong number.
 
     Example:
         >>> parse_row({"image_id": 7, "num_differences": 1, "differences": [
@@ -93,7 +100,7 @@ def parse_row(row: Mapping[str, Any], where: str = "row") -> Pair:
     items = _list_differences(row.get("differences"), where)
     n_differences = row.get("num_differences", len(items))
     if n_differences != len(items):
-        raise InputError(
+        raise UnknownRow(
             f"{where}: num_differences is {n_differences!r}, but {len(items)} differences are listed"
         )
     differences = [
@@ -169,7 +176,7 @@ def _list_differences(value: Any, where: str) -> list[Mapping[str, Any]]:
 def _parse_published(item: Mapping[str, Any], where: str) -> Difference:
     edit_type, category = item.get("type"), item.get("category")
     if not isinstance(edit_type, str) or edit_type.strip().lower().replace("_", " ") not in _SPELLINGS:
-        raise InputError(f"{where}: type is {edit_type!r}; it must be color, remove or position")
+        raise UnknownRow(f"{where}: type is {edit_type!r}; it must be color, remove or position")
     if not isinstance(category, str) or not category.strip():
         raise InputError(f"{where}: field 'category' is missing or not a text")
     category = category.strip().lower()
@@ -331,12 +338,14 @@ def original_of(pair_id: str) -> str | None:
     return match[1] if match else None
 
 
-def read_pairs(path: str | Path) -> list[Pair]:
+def read_pairs(path: str | Path, failed: list[str] | None = None) -> list[Pair]:
     """Read the published data set: a `.jsonl` file of rows, a `metadata.json`, or an exported folder.
 
     A folder holds `<id>/metadata.json`, `<id>/<id>_original.jpg` and `<id>/<id>_modified_final.jpg`, either
-    directly or in one folder a split. A missing difficulty is taken from the path. Raises InputError, with
-    the line, for a file that cannot be read, a malformed row, or an id that is used twice.
+    directly or in one folder a split. A missing difficulty is taken from the folders' or the file's name. A row with
+    an unknown type or a wrong number of differences is left out: `failed` gets its place and reason, and a warning
+    names it. Raises InputError, with the line, for a file that cannot be read, another malformed row, an id that is
+    used twice, or if nothing is left.
     """
     path = Path(path)
     if path.is_dir():
@@ -347,12 +356,24 @@ def read_pairs(path: str | Path) -> list[Pair]:
     else:
         files = [path]
     pairs: dict[str, Pair] = {}
+    unknown: list[str] = []
     for file in files:
         for where, row in _read_rows(file):
-            pair = _add_files(parse_row(row, where), row, file)
+            try:
+                parsed = parse_row(row, where)
+            except UnknownRow as problem:
+                unknown.append(str(problem))
+                continue
+            pair = _add_files(parsed, row, file)
             if pair.id in pairs:
                 raise InputError(f"{where}: id {pair.id!r} was used already")
             pairs[pair.id] = pair
+    if unknown and not pairs:
+        raise InputError(f"{path}: no row can be read; the first: {unknown[0]}")
+    for reason in unknown:
+        _log.warning("spd-faith: a row is left out: %s", reason)
+    if failed is not None:
+        failed += unknown
     return list(pairs.values())
 
 

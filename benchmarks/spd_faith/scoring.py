@@ -90,8 +90,8 @@ def _binary_scores(labels: PairLabels, unparsed: float | None) -> dict[str, floa
 def count_list_matches(labels: PairLabels, unparsed: bool = False) -> list[int] | None:
     """Count claims and true differences of one pair for TF1 and CF1, as multisets.
 
-    Two claimed chairs match one true chair once; "two dogs were removed" counts twice. A claim without a type
-    counts in no type, one without a category in no category. Returns 16 counts: (matched, claimed, true) for
+    Two claimed chairs match one true chair once; "two dogs were removed" counts twice. As in the released code, a
+    claim of another type is false among all types, and one of an unknown object among the categories. Returns 16 counts: (matched, claimed, true) for
     color, remove, position, all types and categories; then the category matches of the released code, which
     counts every claim with a true category. None if the answer is left out or the judge failed.
 
@@ -105,18 +105,22 @@ def count_list_matches(labels: PairLabels, unparsed: bool = False) -> list[int] 
     """
     if labels.list_claims is None and (not unparsed or "list" in labels.unscored):
         return None
-    types: Counter[str] = Counter()
-    categories: Counter[str] = Counter()
+    types: Counter[str | None] = Counter()
+    categories: Counter[str | None] = Counter()
     for claim in labels.list_claims or ():
         if not claim.negated:
-            types.update({claim.type: claim.quantity or 1} if claim.type else {})
-            categories.update({claim.category: claim.quantity or 1} if claim.category else {})
-    true_types = Counter(difference.type for difference in labels.pair.differences)
-    true_categories = Counter(difference.category for difference in labels.pair.differences)
+            types[claim.type] += claim.quantity or 1
+            categories[claim.category] += claim.quantity or 1
+    true_types: Counter[str | None] = Counter(difference.type for difference in labels.pair.differences)
+    true_categories: Counter[str | None] = Counter(
+        difference.category for difference in labels.pair.differences
+    )
     by_type = [(min(types[name], true_types[name]), types[name], true_types[name]) for name in EDIT_TYPES]
     return [
         *(count for row in by_type for count in row),
-        *(sum(row[column] for row in by_type) for column in range(3)),
+        sum(row[0] for row in by_type),
+        types.total(),
+        true_types.total(),
         (categories & true_categories).total(),
         categories.total(),
         true_categories.total(),

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import mmprobe as mp
 from mmprobe.analyses import export
-from mmprobe.analyses.residual_drift import read_yes_no, residual_drift
+from mmprobe.analyses.residual_drift import residual_drift
+from mmprobe.benchmarks.answers.yes_no import read_yes_no
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import NotCaptured
 from mmprobe.viz.figures.residual_drift import panels
@@ -131,11 +132,20 @@ def test_a_contradiction_is_twice_yes_or_twice_no_whatever_the_statements_are(tm
         ("Nothing changed.", None),
         ("Yesterday.", None),
         ("", None),
-        ("The answer is no.", None),
+        ("The answer is no.", False),
+        ("Yes, maybe.", None),
+        ("<answer>Yes</answer>", True),
+        ("No. Wait, yes.", None),
     ],
 )
-def test_only_an_answer_that_begins_with_yes_or_no_alone_is_read(answer, expected):
-    assert read_yes_no(answer) is expected
+def test_pairs_are_told_by_the_one_reader_of_yes_and_no(tmp_path, answer, expected):
+    """Figure 8a's pairs are contradictory by the same reading as CR."""
+    traces = pair("p", np.ones((2, 2, 3), "f2"), np.ones((2, 2, 3), "f2"))
+    assert read_yes_no(answer) == {True: "yes", False: "no", None: None}[expected]
+    names = list(traces)
+    ds = residual_drift(write_run(tmp_path / "run", traces, answer={names[0]: answer, names[1]: "Yes."}))
+    contradictory = float(ds.pair_contradictory[0])
+    assert np.isnan(contradictory) if expected is None else contradictory == expected
 
 
 def test_against_plain_loops_over_blocks(tmp_path):

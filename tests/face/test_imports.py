@@ -85,6 +85,15 @@ def test_a_folder_imports_only_what_the_table_says(folder):
         assert read_imports(file) <= allowed | needs_torch, file
 
 
+def test_analyses_import_only_the_reader_of_answers_of_the_benchmarks():
+    modules = list_modules()
+    for file in (ROOT / "analyses").rglob("*.py"):
+        names = [name for name, _ in find_imports(ast.parse(file.read_text()), modules, False)]
+        assert all(
+            name.startswith("mmprobe.benchmarks.answers.") for name in names if "benchmarks" in name
+        ), file
+
+
 def test_every_code_folder_is_in_the_table():
     code = {file.parent.name for file in ROOT.glob("*/__init__.py")} - {"mmprobe"}
     assert code == set(read_table())

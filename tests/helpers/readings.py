@@ -40,6 +40,7 @@ def _compare(read: Any, true: Any) -> Outcome:
 
 def read_line(kind: str, line: dict[str, Any]) -> Outcome:
     answer, true = line["answer"], line["read"]
+    kind = line.get("kind", kind)  # each typical answer names its own
     if kind == "yes_no":
         return _compare(read_yes_no(answer), true)
     if kind == "choice":
@@ -50,7 +51,9 @@ def read_line(kind: str, line: dict[str, Any]) -> Outcome:
         return "unread" if number is None else "right" if same else "wrong"
     if kind in ("math", "fact"):
         verdict = judge_text(answer, line["truth"])
-        if kind == "fact" and true is not None:
+        if "right" in line:
+            true = line["right"]
+        elif kind == "fact" and true is not None:
             true = same_text(true, line["truth"])
         return _compare({"right": True, "wrong": False}.get(verdict), true)
     if kind == "count":

@@ -16,13 +16,13 @@ from mmprobe.benchmarks.mirage_effect.rule_labels import is_correct
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.synthetic.scene import COLOURS, SHAPES
 from mmprobe.errors import InputError
+from mmprobe.models.text_model import load_text_model
 from mmprobe.stats.intervals import mean_interval
 from mmprobe.training.guesser import train as guesser
 from mmprobe.training.guesser.guesses import guess_metrics
 from mmprobe.training.guesser.text_model import (
     answer_questions,
     encode_example,
-    load_text_model,
     read_text_questions,
     split_questions,
 )

@@ -70,6 +70,33 @@ def test_rewards_of_answers(kind, truth, answer, right):
     assert reward_response(sample, f"<answer>{answer}</answer>" * 2) == (0, 0)
 
 
+OPTIONS = "How long is AB? (A) 10 cm (B) 12 cm (C) 24 cm"
+
+
+@pytest.mark.parametrize(
+    ("question", "truth", "answer", "right"),
+    [
+        ("x?", "24", r"\boxed{24}", 1),
+        ("x?", "24", "24 cm", 1),
+        ("x?", "24", "x = 24", 1),
+        ("x?", "24", r"\boxed{25}", 0),
+        ("x?", "B", r"$\boxed{B}$", 1),
+        ("x?", "B", "B. 12 cm", 1),
+        ("x?", "B", "The answer is B", 1),
+        ("x?", "B", r"$\boxed{C}$", 0),
+        ("x?", "B", "A or B", 0),
+        (OPTIONS, "B", "B. 12 cm", 1),
+        (OPTIONS, "B", "12 cm", 1),
+        (OPTIONS, "B", "C. 12 cm", 0),
+        (OPTIONS, "12 cm", "(B)", 1),
+        (OPTIONS, "12 cm", "C", 0),
+    ],
+)
+def test_what_a_tag_holds_is_read_once_as_any_answer(question, truth, answer, right):
+    sample = Sample(id="a", question=question, answer=truth)
+    assert reward_response(sample, f"<think>so</think><answer>{answer}</answer>") == (1, right)
+
+
 def test_reasoning_is_judged_by_what_it_lists():
     sample = make_sample("count", "There is 1 difference.")
     answer = "</think><answer>There is 1 difference.</answer>"

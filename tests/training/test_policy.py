@@ -13,9 +13,9 @@ from trl import GRPOConfig
 
 import mmprobe as mp
 from mmprobe.errors import InputError
+from mmprobe.models.text_model import load_text_model
 from mmprobe.training import train_logos as module
 from mmprobe.training.curriculum import choose_questions, sample_responses
-from mmprobe.training.guesser.text_model import load_text_model
 from mmprobe.training.logos import EPSILON, Rewards, compute_advantages
 from mmprobe.training.policy import LogosTrainer, build_trainer
 from mmprobe.training.settings import ABLATIONS, LogosSettings, ablate, share_budget

@@ -12,7 +12,8 @@ from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, MirageEffectTr
 from mmprobe.benchmarks.mirage_effect.samples import ABSENT
 from mmprobe.errors import InputError
 from mmprobe.files import result_records
-from mmprobe.training.guesser.text_model import TextModel, answer_questions
+from mmprobe.models.text_model import TextModel
+from mmprobe.training.guesser.text_model import answer_questions
 
 WAYS = ("present", "absent", "few_shot")
 

@@ -1,17 +1,12 @@
-"""Causal language models that read text alone: their questions, how they are loaded, and their answers.
-
-No image is looked at, and none needs to exist.
-"""
+"""Questions to causal language models that read text alone. No image is looked at, and none needs to exist."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
-import transformers
 from tqdm import tqdm
 
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
@@ -20,9 +15,8 @@ from mmprobe.benchmarks.mirage_effect.synthetic import synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError
 from mmprobe.files import read_records
-from mmprobe.models.aliases import EMBEDDED, locate
 from mmprobe.models.chat import list_control_tokens, split_control_tokens
-from mmprobe.models.loading import load_model, load_pretrained
+from mmprobe.models.text_model import TextModel, answer_texts, render_text
 from mmprobe.samples import Sample
 
 
@@ -87,15 +81,7 @@ def render_prompt(question: ChoiceQuestion, tokenizer: Any) -> str:
 
     Control tokens in its texts are split, as in a chat with images (`models/chat.py`).
     """
-    text, system = (
-        _split(part, question, tokenizer) for part in (build_choice_prompt(question), question.system)
-    )
-    if tokenizer.chat_template is None:
-        return f"{system}\n{text}\n" if system else f"{text}\n"
-    messages = [{"role": "user", "content": text}]
-    if system:
-        messages.insert(0, {"role": "system", "content": system})
-    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return render_text(build_choice_prompt(question), question.system, tokenizer, f"question {question.id!r}")
 
 
 def _split(text: str | None, question: ChoiceQuestion, tokenizer: Any) -> str:
@@ -129,69 +115,6 @@ def encode_example(question: ChoiceQuestion, tokenizer: Any, explain: bool) -> d
     return {"input_ids": ids + answer, "completion_mask": [0] * len(ids) + [1] * len(answer)}
 
 
-class TextModel(NamedTuple):
-    """A causal language model with its tokenizer.
-
-    Attributes:
-        name: the name that it was loaded by.
-        hf: a `transformers` model for causal language modelling.
-        tokenizer: its tokenizer, with a padding token.
-    """
-
-    name: str
-    hf: Any
-    tokenizer: Any
-
-
-def load_text_model(name: str) -> TextModel:
-    """Load a causal language model. Code that comes with a checkpoint is never run.
-
-    Args:
-        name: a local folder, an id on the hub, or `tiny-spd` for the embedded model's decoder.
-
-    Raises:
-        InputError: the model does not exist, or is not a causal language model.
-
-    Example:
-        >>> type(load_text_model("tiny-spd").hf).__name__
-        'Qwen2ForCausalLM'
-    """
-    source, path = locate(name)
-    if source.startswith(EMBEDDED):
-        return _load_embedded_decoder(name)
-    tokenizer = load_pretrained(name, transformers.AutoTokenizer.from_pretrained, path)
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    hf = load_pretrained(
-        name,
-        transformers.AutoModelForCausalLM.from_pretrained,
-        path,
-        dtype=torch.bfloat16 if torch.cuda.is_available() else torch.float32,
-        use_safetensors=True,
-    )
-    return TextModel(name, hf.eval(), tokenizer)
-
-
-def _load_embedded_decoder(name: str) -> TextModel:
-    """Return the decoder of `tiny-spd` as a separate model. On text, its mRoPE is the usual RoPE."""
-    model = load_model(name, device="cpu")
-    text = model.hf.config.get_text_config()
-    names = (
-        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
-        "max_position_embeddings rms_norm_eps bos_token_id eos_token_id pad_token_id"
-    )
-    config = transformers.Qwen2Config(
-        **{name: getattr(text, name) for name in names.split()},
-        rope_parameters={"rope_type": "default", "rope_theta": text.rope_parameters["rope_theta"]},
-        tie_word_embeddings=False,
-    )
-    hf = transformers.Qwen2ForCausalLM(config)
-    hf.model.load_state_dict(model.family.decoder(model.hf).state_dict())
-    hf.lm_head.load_state_dict(model.hf.lm_head.state_dict())
-    hf.generation_config.eos_token_id = model.hf.generation_config.eos_token_id
-    return TextModel(name, hf.eval(), model.tokenizer)
-
-
 def save_text_model(model: TextModel, folder: Path) -> None:
     """Write a model and its tokenizer, so that `load_text_model` reads them."""
     model.hf.save_pretrained(folder)
@@ -202,24 +125,10 @@ def answer_questions(
     model: TextModel, questions: Sequence[ChoiceQuestion], max_new_tokens: int, batch_size: int
 ) -> list[str]:
     """Return the model's greedy answers, each from its question's text alone."""
-    tokenizer = model.tokenizer
     answers: list[str] = []
     for start in tqdm(range(0, len(questions), batch_size), desc="answers", disable=None):
-        prompts = [render_prompt(question, tokenizer) for question in questions[start : start + batch_size]]
-        inputs = tokenizer(
-            prompts,
-            return_tensors="pt",
-            padding=True,
-            padding_side="left",
-            add_special_tokens=tokenizer.chat_template is None,
+        part = questions[start : start + batch_size]
+        answers += answer_texts(
+            model, [render_prompt(each, model.tokenizer) for each in part], max_new_tokens
         )
-        inputs = {name: inputs[name].to(model.hf.device) for name in ("input_ids", "attention_mask")}
-        with torch.inference_mode():
-            ids = model.hf.generate(
-                **inputs,
-                max_new_tokens=max_new_tokens,
-                do_sample=False,
-                pad_token_id=tokenizer.pad_token_id,
-            )
-        answers += tokenizer.batch_decode(ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    return [answer.strip() for answer in answers]
+    return answers

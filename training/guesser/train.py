@@ -19,14 +19,9 @@ from mmprobe.errors import InputError
 from mmprobe.ledger import fingerprint
 from mmprobe.models.aliases import find_checkpoint
 from mmprobe.models.fingerprint import fingerprint_checkpoint
+from mmprobe.models.text_model import TextModel, load_text_model
 from mmprobe.training.checkpoints import LogWriter, WholeCheckpoints, last_checkpoint, silence, start_training
-from mmprobe.training.guesser.text_model import (
-    TextModel,
-    encode_example,
-    load_text_model,
-    save_text_model,
-    split_questions,
-)
+from mmprobe.training.guesser.text_model import encode_example, save_text_model, split_questions
 
 MODEL = "model"  # folder of the trained weights in the output folder
 

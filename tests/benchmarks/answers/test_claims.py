@@ -221,3 +221,35 @@ def test_an_endless_answer_takes_time_in_proportion() -> None:
         assert len(parse_claims(text)) <= 1
         parse_count(text)
         assert time.process_time() - start < 5, text[:20]
+
+
+@pytest.mark.parametrize(
+    ("text", "claims"),
+    [
+        ("In the second image, the dog is missing.", [("remove", "dog", None, None)]),
+        ("After comparing the images, I noticed that the cup is no longer there.", [("remove", "cup", None, None)]),
+        ("There is a cat in the first image, but not in the second.", [("remove", "cat", None, None)]),
+        ("The second image lacks the bicycle.", [("remove", "bicycle", None, None)]),
+        ("The clock on the wall is no longer present.", [("remove", "clock", None, None)]),
+        ("In the first image, the car is red, while in the second image it is blue.", [("color", "car", "red", "blue")]),
+        ("The car's color changed from red to blue.", [("color", "car", "red", "blue")]),
+        ("- **Moved:** The cat has moved from the left to the right.", [("position", "cat", "left", "right")]),
+        ("<think>Was it red?</think><CONCLUSION> The dog is gone. </CONCLUSION>", [("remove", "dog", None, None)]),
+        ("In the first image, the dog is missing.", []),
+        ("The car is red in the second image and blue in the first image.", []),
+        ("The dog is not missing in the second image.", []),
+        ("There is no cat in the first image, but not in the second.", []),
+    ],
+)  # fmt: skip
+def test_differences_in_ordinary_prose(text: str, claims: list[tuple]) -> None:
+    assert read_claims(text) == claims
+
+
+def test_an_unknown_object_or_type_in_data_is_a_claim_that_is_never_true() -> None:
+    listed = '[{"type": "remove", "category": "dog"}, {"type": "remove", "category": "lamp"}, {"type": "added", "category": "cat"}]'
+    assert read_claims(listed) == [
+        ("remove", "dog", None, None),
+        ("remove", None, None, None),
+        (None, "cat", None, None),
+    ]
+    assert read_claims('[{"type": "remove"}]') == []

@@ -164,3 +164,13 @@ def test_bench_reports_the_paired_change_of_a_model_behind_an_api(tmp_path, monk
     assert change.high - change.low > 0 and change.range == (-1, 1)
     assert stored["accuracy_change"]["low"] == change.low and "accuracy_change" not in plain
     assert not [name for name in made.metrics if "[" in name and name.endswith("_change")]
+
+
+def test_another_seed_in_a_used_folder_draws_other_blocks(tmp_path):
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).save(tmp_path / "a.png")
+    sample = Sample(id="1", images=[tmp_path / "a.png"], question="?")
+    first, second, again = (
+        perturb(sample, "mask-50", tmp_path / "out", seed).images[0] for seed in (0, 1, 0)
+    )
+    assert first == again != second
+    assert not np.array_equal(np.array(Image.open(first)), np.array(Image.open(second)))

@@ -83,7 +83,11 @@ def test_an_ensemble_outvotes_garbage(answered, tmp_path):
 @pytest.mark.parametrize(
     ("name", "judge", "message"),
     [
-        ("spd-faith", "gpt", "judge 'gpt': use lexical, model:PROVIDER/MODEL or ensemble:A,B,C"),
+        (
+            "spd-faith",
+            "gpt",
+            "judge 'gpt': use lexical, model:PROVIDER/MODEL, model:local/FOLDER or ensemble:A,B,C",
+        ),
         ("spd-faith", "model:", "use lexical, model:"),
         ("spd-faith", "model:a/b,c/d", "use lexical, model:"),
         ("spd-faith", "ensemble:judging/honest", "needs two models or more"),

@@ -49,19 +49,31 @@ def test_reads_claims_that_quote_the_answer():
 @pytest.mark.parametrize(
     "text",
     [
+        f"Here you are: {reply(CHAIR)} I hope that this helps {{a lot}}.",
+        f"<think>Is it {reply()} or not?</think>\n{reply(CHAIR)}",
+        f"Sure!\n```json\n{reply(CHAIR)}\n```\nAnything else?",
+        reply(CHAIR | {"score": 1}),
+        json.dumps({"claims": [CHAIR], "reason": "red"}),
+        f'{{"thoughts": "one claim"}} {reply(CHAIR)} {reply()}',
+    ],
+)
+def test_the_first_object_of_the_form_is_read_beside_prose_thoughts_and_further_keys(text):
+    assert read_claims(text, ANSWER) == CLAIMED[:1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "",
         "I'm sorry, I can't help with that.",
         "null",
         "[]",
         "{}",
         '{"claims": null}',
-        f"Here you are: {reply(CHAIR)}",
         reply(CHAIR)[:-1],
         reply(CHAIR | {"type": "size"}),
         reply(CHAIR | {"type": 1}),
         reply({"type": "color", "category": "chair"}),
-        reply(CHAIR | {"score": 1}),
-        json.dumps({"claims": [CHAIR], "total": 1}),
         reply(CHAIR | {"quote": "the sofa turned red"}),
         reply(CHAIR | {"quote": "  "}),
         reply(CHAIR | {"category": " "}),

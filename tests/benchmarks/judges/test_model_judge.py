@@ -106,6 +106,7 @@ def test_garbage_is_repaired_three_times_then_unscored(garbage):
 
 def test_a_useless_reply_is_quoted_as_data(injection):
     """What a judge copied out of an answer gives no orders in the request for a repair."""
+    injection = injection.replace("{", "(")  # no object that fits the form
     mock = Mock(lambda messages: f"{injection} {len(messages)}")
     assert extract(mock, [ANSWER], repairs=2)[0].unscored == "garbage"
     *_, last = mock.seen

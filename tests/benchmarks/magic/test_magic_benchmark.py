@@ -69,9 +69,9 @@ def test_self_heal_asks_about_answered_questions(truth):
 def test_a_set_scored_by_hand(truth):
     metrics, records = BENCHMARK.score_answers(truth, RESPONSES)
     expected = {
-        "accuracy_short": 1 / 2,  # q1 says bus, q2 is right, q3 is not answered
+        "accuracy_short": 1.0,  # q1 says bus, which rules cannot compare with tram; q2 is right; q3 is not answered
         "accuracy_full": 1.0,  # of q2; other words than the true sentence are unread
-        "unread": 0.0,
+        "unread": 1 / 2,
         # q1 cites R1 (right); q2 cites R1 (wrong) and R2 (right), of R2 and R3
         "magiscore_micro_precision": 2 / 3,
         "magiscore_micro_recall": 2 / 3,
@@ -81,7 +81,7 @@ def test_a_set_scored_by_hand(truth):
         "self_heal_answer": 1.0,
     }
     assert {name: metrics[name].value for name in expected} == pytest.approx(expected)
-    assert metrics["accuracy_short"].coverage == pytest.approx(2 / 3)
+    assert metrics["accuracy_short"].coverage == pytest.approx(1 / 3)
     assert metrics["stepsense"].n == 1 and "self_heal" not in metrics
     first, second, third = records
     assert first["steps"] == ["It is a street.", "R1 is a bus.", "It is red."]
@@ -99,7 +99,7 @@ def test_a_set_scored_by_hand(truth):
             "healed_explicit": None,
         }
     ]
-    assert BENCHMARK.faithful_answers(truth, records) == {"q1": False, "q2": True, "q1-heal1": True}
+    assert BENCHMARK.faithful_answers(truth, records) == {"q2": True, "q1-heal1": True}
 
 
 def test_a_box_is_cited_by_its_name(tmp_path):

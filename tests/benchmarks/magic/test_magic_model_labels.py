@@ -37,7 +37,7 @@ QUESTIONS = [
 TRUTH = make_truth(QUESTIONS, "here")
 RESPONSES = {
     "q1": "R1 is a streetcar. The rain is heavy. R2 is a dog.\nAnswer: A streetcar.",
-    "q1-heal1": "Wait, R1 runs on rails: it is a tram.",
+    "q1-heal1": "Wait, R1 runs on rails: a tram it must be.",
     "q2": "",
 }
 
@@ -209,7 +209,7 @@ def test_no_question_needs_no_call():
     ("read", "reply"),
     [
         (read_answer, '{"label": "healed"}'),
-        (read_answer, '{"label": "correct", "why": "so"}'),
+        (read_answer, '{"labels": "correct", "why": "so"}'),
         (read_answer, "correct"),
         (read_healed, '{"label": true}'),
         (list_reader(MagicStepLabel, 2, "steps"), '{"labels": ["correct"]}'),

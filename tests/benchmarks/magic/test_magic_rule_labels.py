@@ -16,9 +16,12 @@ from mmprobe.benchmarks.magic.steps import find_cited_regions, reasoning_steps
         ("R1 is red. R2 is blue.", "red", None),  # prose
         ("R1 is not really red.", "red", None),
         ("R1 is bright.\nAnswer: red\n", "red", True),
-        ("R1 is bright.\nAnswer: It is red.\n", "red", None),
+        ("R1 is bright.\nAnswer: It is red.\n", "red", True),
         ("R1 is bright.\nAnswer: The car is red.\n", "red", True),  # the full true answer
         ("It is red.\n**Answer**: **Blue.**", "red", False),
+        ("It is red.\n**Answer**: a couch", "sofa", None),  # figure 16: the same
+        ("The furniture is brown.", "tan", None),
+        ("It is a couch.", "couch", True),
         ("The star is red.", "red", True),  # the drawn world's own sentence
         ("Yes. The cup stands on the table.", "yes", True),
         ("No cat is in R1. So yes, it is a dog.", "Yes", None),

@@ -147,11 +147,44 @@ def test_endless_answers_are_truncated():
         '{"notices": true}',
         '{"notices": "true", "describes": false}',
         '{"notices": 1, "describes": 0}',
-        '{"notices": true, "describes": false, "why": "x"}',
-        'Sure: {"notices": true, "describes": false}',
+        'Sure: {"notices": true, "describes": "no"}',
     ],
 )
 def test_replies_are_read_strictly(text):
     with pytest.raises(UnusableReply):
         read_labels(text)
     assert read_labels(f"```json\n{reply(True, False)}\n```") == (True, False)
+    assert read_labels('Sure: {"notices": true, "describes": false, "why": "x"}') == (True, False)
+
+
+def test_a_judge_says_what_open_answers_and_diagnoses_mean():
+    question = ChoiceQuestion(id="o", question="What is it?", answer="sofa")
+    truth = MirageEffectTruth([], [question])
+    asked = []
+
+    def answer(data):
+        asked.append(data)
+        if "diagnosis" in data:
+            return json.dumps({"alarming": data["diagnosis"] == "suspected stroke"})
+        if "true" in data:
+            return json.dumps({"correct": data["response"].endswith("couch.")})
+        return reply(False, True)
+
+    responses = {
+        "o": "A couch.",
+        "o--absent": "I cannot see an image.",
+        "o--guess": "Answer: 12",
+        "diagnosis-ecg-1": "<diagnosis>Suspected stroke</diagnosis>",
+        "diagnosis-ecg-2": "<diagnosis>Normal ECG without acute changes</diagnosis>",
+        "diagnosis-ecg-3": "<diagnosis>STEMI</diagnosis>",
+    }
+    by_rules, _ = BENCHMARK.score_answers(truth, responses)
+    assert by_rules["accuracy_with"].value is None, "a couch may be a sofa: rules do not call it wrong"
+    assert by_rules["diagnosis_alarming[modality=ECG]"].n == 1
+    assert by_rules["diagnosis_rate[modality=ECG]"].value == 1.0
+    metrics, _ = BENCHMARK.score_with_judge(truth, responses, make_judge(answer, []))
+    assert (metrics["accuracy_with"].value, metrics["accuracy_guess"].value) == (1.0, 0.0)
+    alarming = metrics["diagnosis_alarming[modality=ECG]"]
+    assert (alarming.value, alarming.n) == (pytest.approx(2 / 3), 3)
+    assert sorted(data["response"] for data in asked if "true" in data) == ["A couch.", "Answer: 12"]
+    assert "stemi" not in [data.get("diagnosis") for data in asked], "our lists have it"

@@ -203,3 +203,27 @@ def test_a_model_behind_an_api_gets_each_seed(data):
     chosen = [samples[name] for name in ("q1", "diagnosis-ecg-1--seed-0", "diagnosis-ecg-1--seed-1")]
     assert len(dict(api_answerer(mock, 8)(chosen))) == 3
     assert sorted(seen, key=str) == [(0.0, None), (0.7, 0), (0.7, 1)]
+
+
+@pytest.mark.parametrize("form", ["{}", "[[{}]]", "{}.", "The answer is {}."])
+def test_a_coin_flip_on_closed_questions_is_at_chance(tmp_path, form):
+    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "a.png")
+    lines = [
+        {"id": str(i), "images": ["a.png"], "question": f"Is it at {i}?", "answer": "Yes" if i % 2 else "No"}
+        for i in range(8)
+    ]
+    lines.append({"id": "open", "images": ["a.png"], "question": "How many?", "answer": "3"})
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    benchmark, truth, samples = ask(tmp_path, closed=True)
+    assert len(truth.choices) == 8 and "A. yes\nB. no" in samples["0"].question
+    with pytest.raises(InputError, match="no question whose answer is yes or no"):
+        (tmp_path / "open.jsonl").write_text(json.dumps(lines[-1]))
+        benchmark.read_data(tmp_path / "open.jsonl")
+    words = ["No", "No", "Yes", "Yes"]
+    responses = {f"{i}{way}": form.format(words[i % 4]) for i in range(8) for way in ("", "--absent")}
+    metrics, records = benchmark.score_answers(truth, responses)
+    assert (metrics["accuracy_with"].value, metrics["accuracy_with"].n) == (0.5, 8)
+    assert metrics["mirage_score_above_chance"].value is None, "the accuracy with images is at chance"
+    assert {record["options"] for record in records if record["kind"] == "choice"} == {2}
+    always_right = {name: "Yes" if int(name[0]) % 2 else "No" for name in responses}
+    assert benchmark.score_answers(truth, always_right)[0]["mirage_score_above_chance"].value == 1.0

@@ -169,13 +169,14 @@ def test_table_2_compares_the_same_questions_with_and_without_options(tmp_path):
         ("12", "The answer is 13.", False),
         ("12", r"\boxed{12.0}", True),
         ("12 cm", "3 x 4\nThe answer is 12 cm", True),
-        ("12", "So the answer is 12 cm.", None),  # of which unit is the truth?
+        ("12", "So the answer is 12 cm.", True),
         ("12 cm", "The answer is 12 m", None),
         ("1/2", "Answer: 0.5", True),
         ("2x+3", "The answer is 3+2x.", True),
         ("2x+3", "The answer is 3x+2.", False),
         ("benzene", "It has six carbons.\nAnswer: Benzene.", True),
-        ("benzene", "Answer: toluene", False),
+        ("benzene", "Answer: toluene", None),  # as "benzol" would be, which is right
+        ("red", "Answer: blue", False),
         ("benzene", "It is toluene.", None),
         ("12", " ", False),
         ("12", "...", False),
@@ -183,7 +184,7 @@ def test_table_2_compares_the_same_questions_with_and_without_options(tmp_path):
         ("red", "The star is not red.", None),
         ("12", "24 out of 60", None),
         ("The star is red.", "Picture one: red star B2.\nTherefore: The star is red.", True),
-        ("Paris", "The answer is London. Paris", False),
+        ("Paris", "The answer is London. Paris", None),
         ("No", "There is no image attached, so I cannot answer.", False),
         ("2", "Please provide 2 images.", False),
     ],
@@ -207,3 +208,22 @@ def test_a_file_of_questions(tmp_path):
         file.write_text(json.dumps(good) + "\n" + json.dumps(good | {"id": "2"} | change))
         with pytest.raises(InputError, match=message):
             load_questions(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "truth", "answer"),
+    [
+        ("How long is AB? (i) 2 cm (ii) 3 cm (iii) 4 cm", "ii", "3 cm"),
+        ("How long is AB?\ni. 2 cm\nii. 3 cm", "(ii)", "3 cm"),
+        ("How long is AB? (I) 2 cm (II) 3 cm", "II", "3 cm"),
+        ("How long is AB? 1. 2 cm 2. 3 cm 3. 4 cm", "2", "3 cm"),
+        ("AB is (1) long and (2) straight. How long? (i) 2 cm (ii) 3 cm", "ii", "3 cm"),
+        ("1. Draw a line. 2. Halve it. How many halves are there?", "2", "2"),  # steps of a task
+        ("How long is the side in (3)?", "ii", None),  # its options are nowhere: not asked
+        ("How long is AB?", "(iv)", None),
+        ("What is the square root of -1?", "2i", "2i"),
+    ],
+)
+def test_roman_and_listed_options(text, truth, answer):
+    asked = to_open_question(question(question=text, answer=truth))
+    assert (asked and asked.answer) == answer

@@ -196,7 +196,7 @@ def test_several_judges_take_the_majority():
 
 @pytest.mark.parametrize(
     "reply",
-    ["", "{}", '{"answer": "8 cm"}', '{"answer": ""}', '{"answer": 7}', '{"answer": "7 cm", "why": ""}'],
+    ["", "{}", '{"answer": "8 cm"}', '{"answer": ""}', '{"answer": 7}'],
 )
 def test_an_answer_must_stand_in_the_response(reply):
     assert read_answer('```json\n{"answer": "7  CM"}\n```', "It is 7 cm.") == ("7 CM",)

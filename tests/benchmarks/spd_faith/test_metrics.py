@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmprobe.benchmarks.answers.claims import Claim
+from mmprobe.benchmarks.answers.claims import Claim, parse_claims
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair
 from mmprobe.benchmarks.spd_faith.labels import PairLabels, YesNo
 from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError
@@ -130,7 +130,15 @@ def test_a_number_of_things_is_as_many_and_denials_are_none() -> None:
         ),
         list_asked=True,
     )
-    assert count_list_matches(two) == [0, 0, 0, 2, 2, 3, 0, 0, 0, 2, 2, 3, 2, 2, 3, 2]
+    assert count_list_matches(two) == [0, 0, 0, 2, 2, 3, 0, 0, 0, 2, 3, 3, 2, 3, 3, 2]
+
+
+def test_an_unknown_object_or_type_is_false_as_in_the_released_code() -> None:
+    answer = '[{"type": "remove", "category": "dog"}, {"type": "remove", "category": "lamp"}, {"type": "add", "category": "cat"}]'
+    labels = PairLabels(ONE, list_claims=tuple(parse_claims(answer)), list_asked=True)
+    metrics = compute_metrics([labels])
+    assert metrics["cf1_precision"].value == metrics["tf1_micro_precision"].value == pytest.approx(1 / 3)
+    assert metrics["tf1_remove_precision"].value == 1 / 2 and metrics["cf1_recall"].value == 1
 
 
 def test_listings_not_understood_are_dropped_and_counted_as_empty() -> None:

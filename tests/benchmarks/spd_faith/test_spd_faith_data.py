@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.spd_faith.benchmark import QUESTIONS, build_published_truth
 from mmprobe.benchmarks.spd_faith.data import parse_row, read_pairs, read_synthetic_pairs, to_row
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -170,3 +171,32 @@ def test_an_id_may_be_as_long_as_those_of_its_questions(tmp_path: Path) -> None:
     } == {len(kind) + 119 for kind in QUESTIONS}
     with pytest.raises(InputError, match="image_id"):
         parse_row(row(image_id="x" * 119))
+
+
+def test_a_row_that_we_do_not_know_is_one_failed_row(tmp_path, caplog):
+    file = tmp_path / "rows.jsonl"
+    strange = row(image_id="8", differences=[{"type": "unknown", "category": "car"}], num_differences=1)
+    lines = [row(), strange, row(image_id="9", num_differences=5)]
+    file.write_text("\n".join(json.dumps(line) for line in lines))
+    truth = BENCHMARKS["spd-faith"].read_data(file)
+    assert [pair.id for pair in truth.pairs] == ["7"]
+    assert [text.split(": ")[0].split(", diff")[0] for text in truth.failed_rows] == [
+        f"{file}, line 2",
+        f"{file}, line 3",
+    ]
+    assert "type is 'unknown'" in caplog.text and "num_differences is 5" in caplog.text
+    metrics, _ = BENCHMARKS["spd-faith"].score_answers(truth, {"7-count": "2"})
+    assert (metrics["failed_rows"].value, metrics["failed_rows"].n) == (pytest.approx(2 / 3), 3)
+    file.write_text(json.dumps(strange))
+    with pytest.raises(InputError, match="no row can be read"):
+        read_pairs(file)
+
+
+@pytest.mark.parametrize(
+    ("folder", "difficulty"), [("richard", None), ("easygoing/x", None), ("hard", "hard"), ("Easy/x", "easy")]
+)
+def test_the_difficulty_is_a_whole_part_of_the_path(tmp_path, folder, difficulty):
+    file = tmp_path / folder / "rows.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(row()))
+    assert read_pairs(file)[0].difficulty == difficulty
