@@ -118,7 +118,7 @@ def test_components_over_samples(random_qwen, noise, tmp_path):
 
 def test_estimates_over_samples_can_be_exported(random_qwen, noise, tmp_path):
     """A setting that is not given, such as `verify`, is not an attribute: netCDF has no None."""
-    ds = attribution_patching_run(random_qwen, noise[:1], "atp", 2, "attention")
+    ds = attribution_patching_run(random_qwen, noise[:2], "atp", 2, "attention")
     assert "verify" not in ds.attrs and ds.attrs["tokens"] == "all"
     assert export(ds, tmp_path)
     assert (tmp_path / "attribution_patching.nc").is_file()
