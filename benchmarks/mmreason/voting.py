@@ -26,9 +26,11 @@ from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct
 from mmprobe.benchmarks.mmreason.labels import TEXT
 from mmprobe.benchmarks.mmreason.metrics import relevance_rate
 from mmprobe.errors import InputError
-from mmprobe.files import append_lines, cut_torn_line, json_lines, write_atomic
+from mmprobe.files import JsonRecord, append_lines, cut_torn_line, json_lines, read_record, write_atomic
+from mmprobe.ledger import find_change, fingerprint
 from mmprobe.models import Model, load_model
-from mmprobe.models.aliases import locate
+from mmprobe.models.aliases import find_checkpoint, locate
+from mmprobe.models.fingerprint import fingerprint_checkpoint
 from mmprobe.samples import Sample
 
 ROUNDS = 2
@@ -189,6 +191,29 @@ def check_voters(voters: Sequence[str]) -> None:
             locate(voter)
 
 
+def record_voters(out: Path, voters: Sequence[str]) -> None:
+    """Record in `voters.json` what each local voter is made of, or check that it is what voted before.
+
+    Raises:
+        InputError: a voter changed since it voted in this folder. The message says what changed.
+
+    Example:
+        >>> record_voters(Path("filtered"), ["tiny-spd"])                                # doctest: +SKIP
+    """
+    file = out / VOTERS
+    recorded = dict(read_record(file, JsonRecord).model_dump()) if file.is_file() else {}
+    for voter in voters:
+        if is_api(voter):
+            continue
+        used = fingerprint(fingerprint_checkpoint(find_checkpoint(voter)))
+        if change := find_change(recorded.get(voter), used):
+            raise InputError(
+                f"{out}: {change} of voter {voter} changed since it voted; choose another folder"
+            )
+        recorded[voter] = used
+    write_atomic(file, json.dumps(recorded, indent=1) + "\n")
+
+
 def ask_voters(
     truth: MMReasonTruth,
     max_new_tokens: int,
@@ -232,6 +257,7 @@ def ask_voters(
 
 
 VOTES = "votes.jsonl"
+VOTERS = "voters.json"
 
 
 def filter_questions(

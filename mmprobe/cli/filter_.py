@@ -76,9 +76,12 @@ def filter_by_votes(
             (out / VOTES).unlink(missing_ok=True)
         truth = load_truth(BENCHMARKS["mmreason"], data, out / "data", limit=limit)
 
-        from mmprobe.benchmarks.mmreason.voting import ask_voters, check_voters
+        from mmprobe.benchmarks.mmreason.voting import VOTERS, ask_voters, check_voters, record_voters
 
         check_voters(names)
+        if overwrite:
+            (out / VOTERS).unlink(missing_ok=True)
+        record_voters(out, names)
         opened_judge = open_judge(judge, out / "judge.sqlite", retry_unscored)
         ask = ask_voters(truth, max_new_tokens, temperature, seed, batch_size, device, dtype)
         settings = {"temperature": temperature, "seed": seed, "max_new_tokens": max_new_tokens}

@@ -90,6 +90,17 @@ def test_a_changed_model_is_named_and_the_same_model_elsewhere_is_not(command, c
 
 
 @pytest.mark.slow
+def test_a_voter_that_changed_is_named(checkpoint, pairs, tmp_path):
+    call = ["filter", "--data", pairs, "--limit", "2", "--max-new-tokens", "2", "--out", tmp_path / "out"]
+    assert run_in_process(*call, "--device", "cpu", "--voters", checkpoint).code == 0
+    change_weights(checkpoint)
+    refused = run_in_process(*call, "--device", "cpu", "--voters", f"tiny-spd,{checkpoint}", "--resume")
+    assert refused.code == 2
+    assert f"the model's weights of voter {checkpoint} changed since it voted; " in refused.stderr
+    assert run_in_process(*call, "--device", "cpu", "--voters", "tiny-spd", "--resume").code == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["bench", "compare", "diagnose"])
 def test_a_changed_image_is_named_by_its_sample(command, pairs, tmp_path):
     call = [*COMMANDS[command], "--data", pairs, "--out", tmp_path / "out", "--model", "tiny-spd"]
