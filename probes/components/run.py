@@ -192,8 +192,10 @@ def _measure_run(
     if of_stream:
         out = out.assign_coords(tokens=settings["tokens"])
     left_out = [record.answer.sample.id for record in records if not record.arrays]
+    # netCDF has no None
+    known = {name: value for name, value in settings.items() if value is not None}
     return out.assign_attrs(
-        settings
+        known
         | {
             "tokens": ", ".join(settings["tokens"] or ["all"]),
             "run": name_source(source),

@@ -18,8 +18,8 @@ from mmprobe.samples import Sample
 from mmprobe.traces.capture import load_capture
 from mmprobe.traces.engines import why_decoded
 
-READ = [family.name for family in FAMILIES if family.shares_prefixes]
-DECODED = [family.name for family in FAMILIES if not family.shares_prefixes]
+READ = [family.name for family in FAMILIES.values() if family.shares_prefixes]
+DECODED = [family.name for family in FAMILIES.values() if not family.shares_prefixes]
 
 
 def trace_both_ways(model: Model, samples: list[Sample], folder: Path, **options: object) -> tuple[Run, Run]:

@@ -13,6 +13,7 @@ from helpers.command_line import run_in_process
 from PIL import Image
 
 import mmprobe as mp
+from mmprobe.analyses.files import export
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.probes import (
     attribution_patching_run,
@@ -113,6 +114,14 @@ def test_components_over_samples(random_qwen, noise, tmp_path):
         assert "sets of images" in panel.caption and "sample" not in panel.title
     with pytest.raises(InputError, match="tokens: name those"):
         patch_components_run(random_qwen, noise, "residual")
+
+
+def test_estimates_over_samples_can_be_exported(random_qwen, noise, tmp_path):
+    """A setting that is not given, such as `verify`, is not an attribute: netCDF has no None."""
+    ds = attribution_patching_run(random_qwen, noise[:1], "atp", 2, "attention")
+    assert "verify" not in ds.attrs and ds.attrs["tokens"] == "all"
+    assert export(ds, tmp_path)
+    assert (tmp_path / "attribution_patching.nc").is_file()
 
 
 def test_interchange_goes_on_with_its_batches(random_qwen, noise, tmp_path):
