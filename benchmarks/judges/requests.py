@@ -83,7 +83,7 @@ def read_reply(reply: str, form: type[_Form]) -> _Form:
         except ValidationError as error:
             first_error = first_error or error.errors(include_url=False, include_input=False)[0]
     if first_error is None:
-        raise UnusableReply("it holds no JSON object")
+        raise UnusableReply("it is not one JSON object")
     place = ".".join(str(part) for part in first_error["loc"][:3])
     raise UnusableReply(f"it does not have the form asked for{place and f', at {place}'}")
 
