@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -265,14 +266,15 @@ def _parse_line(line: str, where: str, folder: Path) -> Sample:
     return sample.model_copy(update={"images": [(folder / image).absolute() for image in sample.images]})
 
 
-def open_image(path: Path) -> Image.Image:
-    """Open an image of a user. Its content must be PNG, JPEG, WebP, GIF, BMP or TIFF, whatever its name.
+def open_image(source: Path | BytesIO) -> Image.Image:
+    """Open an image of a user, a file or its bytes. Its content must be PNG, JPEG, WebP, GIF, BMP or TIFF, whatever its name.
 
     Raises:
         UnidentifiedImageError: it has another format.
         OSError: it is not a regular file, or cannot be read.
     """
-    return Image.open(check_readable(path), formats=IMAGE_FORMATS)
+    file = source if isinstance(source, BytesIO) else check_readable(source)
+    return Image.open(file, formats=IMAGE_FORMATS)
 
 
 def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, int]:

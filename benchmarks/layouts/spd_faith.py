@@ -21,7 +21,7 @@ from mmprobe.benchmarks.layouts.base import (
 )
 from mmprobe.benchmarks.spd_faith.data import find_difficulty
 from mmprobe.errors import InputError
-from mmprobe.samples import Id
+from mmprobe.samples import Id, open_image
 
 
 class PairRow(BaseModel):
@@ -87,10 +87,10 @@ def _cut_in_halves(content: object, where: str) -> tuple[bytes, bytes]:
     if not isinstance(data, bytes) or not data:
         raise InputError(f"{where}: its image holds no bytes")
     try:
-        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "WEBP")) as image:
+        with open_image(io.BytesIO(data)) as image:
             picture = image.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        raise InputError(f"{where}: its image is not a PNG, JPEG or WebP that can be read") from None
+        raise InputError(f"{where}: its image cannot be read") from None
     middle = picture.height // 2
     halves = []
     for top, bottom in ((0, middle), (picture.height - middle, picture.height)):

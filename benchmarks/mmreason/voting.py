@@ -178,40 +178,33 @@ def vote(
 TEMPERATURE = 0.7  # ours; the paper does not state how its rounds differ
 
 
-def check_voters(voters: Sequence[str]) -> None:
-    """Check that every voter exists, before any is asked.
+def check_voters(voters: Sequence[str], out: Path | None = None) -> None:
+    """Check that every voter exists, before any is asked, and that none changed since it voted in a folder.
 
     Raises:
-        InputError: a model is neither known nor a folder, or the package or key of an API is missing.
+        InputError: a model is neither known nor a folder, the package or key of an API is missing, or a local model
+            changed. The message says what.
     """
+    recorded = {} if out is None else _read_voters(out)
     for voter in voters:
         if is_api(voter):
             api_answerer(voter, 1)
-        else:
-            locate(voter)
-
-
-def record_voters(out: Path, voters: Sequence[str]) -> None:
-    """Record in `voters.json` what each local voter is made of, or check that it is what voted before.
-
-    Raises:
-        InputError: a voter changed since it voted in this folder. The message says what changed.
-
-    Example:
-        >>> record_voters(Path("filtered"), ["tiny-spd"])                                # doctest: +SKIP
-    """
-    file = out / VOTERS
-    recorded = dict(read_record(file, JsonRecord).model_dump()) if file.is_file() else {}
-    for voter in voters:
-        if is_api(voter):
             continue
-        used = fingerprint(fingerprint_checkpoint(find_checkpoint(voter)))
-        if change := find_change(recorded.get(voter), used):
+        locate(voter)
+        if voter in recorded and (change := find_change(recorded[voter], _fingerprint_voter(voter))):
             raise InputError(
                 f"{out}: {change} of voter {voter} changed since it voted; choose another folder"
             )
-        recorded[voter] = used
-    write_atomic(file, json.dumps(recorded, indent=1) + "\n")
+
+
+def _fingerprint_voter(voter: str) -> dict[str, Any]:
+    return fingerprint(fingerprint_checkpoint(find_checkpoint(voter)))
+
+
+def _read_voters(out: Path) -> dict[str, Any]:
+    """Return what the local voters of a folder were made of, by name."""
+    file = out / VOTERS
+    return read_record(file, JsonRecord).model_dump() if file.is_file() else {}
 
 
 def ask_voters(
@@ -223,10 +216,12 @@ def ask_voters(
     device: str = "auto",
     dtype: str = "auto",
     answerers: Mapping[str, Answerer] | None = None,
+    out: Path | None = None,
 ) -> Ask:
     """Return the function that asks voters. Each round samples with its own seed, `seed` + round.
 
-    Only one local model is in memory at a time. It is loaded with its first question.
+    Only one local model is in memory at a time. It is loaded with its first question, and `voters.json` in `out`
+    records what it is made of.
     """
     samples = {sample.id: sample for sample in ask_questions(truth)}
     loaded: dict[str, Model] = {}
@@ -239,6 +234,9 @@ def ask_voters(
         if voter not in loaded:
             loaded.clear()
             loaded[voter] = load_model(voter, device=device, dtype=dtype)
+            if out is not None:
+                voters = _read_voters(out) | {voter: _fingerprint_voter(voter)}
+                write_atomic(out / VOTERS, json.dumps(voters, indent=1) + "\n")
         return local_answerer(loaded[voter], max_new_tokens, batch_size)
 
     def ask(voter: str, ids: Sequence[str], round_number: int) -> Generator[tuple[str, str]]:

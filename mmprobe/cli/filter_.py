@@ -66,7 +66,7 @@ def filter_by_votes(
     from mmprobe.benchmarks.core.benchmark import BENCHMARKS
     from mmprobe.benchmarks.core.evaluate import load_truth
     from mmprobe.benchmarks.judges.judge import open_judge
-    from mmprobe.benchmarks.mmreason.voting import VOTES, filter_questions
+    from mmprobe.benchmarks.mmreason.voting import VOTERS, VOTES, filter_questions
 
     check_earlier(out / VOTES, "votes", resume, overwrite, TO_CONTINUE)
     check_out(out, [data])
@@ -74,16 +74,14 @@ def filter_by_votes(
     with lock_folder(out, "voting into it"):
         if overwrite:
             (out / VOTES).unlink(missing_ok=True)
+            (out / VOTERS).unlink(missing_ok=True)
         truth = load_truth(BENCHMARKS["mmreason"], data, out / "data", limit=limit)
 
-        from mmprobe.benchmarks.mmreason.voting import VOTERS, ask_voters, check_voters, record_voters
+        from mmprobe.benchmarks.mmreason.voting import ask_voters, check_voters
 
-        check_voters(names)
-        if overwrite:
-            (out / VOTERS).unlink(missing_ok=True)
-        record_voters(out, names)
+        check_voters(names, out)
         opened_judge = open_judge(judge, out / "judge.sqlite", retry_unscored)
-        ask = ask_voters(truth, max_new_tokens, temperature, seed, batch_size, device, dtype)
+        ask = ask_voters(truth, max_new_tokens, temperature, seed, batch_size, device, dtype, out=out)
         settings = {"temperature": temperature, "seed": seed, "max_new_tokens": max_new_tokens}
         about = {"data": str(data), "judge": judge}
         metrics, filtered = filter_questions(truth, names, ask, out, settings, rounds, about, opened_judge)
