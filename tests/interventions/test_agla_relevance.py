@@ -358,7 +358,7 @@ def test_a_model_other_than_blip_is_reported_before_the_answer(tiny_spd, image_p
     monkeypatch.setattr(type(tiny_spd.hf), "generate", lambda *_, **__: pytest.fail("the model ran"))
     (tmp_path / "empty").mkdir()
     cases = {
-        str(tmp_path / "empty"): "could not be loaded .*check that the folder holds a complete checkpoint",
+        str(tmp_path / "empty"): "could not be loaded .*check that the folder contains a complete checkpoint",
         str(locate("tiny-spd")[1]): "a qwen2_5_vl, not a BLIP",
         str(
             save_tiny_blip(tmp_path / "captions", BlipForConditionalGeneration)

@@ -339,7 +339,17 @@ def test_a_trace_shows_the_changed_attention(choice, image_paths, tmp_path, monk
 
 
 def record_with(
-    record: Any, method: Sage, chat: Any, model: Model, batch: Any, recorders: Any, spec: Any, options: Any
+    record: Any,
+    method: Sage,
+    chat: Any,
+    model: Model,
+    batch: Any,
+    recorders: Any,
+    spec: Any,
+    options: Any,
+    **how: Any,
 ) -> Any:
     with torch.inference_mode(), intervene(model, [method], [chat], batch) as intervention:
-        return record(model, batch, recorders, spec, options | {"logits_processor": intervention.processors})
+        return record(
+            model, batch, recorders, spec, options | {"logits_processor": intervention.processors}, **how
+        )
