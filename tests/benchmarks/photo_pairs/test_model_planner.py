@@ -78,8 +78,8 @@ def test_what_the_model_plans_is_done(coco, tmp_path):
 
 
 BAD = {
-    "": "no JSON object",
-    "Sure! I would recolour the car.": "no JSON object",
+    "": "not one JSON object",
+    "Sure! I would recolour the car.": "not one JSON object",
     '{"edits": [{"object": 1}]}': "form",
     edits(): "0 edits, but 2",
     edits((1, "remove", None), (1, "color", "blue")): "edit 2: its object has an edit already",
