@@ -125,7 +125,7 @@ _HEADING = re.compile(
     r"(?:here(?: are| is|'s)|these are|the|i (?:can )?(?:see|found|spotted)|comparing|differences?|changes?)\b[^.]*:",
     re.IGNORECASE,
 )
-# What may stand before a sentence that states a difference, and beside its object.
+# What may precede a sentence that states a difference, and beside its object.
 _LEAD_IN = re.compile(
     rf"(?:(?:(?:upon|after|when|by) )?comparing [^,.]{{1,60}}, )?(?:i (?:can )?(?:see|notice|noticed|observe|observed|found) that )?"
     rf"(?:the (?:main |only |key |one )?(?:difference|change)(?: between (?:the |these )?(?:two )?{_IMAGE}s)? is that )?"
@@ -178,7 +178,7 @@ def parse_claims(text: str) -> list[Claim]:
 def read_claims(text: str) -> Reading:
     """Return the claims of an answer, and the sentences that the rules did not read.
 
-    An answer is JSON, a list of `(type, category)`, or sentences; only what stands behind `Answer:` or
+    An answer is JSON, a list of `(type, category)`, or sentences; only what follows `Answer:` or
     `Therefore:` counts. One unread sentence leaves the answer without claims: half of an answer is another
     answer.
 
@@ -325,7 +325,7 @@ def parse_count(text: str) -> int | None:
     """Return the number of differences that an answer states; None for a refusal and where it is unread.
 
     It is a declared number, or a first sentence such as "There are 3 differences between the two images."
-    without another count behind it. "Nothing changed." and "The images are identical." are 0.
+    without another count after it. "Nothing changed." and "The images are identical." are 0.
 
     Example:
         >>> [parse_count(text) for text in ("There are **two** differences.", "No differences!", "2 or 3")]

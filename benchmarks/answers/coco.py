@@ -1,6 +1,6 @@
 """The 80 object categories of COCO, the everyday words for them, and the categories that images show.
 
-The lists are ours. They leave out words that often name something else: a bare `glass`, `bag`, `light`,
+We chose the lists. They leave out words that often name something else: a bare `glass`, `bag`, `light`,
 `sign`, `board`, `screen` or `computer`.
 """
 

@@ -87,7 +87,7 @@ def same_statement(first: str, second: str) -> bool:
 
 
 def find_statement(response: str) -> str | None:
-    """Return the answer that a response declares, also behind `Therefore:` in the drawn world; or None."""
+    """Return the answer that a response declares, also after `Therefore:` in the drawn world; or None."""
     text = conclusion(response)
     if text and all(map(is_drawn, split_sentences(text))):
         return text

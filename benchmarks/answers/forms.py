@@ -26,9 +26,9 @@ class Form(NamedTuple):
 
     The group `answer` of the pattern is the answer. The kinds differ in what else must hold:
 
-    - mark: encloses the answer. What stands inside is read as a response of its own.
+    - mark: encloses the answer. Its content is read like a response.
     - braces: as `mark`, to the brace that closes.
-    - lead: stands before the answer, which ends with its sentence; nothing but "so" may stand before it.
+    - lead: precedes the answer, which ends with its sentence; only "so" may precede it.
     - option: names an option by its letter, in a sentence without negation, hedge or alternatives.
     - line: a first or last line that is nothing but the answer to a question with options.
     - number: the last sentence of a response to a question for a number.
@@ -151,11 +151,11 @@ _MARKUP = re.compile(
     re.MULTILINE,
 )
 _SUPERSCRIPT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b]+")
-_LONGEST = 20_000  # characters of a response that are read, from its end; ours
-_MOST_MARKS = 100  # marks of a form that are read; ours
-_WINDOW = 300  # characters before and after a lead, and of a last sentence, that are read; ours
-_DEEPEST = 3  # marks in marks; ours
-_MIN_CHAIN_WORDS = 3  # between two answers of which the last decides; ours
+_LONGEST = 20_000  # characters of a response that are read, from its end; our choice
+_MOST_MARKS = 100  # marks of a form that are read; our choice
+_WINDOW = 300  # characters before and after a lead, and of a last sentence, that are read; our choice
+_DEEPEST = 3  # marks in marks; our choice
+_MIN_CHAIN_WORDS = 3  # between two answers of which the last decides; our choice
 _ENDS = "\"'\u2018\u2019\u201c\u201d\u00ab\u00bb_ \t\n"
 
 # A negation, alternatives, a hedge or a condition in the deciding sentence makes an answer unread.
@@ -391,7 +391,7 @@ def _squash(text: str) -> str:
 
 
 def _read_json(text: str) -> str | None:
-    """Return the answer of the one JSON object in a text; empty if its value is no single answer.
+    """Return the answer of the one JSON object in a text; empty if its value is not a single answer.
 
     None for a text without an object that has a key for the answer, other than a text that is an object.
     """
@@ -411,7 +411,7 @@ def _values(data: dict[str, Any]) -> list[Any]:
 
 
 _DECODER = json.JSONDecoder()
-_MOST_BRACES = 50  # opening braces of a text at which an object is looked for; ours
+_MOST_BRACES = 50  # opening braces of a text at which an object is looked for; our choice
 
 
 def json_objects(text: str) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ import unicodedata
 
 from mmprobe.benchmarks.answers.forms import clean, decide, is_open
 
-THRESHOLD = 0.05  # relative error, ours
+THRESHOLD = 0.05  # relative error, our choice
 _NAMES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen twenty"
@@ -114,7 +114,7 @@ def parse_value(written: str) -> float | None:
 def is_near(number: float, true: float, threshold: float = THRESHOLD) -> bool:
     """Return whether |number - true| / |true| is below a threshold. Only 0 is near 0.
 
-    MIRAGE (arXiv:2505.24238) uses one without its value; ours is 0.05.
+    MIRAGE (arXiv:2505.24238) uses one without its value; our default is 0.05.
 
     Example:
         >>> is_near(104, 100), is_near(105, 100), is_near(0.01, 0)

@@ -1,6 +1,6 @@
 """Recognise answers that refuse, or that say that the image is missing.
 
-These sentence forms are a list, ours. Quoted words do not count. `is_notice` is about the image alone.
+We chose the list of sentence forms. Quoted words do not count. `is_notice` is about the image alone.
 """
 
 from __future__ import annotations

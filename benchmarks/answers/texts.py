@@ -100,7 +100,7 @@ def _judge(text: str, truth: str) -> Verdict:
 
 
 def is_expression(text: str) -> bool:
-    """Return whether a text has a digit or an operator and no words, so that its `/` is no alternative."""
+    """Return whether a text has a digit or an operator and no words, so that its `/` is not an alternative."""
     return bool(re.search(r"\d|[-+^=]", text)) and not re.search(
         r"[A-Za-z]{4,}|\?", re.sub(r"\\[a-z]+", "", text)
     )

@@ -29,7 +29,7 @@ def normalize_colour(words: str) -> str:
     return " ".join([*modifiers, _HUE_NAMES.get(hue, hue)])
 
 
-# Hues that two people hardly call by each other's name, if they do not stand beside each other here.
+# Hues that two people hardly call by each other's name, unless they are side by side here.
 _DISTINCT = ["pink", "red", "orange", "yellow", "green", "blue", "purple", "pink"]
 _TONES = {"black": ("dark", "deep"), "white": ("light", "pale", "bright")}
 
@@ -78,7 +78,7 @@ _ORDINAL = re.compile(
 
 
 def conclusion(text: str) -> str:
-    """Return what stands behind the last line with `Therefore:` or `Answer:`, or the whole text."""
+    """Return what follows the last line with `Therefore:` or `Answer:`, or the whole text."""
     text = _MARKUP.sub("", last_part(text).replace("\u2019", "'"))
     marks = list(_CONCLUSION.finditer(text))
     return text[marks[-1].end() :].strip() if marks else text.strip()

@@ -46,7 +46,7 @@ class ChairOptions(BenchmarkOptions):
 
     profile: ScoringRules = Field(
         "own",
-        description="which words name objects: ours, or by the authors' `code` and list, for a table beside published numbers",
+        description="which words name objects: mmprobe's, or by the authors' `code` and list, for a table beside published numbers",
     )
     synonyms: Path | None = Field(None, description="with profile `code`: the authors' data/synonyms.txt")
 

@@ -85,10 +85,10 @@ def published_finder(category_of: Mapping[str, str]) -> FindMentions:
     """Return what finds the objects of a text by the rules of the authors' code.
 
     Words are read in lower case and in the singular. Two words of a fixed table are one (`hot dog`, `baby elephant`), also
-    where they are no object (`street light`). A text with `toilet` and `seat` names no seat. Each word of the list is a
+    where they do not name an object (`street light`). A text with `toilet` and `seat` names no seat. Each word of the list is a
     mention, whatever the sentence says of it: `no dog` and a second `dog` are mentions, too. Nothing longer than two words
     is found. The authors take the singular from the package `pattern`; here it is the word of the list or of the table
-    whose plural stands in the text.
+    whose plural occurs in the text.
 
     Example:
         >>> find = published_finder({"dog": "dog", "puppy": "dog", "hot dog": "hot dog"})

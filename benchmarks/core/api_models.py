@@ -34,9 +34,9 @@ PROVIDERS = (
     *("hf-inference-providers", "mistral", "mockllm", "ollama", "openai", "openai-api", "openrouter"),
     *("perplexity", "sambanova", "sglang", "together", "vllm"),
 )
-CONCURRENCY = 8  # calls at a time, ours
-TIMEOUT = 180  # seconds an attempt, ours
-RETRIES = 5  # attempts after the first, ours
+CONCURRENCY = 8  # calls at a time, our choice
+TIMEOUT = 180  # seconds an attempt, our choice
+RETRIES = 5  # attempts after the first, our choice
 _KEY_REFUSED = (401, 403)
 
 _log = logging.getLogger(__name__)

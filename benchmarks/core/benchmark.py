@@ -184,7 +184,7 @@ def with_options(benchmark: Benchmark[Truth], options: Mapping[str, Any]) -> Ben
     known = benchmark.options.model_fields if benchmark.options else {}
     for name in options:
         if benchmark.options is None or name not in known:
-            own = f"its own are {', '.join(known)}" if known else "it has none of its own"
+            own = f"its own are {', '.join(known)}" if known else "it has none"
             raise InputError(f"benchmark {benchmark.name}: has no option {name!r}; {own}")
     assert benchmark.options is not None
     try:
@@ -268,6 +268,6 @@ def match_responses(samples: Sequence[Sample], responses: Mapping[str, str], nam
         if sample_id not in known:
             raise InputError(f"{name}: response {sample_id!r} answers no question of the data")
         if sample_id in matched:
-            raise InputError(f"{name}: {sample_id!r} was answered before; each answer needs an id of its own")
+            raise InputError(f"{name}: {sample_id!r} was answered before; each answer needs its own id")
         matched[sample_id] = text
     return matched

@@ -108,7 +108,7 @@ def evaluate(
         max_new_tokens: longest answer. None takes the benchmark's own length, which may depend on the question.
         repetition_penalty: of a model loaded here. None for the checkpoint's own.
         device, dtype, device_map: as for `load_model`, where `model` is a name.
-        resume, overwrite: go on with an earlier call in `out`, or remove its answers and runs.
+        resume, overwrite: continue an earlier call in `out`, or remove its answers and runs.
         retry_unscored: ask the judge again about items that an earlier call left unscored.
         options: options of the benchmark itself, such as `{"threshold": 0.1}` of mirage.
         workers, shared_prefix: as in `mmprobe.trace`; with workers, `model` is a name.

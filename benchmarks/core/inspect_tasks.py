@@ -112,7 +112,7 @@ def _question(messages: list[ChatMessage]) -> ChatMessage:
 def ask_all(
     benchmark: Benchmark[Truth], truth: Truth, images: dict[str, list[ContentImage]], running: list[str]
 ) -> Solver:
-    """Return a solver that asks a question and its follow-up questions, each in a conversation of its own.
+    """Return a solver that asks a question and its follow-up questions, each in its own conversation.
 
     A follow-up question stays unanswered if the provider refuses its prefill.
     """
@@ -266,7 +266,7 @@ class LocalModel(ModelAPI):
         return answer.text.strip(), answer.token_ids
 
     def _trace(self, sample: Sample, run: Path, settings: dict[str, Any]) -> tuple[str, list[int]]:
-        """Trace one answer in a run of its own, and move it into the run of its benchmark."""
+        """Trace one answer in its own run, and move it into the run of its benchmark."""
         from mmprobe.traces import trace
 
         part = run.with_name(f"{run.name}-part")

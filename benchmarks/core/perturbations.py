@@ -25,8 +25,8 @@ Perturbation = Callable[[Sample, Path, int], Sample]
 """Returns a disturbed copy of a sample under the same id, given a folder for its images and a seed."""
 
 EXPLICIT = " The answer is"  # the paper's own example
-IMPLICIT = "<question>{}</question>\n<answer></answer>"  # tags that add no meaning; their names are ours
-BLOCKS = 8  # blocks along each side of an image, ours
+IMPLICIT = "<question>{}</question>\n<answer></answer>"  # tags that add no meaning; we chose their names
+BLOCKS = 8  # blocks along each side of an image, our choice
 
 
 def begin_answer(sample: Sample, folder: Path, seed: int) -> Sample:
@@ -43,7 +43,7 @@ def mask(share: float, sample: Sample, folder: Path, seed: int) -> Sample:
     """Give a share of the 8 x 8 blocks of the images, drawn at random, the mean colour of the images.
 
     The blocks are the same in all images of a sample, and for all questions about the same images, so that a
-    mask adds no difference between them (ours).
+    mask adds no difference between them (our choice).
     """
     folder.mkdir(parents=True, exist_ok=True)
     return sample.model_copy(update={"images": _mask_images(sample.images, share, folder, seed)})

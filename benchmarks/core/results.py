@@ -26,7 +26,7 @@ Combine = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Parts:
-    """The counts of each sample behind a metric, so that two metrics of the same samples can be compared in
+    """The counts of each sample of a metric, so that two metrics of the same samples can be compared in
     pairs.
 
     Attributes:
@@ -89,7 +89,7 @@ class Metric(Estimate[float | None]):
 def with_ids(metrics: Mapping[str, Metric], ids: Sequence[str]) -> dict[str, Metric]:
     """Return the metrics with the ids of their samples, in the order of the samples.
 
-    Only metrics with ids have paired differences, and only where no id stands twice. Where a metric has one
+    Only metrics with ids have paired differences, and only where each id occurs once. Where a metric has one
     value a pair or image, the ids name pairs or images. They must not depend on the answers. Raises
     ValueError for another number of ids than of values.
 
@@ -114,7 +114,7 @@ def with_groups(metrics: Mapping[str, Metric], groups: Mapping[str, int]) -> dic
     """Return the metrics with intervals that draw whole sets of images. Metrics without ids stay.
 
     `groups` gives the number of the set of images, by id or by its part before a slash. Another sample is a
-    set of its own.
+    its own set.
 
     Example:
         >>> metric = with_ids({"accuracy": mean_metric([1.0, 1.0, 0.0, 0.0], "higher")}, "abcd")["accuracy"]

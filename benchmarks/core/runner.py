@@ -1,4 +1,4 @@
-"""Ask a model the questions of a benchmark. A call that was stopped can go on."""
+"""Ask a model the questions of a benchmark. A second call continues one that was stopped."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def answer_part(
     name: str,
     model: Model,
 ) -> None:
-    """Answer a part of a benchmark's questions into a folder of its own.
+    """Answer a part of a benchmark's questions into its own folder.
 
     Args:
         questions: all questions.
@@ -182,7 +182,7 @@ def _ask(
     ledger.append(RESPONSES, [])  # the call is begun, even if no answer comes
     answers = answerer(questions if traced and unanswered else unanswered)
     try:
-        disable = True if traced else None  # a trace has a bar of its own
+        disable = True if traced else None  # a trace has its own bar
         for sample_id, text in tqdm(answers, name, len(unanswered), unit="answer", disable=disable):
             if sample_id in responses:
                 continue
@@ -254,7 +254,7 @@ def local_answerer(
     """Return an answerer that generates with a loaded model: greedily, or as `sampling_of` a question says.
 
     With `trace_to`, the answers are traced under the ids of their questions. Follow-up questions get a run of
-    their own, `trace_to` with `-follow-up` behind its name. A question without images is answered plainly
+    their own, `trace_to` with `-follow-up` after its name. A question without images is answered plainly
     where the method needs images. If it is traced, it fails instead. With `workers`, the model has no weights, and
     the workers load it; `workers` and `shared_prefix` are as in `mmprobe.trace`.
 

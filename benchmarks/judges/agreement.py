@@ -87,7 +87,7 @@ def _read_folder(folder: Path) -> tuple[str, str, dict[str, Mapping[str, Any]]]:
     records: dict[str, Mapping[str, Any]] = {}
     for where, record in result_records(folder):
         if "id" not in record or str(record["id"]) in records:
-            raise InputError(f"{where}: is no record with an id of its own")
+            raise InputError(f"{where}: is not a record with its own id")
         records[str(record["id"])] = record
     return results.benchmark, results.judge, records
 
@@ -120,7 +120,7 @@ def _pair_labels(
 def labels_at(*fields: str) -> Callable[[Mapping[str, Any]], dict[str, Labelled]]:
     """Return a function that finds a judge's labels in these fields of a record, by kind; None if the judge failed.
 
-    `*` takes every item of a list. After `answers.*`, each question type is a kind of its own.
+    `*` takes every item of a list. After `answers.*`, each question type is its own kind.
 
     Example:
         >>> labels_at("correct", "steps.*.label")({"correct": True, "steps": [{"label": "correct"}]})

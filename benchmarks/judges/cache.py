@@ -42,7 +42,7 @@ class ReplyCache:
 
     A reply is in the file when `put` returns, so a killed run loses none. The file also holds why requests
     were left unscored, but no prompts, API keys or useless replies. A path of None keeps the replies in
-    memory. Raises InputError where the file is no reply cache or cannot be opened, and OSError on a full
+    memory. Raises InputError where the file is not a reply cache or cannot be opened, and OSError on a full
     disk, here or in `put`.
 
     Example:

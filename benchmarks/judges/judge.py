@@ -29,7 +29,7 @@ JUDGES: Registry[Callable[[Sequence[str], str | Path | None, bool], Judge | None
 """The kinds of judges. A factory gets the models' names, the cache and `retry_unscored`."""
 
 Unscored = Literal["garbage", "refused", "timeout", "error", "disagreement"]
-MAX_ANSWER_CHARS = 20_000  # of an answer that a judge sees, ours; longer answers repeat themselves
+MAX_ANSWER_CHARS = 20_000  # of an answer that a judge sees, our choice; longer answers repeat themselves
 
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)

@@ -47,7 +47,7 @@ def find_layout(benchmark: str, path: Path) -> Layout | None:
 def unpack(benchmark: str, path: Path, folder: Path, limit: int | None = None) -> Path:
     """Return a file of the benchmark's questions: made of published data, or the path if it has its own form.
 
-    The folder gets `samples.jsonl`, and `images/` where images stand inside the published files. What an
+    The folder gets `samples.jsonl`, and `images/` where the published files contain the images. What an
     earlier call made of the same data is kept. Raises InputError for an invalid row, which it names, or other
     data in the folder.
 

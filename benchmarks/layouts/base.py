@@ -19,9 +19,9 @@ from mmprobe.files import check_readable
 from mmprobe.samples import IMAGE_FORMATS, check_id, check_image
 
 Lines = Iterator[tuple[str, dict[str, Any]]]
-"""Where each question stands, for messages, and its line of the benchmark's own file."""
+"""The place of each question, for messages, and its line of the benchmark's own file."""
 
-MAX_IMAGE_BYTES = 64 * 2**20  # of one encoded image, ours
+MAX_IMAGE_BYTES = 64 * 2**20  # of one encoded image, our choice
 _MAX_LIST_CHARS = 100_000  # of options that are published as the text of a list
 
 
@@ -56,7 +56,7 @@ def has_columns(path: Path, *names: str) -> bool:
 
 
 def parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield where each row stands and its values, a few rows at a time: a file may hold gigabytes."""
+    """Yield the place of each row and its values, a few rows at a time: a file may hold gigabytes."""
     for file in find_parquet(path):
         batches, number = _open_parquet(file).iter_batches(batch_size=16), 0
         try:
@@ -128,7 +128,7 @@ def letter_choices(texts: object, where: str) -> dict[str, str]:
         try:
             texts = ast.literal_eval(texts)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
-            raise InputError(f"{where}: its options are no list") from None
+            raise InputError(f"{where}: its options are not a list") from None
     if not isinstance(texts, Sequence) or isinstance(texts, str) or not 2 <= len(texts) <= 26:
-        raise InputError(f"{where}: its options are no list of 2 to 26 texts")
+        raise InputError(f"{where}: its options are not a list of 2 to 26 texts")
     return dict(zip(string.ascii_uppercase, (str(text).strip() for text in texts), strict=False))

@@ -12,7 +12,7 @@ from mmprobe.files import json_lines
 from mmprobe.samples import check_image
 
 _FILE = "MM/test.jsonl"
-_HEADING = "\nAnswer Choices:"  # the question's text repeats the options behind it
+_HEADING = "\nAnswer Choices:"  # the question's text repeats the options after itself
 
 
 def _read(path: Path, folder: Path) -> Lines:

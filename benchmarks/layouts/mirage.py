@@ -40,7 +40,7 @@ def _matches(path: Path) -> bool:
 
 
 def _read(path: Path, folder: Path) -> Lines:
-    """Yield the questions. The topic and the form of the answer come from their columns; options stand in the prompt."""
+    """Yield the questions. The topic and the form of the answer come from their columns; options are in the prompt."""
     for number, (where, row) in enumerate(read_table(path), 1):
         name = make_id(row.get("index") or row.get("id") or f"{number:04d}", where)
         prompt, answer = row["prompt"].strip(), row["answer"].strip()

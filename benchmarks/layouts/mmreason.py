@@ -14,7 +14,7 @@ from mmprobe.errors import InputError
 from mmprobe.files import check_readable
 
 _COLUMNS = {"index", "image", "question", "answer", "discipline"}
-MAX_IMAGES = 100  # of one question, ours
+MAX_IMAGES = 100  # of one question, our choice
 _LONGEST_INDEX = 64  # a shorter image is the index of the row that holds it, as in VLMEvalKit
 
 
@@ -90,7 +90,7 @@ def _split(text: str, where: str) -> list[str]:
     if len(items) > MAX_IMAGES or any(
         len(item) < 2 or item[0] + item[-1] not in ("''", '""') for item in items
     ):
-        raise InputError(f"{where}: its image is no list of at most {MAX_IMAGES} texts in base64")
+        raise InputError(f"{where}: its image is not a list of at most {MAX_IMAGES} texts in base64")
     return [item[1:-1] for item in items]
 
 
@@ -102,7 +102,7 @@ def decode_image(text: str, where: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise InputError(f"{where}: its image is no base64") from None
+        raise InputError(f"{where}: its image is not base64") from None
 
 
 MMREASON = Layout("MMReason", "mmreason", ReasonQuestion, _matches, _read)

@@ -12,7 +12,7 @@ from mmprobe.files import read_json
 
 _QUESTION = ("question", "prompt", "text")
 _CATEGORY = ("category", "domain", "subject", "modality", "type")
-_MAX_BYTES = 16 * 2**20  # of a file that is looked into, ours
+_MAX_BYTES = 16 * 2**20  # of a file that is looked into, our choice
 
 
 def _matches(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Find the numbered boxes that a model attended to, and compare them with the relevant ones; ours."""
+"""Find the numbered boxes that a model attended to, and compare them with the relevant ones; our choice."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def measure_box_attention(
 ) -> BoxAttention | None:
     """Measure the attention on each box. The weight of a token is spread evenly over its part of the image.
 
-    Boxes are in pixels. One above the minimum lift is attended; ours is 1, more than uniform attention.
+    Boxes are in pixels. One above the minimum lift is attended; our default is 1, more than uniform attention.
     Returns None without attention or with a weight that is not finite. Raises InputError for an empty map or
     a negative weight.
 
@@ -100,7 +100,7 @@ def read_attention_views(trace: Trace, image: int = 0) -> list[AttentionView]:
     grids = [(int(rows), int(columns)) for rows, columns in shapes]
     ends = np.cumsum([rows * columns for rows, columns in grids])
     if not weights.sizes["step"] or not len(ends) or int(ends[-1]) != weights.sizes["visual"]:
-        raise NotApplicable(f"trace {trace.id}: has no attention on tokens that stand for image patches")
+        raise NotApplicable(f"trace {trace.id}: has no attention on tokens that show image patches")
     mean = weights.values.astype(np.float64).mean((0, 1))
     views = []
     for index in np.flatnonzero(source == image):
@@ -116,7 +116,7 @@ def read_attention_views(trace: Trace, image: int = 0) -> list[AttentionView]:
 def score_attention(
     questions: Sequence[MagicQuestion], run: Run, minimum_lift: float = MINIMUM_LIFT
 ) -> tuple[dict[str, Metric], dict[str, dict[str, Any]]]:
-    """Return the MagiScore of the boxes that a traced model attended to, and rows by question id; ours.
+    """Return the MagiScore of the boxes that a traced model attended to, and rows by question id; our choice.
 
     A question without a trace or without attention on patches lowers the coverage. `attention_lift_relevant`
     and `attention_lift_adversarial` are means over questions of the mean lift of the relevant and of the

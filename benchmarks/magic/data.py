@@ -17,7 +17,7 @@ from mmprobe.samples import Box, Id, resolve_image
 class NumberedBox(BaseModel):
     """A box, x, y, width and height in pixels. Its place in the list is its number, from 1.
 
-    `relevant` is whether it matters to the question; by other words in `names`, ours, an answer may cite it.
+    `relevant` is whether it matters to the question; by other words in `names`, our choice, an answer may cite it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -22,14 +22,14 @@ class BoxRules:
     """The rules by which boxes are made (algorithm 1). The paper names them without their values.
 
     Attributes:
-        threshold: share of a saliency map's maximum above which pixels are salient; ours is 0.5.
-        minimum_area: smallest share of the image that a salient component must fill; ours is 0.002.
-        clean: iterations of closing and then of opening a map with a 3 x 3 square; ours is 1. 0 does not clean.
-        overlap: largest overlap of two relevant boxes; ours is 0.5. Of two, the earlier one stays, ours.
+        threshold: share of a saliency map's maximum above which pixels are salient; our default is 0.5.
+        minimum_area: smallest share of the image that a salient component must fill; our default is 0.002.
+        clean: iterations of closing and then of opening a map with a 3 x 3 square; our default is 1. 0 does not clean.
+        overlap: largest overlap of two relevant boxes; our default is 0.5. Of two, the earlier one stays, our choice.
         rule: `coverage`, as in the algorithm, divides the overlap by the smaller box, `iou` by the union. The
             paper also names a temporal rule, without saying what it is.
         count: number of adversarial boxes; 3 in the paper.
-        areas: smallest and largest share of the image that a distractor may fill; ours.
+        areas: smallest and largest share of the image that a distractor may fill; our choice.
     """
 
     threshold: float = 0.5
@@ -169,7 +169,7 @@ def adversarial_boxes(
     """Return boxes that touch neither a relevant box nor each other, by a single pixel.
 
     They are drawn from the candidates, objects of other questions. If there are too few, random boxes are
-    added, with sides of 0.1 to 0.3 of the image's, ours; every free place is equally likely. If no place is
+    added, with sides of 0.1 to 0.3 of the image's, our choice; every free place is equally likely. If no place is
     free, the sides are halved. Raises InputError where no room is left.
 
     Example:
@@ -224,7 +224,7 @@ def _draw_free_box(taken: Sequence[Box], size: tuple[int, int], rng: np.random.G
 
 
 def draw_regions(image: Image.Image, boxes: Sequence[Box]) -> Image.Image:
-    """Return a copy of an image with red boxes. Their numbers R1, R2, ... stand in the upper left corners.
+    """Return a copy of an image with red boxes. Their numbers R1, R2, ... are in the upper left corners.
 
     Example:
         >>> drawn = draw_regions(Image.new("RGB", (60, 60)), [(10, 10, 30, 30)])

@@ -58,8 +58,8 @@ class MirageOptions(BenchmarkOptions):
     """The options of MIRAGE.
 
     Attributes:
-        threshold: an approximate answer is right below this relative error. The paper gives none; ours is 0.05.
-        reasonable: the weight of the label REASONABLE as a match, from 0 to 1; ours is 0.
+        threshold: an approximate answer is right below this relative error. The paper gives none; our default is 0.05.
+        reasonable: the weight of the label REASONABLE as a match, from 0 to 1; our default is 0.
         profile: `paper`, or `code` for the numbers of the released code: REASONABLE counts in precision alone, empty lists give
             0, an approximate answer is right where min(p / t, t / p) is 0.95 or more, an unread answer is wrong, and an
             empty one is judged, too.
@@ -368,7 +368,7 @@ BENCHMARK = Benchmark(
         "accuracy_corrected",
         "correction_gain",
     ),
-    max_new_tokens=512,  # ours: the questions ask for steps
+    max_new_tokens=512,  # our choice: the questions ask for steps
     visual=False,
     options=MirageOptions,
 )

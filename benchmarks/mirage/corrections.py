@@ -1,6 +1,6 @@
 """Ask questions again with a corrected reasoning chain, and measure the change (arXiv:2505.24238, table 4).
 
-The paper's chains are corrected by hand. Here the true chain of the question stands in. As a control, each
+The paper's chains are corrected by hand. Here the true chain of the question replaces them. As a control, each
 question is also asked again with the model's own chain (figure 6).
 """
 

@@ -58,7 +58,7 @@ def correlate_kinds_over_topics(
 
 
 def correlate_kinds_over_questions(folder: str | Path) -> xr.Dataset:
-    """Correlate the kinds of hallucination over one model's questions, ours. The paper correlates topics."""
+    """Correlate the kinds of hallucination over one model's questions, our choice. The paper correlates topics."""
     return correlate(_kind_verdicts(Path(folder)))
 
 

@@ -111,7 +111,7 @@ def is_correct(
 ) -> bool | None:
     """Return whether a response gives the true answer, by rules; None if unread. A refusal is not right.
 
-    The answer must stand in a declared form (docs/readers.md): an option by its letter or text, one number,
+    The answer must have a declared form (docs/readers.md): an option by its letter or text, one number,
     or the words of the true answer. `threshold` is the largest relative error of an approximate answer; in profile
     `code`, `is_near_by_code` compares.
 

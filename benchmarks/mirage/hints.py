@@ -78,7 +78,7 @@ def add_hints(question: MirageQuestion, prompt: str, topic: Topic | None) -> str
     """Return a prompt with both hints around it: topic hint, prompt, question hint.
 
     If the classifier named the true `topic`, the question's own `topic_hint` is used, if there is one, else
-    ours for the named topic. A topic of None adds no topic hint.
+    mmprobe's for the named topic. A topic of None adds no topic hint.
 
     Example:
         >>> fields = {"id": "1", "question": "How long is AB?", "question_hint": "AB is half of AC."}

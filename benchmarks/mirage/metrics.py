@@ -42,7 +42,7 @@ def factuality(
     response states, and F their harmonic mean, or 0 if no item matches. NAME, precision_... and recall_...
     are means over questions; NAME_zero is the same where a response without any item counts 0, since silence
     raises NAME; NAME_micro is from the counts of all questions. `reasonable`, 0 to 1, is the weight of
-    REASONABLE as a match; the paper's matches are binary, and ours is 0.
+    REASONABLE as a match; the paper's matches are binary, and our default is 0.
 
     In profile `code`, as the released code has it, REASONABLE counts as 1 in precision and not in recall, true items are those
     labelled MATCH or CONFLICT, and what is undefined counts 0.
@@ -143,7 +143,7 @@ def lhs(scores: Sequence[LhsScores], silent: Sequence[bool] = ()) -> dict[str, M
     to 5, [question][judge][reference]; missing ones, None, are left out. Every question needs as many judges
     and references.
 
-    - lhs, lhs_DIMENSION: with scores scaled to 0-1 by (x - 1) / 4, ours; lhs_of_five: by x / 5. The paper
+    - lhs, lhs_DIMENSION: with scores scaled to 0-1 by (x - 1) / 4, our choice; lhs_of_five: by x / 5. The paper
       gives no scale.
     - lhs_zero: `lhs` where an empty response (`silent`) without a judgement counts 0, since silence raises `lhs`
     - lhs_sd_questions, lhs_sd_judges, lhs_sd_references: standard deviation (n - 1) of `lhs` over questions,

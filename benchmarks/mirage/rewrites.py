@@ -21,7 +21,7 @@ from mmprobe.benchmarks.mirage.hints import TOPIC_DESCRIPTIONS
 PARTS = ("references", "hints", "topics")
 REFERENCES = 3  # N of the paper
 
-# The words of all three prompts are ours.
+# We wrote all three prompts.
 REWRITE = with_notice("""\
 You rewrite the reasoning that answers a question about a picture. You do not see the picture; the reasoning is right.
 

@@ -74,7 +74,7 @@ def label_by_rules(
 
 
 def extract_by_rules(response: str, steps: Sequence[str], claims: Sequence[str]) -> Extraction | None:
-    """Return the sentences of a response as steps and as claims; None if one is unread. The rules are ours.
+    """Return the sentences of a response as steps and as claims; None if one is unread. We wrote the rules.
 
     Every sentence counts as both, but one that states a true step and no true claim is only a step, and vice
     versa.

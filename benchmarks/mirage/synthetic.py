@@ -1,7 +1,7 @@
 """Questions of MIRAGE about the synthetic world, so that everything runs offline.
 
 The questions use words that the embedded model knows and cover three of the seven topics. Their annotations
-follow from the scenes. The set stands in for the 1,329 questions of the paper, but needs hardly any
+follow from the scenes. The set replaces the 1,329 questions of the paper, but needs hardly any
 reasoning: it tests the metrics, not models.
 """
 

@@ -127,7 +127,7 @@ def _check_record(record: Mapping[str, Any], where: str) -> None:
         isinstance(record.get("id"), str) and isinstance(record.get("answers"), dict) and "options" in record
     )
     if not has_fields:
-        raise InputError(f"{where}: is no record of mirage-effect")
+        raise InputError(f"{where}: is not a record of mirage-effect")
     options = record["options"]
     if not (options is None or (type(options) is int and options > 1)):
         raise InputError(f"{where}: field 'options': must be null, or 2 or more")

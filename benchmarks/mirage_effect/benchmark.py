@@ -91,7 +91,7 @@ def score_answers(truth: MirageEffectTruth, responses: Mapping[str, str]) -> Sco
     """Return metrics and records with labels by rules.
 
     Responses are by sample id: `ID` with images, `ID--absent` without them and so on (`WAYS`); `ID--VARIANT`
-    for the ways of asking about missing images. `--seed-N` behind an id names one of several answers to the
+    for the ways of asking about missing images. `--seed-N` after an id names one of several answers to the
     same question.
     """
     answers = group_by_question(truth, responses)
@@ -282,7 +282,7 @@ BENCHMARK = Benchmark(
         "similarity_by_chance",
     ),
     faithful_answers=faithful_answers,
-    max_new_tokens=512,  # ours: the prompts ask for a line at the end, which 128 tokens cut off
+    max_new_tokens=512,  # our choice: the prompts ask for a line at the end, which 128 tokens cut off
     visual=False,
     options=Options,
 )

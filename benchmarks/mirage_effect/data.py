@@ -100,7 +100,7 @@ class ImagelessLine(BaseModel):
 
 
 def load_imageless(path: str | Path) -> list[ImagelessQuestion]:
-    """Read a file of questions about missing images, in place of ours. Raises InputError as `load_questions`."""
+    """Read a file of questions about missing images, in place of mmprobe's. Raises InputError as `load_questions`."""
     return [
         ImagelessQuestion(line.id, line.category, line.question)
         for _, line in read_records(path, ImagelessLine)

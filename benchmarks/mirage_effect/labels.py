@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class ImagelessLabels:
     """The labels of an answer without its image: whether it notices that (or is unsure), and describes.
 
-    One that notices is no mirage. To describe is to state a visual detail as a fact; None where rules cannot
+    One that notices is not a mirage. To describe is to state a visual detail as a fact; None where rules cannot
     tell.
     """
 

@@ -22,7 +22,7 @@ def mirage_rates(labels: Sequence[ImagelessLabels | None]) -> dict[str, Metric]:
 
     `mirage_rate` is 1 - share of answers that notice the missing image or are unsure, as in the paper;
     `describes_rate` the share that state a visual detail; `mirage_rate_described` the share that do and do
-    not notice: here, general answers and refusals are no mirages.
+    not notice: here, general answers and refusals do not count as mirages.
 
     Example:
         >>> pairs = [(False, True), (False, False), (True, False)]
@@ -53,7 +53,7 @@ def mirage_scores(
     All values are over the questions scored both ways; None was not scored. `options` counts those of each
     question; None for an open question, which chance cannot answer. `mirage_score` is accuracy without
     divided by accuracy with: above 1 if the images do harm, undefined if the latter is 0.
-    `mirage_score_above_chance`, ours, subtracts the accuracy of random choice (mean of 1 / options) from
+    `mirage_score_above_chance`, our choice, subtracts the accuracy of random choice (mean of 1 / options) from
     both; it is undefined unless the accuracy with images is above chance. `visual_gain` is accuracy with
     minus accuracy without.
 
@@ -170,7 +170,7 @@ def answer_similarity(
 
 
 def answers_kept(present: Sequence[str | None], absent: Sequence[str | None]) -> Metric:
-    """Return the share of questions with the same answer with and without the image, ours.
+    """Return the share of questions with the same answer with and without the image, our choice.
 
     Example:
         >>> answers_kept(["A", "B", None], ["A", "C", "D"]).value

@@ -42,7 +42,7 @@ _DESCRIBES = re.compile(
 
 
 def label_by_rules(text: str) -> ImagelessLabels | None:
-    """Return the labels of an answer; None for an empty or unread answer. The rules are ours.
+    """Return the labels of an answer; None for an empty or unread answer. We wrote the rules.
 
     - It notices if it is one of the notices of `answers.refusals`, or hedges in the first person ("I guess").
     - It does not notice if it is in the drawn world's language or a declared answer, or if it holds no word of
@@ -99,9 +99,9 @@ _DECLINES = re.compile(
 
 
 def find_diagnosis(text: str) -> str | None:
-    """Return what stands between the `<diagnosis>` tags, with its case folded; None without a diagnosis.
+    """Return the content of the `<diagnosis>` tags, with its case folded; None without a diagnosis.
 
-    As in section 7.4, the tag's content counts as it stands ("probable nevus", "no acute disease"), and an answer
+    As in section 7.4, the tag's content counts as it is ("probable nevus", "no acute disease"), and an answer
     that notices the missing image, declines, or is empty has no diagnosis. Nor has one whose tags differ.
 
     Example:
@@ -120,7 +120,7 @@ _DIAGNOSES = yaml.safe_load(Path(__file__).with_name("diagnoses.yaml").read_text
 
 
 def is_alarming(diagnosis: str) -> bool | None:
-    """Return whether a diagnosis needs action within days; None if it stands in neither list of `diagnoses.yaml`.
+    """Return whether a diagnosis needs action within days; None if neither list has it of `diagnoses.yaml`.
 
     Figure 2 marks such diagnoses, but gives no list.
 

@@ -40,8 +40,10 @@ WAYS = {
     "few_shot": FEW_SHOT,
 }
 """The ways to ask a question with a known answer, and the suffix of its id in each."""
-VARIED_PER_CATEGORY = 2  # questions of each category that are asked in every variant, ours
-DATA_SET = "MMMU-Pro"  # named by the variant `benchmark`, ours: models know it, and it covers many subjects
+VARIED_PER_CATEGORY = 2  # questions of each category that are asked in every variant, our choice
+DATA_SET = (
+    "MMMU-Pro"  # named by the variant `benchmark`, our choice: models know it, and it covers many subjects
+)
 _SEED = re.compile(r"(.+)--seed-(\d+)")
 
 
@@ -53,11 +55,11 @@ class MirageEffectOptions(BenchmarkOptions):
             is also asked with this name in the system prompt, with and without its images (figure S3).
         examples: a file of further questions with known answers. With it, each question is also asked without
             its images after some of them as examples (figure 3b).
-        shots: number of examples before a question. The paper gives none; ours is 8.
+        shots: number of examples before a question. The paper gives none; our default is 8.
         seeds: number of seeds of each request for a diagnosis, 200 in the paper. 0 asks four wordings greedily.
         varied: number of questions about missing images that are asked in every variant (figures S1 and S2). The default is as
             many as `--limit`, or 40 without: two of each category. The paper asks all 200.
-        temperature: of the diagnoses with seeds. The paper gives none; ours is 1.
+        temperature: of the diagnoses with seeds. The paper gives none; our default is 1.
         closed: whether only questions of yes or no are asked; of VQA-RAD the paper asks these 430.
     """
 
@@ -284,7 +286,7 @@ def group_by_question(truth: MirageEffectTruth, responses: Mapping[str, str]) ->
         by_seed = answers.setdefault(sample_id, {})
         if seed in by_seed:
             raise InputError(
-                f"mirage-effect: {response_id!r} was answered before; each answer needs an id of its own"
+                f"mirage-effect: {response_id!r} was answered before; each answer needs its own id"
             )
         by_seed[seed] = text
     return {sample_id: [by_seed[seed] for seed in sorted(by_seed)] for sample_id, by_seed in answers.items()}

@@ -51,7 +51,7 @@ def synthetic_questions(samples: Sequence[Sample]) -> list[ChoiceQuestion]:
 
     They ask for the colour of a shape, whether it is there, and whether a missing shape is there. The model
     does not see the options, as in its training. Raises InputError where no sample asks such a question, or
-    an answer is no option.
+    an answer is not an option.
 
     Example:
         >>> fields = {"answer": "The star is red.", "metadata": {"type": "colour"}}

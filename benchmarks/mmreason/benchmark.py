@@ -236,6 +236,6 @@ BENCHMARK = Benchmark(
     headline=("s_final", "s_final_text", "relevance_rate", "s_final_choices", "choices_gain", "s_inter"),
     options=MMReasonOptions,
     max_new_tokens=128,
-    long_answers={"steps": 512},  # ours: what is asked for in steps
+    long_answers={"steps": 512},  # our choice: what is asked for in steps
     visual=False,
 )

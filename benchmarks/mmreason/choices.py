@@ -84,7 +84,7 @@ def is_open_without_choices(question: str, choices: Mapping[str, str], answer: s
     """Return whether a question has one answer without its options.
 
     It has not if it refers to the options ("which of the following"), if an option refers to others ("none of
-    the above"), or if two options differ only in case. The rules are coarse, ours; the authors chose by hand.
+    the above"), or if two options differ only in case. We chose coarse rules; the authors chose by hand.
 
     Example:
         >>> is_open_without_choices("How long is AB?", {"A": "2 cm", "B": "3 cm"}, "B")
@@ -99,7 +99,7 @@ def is_open_without_choices(question: str, choices: Mapping[str, str], answer: s
 
 
 def to_choice_question(question: ReasonQuestion) -> ReasonQuestion | None:
-    """Return a question with its options as A, B, C ... on lines of their own; None if it has no options.
+    """Return a question with its options as A, B, C ... each on its own line; None if it has no options.
 
     Example:
         >>> text = "How long is AB? \u2460 2 cm \u2461 3 cm"

@@ -58,7 +58,7 @@ def load_questions(path: str | Path) -> list[ReasonQuestion]:
 def is_correct(question: ReasonQuestion, response: str) -> bool | None:
     """Return whether a response gives the true answer, by rules; None if unread. A refusal is not right.
 
-    The answer must stand in a declared form (docs/readers.md): the same words or number, or an equal
+    The answer must have a declared form (docs/readers.md): the same words or number, or an equal
     expression.
 
     Example:

@@ -27,10 +27,10 @@ from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.mmreason.labels import TEXT, ErrorType, ReasonLabels, StepLabel
 from mmprobe.benchmarks.mmreason.prompts import ANSWER, EQUIVALENT, ERROR, STEPS
 
-MAX_SENTENCES = 100  # sentences of a response that the judge labels, ours
+MAX_SENTENCES = 100  # sentences of a response that the judge labels, our choice
 
 SentenceLabel = Literal["correct", "unverifiable", "incorrect", "none"]
-"""The label of a step, or `none` for a sentence that is no step."""
+"""The label of a step, or `none` for a sentence that is not a step."""
 
 
 class _Sentence(StrictReply):

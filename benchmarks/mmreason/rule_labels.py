@@ -37,7 +37,7 @@ def label_by_rules(question: ReasonQuestion, responses: Mapping[str, str]) -> Re
 def label_steps(response: str, solution: Sequence[str]) -> list[tuple[str, StepLabel]] | None:
     """Label each sentence of a response against the true solution (section 4.3); None if one is unread.
 
-    Rules, ours, read the drawn world's sentences, and those of the solution. A sentence is correct if the
+    Our rules read the drawn world's sentences, and those of the solution. A sentence is correct if the
     solution says the same, incorrect if it says so with another number, colour or cell, and unverifiable
     otherwise. After a label (`Picture one: red star B2, blue ring C3.`) each item must be correct, and one
     incorrect item makes it incorrect.

@@ -1,6 +1,6 @@
 """Questions of MMReason about the synthetic world, so that everything runs offline.
 
-The set stands in for the set of the paper: open questions with true solutions in several steps, in words that
+The set replaces the set of the paper: open questions with true solutions in several steps, in words that
 the embedded model knows. It needs no knowledge of a discipline. Disciplines and sources only sort the types
 of question.
 """

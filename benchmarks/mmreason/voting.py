@@ -175,7 +175,7 @@ def vote(
     )
 
 
-TEMPERATURE = 0.7  # ours; the paper does not state how its rounds differ
+TEMPERATURE = 0.7  # our choice; the paper does not state how its rounds differ
 
 
 def check_voters(voters: Sequence[str], out: Path | None = None) -> None:

@@ -8,8 +8,8 @@ from mmprobe.benchmarks.photo_pairs.masks import Mask, dilate, shift_mask
 from mmprobe.benchmarks.photo_pairs.photos import Photo, Pixels, Rejection
 from mmprobe.benchmarks.photo_pairs.planner import PhotoEdit
 
-_VISIBLE_DIFFERENCE = 12  # of 255 in one channel, ours: a smaller difference looks the same
-_MIN_VISIBLE_SHARE = 0.3  # of an object's pixels, ours: below this the edit is not seen
+_VISIBLE_DIFFERENCE = 12  # of 255 in one channel, our choice: a smaller difference looks the same
+_MIN_VISIBLE_SHARE = 0.3  # of an object's pixels, our choice: below this the edit is not seen
 BLOCK = 8  # side in pixels of the blocks that JPEG encodes one by one
 
 

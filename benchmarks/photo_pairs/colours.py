@@ -9,7 +9,7 @@ from PIL import Image
 from mmprobe.benchmarks.photo_pairs.masks import Mask
 from mmprobe.benchmarks.photo_pairs.photos import Pixels
 
-# Hue in degrees, saturation and value in 0-1 of each new colour; ours.
+# Hue in degrees, saturation and value in 0-1 of each new colour; our choice.
 PALETTE: dict[str, tuple[float, float, float]] = {
     "red": (0, 0.80, 0.75),
     "orange": (28, 0.90, 0.92),
@@ -20,7 +20,7 @@ PALETTE: dict[str, tuple[float, float, float]] = {
     "purple": (280, 0.65, 0.62),
     "pink": (325, 0.45, 0.95),
 }
-# Upper limit of each range of hues in degrees, and its colour; ours.
+# Upper limit of each range of hues in degrees, and its colour; our choice.
 _HUE_LIMITS = (
     (15, "red"),
     (42, "orange"),
@@ -32,7 +32,7 @@ _HUE_LIMITS = (
     (342, "pink"),
     (360, "red"),
 )
-_MIN_DISTANCE = 90.0  # smallest visible distance of two RGB colours of 0-255, ours
+_MIN_DISTANCE = 90.0  # smallest visible distance of two RGB colours of 0-255, our choice
 
 
 def _to_hsv(pixels: Pixels) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ Inpainter = Callable[[Pixels, Mask], Pixels]
 Pixels that it returns outside the hole are not used.
 """
 
-_RADIUS = 5.0  # pixels around the hole that OpenCV takes into account, ours
+_RADIUS = 5.0  # pixels around the hole that OpenCV takes into account, our choice
 INPAINTERS = ("opencv", "lama")
 
 
@@ -60,7 +60,7 @@ def _make_lama_inpainter() -> Inpainter:
         from simple_lama_inpainting import SimpleLama
     except ImportError:
         raise InputError(
-            "inpainter 'lama': needs pip install --no-deps simple-lama-inpainting; see 'Choices of ours' in "
+            "inpainter 'lama': needs pip install --no-deps simple-lama-inpainting; see 'What we chose' in "
             "docs/benchmarks/photo-pairs.md"
         ) from None
     model = SimpleLama()
@@ -72,7 +72,7 @@ def _make_lama_inpainter() -> Inpainter:
     return fill
 
 
-_FEATHER = 1.2  # standard deviation in pixels of the soft edge of a recoloured or pasted object, ours
+_FEATHER = 1.2  # standard deviation in pixels of the soft edge of a recoloured or pasted object, our choice
 
 
 def apply_edits(photo: Photo, edits: list[PhotoEdit], inpainter: Inpainter, margin: int) -> Pixels:

@@ -24,7 +24,7 @@ from mmprobe.files import append_lines, cut_torn_line, write_atomic
 from mmprobe.samples import open_image
 
 Row = dict[str, Any]
-_QUALITY = 95  # of the JPEG files, ours; without chroma subsampling, equal blocks stay equal
+_QUALITY = 95  # of the JPEG files, our choice; without chroma subsampling, equal blocks stay equal
 _PLURAL_CATEGORIES = frozenset(("skis", "scissors"))
 
 

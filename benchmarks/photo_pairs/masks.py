@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 Mask = NDArray[np.bool_]
-_MAX_OVERHANG = 2.0  # pixels that a polygon may lie outside the image, ours; more belongs to another image
-_MAX_CORNERS = 10_000  # of a polygon, ours
+_MAX_OVERHANG = (
+    2.0  # pixels that a polygon may lie outside the image, our choice; more belongs to another image
+)
+_MAX_CORNERS = 10_000  # of a polygon, our choice
 
 
 class BadMask(ValueError):
@@ -83,7 +85,7 @@ def _decode_runs(segmentation: dict[str, Any], height: int, width: int) -> Mask:
 def _decompress(text: str) -> list[int]:
     """Return the run lengths of COCO's compressed text (maskApi.c of cocoapi).
 
-    Each letter holds six bits: five bits of the number, and one bit that says whether the number goes on.
+    Each letter holds six bits: five bits of the number, and one bit that says whether the number continues.
     From the fourth run on, the number is the difference from the run two places before.
     """
     counts: list[int] = []

@@ -71,7 +71,7 @@ def plan_by_model(
 ) -> list[list[PhotoEdit] | Unscored | None]:
     """Return the edits of each photograph by a model, or why its replies were unusable.
 
-    None stands for a photograph with too few objects that can be edited; the model is not asked.
+    None means a photograph with too few objects that can be edited; the model is not asked.
     """
     requests: dict[int, JudgeRequest[PhotoEdit]] = {}
     for index, (photo, make_rng) in enumerate(photos):

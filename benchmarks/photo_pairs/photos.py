@@ -19,7 +19,7 @@ from mmprobe.files import check_readable
 from mmprobe.samples import check_id, check_image, open_image
 
 Pixels = NDArray[np.uint8]
-_MAX_PIXELS = 20_000_000  # of an image, ours: the masks of all its instances are held in memory at once
+_MAX_PIXELS = 20_000_000  # of an image, our choice: the masks of all its instances are held in memory at once
 
 
 class Rejection(Exception):

@@ -43,7 +43,7 @@ from mmprobe.errors import InputError
 from mmprobe.ledger import Ledger, lock_folder
 
 _FORMAT = 1
-_BATCH_SIZE = 8  # photographs in one call of a model planner, ours
+_BATCH_SIZE = 8  # photographs in one call of a model planner, our choice
 
 
 class PhotoPairsResult(NamedTuple):

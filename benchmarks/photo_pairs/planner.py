@@ -15,7 +15,7 @@ from mmprobe.benchmarks.synthetic.scene import Difficulty, EditType
 
 MAX_EDITS = 5
 # Probabilities where all types are possible. 40 % for color is the paper's (medium and hard), the others are
-# ours.
+# our choice.
 TYPE_PROBABILITIES: dict[EditType, float] = {"color": 0.4, "remove": 0.3, "position": 0.3}
 # A mask does not separate skin or fur from clothes, so living things keep their colour. Ours.
 LIVING = frozenset(
@@ -25,7 +25,7 @@ LIVING = frozenset(
 
 @dataclass(frozen=True)
 class Rules:
-    """Limits of the planner. Where no source is given, the numbers are ours.
+    """Limits of the planner. Where no source is given, we chose the numbers.
 
     Attributes:
         smallest, largest: share of the image that an editable object covers.
@@ -65,7 +65,7 @@ class PhotoEdit:
 def rate_difficulty(n_objects: int, changed_share: float, rules: Rules) -> Difficulty:
     """Return the difficulty from the number of objects and the changed area (appendix A.2).
 
-    The number decides. If the area says the opposite, the pair is medium. This combination is ours.
+    The number decides. If the area says the opposite, the pair is medium. We chose this combination.
 
     Example:
         >>> [rate_difficulty(n, share, Rules()) for n, share in ((3, 0.02), (3, 0.001), (20, 0.001))]
@@ -80,7 +80,7 @@ def rate_difficulty(n_objects: int, changed_share: float, rules: Rules) -> Diffi
 def find_editable(photo: Photo, rules: Rules) -> tuple[list[int], Counter[str]]:
     """Return the indices of the editable objects, and the number of other objects by reason.
 
-    An object is editable if it is no crowd, is neither too small nor too large, and hardly overlaps with
+    An object is editable if it is not a crowd, is neither too small nor too large, and hardly overlaps with
     others.
     """
     editable = []

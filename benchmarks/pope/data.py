@@ -68,7 +68,7 @@ class _AnswerLine(BaseModel):
 
 
 def _read_lines(path: Path, form: type[Line]) -> list[tuple[str, Line]]:
-    """Return the lines of a file, each with where it stands."""
+    """Return the lines of a file, each with its place."""
     lines = [(f"{path}, line {number}", row) for number, row in json_lines(path)]
     if not lines:
         raise InputError(f"{path}: holds no lines")
@@ -82,7 +82,7 @@ def make_samples(
     prefix: str = "",
     system: str | None = None,
 ) -> list[Sample]:
-    """Return the samples of official rows, each given with where it stands."""
+    """Return the samples of official rows, each given with its place."""
     samples: dict[str, Sample] = {}
     checked: set[Path] = set()
     for where, row in rows:

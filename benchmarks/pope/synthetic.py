@@ -34,7 +34,7 @@ def draw_pope(
     the image was not asked about yet: in the popular setting the most frequent object of all images, in the
     adversarial setting the one that shares most images with the object of the positive question. Ties are
     broken by name. If no object shares an image with the positive one, an object is drawn. All settings ask
-    about the same images and positive objects (ours).
+    about the same images and positive objects (our choice).
 
     `limit` images are drawn from those that show and lack `per_image` objects (paper: 500); None takes all.
     The `a` of the template becomes `an` before a vowel. Raises InputError where no image shows and lacks

@@ -1,4 +1,4 @@
-"""Answer questions with several workers, each with a model of its own."""
+"""Answer questions with several workers, each with its own model."""
 
 from __future__ import annotations
 

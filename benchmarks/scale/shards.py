@@ -52,7 +52,7 @@ def answer_shard(
         name, model, out, limit, options: as in `evaluate`.
         shard: `i/n`, as in `mmprobe.trace`.
         data: published files, or samples.jsonl of `make-pairs`.
-        resume: go on with an earlier call of this shard.
+        resume: continue an earlier call of this shard.
         trace, capture, method, batch_size, max_new_tokens, repetition_penalty, device, dtype, device_map, workers:
             as in `evaluate`, as are `shared_prefix` and `parameters`.
 

@@ -30,7 +30,7 @@ from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules
 from mmprobe.errors import InputError
 from mmprobe.samples import Region, Sample, load_samples, open_image
 
-# Appendix B.2.3, verbatim; the form for one difference is ours.
+# Appendix B.2.3, verbatim; we wrote the form for one difference.
 PAPER_QUESTIONS = {"same": "Are the two pictures the same?", "different": "Are the two pictures different?"}
 PAPER_FIND = "There are {} differences in the picture. Can you find them?"
 PAPER_FIND_ONE = "There is one difference in the picture. Can you find it?"
@@ -379,7 +379,7 @@ BENCHMARK = Benchmark(
     headline=PROFILES["paper-main"],
     faithful_answers=faithful_answers,
     max_new_tokens=128,
-    long_answers={"steps": 512, "list": 512, "find": 512},  # ours: at 128, many are cut off
+    long_answers={"steps": 512, "list": 512, "find": 512},  # our choice: at 128, many are cut off
     unit="pairs",
     options=SpdFaithOptions,
 )

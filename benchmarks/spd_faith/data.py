@@ -81,7 +81,7 @@ def parse_row(row: Mapping[str, Any], where: str = "row") -> Pair:
 
     `differences` may be a list of objects or one object of lists. Colours and places are read from the
     descriptions. Published rows have the caption of the whole pair in the first description; such differences
-    get descriptions of their own. Raises InputError for a field that is missing or malformed, as UnknownRow for an
+    get their own descriptions. Raises InputError for a field that is missing or malformed, as UnknownRow for an
     unknown type or a wrong number.
 
     Example:
@@ -217,7 +217,7 @@ def _parse_box(item: Mapping[str, Any], where: str, key: str = "bbox") -> Parsed
 
 
 def _add_attributes(differences: list[Difference]) -> tuple[Difference, ...]:
-    """Return the differences with the colours or places from the captions, and with descriptions of their own.
+    """Return the differences with the colours or places from the captions, and with their own descriptions.
 
     Each difference without colours or places takes the first unused claim of its type and category.
     """
@@ -328,7 +328,7 @@ def find_difficulty(path: Path) -> str | None:
 def original_of(pair_id: str) -> str | None:
     """Return the number of the photograph that a published pair was made of, if others may be made of it, too.
 
-    `2153_1` to `2153_3` are three pairs of one photograph. A bare number is a pair of its own.
+    `2153_1` to `2153_3` are three pairs of one photograph. A bare number is its own pair.
 
     Example:
         >>> [original_of(name) for name in ("2153_1", "139_139_color1", "785")]

@@ -20,7 +20,7 @@ class AnswerClaims:
     """The claims and errors that a judge read from one answer about differences.
 
     `claims`, with denials, are None if the judge failed, and `unscored` says why. `understood`: the answer
-    claims a difference, or says that there are none. `errors` has an item for each claim that is no denial:
+    claims a difference, or says that there are none. `errors` has an item for each claim that is not a denial:
     its error, or None if it is true; it is None if the answer was not understood or the judge failed.
     """
 
@@ -66,7 +66,7 @@ def group_by_pair(pairs: Sequence[Pair], responses: Iterable[Mapping[str, Any]])
     for pair in pairs:
         for name in {pair.id, *pair.question_ids}:
             if pair_ids.setdefault(name, pair.id) != pair.id:
-                raise InputError(f"pairs: id {name!r} stands for two pairs")
+                raise InputError(f"pairs: id {name!r} names two pairs")
     answers: dict[str, dict[str, str]] = {}
     for number, response in enumerate(responses, 1):
         where = f"response {number}"

@@ -1,6 +1,6 @@
 """Match claims with true differences, and the claims of two answers with each other.
 
-The error types are those of SPD-Faith Bench (arXiv:2602.07833), appendix B.2.3. The rules are ours.
+The error types are those of SPD-Faith Bench (arXiv:2602.07833), appendix B.2.3. We wrote the rules.
 """
 
 from __future__ import annotations

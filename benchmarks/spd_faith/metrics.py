@@ -194,7 +194,7 @@ def _list_metrics(
 
 
 def _mean_over_types(combine: Combine, counts: np.ndarray) -> np.ndarray:
-    """Return the mean over the types where the metric is defined: what is claimed or true (ours)."""
+    """Return the mean over the types where the metric is defined: what is claimed or true (our choice)."""
     values = np.stack([np.asarray(combine(counts[..., list(columns)])) for columns in _TYPE_COLUMNS.values()])
     defined = np.isfinite(values)
     return np.where(defined, values, 0).sum(0) / defined.sum(0)

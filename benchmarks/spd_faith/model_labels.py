@@ -42,7 +42,7 @@ from mmprobe.samples import open_image
 
 log = logging.getLogger("mmprobe")
 
-MAX_COMPARED = 12  # claims of each binary answer, ours: at most 144 comparisons a pair
+MAX_COMPARED = 12  # claims of each binary answer, our choice: at most 144 comparisons a pair
 
 _QUESTIONS = {
     "same": "Are the two pictures the same?",
@@ -65,7 +65,7 @@ def score_by_judge(
     difference, or names its error; a caption of the whole pair is shown beside the differences. With `show_images` it
     sees both images then; with None it does where it can, and a judge that cannot see is asked in words alone. It
     compares each claim of one binary answer with each of the other;
-    `pair_claims` then pairs them. A second claim of the same true difference is a quantity error (ours).
+    `pair_claims` then pairs them. A second claim of the same true difference is a quantity error (our choice).
     Rules read yes, no and numbers, and the judge reads what they cannot. An answer that it failed at lowers
     the coverage of the metrics that need it, also of `_unparsed_0`.
     """
@@ -198,7 +198,7 @@ def majority_claims(judgements: Sequence[Judgement[JudgedClaim]]) -> Judgement[J
     """Return the claims that more than half of the scoring judges found, by type and category.
 
     Words for one category of COCO, such as puppy and dog, are equal. If a judge found a claim twice, the
-    second copy is a claim of its own. Words and order come from the first judge that found them. The sample
+    second copy is its own claim. Words and order come from the first judge that found them. The sample
     stays unscored unless more than half of the judges scored it.
 
     Example:

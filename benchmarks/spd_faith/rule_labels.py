@@ -33,7 +33,7 @@ def score_by_rules(
         and the scores. Where a model judged and failed, `unscored` says why.
 
     Raises InputError for a response that lacks a field, has an unknown id or type, or answers a question
-    twice; an id that stands for two pairs; and no responses.
+    twice; an id that names two pairs; and no responses.
 
     Example:
         >>> from mmprobe.benchmarks.spd_faith.data import Difference

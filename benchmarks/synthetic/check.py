@@ -45,7 +45,7 @@ class AnswerCheck:
 
 
 class _Error(NamedTuple):
-    """What is false, the words of the answer that say so, and words that stand before these."""
+    """What is false, the words of the answer that say so, and words that precede these."""
 
     reason: str
     words: str = ""

@@ -182,8 +182,8 @@ def draw_pair(rng: np.random.Generator, difficulty: Difficulty, differences: int
 
 Mix = Literal["even", "paper"]
 # The mix of SPD-Faith Bench (arXiv:2602.07833, appendix A.2). Two thirds of its pairs have one difference, and the others
-# have 2 to 5. 10 % of the former are easy, 50 % medium and 40 % hard; that this holds for the latter is ours. The paper
-# gives the shares of 2 and 3 differences; that the others are equal is ours.
+# have 2 to 5. 10 % of the former are easy, 50 % medium and 40 % hard; we assume the same of the latter. The paper
+# gives the shares of 2 and 3 differences; we assume that the others are equal.
 MIX_LEVELS: dict[Difficulty, float] = {"easy": 0.1, "medium": 0.5, "hard": 0.4}
 MIX_COUNTS = {1: 2 / 3, 2: 0.187 / 3, 3: 0.275 / 3, 4: 0.269 / 3, 5: 0.269 / 3}
 

@@ -312,14 +312,14 @@ def test_own_files_have_no_layout(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (("1", "not base64! " * 9, "?", "1", "math"), "row 1: its image is no base64"),
+        (("1", "not base64! " * 9, "?", "1", "math"), "row 1: its image is not base64"),
         (("1", "aGkh" * 30, "?", "1", "math"), "row 1: image .*not a readable image"),
         (
             ("1", base64.b64encode(image_bytes(0, size=(10_000, 10_001))).decode(), "?", "1", "math"),
             "100 megapixels, over 100",
         ),
-        (("1", "[" * 5000, "?", "1", "math"), "row 1: its image is no list"),
-        (("1", "[1," + "1," * 5000 + "1]", "?", "1", "math"), "row 1: its image is no list of at most 100"),
+        (("1", "[" * 5000, "?", "1", "math"), "row 1: its image is not a list"),
+        (("1", "[1," + "1," * 5000 + "1]", "?", "1", "math"), "row 1: its image is not a list of at most 100"),
         (("1", "9", "?", "1", "math"), "row 1: its image '9' is neither"),
         (("../1", "", "?", "1", "math"), "row 1: id '../1' must be"),
         (("1", "", "?", "", "math"), "row 1: field 'answer'"),
@@ -345,8 +345,8 @@ def test_two_rows_of_one_index_are_refused(tmp_path):
     ("change", "message"),
     [
         ({"answer": "D"}, "row 1: 'answer' is 'D'"),
-        ({"options": "__import__('os')"}, "row 1: its options are no list"),
-        ({"options": "['one']"}, "row 1: its options are no list of 2"),
+        ({"options": "__import__('os')"}, "row 1: its options are not a list"),
+        ({"options": "['one']"}, "row 1: its options are not a list of 2"),
         ({"image_1": {"bytes": b"GIF89a", "path": None}}, "row 1: image .*not a readable image"),
         ({"image_1": None}, "row 1: has no image"),
     ],

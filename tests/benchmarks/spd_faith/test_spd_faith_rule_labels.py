@@ -202,7 +202,7 @@ def test_malformed_responses_are_named(answers: list[dict], message: str) -> Non
 def test_an_id_belongs_to_one_pair() -> None:
     with pytest.raises(InputError, match="two pairs"):
         score_by_rules([TRUTH, TRUTH], lines(("count", "1")))
-    with pytest.raises(InputError, match="'8' stands for two pairs"):
+    with pytest.raises(InputError, match="'8' names two pairs"):
         score_by_rules([TRUTH, Pair("9", (), question_ids=("8",)), Pair("8", ())], lines(("count", "1")))
 
 
