@@ -18,6 +18,7 @@ from plotly.subplots import make_subplots
 
 from mmprobe.analyses import attention_decay
 from mmprobe.cache import Run
+from mmprobe.stats.estimate import Estimate
 from mmprobe.viz.figures import figures
 from mmprobe.viz.panel import Panel, interval_band
 from mmprobe.viz.report import write_report
@@ -46,8 +47,8 @@ def rows(text: str) -> list[list[str]]:
 
 def test_lines_have_a_row_for_each_point_with_all_decimals(saved: Saved) -> None:
     x, y = np.arange(3), np.array([-1 / 3, np.nan, 2e-7])
-    low, high = (y - 0.1).tolist(), (y + 0.1).tolist()
-    figure = go.Figure(interval_band(x, low, high, "#0072b2"))
+    low, high = y - 0.1, y + 0.1
+    figure = go.Figure(interval_band(x, Estimate(y, low, high), "#0072b2"))
     figure.add_scatter(x=x, y=y, name="banded")
     figure.add_scatter(
         x=["a", "b"],
@@ -62,9 +63,9 @@ def test_lines_have_a_row_for_each_point_with_all_decimals(saved: Saved) -> None
     text, _ = saved(figure)
     assert text.startswith("trace,x,y,low,high,n,p (Holm)\r\n")
     assert rows(text)[1:] == [
-        ["banded", "0", repr(-1 / 3), repr(low[0]), repr(high[0]), "", ""],
+        ["banded", "0", repr(-1 / 3), repr(float(low[0])), repr(float(high[0])), "", ""],
         ["banded", "1", "", "", "", "", ""],
-        ["banded", "2", "2e-7", repr(low[2]), repr(high[2]), "", ""],
+        ["banded", "2", "2e-7", repr(float(low[2])), repr(float(high[2])), "", ""],
         ["hover", "a", "1", "0.5", "1.5", "9", "0.25"],
         ["hover", "b", "-2", "-3", "-1", "8", "0.125"],
         ["errors", "1", "bar", "0.75", "1.5", "", ""],

@@ -319,7 +319,10 @@ def test_own_files_have_no_layout(tmp_path):
             "100 megapixels, over 100",
         ),
         (("1", "[" * 5000, "?", "1", "math"), "row 1: its image is not a list"),
-        (("1", "[1," + "1," * 5000 + "1]", "?", "1", "math"), "row 1: its image is not a list of at most 100"),
+        (
+            ("1", "[1," + "1," * 5000 + "1]", "?", "1", "math"),
+            "row 1: its image is not a list of at most 100",
+        ),
         (("1", "9", "?", "1", "math"), "row 1: its image '9' is neither"),
         (("../1", "", "?", "1", "math"), "row 1: id '../1' must be"),
         (("1", "", "?", "", "math"), "row 1: field 'answer'"),
