@@ -252,7 +252,7 @@ def _find_tagged(text: str, tag: Literal["step", "claim"]) -> tuple[str, ...]:
             continue
         item = " ".join(text[open_tag[1] : match.start()].split())
         if not item:
-            raise UnusableReply(f"an empty <{name}> is at character {open_tag[1]}")
+            raise UnusableReply(f"an empty <{name}> stands at character {open_tag[1]}")
         if name == tag:
             items.append(item)
         open_tag = None
