@@ -31,7 +31,7 @@ _RESPONSE_FIELDS = (
 class JudgeComparison(NamedTuple):
     """The labels of two judges side by side, and what they disagree on.
 
-    `labels` holds by kind, such as `answer, find`, and record id the labels of both, None if they cannot be
+    `labels` gives by kind, such as `answer, find`, and record id the labels of both, None if they cannot be
     compared. Kinds that begin alike are also pooled, as `answer, all`. `disagreements` has a row for each
     record and kind whose labels differ.
     """
@@ -48,7 +48,7 @@ def compare_result_folders(first: Path, second: Path) -> JudgeComparison:
     second_benchmark, second_judge, second_records = _read_folder(second)
     if benchmark != second_benchmark:
         raise InputError(
-            f"{second}: holds results of {second_benchmark}, {first} of {benchmark}; "
+            f"{second}: contains results of {second_benchmark}, {first} of {benchmark}; "
             "choose two folders of one benchmark"
         )
     find_labels = BENCHMARKS[benchmark].find_labels

@@ -40,7 +40,7 @@ def cache_key(model: str, messages: Sequence[Sequence[Any]], sampling: Mapping[s
 class ReplyCache:
     """An SQLite file of understood replies by `cache_key`. Several threads and processes may share it.
 
-    A reply is in the file when `put` returns, so a killed run loses none. The file also holds why requests
+    A reply is in the file when `put` returns, so a killed run loses none. The file also contains why requests
     were left unscored, but no prompts, API keys or useless replies. A path of None keeps the replies in
     memory. Raises InputError where the file is not a reply cache or cannot be opened, and OSError on a full
     disk, here or in `put`.

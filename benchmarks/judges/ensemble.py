@@ -16,7 +16,7 @@ from mmprobe.errors import InputError
 
 
 class EnsembleJudge:
-    """A judge that asks two or more judges (`members`) and returns their majority."""
+    """A judge that calls two or more judges (`members`) and returns their majority."""
 
     def __init__(self, judges: Sequence[Judge]) -> None:
         if len(judges) < 2:

@@ -129,7 +129,7 @@ def open_judge(name: str, cache: str | Path | None = None, retry_unscored: bool 
 def with_judge(
     benchmark: Benchmark[Truth], name: str, cache: str | Path | None = None, retry_unscored: bool = True
 ) -> tuple[Benchmark[Truth], dict[str, Any]]:
-    """Return a benchmark whose `score_answers` asks a judge, and counts of the judge's work.
+    """Return a benchmark whose `score_answers` calls a judge, and counts of the judge's work.
 
     Every call of `score_answers` fills the counts: `judged` items, model `calls` (a reply from the cache is
     none), answers that were `cut`, and `unscored` items by reason. With `lexical`: the benchmark itself, and

@@ -1,4 +1,4 @@
-"""The `model` judge: it asks any model that inspect-ai reaches, or that mmprobe loads, to label answers."""
+"""The `model` judge: any model that inspect-ai reaches, or that mmprobe loads, labels answers."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class _PendingRequest:
 
 
 class ModelJudge:
-    """A judge that asks a model of inspect-ai, or one of mmprobe (`local/FOLDER`). Any number of tasks can share one.
+    """A judge that calls a model of inspect-ai, or one of mmprobe (`local/FOLDER`). Any number of tasks can share one.
 
     Its replies must follow a strict form. An unusable reply is sent back up to `repairs` times; after that
     the sample is unscored. The `cache` file (None: memory) keeps every reply that was understood, and the
     model is not asked for it again. `timeout` is in seconds, for one attempt; a call may take this times 1 +
-    retries. None leaves temperature and seed to the provider. `retry_unscored` asks again about samples that
+    retries. None leaves temperature and seed to the provider. `retry_unscored` sends again the samples that
     an earlier judge with this cache left unscored. Raises InputError where the model cannot be opened, or a
     number is out of range.
     """

@@ -101,7 +101,7 @@ def reader(**kinds: Any) -> Callable[[str], tuple[Any, ...]]:
 
 
 def list_reader(kind: Any, count: int, items: str) -> Callable[[str], tuple[Any, ...]]:
-    """Return a reader of replies whose field `labels` holds a label of a type for each of `count` items."""
+    """Return a reader of replies whose field `labels` contains a label of a type for each of `count` items."""
     read = reader(labels=list[kind])
 
     def read_labels(reply: str) -> tuple[Any, ...]:

@@ -183,14 +183,14 @@ def test_folders_that_cannot_be_compared(tmp_path):
     good = folder(tmp_path / "good", "lexical", [record("0", find=answer([DOG], [None]))])
     bad = {
         "contains no results.json": tmp_path / "nothing",
-        "holds results of mmreason": folder(tmp_path / "other", "x", [{"id": "0"}], "mmreason"),
+        "contains results of mmreason": folder(tmp_path / "other", "x", [{"id": "0"}], "mmreason"),
         "has other answers .* '0'": folder(
             tmp_path / "said", "x", [record("0", find=answer([DOG], [None], response="No"))]
         ),
         "has other answers .* '1'": folder(
             tmp_path / "more", "x", [record("0", find=answer([DOG], [None])), record("1")]
         ),
-        "no record with an id": folder(tmp_path / "twice", "x", [record("0"), record("0")]),
+        "not a record with its own id": folder(tmp_path / "twice", "x", [record("0"), record("0")]),
         "cannot be read as JSON": folder(tmp_path / "cut", "x", []),
     }
     (tmp_path / "cut" / "samples.jsonl").write_text('{"id": "0", ')
