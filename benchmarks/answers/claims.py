@@ -125,7 +125,7 @@ _HEADING = re.compile(
     r"(?:here(?: are| is|'s)|these are|the|i (?:can )?(?:see|found|spotted)|comparing|differences?|changes?)\b[^.]*:",
     re.IGNORECASE,
 )
-# What may precede a sentence that states a difference, and beside its object.
+# What may precede a sentence that states a difference, and accompany its object.
 _LEAD_IN = re.compile(
     rf"(?:(?:(?:upon|after|when|by) )?comparing [^,.]{{1,60}}, )?(?:i (?:can )?(?:see|notice|noticed|observe|observed|found) that )?"
     rf"(?:the (?:main |only |key |one )?(?:difference|change)(?: between (?:the |these )?(?:two )?{_IMAGE}s)? is that )?"

@@ -237,7 +237,7 @@ def decide(
     r"""Return what a reader reads of a response; `read` turns a declared text into a value, or None.
 
     The last mark or lead that the reader reads decides. Earlier ones that say something else must be steps of
-    a chain: sentences lie between. Without one that it reads, it reads the whole response (`unmarked`), then
+    a chain: sentences separate them. Without one that it reads, it reads the whole response (`unmarked`), then
     the other forms of the given kinds, which must agree.
 
     Example:
@@ -277,7 +277,7 @@ def decide(
 
 
 def _is_chain(between: str) -> bool:
-    """Return whether whole sentences lie between two answers, so that the first was a step to the last."""
+    """Return whether whole sentences separate two answers, so that the first was a step to the last."""
     words = re.findall(r"[^\W\d_]+|\d+", _CONNECTORS.sub(" ", between))
     return len(words) >= _MIN_CHAIN_WORDS and _SENTENCE_END.search(between) is not None
 

@@ -78,7 +78,7 @@ def _value(text: str) -> float | None:
 
 
 def parse_quantity(text: str) -> tuple[float, str] | None:
-    """Return the number of a text and its unit; None if the text holds anything else.
+    """Return the number of a text and its unit; None if the text contains anything else.
 
     Example:
         >>> parse_quantity("$12.50"), parse_quantity("90\u00b0"), parse_quantity("3 to 5")
