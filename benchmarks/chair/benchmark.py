@@ -69,7 +69,7 @@ class ChairOptions(BenchmarkOptions):
 def read_data(path: Path, category_of: Mapping[str, str] | None = None) -> ChairTruth:
     """Read a samples file of the synthetic world, or a folder with COCO's `instances*.json` and `images/`.
 
-    If the folder also holds `captions*.json`, the objects that people's captions name count as shown. With
+    If the folder also contains `captions*.json`, the objects that people's captions name count as shown. With
     `category_of`, the category of each word of the authors' list, objects are found by the rules of their code.
     """
     if path.suffix == ".jsonl":
@@ -80,7 +80,7 @@ def read_data(path: Path, category_of: Mapping[str, str] | None = None) -> Chair
         return _build_synthetic_truth(load_samples(path))
     files = [path] if path.is_file() else sorted(path.glob("instances*.json"))
     if len(files) != 1:
-        raise InputError(f"{path}: holds {len(files)} files named instances*.json; one is needed")
+        raise InputError(f"{path}: contains {len(files)} files named instances*.json; one is needed")
     instances = files[0]
     objects = read_coco_objects(instances, key="id")
     find_mentions: FindMentions = find_objects

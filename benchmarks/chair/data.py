@@ -77,7 +77,7 @@ def read_synonyms(path: str | Path) -> dict[str, str]:
         words = line.strip().split(", ")
         category_of |= dict.fromkeys(filter(None, words), words[0])
     if not category_of:
-        raise InputError(f"{path}: holds no lines of words with commas between them")
+        raise InputError(f"{path}: contains no lines of words with commas between them")
     return category_of
 
 
