@@ -277,7 +277,7 @@ def is_cut_off(stop_reason: str) -> bool | None:
 
 
 def api_answerer(model: str | Any, max_new_tokens: Lengths) -> Answerer:
-    """Return an answerer that asks a model behind an API: inspect-ai's name of it, or its `Model`.
+    """Return an answerer that calls a model behind an API: inspect-ai's name of it, or its `Model`.
 
     Answers are greedy, or as `sampling_of` a question says. A question whose calls all fail stays unanswered.
     Raises InputError where inspect-ai or the provider's package or key is missing.
@@ -334,7 +334,7 @@ async def _ask_all(
 ) -> None:
     """Ask all questions, `CONCURRENCY` at a time.
 
-    A question keeps its turn until the consumer asks for the next answer. By then its answer is on disk, so a
+    A question keeps its turn until the consumer requests the next answer. By then its answer is on disk, so a
     kill costs no more answers than there are turns.
     """
     loop = asyncio.get_running_loop()

@@ -248,7 +248,7 @@ def read_responses(path: str | Path) -> dict[str, str]:
         truncated = row.get("truncated")
         responses[name] = Answer(row["response"] or "", truncated if isinstance(truncated, bool) else None)
     if not responses:
-        raise InputError(f"{path}: holds no responses")
+        raise InputError(f"{path}: contains no responses")
     return responses
 
 

@@ -109,13 +109,13 @@ def evaluate(
         repetition_penalty: of a model loaded here. None for the checkpoint's own.
         device, dtype, device_map: as for `load_model`, where `model` is a name.
         resume, overwrite: continue an earlier call in `out`, or remove its answers and runs.
-        retry_unscored: ask the judge again about items that an earlier call left unscored.
+        retry_unscored: send the judge again the items that an earlier call left unscored.
         options: options of the benchmark itself, such as `{"threshold": 0.1}` of mirage.
         workers, shared_prefix: as in `mmprobe.trace`; with workers, `model` is a name.
         parameters: parameters of the method in place of its defaults.
 
     Raises:
-        InputError: an unknown benchmark, model, method or judge, data that cannot be read, or `out` holds
+        InputError: an unknown benchmark, model, method or judge, data that cannot be read, or `out` contains
             answers.
 
     Example:

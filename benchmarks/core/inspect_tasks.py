@@ -177,7 +177,7 @@ def whole_benchmark(
 ) -> Scorer:
     """Return a scorer that keeps each answer. The metrics are those of all answers, as in `mmprobe bench`.
 
-    A judge labels the answers at the end, when nothing is `running` any more. `judging` then holds its
+    A judge labels the answers at the end, when `running` is empty. `judging` then has its
     counts.
     """
 
@@ -321,13 +321,13 @@ def check_settings(tools: Sequence[ToolInfo], config: GenerateConfig) -> None:
 
 
 def _check_content(messages: Sequence[ChatMessage]) -> None:
-    """Raise InputError for content that no sample holds: it must not be left out without a word."""
+    """Raise InputError for content that no sample contains: it must not be left out without a word."""
     for message in messages:
         kinds = ("text", "image") if message.role == "user" else ("text",)
         for part in () if isinstance(message.content, str) else message.content:
             if part.type not in kinds:
                 raise InputError(
-                    f"mmprobe/…: reads texts, and images in the question; the {message.role}'s message holds "
+                    f"mmprobe/…: reads texts, and images in the question; the {message.role}'s message contains "
                     f"{part.type} content"
                 )
 
@@ -339,7 +339,7 @@ def sample_of(messages: list[ChatMessage], folder: Path, name: str) -> Sample:
 
     Raises:
         InputError: the conversation is more than a system prompt, one question and the beginning of an
-            answer, or it holds other content than texts and, in the question, images.
+            answer, or it contains other content than texts and, in the question, images.
     """
     _check_content(messages)
     system = [message.text for message in messages if message.role == "system"]

@@ -42,7 +42,7 @@ def _draw_once(benchmark: Benchmark[Truth], folder: Path, n: int, seed: int) -> 
         try:
             return benchmark.draw_data(folder, n, seed)
         finally:
-            # also if the benchmark can ask nothing about the set, such as pope about few pairs
+            # also if the benchmark has no question about the set, such as pope about few pairs
             if samples.exists():
                 write_atomic(note, json.dumps({"n": n, "seed": seed}) + "\n")
     earlier = read_record(note, _Drawn) if note.exists() else _Drawn(n=n, seed=seed)

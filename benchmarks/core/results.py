@@ -315,7 +315,7 @@ def write_results(
 ) -> Path:
     """Write `results.json` and `samples.jsonl` to a folder; each appears only when it is complete.
 
-    `samples` holds one record a sample, `about` what else a reader should know. Returns the path of
+    `samples` contains one record a sample, `about` what else a reader should know. Returns the path of
     `results.json`.
 
     Example:

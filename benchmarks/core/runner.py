@@ -60,7 +60,7 @@ def run_benchmark(
 ) -> Scored:
     """Ask every question, score the answers, and write the result folder.
 
-    Each answer is appended to `out/responses.jsonl` at once, and `resume` does not ask it again. A kill loses
+    Each answer is appended to `out/responses.jsonl` at once, and `resume` skips its question. A kill loses
     only the answers under way: one batch of a local model, `api_models.CONCURRENCY` answers of a model behind
     an API.
 
@@ -72,7 +72,7 @@ def run_benchmark(
         The metrics and records of `out/results.json` and `out/samples.jsonl`.
 
     Raises:
-        InputError: `out` holds an earlier call and `resume` is off, or the earlier call asked something else, or
+        InputError: `out` contains an earlier call and `resume` is off, or the earlier call asked something else, or
             another model.
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ def answers_ledger(out: Path) -> Ledger:
         out,
         settings="asked.json",
         holds="answers",
-        differs="holds answers of another call, by its {name}",
+        differs="contains answers of another call, by its {name}",
         remedy="choose another folder",
         offer="resume the call, or choose another folder",
         mark=RESPONSES,

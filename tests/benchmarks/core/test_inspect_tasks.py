@@ -216,9 +216,9 @@ def test_nothing_of_a_question_is_dropped(tmp_path):
         "document": ContentDocument(document="data:application/pdf;base64,AAAA"),
     }
     for kind, part in unread.items():
-        with pytest.raises(InputError, match=f"the user's message holds {kind} content"):
+        with pytest.raises(InputError, match=f"the user's message contains {kind} content"):
             inspect_tasks.sample_of([ChatMessageUser(content=[part, question])], Path(tmp_path), "q")
-    with pytest.raises(InputError, match="the system's message holds image content"):
+    with pytest.raises(InputError, match="the system's message contains image content"):
         system = ChatMessageSystem(content=[picture])
         inspect_tasks.sample_of([system, ChatMessageUser(content=[question])], Path(tmp_path), "q")
 
