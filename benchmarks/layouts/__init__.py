@@ -63,7 +63,7 @@ def unpack(benchmark: str, path: Path, folder: Path, limit: int | None = None) -
     if samples.exists():
         earlier = json.loads(note.read_text(encoding="utf-8")) if note.exists() else None
         if earlier != about:
-            raise InputError(f"{folder}: holds other data, or another --limit; choose another folder")
+            raise InputError(f"{folder}: contains other data, or another --limit; choose another folder")
         return samples
     with staging_folder(folder) as part:
         _write_questions(layout, path, part, limit)
@@ -87,4 +87,4 @@ def _write_questions(layout: Layout, path: Path, folder: Path, limit: int | None
             ids.add(line["id"])
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
     if not ids:
-        raise InputError(f"{path}: holds no question that can be asked; {layout.name} was expected")
+        raise InputError(f"{path}: contains no question that can be asked; {layout.name} was expected")

@@ -50,7 +50,7 @@ def find_parquet(path: Path) -> list[Path]:
 
 
 def has_columns(path: Path, *names: str) -> bool:
-    """Return whether a path holds parquet files with these columns."""
+    """Return whether a path contains parquet files with these columns."""
     files = find_parquet(path)
     return bool(files) and set(names) <= set(_open_parquet(files[0]).schema_arrow.names)
 
@@ -82,12 +82,12 @@ def _open_parquet(file: Path) -> Any:
 def save_image(content: object, folder: Path, stem: str, where: str) -> str:
     """Write an image's bytes to `images/STEM.SUFFIX` in a folder, checked as every image. Return this path.
 
-    `content` is the bytes, or the `{"bytes": ...}` of a parquet column. Raises InputError, with `where` it
-    stands, for no image, or one over 100 megapixels or 64 MiB.
+    `content` is the bytes, or the `{"bytes": ...}` of a parquet column. Raises InputError, with `where`, its place,
+    for no image, or one over 100 megapixels or 64 MiB.
     """
     data = content.get("bytes") if isinstance(content, dict) else content
     if not isinstance(data, bytes) or not data:
-        raise InputError(f"{where}: its image holds no bytes")
+        raise InputError(f"{where}: its image contains no bytes")
     if len(data) > MAX_IMAGE_BYTES:
         raise InputError(f"{where}: its image has {len(data) / 2**20:.0f} MiB, over 64; make it smaller")
     (folder / "images").mkdir(exist_ok=True)

@@ -15,7 +15,7 @@ from mmprobe.files import check_readable
 
 _COLUMNS = {"index", "image", "question", "answer", "discipline"}
 MAX_IMAGES = 100  # of one question, our choice
-_LONGEST_INDEX = 64  # a shorter image is the index of the row that holds it, as in VLMEvalKit
+_LONGEST_INDEX = 64  # a shorter image is the index of the row that contains it, as in VLMEvalKit
 
 
 def _matches(path: Path) -> bool:
@@ -83,7 +83,7 @@ def read_table(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _split(text: str, where: str) -> list[str]:
-    """Return the images of a cell: one, or the text of a list of them. Base64 holds no commas and quotes."""
+    """Return the images of a cell: one, or the text of a list of them. Base64 contains no commas and quotes."""
     if not text.startswith("["):
         return [text]
     items = [item.strip() for item in text[1:].removesuffix("]").split(",", MAX_IMAGES)]

@@ -85,7 +85,7 @@ def _cut_in_halves(content: object, where: str) -> tuple[bytes, bytes]:
     """Return the upper and the lower half of a picture, as PNG."""
     data = content.get("bytes") if isinstance(content, Mapping) else content
     if not isinstance(data, bytes) or not data:
-        raise InputError(f"{where}: its image holds no bytes")
+        raise InputError(f"{where}: its image contains no bytes")
     try:
         with open_image(io.BytesIO(data)) as image:
             picture = image.convert("RGB")

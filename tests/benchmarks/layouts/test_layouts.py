@@ -289,7 +289,7 @@ def test_a_limit_and_a_second_call(tmp_path):
     assert len(lines_of(first)) == 2 and len(list((tmp_path / "data" / "images").iterdir())) == 4
     assert unpack("mirage-effect", tmp_path / "published", tmp_path / "data", limit=2) == first
     assert first.stat().st_mtime_ns == before, "what was unpacked is kept"
-    with pytest.raises(InputError, match="holds other data, or another --limit"):
+    with pytest.raises(InputError, match="contains other data, or another --limit"):
         unpack("mirage-effect", tmp_path / "published", tmp_path / "data")
 
 
