@@ -62,7 +62,7 @@ def measure_box_attention(
     if not all(np.isfinite(weights).all() for weights in maps):
         return None
     if any(weights.min() < 0 for weights in maps):
-        raise InputError("an attention map holds a negative weight")
+        raise InputError("an attention map contains a negative weight")
     total = sum(weights.sum() for weights in maps)
     n_tokens = sum(weights.size for weights in maps)
     if not total:
@@ -120,7 +120,7 @@ def score_attention(
 
     A question without a trace or without attention on patches lowers the coverage. `attention_lift_relevant`
     and `attention_lift_adversarial` are means over questions of the mean lift of the relevant and of the
-    other boxes. A row holds the attended boxes and the lift of each box.
+    other boxes. A row contains the attended boxes and the lift of each box.
     """
     traced = set(run.ids)
     measured = [

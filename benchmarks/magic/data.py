@@ -87,7 +87,7 @@ class MagicQuestion(BaseModel):
     def _check_boxes(self) -> MagicQuestion:
         if self.boxes:
             if not any(box.relevant for box in self.boxes):
-                raise ValueError("'boxes' holds none that is relevant")
+                raise ValueError("'boxes' contains none that is relevant")
         elif not (self.objects or self.saliency):
             raise ValueError("needs 'boxes', or 'objects' or 'saliency' to make them of")
         return self
@@ -112,7 +112,7 @@ class MagicTruth(NamedTuple):
 
 
 def load_questions(path: str | Path) -> list[MagicQuestion]:
-    """Read a file of questions, with image paths relative to it and boxes that must lie on their image."""
+    """Read a file of questions, with image paths relative to it and boxes that must be within their image."""
     return [_resolve_images(question, path, line) for line, question in read_records(path, MagicQuestion)]
 
 

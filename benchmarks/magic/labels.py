@@ -18,7 +18,7 @@ class MagicLabels:
 
     `correct` and `correct_full` compare with the short and the full true answer. `healed` is whether each
     continuation states a correction (section 4.3), `healed_explicit` whether it also says that the step was
-    wrong (figure 17), `right` whether one that rules cannot read ends in the true answer. `unscored` holds
+    wrong (figure 17), `right` whether one that rules cannot read ends in the true answer. `unscored` contains
     kind of request and reason.
     """
 

@@ -42,7 +42,7 @@ def number_regions(
     box_rules = BoxRules(**rules)
     questions, out = load_questions(path)[:limit], Path(out)
     if out.resolve() == Path(path).resolve().parent:
-        raise InputError(f"{out}: holds the questions; choose another folder for the numbered ones")
+        raise InputError(f"{out}: contains the questions; choose another folder for the numbered ones")
     (out / "images").mkdir(parents=True, exist_ok=True)
     numbered = []
     for question in questions:

@@ -64,7 +64,7 @@ def mark_regions(
 
     The relevant boxes are the annotated objects, then the components of the saliency maps [y, x] of where
     people looked who answered correctly. A box that overlaps an earlier one is left out. The order is random,
-    ours, so that a number does not reveal whether a box is relevant. `size` is width and height; distractors
+    our choice, so that a number does not reveal whether a box is relevant. `size` is width and height; distractors
     are objects of other questions. Raises InputError for a box beyond the image, no relevant box, or no room.
 
     Example:
@@ -87,10 +87,10 @@ def mark_regions(
 
 
 def check_box(box: Box, size: tuple[int, int]) -> None:
-    """Raise InputError unless a box has an area and lies on an image of this width and height."""
+    """Raise InputError unless a box has an area and is within an image of this width and height."""
     x, y, w, h = box
     if min(x, y) < 0 or min(w, h) < 1 or x + w > size[0] or y + h > size[1]:
-        raise InputError(f"box {list(box)} does not lie on the image of {size[0]} x {size[1]} pixels")
+        raise InputError(f"box {list(box)} is not within the image of {size[0]} x {size[1]} pixels")
 
 
 def saliency_boxes(saliency: np.ndarray, size: tuple[int, int], rules: BoxRules = RULES) -> list[Box]:

@@ -1,6 +1,6 @@
 """Questions of MagiC about the synthetic world, so that everything runs offline.
 
-The set holds images with numbered boxes, and three questions per image that the embedded model was trained
+The set contains images with numbered boxes, and three questions per image that the embedded model was trained
 on. It is not the published set: there are no photographs and no gaze data, and the embedded model never saw a
 numbered box.
 """

@@ -36,7 +36,7 @@ def test_a_file_is_read(tmp_path):
     ("change", "message"),
     [
         ({"boxes": []}, "line 2: needs 'boxes'"),
-        ({"boxes": BOXES[:1]}, "line 2: 'boxes' holds none that is relevant"),
+        ({"boxes": BOXES[:1]}, "line 2: 'boxes' contains none that is relevant"),
         (
             {"boxes": [BOXES[1], {"box": [18, 0, 5, 5], "relevant": True}]},
             "line 2: field 'boxes': box .18, 0",

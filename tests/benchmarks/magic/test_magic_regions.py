@@ -151,7 +151,7 @@ def test_invalid_boxes_are_refused():
     with pytest.raises(InputError, match="no relevant box"):
         mark_regions((50, 50), [], [np.zeros((50, 50))], [], 0)
     for box in [(0, 0, 51, 10), (-1, 0, 5, 5), (0, 0, 0, 5)]:
-        with pytest.raises(InputError, match="does not lie"):
+        with pytest.raises(InputError, match="is not within"):
             mark_regions((50, 50), [box], [], [], 0)
 
 
