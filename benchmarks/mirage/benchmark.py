@@ -1,6 +1,6 @@
 """The benchmark MIRAGE (arXiv:2505.24238): questions with annotated reasoning, asked with and without hints.
 
-The drawn set asks about the synthetic world what the embedded model can answer. It holds no questions of the
+The drawn set asks about the synthetic world what the embedded model can answer. It contains no questions of the
 paper.
 """
 
@@ -117,7 +117,7 @@ def read_data(path: Path) -> MirageTruth:
     ]
     check_derived_ids(path, [question.id for question in questions], derived_ids)
     if not questions:
-        raise InputError(f"{path}: holds no question of MIRAGE; use a complete samples file of make-pairs")
+        raise InputError(f"{path}: contains no question of MIRAGE; use a complete samples file of make-pairs")
     return MirageTruth(questions, synthetic)
 
 

@@ -26,7 +26,7 @@ MODEL_METRICS = ("accuracy", "f_step", "f_claim", "lhs")
 def correlate_models(folders: Sequence[str | Path], metrics: Sequence[str] = MODEL_METRICS) -> xr.Dataset:
     """Correlate metrics of results.json over models (table 5). Each result folder is one case.
 
-    Raises InputError where a folder holds no results of MIRAGE or is given twice, or no folder has a metric.
+    Raises InputError where a folder contains no results of MIRAGE or is given twice, or no folder has a metric.
     """
     results = [read_results(Path(folder), "mirage") for folder in _check_distinct(folders)]
     rows = [{name: metric.value for name, metric in each.metrics.items()} for each in results]
@@ -41,11 +41,11 @@ def correlate_kinds_over_topics(
 ) -> xr.Dataset:
     """Correlate the rates of the kinds of hallucination over topics (figures 5 and 7).
 
-    A rate is the share of a model's judged answers with this kind, as `KIND_rate[topic=…]`. Each folder holds
+    A rate is the share of a model's judged answers with this kind, as `KIND_rate[topic=…]`. Each folder contains
     one answering model's results, judged by a model. `topics` takes each topic as a case, with its rate
     averaged over the folders: figure 7 for one folder, figure 5 for several (n = 7). `cells` takes each model
     and topic: cells of one model share its level, so Fisher's interval and `p` are too narrow there, and
-    `p_permutation` shuffles within each model. Raises InputError where a folder holds no results of MIRAGE or
+    `p_permutation` shuffles within each model. Raises InputError where a folder contains no results of MIRAGE or
     no kinds, or is given twice.
     """
     tables = [_kind_verdicts(Path(folder)) for folder in _check_distinct(folders)]
@@ -72,7 +72,7 @@ def _kind_verdicts(folder: Path) -> pd.DataFrame:
     ]
     if not judged:
         raise InputError(
-            f"{folder}: holds no kinds of hallucination; score the answers with a judge model:PROVIDER/MODEL"
+            f"{folder}: contains no kinds of hallucination; score the answers with a judge model:PROVIDER/MODEL"
         )
     rows = [[verdict.get(kind) for kind in KINDS] for _, verdict in judged]
     return pd.DataFrame(rows, [topic for topic, _ in judged], KINDS, dtype=float)

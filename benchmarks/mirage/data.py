@@ -28,7 +28,7 @@ class MirageQuestion(BaseModel):
 
     Attributes:
         choices: text of each option by its letter, for multiple choice. `answer` is then a letter.
-        answer: the true answer. An approximate answer holds a number.
+        answer: the true answer. An approximate answer contains a number.
         steps, claims: the true reasoning, at most 10 each. F_step and F_claim need them.
         references: the true reasoning chain and its rewrites, for the LHS.
         topic_hint, question_hint: the hints of collaborative hint inference. A question with either is asked

@@ -75,7 +75,7 @@ def rewrite_questions(
 
     - references: rewrites of the true chain, until there are `references` with it
     - hints: `question_hint`
-    - topics: `named_topic`; the bench then does not ask the model for it
+    - topics: `named_topic`; the bench then uses it and does not query the model
     """
     requests: dict[tuple[str, str], JudgeRequest[str]] = {}
     for question in questions:
