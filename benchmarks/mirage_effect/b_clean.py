@@ -80,7 +80,7 @@ def clean_folders(folders: Sequence[str | Path], text_only: str | Path | None = 
       is for the worse. For the intervals, all models share the resampled questions.
     - ranks_changed: share of models whose rank changes
 
-    Raises InputError where a folder is missing or given twice, holds other results, or answers other
+    Raises InputError where a folder is missing or given twice, contains other results, or answers other
     questions.
     """
     if not folders:
@@ -118,7 +118,7 @@ def _read_folder(folder: Path) -> _ModelResults:
             _check_record(record, where)
             records[record["id"]] = record
     if not records:
-        raise InputError(f"{folder}: holds no question with a known answer, so there is nothing to clean")
+        raise InputError(f"{folder}: contains no question with a known answer, so there is nothing to clean")
     return _ModelResults(folder, results.model_name(), records)
 
 

@@ -71,14 +71,14 @@ def read_data(path: Path, examples: Path | None = None, closed: bool = False) ->
     if closed:
         choices = [question for question in choices if question.choices == YES_NO]
         if not choices:
-            raise InputError(f"{path}: holds no question whose answer is yes or no; leave out --closed")
+            raise InputError(f"{path}: contains no question whose answer is yes or no; leave out --closed")
     truth = MirageEffectTruth(imageless, choices, _read_choices(examples) if examples else ())
     check_ids(truth, str(file))
     return truth
 
 
 def _is_imageless(file: Path) -> bool:
-    """Return whether a file holds questions about missing images alone: their lines have a category and no answer."""
+    """Return whether a file contains questions about missing images alone: their lines have a category and no answer."""
     first = next((row for _, row in json_lines(file)), None) if file.is_file() else None
     return isinstance(first, dict) and {"id", "category", "question"} == first.keys()
 

@@ -65,7 +65,7 @@ class ChoiceQuestion(BaseModel):
     @model_validator(mode="after")
     def _check_answer(self) -> ChoiceQuestion:
         if len(self.choices) == 1:
-            raise ValueError("'choices' holds one option; give two or more, or none for an open question")
+            raise ValueError("'choices' contains one option; give two or more, or none for an open question")
         if self.choices and self.answer not in self.choices:
             raise ValueError(f"'answer' is {self.answer!r}, which is none of {', '.join(self.choices)}")
         return self

@@ -57,7 +57,9 @@ def _read_folder(folder: Path) -> dict[str, Any]:
     results = read_results(folder)
     missing = [name for name in _SCORES if name not in results.metrics]
     if results.benchmark != "mirage-effect" or missing:
-        raise InputError(f"{folder / 'results.json'}: holds no mirage score of bench or score mirage-effect")
+        raise InputError(
+            f"{folder / 'results.json'}: contains no mirage score of bench or score mirage-effect"
+        )
     model = results.model_name() or folder.name  # answers that another system gave
     scores = {name: results.metrics[name].value for name in _SCORES}
     return {"id": str(folder), "model": model, "data": results.entry("data") or "unknown data", **scores}

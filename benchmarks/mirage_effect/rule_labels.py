@@ -45,7 +45,7 @@ def label_by_rules(text: str) -> ImagelessLabels | None:
     """Return the labels of an answer; None for an empty or unread answer. We wrote the rules.
 
     - It notices if it is one of the notices of `answers.refusals`, or hedges in the first person ("I guess").
-    - It does not notice if it is in the drawn world's language or a declared answer, or if it holds no word of
+    - It does not notice if it is in the drawn world's language or a declared answer, or if it contains no word of
       a notice, a hedge, a negation, a request or a general remark at all.
     - It describes if a sentence says what the image shows ("The image shows", "There are") and does not notice;
       it does not if it only notices. Else `describes` is None.

@@ -1,6 +1,6 @@
 """Questions of the mirage effect about the synthetic world, so that everything runs offline.
 
-The set holds three questions per image that the embedded model was trained on, and our questions about
+The set contains three questions per image that the embedded model was trained on, and our questions about
 missing images. It is none of the sets that the paper cleans. Without the images, a model can only guess.
 """
 

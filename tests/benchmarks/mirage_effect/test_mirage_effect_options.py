@@ -179,7 +179,7 @@ def test_folders_that_cannot_be_averaged(tmp_path):
     out = tmp_path / "out"
     assert_fails(run_in_process("mirage-score", first, again, "--out", out), "both hold m on a")
     other = folder(tmp_path / "pope", "m", "a", 0.5, 0.5, "pope")
-    assert_fails(run_in_process("mirage-score", other, "--out", out), "holds no mirage score")
+    assert_fails(run_in_process("mirage-score", other, "--out", out), "contains no mirage score")
     assert_fails(run_in_process("mirage-score", tmp_path / "no", "--out", out), "contains no results.json")
     assert_fails(run_in_process("mirage-score", first, "--out", first), "is read, too")
     assert not out.exists()

@@ -174,7 +174,7 @@ def test_a_file_of_questions_with_options(tmp_path):
     assert load_questions(file)[0].images == [tmp_path / "a.png"]
     for change, message in [
         ({"answer": "C"}, "line 2: 'answer' is 'C'"),
-        ({"choices": {"A": "x"}}, "line 2: 'choices' holds one option"),
+        ({"choices": {"A": "x"}}, "line 2: 'choices' contains one option"),
         ({"answer": ""}, "line 2: field 'answer'"),
     ]:
         file.write_text(json.dumps(good) + "\n" + json.dumps(good | {"id": "2"} | change))
