@@ -31,7 +31,7 @@ _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]+")
 def read_mme(path: str | Path) -> list[Sample]:
     """Read the official folder: one folder a subtask, with images and one text file of questions an image.
 
-    Images and texts lie side by side, or in `images/` and `questions_answers_YN/`. A text has two lines, each
+    Images and texts are side by side, or in `images/` and `questions_answers_YN/`. A text has two lines, each
     a question, a tab, and Yes or No. The samples have the ids `subtask-image-1` and `subtask-image-2`, and
     `subtask` and `image` in the metadata. Raises InputError, with the file, for another form or an unreadable
     image.
@@ -46,7 +46,7 @@ def read_mme(path: str | Path) -> list[Sample]:
             check_image(image, str(file))
             lines = [(where, line.rsplit("\t", 1)) for where, line in _read_lines(file)]
             if len(lines) != 2:
-                raise InputError(f"{file}: holds {len(lines)} questions; MME asks two about each image")
+                raise InputError(f"{file}: contains {len(lines)} questions; MME has two about each image")
             for number, (where, fields) in enumerate(lines, 1):
                 if len(fields) != 2:
                     raise InputError(f"{where}: not a question, a tab and Yes or No")
@@ -54,7 +54,7 @@ def read_mme(path: str | Path) -> list[Sample]:
                     samples, where, subtask, image.name, number, fields[0], fields[1], [image.absolute()]
                 )
     if not samples:
-        raise InputError(f"{path}: holds no questions in folders such as {path / 'existence'}")
+        raise InputError(f"{path}: contains no questions in folders such as {path / 'existence'}")
     return list(samples.values())
 
 
@@ -69,7 +69,7 @@ def _find_image(folder: Path, text: Path) -> Path:
 def read_mme_answers(path: str | Path) -> tuple[list[Sample], dict[str, str]]:
     """Read the official folder of results, such as `existence.txt`: questions without images, answers by id.
 
-    Each line holds image, question, truth and answer, separated by tabs. Two lines in a row are about one
+    Each line contains image, question, truth and answer, separated by tabs. Two lines in a row are about one
     image.
     """
     path = Path(path)
@@ -85,11 +85,11 @@ def read_mme_answers(path: str | Path) -> tuple[list[Sample], dict[str, str]]:
                 raise InputError(f"{where}: not image, question, truth and answer with tabs between")
             partner = number ^ 1  # the other line about the same image
             if partner >= len(lines) or lines[partner][1][0] != fields[0]:
-                raise InputError(f"{where}: image {fields[0]!r} has one question here; MME asks two in a row")
+                raise InputError(f"{where}: image {fields[0]!r} has one question here; MME has two in a row")
             name = _add_sample(samples, where, subtask, fields[0], number % 2 + 1, fields[1], fields[2], [])
             responses[name] = fields[3]
     if not samples:
-        raise InputError(f"{path}: holds no results such as {path / 'existence.txt'}")
+        raise InputError(f"{path}: contains no results such as {path / 'existence.txt'}")
     return list(samples.values()), responses
 
 

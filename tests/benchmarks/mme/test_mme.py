@@ -60,8 +60,8 @@ def test_reads_both_layouts(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("Is it?\tYes\n", "holds 1 questions"),
-        ("Is it?\tYes\nIs it?\tNo\nIs it?\tNo\n", "holds 3 questions"),
+        ("Is it?\tYes\n", "contains 1 questions"),
+        ("Is it?\tYes\nIs it?\tNo\nIs it?\tNo\n", "contains 3 questions"),
         ("Is it?\tYes\nIs it? No\n", "line 2: not a question, a tab"),
         ("Is it?\tYes\nIs it?\tMaybe\n", "line 2: the truth 'Maybe'"),
     ],
@@ -75,7 +75,7 @@ def test_bad_questions(tmp_path, content, message):
 
 
 def test_missing_and_unreadable_images(tmp_path):
-    with pytest.raises(InputError, match="holds no questions"):
+    with pytest.raises(InputError, match="contains no questions"):
         read_mme(tmp_path)
     write_text(tmp_path / "OCR" / "1.txt")
     with pytest.raises(InputError, match="image .* is missing"):
@@ -179,7 +179,7 @@ def test_reads_official_results(tmp_path):
         write_text(tmp_path / "count.txt", content)
         with pytest.raises(InputError, match=message):
             read_mme_answers(tmp_path)
-    with pytest.raises(InputError, match="holds no results"):
+    with pytest.raises(InputError, match="contains no results"):
         read_mme_answers(tmp_path / "nowhere")
 
 
