@@ -2,7 +2,7 @@
 
 With `--with-choices`, questions that have options are asked with them, too (table 2).
 
-The drawn set asks about the synthetic world, in several steps, what the embedded model can answer. It holds
+The drawn set asks about the synthetic world, in several steps, what the embedded model can answer. It contains
 no questions of the paper.
 """
 
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 class MMReasonTruth(NamedTuple):
     """The open questions, the ids of those left out because they need their options, and forms with options.
 
-    `choices` holds by id the questions that are asked with their options, too, in this form.
+    `choices` gives by id the questions that are asked with their options, too, in this form.
     """
 
     questions: list[ReasonQuestion]
@@ -74,7 +74,7 @@ def read_data(path: Path, options: MMReasonOptions = DEFAULTS) -> MMReasonTruth:
     questions = synthetic_questions(load_samples(path)) if is_synthetic(path) else load_questions(path)
     opened = {question.id: to_open_question(question) for question in questions}
     if not any(opened.values()):
-        raise InputError(f"{path}: holds no question that can be asked without options")
+        raise InputError(f"{path}: contains no question that can be asked without options")
     if left_out := [name for name, question in opened.items() if question is None]:
         named = ", ".join(left_out[:5]) + (" ..." if len(left_out) > 5 else "")
         _log.warning(
@@ -85,7 +85,7 @@ def read_data(path: Path, options: MMReasonOptions = DEFAULTS) -> MMReasonTruth:
         forms = {question.id: to_choice_question(question) for question in questions if opened[question.id]}
         choices = {name: form for name, form in forms.items() if form is not None}
         if not choices:
-            raise InputError(f"{path}: holds no open question with options; leave --with-choices out")
+            raise InputError(f"{path}: contains no open question with options; leave --with-choices out")
     derived = [(question.id, question.id + TEXT) for question in questions if question.images]
     derived += [(name, name + CHOICES) for name in choices]
     check_derived_ids(path, [question.id for question in questions], derived)

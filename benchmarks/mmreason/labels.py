@@ -27,7 +27,7 @@ class ReasonLabels:
 
     `answered` is whether there is a response, which may be empty. `correct` and `correct_text`, for the
     response without images, are None without a verdict. `steps` are None without a response, a verdict, or a
-    true solution. `error` is the type of error of a wrong answer, if a judge named one. `unscored` holds the
+    true solution. `error` is the type of error of a wrong answer, if a judge named one. `unscored` contains the
     reason for each request that a judge failed on: `answer`, `text`, `steps`, `error`.
     """
 

@@ -48,7 +48,7 @@ VoteKey = tuple[int, str, str]
 class Votes:
     """A file of votes. Each vote is written at once, and no vote in the file is asked for again.
 
-    It holds JSON lines of round, voter, id and response, under a header: a hash of the questions and
+    It contains JSON lines of round, voter, id and response, under a header: a hash of the questions and
     settings. `correct` says whether responses that were checked are right; None without a verdict.
     """
 
@@ -107,7 +107,7 @@ def open_votes(path: str | Path, questions: Mapping[str, Any], settings: Mapping
     for number, line in lines:
         types = {"round": int, "voter": str, "id": str, "response": str}
         if not isinstance(line, dict) or {name: type(value) for name, value in line.items()} != types:
-            raise InputError(f"{path}, line {number}: no vote; a vote holds {', '.join(types)}")
+            raise InputError(f"{path}, line {number}: no vote; a vote contains {', '.join(types)}")
         votes.responses[line["round"], line["voter"], line["id"]] = line["response"]
     return votes
 
@@ -116,7 +116,7 @@ def open_votes(path: str | Path, questions: Mapping[str, Any], settings: Mapping
 class VoteResult:
     """The ids of kept and undecided questions (no voter could be asked), and what was removed.
 
-    `removed` holds by id the round and the voters who were right; `removed_by_round` the removed share of
+    `removed` gives by id the round and the voters who were right; `removed_by_round` the removed share of
     each round's questions; `correct`, by voter and round, whether each question of the round was answered
     rightly, in order.
     """
@@ -218,7 +218,7 @@ def ask_voters(
     answerers: Mapping[str, Answerer] | None = None,
     out: Path | None = None,
 ) -> Ask:
-    """Return the function that asks voters. Each round samples with its own seed, `seed` + round.
+    """Return the function that queries voters. Each round samples with its own seed, `seed` + round.
 
     Only one local model is in memory at a time. It is loaded with its first question, and `voters.json` in `out`
     records what it is made of.
@@ -273,7 +273,7 @@ def filter_questions(
     For the relevance rates (table 5) each voter also answers every question once with its images. Before the
     filter, the answers without images are those of the first round. After it, the kept questions are asked
     once more, because in the rounds no voter was right on them. `out` gets `votes.jsonl`, `kept.jsonl`,
-    `removed.jsonl`, `results.json` and `samples.jsonl`; votes that it holds are not asked for again, and
+    `removed.jsonl`, `results.json` and `samples.jsonl`; votes that it contains are not asked for again, and
     those with other `settings` are refused. Without a judge, rules decide which answers are right. Raises
     InputError as `vote` and `open_votes`.
     """
