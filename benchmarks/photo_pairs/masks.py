@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 Mask = NDArray[np.bool_]
-_MAX_OVERHANG = (
-    2.0  # pixels that a polygon may lie outside the image, our choice; more belongs to another image
-)
+_MAX_OVERHANG = 2.0  # pixels of a polygon outside the image, our choice; more belongs to another image
 _MAX_CORNERS = 10_000  # of a polygon, our choice
 
 
@@ -26,7 +24,7 @@ def decode_mask(segmentation: Any, height: int, width: int) -> Mask:
 
     `segmentation` is a list of polygons [x, y, x, y, …] in pixels, or {"size": [height, width], "counts": run
     lengths down the columns, as a list or as COCO's compressed text}. Raises BadMask where it is malformed,
-    or lies outside the image.
+    or is outside the image.
 
     Example:
         >>> decode_mask({"size": [2, 3], "counts": [1, 2, 3]}, 2, 3).astype(int)
@@ -42,7 +40,7 @@ def decode_mask(segmentation: Any, height: int, width: int) -> Mask:
 
 
 def _fill(corners: NDArray[np.float64], height: int, width: int) -> Mask:
-    """Return the pixels whose centre lies inside a polygon [corner, 2]: an odd number of edges is left of it."""
+    """Return the pixels whose centre is inside a polygon [corner, 2]: an odd number of edges is left of it."""
     (x, y), (x_next, y_next) = corners.T, np.roll(corners, -1, 0).T
     centres = np.arange(height)[:, None] + 0.5
     row, edge = np.nonzero((y <= centres) != (y_next <= centres))  # the edges that cross each row
@@ -85,8 +83,8 @@ def _decode_runs(segmentation: dict[str, Any], height: int, width: int) -> Mask:
 def _decompress(text: str) -> list[int]:
     """Return the run lengths of COCO's compressed text (maskApi.c of cocoapi).
 
-    Each letter holds six bits: five bits of the number, and one bit that says whether the number continues.
-    From the fourth run on, the number is the difference from the run two places before.
+    Each letter contains six bits: five bits of the number, and one bit that says whether the number continues.
+    From the fourth run, the number is the difference from the run two places before.
     """
     counts: list[int] = []
     value = shift = 0

@@ -98,7 +98,7 @@ def make_photo_pairs(
         mix: `paper` draws the number of edits, and keeps as many pairs of each difficulty, as in SPD-Faith
             Bench (`mmprobe.benchmarks.synthetic.scene`).
 
-    Raises InputError where a file or an argument is wrong, `out` holds something else, or no image gave a
+    Raises InputError where a file or an argument is wrong, `out` contains something else, or no image gave a
     pair.
 
     Example:
@@ -157,10 +157,10 @@ def make_photo_pairs(
 
 def _open_folder(out: Path, options: dict[str, Any]) -> None:
     """Create the folder, or check that an earlier call with the same options made it."""
-    differs = "holds pairs made with other {names}"
+    differs = "contains pairs made with other {names}"
     ledger = Ledger(out, "make-pairs.json", "pairs of photographs", differs, "choose another folder")
     if not ledger.begun and not ledger.is_empty():
-        raise InputError(f"{out}: exists and holds no pairs of photographs; choose another folder")
+        raise InputError(f"{out}: exists and contains no pairs of photographs; choose another folder")
     ledger.begin(options)
     shutil.rmtree(out / ".part", ignore_errors=True)
 

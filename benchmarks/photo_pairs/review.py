@@ -105,7 +105,7 @@ def apply_reviews(out: str | Path, reviews: str | Path) -> ReviewCounts:
     """
     out, reviews = Path(out), Path(reviews)
     if not (out / "make-pairs.json").is_file():
-        raise InputError(f"{out}: holds no pairs of photographs; make pairs before you review them")
+        raise InputError(f"{out}: contains no pairs of photographs; make pairs before you review them")
     folders = find_pair_folders(out)
     rejected_ids = {row["image_id"] for row in read_rejections(out)}
     decisions = _read_reviews(reviews)

@@ -127,9 +127,9 @@ def test_an_instances_file_that_is_none(tmp_path, text, why):
     [
         ({"n": 0}, "n 0"),
         ({"seed": -1}, "seed -1"),
-        ({"differences": (0, 2)}, "must lie in 1-5"),
-        ({"differences": (1, 6)}, "must lie in 1-5"),
-        ({"differences": (3, 2)}, "must lie in 1-5"),
+        ({"differences": (0, 2)}, "must be in 1-5"),
+        ({"differences": (1, 6)}, "must be in 1-5"),
+        ({"differences": (3, 2)}, "must be in 1-5"),
         ({"difficulty": "absurd"}, "must be one of easy"),
         ({"planner": "nobody"}, "must be rules, or model:NAME"),
         ({"planner": "model:"}, "must be rules, or model:NAME"),
@@ -149,7 +149,7 @@ def test_bad_options_leave_nothing_behind(coco, tmp_path, options, why):
 def test_a_folder_of_something_else_is_left_alone(coco, tmp_path):
     images, annotations = coco(1)
     before = contents(images)
-    with pytest.raises(InputError, match="holds no pairs of photographs"):
+    with pytest.raises(InputError, match="contains no pairs of photographs"):
         make_photo_pairs(images, annotations, images, 1)
     assert contents(images) == before
     (tmp_path / "out").mkdir()

@@ -41,7 +41,7 @@ def test_pairs_are_made_and_reviewed(coco, tmp_path):
         (("--images", "coco"), "--images: goes with --source coco"),
         (("--planner", "rules"), "--planner: goes with --source coco"),
         (("--reviews", "x.json"), "--reviews: goes with --source coco"),
-        (("--source", "coco", "--reviews", "x.json"), "holds no pairs of photographs"),
+        (("--source", "coco", "--reviews", "x.json"), "contains no pairs of photographs"),
         (("--source", "coco", "--images", ".", "--annotations", "none.json"), "none.json: no such file"),
     ],
 )
