@@ -36,11 +36,11 @@ def read_pope(path: str | Path, images: str | Path | None = None) -> list[Sample
         file for file in path.iterdir() if _find_setting(file) and file.suffix in (".json", ".jsonl")
     )
     if not files:
-        raise InputError(f"{path}: holds no file such as coco_pope_random.json")
+        raise InputError(f"{path}: contains no file such as coco_pope_random.json")
     settings = [_find_setting(file) for file in files]
     for file, setting in zip(files, settings, strict=True):
         if settings.count(setting) > 1:
-            raise InputError(f"{file}: the folder holds more than one file of {setting} questions")
+            raise InputError(f"{file}: the folder contains more than one file of {setting} questions")
     return [
         sample
         for file, setting in zip(files, settings, strict=True)
@@ -71,7 +71,7 @@ def _read_lines(path: Path, form: type[Line]) -> list[tuple[str, Line]]:
     """Return the lines of a file, each with its place."""
     lines = [(f"{path}, line {number}", row) for number, row in json_lines(path)]
     if not lines:
-        raise InputError(f"{path}: holds no lines")
+        raise InputError(f"{path}: contains no lines")
     return [(where, validate_record(row, form, where)) for where, row in lines]
 
 
@@ -103,7 +103,7 @@ def read_pope_answers(path: str | Path, samples: Sequence[Sample]) -> dict[str, 
     """Read answers in the official form, lines of `{"question": …, "answer": …}` in the questions' order."""
     rows = _read_lines(Path(path), _AnswerLine)
     if len(rows) != len(samples):
-        raise InputError(f"{path}: holds {len(rows)} answers to {len(samples)} questions; they must match")
+        raise InputError(f"{path}: contains {len(rows)} answers to {len(samples)} questions; they must match")
     for (where, row), sample in zip(rows, samples, strict=True):
         if row.question not in (None, sample.question):
             raise InputError(f"{where}: answers another question than {sample.question!r}")

@@ -66,7 +66,7 @@ def test_reads_a_folder_of_all_settings_with_images(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "holds no lines"),
+        ("", "contains no lines"),
         ("[1]\n", "line 1: Input should be a valid dictionary"),
         ("{oops\n", "line 1: not JSON"),
         (json.dumps(ROWS[0]) + "\n" + json.dumps(ROWS[0]) + "\n", "line 2: question_id 1 was used"),
@@ -90,7 +90,7 @@ def test_bad_files_are_told_in_one_line(tmp_path, text, message):
 def test_missing_files_and_images(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         read_pope(tmp_path / "nothing.json")
-    with pytest.raises(InputError, match="holds no file such as"):
+    with pytest.raises(InputError, match="contains no file such as"):
         read_pope(tmp_path)
     with pytest.raises(InputError, match=r"a\.jpg.*no such file"):
         read_pope(lines(tmp_path / "pope_random.json", ROWS), images=tmp_path)
