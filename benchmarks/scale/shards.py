@@ -1,4 +1,4 @@
-"""Shards of a benchmark's answers: parts that processes ask without each other, and the whole made of them."""
+"""Shards of a benchmark's answers: parts that processes answer independently, and their merge."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def answer_shard(
             as in `evaluate`, as are `shared_prefix` and `parameters`.
 
     Returns:
-        Whether `out` holds all answers now.
+        Whether `out` contains all answers now.
 
     Raises:
         InputError: as `evaluate`; or the shard cannot be made in `out`, or another process makes it.
