@@ -1,6 +1,6 @@
 """Pairs and their true differences, from files of SPD-Faith Bench (arXiv:2602.07833) or of the synthetic world.
 
-They are read row by row. `pair_statistics` counts what a set of pairs holds (figure 10).
+They are read row by row. `pair_statistics` counts what a set of pairs contains (figure 10).
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ def describe_change(difference: Difference) -> str:
 
 
 def name_place(box: Sequence[float], size: tuple[int, int]) -> str:
-    """Return the ninth of an image that holds the centre of a box: `top left`, `right`, `center`.
+    """Return the ninth of an image that contains the centre of a box: `top left`, `right`, `center`.
 
     Example:
         >>> name_place((80, 0, 20, 20), (100, 100))
@@ -280,7 +280,7 @@ def name_place(box: Sequence[float], size: tuple[int, int]) -> str:
 
 
 def read_synthetic_pairs(samples: Iterable[Sample]) -> list[Pair]:
-    """Return the pairs of a samples file of the synthetic world, which holds several questions a pair."""
+    """Return the pairs of a samples file of the synthetic world, which contains several questions a pair."""
     pairs: dict[str, Pair] = {}
     for sample in samples:
         metadata = sample.metadata
@@ -341,7 +341,7 @@ def original_of(pair_id: str) -> str | None:
 def read_pairs(path: str | Path, failed: list[str] | None = None) -> list[Pair]:
     """Read the published data set: a `.jsonl` file of rows, a `metadata.json`, or an exported folder.
 
-    A folder holds `<id>/metadata.json`, `<id>/<id>_original.jpg` and `<id>/<id>_modified_final.jpg`, either
+    A folder contains `<id>/metadata.json`, `<id>/<id>_original.jpg` and `<id>/<id>_modified_final.jpg`, either
     directly or in one folder a split. A missing difficulty is taken from the folders' or the file's name. A row with
     an unknown type or a wrong number of differences is left out: `failed` gets its place and reason, and a warning
     names it. Raises InputError, with the line, for a file that cannot be read, another malformed row, an id that is
@@ -352,7 +352,7 @@ def read_pairs(path: str | Path, failed: list[str] | None = None) -> list[Pair]:
         files = sorted([*path.glob("*/metadata.json"), *path.glob("*/*/metadata.json")])
         files = files or sorted(path.glob("metadata.json")) or sorted(path.glob("*.jsonl"))
         if not files:
-            raise InputError(f"{path}: holds neither <id>/metadata.json nor a .jsonl file")
+            raise InputError(f"{path}: contains neither <id>/metadata.json nor a .jsonl file")
     else:
         files = [path]
     pairs: dict[str, Pair] = {}
@@ -392,7 +392,7 @@ def _read_rows(file: Path) -> list[tuple[str, Mapping[str, Any]]]:
                 row = {**row, "image_id": file.parent.name}
             rows.append((where, row))
     if not rows:
-        raise InputError(f"{file}: holds no pairs")
+        raise InputError(f"{file}: contains no pairs")
     return rows
 
 

@@ -38,7 +38,7 @@ class PairLabels:
     `list_claims` are those of TF1 and CF1, empty if the answer says that there are none. `find_errors` and
     `steps_errors` have one item for each claim: its error, or None if it is true. `agreement` has one for
     each claim of one binary answer that is paired with one of the other, `all_agreement` one for each claim
-    of one and each of the other (equation 12). `unscored` holds the types where the judge failed: these
+    of one and each of the other (equation 12). `unscored` contains the types where the judge failed: these
     answers count in no metric, not even in those that score an answer that was not understood as 0.
     """
 

@@ -138,7 +138,7 @@ def make_record(
 ) -> tuple[PairLabels, dict[str, Any]]:
     """Return the labels and the record of one pair, from the claims that any judge read.
 
-    Rules read yes, no and numbers. `stated` holds those that rules cannot read and a judge could, by question type.
+    Rules read yes, no and numbers. `stated` contains those that rules cannot read and a judge could, by question type.
     """
     answer_records = {
         question_type: _make_answer_record(

@@ -155,7 +155,7 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_pairs(file)
     for text, message in (
-        ("", "holds no pairs"),
+        ("", "contains no pairs"),
         ('{"image_id": 1', "line 1: not JSON"),
         ("[1]", "must hold objects"),
         (json.dumps(row()) + "\n" + json.dumps(row()), "line 2: id '7' was used already"),
