@@ -49,7 +49,7 @@ class _Error(NamedTuple):
 
     reason: str
     words: str = ""
-    behind: str = ""
+    after: str = ""
 
 
 _Checked = tuple[bool, list[_Error]]
@@ -100,7 +100,7 @@ def check_answer(answer: str, truth: str, metadata: dict[str, Any]) -> AnswerChe
 
 def _find_spans(answer: str, errors: Iterable[_Error]) -> Iterator[tuple[int, int]]:
     for error in errors:
-        start = max(answer.lower().find(error.behind.lower()), 0)
+        start = max(answer.lower().find(error.after.lower()), 0)
         place = answer.lower().find(error.words.lower(), start) if error.words else -1
         if place >= 0:
             yield place, place + len(error.words)
@@ -177,7 +177,7 @@ def _check_steps(answer: str, truth: str, facts: _Facts) -> _Checked:
     for name, objects in zip(("Picture one", "Picture two"), facts.objects, strict=True):
         claimed = set(_split_list(parts.get(name, "")))
         false = sorted(claimed - objects)
-        errors += [_Error(f"not in {name.lower()}: {item}", item, behind=name) for item in false]
+        errors += [_Error(f"not in {name.lower()}: {item}", item, after=name) for item in false]
     correct, conclusion_errors = _check_changes(parts.get("Therefore", ""), facts)
     return correct, errors + conclusion_errors if parts else [_Error("compares nothing")]
 

@@ -89,7 +89,7 @@ def staging_folder(out: Path) -> Iterator[Path]:
     """Yield a temporary folder, `out/.part`, and move its contents to `out` at the end.
 
     It is removed if the block fails or is interrupted; one that a killed process left is replaced.
-    `samples.jsonl` moves last, so a data set with this file is complete. It lies in `out`, which may be a
+    `samples.jsonl` moves last, so a data set with this file is complete. It is in `out`, which may be a
     link, a mount or the working directory, which a folder beside it cannot replace. Raises InputError where
     `out` is not empty, cannot be created, or another process writes to it.
     """
@@ -171,7 +171,7 @@ def check_options(
     low, high = differences
     minimum, maximum = possible
     if not minimum <= low <= high <= maximum:
-        raise InputError(f"differences {low}-{high}: must lie in {minimum}-{maximum}")
+        raise InputError(f"differences {low}-{high}: must be in {minimum}-{maximum}")
     if difficulty not in (None, *DIFFICULTIES):
         raise InputError(f"difficulty {difficulty}: must be one of {', '.join(DIFFICULTIES)}")
     if n < 1:

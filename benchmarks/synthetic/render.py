@@ -14,7 +14,7 @@ NOISE_STD = 4.0
 
 
 def _contains(shape: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return whether points lie in the unit shape. x points right and y down, both in [-1, 1]."""
+    """Return whether points are in the unit shape. x points right and y down, both in [-1, 1]."""
     distance = np.hypot(x, y)
     if shape == "circle":
         return distance <= 1
