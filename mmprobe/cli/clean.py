@@ -40,17 +40,17 @@ def clean(
         Path | None, typer.Option(help="Questions of the set's training part; for --train.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="The language model to train; for --train.")] = None,
-    epochs: Annotated[int, typer.Option(help="Of the training.", min=1)] = 3,
-    batch: Annotated[int, typer.Option(help="Questions a step of the training.", min=1)] = 256,
-    learning_rate: Annotated[float, typer.Option(help="Of the training.", min=0)] = 5e-5,
+    epochs: Annotated[int, typer.Option(help="Training epochs.", min=1)] = 3,
+    batch: Annotated[int, typer.Option(help="Questions per training step.", min=1)] = 256,
+    learning_rate: Annotated[float, typer.Option(help="Learning rate of the training.", min=0)] = 5e-5,
     resume: Resume = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """B-Clean: remove what models answer blindly, and rank the models again.
 
-    A question goes if any of the models answers it rightly without its images. With --train, a text-only model learns
-    from the training part and from what the models answered blindly, and what it answers rightly goes, too.
+    A question is removed if any of the models answers it rightly without its images. With --train, a text-only model learns
+    from the training part and from what the models answered blindly, and what it answers rightly is removed, too.
 
     The result folder gets results.json, with the share that chance alone would remove and the changes of
     rank, and samples.jsonl, with each question, whether it is kept and which models answer it.

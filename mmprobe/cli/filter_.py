@@ -37,7 +37,7 @@ def filter_by_votes(
     ],
     out: Annotated[Path, typer.Option(help="The result folder.")],
     limit: Annotated[int | None, typer.Option(help="Only the first so many questions.", min=1)] = None,
-    rounds: Annotated[int, typer.Option(help="How often each voter is asked.", min=1)] = 2,
+    rounds: Annotated[int, typer.Option(help="Answers of each voter to a question.", min=1)] = 2,
     temperature: Temperature = 0.7,
     seed: Seed = 0,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 1024,
@@ -52,7 +52,7 @@ def filter_by_votes(
 ) -> None:
     """Remove the questions that models answer without the images.
 
-    Every voter answers every question without its images, in rounds. A question goes if any voter is right
+    Every voter answers every question without its images, in rounds. A question is removed if any voter is right
     once. Options of multiple-choice questions are removed first. The result folder gets kept.jsonl and
     removed.jsonl, which are data of bench mmreason again; results.json, with relevance rates before and
     after; and votes.jsonl, from which --resume continues.

@@ -44,7 +44,7 @@ def make_pairs(
     ] = None,
     reviews: Annotated[
         Path | None,
-        typer.Option(help="coco: carry out a reviewer's decisions about the pairs in --out, and make none."),
+        typer.Option(help="coco: apply a reviewer's decisions about the pairs in --out, and make none."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -14,7 +14,7 @@ from mmprobe.errors import InputError
 
 
 class Cases(StrEnum):
-    """What one case of a correlation is."""
+    """The cases of a correlation."""
 
     models = "models"
     topics = "topics"

@@ -22,14 +22,14 @@ def number_boxes(
     minimum_area: Annotated[
         float, typer.Option(help="Smallest share of the image that a salient part fills.", min=0, max=1)
     ] = 0.002,
-    clean: Annotated[int, typer.Option(help="How often a map is closed and opened; 0: not.", min=0)] = 1,
+    clean: Annotated[int, typer.Option(help="Iterations of closing and opening a map; 0: none.", min=0)] = 1,
     overlap: Annotated[
         float, typer.Option(help="Largest overlap of two relevant boxes.", min=0, max=1)
     ] = 0.5,
     rule: Annotated[
         Literal["coverage", "iou"], typer.Option(help="Overlap as share of the smaller box, or of the union.")
     ] = "coverage",
-    count: Annotated[int, typer.Option(help="Boxes that have nothing to do with the question.", min=0)] = 3,
+    count: Annotated[int, typer.Option(help="Boxes that are irrelevant to the question.", min=0)] = 3,
     areas: Annotated[
         tuple[float, float], typer.Option(help="Smallest and largest share of the image for such a box.")
     ] = (0.002, 0.25),
@@ -39,7 +39,7 @@ def number_boxes(
 
     Relevant boxes come from `objects` and from maps of where people looked (`saliency`), the others from
     `distractors` or at random. Questions without a relevant box, or without room for the others, are left
-    out and counted. The result is data of bench magic.
+    out and counted. bench magic reads the result as --data.
 
     \b
     Examples:

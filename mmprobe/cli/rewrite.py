@@ -47,7 +47,7 @@ def rewrite(
     """Let a model write references, hints and topics of MIRAGE's questions.
 
     references: the true chain in other words, for the LHS. hints: the question hint. topics: the topic, by
-    another model than the one that bench asks. What a question has is kept. OUT gets questions.jsonl, which is
+    another model than the one that bench asks. Fields that a question has are kept. OUT gets questions.jsonl, which is
     data of bench mirage, and replies.sqlite, from which --resume continues: no reply is requested twice.
 
     \b
