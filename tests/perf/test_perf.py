@@ -16,7 +16,7 @@ PERF = Path(__file__).parent.parent.parent / "perf"
     ("script", "rows"),
     [
         ("overhead", 7),
-        ("overhead_profile", 7),
+        ("overhead_profile", 9),
         ("prefixes", 8),
         ("memory", 1),
         ("disk", 4),
