@@ -59,9 +59,9 @@ def test_two_processes_never_spoil_a_run(random_qwen, samples, undisturbed, tmp_
         errors = run_at_once(calls, [0, rng.uniform(0, 0.03)])
         refusals = [error for error in errors if error is not None]
         assert len(refusals) < 2, refusals
-        assert all("is tracing into it since" in error or "already contains a run" in error for error in refusals), (
-            refusals
-        )
+        assert all(
+            "is tracing into it since" in error or "already contains a run" in error for error in refusals
+        ), refusals
         n_refused += len(refusals)
         assert mp.verify(out) == []
         assert read_answers(mp.open_run(out)) == expected
