@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -16,7 +16,7 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.files import json_lines
 from mmprobe.registry import Registry
-from mmprobe.samples import Lengths, Sample
+from mmprobe.samples import Answer, Lengths, Sample
 
 Truth = TypeVar("Truth")
 """The type of a benchmark's data with their true answers."""
@@ -116,17 +116,6 @@ def answer_lengths(benchmark: Benchmark[Any], max_new_tokens: int | None = None)
     return {**benchmark.long_answers, "other": benchmark.max_new_tokens}
 
 
-class Answer(str):
-    """The text of an answer, which knows whether it was cut off at the longest length; None if nobody knows."""
-
-    truncated: bool | None
-
-    def __new__(cls, text: str, truncated: bool | None = None) -> Answer:
-        answer = super().__new__(cls, text)
-        answer.truncated = truncated
-        return answer
-
-
 def truncated_share(responses: Mapping[str, str]) -> dict[str, Metric]:
     """Return the metric `truncated`: the share of answers that were cut off. Empty if nobody knows.
 
@@ -193,24 +182,6 @@ def with_options(benchmark: Benchmark[Truth], options: Mapping[str, Any]) -> Ben
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise InputError(f"benchmark {benchmark.name}: option {where!r}: {first['msg']}") from None
-
-
-class Sampling(NamedTuple):
-    """How the answer to one question is sampled."""
-
-    temperature: float
-    seed: int
-
-
-def sampling_of(sample: Sample) -> Sampling | None:
-    """Return how a question is sampled, as `metadata["sampling"]` says; None for the usual greedy answer.
-
-    Example:
-        >>> sampling_of(Sample(id="1", question="?", metadata={"sampling": {"temperature": 1.0, "seed": 3}}))
-        Sampling(temperature=1.0, seed=3)
-    """
-    sampling = sample.metadata.get("sampling")
-    return None if sampling is None else Sampling(**sampling)
 
 
 def take_images(samples: Sequence[Sample], n: int) -> list[Sample]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -13,7 +14,8 @@ from helpers.command_line import run_in_process
 
 import mmprobe.cli as cli
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.traces import batch
+
+batch = importlib.import_module("mmprobe.interventions.generate")
 
 
 @pytest.fixture

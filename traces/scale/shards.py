@@ -1,4 +1,4 @@
-"""Shards: parts of a run that processes make without each other, and the run that is made of them."""
+"""Shards: parts of a run or of a benchmark that processes make without each other, and the whole that is made of them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,33 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmprobe.cache import Run, open_run
 from mmprobe.cache.packs import PACKS
 from mmprobe.cache.run import HASHED_KEYS
 from mmprobe.errors import InputError, option
 from mmprobe.files import JsonRecord, read_record, write_whole
+from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import FINGERPRINT, Ledger, check_unlocked, lock_folder
-from mmprobe.models.shared_prefix import prefix_key
+from mmprobe.models import Model
+from mmprobe.models.shared_prefix import prefix_key, sort_by_images
 from mmprobe.samples import Sample
+from mmprobe.traces.asking import (
+    FAILURES,
+    RESPONSES,
+    LocalModel,
+    answer,
+    form_batches,
+    read_failures,
+)
+
+if TYPE_CHECKING:
+    from mmprobe.traces.run import Recording
 
 log = logging.getLogger("mmprobe")
 
@@ -105,39 +119,61 @@ def select_batches(shard: Shard, batches: Sequence[list[Sample]]) -> list[list[S
 
 
 class Part(NamedTuple):
-    """What one process traces: all samples, or those of a shard.
+    """A shard's samples.
 
     Attributes:
-        out: the folder of the whole run.
-        folder: the folder that the traces go to.
-        batches: the batches to trace.
-        all_ids: ids of all samples, of the other shards, too.
+        out: the folder of the whole.
+        folder: the folder that the shard's traces or answers go to.
+        samples: the shard's samples, batch by batch.
+        order: ids of all samples, of the other shards, too, as the whole lists them.
     """
 
     out: Path
     folder: Path
-    batches: list[list[Sample]]
-    all_ids: list[str]
-    shard: Shard | None
-
-    @property
-    def samples(self) -> list[Sample]:
-        """The samples of all batches."""
-        return [sample for batch in self.batches for sample in batch]
+    shard: Shard
+    samples: list[Sample]
+    order: list[str]
 
 
-def choose_part(out: Path, shard: str | None, batches: list[list[Sample]]) -> Part:
-    """Return what a process traces, given all batches.
+def choose_part(
+    out: Path, text: str, samples: Sequence[Sample], settings: Settings, model: Model, traced: bool
+) -> Part:
+    """Return a shard's samples.
+
+    Args:
+        text: the shard, as i/n.
+        traced: a run lists its samples in their order, answers are listed as they come.
 
     Raises:
         InputError: the shard is not of the form i/n, or cannot be made in this folder.
     """
-    ids = [sample.id for batch in batches for sample in batch]
-    if shard is None:
-        return Part(out, out, batches, ids, None)
-    chosen = parse_shard(shard)
-    check_shard(out, chosen)
-    return Part(out, chosen.folder(out), select_batches(chosen, batches), ids, chosen)
+    shard = parse_shard(text)
+    check_shard(out, shard)
+    (shard.folder(out) / FINISHED).unlink(missing_ok=True)  # of a shard that is made again
+    batches = form_batches(samples, settings, model.has_cross_attention)
+    chosen = [sample for batch in select_batches(shard, batches) for sample in batch]
+    if not traced:
+        batches = sort_by_images(batches) if settings.shared_prefix else batches
+        samples = [sample for batch in batches for sample in batch]
+    return Part(out, shard.folder(out), shard, chosen, [sample.id for sample in samples])
+
+
+def trace_shard(
+    text: str,
+    source: LocalModel,
+    samples: Sequence[Sample],
+    out: Path,
+    settings: Settings,
+    recorder: Recording,
+) -> Run:
+    """Trace a shard's samples, and return the whole run if this shard was the last; else the shard's own run."""
+    part = choose_part(out, text, samples, settings, source.model, traced=True)
+    deque(answer(source, part.samples, part.folder, settings, recorder, "trace"), maxlen=0)
+    run = open_run(part.folder)
+    run.ids  # noqa: B018  # they are read now, since another shard may soon move the traces
+    finish_shard(part)
+    merge_if_last(out)
+    return open_run(out) if (out / "run.json").is_file() else run
 
 
 def check_shard(out: Path, shard: Shard) -> None:
@@ -159,42 +195,24 @@ def check_shard(out: Path, shard: Shard) -> None:
 
 def finish_shard(part: Part) -> None:
     """Write shard.json, which says that a shard is finished."""
-    assert part.shard is not None
-    place_of = {name: place for place, name in enumerate(part.all_ids)}
+    place_of = {name: place for place, name in enumerate(part.order)}
+    ids = sorted((sample.id for sample in part.samples), key=lambda name: place_of[name])
     record = {
         "index": part.shard.index,
         "count": part.shard.count,
-        "ids": [sample.id for sample in part.samples],
-        "places": [place_of[sample.id] for sample in part.samples],
-        "samples": hashlib.sha256(json.dumps(part.all_ids).encode()).hexdigest(),
+        "ids": ids,
+        "places": [place_of[name] for name in ids],
+        "samples": hashlib.sha256(json.dumps(part.order).encode()).hexdigest(),
     }
     write_whole({part.folder / FINISHED: (json.dumps(record) + "\n").encode()})
 
 
-def finish_run(part: Part) -> Run:
-    """Return the run of a part, and finish its shard. The caller must have locked the part's folder."""
-    run = open_run(part.folder)
-    run.ids  # noqa: B018  # they are read now, since another shard may soon move the traces
-    if part.shard is not None:
-        finish_shard(part)
-    return run
-
-
-def open_whole(part: Part, run: Run) -> Run:
-    """Return the whole run, made of its shards if this one was the last; else the part's own run."""
-    if part.shard is not None:
-        merge_if_last(part.out, merge_run)
-        if (part.out / "run.json").is_file():
-            return open_run(part.out)
-    return run
-
-
-def merge_if_last(out: Path, merge: Callable[[Path], object]) -> None:
+def merge_if_last(out: Path) -> None:
     """Merge the shards of a folder if all are finished. Shards that finish at the same time wait for each other."""
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
             if all_finished(out):
-                merge(out)
+                merge_shards(out)
             return
         except (InputError, FileNotFoundError) as error:
             if not (out / FOLDER).is_dir():
@@ -231,27 +249,26 @@ def whole_order(shards: Iterable[FinishedShard]) -> list[str]:
     return [name for _, name in sorted(places)]
 
 
-def merge_run(out: str | Path) -> Run:
-    """Make a whole run of its finished shards. A merge that was stopped can be made again.
+def merge_shards(out: str | Path) -> None:
+    """Make a whole of its finished shards: a run, or a benchmark's answers. A merge that was stopped can be made again.
 
     Raises:
-        InputError: a shard is missing, not finished, or being made; or the shards differ in what a trace contains.
+        InputError: a shard is missing, not finished, or being made; or the shards were not made in the same way.
 
     Example:
-        >>> len(merge_run("runs/demo"))                             # doctest: +SKIP
-        24
+        >>> merge_shards("runs/demo")                               # doctest: +SKIP
     """
     out = Path(out)
     if not (out / FOLDER).is_dir():
         raise InputError(f"{out}: contains no shards to merge")
     with lock_folder(out, "merging its shards"):
-        if not (out / "run.json").is_file():
+        if not (out / "run.json").is_file() and not (out / RESPONSES).is_file():
             shards = read_shards(out)
             for folder in shards:
                 check_unlocked(folder)
-            _join_runs(out, shards)
+            join = _join_runs if all((folder / "run.json").is_file() for folder in shards) else _join_answers
+            join(out, shards)
         shutil.rmtree(out / FOLDER, ignore_errors=not (out / FOLDER).exists())
-    return open_run(out)
 
 
 def all_finished(out: Path) -> bool:
@@ -274,8 +291,7 @@ def _all_folders(out: Path) -> list[Path]:
 
 def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
     """Move the traces of all shards into one folder. `run.json` comes last."""
-    runs = {folder: open_run(folder) for folder in shards}
-    configs = {folder: json.loads((folder / "run.json").read_bytes()) for folder in shards}
+    configs = {folder: open_run(folder).config for folder in shards}
     first = next(iter(configs.values()))
     for folder, config in configs.items():
         differs, remedy = (
@@ -285,7 +301,6 @@ def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
         ledger = Ledger(folder, "run.json", "a run", differs, remedy)
         ledger.check_same(first, {key: config.get(key) for key in HASHED_KEYS}, config.get(FINGERPRINT))
     order = whole_order(shards.values())
-    failures = [failure for run in runs.values() for failure in run.failures]
     (out / "samples").mkdir(exist_ok=True)
     for folder in shards:
         for path in folder.glob("samples/*.h5"):
@@ -294,9 +309,27 @@ def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
             (out / PACKS).mkdir(exist_ok=True)
             os.replace(path, out / PACKS / f"{folder.name}-{path.name}")
     contents = {out / "run.json": (json.dumps(first | {"order": order}, indent=1) + "\n").encode()}
-    if failures:
-        place_of = {name: place for place, name in enumerate(order)}
-        failures.sort(key=lambda failure: place_of[failure["id"]])
-        text = "".join(json.dumps(failure) + "\n" for failure in failures)
-        contents = {out / "failures.jsonl": text.encode()} | contents
-    write_whole(contents)
+    write_whole(_join_failures(out, shards, order) | contents)
+
+
+def _join_answers(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
+    """Make one file of the answers of all shards."""
+    calls = {(folder / "asked.json").read_bytes() for folder in shards}
+    if len(calls) > 1:
+        raise InputError(f"{out}: its shards asked different questions, or in different ways; start again")
+    line_of = {
+        json.loads(line)["id"]: line
+        for folder in shards
+        for line in (folder / RESPONSES).read_bytes().splitlines(keepends=True)
+    }
+    order = whole_order(shards.values())
+    answers = b"".join(line_of[name] for name in order if name in line_of)
+    contents = {out / "asked.json": calls.pop(), out / RESPONSES: answers}
+    write_whole(_join_failures(out, shards, order) | contents)
+
+
+def _join_failures(out: Path, shards: Iterable[Path], order: Sequence[str]) -> dict[Path, bytes]:
+    """Return the file of all failures, and its content; nothing where there are none."""
+    lines = {name: line for folder in shards for name, line in read_failures(folder).items()}
+    text = "".join(json.dumps(lines[name]) + "\n" for name in order if name in lines)
+    return {out / FAILURES: text.encode()} if text else {}
