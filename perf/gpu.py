@@ -132,7 +132,12 @@ def measure_overhead(setting: Setting) -> Iterator[str]:
     yield "| model | prompt | new | batch | way | s | ratio | middle half | rounds | goal | GB beyond plain | goal |"
     yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     new = 2 if setting.quick else 64
-    cases: list[tuple[str, int, int | None]] = [("7B", 1, None), ("7B", 8, None), ("3B", 1, None), ("3B", 8, None)]
+    cases: list[tuple[str, int, int | None]] = [
+        ("7B", 1, None),
+        ("7B", 8, None),
+        ("3B", 1, None),
+        ("3B", 8, None),
+    ]
     for name, batch, side in cases[:1] if setting.quick else [*cases, ("7B", 1, LONG_SIDE)]:
         with freed():
             model = setting.large(name, side)
@@ -222,7 +227,9 @@ def measure_writing(setting: Setting) -> Iterator[str]:
         chosen = samples(setting.new_folder(), 16)
         out = setting.new_folder()
         began = time.perf_counter()
-        mp.trace(model, chosen, out / "run", capture="full", max_new_tokens=new, batch_size=8, shared_prefix=False)
+        mp.trace(
+            model, chosen, out / "run", capture="full", max_new_tokens=new, batch_size=8, shared_prefix=False
+        )
         seconds = time.perf_counter() - began
         written = sum(path.stat().st_size for path in out.rglob("*.h5")) / 1e6
         on_gpu = setting.device.startswith("cuda")
@@ -239,7 +246,9 @@ def measure_causes(setting: Setting) -> Iterator[str]:
     began = time.perf_counter()
     diagnose(model, chosen, setting.new_folder() / "diagnosis")
     yield f"| diagnose | {len(chosen)} | {(time.perf_counter() - began) / len(chosen):.2f} |"
-    pairs = [sample for sample in chosen if sample.metadata["type"] == "different"][: 1 if setting.quick else 5]
+    pairs = [sample for sample in chosen if sample.metadata["type"] == "different"][
+        : 1 if setting.quick else 5
+    ]
     began = time.perf_counter()
     for sample in pairs:
         patch_components(model, sample, sample.model_copy(update={"images": [sample.images[0]] * 2}))
@@ -265,7 +274,9 @@ def measure_devices(setting: Setting) -> Iterator[str]:
     few = chosen[:8]
     one = mp.trace(load_model("tiny-spd", device="cuda:0"), few, setting.new_folder() / "one", batch_size=8)
     began = time.perf_counter()
-    spread = mp.trace(load_model("tiny-spd", device_map="balanced"), few, setting.new_folder() / "spread", batch_size=8)
+    spread = mp.trace(
+        load_model("tiny-spd", device_map="balanced"), few, setting.new_folder() / "spread", batch_size=8
+    )
     same = sum(spread[name].answer == one[name].answer for name in one.ids)
     yield f"| {count} | one model over them | {len(few)} | {time.perf_counter() - began:.1f} | {same} answers equal |"
 
@@ -309,10 +320,10 @@ least that reading can take.""",
     "writing": Section(
         "Writing", "Everything of `full` goes through pinned buffers to one thread.", measure_writing
     ),
-    "causes": Section(
-        "Causal probes", "The embedded model on drawn pairs, in float32.", measure_causes
+    "causes": Section("Causal probes", "The embedded model on drawn pairs, in float32.", measure_causes),
+    "devices": Section(
+        "Several GPUs", "The embedded model, one process a GPU; and one model over all.", measure_devices
     ),
-    "devices": Section("Several GPUs", "The embedded model, one process a GPU; and one model over all.", measure_devices),
 }
 
 
@@ -379,7 +390,9 @@ def main() -> None:
     options = parser(__doc__)
     options.set_defaults(device="cuda" if torch.cuda.is_available() else "cpu")
     options.add_argument("--out", type=Path, default=PAGE)
-    options.add_argument("--only", nargs="+", choices=SECTIONS, help="measure these sections, again if need be")
+    options.add_argument(
+        "--only", nargs="+", choices=SECTIONS, help="measure these sections, again if need be"
+    )
     arguments = options.parse_args()
     if arguments.device == "cpu" and not arguments.quick:
         options.error("torch sees no GPU; --device cpu takes --quick, which runs every line on tiny models")

@@ -20,6 +20,7 @@ import mmprobe
 from mmprobe.cli.agree import agree
 from mmprobe.cli.analyze import analyze
 from mmprobe.cli.bench import bench
+from mmprobe.cli.check import check
 from mmprobe.cli.clean import clean
 from mmprobe.cli.compare import compare
 from mmprobe.cli.demo import demo
@@ -73,7 +74,7 @@ def _show_help(
 
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(demo, models, trace, merge, plan, analyze, report, verify, pack),
+    *(demo, models, check, trace, merge, plan, analyze, report, verify, pack),
     *(
         make_pairs,
         number_boxes,

@@ -38,13 +38,17 @@ def count(call: Any) -> Counter[str]:
 
 def test_the_counter_sees_what_waits():
     numbers = torch.ones(3)
-    calls = count(lambda: (numbers[0].item(), bool(numbers[0]), numbers.tolist(), numbers.cpu(), numbers.nonzero()))
+    calls = count(
+        lambda: (numbers[0].item(), bool(numbers[0]), numbers.tolist(), numbers.cpu(), numbers.nonzero())
+    )
     assert calls == {"item": 1, "__bool__": 1, "tolist": 1, "cpu": 1, "nonzero": 1}
 
 
 @pytest.mark.parametrize("method", ["plain", "pai"], ids=["read after decoding", "recorded while decoding"])
 @pytest.mark.parametrize("capture", ["default", "full"])
-def test_a_traced_token_waits_no_more_often_than_a_plain_one(tiny_spd, image_paths, tmp_path, capture, method):
+def test_a_traced_token_waits_no_more_often_than_a_plain_one(
+    tiny_spd, image_paths, tmp_path, capture, method
+):
     sample = Sample(id="a", images=image_paths[:2], question="Compare the two pictures step by step.")
     config = tiny_spd.hf.generation_config
     before, config.eos_token_id = config.eos_token_id, None  # so that answers have the full length
