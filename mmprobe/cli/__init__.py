@@ -5,11 +5,13 @@ from __future__ import annotations
 import _thread
 import logging
 import os
+import signal
 import sys
 import threading
 import warnings
 from collections.abc import Callable
 from functools import wraps
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +20,7 @@ import mmprobe
 from mmprobe.cli.agree import agree
 from mmprobe.cli.analyze import analyze
 from mmprobe.cli.bench import bench
+from mmprobe.cli.check import check
 from mmprobe.cli.clean import clean
 from mmprobe.cli.compare import compare
 from mmprobe.cli.demo import demo
@@ -71,7 +74,7 @@ def _show_help(
 
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(demo, models, trace, merge, plan, analyze, report, verify, pack),
+    *(demo, models, check, trace, merge, plan, analyze, report, verify, pack),
     *(
         make_pairs,
         number_boxes,
@@ -88,6 +91,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     ),
 )
 _INTERRUPTED = 130
+_READ_BY_HDF5 = {"seek", "tell", "readinto"}  # the methods of CheckedFile that h5py calls
 
 
 class _Interrupted(Exception):
@@ -162,20 +166,36 @@ def _silence_retries() -> None:
 
 
 def _repeat_lost_interrupts() -> None:
-    """Repeat a KeyboardInterrupt that Python swallowed.
+    """Repeat a KeyboardInterrupt that would be lost where Python cannot raise it.
 
     Within a destructor or a callback of a weak reference, Python prints the traceback of a KeyboardInterrupt and
-    continues.
+    continues. Where HDF5 reads a file through `CheckedFile`, it continues too, and may crash afterwards.
     """
+
+    def repeat() -> None:
+        threading.Timer(0.01, _thread.interrupt_main).start()
 
     def report(problem: Any) -> None:
         if problem.exc_type is KeyboardInterrupt:
-            threading.Timer(0.01, _thread.interrupt_main).start()
+            repeat()
         else:
             sys.__unraisablehook__(problem)
 
+    def handle(number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if (
+                frame.f_code.co_name in _READ_BY_HDF5
+                and frame.f_globals["__name__"] == "mmprobe.cache.checksums"
+            ):
+                return repeat()
+            frame = frame.f_back
+        raise KeyboardInterrupt
+
     if sys.unraisablehook is sys.__unraisablehook__:
         sys.unraisablehook = report
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, handle)
 
 
 def main() -> None:
