@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth, answer_lengths
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth, answer_lengths, wording_of
 from mmprobe.benchmarks.core.cost import Cost, measure_cost
 from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
 from mmprobe.benchmarks.core.perturbations import check_kind, perturb_answerer
@@ -190,6 +190,7 @@ def _answer(
         "parameters": contender.parameters,
         "perturbation": contender.perturbation,
         "max_new_tokens": lengths,
+        "wording": wording_of(benchmark),
         "repetition_penalty": settings.repetition_penalty,
         "generation": describe_generation(model, settings.repetition_penalty),
         "judge": settings.judge if benchmark.score_with_judge is not None else LEXICAL,

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mmprobe.benchmarks.core.benchmark import BENCHMARKS, answer_lengths, with_options
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, answer_lengths, with_options, wording_of
 from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.errors import InputError
 from mmprobe.files import write_whole
@@ -103,6 +103,7 @@ def answer_shard(
         "method": method,
         "parameters": parameters,
         "max_new_tokens": lengths,
+        "wording": wording_of(benchmark),
     }
     call["repetition_penalty"] = repetition_penalty
     with lock_folder(part.folder, "answering into it"):

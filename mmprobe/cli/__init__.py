@@ -111,9 +111,11 @@ def _keep_interrupt(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-_OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}  # for the benchmark's own options
+_OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}  # for the benchmarks' own options
 for command in _COMMANDS:
-    app.command(context_settings=_OPEN if command in (bench, score) else None)(_keep_interrupt(command))
+    app.command(context_settings=_OPEN if command in (bench, score, compare) else None)(
+        _keep_interrupt(command)
+    )
 app.command("filter")(_keep_interrupt(filter_by_votes))
 app.command("list")(_keep_interrupt(list_names))
 _train = typer.Typer(help="Train Logos, or the super-guesser (extra `train`).", rich_markup_mode=None)
