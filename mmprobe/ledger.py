@@ -28,6 +28,7 @@ from mmprobe.files import (
     check_readable,
     cut_torn_line,
     hash_file,
+    is_part,
     json_lines,
     read_record,
     write_atomic,
@@ -100,9 +101,11 @@ class Ledger:
                 path.unlink()
 
     def is_empty(self, besides: Iterable[str] = ()) -> bool:
-        """Return whether the folder is missing, or contains nothing but its lock and files of these names."""
+        """Return whether the folder is missing, or contains nothing but its lock, parts and files of these names."""
         allowed = {*LOCK_NAMES, *besides}
-        return not self.folder.exists() or all(path.name in allowed for path in self.folder.iterdir())
+        return not self.folder.exists() or all(
+            path.name in allowed or is_part(path.name) for path in self.folder.iterdir()
+        )
 
     def begin(
         self,

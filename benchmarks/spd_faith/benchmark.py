@@ -28,7 +28,7 @@ from mmprobe.benchmarks.spd_faith.metrics import PROFILES, Profile
 from mmprobe.benchmarks.spd_faith.model_labels import score_by_judge
 from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules
 from mmprobe.errors import InputError
-from mmprobe.samples import Region, Sample, load_samples, open_image
+from mmprobe.samples import Region, Sample, load_samples, open_image, write_image
 
 # Appendix B.2.3, verbatim; we wrote the form for one difference.
 PAPER_QUESTIONS = {"same": "Are the two pictures the same?", "different": "Are the two pictures different?"}
@@ -94,7 +94,7 @@ def stack_images(images: tuple[Path, ...], file: Path) -> tuple[Path, int]:
     picture = Image.new("RGB", (max(upper.width, lower.width), upper.height + lower.height))
     picture.paste(upper, (0, 0))
     picture.paste(lower, (0, upper.height))
-    picture.save(file)
+    write_image(picture, file)
     return file.absolute(), upper.height
 
 
