@@ -24,6 +24,8 @@ from mmprobe.errors import InputError
 
 MAX_DEPTH = 100  # of lists and objects in each other
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$|^AWS_SESSION_TOKEN$")  # names of variables
+_SHORTEST_KEY = 8  # characters; a shorter value could be a word
 _PIECE = 1 << 20  # bytes of a file that are hashed at a time
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _PART = re.compile(r"\.[0-9a-f]{16}\.part$")
@@ -88,6 +90,23 @@ def _hash_content(path: Path, *state: int) -> str:
         while piece := file.read(_PIECE):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def redact(text: str) -> str:
+    """Return a text in which the keys of APIs in the environment are not readable.
+
+    A server may repeat the key that it was called with.
+
+    Example:
+        >>> os.environ["MADE_UP_API_KEY"] = "sk-0123456789"
+        >>> redact("unknown key sk-0123456789")
+        'unknown key [MADE_UP_API_KEY]'
+        >>> del os.environ["MADE_UP_API_KEY"]
+    """
+    for name, value in os.environ.items():
+        if len(value) >= _SHORTEST_KEY and _SECRET.search(name) and value in text:
+            text = text.replace(value, f"[{name}]")
+    return text
 
 
 def write_whole(contents: Mapping[Path, bytes | memoryview | Iterable[bytes]]) -> None:

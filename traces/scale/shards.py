@@ -18,7 +18,7 @@ from mmprobe.cache import Run, open_run
 from mmprobe.cache.packs import PACKS
 from mmprobe.cache.run import HASHED_KEYS
 from mmprobe.errors import InputError, option
-from mmprobe.files import JsonRecord, make_folder, read_record, write_whole
+from mmprobe.files import JsonRecord, check_no_link, make_folder, read_record, write_whole
 from mmprobe.ledger import FINGERPRINT, Ledger, check_unlocked, lock_folder
 from mmprobe.models.shared_prefix import prefix_key
 from mmprobe.samples import Sample
@@ -136,6 +136,7 @@ def choose_part(out: Path, shard: str | None, batches: list[list[Sample]]) -> Pa
     if shard is None:
         return Part(out, out, batches, ids, None)
     chosen = parse_shard(shard)
+    check_no_link(out / FOLDER)
     check_shard(out, chosen)
     return Part(out, chosen.folder(out), select_batches(chosen, batches), ids, chosen)
 
