@@ -27,6 +27,7 @@ from mmprobe.cache.checksums import (
     check_checksums,
     open_checked,
     open_with_pages,
+    repeat_interrupt,
 )
 from mmprobe.cache.hdf5 import CREATE_GROUPS, ReservedSpace, create_file, hdf5_type
 from mmprobe.cache.schema import DIM_SIZES, DIMS, FORMAT_VERSION, GROUP_NAMES, TEXT_ATTRIBUTES, VARIABLES
@@ -309,6 +310,7 @@ def packed_names(path: Path) -> PackedNames:
 
 
 def _damage_error(path: Path, error: Exception) -> InputError:
+    repeat_interrupt(error)
     return InputError(f"{path}: damaged ({str(error).splitlines()[0]}); {_remedy(path)}")
 
 
@@ -446,7 +448,7 @@ def _open_source(trace: Trace) -> Iterator[h5py.Group]:
     try:
         with open_checked(trace.file) as file:
             yield file[trace.group]
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, SystemError) as error:
         raise trace.damage_error(error) from None
 
 

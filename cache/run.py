@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 from tqdm import tqdm
 
 from mmprobe.cache.check import read_text_attribute
-from mmprobe.cache.checksums import open_checked
+from mmprobe.cache.checksums import open_checked, repeat_interrupt
 from mmprobe.cache.packs import PACKS, PackedFile, PackedNames, open_packed, packed_names, write_pack
 from mmprobe.cache.schema import FORMAT_VERSION, Failure, FailureList, Format, Label, LabelList, RunConfig
 from mmprobe.cache.stack import stack_traces
@@ -329,6 +329,7 @@ def open_run(path: str | Path) -> Run:
         hint = f"; did you mean {path / 'run'}?" if (path / "run" / "run.json").is_file() else ""
         raise InputError(f"{path}: no run here (run.json is missing){hint}") from None
     except (OSError, KeyError, RuntimeError, SystemError, ValueError) as error:
+        repeat_interrupt(error)
         raise InputError(f"{path}: not a readable run ({str(error).splitlines()[0]})") from None
     return Run(path, config, failures, labels)
 

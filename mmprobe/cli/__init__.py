@@ -6,6 +6,7 @@ import _thread
 import inspect
 import logging
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -17,6 +18,7 @@ from contextlib import suppress
 from functools import wraps
 from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -99,6 +101,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
 )
 _INTERRUPTED = 130
 _UNFORESEEN = 70  # EX_SOFTWARE of sysexits.h
+_READ_BY_HDF5 = {"seek", "tell", "readinto"}  # the methods of CheckedFile that h5py calls
 
 
 class _Interrupted(Exception):
@@ -232,20 +235,36 @@ def _make_printable(record: logging.LogRecord) -> bool:
 
 
 def _repeat_lost_interrupts() -> None:
-    """Repeat a KeyboardInterrupt that Python swallowed.
+    """Repeat a KeyboardInterrupt that would be lost where Python cannot raise it.
 
     Within a destructor or a callback of a weak reference, Python prints the traceback of a KeyboardInterrupt and
-    continues.
+    continues. Where HDF5 reads a file through `CheckedFile`, it continues too, and may crash afterwards.
     """
+
+    def repeat() -> None:
+        threading.Timer(0.01, _thread.interrupt_main).start()
 
     def report(problem: Any) -> None:
         if problem.exc_type is KeyboardInterrupt:
-            threading.Timer(0.01, _thread.interrupt_main).start()
+            repeat()
         else:
             sys.__unraisablehook__(problem)
 
+    def handle(number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if (
+                frame.f_code.co_name in _READ_BY_HDF5
+                and frame.f_globals["__name__"] == "mmprobe.cache.checksums"
+            ):
+                return repeat()
+            frame = frame.f_back
+        raise KeyboardInterrupt
+
     if sys.unraisablehook is sys.__unraisablehook__:
         sys.unraisablehook = report
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, handle)
 
 
 def main() -> None:
