@@ -88,6 +88,19 @@ def open_with_pages(path: Path) -> Iterator[tuple[h5py.File, CheckedFile]]:
             yield hdf5_file, CheckedFile(file, checked)
 
 
+def repeat_interrupt(error: BaseException) -> None:
+    """Raise the KeyboardInterrupt that an error of h5py comes from, if it comes from one.
+
+    HDF5 continues after a Ctrl-C within one of its calls of `CheckedFile`, and Python then raises a SystemError at
+    the next call. Without this, the file would be reported as damaged.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            raise cause
+        cause = cause.__cause__ or cause.__context__
+
+
 class _ChecksumError(OSError):
     pass
 

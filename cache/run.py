@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 from tqdm import tqdm
 
 from mmprobe.cache.check import read_text_attribute
-from mmprobe.cache.checksums import open_checked
+from mmprobe.cache.checksums import open_checked, repeat_interrupt
 from mmprobe.cache.packs import PACKS, PackedFile, PackedNames, open_packed, packed_names, write_pack
 from mmprobe.cache.schema import FORMAT_VERSION, Failure, FailureList, Format, Label, LabelList, RunConfig
 from mmprobe.cache.stack import stack_traces
@@ -329,6 +329,7 @@ def open_run(path: str | Path) -> Run:
         hint = f"; did you mean {path / 'run'}?" if (path / "run" / "run.json").is_file() else ""
         raise InputError(f"{path}: no run here (run.json is missing){hint}") from None
     except (OSError, KeyError, RuntimeError, SystemError, ValueError) as error:
+        repeat_interrupt(error)
         raise InputError(f"{path}: not a readable run ({str(error).splitlines()[0]})") from None
     return Run(path, config, failures, labels)
 
@@ -353,12 +354,7 @@ def pack(path: str | Path, out: str | Path) -> Path:
     with lock_file(out, "packing into it"):
         if out.exists():
             raise InputError(f"{out}: exists; choose another file for out")
-        part = out.with_name(out.name + ".part")
-        try:
-            labels = [{"id": name, "faithful": faithful} for name, faithful in run.labels.items()]
-            texts = {"run": run.config, "failures": run.failures, "labels": labels}
-            write_pack(tqdm(run, "pack", len(run), unit="trace", disable=None), texts, part)
-            os.replace(part, out)
-        finally:
-            part.unlink(missing_ok=True)
+        labels = [{"id": name, "faithful": faithful} for name, faithful in run.labels.items()]
+        texts = {"run": run.config, "failures": run.failures, "labels": labels}
+        write_pack(tqdm(run, "pack", len(run), unit="trace", disable=None), texts, out)
     return out

@@ -22,7 +22,7 @@ from xarray.core.indexing import (
 )
 
 from mmprobe.cache.check import VIEW_PATHS, CheckedGroup, check_views
-from mmprobe.cache.checksums import open_checked
+from mmprobe.cache.checksums import open_checked, repeat_interrupt
 from mmprobe.cache.packs import PackedFile, PackedTrace, TraceGroup
 from mmprobe.cache.schema import VARIABLES, WHOLE_GROUPS
 from mmprobe.errors import InputError, NotCaptured, option
@@ -202,6 +202,7 @@ class Trace:
 
     def damage_error(self, error: Exception) -> InputError:
         """Return an error that says why the trace cannot be read, and what to do."""
+        repeat_interrupt(error)
         if not self.file.exists():
             return InputError(f"{self.file}: no such trace")
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

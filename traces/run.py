@@ -208,7 +208,7 @@ class Recording:
             length = max(each.longest for each in given.values())
         whole = why_whole_prompts(model, spec, self.engine, methods)
         return PreparedRun(
-            run_config(model, spec, self.engine, settings, _describe(settings, given), methods),
+            run_config(model, spec, self.engine, settings.batch_size, _describe(settings, given), methods),
             max_trace_bytes(model, spec, length),
             spec,
             methods,

@@ -22,9 +22,8 @@ from mmprobe.cache.run import HASHED_KEYS, hash_config
 from mmprobe.cache.schema import FORMAT_VERSION
 from mmprobe.cache.verify import check_trace
 from mmprobe.errors import InputError, option
-from mmprobe.files import write_atomic, writing_error
+from mmprobe.files import make_folder, write_atomic, writing_error
 from mmprobe.interventions.base import Method
-from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import FINGERPRINT, Ledger, fingerprint, hash_images
 from mmprobe.models import Model
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
@@ -39,7 +38,7 @@ def run_config(
     model: Model,
     spec: CaptureSpec,
     engine: str,
-    settings: Settings,
+    batch_size: int,
     generation: dict[str, Any],
     methods: Sequence[Method] = (),
 ) -> dict[str, Any]:
@@ -63,7 +62,7 @@ def run_config(
         "generate": generation,
         "generation_settings": _settings_in_force(model, generation),
         "engine": engine,
-        "batch_size": settings.batch_size,
+        "batch_size": batch_size,
         "versions": {
             "python": platform.python_version(),
             "mmprobe": version("mmprobe"),
@@ -112,7 +111,7 @@ def open_folder(
     ledger = run_ledger(out)
     if not ledger.begun and (out / "shards").is_dir():
         raise InputError(f"{out}: contains shards; finish them, then merge them with: mmprobe merge {out}")
-    unstarted = ledger.is_empty(["samples", "run.json.part"]) and not any(out.glob("samples/*"))
+    unstarted = ledger.is_empty(["samples"]) and not any(out.glob("samples/*"))
     if not ledger.begun and not unstarted:
         raise InputError(f"{out}: is not empty and contains no run; choose another folder")
     ledger.check(resume and not overwrite, overwrite)
@@ -121,7 +120,7 @@ def open_folder(
             return _resume(out, config, samples, adds)
         if ledger.begun:
             ledger.clear()
-        (out / "samples").mkdir(parents=True, exist_ok=True)
+        make_folder(out / "samples")
     except OSError as error:
         raise writing_error(out, error) from None
     ledger.begin(config)
@@ -251,7 +250,7 @@ class Packer:
         )
         while len(files) >= least and files:
             joined, files = files[: self.every], files[self.every :]
-            (self.folder / PACKS).mkdir(exist_ok=True)
+            make_folder(self.folder / PACKS)
             join_traces(map(Trace, joined), self._next_file())
             for path in joined:
                 path.unlink()

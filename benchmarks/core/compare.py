@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, answer_lengths
+from mmprobe.benchmarks.core.benchmark import Benchmark, answer_lengths, wording_of
 from mmprobe.benchmarks.core.cost import Cost, measure_cost
 from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
 from mmprobe.benchmarks.core.perturbations import check_kind
@@ -19,7 +19,7 @@ from mmprobe.benchmarks.core.results import Metric
 from mmprobe.benchmarks.core.runner import describe_generation, run_benchmark
 from mmprobe.benchmarks.judges.judge import LEXICAL
 from mmprobe.errors import InputError
-from mmprobe.files import json_lines
+from mmprobe.files import check_no_link, json_lines
 from mmprobe.interventions.generate import Settings
 from mmprobe.interventions.parameters import parse_value
 from mmprobe.interventions.registry import load_methods
@@ -153,8 +153,9 @@ def compare_contenders(
                     max_new_tokens=lengths,
                 )
                 judged = judge if benchmark.score_with_judge is not None else LEXICAL
-                about = _describe(model, contender, own) | {"judge": judged}
+                about = _describe(model, contender, own) | {"judge": judged, "wording": wording_of(benchmark)}
                 result = results[benchmark.name]
+                check_no_link(result)
                 metrics, _ = run_benchmark(benchmark, truth, model, result, about, own, resume=True)
                 scores[contender.name, benchmark.name] = metrics
         if not has_answers:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth, read_responses, truncated_share
 from mmprobe.benchmarks.core.perturbations import perturb
+from mmprobe.benchmarks.core.prompts import DEFAULT
 from mmprobe.benchmarks.core.records import add_truth, find_false_claims
 from mmprobe.benchmarks.core.results import group_by_images, write_results
 from mmprobe.cache import open_run
@@ -193,6 +194,9 @@ def open_answers(
     keys = ("model", "method", "parameters", "perturbation", "max_new_tokens")
     call = {key: about.get(key) for key in keys}
     call |= {key: about[key] for key in ("repetition_penalty",) if about.get(key) is not None}
+    wording = about.get("wording") or {}
+    own = wording.get("name") == DEFAULT and wording.get("file") is None
+    call["wording"] = None if own else wording.get("sha256")  # folders from before wordings have none
     call["questions"] = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
     model = source.model if isinstance(source, LocalModel) else source
     used = fingerprint(model.fingerprint if isinstance(model, Model) else None, questions)

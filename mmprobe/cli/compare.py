@@ -26,6 +26,7 @@ from mmprobe.cli.options import (
     Resume,
     SharedPrefix,
     choose_drawn,
+    parse_benchmark_options,
     print_result,
     read_device_map,
     split_names,
@@ -34,6 +35,7 @@ from mmprobe.ledger import check_earlier
 
 
 def compare(
+    context: typer.Context,
     model: ModelName,
     out: Annotated[Path, typer.Option(help="Folder for results, table and figure.")],
     methods: Annotated[str, typer.Option(help="Names with commas between; plain is added.")] = "plain",
@@ -67,13 +69,15 @@ def compare(
     """Compare methods with plain answers on benchmarks.
 
     Every metric has its paired difference to plain, with its interval. With --resume finished parts in --out
-    are kept, and methods and benchmarks can be added.
+    are kept, and methods and benchmarks can be added. Options of the benchmarks, such as --wording paper, are given as
+    to bench; each benchmark takes those that it has.
 
     \b
     Examples:
       mmprobe compare --model tiny-spd --methods plain,sage,vcd --out results/compare
       mmprobe compare --model tiny-spd --perturb explicit,implicit,mask-50 --benchmarks spd-faith \\
         --out results/perturbed
+      mmprobe compare --model tiny-spd --methods sage --benchmarks spd-faith --wording paper --out results/paper
       mmprobe compare --model qwen2.5-vl-7b --ablate sage --benchmarks spd-faith --data pairs/samples.jsonl \\
         --out results/ablation
     """
@@ -104,14 +108,16 @@ def compare(
         resume=resume,
         overwrite=overwrite,
         shared_prefix=shared_prefix,
+        options=parse_benchmark_options(context.args),
         progress=lambda line: typer.echo(line, err=True),
     )
 
     from mmprobe.analyses import export
     from mmprobe.benchmarks.core.compare import markdown
+    from mmprobe.files import write_atomic
 
     files = [str(file) for file in export(ds, out)]
-    (out / "compare.md").write_text(markdown(ds) + "\n", encoding="utf-8")
+    write_atomic(out / "compare.md", markdown(ds) + "\n")
     mmprobe.viz.write_figures(ds, out / "compare.html", (ds.attrs["model"], "comparison of methods"))
     files += [str(out / "compare.md"), str(out / "compare.html")]
     headline = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,8 @@ from mmprobe.cli.options import (
 )
 from mmprobe.errors import InputError
 from mmprobe.ledger import check_earlier, check_unlocked
+
+log = logging.getLogger("mmprobe")
 
 
 def trace(
@@ -123,6 +126,7 @@ def trace(
     from mmprobe.models import load_model, load_shapes
     from mmprobe.traces import load_capture
     from mmprobe.traces import trace as trace_samples
+    from mmprobe.traces.check import was_checked
 
     spec = load_capture(capture)
     crew = open_workers(workers, ray, device)
@@ -131,6 +135,8 @@ def trace(
         loaded = load_shapes(model, **choice)
     else:
         loaded = load_model(model, **choice, device_map=devices)
+        if not was_checked(loaded):
+            log.warning("%s was not checked here; mmprobe check %s takes about a minute", model, model)
     run = trace_samples(
         loaded,
         samples,

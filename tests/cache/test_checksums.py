@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from mmprobe.cache import Trace, open_run, verify
+from mmprobe.cache import Trace, open_run, pack, verify
 from mmprobe.cache.checksums import CheckedFile, append_checksums, checksums_match
 from mmprobe.errors import InputError
 
@@ -93,3 +93,41 @@ def test_bytes_that_are_read_in_several_parts_are_checked(tmp_path, damaged):
             return
         with pytest.raises(OSError, match="are not what was written"):
             checked.readinto(target)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("method", ["seek", "tell", "readinto"])
+@pytest.mark.parametrize("packed", [False, True], ids=["folder", "packed"])
+def test_ctrl_c_while_hdf5_reads_is_not_reported_as_damage(
+    make_run, tmp_path, monkeypatch, packed, method, before
+):
+    """h5py loses some of these KeyboardInterrupts, and raises a SystemError at its next call."""
+    path = make_run(names=["a"])
+    if packed:
+        path = pack(path, tmp_path / "packed.h5")
+    original, calls, press_at = getattr(CheckedFile, method), 0, 0
+
+    def press(self, *arguments):
+        nonlocal calls
+        calls += 1
+        if before and calls == press_at:
+            raise KeyboardInterrupt
+        result = original(self, *arguments)
+        if calls == press_at:
+            raise KeyboardInterrupt
+        return result
+
+    def read():
+        for trace in open_run(path):
+            trace.check()
+            with trace.keep_open():
+                assert trace.answer and trace.attention_mass.size
+
+    monkeypatch.setattr(CheckedFile, method, press)
+    read()
+    n_calls = calls
+    assert n_calls > 10
+    for call in range(1, n_calls + 1):
+        calls, press_at = 0, call
+        with pytest.raises(KeyboardInterrupt):
+            read()

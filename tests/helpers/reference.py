@@ -28,7 +28,7 @@ def eager_generate(model: Model, inputs: dict[str, Any], steps: int) -> dict[str
 
     def keep(name: str, index: int, values: Any) -> None:
         values = values[0] if isinstance(values, tuple) else values
-        records[name].setdefault(index, []).append(values[0, -1].detach().clone())
+        records[name].setdefault(index, []).append(values[0, -1].detach().float().cpu())
 
     for index, (layer, part) in enumerate(zip(layers, parts, strict=True)):
         layer.register_forward_pre_hook(
@@ -52,7 +52,7 @@ def eager_generate(model: Model, inputs: dict[str, Any], steps: int) -> dict[str
     for step, by_layer in enumerate(out.attentions):
         ran = [i for i in range(len(layers)) if len(records["pre"].get(i, [])) > step]
         for index, rows in zip(ran, by_layer, strict=True):
-            row = rows[0, :, -1].numpy()
+            row = rows[0, :, -1].float().cpu().numpy()
             if parts[index].has_cross_attention:
                 cross_attention[step, index, :, : row.shape[-1]] = row
             else:
@@ -61,8 +61,8 @@ def eager_generate(model: Model, inputs: dict[str, Any], steps: int) -> dict[str
     arrays = {
         "attention": attention,
         "cross_attention": cross_attention,
-        "ids": out.sequences[0, prompt:].numpy(),
-        "logits": torch.stack(out.logits)[:, 0].numpy(),
+        "ids": out.sequences[0, prompt:].cpu().numpy(),
+        "logits": torch.stack(out.logits)[:, 0].float().cpu().numpy(),
     }
     for name, by_index in records.items():
         if by_index:

@@ -25,6 +25,7 @@ ENGINES: Registry[ModuleType] = Registry(
         "nnsight": "mmprobe.traces.engines.nnsight",
         "transformer_lens": "mmprobe.traces.engines.transformer_lens",
     },
+    form="types:ModuleType",
 )
 """The module of each engine, by the name of the engine."""
 
@@ -71,7 +72,7 @@ def resolve_capture(
     if remote and engine != "nnsight":
         raise InputError(f'engine {engine}: cannot run remotely; use engine="nnsight"')
     module = load_engine(engine)
-    reasons = _model_limits(model, layers, batch_size)
+    reasons = model_limits(model, layers, batch_size)
     if engine != "native":
         unsupported = module.unsupported_reason(model, batch_size)
         if unsupported is not None:
@@ -137,7 +138,7 @@ def why_decoded(model: Model, spec: CaptureSpec, methods: Sequence[Method] = ())
     return why_not_shared(model)
 
 
-def _model_limits(model: Model, layers: list[int], batch_size: int) -> dict[str, str]:
+def model_limits(model: Model, layers: list[int], batch_size: int) -> dict[str, str]:
     """Return the data sets that cannot be recorded from this model, each with the reason."""
     reasons: dict[str, str] = {}
     family, decoder = model.family, model.family.decoder(model.hf)

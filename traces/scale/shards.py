@@ -19,7 +19,7 @@ from mmprobe.cache import Run, open_run
 from mmprobe.cache.packs import PACKS
 from mmprobe.cache.run import HASHED_KEYS
 from mmprobe.errors import InputError, option
-from mmprobe.files import JsonRecord, read_record, write_whole
+from mmprobe.files import JsonRecord, check_no_link, make_folder, read_record, write_whole
 from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import FINGERPRINT, Ledger, check_unlocked, lock_folder
 from mmprobe.models import Model
@@ -148,6 +148,7 @@ def choose_part(
         InputError: the shard is not of the form i/n, or cannot be made in this folder.
     """
     shard = parse_shard(text)
+    check_no_link(out / FOLDER)
     check_shard(out, shard)
     (shard.folder(out) / FINISHED).unlink(missing_ok=True)  # of a shard that is made again
     batches = form_batches(samples, settings, model.has_cross_attention)
@@ -301,12 +302,12 @@ def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
         ledger = Ledger(folder, "run.json", "a run", differs, remedy)
         ledger.check_same(first, {key: config.get(key) for key in HASHED_KEYS}, config.get(FINGERPRINT))
     order = whole_order(shards.values())
-    (out / "samples").mkdir(exist_ok=True)
+    make_folder(out / "samples")
     for folder in shards:
         for path in folder.glob("samples/*.h5"):
             os.replace(path, out / "samples" / path.name)
         for path in folder.glob(f"{PACKS}/*.h5"):
-            (out / PACKS).mkdir(exist_ok=True)
+            make_folder(out / PACKS)
             os.replace(path, out / PACKS / f"{folder.name}-{path.name}")
     contents = {out / "run.json": (json.dumps(first | {"order": order}, indent=1) + "\n").encode()}
     write_whole(_join_failures(out, shards, order) | contents)
