@@ -382,5 +382,7 @@ _ALL = (
         needs_sight=True,
     ),
 )
-CAUSES: Registry[Cause] = Registry("cause", "causes", {cause.name: cause for cause in _ALL})
+CAUSES: Registry[Cause] = Registry(
+    "cause", "causes", {cause.name: cause for cause in _ALL}, form="mmprobe.diagnosis.causes:Cause"
+)
 """Every cause by its name."""

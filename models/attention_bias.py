@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from mmprobe.models.attention_rows import attention_scores, mask_scores
 
 EXTRA_DIMS = 8  # kernels want multiples of 8; only the first is used
 
@@ -37,13 +38,7 @@ class LastQuery:
     @cached_property
     def scores(self) -> Tensor:
         """The scaled scores without the mask, float32 [batch, head, 1, key]."""
-        batch, heads, _, dim = self.query.shape
-        groups, keys = self.key.shape[1:3]
-        # heads that share keys become further queries, so keys need not be repeated
-        query = self.query.float().reshape(batch * groups, heads // groups, dim)
-        key = self.key.float().reshape(batch * groups, keys, dim)
-        unused = query.new_empty(1)  # baddbmm scales as it multiplies, in half the time of two steps
-        return torch.baddbmm(unused, query, key.mT, beta=0, alpha=self.scale).view(batch, heads, 1, keys)
+        return attention_scores(self.query, self.key, self.scale)
 
     def weights(self, bias: Tensor | None = None) -> Tensor:
         """Return the softmax row, float32 [batch, head, 1, key], with a bias added to the scores."""
@@ -63,11 +58,6 @@ class AttentionBias(NamedTuple):
     bias: Tensor
     all_queries: bool = False
     gain: Tensor | None = None
-
-
-def mask_scores(scores: Tensor, mask: Tensor) -> Tensor:
-    """Return scores with -inf where a bool mask is false, or with a mask of numbers added."""
-    return scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
 
 
 def sum_biases(biases: Sequence[AttentionBias]) -> Tensor | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.models.attention import AttentionCall, observe_attention
+from mmprobe.models.attention_rows import softmax_rows
 from mmprobe.models.devices import find_device, read_weight
 from mmprobe.models.families import Family
 from mmprobe.models.families.generic import find_structure_errors
@@ -117,11 +118,8 @@ def check_model(hf: Any, family: Family, name: str) -> None:
 
 def _attend_last_query(call: AttentionCall) -> Tensor:
     """Return the softmax rows of the last query times the values, float32 [head, dim]."""
-    query, key, value = call.query[0, :, -1].float(), call.key[0].float(), call.value[0].float()
-    share = len(query) // len(key)
-    key, value = key.repeat_interleave(share, 0), value.repeat_interleave(share, 0)
-    rows = torch.einsum("hd,hkd->hk", query * call.scale, key).softmax(-1)
-    return torch.einsum("hk,hkd->hd", rows, value)
+    rows, value = softmax_rows(call, 0, slice(-1, None)), call.value[0].float()
+    return (rows @ value.repeat_interleave(len(rows) // len(value), 0))[:, 0]
 
 
 def _relative_error(values: Tensor, expected: Tensor) -> float:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmprobe.models.attention import AttentionCall
+from mmprobe.models.attention_rows import attention_scores, mask_scores
 from mmprobe.traces.recorder import AttentionRows
 
 PROMPT_QUERIES = 128  # the prompt's queries whose rows exist at a time
@@ -65,15 +66,15 @@ class LayerKeys:
         query = query.to(self.keys.device)  # the layer's own, where layers are on several
         keys = self.keys[rows]
         if self.has_cross_attention:
-            scores = _scores(query, keys, self.scale)
+            scores = attention_scores(query, keys, self.scale)
             if self.mask is not None:
-                scores = _apply_mask(scores, self.mask[rows, :, -1:])
+                scores = mask_scores(scores, self.mask[rows, :, -1:])
             return [AttentionRows(weights, has_cross_attention=True) for weights in scores.softmax(-1)]
         if self.new_keys:
             keys = torch.cat([keys, *(new[rows] for new in self.new_keys)], 2)
         steps = query.shape[2]
         first, end = max(self.first, min(paddings)), position + steps
-        scores = _scores(query, keys[:, :, first - self.first : end - self.first], self.scale)
+        scores = attention_scores(query, keys[:, :, first - self.first : end - self.first], self.scale)
         self._add_biases(scores, rows, position, first)
         causal = torch.full((steps, steps), float("-inf"), device=query.device).triu_(1)
         scores[..., -steps:] += causal  # every query sees the keys before the first query
@@ -125,7 +126,7 @@ def prompt_rows(
     for first in range(0, query.shape[1], PROMPT_QUERIES):
         block = query[:, first : first + PROMPT_QUERIES]
         end = first + block.shape[1]
-        scores = _scores(block, key, call.scale)
+        scores = attention_scores(block, key, call.scale)
         holds_last_query = end == query.shape[1]
         if call.shared_bias is not None:
             other_scores = scores[:, :-1] if holds_last_query else scores
@@ -134,7 +135,7 @@ def prompt_rows(
             scores[:, -1:] += call.bias[row, :, :, padding:]
         if call.mask is not None:
             first_key = 0 if has_cross_attention else padding
-            scores = _apply_mask(scores, call.mask[row, :, padding + first : padding + end, first_key:])
+            scores = mask_scores(scores, call.mask[row, :, padding + first : padding + end, first_key:])
         elif not has_cross_attention:
             query_positions = torch.arange(first, end, device=key.device)[:, None]
             scores.masked_fill_(key_positions > query_positions, float("-inf"))
@@ -150,23 +151,12 @@ def attention_received(call: AttentionCall) -> Tensor:
     for row in range(len(call.query)):
         total = torch.zeros(call.query.shape[1], call.key.shape[2], device=call.key.device)
         for first in range(0, call.query.shape[2], PROMPT_QUERIES):
-            scores = _scores(call.query[row, :, first : first + PROMPT_QUERIES], call.key[row], call.scale)
+            scores = attention_scores(
+                call.query[row, :, first : first + PROMPT_QUERIES], call.key[row], call.scale
+            )
             if call.mask is not None:
                 mask = call.mask[row if len(call.mask) > 1 else 0]
-                scores = _apply_mask(scores, mask[:, first : first + PROMPT_QUERIES])
+                scores = mask_scores(scores, mask[:, first : first + PROMPT_QUERIES])
             total += scores.softmax(-1).sum(1)
         means.append(total / call.query.shape[2])
     return torch.cat(means, 1)
-
-
-def _scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """Return scaled products [..., head, query, key]. Consecutive query heads share a key head."""
-    *samples, heads, queries, dim = query.shape
-    grouped = (query.float() * scale).reshape(*samples, key.shape[-3], -1, dim)
-    return (grouped @ key.float().transpose(-1, -2)).reshape(*samples, heads, queries, -1)
-
-
-def _apply_mask(scores: Tensor, mask: Tensor) -> Tensor:
-    if mask.dtype == torch.bool:
-        return scores.masked_fill(~mask, float("-inf"))
-    return scores + mask

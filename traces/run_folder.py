@@ -22,7 +22,7 @@ from mmprobe.cache.run import HASHED_KEYS, hash_config
 from mmprobe.cache.schema import FORMAT_VERSION
 from mmprobe.cache.verify import check_trace
 from mmprobe.errors import InputError, option
-from mmprobe.files import append_lines, write_whole, writing_error
+from mmprobe.files import append_lines, make_folder, write_whole, writing_error
 from mmprobe.interventions.base import Method
 from mmprobe.ledger import FINGERPRINT, Ledger, fingerprint, hash_images
 from mmprobe.models import Model
@@ -108,7 +108,7 @@ def open_folder(
     ledger = run_ledger(out)
     if not ledger.begun and (out / "shards").is_dir():
         raise InputError(f"{out}: contains shards; finish them, then merge them with: mmprobe merge {out}")
-    unstarted = ledger.is_empty(["samples", "run.json.part"]) and not any(out.glob("samples/*"))
+    unstarted = ledger.is_empty(["samples"]) and not any(out.glob("samples/*"))
     if not ledger.begun and not unstarted:
         raise InputError(f"{out}: is not empty and contains no run; choose another folder")
     ledger.check(resume and not overwrite, overwrite)
@@ -117,7 +117,7 @@ def open_folder(
             return _resume(out, config, samples)
         if ledger.begun:
             ledger.clear()
-        (out / "samples").mkdir(parents=True, exist_ok=True)
+        make_folder(out / "samples")
     except OSError as error:
         raise writing_error(out, error) from None
     ledger.begin(config)

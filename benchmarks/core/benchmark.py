@@ -183,6 +183,7 @@ BENCHMARKS: Registry[Benchmark[Any]] = Registry(
         "mirage-effect": "mmprobe.benchmarks.mirage_effect.benchmark:BENCHMARK",
         "mmreason": "mmprobe.benchmarks.mmreason.benchmark:BENCHMARK",
     },
+    form="mmprobe.benchmarks.core.benchmark:Benchmark",
 )
 """Every benchmark by its name on the command line."""
 

@@ -18,7 +18,7 @@ from mmprobe.benchmarks.core.results import Metric
 from mmprobe.benchmarks.core.runner import describe_generation, local_answerer, run_benchmark
 from mmprobe.benchmarks.judges.judge import LEXICAL
 from mmprobe.errors import InputError
-from mmprobe.files import json_lines
+from mmprobe.files import check_no_link, json_lines
 from mmprobe.interventions.parameters import parse_value
 from mmprobe.models import Model
 from mmprobe.stats.estimate import read_estimate
@@ -172,6 +172,7 @@ def _answer(
     folder: Path,
     settings: AnswerSettings,
 ) -> Scored:
+    check_no_link(folder)
     lengths = answer_lengths(benchmark, settings.max_new_tokens)
     answerer = local_answerer(
         model,

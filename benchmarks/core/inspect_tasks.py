@@ -55,7 +55,7 @@ from mmprobe.benchmarks.core.runner import check_questions
 from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
-from mmprobe.files import write_atomic
+from mmprobe.files import make_folder, write_atomic, write_whole
 from mmprobe.ledger import FINGERPRINT, Ledger, lock_folder
 from mmprobe.samples import SAFE_ID, Sample, longest
 
@@ -297,7 +297,8 @@ def move_into_run(part: Path, run: Path) -> None:
     settings = {name: value for name, value in added.items() if name not in ("order", FINGERPRINT)}
     ledger = Ledger(run, "run.json", "a run", "holds a run with other settings", "choose another trace_to")
     ledger.check_same(config, settings, added.get(FINGERPRINT))
-    (run / "samples").mkdir(parents=True, exist_ok=True)
+    run.mkdir(parents=True, exist_ok=True)
+    make_folder(run / "samples")
     for name in added["order"]:
         (part / "samples" / f"{name}.h5").replace(run / "samples" / f"{name}.h5")
     config["order"] = list(dict.fromkeys([*config["order"], *added["order"]]))
@@ -366,7 +367,7 @@ def sample_of(messages: list[ChatMessage], folder: Path, name: str) -> Sample:
             if not head.startswith("data:image/") or not head.endswith(";base64"):
                 raise InputError("mmprobe/…: images must be data URIs")
             path = folder / f"{sample_id}-{len(images)}.{head[11:-7].split('+')[0]}"
-            path.write_bytes(base64.b64decode(data))
+            write_whole({path: base64.b64decode(data)})
             images.append(path)
     return Sample(
         id=sample_id,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
@@ -16,7 +15,7 @@ from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.errors import InputError
 from mmprobe.registry import Registry
-from mmprobe.samples import Sample, open_image
+from mmprobe.samples import Sample, open_image, write_image
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.core.runner import Answerer
@@ -107,9 +106,7 @@ def _mask_images(paths: Sequence[Path], share: float, folder: Path, seed: int) -
     for pixels, out in zip(images, outs, strict=True):
         rows, columns = (np.arange(side) * BLOCKS // side for side in pixels.shape[:2])
         pixels[hidden[rows[:, None], columns]] = mean
-        part = out.with_name(out.name + ".part")
-        Image.fromarray(pixels).save(part, format="png")
-        os.replace(part, out)
+        write_image(Image.fromarray(pixels), out)
     return outs
 
 

@@ -30,7 +30,7 @@ from mmprobe.benchmarks.spd_faith.model_labels import score_by_judge
 from mmprobe.benchmarks.spd_faith.prompts import SpdFaithPrompts
 from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules
 from mmprobe.errors import InputError
-from mmprobe.samples import Region, Sample, load_samples, open_image
+from mmprobe.samples import Region, Sample, load_samples, open_image, write_image
 
 
 class SpdFaithOptions(WordingOptions):
@@ -90,7 +90,7 @@ def stack_images(images: tuple[Path, ...], file: Path) -> tuple[Path, int]:
     picture = Image.new("RGB", (max(upper.width, lower.width), upper.height + lower.height))
     picture.paste(upper, (0, 0))
     picture.paste(lower, (0, upper.height))
-    picture.save(file)
+    write_image(picture, file)
     return file.absolute(), upper.height
 
 

@@ -114,9 +114,10 @@ def compare(
 
     from mmprobe.analyses import export
     from mmprobe.benchmarks.core.compare import markdown
+    from mmprobe.files import write_atomic
 
     files = [str(file) for file in export(ds, out)]
-    (out / "compare.md").write_text(markdown(ds) + "\n", encoding="utf-8")
+    write_atomic(out / "compare.md", markdown(ds) + "\n")
     mmprobe.viz.write_figures(ds, out / "compare.html", (ds.attrs["model"], "comparison of methods"))
     files += [str(out / "compare.md"), str(out / "compare.html")]
     headline = [

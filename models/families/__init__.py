@@ -1,5 +1,6 @@
 """Model families: one small declaration each."""
 
+from collections.abc import Collection
 from typing import Any
 
 from mmprobe.models.families.base import Family, LayerParts, View, VisionEncoder
@@ -25,6 +26,7 @@ FAMILIES: Registry[Family] = Registry(
         "mllama": "mmprobe.models.families.mllama:MLLAMA",
         "deepseek_vl": "mmprobe.models.families.deepseek_vl:DEEPSEEK_VL",
     },
+    form="mmprobe.models.families.base:Family",
     added_first=True,
 )
 """Every declared family by its name. Those that were added come first, and may replace one that ships."""
@@ -56,7 +58,7 @@ def find_family(config: Any) -> Family:
         'llava'
     """
     for _, family in FAMILIES.working():
-        if config.model_type in family.model_types:
+        if isinstance(family.model_types, Collection) and config.model_type in family.model_types:
             return family
     from mmprobe.models.families.generic import build_generic_family
 

@@ -25,6 +25,7 @@ ENGINES: Registry[ModuleType] = Registry(
         "nnsight": "mmprobe.traces.engines.nnsight",
         "transformer_lens": "mmprobe.traces.engines.transformer_lens",
     },
+    form="types:ModuleType",
 )
 """The module of each engine, by the name of the engine."""
 

@@ -18,7 +18,7 @@ from mmprobe.cache import Run, open_run
 from mmprobe.cache.packs import PACKS
 from mmprobe.cache.run import HASHED_KEYS
 from mmprobe.errors import InputError, option
-from mmprobe.files import JsonRecord, read_record, write_whole
+from mmprobe.files import JsonRecord, check_no_link, make_folder, read_record, write_whole
 from mmprobe.ledger import FINGERPRINT, Ledger, check_unlocked, lock_folder
 from mmprobe.models.shared_prefix import prefix_key
 from mmprobe.samples import Sample
@@ -136,6 +136,7 @@ def choose_part(out: Path, shard: str | None, batches: list[list[Sample]]) -> Pa
     if shard is None:
         return Part(out, out, batches, ids, None)
     chosen = parse_shard(shard)
+    check_no_link(out / FOLDER)
     check_shard(out, chosen)
     return Part(out, chosen.folder(out), select_batches(chosen, batches), ids, chosen)
 
@@ -286,12 +287,12 @@ def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
         ledger.check_same(first, {key: config.get(key) for key in HASHED_KEYS}, config.get(FINGERPRINT))
     order = whole_order(shards.values())
     failures = [failure for run in runs.values() for failure in run.failures]
-    (out / "samples").mkdir(exist_ok=True)
+    make_folder(out / "samples")
     for folder in shards:
         for path in folder.glob("samples/*.h5"):
             os.replace(path, out / "samples" / path.name)
         for path in folder.glob(f"{PACKS}/*.h5"):
-            (out / PACKS).mkdir(exist_ok=True)
+            make_folder(out / PACKS)
             os.replace(path, out / PACKS / f"{folder.name}-{path.name}")
     contents = {out / "run.json": (json.dumps(first | {"order": order}, indent=1) + "\n").encode()}
     if failures:

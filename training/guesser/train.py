@@ -20,7 +20,14 @@ from mmprobe.ledger import fingerprint
 from mmprobe.models.aliases import find_checkpoint
 from mmprobe.models.fingerprint import fingerprint_checkpoint
 from mmprobe.models.text_model import TextModel, load_text_model
-from mmprobe.training.checkpoints import LogWriter, WholeCheckpoints, last_checkpoint, silence, start_training
+from mmprobe.training.checkpoints import (
+    LogWriter,
+    WholeCheckpoints,
+    last_checkpoint,
+    place_model,
+    silence,
+    start_training,
+)
 from mmprobe.training.guesser.text_model import encode_example, save_text_model, split_questions
 
 MODEL = "model"  # folder of the trained weights in the output folder
@@ -108,9 +115,7 @@ def train_guesser(
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     adapted: Any = trainer.model
     trained = TextModel(str(out), adapted.merge_and_unload().eval(), base.tokenizer)
-    part = out / f"{MODEL}.part"
-    save_text_model(trained, part)
-    part.replace(out / MODEL)
+    place_model(lambda part: save_text_model(trained, part), out / MODEL)
     return trained
 
 
