@@ -423,6 +423,13 @@ def test_compare_takes_the_wording_and_notices_another(tiny_spd, tmp_path):
     assert other.code == 2 and "contains answers of another call, by its wording" in other.stderr
 
 
+def test_a_misspelt_option_of_compare_is_named(tmp_path):
+    call = ("compare", "--model", "tiny-spd", "--out", tmp_path / "out")
+    assert_fails(run_in_process(*call, "--methds", "sage"), "'methds': neither compare nor spd-faith")
+    assert_fails(run_in_process(*call, "--methds", "sage"), "did you mean methods")
+    assert_fails(run_in_process(*call, "--judge-image", "false"), "did you mean judge_images")
+
+
 def test_a_task_of_inspect_takes_the_options_of_bench():
     pytest.importorskip("inspect_ai", reason="the extra eval is not installed")
     from inspect_ai._eval.registry import task_create
