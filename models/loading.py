@@ -85,15 +85,16 @@ class Model:
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """Hashes of weights, configuration, template and processor, by part (`mmprobe.models.fingerprint`).
+        """Hashes of weights, configuration, template and processor, by part (`mmprobe.models.fingerprint`), and the dtype.
 
         Example:
-            >>> sorted(load_model("tiny-spd").fingerprint)
-            ['chat template', 'config', 'generation config', 'of', 'processor', 'tokenizer', 'weights']
+            >>> load_model("tiny-spd", device="cpu").fingerprint["dtype"]
+            'float32'
         """
+        dtype = {"dtype": str(self.hf.dtype).removeprefix("torch.")}
         if self.checkpoint is not None and self.checkpoint.hf() is self.hf:
-            return fingerprint_checkpoint(self.checkpoint.places, self.revision)
-        return fingerprint_memory(self.hf, self.processor)
+            return fingerprint_checkpoint(self.checkpoint.places, self.revision) | dtype
+        return fingerprint_memory(self.hf, self.processor) | dtype
 
     @property
     def has_cross_attention(self) -> bool:
