@@ -169,10 +169,11 @@ class NewFile:
 
     def __init__(self, file: Path):
         self.file = file
-        self._descriptor = (
-            os.open(file.parent, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)) if _OPENED else None
-        )
-        self._folder = file.parent if self._descriptor is None else _OPENED / str(self._descriptor)
+        self._descriptor: int | None = None
+        self._folder = file.parent
+        if _OPENED is not None:
+            self._descriptor = os.open(file.parent, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+            self._folder = _OPENED / str(self._descriptor)
         self.part = self._folder / f"{file.name}.{secrets.token_hex(8)}.part"
         try:
             descriptor = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o666)
