@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -19,7 +18,7 @@ from mmprobe.diagnosis.effects import Effect, Table, load_thresholds
 from mmprobe.diagnosis.rules import Named, find_verdict, name_causes
 from mmprobe.errors import InputError, NotApplicable, option
 from mmprobe.files import write_whole
-from mmprobe.ledger import Ledger, fingerprint, lock_folder
+from mmprobe.ledger import Ledger, fingerprint, hash_questions, lock_folder
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 
@@ -135,7 +134,8 @@ def diagnose(
         ledger.check(resume, overwrite)
         if overwrite:
             ledger.clear()
-        ledger.begin(_settings(model, samples, max_new_tokens), fingerprint(model.fingerprint, samples))
+        settings = {"model": model.name, "samples": hash_questions(samples), "max_new_tokens": max_new_tokens}
+        ledger.begin(settings, fingerprint(model.fingerprint, samples))
         records = run_battery(model, samples, ledger, batch_size, max_new_tokens)
         if not records:
             raise NotApplicable(f"diagnose: {model.name} answers nothing, so nothing can be tested")
@@ -228,12 +228,6 @@ def diagnosis_ledger(out: Path) -> Ledger:
         offer=f"use {option('resume')} to finish it or {option('overwrite')} to replace it",
         owns=(SETTINGS, ANSWERS, MEASURES, *RESULTS),
     )
-
-
-def _settings(model: Model, samples: Sequence[Sample], max_new_tokens: int) -> dict[str, Any]:
-    text = "\n".join(sample.model_dump_json() for sample in samples)
-    digest = hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()
-    return {"model": model.name, "samples": digest, "max_new_tokens": max_new_tokens}
 
 
 def _cause_to_json(each: Named) -> dict[str, Any]:
