@@ -1,7 +1,8 @@
-"""InternVL: each image is stretched and cut into tiles, and shown as a whole after them."""
+"""InternVL and Qianfan-OCR: each image is stretched and cut into tiles, and shown as a whole after them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,10 @@ def build_views(
     image_processor, vision = processor.image_processor, config.vision_config
     tile = image_processor.size["height"], image_processor.size["width"]
     min_tiles, max_tiles = image_processor.min_patches, image_processor.max_patches
-    side = int(vision.image_size[0] // vision.patch_size[0] * config.downsample_ratio)
+    if hasattr(config, "downsample_ratio"):
+        side = int(vision.image_size[0] // vision.patch_size[0] * config.downsample_ratio)
+    else:
+        side = math.isqrt(processor.image_seq_length)
     views = []
     for size in sizes:
         rows, columns = 1, 1
@@ -48,5 +52,12 @@ INTERNVL = Family(
     vision=VisionEncoder(
         layers=get_encoder_layers, attention="attention", patch_positions=find_patch_positions
     ),
+    shares_prefixes=True,
+)
+QIANFAN_OCR = Family(
+    name="qianfan_ocr",
+    model_types=("qianfan_ocr",),
+    views=build_views,
+    extras=("hub",),
     shares_prefixes=True,
 )
