@@ -103,17 +103,16 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
 
     Raises:
         InputError: a prompt is longer than the model's context, the processor refuses the images, its output does
-            not match the family's views, or the prompts differ in length and the family cannot be padded.
+            not match the family's views, or there are several and the family takes one at a time.
     """
-    rendered_chats = [render_chat(model, chat) for chat in chats]
-    outputs = _process(model, chats, [rendered.text for rendered in rendered_chats])
-    lengths = outputs["attention_mask"].sum(1).tolist()
-    _check_lengths(model, chats, lengths)
-    if len(set(lengths)) > 1 and not model.family.pads:
+    if len(chats) > 1 and not model.family.batches:
         names = ", ".join(chat.name for chat in chats)
         raise InputError(
-            f"{names}: transformers computes other values of {model.family.name} for padded prompts; use batch size 1"
+            f"{names}: {model.family.name} computes other values for a prompt in a batch; use a batch size of 1"
         )
+    rendered_chats = [render_chat(model, chat) for chat in chats]
+    outputs = _process(model, chats, [rendered.text for rendered in rendered_chats])
+    _check_lengths(model, chats, outputs["attention_mask"].sum(1).tolist())
     offsets, replacements = outputs.pop("offset_mapping"), outputs.pop("text_replacement_offsets", None)
     sizes = [(image.height, image.width) for chat in chats for image in chat.images]
     views = iter(model.family.views(outputs, sizes, model.processor, model.hf.config))

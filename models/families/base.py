@@ -46,9 +46,9 @@ class LayerParts(NamedTuple):
         has_cross_attention: whether its keys are those of the images instead of those of the tokens.
     """
 
-    attention: Any | None
-    update: Any | None
-    mid: Any | None
+    attention: Any
+    update: Any
+    mid: Any
     activation: Any | None
     gain: Callable[[], Any] | None = None
     has_cross_attention: bool = False
@@ -70,7 +70,7 @@ class VisionEncoder(NamedTuple):
     patch_positions: Callable[[Mapping[str, Any], Any], np.ndarray]
 
 
-MIXERS = ("linear_attn", "conv", "mamba")  # what layers without softmax rows have in place of attention
+MIXERS = ("linear_attn", "conv")  # what layers without softmax rows have in place of attention
 
 
 def get_decoder_parts(layer: Any) -> LayerParts:
@@ -164,8 +164,8 @@ class Family:
         chat_template: for processors that come without one.
         adds_between_layers: whether the model changes the residual stream at the prompt's visual tokens between
             layers, so that resid_post of a layer is not resid_pre of the next one.
-        pads: whether transformers computes the same for a prompt that is padded in a batch. If not, a batch of prompts
-            of several lengths is refused.
+        batches: whether transformers computes the same for a prompt in a batch with others. If not, prompts are read
+            one at a time.
         without_map: why the visual tokens show no part of an image, for families that are traced without a map of
             patches. Empty for all others.
         shares_prefixes: whether every token attends to all tokens before it, over one growing cache of keys and
@@ -182,7 +182,7 @@ class Family:
     vision: VisionEncoder | None = None
     chat_template: str | None = None
     adds_between_layers: bool = False
-    pads: bool = True
+    batches: bool = True
     without_map: str = ""
     shares_prefixes: bool = False
     notes: str = ""
@@ -196,8 +196,13 @@ class Family:
     def decoder(self, hf: Any) -> Any:
         """Return the module that contains the decoder's `layers` and its final norm."""
         decoder = hf.get_decoder()
-        while not hasattr(decoder, "layers") and hasattr(decoder, "model"):  # a language model with its head
-            decoder = decoder.model
+        while not hasattr(
+            decoder, "layers"
+        ):  # a language model with its head, OPT's model around its decoder
+            inner = getattr(decoder, "model", None) or getattr(decoder, "decoder", None)
+            if inner is None:
+                return decoder
+            decoder = inner
         return decoder
 
     def final_norm(self, hf: Any) -> Any:
@@ -206,4 +211,6 @@ class Family:
         Raises:
             LookupError: the decoder has none under a known name.
         """
-        return _get_first(self.decoder(hf), "norm", "embedding_norm", "norm_f", "final_layernorm")
+        return _get_first(
+            self.decoder(hf), "norm", "embedding_norm", "norm_f", "final_layernorm", "final_layer_norm"
+        )

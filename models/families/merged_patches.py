@@ -113,6 +113,6 @@ COHERE_COMPASS = _declare(
     "cohere_compass", parts=get_parallel_parts, adds_between_layers=True, notes=DEEPSTACK
 )
 HUNYUAN_VL = _declare(
-    "hunyuan_vl", views=build_framed_views, pads=False, notes="Prompts of several lengths cannot be batched."
+    "hunyuan_vl", views=build_framed_views, batches=False, notes="Takes one prompt at a time."
 )
 KIMI_K25 = _declare("kimi_k25", views=build_padded_views, notes=NO_GATES)

@@ -68,14 +68,17 @@ def count_tiles(size: Size, config: Any) -> Size:
     return height // edge, width // edge
 
 
-def build_unpadded_view(size: Size, config: Any) -> View:
+def build_unpadded_view(size: Size, config: Any, side: int | None = None) -> View:
     """Return the view of an image's joined tiles without padding; one more token ends each row.
+
+    Args:
+        side: cells along a tile; the default is its number of patches.
 
     A patch at the edge may show both padding and image, and is kept or dropped as a whole. So the box may be
     a little larger or smaller than the image.
     """
     height, width = size
-    side = config.vision_config.image_size // config.vision_config.patch_size
+    side = side or config.vision_config.image_size // config.vision_config.patch_size
     rows, columns = (count * side for count in count_tiles(size, config))
     _, kept_rows, kept_columns = unpad_image(torch.empty(0, rows, columns), size).shape
     pixels = max(height / rows, width / columns)  # of the image's file, along a patch

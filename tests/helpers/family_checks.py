@@ -56,10 +56,20 @@ def is_close(values: np.ndarray, expected: np.ndarray, tolerance: float = 1e-5) 
 
 
 def check_parity(model: Model, folder: Path, most: int = 2) -> None:
-    """Compare traces with eager transformers, and a padded batch of three with single samples."""
+    """Compare traces with eager transformers, and a padded batch of three with single samples.
+
+    Args:
+        most: the most images of a sample.
+    """
     samples = make_samples(folder, most)
     run = mp.trace(model, samples, folder / "single", capture=CAPTURE, max_new_tokens=STEPS, batch_size=1)
-    assert not run.failures, run.failures
+    refused = [failure for failure in run.failures if "refuses the text or the images" in failure["message"]]
+    assert refused == run.failures, run.failures
+    samples = [sample for sample in samples if sample.id in run.ids]
+    assert len(samples) >= 3, (
+        "only Perception-LM refuses some pairs of images, those with unlike numbers of tiles"
+    )
+    assert most == 1 or any(len(sample.images) > 1 for sample in samples)
     for sample in samples:
         compare_with_eager(model, sample, run[sample.id])
     batched = mp.trace(
@@ -182,11 +192,17 @@ def paint(path: Path, box: tuple[float, float, float, float], folder: Path) -> P
     return painted
 
 
-def check_grids(model: Model, folder: Path, images: Sequence[str] = ("wide", "tall"), most: int = 12) -> None:
+def check_grids(
+    model: Model, folder: Path, images: Sequence[str] = ("wide", "tall"), most: int = 12, block: int = 1
+) -> None:
     """Paint cells of images that are not square, and see which visual token changes most.
 
     It must be that of the cell, but for one in four, since resizing and attention spread what is painted. Then rows
     are rows, columns are columns, and the box is where the view looks.
+
+    Args:
+        block: cells along the painted square. A vector quantiser changes codes all around it; then the centre of the
+            changed tokens must be near its own.
     """
     paths = [draw_image(folder, name) for name in images]
     sample = Sample(id="a", images=paths, question="What?")
@@ -196,16 +212,19 @@ def check_grids(model: Model, folder: Path, images: Sequence[str] = ("wide", "ta
     tried, missed = 0, []
     for number, row, column in choose_cells(prompt.views, prompt.sources, sizes, most):
         view, source = prompt.views[number], prompt.sources[number]
-        painted = list(paths)
-        painted[source] = paint(paths[source], cell_box(view, row, column), folder)
-        change = np.linalg.norm(
-            read_visual_states(model, sample.model_copy(update={"images": painted})) - before, axis=-1
-        )
         rows, columns = view.grid
-        of_view = change[ends[number] - rows * columns : ends[number]]
-        moved = divmod(int(of_view.argmax()), columns)
+        last = min(row + block, rows) - 1, min(column + block, columns) - 1
+        box = (*cell_box(view, row, column)[:2], *cell_box(view, *last)[2:])
+        painted = list(paths)
+        painted[source] = paint(paths[source], box, folder)
+        states = read_visual_states(model, sample.model_copy(update={"images": painted}))
+        change = np.linalg.norm(states - before, axis=-1)[ends[number] - rows * columns : ends[number]]
+        moved = np.array(divmod(int(change.argmax()), columns), float)
+        if block > 1:
+            moved = (np.mgrid[:rows, :columns].reshape(2, -1) * change**2).sum(1) / (change**2).sum()
         tried += 1
-        if moved != (row, column):
-            missed.append(f"view {number} with {view.grid}: painted {row, column}, {moved} moved")
+        centre = (np.array([row, column]) + last) / 2
+        if (np.abs(moved - centre) > (block if block > 1 else 0)).any():
+            missed.append(f"view {number} with {view.grid}: painted {row, column}, {moved.tolist()} moved")
     assert tried >= 4, "there are too few cells to paint"
     assert len(missed) <= tried / 4, missed
