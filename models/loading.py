@@ -22,6 +22,7 @@ from mmprobe.models.aliases import find_checkpoint, locate
 from mmprobe.models.chat import build_chat, list_control_tokens
 from mmprobe.models.devices import DeviceMap, check_device_map, check_places, find_device, has_weights
 from mmprobe.models.families import Family, find_family
+from mmprobe.models.families.base import find_width
 from mmprobe.models.fingerprint import Checkpoint, fingerprint_checkpoint, fingerprint_memory
 from mmprobe.models.organisms import PREFIX, folder, merge_adapter
 from mmprobe.models.prompt import Batch, Prompt, build_batch
@@ -81,10 +82,11 @@ class Model:
         """Device of the inputs: that of the embeddings, or the CPU for a model without weights."""
         return find_device(self.hf.get_input_embeddings()) if has_weights(self.hf) else torch.device("cpu")
 
-    @property
+    @cached_property
     def n_heads(self) -> int:
-        """Number of query heads of a decoder layer."""
-        return self.hf.config.get_text_config().num_attention_heads
+        """Number of query heads of a decoder layer: of the one with most, where layers differ."""
+        layers = self.hf.config.get_text_config().per_layer_config
+        return max(config.num_attention_heads for config in layers)
 
     @cached_property
     def has_plain_logits(self) -> bool:
@@ -111,10 +113,13 @@ class Model:
             self.family.parts(layer).has_cross_attention for layer in self.family.decoder(self.hf).layers
         )
 
-    @property
+    @cached_property
     def n_neurons(self) -> int:
-        """Number of gate neurons of a decoder layer."""
-        return self.hf.config.get_text_config().intermediate_size
+        """Number of gate neurons of a decoder layer: of the widest FFN with gates, where layers differ."""
+        layers = self.family.decoder(self.hf).layers
+        widths = [find_width(layer) for layer in layers if self.family.parts(layer).activation is not None]
+        known = [width for width in widths if width is not None]
+        return max(known) if known else self.hf.config.get_text_config().intermediate_size
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
