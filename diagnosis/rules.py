@@ -98,13 +98,14 @@ def find_smallest(cause: Cause, n: int, sets: int, limits: Thresholds) -> float:
     if groups < 2:
         return math.nan
     trials = np.full(groups, n / sets)
-    none = (0.0, *map(float, share_interval(0 * trials, trials)), round(n / 2), groups)
+    low, high = map(float, share_interval(0 * trials, trials))
+    none = Estimate(0.0, low, high, round(n / 2), groups)
     for count in range(groups + 1):
         acting = trials * (np.arange(groups) < count)
         low, high = map(float, share_interval(acting, trials))
         estimate = Estimate(count / groups, low, high, n, groups)
         if cause.is_difference:
-            estimate = subtract_shares(estimate, Estimate(*none))
+            estimate = subtract_shares(estimate, none)
         effect = Effect(
             name=cause.score, value=estimate.value, low=estimate.low, high=estimate.high, n=n, sets=sets
         )
