@@ -114,9 +114,13 @@ def shared(random_qwen: Model, samples: list[Sample], tmp_path_factory: pytest.T
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize(
-    "capture", [CAPTURE, CAPTURE.model_copy(update={"datasets": ["attention/mass", "residual/post"]})]
+    ("capture", "batch_size"),
+    [
+        (CAPTURE, 3),
+        (CAPTURE.model_copy(update={"datasets": ["attention/mass", "residual/post"]}), 1),
+    ],
+    ids=["with the prompt's states", "without them"],
 )
 @pytest.mark.parametrize("method", ["sage", "vcd", "icd", "agla"])
 def test_traces_under_a_method_hold_the_numbers_of_whole_prompts(
