@@ -63,7 +63,12 @@ SHARING = [name for name in METHODS if METHODS[name].neutral_parameters and load
 CASES |= {name: Case({name: dict(METHODS[name].strong_parameters)}) for name in SHARING if name not in CASES}
 FAMILIES = ["qwen2_5_vl", "qwen3_vl", "llava_next", "internvl", "glm4v", "tiny-spd"]
 FAST = {("qwen2_5_vl", name) for name in ("vcd", "icd")}
-OF_EVERY_KIND = ("sage+icd", "vcd", "agla", "zoom-refine")  # attention, other images, images for each answer, asking again
+OF_EVERY_KIND = (
+    "sage+icd",
+    "vcd",
+    "agla",
+    "zoom-refine",
+)  # attention, other images, images for each answer, asking again
 GRID = [
     (family, name)
     for family in FAMILIES
