@@ -179,6 +179,7 @@ class Recording:
     Attributes:
         capture, engine, remote, pack_every, resume, overwrite: as in `trace`.
         adds: whether the folder may contain the traces of other samples, to which these are added.
+        whole: the folder of the whole run, where this is a shard of it.
     """
 
     capture: str | Path | CaptureSpec = "default"
@@ -188,6 +189,7 @@ class Recording:
     resume: bool = False
     overwrite: bool = False
     adds: bool = False
+    whole: Path | None = None
 
     def prepare(
         self, model: Model, settings: Settings, given: Mapping[str, GivenAnswer] | None = None
@@ -283,6 +285,10 @@ class RunKeeper:
         with lock_folder(self.folder, "tracing into it"):
             ids = [sample.id for sample in self.samples]
             config, asked = recorder.config | {"order": ids}, self.recording
+            if asked.whole is not None:
+                from mmprobe.traces.scale.shards import warn_of_begun_shards
+
+                warn_of_begun_shards(asked.whole, self.folder, config)
             finished = open_folder(
                 self.folder, config, self.samples, asked.resume, asked.overwrite, asked.adds
             )
@@ -370,6 +376,7 @@ class RunTracer:
             "model": model.source,
             "neurons": str(model.n_neurons),
             "run_hash": self.run_hash,
+            "fingerprint": json.dumps(model.fingerprint),
         }
         if image_hash := sample.images and hash_images(sample):
             attributes["image_hash"] = image_hash

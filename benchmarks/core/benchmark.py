@@ -15,6 +15,7 @@ from mmprobe.benchmarks.core.prompts import (
     Wording,
     default_prompts,
     describe_wording,
+    list_wordings,
     read_prompts,
 )
 from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
@@ -245,7 +246,7 @@ def wording_of(benchmark: Benchmark[Any]) -> dict[str, Any] | None:
 
 
 def options_for(benchmarks: Sequence[Benchmark[Any]], options: Mapping[str, Any]) -> list[Benchmark[Any]]:
-    """Return several benchmarks with options in force: each takes those that it has.
+    """Return several benchmarks with options in force: each takes those that it has, and a wording if it has that one.
 
     Raises:
         InputError: none has an option, a value is wrong, or prompts are given for several benchmarks.
@@ -261,12 +262,24 @@ def options_for(benchmarks: Sequence[Benchmark[Any]], options: Mapping[str, Any]
             raise InputError(f"benchmarks {', '.join(known)}: none has an option {name!r}; {hint}")
     if "prompts" in options and len(benchmarks) > 1:
         raise InputError("option 'prompts': a file has the prompts of one benchmark; compare on one")
+    worded = [benchmark for benchmark in benchmarks if options.get("wording") in _wordings(benchmark)]
     return [
         with_options(
-            benchmark, {name: value for name, value in options.items() if name in known[benchmark.name]}
+            benchmark,
+            {
+                name: value
+                for name, value in options.items()
+                if name in known[benchmark.name]
+                and (name != "wording" or benchmark in (worded or benchmarks))
+            },
         )
         for benchmark in benchmarks
     ]
+
+
+def _wordings(benchmark: Benchmark[Any]) -> list[str]:
+    form = getattr(benchmark.options, "form", None)
+    return [] if form is None else list_wordings(form)
 
 
 def take_images(samples: Sequence[Sample], n: int) -> list[Sample]:

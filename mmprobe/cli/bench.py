@@ -158,6 +158,10 @@ def bench(
             f"shard {shard} answered to {out}; others are to come",
             as_json,
         )
+        from mmprobe.traces.scale.shards import shards_differ
+
+        if shards_differ(out / "run" if trace else out):
+            raise typer.Exit(1)  # a warning said why
         return
     for run, n_failures in evaluation.failures.items():
         warn(f"{n_failures} questions failed, see {run / 'failures.jsonl'}; --resume retries them")

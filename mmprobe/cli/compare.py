@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,7 @@ from mmprobe.cli.options import (
     read_device_map,
     split_names,
 )
+from mmprobe.errors import InputError, suggest_names
 from mmprobe.ledger import check_earlier
 
 
@@ -86,6 +88,7 @@ def compare(
     earlier = next(out.glob("*/*/responses.jsonl"), out / "responses.jsonl")
     check_earlier(earlier, "a comparison", resume, overwrite, TO_CONTINUE, out)
     names = split_names(benchmarks)
+    options = _parse_options(context, names)
     ds = mmprobe.benchmarks.compare(
         model,
         out,
@@ -108,7 +111,7 @@ def compare(
         resume=resume,
         overwrite=overwrite,
         shared_prefix=shared_prefix,
-        options=parse_benchmark_options(context.args),
+        options=options,
         progress=lambda line: typer.echo(line, err=True),
     )
 
@@ -125,3 +128,17 @@ def compare(
     ]
     shown = [metric for metric in headline if metric in ds["metric"].values]
     print_result({"files": files}, f"{markdown(ds, shown)}\n\nAll metrics: {out / 'compare.md'}", as_json)
+
+
+def _parse_options(context: typer.Context, names: Sequence[str]) -> dict[str, str]:
+    """Return the options of the benchmarks. Raises InputError for one that neither they nor the command have."""
+    from mmprobe.benchmarks.core.benchmark import option_names
+
+    options = parse_benchmark_options(context.args)
+    theirs = {each for name in names for each in option_names(mmprobe.benchmarks.BENCHMARKS[name])}
+    known = sorted(theirs | {str(parameter.name) for parameter in context.command.params})
+    for name in options:
+        if name not in theirs:
+            hint = suggest_names(name, known, "see mmprobe compare --help")
+            raise InputError(f"option {name!r}: neither compare nor {', '.join(names)} have it; {hint}")
+    return options

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +21,7 @@ from mmprobe.cache.run import HASHED_KEYS
 from mmprobe.errors import InputError, option
 from mmprobe.files import JsonRecord, check_no_link, make_folder, read_record, write_whole
 from mmprobe.interventions.generate import Settings
-from mmprobe.ledger import FINGERPRINT, Ledger, check_unlocked, lock_folder
+from mmprobe.ledger import FINGERPRINT, Ledger, check_unlocked, hash_questions, lock_folder
 from mmprobe.models import Model
 from mmprobe.models.shared_prefix import prefix_key, sort_by_images
 from mmprobe.samples import Sample
@@ -65,6 +65,10 @@ class Shard:
         return out / FOLDER / f"{self.index}-of-{self.count}"
 
 
+class ShardsDiffer(InputError):
+    """Shards of one folder are not parts of one whole."""
+
+
 class FinishedShard(JsonRecord):
     """The content of shard.json, which appears in a shard's folder when the shard is finished.
 
@@ -73,6 +77,7 @@ class FinishedShard(JsonRecord):
         ids: of the shard's samples.
         places: place of each of them among all samples.
         samples: hash of the ids of all samples.
+        questions: hash of the text of all samples; empty in shards of earlier versions.
     """
 
     index: int
@@ -80,6 +85,7 @@ class FinishedShard(JsonRecord):
     ids: list[str]
     places: list[int]
     samples: str
+    questions: str = ""
 
 
 def parse_shard(text: str) -> Shard:
@@ -126,6 +132,7 @@ class Part(NamedTuple):
         folder: the folder that the shard's traces or answers go to.
         samples: the shard's samples, batch by batch.
         order: ids of all samples, of the other shards, too, as the whole lists them.
+        questions: hash of the text of all samples.
     """
 
     out: Path
@@ -133,6 +140,7 @@ class Part(NamedTuple):
     shard: Shard
     samples: list[Sample]
     order: list[str]
+    questions: str
 
 
 def choose_part(
@@ -156,7 +164,8 @@ def choose_part(
     if not traced:
         batches = sort_by_images(batches) if settings.shared_prefix else batches
         samples = [sample for batch in batches for sample in batch]
-    return Part(out, shard.folder(out), shard, chosen, [sample.id for sample in samples])
+    order = [sample.id for sample in samples]
+    return Part(out, shard.folder(out), shard, chosen, order, hash_questions(samples))
 
 
 def trace_shard(
@@ -169,6 +178,7 @@ def trace_shard(
 ) -> Run:
     """Trace a shard's samples, and return the whole run if this shard was the last; else the shard's own run."""
     part = choose_part(out, text, samples, settings, source.model, traced=True)
+    recorder = replace(recorder, whole=out)
     deque(answer(source, part.samples, part.folder, settings, recorder, "trace"), maxlen=0)
     run = open_run(part.folder)
     run.ids  # noqa: B018  # they are read now, since another shard may soon move the traces
@@ -204,16 +214,23 @@ def finish_shard(part: Part) -> None:
         "ids": ids,
         "places": [place_of[name] for name in ids],
         "samples": hashlib.sha256(json.dumps(part.order).encode()).hexdigest(),
+        "questions": part.questions,
     }
     write_whole({part.folder / FINISHED: (json.dumps(record) + "\n").encode()})
 
 
 def merge_if_last(out: Path) -> None:
-    """Merge the shards of a folder if all are finished. Shards that finish at the same time wait for each other."""
+    """Merge the shards of a folder if all are finished. Shards that finish at the same time wait for each other.
+
+    Where they are not parts of one whole, a warning says why.
+    """
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
             if all_finished(out):
                 merge_shards(out)
+            return
+        except ShardsDiffer as error:
+            log.warning("%s", error)
             return
         except (InputError, FileNotFoundError) as error:
             if not (out / FOLDER).is_dir():
@@ -227,7 +244,8 @@ def read_shards(out: Path) -> dict[Path, FinishedShard]:
     """Return the finished shards of a folder, by their folders.
 
     Raises:
-        InputError: there are none, some are missing or not finished, or they are not parts of one whole.
+        InputError: there are none, or some are missing or not finished.
+        ShardsDiffer: they are not parts of one whole.
     """
     folders = _all_folders(out)
     unfinished = [folder.name for folder in folders if not (folder / FINISHED).is_file()]
@@ -238,8 +256,12 @@ def read_shards(out: Path) -> dict[Path, FinishedShard]:
         )
     shards = {folder: read_record(folder / FINISHED, FinishedShard) for folder in folders}
     if len({(shard.count, shard.samples) for shard in shards.values()}) != 1:
-        raise InputError(
+        raise ShardsDiffer(
             f"{out}: its shards are parts of different samples; delete {out / FOLDER}, start again"
+        )
+    if len({shard.questions for shard in shards.values() if shard.questions}) > 1:
+        raise ShardsDiffer(
+            f"{out}: the text of the questions changed between its shards; delete {out / FOLDER}, start again"
         )
     return shards
 
@@ -290,17 +312,76 @@ def _all_folders(out: Path) -> list[Path]:
     return [Shard(index, count).folder(out) for index in range(1, count + 1)]
 
 
+def check_alike(folder: Path, other: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Check that a shard is made as another one.
+
+    Args:
+        folder: of the shard.
+        other, settings: what the other one, and this one, recorded: in `run.json`, or in `asked.json` of answers.
+
+    Raises:
+        ShardsDiffer: naming what differs.
+    """
+    keys = HASHED_KEYS if "capture" in settings else settings.keys() - {FINGERPRINT}
+    differs = "was made with another {words} than the other shards"
+    ledger = Ledger(folder, "", "a shard", differs, "delete it and make it again")
+    try:
+        ledger.check_same(other, {key: settings.get(key) for key in keys}, settings.get(FINGERPRINT))
+    except InputError as error:
+        raise ShardsDiffer(str(error)) from None
+
+
+def check_all_alike(shards: Iterable[Path]) -> dict[str, Any]:
+    """Check that shards are made alike, and return what the first one recorded.
+
+    Raises:
+        ShardsDiffer: naming what differs.
+    """
+    recorded = {
+        folder: read_record(folder / name, JsonRecord).model_dump()
+        for folder in shards
+        for name in ("run.json", "asked.json")
+        if (folder / name).is_file()
+    }
+    first = next(iter(recorded.values()))
+    for folder, settings in recorded.items():
+        check_alike(folder, first, settings)
+    return first
+
+
+def warn_of_begun_shards(out: Path, own: Path, config: Mapping[str, Any]) -> None:
+    """Warn before a shard is traced if others that are begun are traced in another way: they will not be merged.
+
+    Args:
+        out: the folder of the whole.
+        own: the shard's own folder.
+        config: its `run.json`.
+    """
+    for folder in sorted((out / FOLDER).glob("*")):
+        if folder != own and (folder / "run.json").is_file():
+            try:
+                check_alike(folder, config, open_run(folder).config)
+            except ShardsDiffer as error:
+                log.warning("%s", error)
+
+
+def shards_differ(out: Path) -> bool:
+    """Return whether all shards of a folder are finished, and cannot be merged since they are not parts of one whole."""
+    try:
+        if (out / FOLDER).is_dir() and all_finished(out):
+            check_all_alike(read_shards(out))
+    except ShardsDiffer:
+        return True
+    except (InputError, FileNotFoundError):  # another process is merging them
+        pass
+    return False
+
+
 def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
     """Move the traces of all shards into one folder. `run.json` comes last."""
-    configs = {folder: open_run(folder).config for folder in shards}
-    first = next(iter(configs.values()))
-    for folder, config in configs.items():
-        differs, remedy = (
-            "was traced with another {words} than the other shards",
-            "delete it and trace it again",
-        )
-        ledger = Ledger(folder, "run.json", "a run", differs, remedy)
-        ledger.check_same(first, {key: config.get(key) for key in HASHED_KEYS}, config.get(FINGERPRINT))
+    for folder in shards:
+        open_run(folder)  # raises an error where it cannot be read
+    first = check_all_alike(shards)
     order = whole_order(shards.values())
     make_folder(out / "samples")
     for folder in shards:
@@ -315,9 +396,7 @@ def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
 
 def _join_answers(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
     """Make one file of the answers of all shards."""
-    calls = {(folder / "asked.json").read_bytes() for folder in shards}
-    if len(calls) > 1:
-        raise InputError(f"{out}: its shards asked different questions, or in different ways; start again")
+    check_all_alike(shards)
     line_of = {
         json.loads(line)["id"]: line
         for folder in shards
@@ -325,7 +404,8 @@ def _join_answers(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
     }
     order = whole_order(shards.values())
     answers = b"".join(line_of[name] for name in order if name in line_of)
-    contents = {out / "asked.json": calls.pop(), out / RESPONSES: answers}
+    asked = (next(iter(shards)) / "asked.json").read_bytes()
+    contents = {out / "asked.json": asked, out / RESPONSES: answers}
     write_whole(_join_failures(out, shards, order) | contents)
 
 
