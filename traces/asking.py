@@ -156,9 +156,9 @@ def answer(
                     done.add(name)
                     progress.update()
                     if not isinstance(got, Failure):
-                        given = got if isinstance(got, Answer) else Answer(got)
-                        keeper.keep(name, given)
-                        yield name, given
+                        text = got if isinstance(got, Answer) else Answer(got)
+                        keeper.keep(name, text)
+                        yield name, text
                     elif folder is not None:
                         _append_failure(folder, name, got)
                 if interrupted():
