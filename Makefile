@@ -4,6 +4,7 @@
 # make types    check types alone
 # make demo     trace the embedded model and write a report
 # make perf     measure what tracing costs
+# make gpu     check and measure on a GPU, under nine minutes; goes on with what is missing
 # make organisms plant the models with known causes that are not planted yet (under an hour on two cores)
 # make docs     write the tables that are made from code
 # make site     build the pages, the notebooks and two reports in build/site
@@ -18,7 +19,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # A worker that has nothing left to do takes tests from another one. Each has one core.
 PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: check test stress lint types links demo perf docs site organisms model-card format clean
+.PHONY: check test stress lint types links demo perf gpu docs site organisms model-card format clean
 
 check: lint types $(VENV)/.editable
 	$(PYTEST) -m "not slow and not browser and not stress" tests
@@ -47,6 +48,9 @@ demo: $(VENV)/.wheel
 
 perf: $(VENV)/.wheel
 	$(BIN)/python perf/report.py
+
+gpu: $(VENV)/.wheel
+	$(BIN)/python perf/gpu.py --out docs/performance-gpu.md
 
 docs: $(VENV)/.wheel
 	$(BIN)/python scripts/write_format_doc.py

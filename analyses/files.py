@@ -16,7 +16,7 @@ import xarray as xr
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.files import write_whole, writing_error
+from mmprobe.files import check_no_link, write_whole, writing_error
 from mmprobe.ledger import lock_file
 
 if TYPE_CHECKING:
@@ -62,8 +62,12 @@ def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
 
 
 def analyses_folder(run: Run) -> Path:
-    """Return the folder for a run's analyses: in the run, or beside the file that `pack` made of it."""
-    return (run.path.with_suffix("") if run.packed else run.path) / "analyses"
+    """Return the folder for a run's analyses: in the run, or beside the file that `pack` made of it.
+
+    Raises:
+        InputError: a link is in its place.
+    """
+    return check_no_link((run.path.with_suffix("") if run.packed else run.path) / "analyses")
 
 
 def read_export(run: Run, name: str) -> xr.Dataset | None:

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.registry import describe_error, find_plug_in
 
 Analyze = Callable[..., xr.Dataset]
 
@@ -49,9 +50,19 @@ def apply_analyses(
 
 def _apply(analyze: Analyze, run: Run) -> xr.Dataset | NotApplicable:
     try:
-        return analyze(run)
+        result = analyze(run)
     except NotApplicable as error:
         return error
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        plug_in = find_plug_in(error)
+        if plug_in is None:
+            raise
+        return NotApplicable(f"{plug_in}: {describe_error(error)}")
+    if not isinstance(result, xr.Dataset | list):  # findings are several
+        return NotApplicable(f"its function returns a {type(result).__name__}, not a Dataset")
+    return result
 
 
 def _start_process() -> None:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import suppress
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import h5py
@@ -17,6 +15,7 @@ import numpy as np
 from h5py import h5a, h5d, h5f, h5p, h5s, h5t, h5z
 
 from mmprobe.errors import InputError
+from mmprobe.files import NewFile
 
 CHUNK_BYTES = 2**20
 _HEADER_BYTES = 2**18  # headers, indices and dimension scales
@@ -33,8 +32,8 @@ _WHOLE_CHUNKS = h5p.create(h5p.DATASET_ACCESS)
 _WHOLE_CHUNKS.set_chunk_cache(0, 0, 1)  # chunks that are written as a whole need no cache
 
 
-def create_file(path: Path, metadata_bytes: int | None = None) -> tuple[h5py.File, ReservedSpace]:
-    """Create an HDF5 file, and reserve disk space for it.
+def create_file(new: NewFile, metadata_bytes: int | None = None) -> tuple[h5py.File, ReservedSpace]:
+    """Make a new file an HDF5 file, and reserve disk space for it.
 
     Args:
         metadata_bytes: headers are put together in blocks of this size; None for HDF5's own.
@@ -44,15 +43,16 @@ def create_file(path: Path, metadata_bytes: int | None = None) -> tuple[h5py.Fil
     """
     file = None
     try:
-        file = h5py.File(path, "w", libver=("v110", "v110"), meta_block_size=metadata_bytes)
-        return file, ReservedSpace(path)
+        file = h5py.File(
+            new.part, "w", libver=("v110", "v110"), meta_block_size=metadata_bytes, locking=False
+        )
+        return file, ReservedSpace(new)
     except OSError as error:
         if file is not None:
             file.close()
-        with suppress(OSError):
-            path.unlink()
+        new.discard()
         reason = os.strerror(error.errno) if error.errno else str(error)  # HDF5's own text has many lines
-        raise OSError(error.errno, reason, str(path)) from None
+        raise OSError(error.errno, reason, str(new.file)) from None
 
 
 class ReservedSpace:
@@ -60,21 +60,15 @@ class ReservedSpace:
 
     Example:
         >>> import tempfile
-        >>> with tempfile.NamedTemporaryFile() as file:
-        ...     space = ReservedSpace(Path(file.name))
-        ...     space.reserve(1000)
-        ...     space.close()
+        >>> with NewFile(Path(tempfile.mkdtemp()) / "a.h5") as new:
+        ...     ReservedSpace(new).reserve(1000)
     """
 
-    def __init__(self, path: Path):
-        self.path, self.file = path, os.open(path, os.O_RDWR)
+    def __init__(self, new: NewFile):
+        self.new = new
         self.needed = _HEADER_BYTES
         self.reserved = 0
-        try:
-            self.reserve(0)
-        except OSError:
-            self.close()
-            raise
+        self.reserve(0)
 
     def reserve(self, count: int) -> None:
         """Reserve space for this many more bytes.
@@ -86,16 +80,10 @@ class ReservedSpace:
         if self.needed > self.reserved and hasattr(os, "posix_fallocate"):
             end = self.needed + _RESERVE_BYTES
             try:
-                os.posix_fallocate(self.file, self.reserved, end - self.reserved)
+                os.posix_fallocate(self.new.stream.fileno(), self.reserved, end - self.reserved)
             except OSError as error:
-                raise OSError(error.errno, error.strerror, str(self.path)) from None
+                raise OSError(error.errno, error.strerror, str(self.new.file)) from None
             self.reserved = end
-
-    def close(self) -> None:
-        """Close the file; what was reserved stays a part of it."""
-        if self.file >= 0:
-            os.close(self.file)
-            self.file = -1
 
 
 class DataSet:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -33,6 +32,7 @@ from mmprobe.cache.checksums import (
 from mmprobe.cache.hdf5 import CREATE_GROUPS, ReservedSpace, create_file, hdf5_type
 from mmprobe.cache.schema import DIM_SIZES, DIMS, FORMAT_VERSION, GROUP_NAMES, TEXT_ATTRIBUTES, VARIABLES
 from mmprobe.errors import InputError, option
+from mmprobe.files import NewFile
 
 if TYPE_CHECKING:
     from mmprobe.cache.trace import Trace
@@ -386,18 +386,22 @@ def join_traces(traces: Iterable[Trace], out: Path) -> None:
     Example:
         >>> join_traces(open_run("runs/demo"), Path("runs/demo/packs/000001.h5"))      # doctest: +SKIP
     """
-    part = out.with_name(out.name + ".part")
-    try:
-        write_pack(traces, {}, part)
-        os.replace(part, out)
-    finally:
-        part.unlink(missing_ok=True)
+    write_pack(traces, {}, out)
 
 
-def write_pack(traces: Iterable[Trace], texts: Mapping[str, Any], part: Path) -> None:
-    """Copy traces and texts about them to a new file, sync it and append its checksums."""
-    file, space = create_file(part, _METADATA_BYTES)
-    with file, closing(space):
+def write_pack(traces: Iterable[Trace], texts: Mapping[str, Any], out: Path) -> None:
+    """Copy traces and texts about them to a file, which appears with its checksums when it is whole."""
+    with NewFile(out) as new:
+        new.remove_left()
+        _write_traces(traces, texts, new)
+        append_checksums(new.stream)
+        new.sync()
+        new.place()
+
+
+def _write_traces(traces: Iterable[Trace], texts: Mapping[str, Any], new: NewFile) -> None:
+    file, space = create_file(new, _METADATA_BYTES)
+    with file:
         samples, index, left = file.create_group("samples"), IndexWriter(), iter(traces)
         while together := list(islice(left, _TOGETHER)):
             _copy_traces(together, samples, index, space)
@@ -408,9 +412,6 @@ def write_pack(traces: Iterable[Trace], texts: Mapping[str, Any], part: Path) ->
             text = json.dumps(content)
             space.reserve(len(text))
             file.attrs[name] = text
-    with open(part, "r+b") as written:
-        append_checksums(written)
-        os.fsync(written.fileno())
 
 
 def _copy_traces(traces: list[Trace], samples: h5py.Group, index: IndexWriter, space: ReservedSpace) -> None:

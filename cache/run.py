@@ -354,12 +354,7 @@ def pack(path: str | Path, out: str | Path) -> Path:
     with lock_file(out, "packing into it"):
         if out.exists():
             raise InputError(f"{out}: exists; choose another file for out")
-        part = out.with_name(out.name + ".part")
-        try:
-            labels = [{"id": name, "faithful": faithful} for name, faithful in run.labels.items()]
-            texts = {"run": run.config, "failures": run.failures, "labels": labels}
-            write_pack(tqdm(run, "pack", len(run), unit="trace", disable=None), texts, part)
-            os.replace(part, out)
-        finally:
-            part.unlink(missing_ok=True)
+        labels = [{"id": name, "faithful": faithful} for name, faithful in run.labels.items()]
+        texts = {"run": run.config, "failures": run.failures, "labels": labels}
+        write_pack(tqdm(run, "pack", len(run), unit="trace", disable=None), texts, out)
     return out

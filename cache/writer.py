@@ -23,6 +23,7 @@ from mmprobe.cache.hdf5 import (
     write_attribute,
 )
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
+from mmprobe.files import NewFile
 
 _LARGE_BYTES = 2**24
 _GROWING_DIMS = {"step", "token"}  # their sizes are known only when the answer has ended
@@ -31,7 +32,7 @@ _GROWING_DIMS = {"step", "token"}  # their sizes are known only when the answer 
 class TraceWriter:
     """Writes a trace step by step.
 
-    The file is `<path>.part` until the end of the `with` block. Then it is synced and renamed to `path`. If the
+    The file has another name until the end of the `with` block. Then it is synced and renamed to `path`. If the
     block raises, the file is deleted.
 
     Args:
@@ -58,8 +59,8 @@ class TraceWriter:
     ):
         self.path, self.float16 = path, float16
         self.filters = compression_filters(compression)
-        self.part = path.with_name(path.name + ".part")
-        self.file, self.space = create_file(self.part)
+        self.new = NewFile(path)
+        self.file, self.space = create_file(self.new)
         self.file.attrs["mmprobe_format"] = FORMAT_VERSION
         self.scales: dict[str, DataSet] = {}
         self.datasets: dict[str, DataSet] = {}
@@ -81,8 +82,7 @@ class TraceWriter:
     def discard(self) -> None:
         """Close and delete the unfinished file."""
         self.file.close()
-        self.space.close()
-        self.part.unlink(missing_ok=True)
+        self.new.discard()
 
     def commit(self) -> None:
         """Sync the file and rename it to its final name; delete it if that fails."""
@@ -205,16 +205,17 @@ class TraceWriter:
         self.datasets.clear()  # HDF5 keeps a file open as long as one of its data sets
         self.scales.clear()
         self.file.close()
-        with open(self.part, "r+b") as file, ThreadPoolExecutor(1) as pool:
-            file.truncate(size)
+        file = self.new.stream
+        file.truncate(size)
+        with ThreadPoolExecutor(1) as pool:
             if size > _LARGE_BYTES:  # sync the data while the checksums are computed
                 synced = pool.submit(os.fsync, file.fileno())
                 append_checksums(file)
                 synced.result()
             else:
                 append_checksums(file)
-            os.fsync(file.fileno())
-        os.replace(self.part, self.path)
+        self.new.sync()
+        self.new.place()
 
     def _attach_scales(self) -> None:
         """Attach a scale to every dimension of every data set, and give all growing rows the same length."""

@@ -39,6 +39,8 @@ METHODS: Registry[type[Method]] = Registry(
         "vcd": "mmprobe.interventions.methods.vcd:Vcd",
         "zoom-refine": "mmprobe.interventions.methods.zoom_refine:ZoomRefine",
     },
+    form="mmprobe.interventions.base:Method",
+    holds_classes=True,
 )
 """The class of each method, by the name of the method."""
 

@@ -1,9 +1,11 @@
 """Errors that a user can fix. The command line prints each as one line and exits with 2."""
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _spelling = "{}=True"  # of an option in messages
 
 
@@ -45,6 +47,16 @@ def suggest_names(name: str, known: Iterable[str], otherwise: str) -> str:
     """
     similar = get_close_matches(name, known, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(similar)}?" if similar else otherwise
+
+
+def printable(text: str) -> str:
+    r"""Return a text without characters that a terminal obeys, such as ESC. Line breaks and tabs stay.
+
+    Example:
+        >>> printable("\x1b[31mred")
+        '?[31mred'
+    """
+    return _CONTROL.sub("?", text)
 
 
 def option(name: str) -> str:

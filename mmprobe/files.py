@@ -8,9 +8,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import secrets
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
@@ -22,7 +24,12 @@ from mmprobe.errors import InputError
 
 MAX_DEPTH = 100  # of lists and objects in each other
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$|^AWS_SESSION_TOKEN$")  # names of variables
+_SHORTEST_KEY = 8  # characters; a shorter value could be a word
 _PIECE = 1 << 20  # bytes of a file that are hashed at a time
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_PART = re.compile(r"\.[0-9a-f]{16}\.part$")
+_OPENED = Path("/proc/self/fd") if Path("/proc/self/fd").is_dir() else None  # paths of what is open
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -67,13 +74,18 @@ def read_text(path: str | Path) -> str:
 def hash_file(path: Path) -> str:
     """Return a hash of a file's content, 16 hexadecimal digits.
 
-    A file that has neither another size nor another time of change is not read again.
+    A file of which the kernel reports neither another size nor another time is not read again.
 
     Raises:
         OSError: the file cannot be read.
     """
     status = check_readable(path).stat()
-    return _hash_content(path, status.st_ino, status.st_size, status.st_mtime_ns)
+    return _hash_content(path, *file_state(status))
+
+
+def file_state(status: os.stat_result) -> tuple[int, ...]:
+    """Return what changes with a file's content. Its time of change can be set back, but that is a change, too."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 @lru_cache(maxsize=100_000)
@@ -83,6 +95,23 @@ def _hash_content(path: Path, *state: int) -> str:
         while piece := file.read(_PIECE):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def redact(text: str) -> str:
+    """Return a text in which the keys of APIs in the environment are not readable.
+
+    A server may repeat the key that it was called with.
+
+    Example:
+        >>> os.environ["MADE_UP_API_KEY"] = "sk-0123456789"
+        >>> redact("unknown key sk-0123456789")
+        'unknown key [MADE_UP_API_KEY]'
+        >>> del os.environ["MADE_UP_API_KEY"]
+    """
+    for name, value in os.environ.items():
+        if len(value) >= _SHORTEST_KEY and _SECRET.search(name) and value in text:
+            text = text.replace(value, f"[{name}]")
+    return text
 
 
 def write_whole(contents: Mapping[Path, bytes | memoryview | Iterable[bytes]]) -> None:
@@ -98,31 +127,164 @@ def write_whole(contents: Mapping[Path, bytes | memoryview | Iterable[bytes]]) -
     Example:
         >>> write_whole({Path("out/results.json"): b"{}"})          # doctest: +SKIP
     """
-    parts = {file: file.with_name(file.name + ".part") for file in contents}
-    try:
+    with ExitStack() as stack:
+        parts = []
         for file, content in contents.items():
-            try:
-                with open(parts[file], "wb") as part:
-                    part.writelines([content] if isinstance(content, bytes | memoryview) else content)
-                    part.flush()
-                    os.fsync(part.fileno())
-            except OSError as error:
-                raise writing_error(file, error) from None
-        for file, part_file in parts.items():
-            try:
-                os.replace(part_file, file)
-            except OSError as error:
-                raise writing_error(file, error) from None
-    finally:
-        for part_file in parts.values():
-            with suppress(OSError):
-                part_file.unlink()
+            with _name_errors(file):
+                part = stack.enter_context(NewFile(file))
+                part.remove_left()
+                part.stream.writelines([content] if isinstance(content, bytes | memoryview) else content)
+                part.sync()
+            parts.append(part)
+        for part in parts:
+            with _name_errors(part.file):
+                part.place()
 
 
 def write_atomic(file: Path, text: str) -> Path:
     """Write a file that appears when it is complete. Half a surrogate pair, as of a cut emoji, is `?`."""
     write_whole({file: text.encode("utf-8", errors="replace")})
     return file
+
+
+class NewFile:
+    """A new file under a random name, in a folder that is opened once. `place` gives it its own name.
+
+    No link is followed: not one in its place, which is replaced itself, and not one that somebody puts where the
+    folder was. Without `place`, the file is removed at the end of the `with` block.
+
+    Args:
+        file: its path in the end.
+
+    Attributes:
+        part: its path until then, for libraries that open files themselves.
+        stream: to write to it.
+
+    Example:
+        >>> with NewFile(Path("out/results.json")) as new:          # doctest: +SKIP
+        ...     new.stream.write(b"{}")
+        ...     new.sync()
+        ...     new.place()
+    """
+
+    def __init__(self, file: Path):
+        self.file = file
+        self._descriptor: int | None = None
+        self._folder = file.parent
+        if _OPENED is not None:
+            self._descriptor = os.open(file.parent, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+            self._folder = _OPENED / str(self._descriptor)
+        self.part = self._folder / f"{file.name}.{secrets.token_hex(8)}.part"
+        try:
+            descriptor = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o666)
+        except BaseException:
+            self._close_folder()
+            raise
+        self.stream = os.fdopen(descriptor, "w+b")
+        _lock(descriptor)
+
+    def __enter__(self) -> NewFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+    def sync(self) -> None:
+        """Write what is in memory to the disk."""
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+
+    def place(self) -> None:
+        """Give the file its name; an earlier file, or a link in its place, is replaced."""
+        os.replace(self.part, self._folder / self.file.name)
+        self.discard()
+
+    def discard(self) -> None:
+        """Close the file, and remove it if it has not got its name."""
+        if self.stream.closed:
+            return
+        with suppress(OSError):  # a full disk: what is in memory cannot be written
+            self.stream.close()
+        with suppress(OSError):
+            self.part.unlink()
+        self._close_folder()
+
+    def _close_folder(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+    def remove_left(self) -> None:
+        """Remove parts of this file that a killed process left: the kernel's lock tells that nobody writes them."""
+        for name in os.listdir(self._folder):
+            if not is_part(name) or _PART.sub("", name) != self.file.name:
+                continue
+            with suppress(OSError):
+                left = os.open(self._folder / name, os.O_RDWR | getattr(os, "O_NONBLOCK", 0) | _NO_LINK)
+                try:
+                    if _lock(left):
+                        os.unlink(self._folder / name)
+                finally:
+                    os.close(left)
+
+
+def is_part(name: str) -> bool:
+    """Return whether a file of this name is a part that `NewFile` made.
+
+    Example:
+        >>> is_part("run.json.0123456789abcdef.part"), is_part("film.part")
+        (True, False)
+    """
+    return _PART.search(name) is not None
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock a file until it is closed. Return whether that was possible: nobody else has it, and locks exist."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+@contextmanager
+def _name_errors(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise writing_error(file, error) from None
+
+
+def make_folder(folder: Path) -> Path:
+    """Make a folder within a folder of results, if it is not there, and return it.
+
+    Raises:
+        InputError: a link or a file is in its place. What is written into a run stays in it.
+        OSError: it cannot be made.
+
+    Example:
+        >>> make_folder(Path("runs/demo/analyses"))                 # doctest: +SKIP
+        PosixPath('runs/demo/analyses')
+    """
+    check_no_link(folder)
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def check_no_link(path: Path) -> Path:
+    """Return a path in a folder of results if it is not a link.
+
+    Raises:
+        InputError: it is a link, so what is written there would be outside.
+
+    Example:
+        >>> check_no_link(Path("runs/demo/samples"))
+        PosixPath('runs/demo/samples')
+    """
+    if path.is_symlink():
+        raise InputError(f"{path}: is a link, and what is written there would be elsewhere; remove the link")
+    return path
 
 
 def writing_error(path: Path, error: OSError, problem: str = "cannot be written") -> InputError | OSError:
@@ -279,10 +441,17 @@ def read_records(path: str | Path, record_type: type[Record]) -> list[tuple[int,
 
 
 def append_lines(file: Path, records: Iterable[Any], ensure_ascii: bool = True) -> None:
-    """Append one line a record, so that a kill can cut off the last line only."""
+    """Append one line a record, so that a kill can cut off the last line only.
+
+    Raises:
+        InputError: the file is a link, or cannot be written.
+        OSError: the disk is full.
+    """
     lines = "".join(json.dumps(record, ensure_ascii=ensure_ascii) + "\n" for record in records)
-    with file.open("ab") as stream:
-        stream.write(lines.encode("utf-8", errors="replace"))
+    with _name_errors(file):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NO_LINK
+        with os.fdopen(os.open(check_no_link(file), flags, 0o666), "ab") as stream:
+            stream.write(lines.encode("utf-8", errors="replace"))
 
 
 def cut_torn_line(file: Path) -> bool:
@@ -290,9 +459,9 @@ def cut_torn_line(file: Path) -> bool:
 
     The file is cut in place: to write it anew could lose its lines on a full disk.
     """
-    if not file.exists():
+    if not check_no_link(file).exists():
         return False
-    content = file.read_bytes()
+    content = check_readable(file).read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
     if len(whole) < len(content):
         os.truncate(file, len(whole))

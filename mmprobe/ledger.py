@@ -7,27 +7,35 @@ docs/reliability.md says for each command what a stopped call leaves.
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
+import platform
+import re
 import shutil
 import socket
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import xxhash
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from mmprobe.errors import InputError, option
 from mmprobe.files import (
     JsonRecord,
+    Text,
     append_lines,
-    check_readable,
+    check_no_link,
     cut_torn_line,
     hash_file,
+    is_part,
     json_lines,
     read_record,
     write_atomic,
@@ -35,10 +43,31 @@ from mmprobe.files import (
 )
 from mmprobe.samples import Sample
 
+log = logging.getLogger("mmprobe")
+
 LOCK_NAMES = {".lock", ".lock.json"}  # in a locked folder
 FINGERPRINT = "fingerprint"  # key of the settings: what was really used
 _ATTEMPTS = 10  # to get the lock, while its holder has no name
 _WAIT_SECONDS = 0.3  # a process that starts or ends has the lock for a moment only
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)  # of a file system
+_LOCKING = {  # file systems whose locks bind every process
+    *(
+        "ext2",
+        "ext3",
+        "ext4",
+        "xfs",
+        "btrfs",
+        "zfs",
+        "f2fs",
+        "bcachefs",
+        "jfs",
+        "reiserfs",
+        "overlay",
+        "tmpfs",
+    ),
+    *("ramfs", "vfat", "exfat", "ntfs3", "ceph", "gfs2", "ocfs2", "gpfs"),
+}
+_taking_over = False
 
 
 @dataclass(frozen=True)
@@ -100,9 +129,11 @@ class Ledger:
                 path.unlink()
 
     def is_empty(self, besides: Iterable[str] = ()) -> bool:
-        """Return whether the folder is missing, or contains nothing but its lock and files of these names."""
+        """Return whether the folder is missing, or contains nothing but its lock, parts and files of these names."""
         allowed = {*LOCK_NAMES, *besides}
-        return not self.folder.exists() or all(path.name in allowed for path in self.folder.iterdir())
+        return not self.folder.exists() or all(
+            path.name in allowed or is_part(path.name) for path in self.folder.iterdir()
+        )
 
     def begin(
         self,
@@ -140,12 +171,15 @@ class Ledger:
             )
             settled = {key: value for key, value in images.items() if key not in open_images}
             self.check_same(earlier, settings, used and {**used, "images": settled})
+            warn_of_versions(self.folder, (earlier.get(FINGERPRINT) or {}).get("versions"))
             recorded = (earlier.get(FINGERPRINT) or {}).get("images")
             if isinstance(recorded, dict) and {**recorded, **open_images} != recorded:
                 recorded.update(open_images)
                 write_atomic(file, json.dumps(earlier, indent=1) + "\n")
             return
-        content = {**settings, **({FINGERPRINT: used} if used else {})}
+        content = dict(settings)
+        if used:
+            content[FINGERPRINT] = {**used, "versions": library_versions()}
         write_atomic(file, json.dumps(content, indent=1) + "\n")
 
     def check_same(
@@ -221,10 +255,15 @@ def fingerprint(model: Mapping[str, str] | None = None, samples: Sequence[Sample
 
     Args:
         model: `mmprobe.models.Model.fingerprint`; None for a model that is not loaded here.
-        samples: the samples whose images are shown to it.
+        samples: the samples that are shown to it.
+
+    Returns:
+        `model`, by part; `images`, by sample; and `questions`, one hash of all. Without what there is not.
     """
     images = {sample.id: hash_images(sample) for sample in samples if sample.images}
-    return {key: dict(value) for key, value in (("model", model), ("images", images)) if value}
+    parts = {"model": model, "images": images}
+    used: dict[str, Any] = {key: dict(value) for key, value in parts.items() if value}
+    return used | ({"questions": hash_questions(samples)} if samples else {})
 
 
 def hash_images(sample: Sample) -> str:
@@ -240,6 +279,32 @@ def hash_images(sample: Sample) -> str:
         return ""
 
 
+def hash_questions(samples: Iterable[Sample]) -> str:
+    """Return a hash of everything in samples but their images, in order. Of these, it has the names.
+
+    Example:
+        >>> samples = [Sample(id="a", question="?", images=[folder / "a.png"]) for folder in (Path("b"), Path("c"))]
+        >>> hash_questions(samples[:1]) == hash_questions(samples[1:])
+        True
+    """
+    return hash_content(
+        [
+            [sample.model_dump(mode="json", exclude={"images"}), [path.name for path in sample.images]]
+            for sample in samples
+        ]
+    )
+
+
+def hash_content(content: Any) -> str:
+    """Return a hash of a JSON value.
+
+    Example:
+        >>> len(hash_content({"a": 1}))
+        16
+    """
+    return xxhash.xxh3_64_hexdigest(json.dumps(content, sort_keys=True).encode())
+
+
 def find_change(earlier: Any, used: Mapping[str, Any] | None) -> str | None:
     """Return what changed between two fingerprints, in words; None if nothing that both know did.
 
@@ -253,12 +318,50 @@ def find_change(earlier: Any, used: Mapping[str, Any] | None) -> str | None:
         old, new = earlier.get(part), used.get(part)
         if not isinstance(old, dict) or new is None:
             continue
-        if part == "model" and old.get("of") != new["of"]:
-            continue  # hashes of files are not those of weights in memory
-        for name, value in new.items():
-            if value and old.get(name) and old[name] != value:
+        is_other_kind = part == "model" and old.get("of") != new.get(
+            "of"
+        )  # of files, or of weights in memory
+        for name in ["dtype"] if is_other_kind else new:
+            if new.get(name) and old.get(name) and old[name] != new[name]:
                 return words.format(name)
-    return None
+    old, new = earlier.get("questions"), used.get("questions")
+    return "the text of the questions" if old and new and old != new else None
+
+
+LIBRARIES = ("mmprobe", "torch", "transformers", "tokenizers", "numpy", "pillow")
+
+
+@cache
+def library_versions() -> dict[str, str]:
+    """Return the versions of what results depend on, by name; without what is not installed.
+
+    Example:
+        >>> "torch" in library_versions()
+        True
+    """
+    versions = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
+
+
+def warn_of_versions(place: Path, earlier: Any) -> None:
+    """Warn if a call that is continued was begun with other versions: its numbers may differ in their last digits.
+
+    Args:
+        place: the folder.
+        earlier: versions by name, as recorded; anything else says nothing.
+    """
+    if not isinstance(earlier, dict):
+        return
+    changes = [
+        f"{name} {earlier[name]}, now {now}"
+        for name, now in library_versions().items()
+        if earlier.get(name, now) != now
+    ]
+    if changes:
+        log.warning("%s: was begun with %s; digits may differ", place, "; ".join(changes))
 
 
 @contextmanager
@@ -270,7 +373,8 @@ def lock_folder(folder: Path, task: str) -> Iterator[None]:
         task: what this process does, for the message that another process gets, such as `tracing into it`.
 
     Raises:
-        InputError: another process holds the lock, or the folder cannot be written.
+        InputError: another process holds the lock, or the folder cannot be written, or contains a link to a folder:
+            what is written must stay in it.
 
     Example:
         >>> with lock_folder(Path("runs/demo"), "tracing into it"):     # doctest: +SKIP
@@ -285,6 +389,9 @@ def lock_folder(folder: Path, task: str) -> Iterator[None]:
         raise writing_error(folder, error) from None
     try:
         with _hold(folder / ".lock", folder, task):
+            for path in folder.iterdir():
+                if path.is_dir():
+                    check_no_link(path)
             yield
     finally:
         with suppress(OSError):
@@ -316,30 +423,29 @@ def lock_file(file: Path, task: str) -> Iterator[None]:
 
 @contextmanager
 def _hold(lock: Path, target: Path, task: str) -> Iterator[None]:
-    """Hold a lock of the operating system, which ends with the process even if that is killed.
+    """Hold a lock of the kernel, which ends with the process even if that is killed.
 
-    `<lock>.json` names the process. It is needed for messages, and where hosts share a folder but not its locks.
+    `<lock>.json` names the process, for messages. Whoever gets the kernel's lock has the proof that the process of an
+    earlier note is gone, whatever its host was called. Where a file system has no such locks, or does not share them
+    with other machines, the note of another host stays in force until a user says that its process is gone.
     """
-    file_lock, note = FileLock(lock), Path(f"{lock}.json")
+    note = Path(f"{lock}.json")
+    if _taking_over:
+        for left in (note, lock):
+            if not _has_kernel_locks(lock.parent):
+                left.unlink(missing_ok=True)
     try:
-        for attempts_left in reversed(range(_ATTEMPTS)):
-            try:
-                file_lock.acquire(timeout=_WAIT_SECONDS)
-                break
-            except Timeout:
-                holder = _read_note(note)
-                if holder or not attempts_left:  # a process that starts or ends has no note for a moment
-                    raise InputError(_describe(holder, target, lock)) from None
+        file_lock = _acquire(lock, note, target)
     except OSError as error:
         raise writing_error(target, error, "cannot be locked for writing") from None
     try:
         holder = _read_note(note)
-        if holder.get("host", socket.gethostname()) != socket.gethostname():
-            raise InputError(_describe(holder, target, lock))
+        is_other = holder.get("host", socket.gethostname()) != socket.gethostname()
+        if is_other and not _has_kernel_locks(lock.parent):
+            raise InputError(_describe(holder, target))
         entry = {"host": socket.gethostname(), "process": os.getpid(), "task": task, "since": time.time()}
-        with suppress(OSError):  # a full disk: others are refused without a name
-            note.unlink(missing_ok=True)  # it could be a link to another file
-            note.write_text(json.dumps(entry) + "\n", encoding="utf-8")
+        with suppress(OSError, InputError):  # a full disk: others are refused without a name
+            write_atomic(note, json.dumps(entry) + "\n")
         try:
             yield
         finally:
@@ -350,17 +456,91 @@ def _hold(lock: Path, target: Path, task: str) -> Iterator[None]:
         file_lock.release()
 
 
+def _acquire(lock: Path, note: Path, target: Path) -> BaseFileLock:
+    """Return the acquired lock: the kernel's, or a file alone where the file system has no locks.
+
+    Raises:
+        InputError: another process holds it.
+    """
+    file_lock: BaseFileLock = FileLock(lock)
+    for attempts_left in reversed(range(_ATTEMPTS)):
+        try:
+            file_lock.acquire(timeout=_WAIT_SECONDS)
+            break
+        except Timeout:
+            holder = _read_note(note)
+            if holder or not attempts_left:  # a process that starts or ends has no note for a moment
+                raise InputError(_describe(holder, target)) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            file_lock = SoftFileLock(lock)
+    return file_lock
+
+
+def _has_kernel_locks(folder: Path) -> bool:
+    """Return whether a kernel's lock in a folder binds every process that can write there.
+
+    So it does on the file systems of one machine, whatever container a process is in, and on those that share locks.
+    """
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    place, found = folder.resolve(), (-1, "", "")
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        point = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split()[4]))
+        if len(point.parts) >= found[0] and place.is_relative_to(point):
+            kind, _, options = after.split(" ", 2)
+            found = len(point.parts), kind, options
+    _, kind, options = found
+    if kind in ("nfs", "nfs4"):
+        return not {"nolock", "local_lock=all", "local_lock=flock"} & set(options.split(","))
+    return kind in _LOCKING
+
+
+@contextmanager
+def take_over(folder_of_other_host: bool = True) -> Iterator[None]:
+    """Within the block, the note of a process on another machine locks nothing: the user knows that it is gone.
+
+    It matters only where the kernel cannot tell, as on file systems without locks.
+
+    Example:
+        >>> with take_over():                                       # doctest: +SKIP
+        ...     mp.trace(model, samples, "shared/run", resume=True)
+    """
+    global _taking_over
+    before, _taking_over = _taking_over, folder_of_other_host
+    try:
+        yield
+    finally:
+        _taking_over = before
+
+
+class _Note(JsonRecord):
+    host: Text
+    process: int
+    task: Text
+    since: float
+
+
 def _read_note(note: Path) -> dict[str, str]:
     """Return what a lock's note says; nothing if there is none, or if a full disk or a kill cut it off."""
     try:
-        holder = json.loads(check_readable(note).read_text(encoding="utf-8"))
-        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(holder["since"]))
-        return {key: str(holder[key]) for key in ("host", "process", "task")} | {"since": since}
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        holder = read_record(note, _Note)
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(holder.since))
+    except (OSError, InputError, ValueError, OverflowError):
         return {}
+    return {
+        "host": holder.host[:100],
+        "process": str(holder.process)[:20],
+        "task": holder.task[:100],
+        "since": since,
+    }
 
 
-def _describe(holder: dict[str, str], target: Path, lock: Path) -> str:
+def _describe(holder: dict[str, str], target: Path) -> str:
     """Return the message to a process that is refused."""
     if not holder:
         return f"{target}: another process is writing to it; wait, or choose another place"
@@ -369,5 +549,10 @@ def _describe(holder: dict[str, str], target: Path, lock: Path) -> str:
         f"since {holder['since']}; wait, or choose another place"
     )
     if holder["host"] != socket.gethostname():
-        message += f"; if that process is gone, delete {lock} and {lock}.json"
+        message += f"; if that process is gone, use {take_over_option()}"
     return message
+
+
+def take_over_option() -> str:
+    """Return how the caller says that another machine's process is gone, for messages."""
+    return "--take-over" if option("x") == "--x" else "mmprobe.ledger.take_over()"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import logging
+import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
@@ -27,6 +29,8 @@ class Registry(Mapping[str, T]):
         kind: the kind of the things, in messages, such as `method`.
         kinds: its plural: the name of the entry points' group, with `_` for spaces.
         shipped: the things that ship with mmprobe: objects, or texts `module:attribute` or `module`.
+        form: place of the class of the things, as in `shipped`; by default they are functions.
+        holds_classes: whether the things are subclasses of it, and not its objects.
         added_first: whether what is added comes before what ships with mmprobe, and may replace it. It does so in
             registries that are searched, such as that of the families.
 
@@ -37,12 +41,19 @@ class Registry(Mapping[str, T]):
     """
 
     def __init__(
-        self, kind: str, kinds: str, shipped: Mapping[str, T | str], added_first: bool = False
+        self,
+        kind: str,
+        kinds: str,
+        shipped: Mapping[str, T | str],
+        form: str | None = None,
+        holds_classes: bool = False,
+        added_first: bool = False,
     ) -> None:
         self.kind = kind
         self.group = f"mmprobe.{kinds}"
         self._shipped = dict(shipped)
         self._registered: dict[str, T] = {}
+        self._form, self._holds_classes = form, holds_classes
         self._added_first = added_first
 
     def __getitem__(self, name: str) -> T:
@@ -57,7 +68,19 @@ class Registry(Mapping[str, T]):
         entry = entries[name]
         if isinstance(entry, str):
             return load(entry)
-        return _load_entry(entry) if isinstance(entry, EntryPoint) else entry
+        return self._check(_load_entry(entry), entry) if isinstance(entry, EntryPoint) else entry
+
+    def _check(self, thing: Any, entry: EntryPoint) -> T:
+        """Return a thing of another package if it has the form of this registry's things."""
+        if self._form is None:
+            fits, wanted = callable(thing), "callable"
+        else:
+            form = load(self._form)
+            fits = _is_subclass(thing, form) if self._holds_classes else isinstance(thing, form)
+            wanted = f"a {'class of ' if self._holds_classes else ''}{form.__name__}"
+        if not fits:
+            raise InputError(_describe_entry(entry, f"is of type {type(thing).__name__}, not {wanted}"))
+        return thing
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries()
@@ -120,6 +143,10 @@ class Registry(Mapping[str, T]):
         return {**ordered[0], **{name: entry for name, entry in ordered[1].items() if name not in ordered[0]}}
 
 
+def _is_subclass(thing: Any, form: type) -> bool:
+    return isinstance(thing, type) and issubclass(thing, form)
+
+
 @cache
 def _entry_points(group: str) -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=group)}
@@ -129,10 +156,64 @@ def _entry_points(group: str) -> dict[str, EntryPoint]:
 def _load_entry(entry: EntryPoint) -> Any:
     try:
         return entry.load()
-    except Exception as error:  # another package's code: anything can go wrong in it
-        raise InputError(
-            f"entry point {entry.value} of {entry.group}: cannot be imported ({error}); repair or uninstall its package"
-        ) from None
+    except (Exception, SystemExit) as error:  # another package's code: anything can go wrong in it
+        reason = str(error) if isinstance(error, ImportError) else describe_error(error)
+        raise InputError(_describe_entry(entry, f"cannot be imported ({reason})")) from None
+
+
+def _describe_entry(entry: EntryPoint, problem: str) -> str:
+    return f"entry point {entry.value} of {entry.group}: {problem}; repair or uninstall its package"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the class and the message of an error on one line.
+
+    Example:
+        >>> describe_error(ValueError("two\\nlines")), describe_error(KeyError())
+        ('ValueError: two lines', 'KeyError')
+    """
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}".removesuffix(": ")
+
+
+def find_plug_in(error: BaseException) -> str | None:
+    """Return the entry point whose package an error came from, in words; None if no added package was at work."""
+    added = _added_packages()
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if entry := added.get(_package(str(frame.f_globals.get("__name__", "")))):
+            return f"entry point {entry.value} of {entry.group}"
+    return None
+
+
+@contextmanager
+def tolerate_plug_ins() -> Iterator[None]:
+    """Within the block, an error of an added package, or its `sys.exit`, is a warning that names it, and ends the block.
+
+    Example:
+        >>> with tolerate_plug_ins():
+        ...     raise ValueError("of mmprobe itself")
+        Traceback (most recent call last):
+        ValueError: of mmprobe itself
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        plug_in = find_plug_in(error)
+        if plug_in is None:
+            raise
+        log.warning("%s: %s; it is left out", plug_in, describe_error(error))
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+@cache
+def _added_packages() -> dict[str, EntryPoint]:
+    """Return an entry point of each package that adds something to mmprobe."""
+    groups = [group for group in entry_points().groups if group.startswith("mmprobe.")]
+    return {_package(entry.module): entry for group in groups for entry in entry_points(group=group)}
 
 
 def load(place: str) -> Any:

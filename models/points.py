@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor
 
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models.attention import (
     KeyReplacement,
     Observer,
@@ -21,7 +21,7 @@ from mmprobe.models.attention import (
     observe_attention,
     replace_keys,
 )
-from mmprobe.models.hooks import Change, Listener, observe, observe_stream, replace
+from mmprobe.models.hooks import Change, Listener, observe, observe_mid, replace
 from mmprobe.models.loading import Model
 
 STREAMS = ("residual", "resid_mid", "resid_post")
@@ -52,29 +52,31 @@ def observe_points(model: Model, observers: Observers) -> Iterator[None]:
         >>> streams[0].shape[-1]
         192
     """
-    decoder, calls = model.family.decoder(model.hf), dict[Any, Observer]()
+    layers, calls = model.family.decoder(model.hf).layers, dict[Any, Observer]()
     by_layer: dict[int, dict[str, Listener]] = defaultdict(dict)
     for (kind, layer), listener in observers.items():
         by_layer[layer][kind] = listener
     with ExitStack() as stack:
         for layer, named in by_layer.items():
             if layer < 0:
-                stack.enter_context(observe(decoder.norm, named.get("stream"), named.get("normed")))
+                stack.enter_context(
+                    observe(model.family.final_norm(model.hf), named.get("stream"), named.get("normed"))
+                )
                 continue
-            module = decoder.layers[layer]
+            module = layers[layer]
             parts = model.family.parts(module)
             if "residual" in named or "resid_post" in named:
                 stack.enter_context(observe(module, named.get("residual"), named.get("resid_post")))
             if "resid_mid" in named:
-                stack.enter_context(observe_stream(parts.mid, named["resid_mid"]))
-            if "attention" in named:
+                stack.enter_context(observe_mid(module, parts, named["resid_mid"]))
+            if "attention" in named and parts.update is not None:
                 stack.enter_context(observe(parts.update, outputs=named["attention"]))
             if "gate" in named and parts.activation is not None:
                 stack.enter_context(observe(parts.activation, outputs=named["gate"]))
             for kind in ("head", "ffn"):
                 if kind in named:
                     stack.enter_context(change_component(model, kind, layer, _pass_on(named[kind])))
-            if "call" in named:
+            if "call" in named and parts.attention is not None:
                 calls[parts.attention] = named["call"]
         if calls:
             stack.enter_context(observe_attention([model.hf.config.get_text_config()], calls))
@@ -148,6 +150,9 @@ def change_component(model: Model, kind: str, layer: int, change: Change) -> Abs
     - `residual`: the residual stream that enters the layer, resid_pre
     - `resid_mid`, `resid_post`: the stream between attention and FFN, and the stream that leaves the layer
 
+    Raises:
+        NotApplicable: no module of the layer reads the stream between attention and FFN.
+
     Example:
         >>> with change_component(model, "head", 3, torch.zeros_like):       # doctest: +SKIP
         ...     logits = reading.logits()
@@ -157,7 +162,12 @@ def change_component(model: Model, kind: str, layer: int, change: Change) -> Abs
     if kind == "head":
         return change_heads([model.hf.config.get_text_config()], {parts.attention: change})
     if kind == "attention":
-        return replace(parts.update, outputs=change)
+        return nullcontext() if parts.update is None else replace(parts.update, outputs=change)
+    if kind in ("ffn", "resid_mid") and parts.mid is None:
+        raise NotApplicable(
+            f"{model.name}: no module of {model.family.name} reads the stream between attention and FFN, so {kind} cannot "
+            "be changed"
+        )
     if kind == "ffn":
         return _change_ffn(module, parts.mid, change)
     if kind == "resid_mid":

@@ -19,7 +19,8 @@ from mmprobe.samples import Sample
 TOYS: dict[str, dict[str, Any]] = {
     "12 layers": {"layers": 12, "hidden": 256, "neurons": 704, "heads": 8, "kv": 2, "mrope": [4, 6, 6], "side": 476},
     "28 layers": {"layers": 28, "hidden": 64, "neurons": 128, "heads": 4, "kv": 2, "mrope": [2, 3, 3], "side": 112},
-    "7B": {"layers": 28, "hidden": 3584, "neurons": 18944, "heads": 28, "kv": 4, "mrope": [16, 24, 24], "side": 672},
+    "3B": {"layers": 36, "hidden": 2048, "neurons": 11008, "heads": 16, "kv": 2, "mrope": [16, 24, 24], "side": 672, "vocabulary": 151936},
+    "7B": {"layers": 28, "hidden": 3584, "neurons": 18944, "heads": 28, "kv": 4, "mrope": [16, 24, 24], "side": 672, "vocabulary": 152064},
 }  # fmt: skip
 LONG_SIDE = 1120  # pixels of images that make a prompt of about 3,200 tokens
 
@@ -43,6 +44,7 @@ def toy(name: str, device: str = "cpu", side: int | None = None) -> Model:
     text.num_key_value_heads = size["kv"]
     text.layer_types = ["full_attention"] * size["layers"]
     text.rope_parameters["mrope_section"] = size["mrope"]
+    text.vocab_size = size.get("vocabulary", text.vocab_size)
     config.vision_config.out_hidden_size = size["hidden"]
     torch.manual_seed(0)
     dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32

@@ -63,6 +63,7 @@ PROBES: Registry[Probe] = Registry(
         "attribution_patching": Probe("mmprobe.probes.components.run:attribution_patching_run", is_slow=True),
         "circuit": Probe("mmprobe.probes.circuits.run:circuit_run", is_slow=True),
     },
+    form="mmprobe.probes.registry:Probe",
 )
 """Probes that `mmprobe analyze` computes in addition to the analyses, by name."""
 

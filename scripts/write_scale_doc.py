@@ -1,4 +1,4 @@
-"""Write the tables of docs/scale.md: what a run costs, by `plan`, and which families share prefixes.
+"""Write the tables of docs/scale.md and docs/first-gpu-run.md: what runs cost, by `plan`, and which families share prefixes.
 
 python scripts/write_scale_doc.py
 """
@@ -21,11 +21,16 @@ from mmprobe.models.families import FAMILIES
 from mmprobe.traces import load_capture
 from mmprobe.traces.plan import PromptSize, plan
 
-PAGE = Path(__file__).parent.parent / "docs" / "scale.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = (DOCS / "scale.md", DOCS / "first-gpu-run.md")
 QUESTIONS = 18_000  # six about each of 3,000 pairs
 PROMPT = PromptSize(tokens=1624, visual=1568, user=24, patches=6272)  # two images of 784 pixels
 HEADER = """\
 | capture | longest answer | disk | GPU memory | kept prefixes |
+|---|---|---|---|---|"""
+
+FIRST_HEADER = """\
+| weights | batch | longest answer | disk of 1,000 traces, `default` | GPU memory |
 |---|---|---|---|---|"""
 
 
@@ -60,6 +65,17 @@ def cost_table() -> str:
     return "\n".join(rows) + "\n"
 
 
+def first_run_table() -> str:
+    model, rows = qwen_of_7b(), [FIRST_HEADER]
+    weights = sum(weight.nbytes for weight in model.hf.parameters()) / 1e9
+    for batch, length in ((1, 64), (8, 256)):
+        needs = plan(model, load_capture("default"), 1000, length, batch, PromptSize(), on_gpu=True)
+        rows.append(
+            f"| {weights:.1f} GB | {batch} | {length} | {needs.disk / 1e9:.1f} GB | {needs.device / 1e9:.1f} GB |"
+        )
+    return "\n".join(rows) + "\n"
+
+
 def families() -> str:
     """Return the families that share prefixes, and those that do not, as two sentences."""
     names = {
@@ -73,12 +89,14 @@ def methods() -> str:
     return f"These methods read whole prompts: {', '.join(f'`{name}`' for name in whole_prompt_methods())}.\n"
 
 
-PARTS = {"costs": cost_table, "families": families, "methods": methods}
+PARTS = {"costs": cost_table, "first-run": first_run_table, "families": families, "methods": methods}
 
 
 def fill(page: str, only: Sequence[str] = ()) -> str:
     """Return the page with its parts made again, or those of some names."""
     for name in only or PARTS:
+        if f"<!-- {name} -->" not in page:
+            continue
         text = PARTS[name]()
         marks = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
         page = marks.sub(lambda _, text=text: text, page)  # type: ignore[misc]
@@ -90,4 +108,6 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", default=[], choices=PARTS, help="write these parts alone")
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), parser.parse_args().only), encoding="utf-8")
+    only = parser.parse_args().only
+    for file in PAGES:
+        file.write_text(fill(file.read_text(encoding="utf-8"), only), encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from mmprobe.errors import InputError, option
-from mmprobe.files import json_lines, write_atomic
+from mmprobe.files import check_no_link, json_lines, write_atomic
 from mmprobe.ledger import Ledger
 
 SETTINGS, LOG = "training.json", "log.jsonl"
@@ -76,6 +76,22 @@ def last_checkpoint(folder: Path) -> Path | None:
             shutil.rmtree(part)
     found = get_last_checkpoint(str(folder)) if folder.is_dir() else None
     return Path(found) if found else None
+
+
+def place_model(save: Callable[[Path], None], folder: Path) -> None:
+    """Let a function write a model to a folder, which appears when it is whole.
+
+    Args:
+        save: writes the model's files to a new folder.
+
+    Raises:
+        InputError: a link is in its place.
+    """
+    part = check_no_link(folder.with_name(f"{folder.name}.part"))
+    shutil.rmtree(part, ignore_errors=True)  # of a training that was killed
+    part.mkdir()
+    save(part)
+    part.replace(check_no_link(folder))
 
 
 def training_ledger(out: Path) -> Ledger:

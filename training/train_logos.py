@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ from mmprobe.models import Model, load_model
 from mmprobe.models.aliases import find_checkpoint
 from mmprobe.models.fingerprint import fingerprint_checkpoint
 from mmprobe.samples import Sample
-from mmprobe.training.checkpoints import LogWriter, last_checkpoint, start_training
+from mmprobe.training.checkpoints import LogWriter, last_checkpoint, place_model, start_training
 from mmprobe.training.curriculum import choose_questions, order_questions
 from mmprobe.training.logos import reward_response
 from mmprobe.training.policy import RewardFunction, build_trainer
@@ -83,10 +82,7 @@ def _train_stage(
     done = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
     trainer.add_callback(LogWriter(folder.parent, stage, done))
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    part = folder / f"{MODEL}.part"
-    shutil.rmtree(part, ignore_errors=True)
-    save_model(model, part)
-    part.replace(folder / MODEL)
+    place_model(lambda part: save_model(model, part), folder / MODEL)
 
 
 def save_model(model: Model, folder: Path) -> None:

@@ -18,19 +18,19 @@ from mmprobe.benchmarks.chair.data import (
     read_synonyms,
 )
 from mmprobe.benchmarks.chair.metrics import FindMentions, compute_metrics, make_record
+from mmprobe.benchmarks.chair.prompts import ChairPrompts
 from mmprobe.benchmarks.chair.synthetic import find_shapes, read_described_shapes
 from mmprobe.benchmarks.core.benchmark import (
     Benchmark,
-    BenchmarkOptions,
     Scored,
     ScoringRules,
+    WordingOptions,
     match_responses,
     take_images,
 )
+from mmprobe.benchmarks.core.prompts import default_prompts
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, check_id, check_image, load_samples
-
-QUESTION = "Please describe this image in detail."
 
 
 class ChairTruth(NamedTuple):
@@ -41,8 +41,10 @@ class ChairTruth(NamedTuple):
     find_mentions: FindMentions
 
 
-class ChairOptions(BenchmarkOptions):
+class ChairOptions(WordingOptions):
     """The options of CHAIR."""
+
+    form = ChairPrompts
 
     profile: ScoringRules = Field(
         "own",
@@ -60,10 +62,11 @@ class ChairOptions(BenchmarkOptions):
 
     def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
         """Return CHAIR with these options in force."""
+        asked = replace(benchmark, ask_questions=partial(ask_questions, prompts=self.read_prompts()))
         if self.synonyms is None:
-            return benchmark
+            return asked
         read = partial(read_data, category_of=read_synonyms(self.synonyms))
-        return replace(benchmark, read_data=read, headline=("chair_s", "chair_i"))
+        return replace(asked, read_data=read, headline=("chair_s", "chair_i"))
 
 
 def read_data(path: Path, category_of: Mapping[str, str] | None = None) -> ChairTruth:
@@ -100,7 +103,7 @@ def read_data(path: Path, category_of: Mapping[str, str] | None = None) -> Chair
             check_id(name)
         except ValueError as error:
             raise InputError(f"{instances}: an image's id {name!r} {error}") from None
-        samples.append(Sample(id=name, images=images, question=QUESTION))
+        samples.append(Sample(id=name, images=images, question=default_prompts(ChairPrompts).question))
     return ChairTruth(samples, objects, find_mentions)
 
 
@@ -116,6 +119,14 @@ def _list_categories(
 def _build_synthetic_truth(samples: list[Sample]) -> ChairTruth:
     objects = read_described_shapes(samples)
     return ChairTruth([sample for sample in samples if sample.id in objects], objects, find_shapes)
+
+
+def ask_questions(truth: ChairTruth, prompts: ChairPrompts | None = None) -> list[Sample]:
+    """Return the questions. Those of the synthetic world are in its own words, if no other prompt is given."""
+    own = default_prompts(ChairPrompts)
+    if prompts is None or prompts == own:
+        return truth.samples
+    return [sample.model_copy(update={"question": prompts.question}) for sample in truth.samples]
 
 
 def take_first_images(truth: ChairTruth, n: int) -> ChairTruth:
@@ -159,7 +170,7 @@ BENCHMARK = Benchmark(
     about="Objects in a description that the image does not show (Rohrbach et al., 2018).",
     read_data=read_data,
     take=take_first_images,
-    ask_questions=lambda truth: truth.samples,
+    ask_questions=ask_questions,
     score_answers=score_answers,
     headline=("chair_s", "chair_i", "recall", "names_objects"),
     faithful_answers=faithful_answers,

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from mmprobe.benchmarks.core.prompts import (
+    DEFAULT,
+    Prompts,
+    Wording,
+    default_prompts,
+    describe_wording,
+    list_wordings,
+    read_prompts,
+)
 from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
 from mmprobe.benchmarks.judges import Judge, Labelled
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, suggest_names
 from mmprobe.files import json_lines
 from mmprobe.registry import Registry
 from mmprobe.samples import Lengths, Sample
@@ -42,6 +51,24 @@ class BenchmarkOptions(BaseModel):
     def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
         """Return the benchmark with these options in force."""
         raise NotImplementedError
+
+
+class WordingOptions(BenchmarkOptions):
+    """The options of a benchmark whose questions, and whose judges' tasks, have a wording. `form` describes its prompts."""
+
+    form: ClassVar[type[Prompts]]
+    wording: str = Field(
+        default=DEFAULT,
+        description="the words of questions, hints and judges: `default` for ours, or `paper` for those that the paper prints",
+    )
+    prompts: Path | None = Field(
+        default=None,
+        description="a YAML file of your own texts in place of some, as those in `configs/prompts`",
+    )
+
+    def read_prompts(self) -> Any:
+        """Return the prompts in use, of the type `form`. Raises InputError that names a wrong one."""
+        return read_prompts(self.form, self.wording, self.prompts)
 
 
 @dataclass(frozen=True)
@@ -75,6 +102,7 @@ class Benchmark(Generic[Truth]):
         unit: what `take` counts: pairs, images or questions.
         filters: whether `read_data` leaves out questions of the data, so that a limit counts after it.
         options: the form of its own options. None if it has none.
+        wording: which prompts are in use, where they are not the default.
     """
 
     name: str
@@ -98,6 +126,7 @@ class Benchmark(Generic[Truth]):
     unit: str = "questions"
     filters: bool = False
     options: type[BenchmarkOptions] | None = None
+    wording: Wording | None = None
 
     def draw_data(self, folder: Path, n: int, seed: int) -> Truth:
         """Draw a small set into an empty folder, and read its truth."""
@@ -154,6 +183,7 @@ BENCHMARKS: Registry[Benchmark[Any]] = Registry(
         "mirage-effect": "mmprobe.benchmarks.mirage_effect.benchmark:BENCHMARK",
         "mmreason": "mmprobe.benchmarks.mmreason.benchmark:BENCHMARK",
     },
+    form="mmprobe.benchmarks.core.benchmark:Benchmark",
 )
 """Every benchmark by its name on the command line."""
 
@@ -181,18 +211,86 @@ def with_options(benchmark: Benchmark[Truth], options: Mapping[str, Any]) -> Ben
     """
     if not options:
         return benchmark
-    known = benchmark.options.model_fields if benchmark.options else {}
+    known = option_names(benchmark)
     for name in options:
         if benchmark.options is None or name not in known:
             own = f"its own are {', '.join(known)}" if known else "it has none"
             raise InputError(f"benchmark {benchmark.name}: has no option {name!r}; {own}")
     assert benchmark.options is not None
     try:
-        return benchmark.options.model_validate(options).configure(benchmark)
+        chosen = benchmark.options.model_validate(options)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise InputError(f"benchmark {benchmark.name}: option {where!r}: {first['msg']}") from None
+    configured = chosen.configure(benchmark)
+    if not isinstance(chosen, WordingOptions):
+        return configured
+    return replace(
+        configured, wording=describe_wording(chosen.read_prompts(), chosen.wording, chosen.prompts)
+    )
+
+
+def option_names(benchmark: Benchmark[Any]) -> list[str]:
+    """Return the names of a benchmark's options, those that many have last.
+
+    Example:
+        >>> option_names(BENCHMARKS["pope"])
+        ['profile', 'wording', 'prompts']
+    """
+    names = list(benchmark.options.model_fields) if benchmark.options else []
+    return sorted(names, key=lambda name: name in WordingOptions.model_fields)
+
+
+def wording_of(benchmark: Benchmark[Any]) -> dict[str, Any] | None:
+    """Return which prompts of a benchmark are in use, as results record it: name, file, hash. None if it has none.
+
+    Example:
+        >>> wording_of(BENCHMARKS["magic"])["name"], wording_of(with_options(BENCHMARKS["magic"], {"wording": "paper"}))["name"]
+        ('default', 'paper')
+    """
+    if benchmark.wording is not None:
+        return benchmark.wording.as_json()
+    if benchmark.options is None or not issubclass(benchmark.options, WordingOptions):
+        return None
+    return describe_wording(default_prompts(benchmark.options.form)).as_json()
+
+
+def options_for(benchmarks: Sequence[Benchmark[Any]], options: Mapping[str, Any]) -> list[Benchmark[Any]]:
+    """Return several benchmarks with options in force: each takes those that it has, and a wording if it has that one.
+
+    Raises:
+        InputError: none has an option, a value is wrong, or prompts are given for several benchmarks.
+
+    Example:
+        >>> pope, mme = options_for([BENCHMARKS["pope"], BENCHMARKS["spd-faith"]], {"judge_images": False})
+    """
+    known = {benchmark.name: option_names(benchmark) for benchmark in benchmarks}
+    for name in options:
+        if not any(name in own for own in known.values()):
+            every = list(dict.fromkeys(each for own in known.values() for each in own))
+            hint = suggest_names(name, every, f"their own are {', '.join(every) or 'none'}")
+            raise InputError(f"benchmarks {', '.join(known)}: none has an option {name!r}; {hint}")
+    if "prompts" in options and len(benchmarks) > 1:
+        raise InputError("option 'prompts': a file has the prompts of one benchmark; compare on one")
+    worded = [benchmark for benchmark in benchmarks if options.get("wording") in _wordings(benchmark)]
+    return [
+        with_options(
+            benchmark,
+            {
+                name: value
+                for name, value in options.items()
+                if name in known[benchmark.name]
+                and (name != "wording" or benchmark in (worded or benchmarks))
+            },
+        )
+        for benchmark in benchmarks
+    ]
+
+
+def _wordings(benchmark: Benchmark[Any]) -> list[str]:
+    form = getattr(benchmark.options, "form", None)
+    return [] if form is None else list_wordings(form)
 
 
 class Sampling(NamedTuple):

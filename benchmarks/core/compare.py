@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth, answer_lengths
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth, answer_lengths, wording_of
 from mmprobe.benchmarks.core.cost import Cost, measure_cost
 from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
 from mmprobe.benchmarks.core.perturbations import check_kind, perturb_answerer
@@ -18,7 +18,7 @@ from mmprobe.benchmarks.core.results import Metric
 from mmprobe.benchmarks.core.runner import describe_generation, local_answerer, run_benchmark
 from mmprobe.benchmarks.judges.judge import LEXICAL
 from mmprobe.errors import InputError
-from mmprobe.files import json_lines
+from mmprobe.files import check_no_link, json_lines
 from mmprobe.interventions.parameters import parse_value
 from mmprobe.models import Model
 from mmprobe.stats.estimate import read_estimate
@@ -172,6 +172,7 @@ def _answer(
     folder: Path,
     settings: AnswerSettings,
 ) -> Scored:
+    check_no_link(folder)
     lengths = answer_lengths(benchmark, settings.max_new_tokens)
     answerer = local_answerer(
         model,
@@ -190,6 +191,7 @@ def _answer(
         "parameters": contender.parameters,
         "perturbation": contender.perturbation,
         "max_new_tokens": lengths,
+        "wording": wording_of(benchmark),
         "repetition_penalty": settings.repetition_penalty,
         "generation": describe_generation(model, settings.repetition_penalty),
         "judge": settings.judge if benchmark.score_with_judge is not None else LEXICAL,

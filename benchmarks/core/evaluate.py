@@ -12,9 +12,11 @@ from mmprobe.benchmarks.core.benchmark import (
     Benchmark,
     Truth,
     answer_lengths,
+    options_for,
     read_responses,
     truncated_share,
     with_options,
+    wording_of,
 )
 from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.benchmarks.core.records import add_truth
@@ -176,6 +178,7 @@ def evaluate(
             "judge": judge,
             "judging": judging,
             "options": dict(options),
+            "wording": wording_of(benchmark),
             "headline": list(benchmark.headline),
             "max_new_tokens": lengths,
             "repetition_penalty": repetition_penalty,
@@ -278,6 +281,7 @@ def score(
             "judge": judge,
             "judging": judging,
             "options": dict(options),
+            "wording": wording_of(benchmark),
             "headline": list(benchmark.headline),
         }
         write_results(out, benchmark.name, metrics, records, about)
@@ -314,6 +318,7 @@ def compare(
     resume: bool = False,
     overwrite: bool = False,
     shared_prefix: bool = True,
+    options: Mapping[str, Any] = MappingProxyType({}),
     progress: Callable[[str], None] = print,
 ) -> xr.Dataset:
     """Compare methods with plain answers on benchmarks.
@@ -332,6 +337,7 @@ def compare(
         perturbations: kinds of `mmprobe.benchmarks.core.perturbations`. Each adds plain answers to disturbed
             questions.
         judge: as in `evaluate`, for the benchmarks that need one.
+        options: options of the benchmarks, such as `{"wording": "paper"}`. Each takes those that it has.
         progress: is called with a line on what comes next.
 
     Returns:
@@ -349,7 +355,7 @@ def compare(
     from mmprobe.models.aliases import locate
 
     out = Path(out)
-    records = [BENCHMARKS[name] for name in benchmarks]
+    records = options_for([BENCHMARKS[name] for name in benchmarks], options)
     if isinstance(model, str):
         locate(model)
     contenders = make_contenders(methods, ablate, sweep, perturbations)

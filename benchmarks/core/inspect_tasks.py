@@ -3,6 +3,7 @@
     inspect eval mmprobe/spd_faith --model openai/gpt-4o
     inspect eval mmprobe/pope --model mmprobe/tiny-spd -M trace_to=runs/pope
     inspect eval mmprobe/spd_faith --model openai/gpt-4o -T judge=model:anthropic/claude-sonnet-4-5
+    inspect eval mmprobe/magic --model openai/gpt-4o -T wording=paper
 
 inspect-ai finds this module by mmprobe's entry point.
 """
@@ -46,13 +47,15 @@ from mmprobe.benchmarks.core.benchmark import (
     Truth,
     answer_lengths,
     truncated_share,
+    with_options,
+    wording_of,
 )
 from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.benchmarks.core.runner import check_questions
 from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
-from mmprobe.files import write_atomic
+from mmprobe.files import make_folder, write_atomic, write_whole
 from mmprobe.ledger import FINGERPRINT, Ledger, lock_folder
 from mmprobe.samples import SAFE_ID, Sample, longest
 
@@ -60,11 +63,15 @@ _log = logging.getLogger(__name__)
 
 
 def _register(name: str) -> Callable[..., Task]:
-    def make(data: str | None = None, n: int = PAIRS, seed: int = SEED, judge: str = LEXICAL) -> Task:
-        return _make_task(name, data, n, seed, judge)
+    def make(
+        data: str | None = None, n: int = PAIRS, seed: int = SEED, judge: str = LEXICAL, **options: Any
+    ) -> Task:
+        return _make_task(with_options(BENCHMARKS[name], options), data, n, seed, judge)
 
     make.__name__ = make.__qualname__ = name.replace("-", "_")
-    make.__doc__ = f"""Return the task of {name}, on your data or on a drawn set."""
+    make.__doc__ = (
+        f"""Return the task of {name}, on your data or on a drawn set, with the options of `mmprobe bench`."""
+    )
     return task(make)
 
 
@@ -72,8 +79,8 @@ for _name in BENCHMARKS:
     globals()[_name.replace("-", "_")] = _register(_name)
 
 
-def _make_task(name: str, data: str | None, n: int, seed: int, judge: str) -> Task:
-    benchmark, judging = with_judge(BENCHMARKS[name], judge)
+def _make_task(configured: Benchmark[Truth], data: str | None, n: int, seed: int, judge: str) -> Task:
+    benchmark, judging = with_judge(configured, judge)
     with tempfile.TemporaryDirectory() as folder:  # the images go into the messages
         truth = load_truth(benchmark, data, Path(folder), n, seed)
         check_questions(benchmark, truth)
@@ -87,7 +94,8 @@ def _make_task(name: str, data: str | None, n: int, seed: int, judge: str) -> Ta
         }
     running: list[str] = []
     return Task(
-        dataset=MemoryDataset(dataset, name=name),
+        dataset=MemoryDataset(dataset, name=benchmark.name),
+        metadata={"wording": wording_of(benchmark)},
         solver=ask_all(benchmark, truth, images, running),
         scorer=whole_benchmark(benchmark, truth, running, None if judge == LEXICAL else judging),
         config=GenerateConfig(
@@ -289,7 +297,8 @@ def move_into_run(part: Path, run: Path) -> None:
     settings = {name: value for name, value in added.items() if name not in ("order", FINGERPRINT)}
     ledger = Ledger(run, "run.json", "a run", "holds a run with other settings", "choose another trace_to")
     ledger.check_same(config, settings, added.get(FINGERPRINT))
-    (run / "samples").mkdir(parents=True, exist_ok=True)
+    run.mkdir(parents=True, exist_ok=True)
+    make_folder(run / "samples")
     for name in added["order"]:
         (part / "samples" / f"{name}.h5").replace(run / "samples" / f"{name}.h5")
     config["order"] = list(dict.fromkeys([*config["order"], *added["order"]]))
@@ -358,7 +367,7 @@ def sample_of(messages: list[ChatMessage], folder: Path, name: str) -> Sample:
             if not head.startswith("data:image/") or not head.endswith(";base64"):
                 raise InputError("mmprobe/…: images must be data URIs")
             path = folder / f"{sample_id}-{len(images)}.{head[11:-7].split('+')[0]}"
-            path.write_bytes(base64.b64decode(data))
+            write_whole({path: base64.b64decode(data)})
             images.append(path)
     return Sample(
         id=sample_id,

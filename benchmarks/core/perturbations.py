@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
@@ -15,8 +14,9 @@ from PIL import Image
 from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.errors import InputError
+from mmprobe.files import hash_file
 from mmprobe.registry import Registry
-from mmprobe.samples import Sample, open_image
+from mmprobe.samples import Sample, open_image, write_image
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.core.runner import Answerer
@@ -86,7 +86,7 @@ def check_kind(kind: str) -> None:
 
 
 def _mask_images(paths: Sequence[Path], share: float, folder: Path, seed: int) -> list[Path]:
-    key = zlib.crc32("\0".join(map(str, paths)).encode())
+    key = zlib.crc32("\0".join(f"{path.name} {hash_file(path)}" for path in paths).encode())
     outs = [
         folder / f"{path.stem}-{key:08x}-{number}-{round(100 * share)}-{seed}.png"
         for number, path in enumerate(paths)
@@ -107,9 +107,7 @@ def _mask_images(paths: Sequence[Path], share: float, folder: Path, seed: int) -
     for pixels, out in zip(images, outs, strict=True):
         rows, columns = (np.arange(side) * BLOCKS // side for side in pixels.shape[:2])
         pixels[hidden[rows[:, None], columns]] = mean
-        part = out.with_name(out.name + ".part")
-        Image.fromarray(pixels).save(part, format="png")
-        os.replace(part, out)
+        write_image(Image.fromarray(pixels), out)
     return outs
 
 

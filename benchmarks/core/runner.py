@@ -19,6 +19,7 @@ from mmprobe.benchmarks.core.benchmark import (
     sampling_of,
     truncated_share,
 )
+from mmprobe.benchmarks.core.prompts import DEFAULT
 from mmprobe.benchmarks.core.records import add_truth, find_false_claims
 from mmprobe.benchmarks.core.results import group_by_images, write_results
 from mmprobe.benchmarks.scale.batches import GenerationSettings, answer_batches, batch_answerer
@@ -162,6 +163,9 @@ def open_answers(
     keys = ("model", "method", "parameters", "perturbation", "max_new_tokens")
     call = {key: about.get(key) for key in keys}
     call |= {key: about[key] for key in ("repetition_penalty",) if about.get(key) is not None}
+    wording = about.get("wording") or {}
+    own = wording.get("name") == DEFAULT and wording.get("file") is None
+    call["wording"] = None if own else wording.get("sha256")  # folders from before wordings have none
     call["questions"] = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
     used = fingerprint(None if model is None else model.fingerprint, questions)
     ledger.begin(call, used, kept=bool(responses), finished=responses)

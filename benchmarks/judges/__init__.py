@@ -12,4 +12,5 @@ from mmprobe.benchmarks.judges.judge import JudgeRequest as JudgeRequest
 from mmprobe.benchmarks.judges.judge import Labelled as Labelled
 from mmprobe.benchmarks.judges.judge import Unscored as Unscored
 from mmprobe.benchmarks.judges.judge import ask_by_name as ask_by_name
+from mmprobe.benchmarks.judges.judge import ask_who_may_see as ask_who_may_see
 from mmprobe.benchmarks.judges.judge import first_item as first_item

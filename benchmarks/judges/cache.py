@@ -16,6 +16,7 @@ from typing import Any, cast
 from mmprobe.benchmarks.core.api_models import Reply
 from mmprobe.benchmarks.judges.judge import Unscored
 from mmprobe.errors import InputError
+from mmprobe.files import check_no_link
 
 _FORMAT = 1
 _WAIT_SECONDS = 30.0  # for another process that writes
@@ -57,7 +58,7 @@ class ReplyCache:
         self._lock = threading.Lock()
         try:
             if self.path is not None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                check_no_link(self.path).parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(
                 self.path or ":memory:", timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
             )

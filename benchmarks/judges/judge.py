@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -15,6 +16,8 @@ from mmprobe.registry import Registry
 
 if TYPE_CHECKING:  # benchmarks import the judges
     from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth
+
+_log = logging.getLogger("mmprobe")
 
 LEXICAL = "lexical"
 JUDGES: Registry[Callable[[Sequence[str], str | Path | None, bool], Judge | None]] = Registry(
@@ -56,15 +59,15 @@ class Judgement(Generic[Item_co]):
 
 @dataclass(frozen=True)
 class JudgeRequest(Generic[Item]):
-    """The task of a judge for one sample: the system prompt, and the data to label as JSON values.
+    """The task of a judge for one sample: the prompt, and the data to label as JSON values.
 
-    Data are fenced, so that text in them gives no orders, and each text is cut to `MAX_ANSWER_CHARS`. `read`
+    `requests.judge_texts` says how a judge gets both. Data are fenced, so that text in them gives no orders, and each text is cut to `MAX_ANSWER_CHARS`. `read`
     turns a reply into labels, or raises `UnusableReply`. `images` are shown before the data. With labels that
     are `known` no model is called. `vote` finds the labels of an ensemble; None takes
     `ensemble.majority_labels`.
     """
 
-    system: str
+    prompt: str
     data: Any
     read: Callable[[str], tuple[Item, ...]]
     images: tuple[Path, ...] = ()
@@ -85,6 +88,28 @@ async def ask_by_name(
     """Return the judgement of each request, under the name of the request."""
     judgements = await judge.ask(list(requests.values()))
     return dict(zip(requests, judgements, strict=True))
+
+
+class BlindJudge(InputError):
+    """A model for text alone was shown images."""
+
+
+async def ask_who_may_see(
+    judge: Judge, seen: Mapping[Name, JudgeRequest[Item]], told: Mapping[Name, JudgeRequest[Item]]
+) -> dict[Name, Judgement[Item]]:
+    """Return the judgements of requests with images. A judge that may be blind is asked one first, then in words."""
+    first = next((key for key, request in seen.items() if request.images and request.known is None), None)
+    if first is None:
+        return await ask_by_name(judge, seen)
+    try:
+        judgement = (await ask_by_name(judge, {first: seen[first]}))[first]
+    except BlindJudge:
+        judgement = None
+    if judgement is None or judgement.unscored == "error":
+        _log.warning("the model that judges or writes fails at images; it is asked in words alone")
+        return await ask_by_name(judge, told)
+    rest = await ask_by_name(judge, {key: request for key, request in seen.items() if key != first})
+    return {key: judgement if key == first else rest[key] for key in seen}
 
 
 def first_item(judgement: Judgement[Item] | None) -> Item | None:

@@ -12,7 +12,7 @@ import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 from mmprobe.benchmarks.core.api_models import CallFailed, ChatTurn, Reply
-from mmprobe.errors import InputError
+from mmprobe.benchmarks.judges.judge import BlindJudge
 from mmprobe.samples import Sample
 
 PREFIX = "local/"
@@ -57,7 +57,7 @@ class LocalClient:
 
         Raises:
             CallFailed: the model failed, such as for memory.
-            InputError: a model for text alone is shown images.
+            BlindJudge: a model for text alone is shown images.
         """
         reply = partial(self._reply, messages, {**self._settings, **(settings or {})})
         try:
@@ -75,7 +75,7 @@ class LocalClient:
         longest = settings["max_tokens"]
         if isinstance(self._model, TextModel):
             if images:
-                raise InputError(f"judge {PREFIX}{self._name}: reads text alone; ask without images")
+                raise BlindJudge(f"judge {PREFIX}{self._name}: reads text alone; ask without images")
             prompt = render_text(text, system, self._model.tokenizer, "a request to the judge")
             return Reply(answer_texts(self._model, [prompt], longest)[0], "stop")
         sample = Sample(id="judged", images=images, question=text, system=system)

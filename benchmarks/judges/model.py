@@ -18,7 +18,7 @@ from mmprobe.benchmarks.core.api_models import CallFailed, ChatTurn, ModelClient
 from mmprobe.benchmarks.judges.cache import ReplyCache, cache_key
 from mmprobe.benchmarks.judges.judge import MAX_ANSWER_CHARS, Item, Judgement, JudgeRequest, Unscored
 from mmprobe.benchmarks.judges.local import PREFIX, LocalClient
-from mmprobe.benchmarks.judges.requests import REPAIR, UnusableReply, fence
+from mmprobe.benchmarks.judges.requests import REPAIR, UnusableReply, fence, judge_texts
 from mmprobe.errors import InputError
 
 _log = logging.getLogger(__name__)
@@ -99,8 +99,9 @@ class ModelJudge:
         truncated = data != request.data
         if request.known is not None:
             return Judgement(request.known, truncated=truncated)
-        fenced = fence(data)
-        messages = [ChatTurn("system", request.system), ChatTurn("user", fenced, request.images or None)]
+        system, user = judge_texts(request.prompt, data)
+        messages = [] if system is None else [ChatTurn("system", system)]
+        messages.append(ChatTurn("user", user, request.images or None))
         key = self._cache_key(messages)
         pending = self._pending_requests()
         while key in pending:

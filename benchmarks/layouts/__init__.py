@@ -10,7 +10,7 @@ from mmprobe.benchmarks.layouts.base import Layout
 from mmprobe.benchmarks.synthetic.pairs import staging_folder
 from mmprobe.errors import InputError
 from mmprobe.files import validate_record
-from mmprobe.registry import Registry
+from mmprobe.registry import Registry, tolerate_plug_ins
 
 LAYOUTS: Registry[Layout] = Registry(
     "layout",
@@ -27,6 +27,7 @@ LAYOUTS: Registry[Layout] = Registry(
         "VQA-RAD": "mmprobe.benchmarks.layouts.vqa_rad:VQA_RAD",
         "VQA-RAD, parquet": "mmprobe.benchmarks.layouts.vqa_rad:VQA_RAD_PARQUET",
     },
+    form="mmprobe.benchmarks.layouts.base:Layout",
     added_first=True,
 )
 """Every layout by its name. Data are read in the first that matches them."""
@@ -40,8 +41,12 @@ def find_layout(benchmark: str, path: Path) -> Layout | None:
         >>> find_layout("mmreason", Path("questions.jsonl")) is None
         True
     """
-    layouts = (each for _, each in LAYOUTS.working() if each.benchmark == benchmark)
-    return next((each for each in layouts if each.matches(path)), None)
+    for _, each in LAYOUTS.working():
+        if each.benchmark == benchmark:
+            with tolerate_plug_ins():
+                if each.matches(path):
+                    return each
+    return None
 
 
 def unpack(benchmark: str, path: Path, folder: Path, limit: int | None = None) -> Path:

@@ -32,6 +32,7 @@ def _read(path: Path, folder: Path) -> Lines:
                 "choices": {letter: text for letter, text in options.items() if text is not None},
                 "answer": label[0] if isinstance(label, list) else label,
                 "category": f"{row.get('body_system', '')}/{row.get('medical_task', '')}".strip("/"),
+                "metadata": {"data_set": "MedXpertQA-MM"},
             }
         except (AttributeError, IndexError, KeyError, TypeError):
             raise InputError(

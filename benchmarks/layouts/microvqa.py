@@ -37,6 +37,7 @@ def _read(path: Path, folder: Path) -> Lines:
                 "choices": choices,
                 "answer": letters[index],
                 "category": row.get("task_str") or "",
+                "metadata": {"data_set": "MicroVQA"},
             },
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from mmprobe.benchmarks.core.prompts import default_prompts
 from mmprobe.benchmarks.layouts.base import (
     Layout,
     Lines,
@@ -15,7 +16,7 @@ from mmprobe.benchmarks.layouts.base import (
     save_image,
 )
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
-from mmprobe.benchmarks.mirage_effect.prompts import LETTER
+from mmprobe.benchmarks.mirage_effect.prompts import MirageEffectPrompts
 from mmprobe.errors import InputError
 
 _VISION = "Answer the multiple-choice question that the image shows."
@@ -39,9 +40,10 @@ def _read(path: Path, folder: Path) -> Lines:
             "choices": letter_choices(row["options"], where),
             "answer": row["answer"],
             "category": row["subject"] or "",
+            "metadata": {"data_set": "MMMU-Pro"},
         }
         if not row.get("question"):
-            line["prompt"] = f"{_VISION}\n\n{LETTER}"
+            line["prompt"] = f"{_VISION}\n\n{default_prompts(MirageEffectPrompts).letter}"
         yield where, line
 
 

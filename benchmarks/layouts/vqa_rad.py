@@ -38,7 +38,7 @@ def _read(path: Path, folder: Path) -> Lines:
                 "question": row["question"].strip(),
                 "answer": str(row["answer"]).strip(),
                 "category": f"{row['image_organ']}/{row['question_type']}".replace(" ", ""),
-                "metadata": {"answer_type": str(row["answer_type"]).strip()},
+                "metadata": {"data_set": "VQA-RAD", "answer_type": str(row["answer_type"]).strip()},
             }
         except (AttributeError, KeyError, TypeError):
             raise InputError(f"{where}: not a question of VQA-RAD with qid, image_name and answer") from None
@@ -61,6 +61,7 @@ def _read_parquet(path: Path, folder: Path) -> Lines:
                 "images": [save_image(row["image"], folder, name, where)],
                 "question": row["question"],
                 "answer": str(row["answer"]).strip(),
+                "metadata": {"data_set": "VQA-RAD"},
             },
         )
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, WordingOptions, match_responses
+from mmprobe.benchmarks.core.prompts import default_prompts, fill
 from mmprobe.benchmarks.core.results import with_ids
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.judges.agreement import labels_at
@@ -20,7 +23,7 @@ from mmprobe.benchmarks.magic.data import (
 )
 from mmprobe.benchmarks.magic.labels import MagicLabels
 from mmprobe.benchmarks.magic.model_labels import label_by_judge
-from mmprobe.benchmarks.magic.prompts import HEAL, QUESTION
+from mmprobe.benchmarks.magic.prompts import MagicPrompts
 from mmprobe.benchmarks.magic.rule_labels import is_correct, label_by_rules
 from mmprobe.benchmarks.magic.scoring import compute_metrics
 from mmprobe.benchmarks.magic.steps import find_cited_regions, reasoning_steps
@@ -60,12 +63,28 @@ def make_truth(questions: Sequence[MagicQuestion], source: str) -> MagicTruth:
     return MagicTruth(list(questions), cases)
 
 
-def ask_questions(truth: MagicTruth) -> list[Sample]:
+class MagicOptions(WordingOptions):
+    """The options of MagiC."""
+
+    form = MagicPrompts
+
+    def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
+        """Return MagiC with these options in force."""
+        prompts = self.read_prompts()
+        return replace(
+            benchmark,
+            ask_questions=partial(ask_questions, prompts=prompts),
+            follow_up=partial(follow_up, prompts=prompts),
+            score_with_judge=partial(score_with_judge, prompts=prompts),
+        )
+
+
+def ask_questions(truth: MagicTruth, prompts: MagicPrompts | None = None) -> list[Sample]:
     """Return one sample per question."""
-    return [make_sample(question) for question in truth.questions]
+    return [make_sample(question, prompts) for question in truth.questions]
 
 
-def make_sample(question: MagicQuestion) -> Sample:
+def make_sample(question: MagicQuestion, prompts: MagicPrompts | None = None) -> Sample:
     """Return the sample that asks a question. Its regions are the relevant boxes.
 
     Questions about one image share a `pair_id`, since each has its own numbered copy of the image.
@@ -73,7 +92,7 @@ def make_sample(question: MagicQuestion) -> Sample:
     return Sample(
         id=question.id,
         images=[question.image],
-        question=_build_prompt(question, heal=""),
+        question=_build_prompt(question, prompts or default_prompts(MagicPrompts), heals=False),
         system=question.system,
         answer=question.full_answer or question.answer,
         pair_id=question.metadata.get("source_image"),
@@ -82,14 +101,18 @@ def make_sample(question: MagicQuestion) -> Sample:
     )
 
 
-def _build_prompt(question: MagicQuestion, heal: str) -> str:
-    if question.prompt is not None:
-        return question.prompt
+def _build_prompt(question: MagicQuestion, prompts: MagicPrompts, heals: bool) -> str:
+    is_ours = prompts.question == default_prompts(MagicPrompts).question
+    if question.prompt is not None and (is_ours or question.prompt != question.question):
+        return question.prompt  # a drawn question is asked bare, unless another wording is chosen
     boxes = ", ".join(f"R{number}" for number in range(1, len(question.boxes) + 1))
-    return QUESTION.format(boxes=boxes, question=question.question, heal=heal)
+    values = {"boxes": boxes, "count": len(question.boxes), "question": question.question}
+    return fill(prompts.question, values | {"heal": prompts.heal if heals else ""})
 
 
-def follow_up(truth: MagicTruth, responses: Mapping[str, str]) -> list[Sample]:
+def follow_up(
+    truth: MagicTruth, responses: Mapping[str, str], prompts: MagicPrompts | None = None
+) -> list[Sample]:
     """Return the cases of Self-Heal of the answered questions.
 
     Each asks about the same image. The answer begins with the annotated chain, up to the end of a wrong run.
@@ -99,7 +122,7 @@ def follow_up(truth: MagicTruth, responses: Mapping[str, str]) -> list[Sample]:
         if question.id not in responses:
             continue
         sample = make_sample(question)
-        prompt = _build_prompt(question, HEAL)
+        prompt = _build_prompt(question, prompts or default_prompts(MagicPrompts), heals=True)
         for case_id, case in cases.items():
             fields = {"id": case_id, "question": prompt, "prefill": " ".join(case.injected)}
             samples.append(sample.model_copy(update=fields))
@@ -113,14 +136,16 @@ def score_answers(truth: MagicTruth, responses: Mapping[str, str]) -> Scored:
     return _score(truth, answers, labels, by_judge=False)
 
 
-def score_with_judge(truth: MagicTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
+def score_with_judge(
+    truth: MagicTruth, responses: Mapping[str, str], judge: Judge, prompts: MagicPrompts | None = None
+) -> Scored:
     """Return metrics and records with labels by a judge: both accuracies, steps, and corrections."""
     answers = _match_answers(truth, responses)
     question_answers = [answers.get(question.id) for question in truth.questions]
     continuations = [
         [(case, answers.get(case_id)) for case_id, case in cases.items()] for cases in truth.cases
     ]
-    labels = label_by_judge(truth.questions, question_answers, continuations, judge)
+    labels = label_by_judge(truth.questions, question_answers, continuations, judge, prompts)
     return _score(truth, answers, labels, by_judge=True)
 
 
@@ -221,4 +246,5 @@ BENCHMARK = Benchmark(
     faithful_answers=faithful_answers,
     score_traces=score_traces,
     max_new_tokens=512,
+    options=MagicOptions,
 )

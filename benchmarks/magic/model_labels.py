@@ -6,18 +6,25 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mmprobe.benchmarks.core.prompts import default_prompts
 from mmprobe.benchmarks.judges import MAX_ANSWER_CHARS, Judge, Judgement, JudgeRequest, ask_by_name
-from mmprobe.benchmarks.judges.requests import list_reader, reader
+from mmprobe.benchmarks.judges.requests import any_reader, list_reader, reader, word_reader
 from mmprobe.benchmarks.magic.data import HealCase, MagicQuestion
 from mmprobe.benchmarks.magic.labels import AnswerLabel, HealLabel, MagicLabels, MagicStepLabel
-from mmprobe.benchmarks.magic.prompts import ANSWER, HEALED, HEALED_EXPLICIT, STEPS
+from mmprobe.benchmarks.magic.prompts import MagicPrompts
 from mmprobe.benchmarks.magic.rule_labels import is_correct
 from mmprobe.benchmarks.magic.steps import reasoning_steps
 
-_HEAL_PROMPTS = {"healed": HEALED, "healed_explicit": HEALED_EXPLICIT}
+_HEAL_PROMPTS = ("healed", "healed_explicit")
 _STEP_LABELS: dict[str, bool | None] = {"correct": True, "wrong": False, "unknown": None}
-read_answer = reader(label=AnswerLabel)
-read_healed = reader(label=HealLabel)
+read_answer = any_reader(
+    reader(label=AnswerLabel),
+    word_reader("Correctness", {"correct": "correct", "incorrect": "incorrect"}),  # figures 15 and 16
+)
+read_healed = any_reader(
+    reader(label=HealLabel),
+    word_reader("Correctness", {"yes": "healed", "no": "not_healed"}),  # figure 17
+)
 
 
 def label_by_judge(
@@ -25,23 +32,28 @@ def label_by_judge(
     responses: Sequence[str | None],
     continuations: Sequence[Sequence[tuple[HealCase, str | None]]],
     judge: Judge,
+    prompts: MagicPrompts | None = None,
 ) -> list[MagicLabels]:
     """Label the answers and their continuations by a judge. An empty text is wrong and needs no request.
 
     Responses are by question, and so are the cases of Self-Heal with their continuations; None without one.
     """
+    prompts = prompts or default_prompts(MagicPrompts)
     requests: dict[tuple[int, str], JudgeRequest[Any]] = {}
     for index, (question, response, cases) in enumerate(
         zip(questions, responses, continuations, strict=True)
     ):
-        for name, request in _answer_requests(question, response).items():
+        for name, request in _answer_requests(question, response, prompts).items():
             requests[index, name] = request
         for number, (case, text) in enumerate(cases, 1):
             if text and text.strip():
-                for name, prompt in _HEAL_PROMPTS.items():
+                for name in _HEAL_PROMPTS:
+                    prompt = getattr(prompts, name)
                     requests[index, f"{name} {number}"] = _heal_request(prompt, question, case, text)
                 if is_correct(text, question.answer, question.full_answer) is None:
-                    requests[index, f"final {number}"] = _answer_request(question, text, question.answer)
+                    requests[index, f"final {number}"] = _answer_request(
+                        question, text, question.answer, prompts.answer_short
+                    )
     judgements: list[dict[str, Judgement[Any]]] = [{} for _ in questions]
     for (index, name), judgement in asyncio.run(ask_by_name(judge, requests)).items():
         judgements[index][name] = judgement
@@ -53,13 +65,18 @@ def label_by_judge(
     ]
 
 
-def _answer_requests(question: MagicQuestion, response: str | None) -> dict[str, JudgeRequest[Any]]:
+def _answer_requests(
+    question: MagicQuestion, response: str | None, prompts: MagicPrompts
+) -> dict[str, JudgeRequest[Any]]:
     if response is None or not response.strip():
         return {}
     requests: dict[str, JudgeRequest[Any]] = {}
-    for name, true_answer in (("short", question.answer), ("full", question.full_answer)):
+    for name, true_answer, prompt in (
+        ("short", question.answer, prompts.answer_short),
+        ("full", question.full_answer, prompts.answer_full),
+    ):
         if true_answer:
-            requests[name] = _answer_request(question, response, true_answer)
+            requests[name] = _answer_request(question, response, true_answer, prompt)
     steps = reasoning_steps(response[:MAX_ANSWER_CHARS])
     if steps:
         known = [step.text if step.correct else step.correction for step in question.steps]
@@ -68,13 +85,17 @@ def _answer_requests(question: MagicQuestion, response: str | None) -> dict[str,
             "known": [question.full_answer or question.answer, *known],
             "steps": [{"number": number, "text": step} for number, step in enumerate(steps, 1)],
         }
-        requests["steps"] = JudgeRequest(STEPS, step_data, list_reader(MagicStepLabel, len(steps), "steps"))
+        requests["steps"] = JudgeRequest(
+            prompts.steps, step_data, list_reader(MagicStepLabel, len(steps), "steps")
+        )
     return requests
 
 
-def _answer_request(question: MagicQuestion, response: str, true_answer: str) -> JudgeRequest[Any]:
+def _answer_request(
+    question: MagicQuestion, response: str, true_answer: str, prompt: str
+) -> JudgeRequest[Any]:
     data = {"question": question.question, "response": response, "true_answer": true_answer}
-    return JudgeRequest(ANSWER, data, read_answer)
+    return JudgeRequest(prompt, data, read_answer)
 
 
 def _heal_request(prompt: str, question: MagicQuestion, case: HealCase, text: str) -> JudgeRequest[Any]:

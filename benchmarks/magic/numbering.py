@@ -13,8 +13,8 @@ import numpy as np
 from mmprobe.benchmarks.magic.data import MagicQuestion, NumberedBox, load_questions
 from mmprobe.benchmarks.magic.regions import RULES, BoxRules, draw_regions, mark_regions
 from mmprobe.errors import InputError
-from mmprobe.files import write_atomic
-from mmprobe.samples import open_image
+from mmprobe.files import make_folder, write_atomic
+from mmprobe.samples import open_image, write_image
 
 
 def number_regions(
@@ -43,7 +43,8 @@ def number_regions(
     questions, out = load_questions(path)[:limit], Path(out)
     if out.resolve() == Path(path).resolve().parent:
         raise InputError(f"{out}: contains the questions; choose another folder for the numbered ones")
-    (out / "images").mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out / "images")
     numbered = []
     for question in questions:
         with open_image(question.image) as file:
@@ -60,7 +61,7 @@ def number_regions(
             digest = hashlib.sha256(question.image.read_bytes()).hexdigest()[:16]
             metadata = {"source_image": digest} | question.metadata
             question = question.model_copy(update={"metadata": metadata})
-        image.save(out / "images" / f"{question.id}.png")
+        write_image(image, out / "images" / f"{question.id}.png")
         numbered.append(question)
     if not numbered:
         raise InputError(f"{path}: boxes can be made for none of its {len(questions)} questions")

@@ -15,14 +15,14 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from mmprobe.benchmarks.answers.numbers import THRESHOLD
-from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Scored, match_responses
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, WordingOptions, match_responses
+from mmprobe.benchmarks.core.prompts import default_prompts, fill
 from mmprobe.benchmarks.judges import Judge, Labelled
 from mmprobe.benchmarks.judges.agreement import labels_at
 from mmprobe.benchmarks.mirage.corrections import corrected_prompts
 from mmprobe.benchmarks.mirage.data import MirageProfile, MirageQuestion, Topic, load_questions, true_chain
 from mmprobe.benchmarks.mirage.hints import (
     add_hints,
-    build_topic_prompt,
     find_topic_by_rules,
     has_hints,
     parse_topic,
@@ -36,6 +36,7 @@ from mmprobe.benchmarks.mirage.labels import (
     UNREAD,
     MirageLabels,
 )
+from mmprobe.benchmarks.mirage.prompts import MiragePrompts
 from mmprobe.benchmarks.mirage.rule_labels import label_by_rules
 from mmprobe.benchmarks.mirage.scoring import compute_metrics, unscored_rates
 from mmprobe.benchmarks.mirage.synthetic import synthetic_questions
@@ -43,18 +44,8 @@ from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, check_derived_ids, load_samples
 
-# Ours; the paper does not print its instructions.
-INSTRUCTION = (
-    "Work it out step by step, one step a sentence. End with a line that says 'The answer is', and then {}."
-)
-_ANSWER_FORMS = {
-    "multiple_choice": "the option's letter alone",
-    "free_form": "the answer alone",
-    "approximate": "the number alone",
-}
 
-
-class MirageOptions(BenchmarkOptions):
+class MirageOptions(WordingOptions):
     """The options of MIRAGE.
 
     Attributes:
@@ -68,6 +59,7 @@ class MirageOptions(BenchmarkOptions):
             could not read (`unread`), or `all`, as in the paper.
     """
 
+    form = MiragePrompts
     threshold: float = Field(default=THRESHOLD, gt=0, allow_inf_nan=False)
     reasonable: float = Field(default=0.0, ge=0, le=1)
     judge_decides: Literal["unread", "all"] = "unread"
@@ -83,11 +75,13 @@ class MirageOptions(BenchmarkOptions):
 
     def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
         """Return MIRAGE with these options in force."""
+        prompts = self.read_prompts()
         return replace(
             benchmark,
-            follow_up=partial(follow_up, corrected=self.corrected),
+            ask_questions=partial(ask_questions, prompts=prompts),
+            follow_up=partial(follow_up, corrected=self.corrected, prompts=prompts),
             score_answers=partial(score_answers, options=self),
-            score_with_judge=partial(score_with_judge, options=self),
+            score_with_judge=partial(score_with_judge, options=self, prompts=prompts),
         )
 
 
@@ -121,7 +115,7 @@ def read_data(path: Path) -> MirageTruth:
     return MirageTruth(questions, synthetic)
 
 
-def ask_questions(truth: MirageTruth) -> list[Sample]:
+def ask_questions(truth: MirageTruth, prompts: MiragePrompts | None = None) -> list[Sample]:
     """Return every question, then the requests to classify those with hints, as `ID--topic`.
 
     The synthetic world needs no such requests, because rules find the topics.
@@ -132,9 +126,10 @@ def ask_questions(truth: MirageTruth) -> list[Sample]:
         >>> [sample.id for sample in ask_questions(MirageTruth(questions))]
         ['1', '1--topic']
     """
+    prompts = prompts or default_prompts(MiragePrompts)
     classified = [question for question in truth.questions if _asks_topic(truth, question)]
-    return [_make_sample(question, _build_prompt(question)) for question in truth.questions] + [
-        _make_sample(question, build_topic_prompt(_question_with_options(question)), TOPIC)
+    return [_make_sample(question, _build_prompt(question, prompts)) for question in truth.questions] + [
+        _make_sample(question, fill(prompts.topic, {"question": _question_with_options(question)}), TOPIC)
         for question in classified
     ]
 
@@ -155,13 +150,20 @@ def _question_with_options(question: MirageQuestion) -> str:
     return question.question + options
 
 
-def _build_prompt(question: MirageQuestion) -> str:
-    if question.system is not None:
+def _build_prompt(question: MirageQuestion, prompts: MiragePrompts) -> str:
+    is_ours = prompts.question == default_prompts(MiragePrompts).question
+    if question.system is not None and is_ours:
         return question.question
-    return f"{_question_with_options(question)}\n\n{INSTRUCTION.format(_ANSWER_FORMS[question.type])}"
+    form = getattr(prompts.forms, question.type)
+    return fill(prompts.question, {"question": _question_with_options(question), "form": form})
 
 
-def follow_up(truth: MirageTruth, responses: Mapping[str, str], corrected: bool = False) -> list[Sample]:
+def follow_up(
+    truth: MirageTruth,
+    responses: Mapping[str, str],
+    corrected: bool = False,
+    prompts: MiragePrompts | None = None,
+) -> list[Sample]:
     """Return the questions with hints, as `ID--hinted`, once their topics are known.
 
     With `corrected`, return also the questions with a chain, as `ID--corrected` and `ID--own-chain`.
@@ -172,14 +174,21 @@ def follow_up(truth: MirageTruth, responses: Mapping[str, str], corrected: bool 
         >>> follow_up(truth, {"1--topic": "arithmetic"})[0].id
         '1--hinted'
     """
+    prompts = prompts or default_prompts(MiragePrompts)
     samples = []
     for question in truth.questions:
-        prompt = _build_prompt(question)
+        prompt = _build_prompt(question, prompts)
         needed = question.id + TOPIC if _asks_topic(truth, question) else question.id
         if has_hints(question) and needed in responses:
             topic, _ = _find_topic(truth, question, responses)
-            samples.append(_make_sample(question, add_hints(question, prompt, topic), HINTED))
-        again = corrected_prompts(question, prompt, responses.get(question.id)) if corrected else {}
+            samples.append(
+                _make_sample(question, add_hints(question, prompt, topic, prompts.topic_hints), HINTED)
+            )
+        again = (
+            corrected_prompts(question, prompt, responses.get(question.id), prompts.again)
+            if corrected
+            else {}
+        )
         samples += [_make_sample(question, text, suffix) for suffix, text in again.items()]
     return samples
 
@@ -212,7 +221,11 @@ def score_answers(
 
 
 def score_with_judge(
-    truth: MirageTruth, responses: Mapping[str, str], judge: Judge, options: MirageOptions = DEFAULTS
+    truth: MirageTruth,
+    responses: Mapping[str, str],
+    judge: Judge,
+    options: MirageOptions = DEFAULTS,
+    prompts: MiragePrompts | None = None,
 ) -> Scored:
     """Return metrics and records with labels by a judge."""
     from mmprobe.benchmarks.mirage.model_labels import REQUESTS, label_by_judge
@@ -220,7 +233,14 @@ def score_with_judge(
     answers, rule_labels = _label_by_rules(truth, responses, options)
     is_code = options.profile == "code"
     labels = label_by_judge(
-        truth.questions, answers, rule_labels, judge, options.threshold, options.judge_decides, is_code
+        truth.questions,
+        answers,
+        rule_labels,
+        judge,
+        options.threshold,
+        options.judge_decides,
+        is_code,
+        prompts,
     )
     labels = _decide_unread(labels, options.profile)
     metrics = compute_metrics(truth.questions, labels, options.reasonable, options.profile)

@@ -8,32 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mmprobe.benchmarks.core.prompts import fill
 from mmprobe.benchmarks.core.results import Metric, change_metric, mean_metric, with_ids
 from mmprobe.benchmarks.mirage.data import MirageQuestion, true_chain
 from mmprobe.benchmarks.mirage.labels import CORRECTED, OWN_CHAIN, MirageLabels
 
-# Ours; the paper does not print how it asks the models to reconsider.
-_AGAIN = (
-    "{question}\n\nThis reasoning was given:\n{chain}\n\nReconsider your answer with it, and answer again."
-)
 
-
-def corrected_prompts(question: MirageQuestion, prompt: str, response: str | None) -> dict[str, str]:
+def corrected_prompts(
+    question: MirageQuestion, prompt: str, response: str | None, again: str
+) -> dict[str, str]:
     """Return the prompts that ask a question again, by the suffix of their id.
 
-    A question without a true chain or without a first answer (`response`) is not asked again.
+    `again` has places for both. A question without a true chain or without a first answer (`response`) is not asked again.
 
     Example:
         >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
         >>> question = MirageQuestion(id="1", references=["2 and 2 is 4."], **fields)
-        >>> list(corrected_prompts(question, "2 + 2?", "2 and 2 is 5."))
+        >>> list(corrected_prompts(question, "2 + 2?", "2 and 2 is 5.", "{question} Use: {chain}"))
         ['--corrected', '--own-chain']
     """
     chain = true_chain(question)
     if chain is None or response is None or not response.strip():
         return {}
     chains = {CORRECTED: chain, OWN_CHAIN: response.strip()}
-    return {suffix: _AGAIN.format(question=prompt, chain=text) for suffix, text in chains.items()}
+    return {suffix: fill(again, {"question": prompt, "chain": text}) for suffix, text in chains.items()}
 
 
 def correction_metrics(

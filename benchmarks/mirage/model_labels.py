@@ -7,13 +7,29 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, create_model
 
+from mmprobe.benchmarks.answers.forms import last_part
 from mmprobe.benchmarks.answers.numbers import THRESHOLD
-from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name, first_item
-from mmprobe.benchmarks.judges.requests import UnusableReply, correct_request, reader
+from mmprobe.benchmarks.core.prompts import NOTICE, default_prompts, find_placeholders
+from mmprobe.benchmarks.judges import (
+    Judge,
+    Judgement,
+    JudgeRequest,
+    ask_by_name,
+    ask_who_may_see,
+    first_item,
+)
+from mmprobe.benchmarks.judges.requests import (
+    StrictReply,
+    UnusableReply,
+    any_reader,
+    correct_request,
+    read_reply,
+    reader,
+)
 from mmprobe.benchmarks.mirage.data import MAX_ITEMS, MirageQuestion, true_chain, true_references
 from mmprobe.benchmarks.mirage.labels import (
     DIMENSIONS,
@@ -26,8 +42,9 @@ from mmprobe.benchmarks.mirage.labels import (
     MatchLabel,
     MirageLabels,
 )
-from mmprobe.benchmarks.mirage.prompts import EXTRACT, HALLUCINATIONS, MATCH, SCORES
+from mmprobe.benchmarks.mirage.prompts import MiragePrompts
 
+_IMAGE = "<image>"  # in a prompt: the judge is shown the image, as figure 10 says
 REQUESTS = ("correct", "hinted", "extraction", "steps", "claims", "kinds", "lhs")
 """The kinds of request, as the keys of `MirageLabels.unscored` name them."""
 
@@ -35,8 +52,47 @@ REQUESTS = ("correct", "hinted", "extraction", "steps", "claims", "kinds", "lhs"
 # Each reader raises `UnusableReply` where the form is wrong.
 _read_marked = reader(marked=str)
 _read_matches = reader(predicted=list[MatchLabel], true=list[MatchLabel])
-read_hallucinations = reader(**dict.fromkeys(KINDS, bool))  # one verdict a kind (figure 10)
-read_scores = reader(**dict.fromkeys(DIMENSIONS, Annotated[int, Field(ge=1, le=5)]))  # figure 11
+_SCORE = Annotated[int, Field(ge=1, le=5)]
+
+
+class _PaperVerdict(StrictReply):
+    result: Literal["CONFIRM", "HALLUCINATION"]
+
+
+class _PaperScore(StrictReply):
+    score: _SCORE
+
+
+_PAPER_KINDS = create_model(
+    "PaperKinds", __base__=StrictReply, **{kind.capitalize(): (_PaperVerdict, ...) for kind in KINDS}
+)  # type: ignore[call-overload]
+_PAPER_DIMENSIONS = tuple(
+    name.replace("_", " ").title().replace("Conceptual", "Conceptual Reasoning") for name in DIMENSIONS
+)
+_PAPER_SCORES = create_model(
+    "PaperScores",
+    __base__=StrictReply,
+    **{
+        name: (_PaperScore, Field(alias=title))
+        for name, title in zip(DIMENSIONS, _PAPER_DIMENSIONS, strict=True)
+    },
+)  # type: ignore[call-overload]
+
+
+def _read_paper_kinds(reply: str) -> tuple[bool, ...]:
+    verdicts = read_reply(reply, _PAPER_KINDS)
+    return tuple(getattr(verdicts, kind.capitalize()).result == "HALLUCINATION" for kind in KINDS)
+
+
+def _read_paper_scores(reply: str) -> tuple[int, ...]:
+    scores = read_reply(reply, _PAPER_SCORES)
+    return tuple(getattr(scores, name).score for name in DIMENSIONS)
+
+
+read_hallucinations = any_reader(reader(**dict.fromkeys(KINDS, bool)), _read_paper_kinds)
+"""Reads one verdict a kind, in our form or in that of figure 10."""
+read_scores = any_reader(reader(**dict.fromkeys(DIMENSIONS, _SCORE)), _read_paper_scores)
+"""Reads a score from 1 to 5 a dimension, in our form or in that of figure 11."""
 
 _Judged = dict[tuple[str, str], Judgement[Any]]
 """Judgements by question id and kind of request."""
@@ -50,6 +106,7 @@ def label_by_judge(
     threshold: float = THRESHOLD,
     decides: Literal["unread", "all"] = "unread",
     judges_silence: bool = False,
+    prompts: MiragePrompts | None = None,
 ) -> list[MirageLabels]:
     """Replace the labels by rules with those of a judge.
 
@@ -66,6 +123,7 @@ def label_by_judge(
 
     `responses` are all responses by id, and `threshold` is the largest relative error of an approximate answer.
     """
+    prompts = prompts or default_prompts(MiragePrompts)
     texts = {name: text for name, text in responses.items() if text.strip()}
     silent = {name for name, text in responses.items() if judges_silence and not text.strip()}
     answers = {
@@ -75,13 +133,14 @@ def label_by_judge(
             question.answer,
             question.choices,
             threshold if question.type == "approximate" else None,
+            prompt=prompts.correct,
         )
         for question, labels in zip(questions, rule_labels, strict=True)
         for suffix, by_rules in (("", labels.correct), (HINTED, labels.correct_hinted), *labels.again.items())
         if (name := question.id + suffix) in texts
         and (question.type == "free_form" or decides == "all" or by_rules is None)
     }
-    judged, scores = asyncio.run(_ask_judge(questions, texts, answers, judge, silent))
+    judged, scores = asyncio.run(_ask_judge(questions, texts, answers, judge, prompts, silent))
     by_question: dict[str, dict[str, Judgement[Any]]] = {question.id: {} for question in questions}
     for (name, request), judgement in judged.items():
         by_question[name][request] = judgement
@@ -96,15 +155,19 @@ async def _ask_judge(
     texts: Mapping[str, str],
     answer_requests: Mapping[tuple[str, str], JudgeRequest[bool | None]],
     judge: Judge,
+    prompts: MiragePrompts,
     silent: Set[str] = frozenset(),
 ) -> tuple[_Judged, dict[str, list[list[Judgement[int]]]]]:
     """Return the judgements, and those of the scores as [judge][reference] by question id."""
     judged: _Judged = dict(await ask_by_name(judge, answer_requests))
     answered = [question for question in questions if question.id in texts]
     annotated = [question for question in answered if question.steps or question.claims]
+    tagged = NOTICE not in find_placeholders(prompts.extract)
     extractions = {
         (question.id, "extraction"): JudgeRequest(
-            EXTRACT, _request_data(question, texts[question.id]), lambda reply: (read_extraction(reply),)
+            prompts.extract,
+            _request_data(question, texts[question.id]),
+            lambda reply: (read_extraction(reply, tagged),),
         )
         for question in annotated
     }
@@ -114,13 +177,23 @@ async def _ask_judge(
         extraction = first_item(judged[question.id, "extraction"])
         for kind in ("steps", "claims"):
             if extraction and (true := getattr(question, kind)):
-                matches[question.id, kind] = _match_request(question, getattr(extraction, kind), true)
+                matches[question.id, kind] = _match_request(
+                    question, getattr(extraction, kind), true, prompts.match
+                )
     judged |= await ask_by_name(judge, matches)
     chains = {**texts, **dict.fromkeys(silent, "")}
     with_chain = [question for question in questions if question.id in chains and true_chain(question)]
-    kinds = {(question.id, "kinds"): _kinds_request(question, chains[question.id]) for question in with_chain}
-    judged |= await ask_by_name(judge, kinds)
-    return judged, await _ask_scores(judge_members(judge), with_chain, chains)
+    seen, told = (
+        {
+            (question.id, "kinds"): _kinds_request(
+                question, chains[question.id], prompts.hallucinations, shown
+            )
+            for question in with_chain
+        }
+        for shown in (_IMAGE in prompts.hallucinations, False)
+    )
+    judged |= await ask_who_may_see(judge, seen, told)
+    return judged, await _ask_scores(judge_members(judge), with_chain, chains, prompts.scores)
 
 
 def judge_members(judge: Judge) -> list[Judge]:
@@ -129,13 +202,13 @@ def judge_members(judge: Judge) -> list[Judge]:
 
 
 async def _ask_scores(
-    judges: Sequence[Judge], questions: Sequence[MirageQuestion], texts: Mapping[str, str]
+    judges: Sequence[Judge], questions: Sequence[MirageQuestion], texts: Mapping[str, str], prompt: str
 ) -> dict[str, list[list[Judgement[int]]]]:
     """Ask every judge to score every chain. Return [judge][reference] by question id."""
     requests = [
         (
             question.id,
-            JudgeRequest(SCORES, _request_data(question, texts[question.id], reference), read_scores),
+            JudgeRequest(prompt, _request_data(question, texts[question.id], reference), read_scores),
         )
         for question in questions
         for reference in true_references(question)
@@ -212,10 +285,10 @@ def _request_data(question: MirageQuestion, response: str, reference: str | None
 
 
 def _match_request(
-    question: MirageQuestion, predicted: Sequence[str], true: Sequence[str]
+    question: MirageQuestion, predicted: Sequence[str], true: Sequence[str], prompt: str
 ) -> JudgeRequest[Any]:
     data = {"question": question.question, "predicted": list(predicted), "true": list(true)}
-    return JudgeRequest(MATCH, data, partial(_read_joined_matches, predicted=len(predicted), true=len(true)))
+    return JudgeRequest(prompt, data, partial(_read_joined_matches, predicted=len(predicted), true=len(true)))
 
 
 def _read_joined_matches(reply: str, predicted: int, true: int) -> tuple[Any, ...]:
@@ -223,19 +296,22 @@ def _read_joined_matches(reply: str, predicted: int, true: int) -> tuple[Any, ..
     return matches.predicted + matches.true
 
 
-def _kinds_request(question: MirageQuestion, response: str) -> JudgeRequest[bool]:
+def _kinds_request(question: MirageQuestion, response: str, prompt: str, shown: bool) -> JudgeRequest[bool]:
     data = _request_data(question, response) | {"true": question.answer, "reference": true_chain(question)}
-    return JudgeRequest(HALLUCINATIONS, data, read_hallucinations)
+    images = tuple(question.images) if shown else ()
+    return JudgeRequest(prompt, data, read_hallucinations, images)
 
 
-def read_extraction(reply: str) -> Extraction:
+def read_extraction(reply: str, tagged: bool = False) -> Extraction:
     """Return the steps and claims between the tags of a reply, 1 to 10 of each (section 3.2 and figure 8).
+
+    `tagged`: the reply is the text itself, as in the paper, and not JSON.
 
     Example:
         >>> read_extraction('{"marked": "<step>Halve 6.</step> <claim>It is 3.</claim>"}').claims
         ('It is 3.',)
     """
-    (marked,) = _read_marked(reply)
+    (marked,) = (last_part(reply),) if tagged else _read_marked(reply)
     return Extraction(_find_tagged(marked, "step"), _find_tagged(marked, "claim"))
 
 
@@ -263,9 +339,21 @@ def _find_tagged(text: str, tag: Literal["step", "claim"]) -> tuple[str, ...]:
     return tuple(items)
 
 
+def _read_paper_matches(reply: str) -> tuple[list[MatchLabel], list[MatchLabel]]:
+    """Return the labels of a reply in the form of figure 9."""
+    found = []
+    for tag in ("pred_match", "gt_match"):
+        lists = re.findall(rf"<{tag}>([^<]*)</{tag}>", last_part(reply), re.IGNORECASE)
+        labels = [label.strip().upper() for label in lists[-1].split(",")] if lists else []
+        if not labels or not set(labels) <= set(get_args(MatchLabel)):
+            raise UnusableReply(f"it has no <{tag}> with labels")
+        found.append(labels)
+    return found[0], found[1]
+
+
 def read_matches(reply: str, predicted: int, true: int) -> Matches:
     """Return the labels of so many predicted and true items (figure 9)."""
-    of_predicted, of_true = _read_matches(reply)
+    of_predicted, of_true = any_reader(_read_matches, _read_paper_matches)(reply)
     for labels, count, name in ((of_predicted, predicted, "predicted"), (of_true, true, "true")):
         if len(labels) != count:
             raise UnusableReply(f"{name!r} holds {len(labels)} labels for {count} items")

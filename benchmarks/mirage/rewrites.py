@@ -8,48 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.answers.texts import fold
-from mmprobe.benchmarks.judges import Judge, JudgeRequest, ask_by_name
-from mmprobe.benchmarks.judges.requests import UnusableReply, reader, with_notice
-from mmprobe.benchmarks.mirage.data import TOPICS, MirageQuestion, Topic, true_chain, true_references
-from mmprobe.benchmarks.mirage.hints import TOPIC_DESCRIPTIONS
+from mmprobe.benchmarks.core.prompts import default_prompts
+from mmprobe.benchmarks.judges import Judge, JudgeRequest, ask_who_may_see
+from mmprobe.benchmarks.judges.requests import UnusableReply, reader
+from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, true_chain, true_references
+from mmprobe.benchmarks.mirage.prompts import MiragePrompts
 
 PARTS = ("references", "hints", "topics")
 REFERENCES = 3  # N of the paper
-
-# We wrote all three prompts.
-REWRITE = with_notice("""\
-You rewrite the reasoning that answers a question about a picture. You do not see the picture; the reasoning is right.
-
-<NOTICE>
-{"rewrites": ["First ...", "To find ..."]}
-
-- As many rewrites as "count" says. Each says the same in other words, and no two are alike.
-- Keep every step, number, name and the answer. Add nothing, leave nothing out, and correct nothing.
-- Sentences may be joined or split, and steps that do not need each other may change places.
-""")
-HINT = with_notice("""\
-You write a hint for somebody who is to answer a question about a picture. You do not see the picture.
-
-<NOTICE>
-{"hint": "Read the values of both bars first, then compare them."}
-
-- One to three sentences about this question: what to look for in the picture, which rule or formula to use, and in which
-  order.
-- Do not answer the question, and invent nothing that the picture may show.
-""")
-CLASSIFY = with_notice("""\
-You name the topic of a question about a picture. You do not see the picture, and you do not answer the question.
-
-<NOTICE>
-{"topic": "geometry"}
-
-"topic" is one of:
-""") + "".join(f"- {topic}: {TOPIC_DESCRIPTIONS[topic]}\n" for topic in TOPICS)
 
 
 class Rewritten(NamedTuple):
@@ -70,20 +42,25 @@ def rewrite_questions(
     writer: Judge,
     parts: Collection[str] = PARTS,
     references: int = REFERENCES,
+    prompts: MiragePrompts | None = None,
 ) -> Rewritten:
     """Let a model, the writer, write what the questions lack. What a question has already is kept.
+
+    Who writes hints and topics sees the images, as in the authors' code. A model for text alone is told the question.
 
     - references: rewrites of the true chain, until there are `references` with it
     - hints: `question_hint`
     - topics: `named_topic`; the bench then uses it and does not query the model
     """
+    prompts = prompts or default_prompts(MiragePrompts)
     requests: dict[tuple[str, str], JudgeRequest[str]] = {}
     for question in questions:
         for part in PARTS:
-            request = _REQUESTS[part](question, references) if part in parts else None
+            request = _make_request(part, question, references, prompts) if part in parts else None
             if request is not None:
                 requests[question.id, part] = request
-    judgements = asyncio.run(ask_by_name(writer, requests))
+    told = {name: replace(request, images=()) for name, request in requests.items()}
+    judgements = asyncio.run(ask_who_may_see(writer, requests, told))
     written: Counter[str] = Counter()
     failures: Counter[str] = Counter()
     updates: dict[str, dict[str, Any]] = {}
@@ -105,23 +82,26 @@ def rewrite_questions(
     )
 
 
-def _reference_request(question: MirageQuestion, references: int) -> JudgeRequest[str] | None:
+def _make_request(
+    part: str, question: MirageQuestion, references: int, prompts: MiragePrompts
+) -> JudgeRequest[str] | None:
+    """Return the request for a part; None if the question has it already, or has no chain to rewrite."""
+    images = tuple(question.images)
+    if part == "references":
+        return _reference_request(question, references, prompts.rewrite)
+    if part == "hints":
+        data = None if question.question_hint else _question_data(question)
+        return None if data is None else JudgeRequest(prompts.hint, data, read_hint, images)
+    data = None if question.named_topic else _question_data(question)
+    return None if data is None else JudgeRequest(prompts.classify, data, read_topic, images)
+
+
+def _reference_request(question: MirageQuestion, references: int, prompt: str) -> JudgeRequest[str] | None:
     chain, count = true_chain(question), references - len(true_references(question))
     if chain is None or count < 1:
         return None
     data = {"question": question.question, "reasoning": chain, "count": count}
-    return JudgeRequest(REWRITE, data, partial(read_rewrites, earlier=true_references(question), count=count))
-
-
-_REQUESTS: dict[str, Callable[[MirageQuestion, int], JudgeRequest[str] | None]] = {
-    "references": _reference_request,
-    "hints": lambda question, _: (
-        None if question.question_hint else JudgeRequest(HINT, _question_data(question), read_hint)
-    ),
-    "topics": lambda question, _: (
-        None if question.named_topic else JudgeRequest(CLASSIFY, _question_data(question), read_topic)
-    ),
-}
+    return JudgeRequest(prompt, data, partial(read_rewrites, earlier=true_references(question), count=count))
 
 
 def _question_data(question: MirageQuestion) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from mmprobe.benchmarks.mirage_effect.data import (
 )
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
 from mmprobe.benchmarks.mirage_effect.model_labels import judge_choices, judge_diagnoses, label_by_judge
-from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES, VARIANTS
+from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES, VARIANTS, MirageEffectPrompts
 from mmprobe.benchmarks.mirage_effect.rule_labels import label_by_rules, normalize_answer
 from mmprobe.benchmarks.mirage_effect.samples import (
     WAYS,
@@ -101,7 +101,12 @@ def score_answers(truth: MirageEffectTruth, responses: Mapping[str, str]) -> Sco
     return _score(truth, answers, labels, read_choices(truth, answers), read_alarming(answers))
 
 
-def score_with_judge(truth: MirageEffectTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
+def score_with_judge(
+    truth: MirageEffectTruth,
+    responses: Mapping[str, str],
+    judge: Judge,
+    prompts: MirageEffectPrompts | None = None,
+) -> Scored:
     """Return metrics and records with labels by a judge, and the share of answers that it left unscored.
 
     The judge also decides the answers to questions with a known answer that rules cannot read, and those to open
@@ -109,7 +114,7 @@ def score_with_judge(truth: MirageEffectTruth, responses: Mapping[str, str], jud
     """
     answers = group_by_question(truth, responses)
     selected = select_answers_to_label(truth, answers)
-    judged = label_by_judge(selected, judge)
+    judged = label_by_judge(selected, judge, prompts)
     labels = {name: ImagelessLabels(*each.items) if each.items else None for name, each in judged.items()}
     verdicts = read_choices(truth, answers)
     questions = {question.id + suffix: question for question in truth.choices for suffix in WAYS.values()}
@@ -119,10 +124,10 @@ def score_with_judge(truth: MirageEffectTruth, responses: Mapping[str, str], jud
         if (text := first_answer(answers, name) or "").strip()
         and (right is None or (right is False and not questions[name].choices and not is_refusal(text)))
     }
-    for name, judgement in judge_choices(undecided, judge).items():
+    for name, judgement in judge_choices(undecided, judge, prompts).items():
         verdicts[name] = None if judgement.items is None else judgement.items == (True,)
     alarming = read_alarming(answers)
-    alarming |= judge_diagnoses([text for text, known in alarming.items() if known is None], judge)
+    alarming |= judge_diagnoses([text for text, known in alarming.items() if known is None], judge, prompts)
     metrics, records = _score(truth, answers, labels, verdicts, alarming)
     metrics["unscored"] = mean_metric([each.unscored is not None for each in judged.values()], "lower")
     for record in records:
@@ -247,11 +252,13 @@ class Options(MirageEffectOptions):
 
     def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
         """Return the mirage effect with these options in force."""
+        prompts = self.read_prompts()
         return replace(
             benchmark,
             read_data=partial(read_data, examples=self.examples, closed=self.closed),
             filters=self.closed,
-            ask_questions=partial(ask_questions, options=self),
+            ask_questions=partial(ask_questions, options=self, prompts=prompts),
+            score_with_judge=partial(score_with_judge, prompts=prompts),
         )
 
 

@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from mmprobe.benchmarks.core.benchmark import BenchmarkOptions
+from mmprobe.benchmarks.core.benchmark import WordingOptions
+from mmprobe.benchmarks.core.prompts import default_prompts, fill
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, MirageEffectTruth
 from mmprobe.benchmarks.mirage_effect.prompts import (
-    DIAGNOSES,
-    FEW_SHOT_PROMPT,
-    LETTER,
     MODALITIES,
-    SHORT,
     VARIANTS,
+    MirageEffectPrompts,
     Variant,
     build_prompt,
 )
@@ -47,7 +45,7 @@ DATA_SET = (
 _SEED = re.compile(r"(.+)--seed-(\d+)")
 
 
-class MirageEffectOptions(BenchmarkOptions):
+class MirageEffectOptions(WordingOptions):
     """The options of the mirage effect.
 
     Attributes:
@@ -63,6 +61,7 @@ class MirageEffectOptions(BenchmarkOptions):
         closed: whether only questions of yes or no are asked; of VQA-RAD the paper asks these 430.
     """
 
+    form = MirageEffectPrompts
     data_set: str | None = Field(default=None, min_length=1)
     examples: Path | None = None
     shots: int = Field(default=8, ge=1)
@@ -82,6 +81,7 @@ class MirageEffectOptions(BenchmarkOptions):
 def ask_questions(
     truth: MirageEffectTruth,
     options: MirageEffectOptions = MirageEffectOptions(),  # noqa: B008
+    prompts: MirageEffectPrompts | None = None,
 ) -> list[Sample]:
     """Return the questions with known answers in every way of asking; then the questions without images.
 
@@ -93,22 +93,30 @@ def ask_questions(
     for question in truth.choices:
         if not question.images:
             raise InputError(f"question {question.id!r}: has no 'images', so none can be taken away")
+    prompts = prompts or default_prompts(MirageEffectPrompts)
     samples = [
-        sample for question in truth.choices for sample in _make_choice_samples(question, truth, options)
+        sample
+        for question in truth.choices
+        for sample in _make_choice_samples(question, truth, options, prompts)
     ]
     varied = select_varied(truth.imageless, options.varied or truth.varied)
     for imageless in truth.imageless:
         variants = VARIANTS if imageless in varied else VARIANTS[:1]
         samples += [
-            _make_imageless_sample(imageless, variant, options.data_set or DATA_SET) for variant in variants
+            _make_imageless_sample(imageless, variant, options.data_set or DATA_SET, prompts)
+            for variant in variants
         ]
-    return samples + [sample for modality in MODALITIES for sample in _make_diagnoses(modality, options)]
+    return samples + [
+        sample for modality in MODALITIES for sample in _make_diagnoses(modality, options, prompts)
+    ]
 
 
-def _make_diagnoses(modality: str, options: MirageEffectOptions) -> list[Sample]:
+def _make_diagnoses(
+    modality: str, options: MirageEffectOptions, wording: MirageEffectPrompts
+) -> list[Sample]:
     """Return the requests for a diagnosis: in several wordings, or in the paper's with several seeds."""
     metadata: dict[str, Any] = {"picture": "none", "kind": "diagnosis", "modality": modality}
-    prompts = diagnosis_prompts(modality)
+    prompts = diagnosis_prompts(modality, wording)
     if not options.seeds:
         return [Sample(id=name, question=text, metadata=metadata) for name, text in prompts.items()]
     name, text = next(iter(prompts.items()))
@@ -123,19 +131,26 @@ def _make_diagnoses(modality: str, options: MirageEffectOptions) -> list[Sample]
 
 
 def _make_choice_samples(
-    question: ChoiceQuestion, truth: MirageEffectTruth, options: MirageEffectOptions
+    question: ChoiceQuestion,
+    truth: MirageEffectTruth,
+    options: MirageEffectOptions,
+    wording: MirageEffectPrompts,
 ) -> list[Sample]:
     """Return a question in every way of asking. `with_picture` of `absent` names the sample with images."""
-    text, system = build_choice_prompt(question), question.system
-    guess = build_prompt(text, "guess", system).system
+    data_set = options.data_set or question.metadata.get("data_set")
+    if question.prompt == question.question and _asks_otherwise(wording, data_set):
+        question = question.model_copy(update={"prompt": None, "system": None})  # drawn
+    text = build_choice_prompt(question, wording, data_set)
+    system = question.system or (None if question.prompt else wording.find_system(data_set))
+    guess = build_prompt(text, "guess", system, prompts=wording).system
     prompts = {"present": (text, system), "absent": (text, system), "guess": (text, guess)}
     if options.data_set:
-        named = build_prompt(text, "benchmark", system, options.data_set).system
+        named = build_prompt(text, "benchmark", system, options.data_set, wording).system
         prompts |= {"named": (text, named), "absent_named": (text, named)}
     if truth.examples:
         examples = _choose_examples(question, truth.examples, options.shots)
         shown = "\n\n".join(_build_example(example) for example in examples)
-        prompts["few_shot"] = (FEW_SHOT_PROMPT.format(examples=shown, question=text), system)
+        prompts["few_shot"] = (fill(wording.few_shot, {"examples": shown, "question": text}), system)
     samples = []
     for way, (prompt, system_prompt) in prompts.items():
         metadata = {"kind": "choice", "category": question.category, "picture": way}
@@ -151,6 +166,14 @@ def _make_choice_samples(
             )
         )
     return samples
+
+
+def _asks_otherwise(prompts: MirageEffectPrompts, data_set: str | None) -> bool:
+    """Return whether a wording has other words than ours for a question with a known answer."""
+    own = default_prompts(MirageEffectPrompts)
+    return (prompts.letter, prompts.short) != (own.letter, own.short) or prompts.find_system(
+        data_set
+    ) is not None
 
 
 def _choose_examples(
@@ -171,8 +194,12 @@ def _build_example(example: ChoiceQuestion) -> str:
     return f"{question}\n{build_choice_answer(example)}"
 
 
-def build_choice_prompt(question: ChoiceQuestion) -> str:
+def build_choice_prompt(
+    question: ChoiceQuestion, prompts: MirageEffectPrompts | None = None, data_set: str | None = None
+) -> str:
     """Return what a model is asked: the question's own prompt, or the question with its options.
+
+    A system prompt of its data set says in which form to answer. Without one, the question does.
 
     Example:
         >>> question = ChoiceQuestion(id="1", question="Which?", choices={"A": "cat", "B": "dog"}, answer="B")
@@ -181,7 +208,10 @@ def build_choice_prompt(question: ChoiceQuestion) -> str:
     """
     if question.prompt is not None:
         return question.prompt
-    return f"{_list_options(question)}\n\n{LETTER if question.choices else SHORT}"
+    prompts = prompts or default_prompts(MirageEffectPrompts)
+    if question.system is None and prompts.find_system(data_set) is not None:
+        return _list_options(question)
+    return f"{_list_options(question)}\n\n{prompts.letter if question.choices else prompts.short}"
 
 
 def build_choice_answer(question: ChoiceQuestion) -> str:
@@ -202,8 +232,10 @@ def _list_options(question: ChoiceQuestion) -> str:
     return question.question + options
 
 
-def _make_imageless_sample(question: ImagelessQuestion, variant: Variant, data_set: str) -> Sample:
-    system, text = build_prompt(question.question, variant, data_set=data_set)
+def _make_imageless_sample(
+    question: ImagelessQuestion, variant: Variant, data_set: str, prompts: MirageEffectPrompts
+) -> Sample:
+    system, text = build_prompt(question.question, variant, data_set=data_set, prompts=prompts)
     return Sample(
         id=imageless_id(question.id, variant),
         question=text,
@@ -234,12 +266,14 @@ def select_varied(
     return [question for members in by_category.values() for question in members[:VARIED_PER_CATEGORY]]
 
 
-def diagnosis_prompts(modality: str) -> dict[str, str]:
+def diagnosis_prompts(modality: str, prompts: MirageEffectPrompts | None = None) -> dict[str, str]:
     """Return the requests for a diagnosis of one modality, in several wordings, by id (`diagnosis-ecg-1`)."""
+    prompts = prompts or default_prompts(MirageEffectPrompts)
+    words = list(dict(prompts.modalities).values())[MODALITIES.index(modality)]
     slug = re.sub(r"\W+", "-", modality.lower())
     return {
-        f"diagnosis-{slug}-{number}": text.format(modality=modality)
-        for number, text in enumerate(DIAGNOSES, 1)
+        f"diagnosis-{slug}-{number}": fill(text, {"modality": words})
+        for number, text in enumerate(prompts.diagnoses, 1)
     }
 
 

@@ -12,14 +12,16 @@ from pydantic import Field
 
 from mmprobe.benchmarks.core.benchmark import (
     Benchmark,
-    BenchmarkOptions,
     Scored,
     ScoringRules,
+    WordingOptions,
     match_responses,
     take_images,
 )
+from mmprobe.benchmarks.core.prompts import default_prompts, fill
 from mmprobe.benchmarks.mme.data import read_mme, read_mme_answers
 from mmprobe.benchmarks.mme.metrics import compute_metrics, make_record
+from mmprobe.benchmarks.mme.prompts import MmePrompts
 from mmprobe.benchmarks.mme.synthetic import draw_synthetic_mme
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
@@ -30,8 +32,10 @@ def read_data(path: Path) -> list[Sample]:
     return draw_synthetic_mme(load_samples(path)) if path.suffix == ".jsonl" else read_mme(path)
 
 
-class MmeOptions(BenchmarkOptions):
+class MmeOptions(WordingOptions):
     """The options of MME."""
+
+    form = MmePrompts
 
     profile: ScoringRules = Field(
         "own",
@@ -41,7 +45,26 @@ class MmeOptions(BenchmarkOptions):
 
     def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
         """Return MME with these options in force."""
-        return replace(benchmark, score_answers=partial(score_answers, profile=self.profile))
+        return replace(
+            benchmark,
+            ask_questions=partial(ask_questions, prompts=self.read_prompts()),
+            score_answers=partial(score_answers, profile=self.profile),
+        )
+
+
+def ask_questions(samples: list[Sample], prompts: MmePrompts | None = None) -> list[Sample]:
+    """Return the questions in a wording.
+
+    Example:
+        >>> prompts = MmePrompts(question="{question} Answer yes or no.")
+        >>> ask_questions([Sample(id="1", question="Is there a dog?")], prompts)[0].question
+        'Is there a dog? Answer yes or no.'
+    """
+    text = (prompts or default_prompts(MmePrompts)).question
+    return [
+        sample.model_copy(update={"question": fill(text, {"question": sample.question})})
+        for sample in samples
+    ]
 
 
 def score_answers(
@@ -91,7 +114,7 @@ BENCHMARK = Benchmark(
     about="A yes question and a no question about each image, in fourteen subtasks (Fu et al., 2023).",
     read_data=read_data,
     take=take_images,
-    ask_questions=list,
+    ask_questions=ask_questions,
     score_answers=score_answers,
     headline=("perception", "cognition", "existence", "count", "position", "color", "unknown"),
     read_answers=read_answers,

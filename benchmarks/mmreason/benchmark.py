@@ -16,7 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Scored, match_responses
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, WordingOptions, match_responses
+from mmprobe.benchmarks.core.prompts import default_prompts, fill
 from mmprobe.benchmarks.core.results import mean_metric, with_ids
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.judges.agreement import labels_at
@@ -24,15 +25,13 @@ from mmprobe.benchmarks.mmreason.choices import is_right_choice, to_choice_quest
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion, load_questions
 from mmprobe.benchmarks.mmreason.labels import CHOICES, TEXT, ReasonLabels
 from mmprobe.benchmarks.mmreason.metrics import STEP_SCORES, choice_metrics, step_score
+from mmprobe.benchmarks.mmreason.prompts import MMReasonPrompts
 from mmprobe.benchmarks.mmreason.rule_labels import label_by_rules
 from mmprobe.benchmarks.mmreason.scoring import compute_metrics, unscored_rates
 from mmprobe.benchmarks.mmreason.synthetic import synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, check_derived_ids, load_samples
-
-# Ours; the paper encourages answers in several steps, but does not print its words.
-INSTRUCTION = "Work it out step by step. End with a line that says 'The answer is', and then {}."
 
 _log = logging.getLogger(__name__)
 
@@ -48,18 +47,25 @@ class MMReasonTruth(NamedTuple):
     choices: Mapping[str, ReasonQuestion] = MappingProxyType({})
 
 
-class MMReasonOptions(BenchmarkOptions):
+class MMReasonOptions(WordingOptions):
     """The options of MMReason.
 
     Attributes:
         with_choices: ask questions that have options a second time with them, {Q, C, I} of table 2.
     """
 
+    form = MMReasonPrompts
     with_choices: bool = False
 
     def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
         """Return MMReason with these options in force."""
-        return replace(benchmark, read_data=partial(read_data, options=self))
+        prompts = self.read_prompts()
+        return replace(
+            benchmark,
+            read_data=partial(read_data, options=self),
+            ask_questions=partial(ask_questions, prompts=prompts),
+            score_with_judge=partial(score_with_judge, prompts=prompts),
+        )
 
 
 DEFAULTS = MMReasonOptions()
@@ -96,35 +102,38 @@ def read_data(path: Path, options: MMReasonOptions = DEFAULTS) -> MMReasonTruth:
     )
 
 
-def ask_questions(truth: MMReasonTruth) -> list[Sample]:
+def ask_questions(truth: MMReasonTruth, prompts: MMReasonPrompts | None = None) -> list[Sample]:
     """Return every question, then those with images without them (`ID--text`), then those with options.
 
     A question with its options has the id `ID--choices`.
     """
-    samples = [_make_sample(question) for question in truth.questions]
+    prompts = prompts or default_prompts(MMReasonPrompts)
+    samples = [_make_sample(question, prompts) for question in truth.questions]
     without_images = [
         sample.model_copy(update={"id": sample.id + TEXT, "images": []})
         for sample in samples
         if sample.images
     ]
     with_choices = [
-        _make_sample(truth.choices[question.id]).model_copy(update={"id": question.id + CHOICES})
+        _make_sample(truth.choices[question.id], prompts).model_copy(update={"id": question.id + CHOICES})
         for question in truth.questions
         if question.id in truth.choices
     ]
     return samples + without_images + with_choices
 
 
-def _make_sample(question: ReasonQuestion) -> Sample:
-    instruction = INSTRUCTION.format("the letter of one option" if question.choices else "the answer alone")
+def _make_sample(question: ReasonQuestion, prompts: MMReasonPrompts) -> Sample:
+    is_ours = prompts.question == default_prompts(MMReasonPrompts).question
+    form = prompts.forms.choices if question.choices else prompts.forms.open
+    text = fill(prompts.question, {"question": question.question, "form": form})
     return Sample(
         id=question.id,
         images=question.images,
-        question=question.question if question.system else f"{question.question}\n\n{instruction}",
+        question=question.question if question.system and is_ours else text,
         system=question.system,
         answer=question.answer,
         metadata={"discipline": question.discipline, "source": question.source}
-        | ({} if question.system else {"type": "steps"}),
+        | ({} if question.system and is_ours else {"type": "steps"}),
     )
 
 
@@ -135,19 +144,21 @@ def score_answers(truth: MMReasonTruth, responses: Mapping[str, str]) -> Scored:
     return _score(truth, answers, labels, _label_choices(truth, answers))
 
 
-def score_with_judge(truth: MMReasonTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
+def score_with_judge(
+    truth: MMReasonTruth, responses: Mapping[str, str], judge: Judge, prompts: MMReasonPrompts | None = None
+) -> Scored:
     """Return metrics and records with labels by a judge: final answers, steps, and types of error."""
     from mmprobe.benchmarks.mmreason.model_labels import judge_correct, label_by_judge
 
     answers = _match_answers(truth, responses)
-    labels = label_by_judge(truth.questions, answers, judge)
+    labels = label_by_judge(truth.questions, answers, judge, prompts)
     right = _label_choices(truth, answers)
     unread = {name: answers[name + CHOICES] for name, verdict in right.items() if verdict is None}
     named = {
         name: form.model_copy(update={"answer": f"{form.answer}. {form.choices[form.answer]}"})
         for name, form in truth.choices.items()
     }
-    metrics, records = _score(truth, answers, labels, right | judge_correct(named, unread, judge))
+    metrics, records = _score(truth, answers, labels, right | judge_correct(named, unread, judge, prompts))
     return metrics | unscored_rates(truth.questions, labels), records
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from mmprobe.benchmarks.answers.texts import fold, same_text, split_sentences
+from mmprobe.benchmarks.core.prompts import default_prompts
 from mmprobe.benchmarks.judges import (
     MAX_ANSWER_CHARS,
     Judge,
@@ -25,7 +26,7 @@ from mmprobe.benchmarks.judges.requests import (
 )
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.mmreason.labels import TEXT, ErrorType, ReasonLabels, StepLabel
-from mmprobe.benchmarks.mmreason.prompts import ANSWER, EQUIVALENT, ERROR, STEPS
+from mmprobe.benchmarks.mmreason.prompts import MMReasonPrompts
 
 MAX_SENTENCES = 100  # sentences of a response that the judge labels, our choice
 
@@ -53,7 +54,10 @@ class _ResponseVerdict(NamedTuple):
 
 
 def label_by_judge(
-    questions: Sequence[ReasonQuestion], responses: Mapping[str, str], judge: Judge
+    questions: Sequence[ReasonQuestion],
+    responses: Mapping[str, str],
+    judge: Judge,
+    prompts: MMReasonPrompts | None = None,
 ) -> list[ReasonLabels]:
     """Label the answers to each question by a judge; a label that it cannot give is None, with a reason.
 
@@ -61,31 +65,39 @@ def label_by_judge(
     differs only in notation needs no second request. It labels each sentence and says which are steps, so
     that all judges label the same items, and names the type of error of each wrong answer.
     """
-    return asyncio.run(_label(questions, responses, judge))
+    return asyncio.run(_label(questions, responses, judge, prompts or default_prompts(MMReasonPrompts)))
 
 
 def judge_correct(
-    questions: Mapping[str, ReasonQuestion], responses: Mapping[str, str], judge: Judge
+    questions: Mapping[str, ReasonQuestion],
+    responses: Mapping[str, str],
+    judge: Judge,
+    prompts: MMReasonPrompts | None = None,
 ) -> dict[str, bool | None]:
     """Return whether each response is right, as `label_by_judge` does; None without a verdict."""
-    verdicts = asyncio.run(_ask_verdicts(questions, responses, judge))
+    verdicts = asyncio.run(
+        _ask_verdicts(questions, responses, judge, prompts or default_prompts(MMReasonPrompts))
+    )
     return {name: verdict.correct for name, verdict in verdicts.items()}
 
 
 async def _label(
-    questions: Sequence[ReasonQuestion], responses: Mapping[str, str], judge: Judge
+    questions: Sequence[ReasonQuestion],
+    responses: Mapping[str, str],
+    judge: Judge,
+    prompts: MMReasonPrompts,
 ) -> list[ReasonLabels]:
     question_of = {question.id + suffix: question for question in questions for suffix in ("", TEXT)}
     answers = {name: responses[name] for name in question_of if name in responses}
-    verdicts = await _ask_verdicts(question_of, answers, judge)
+    verdicts = await _ask_verdicts(question_of, answers, judge, prompts)
     step_requests = {
-        question.id: _step_request(question, responses[question.id])
+        question.id: _step_request(question, responses[question.id], prompts.steps)
         for question in questions
         if question.solution and _judged_sentences(responses.get(question.id, ""))
     }
     steps = await ask_by_name(judge, step_requests)
     error_requests = {
-        question.id: _error_request(question, responses[question.id])
+        question.id: _error_request(question, responses[question.id], prompts.error)
         for question in questions
         if question.id in verdicts
         and verdicts[question.id].correct is False
@@ -99,17 +111,24 @@ async def _label(
 
 
 async def _ask_verdicts(
-    questions: Mapping[str, ReasonQuestion], responses: Mapping[str, str], judge: Judge
+    questions: Mapping[str, ReasonQuestion],
+    responses: Mapping[str, str],
+    judge: Judge,
+    prompts: MMReasonPrompts,
 ) -> dict[str, _ResponseVerdict]:
     answers = await ask_by_name(
         judge,
-        {name: _answer_request(questions[name], text) for name, text in responses.items() if text.strip()},
+        {
+            name: _answer_request(questions[name], text, prompts.answer)
+            for name, text in responses.items()
+            if text.strip()
+        },
     )
     final_answers = {name: first_item(judgement) for name, judgement in answers.items()}
     comparisons = await ask_by_name(
         judge,
         {
-            name: _equivalent_request(questions[name], answer)
+            name: _equivalent_request(questions[name], answer, prompts.equivalent)
             for name, answer in final_answers.items()
             if answer is not None and not same_text(answer, questions[name].answer)
         },
@@ -177,13 +196,13 @@ def _judged_sentences(response: str) -> list[str]:
     return split_sentences(response[:MAX_ANSWER_CHARS])[:MAX_SENTENCES]
 
 
-def _answer_request(question: ReasonQuestion, response: str) -> JudgeRequest[str | None]:
+def _answer_request(question: ReasonQuestion, response: str, prompt: str) -> JudgeRequest[str | None]:
     data = {"question": question.question, "response": response}
-    return JudgeRequest(ANSWER, data, partial(read_answer, response=response))
+    return JudgeRequest(prompt, data, partial(read_answer, response=response))
 
 
 def read_answer(reply: str, response: str) -> tuple[str | None]:
-    """Return the final answer of a response, which a reply to `ANSWER` must quote; None if it states none."""
+    """Return the final answer of a response, which a reply to the prompt `answer` must quote; None if it states none."""
     (answer,) = _read_answer(reply)
     if answer is None:
         return (None,)
@@ -192,23 +211,23 @@ def read_answer(reply: str, response: str) -> tuple[str | None]:
     return (" ".join(answer.split()),)
 
 
-def _equivalent_request(question: ReasonQuestion, final_answer: str) -> JudgeRequest[bool]:
+def _equivalent_request(question: ReasonQuestion, final_answer: str, prompt: str) -> JudgeRequest[bool]:
     data = {"question": question.question, "true": question.answer, "given": final_answer}
-    return JudgeRequest(EQUIVALENT, data, _read_equivalent)
+    return JudgeRequest(prompt, data, _read_equivalent)
 
 
-def _step_request(question: ReasonQuestion, response: str) -> JudgeRequest[SentenceLabel]:
+def _step_request(question: ReasonQuestion, response: str, prompt: str) -> JudgeRequest[SentenceLabel]:
     sentences = _judged_sentences(response)
     data = {
         "question": question.question,
         "solution": question.solution,
         "response": [{"step": number, "text": text} for number, text in enumerate(sentences, 1)],
     }
-    return JudgeRequest(STEPS, data, partial(read_steps, count=len(sentences)))
+    return JudgeRequest(prompt, data, partial(read_steps, count=len(sentences)))
 
 
 def read_steps(reply: str, count: int) -> tuple[SentenceLabel, ...]:
-    """Return the labels of a reply to `STEPS`, one for each of `count` sentences."""
+    """Return the labels of a reply to the prompt `steps`, one for each of `count` sentences."""
     (labels,) = _read_sentences(reply)
     if [label.step for label in labels] != list(range(1, count + 1)):
         raise UnusableReply(
@@ -217,11 +236,11 @@ def read_steps(reply: str, count: int) -> tuple[SentenceLabel, ...]:
     return tuple(label.label for label in labels)
 
 
-def _error_request(question: ReasonQuestion, response: str) -> JudgeRequest[ErrorType]:
+def _error_request(question: ReasonQuestion, response: str, prompt: str) -> JudgeRequest[ErrorType]:
     data = {
         "question": question.question,
         "true": question.answer,
         "solution": question.solution,
         "response": response,
     }
-    return JudgeRequest(ERROR, data, _read_error)
+    return JudgeRequest(prompt, data, _read_error)

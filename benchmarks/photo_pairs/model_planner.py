@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from mmprobe.benchmarks.judges import Judge, JudgeRequest, Unscored
-from mmprobe.benchmarks.judges.requests import StrictReply, UnusableReply, read_reply, with_notice
+from mmprobe.benchmarks.judges.requests import StrictReply, UnusableReply, read_reply
 from mmprobe.benchmarks.photo_pairs.colours import list_new_colours, name_colour
 from mmprobe.benchmarks.photo_pairs.masks import bounding_box
 from mmprobe.benchmarks.photo_pairs.photos import Photo, covered_share
@@ -30,11 +30,11 @@ from mmprobe.benchmarks.photo_pairs.planner import (
 )
 from mmprobe.benchmarks.synthetic.scene import EditType
 
-PLAN = with_notice("""\
+PLAN = """\
 You plan changes to a photograph, from which somebody else will make a second picture; people then look for the
 differences. You do not see the photograph: you get its size in pixels and the objects in it that can be changed.
 
-<NOTICE>
+{notice}
 {"edits": [{"object": 3, "type": "color", "colour": "blue"}, {"object": 1, "type": "remove", "colour": null}]}
 
 - As many edits as "differences" says, each of another object, named by its "number".
@@ -46,7 +46,7 @@ differences. You do not see the photograph: you get its size in pixels and the o
 
 For example, for 2 differences among a car (number 1; color, remove), a dog (number 2; remove, position) and a traffic
 light (number 3; color), good edits are the car in another colour and the dog moved or gone.
-""")
+"""
 
 
 class _PlannedEdit(StrictReply):

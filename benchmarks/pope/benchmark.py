@@ -12,14 +12,16 @@ from pydantic import Field
 
 from mmprobe.benchmarks.core.benchmark import (
     Benchmark,
-    BenchmarkOptions,
     Scored,
     ScoringRules,
+    WordingOptions,
     match_responses,
     take_images,
 )
+from mmprobe.benchmarks.core.prompts import default_prompts, fill
 from mmprobe.benchmarks.pope.data import SETTINGS, read_pope, read_pope_answers
 from mmprobe.benchmarks.pope.metrics import compute_metrics, make_record
+from mmprobe.benchmarks.pope.prompts import PopePrompts
 from mmprobe.benchmarks.pope.synthetic import draw_synthetic_pope
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.samples import Sample, load_samples
@@ -38,8 +40,10 @@ def _find_images(path: Path) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-class PopeOptions(BenchmarkOptions):
+class PopeOptions(WordingOptions):
     """The options of POPE."""
+
+    form = PopePrompts
 
     profile: ScoringRules = Field(
         "own",
@@ -49,7 +53,26 @@ class PopeOptions(BenchmarkOptions):
 
     def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
         """Return POPE with these options in force."""
-        return replace(benchmark, score_answers=partial(score_answers, profile=self.profile))
+        return replace(
+            benchmark,
+            ask_questions=partial(ask_questions, prompts=self.read_prompts()),
+            score_answers=partial(score_answers, profile=self.profile),
+        )
+
+
+def ask_questions(samples: list[Sample], prompts: PopePrompts | None = None) -> list[Sample]:
+    """Return the questions in a wording.
+
+    Example:
+        >>> prompts = PopePrompts(question="{question} Answer yes or no.")
+        >>> ask_questions([Sample(id="1", question="Is there a dog?")], prompts)[0].question
+        'Is there a dog? Answer yes or no.'
+    """
+    text = (prompts or default_prompts(PopePrompts)).question
+    return [
+        sample.model_copy(update={"question": fill(text, {"question": sample.question})})
+        for sample in samples
+    ]
 
 
 def score_answers(
@@ -80,7 +103,7 @@ BENCHMARK = Benchmark(
     about="Is there a …? Questions about objects that an image shows or does not show (Li et al., 2023).",
     read_data=read_data,
     take=take_images,
-    ask_questions=list,
+    ask_questions=ask_questions,
     score_answers=score_answers,
     headline=("accuracy", "precision", "recall", "f1", "yes_ratio", "unknown"),
     read_answers=read_answers,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,8 @@ from PIL import Image
 from pydantic import Field
 
 from mmprobe.benchmarks.answers.claims import parse_count
-from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Scored
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, WordingOptions
+from mmprobe.benchmarks.core.prompts import default_prompts, fill
 from mmprobe.benchmarks.core.results import mean_metric
 from mmprobe.benchmarks.judges import Judge, Labelled
 from mmprobe.benchmarks.spd_faith.data import (
@@ -26,23 +27,16 @@ from mmprobe.benchmarks.spd_faith.data import (
 from mmprobe.benchmarks.spd_faith.labels import QUESTION_TYPES
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES, Profile
 from mmprobe.benchmarks.spd_faith.model_labels import score_by_judge
+from mmprobe.benchmarks.spd_faith.prompts import SpdFaithPrompts
 from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules
 from mmprobe.errors import InputError
-from mmprobe.samples import Region, Sample, load_samples, open_image
-
-# Appendix B.2.3, verbatim; we wrote the form for one difference.
-PAPER_QUESTIONS = {"same": "Are the two pictures the same?", "different": "Are the two pictures different?"}
-PAPER_FIND = "There are {} differences in the picture. Can you find them?"
-PAPER_FIND_ONE = "There is one difference in the picture. Can you find it?"
+from mmprobe.samples import Region, Sample, load_samples, open_image, write_image
 
 
-class SpdFaithOptions(BenchmarkOptions):
+class SpdFaithOptions(WordingOptions):
     """The benchmark's own options."""
 
-    wording: Literal["default", "paper"] = Field(
-        "default",
-        description="`paper`: its two binary questions and its `find` verbatim; the other questions stay.",
-    )
+    form = SpdFaithPrompts
     profile: Profile = Field("paper-main", description="which metrics are printed first")
     images: Literal["pair", "merged"] = Field(
         "pair",
@@ -56,14 +50,16 @@ class SpdFaithOptions(BenchmarkOptions):
 
     def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
         """Return the benchmark with these options in force."""
-        configured = replace(benchmark, headline=PROFILES[self.profile])
-        if self.wording == "paper":
-            configured = replace(configured, read_data=_in_paper_wording(benchmark.read_data))
+        prompts = self.read_prompts()
+        judge: Any = partial(benchmark.score_with_judge, show_images=self.judge_images, prompts=prompts)  # type: ignore
+        configured = replace(
+            benchmark,
+            headline=PROFILES[self.profile],
+            read_data=partial(read_data, prompts=prompts),
+            score_with_judge=judge,
+        )
         if self.images == "merged":
             configured = replace(configured, show=show_merged)
-        if self.judge_images is not None:
-            score_with_judge: Any = partial(benchmark.score_with_judge, show_images=self.judge_images)  # type: ignore
-            configured = replace(configured, score_with_judge=score_with_judge)
         return configured
 
 
@@ -94,7 +90,7 @@ def stack_images(images: tuple[Path, ...], file: Path) -> tuple[Path, int]:
     picture = Image.new("RGB", (max(upper.width, lower.width), upper.height + lower.height))
     picture.paste(upper, (0, 0))
     picture.paste(lower, (0, upper.height))
-    picture.save(file)
+    write_image(picture, file)
     return file.absolute(), upper.height
 
 
@@ -103,39 +99,10 @@ def _move_region(region: Region, below: int) -> Region:
     return Region(image=0, box=(x, y + below * region.image, width, height))
 
 
-def _in_paper_wording(read: Callable[[Path], SpdFaithTruth]) -> Callable[[Path], SpdFaithTruth]:
-    """Return a reader of data whose questions are the paper's."""
-
-    def read_and_reword(path: Path) -> SpdFaithTruth:
-        truth = read(path)
-        samples = [
-            sample.model_copy(update={"question": PAPER_QUESTIONS.get(kind, sample.question)})
-            for sample in truth.samples
-            for kind in [truth.questions[sample.id][1]]
-        ]
-        return truth._replace(samples=samples, find_texts=(PAPER_FIND, PAPER_FIND_ONE))
-
-    return read_and_reword
-
-
 # `find` is asked later, since it depends on the answer to `count`.
 FIRST_QUESTION_TYPES = ("same", "different", "count", "list", "steps")
-# Our wording, after sections 3.3 and B.2. The synthetic world has its own questions.
-QUESTIONS = {
-    "same": "Are these two images the same? Begin with 'Yes.' or 'No.', then say why.",
-    "different": "Are these two images different? Begin with 'Yes.' or 'No.', then say why.",
-    "count": "How many differences are there between the two images? Answer with the number alone.",
-    "list": "List every difference between the two images: an object that changed colour, was removed or "
-    "moved. Answer with one sentence a line: 'The OBJECT changed from COLOUR to COLOUR.', 'The OBJECT was "
-    "removed.' or 'The OBJECT moved.'",
-    "steps": "Compare the two images step by step. End with a line that begins with 'Answer:' and says what "
-    "differs in sentences such as 'The OBJECT changed from COLOUR to COLOUR.', 'The OBJECT was removed.' or "
-    "'The OBJECT moved.'",
-}
-FIND = "There are {} differences between the two images. Can you find them?"
-FIND_ONE = "There is 1 difference between the two images. Can you find it?"
 _WORDS = dict(enumerate(("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"), 2))
-SYNTHETIC_FIND = "There are {} differences. Find them."
+SYNTHETIC_FIND = "There are {count} differences. Find them."
 SYNTHETIC_FIND_ONE = "There is 1 difference. Find it."
 
 
@@ -143,7 +110,7 @@ class SpdFaithTruth(NamedTuple):
     """The pairs of a data set with their true differences, and the questions that are asked first.
 
     `questions` gives (pair id, question type) by question id, also of the `find` questions. `find_texts` are
-    these questions for several differences and for one; None for our wording. `failed_rows` are the rows of the data
+    these questions for several differences and for one, where they are not those of the data's world. `failed_rows` are the rows of the data
     that could not be read, with reasons.
     """
 
@@ -154,8 +121,25 @@ class SpdFaithTruth(NamedTuple):
     failed_rows: tuple[str, ...] = ()
 
 
-def read_data(path: Path) -> SpdFaithTruth:
-    """Read a samples file of `make-pairs`, or the published rows or folder."""
+def read_data(path: Path, prompts: SpdFaithPrompts | None = None) -> SpdFaithTruth:
+    """Read a samples file of `make-pairs`, or the published rows or folder.
+
+    Samples have their own questions. Prompts that differ from the default take their place.
+    """
+    own = default_prompts(SpdFaithPrompts)
+    prompts = prompts or own
+    truth = _read_truth(path, prompts)
+    changed = {name for name in SpdFaithPrompts.model_fields if getattr(prompts, name) != getattr(own, name)}
+    samples = [
+        sample.model_copy(update={"question": getattr(prompts, kind)}) if kind in changed else sample
+        for sample in truth.samples
+        for kind in [truth.questions[sample.id][1]]
+    ]
+    texts = (prompts.find, prompts.find_one) if {"find", "find_one"} & changed else truth.find_texts
+    return truth._replace(samples=samples, find_texts=texts)
+
+
+def _read_truth(path: Path, prompts: SpdFaithPrompts) -> SpdFaithTruth:
     if path.suffix == ".jsonl" and path.is_file():
         beginning = path.read_text(encoding="utf-8-sig", errors="replace").lstrip()[:4000]
         if '"question"' in beginning:
@@ -164,7 +148,7 @@ def read_data(path: Path) -> SpdFaithTruth:
                 return build_photo_truth(samples)
             return build_synthetic_truth(samples)
     failed: list[str] = []
-    return build_published_truth(read_pairs(path, failed))._replace(failed_rows=tuple(failed))
+    return build_published_truth(read_pairs(path, failed), prompts)._replace(failed_rows=tuple(failed))
 
 
 def build_synthetic_truth(samples: list[Sample]) -> SpdFaithTruth:
@@ -178,20 +162,21 @@ def build_synthetic_truth(samples: list[Sample]) -> SpdFaithTruth:
     return SpdFaithTruth(pairs, first_samples, questions)
 
 
-def build_published_truth(pairs: list[Pair]) -> SpdFaithTruth:
-    """Return the truth of the published data set, with our wording of its questions."""
+def build_published_truth(pairs: list[Pair], prompts: SpdFaithPrompts | None = None) -> SpdFaithTruth:
+    """Return the truth of the published data set, with its questions in a wording."""
+    prompts = prompts or default_prompts(SpdFaithPrompts)
     samples = [
         Sample(
             id=f"{pair.id}-{question_type}",
             images=list(pair.images),
-            question=text,
+            question=getattr(prompts, question_type),
             pair_id=pair.id if question_type in ("same", "different") else None,
             polarity=_polarity(question_type),
             regions=list(pair.regions),
             metadata={"type": question_type, **to_row(pair), **_name_original(pair)},
         )
         for pair in pairs
-        for question_type, text in QUESTIONS.items()
+        for question_type in FIRST_QUESTION_TYPES
     ]
     questions = {f"{pair.id}-{name}": (pair.id, name) for pair in pairs for name in QUESTION_TYPES}
     return SpdFaithTruth(pairs, samples, questions)
@@ -237,6 +222,7 @@ def follow_up(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[Sample
 
     A pair gets no such question if the model stated no number, or 0.
     """
+    ours = default_prompts(SpdFaithPrompts)
     count_questions = {}
     for sample in truth.samples:
         pair_id, question_type = truth.questions[sample.id]
@@ -248,9 +234,9 @@ def follow_up(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[Sample
         if not count:
             continue
         is_synthetic = "scene" in sample.metadata
-        own = (SYNTHETIC_FIND, SYNTHETIC_FIND_ONE) if is_synthetic else (FIND, FIND_ONE)
+        own = (SYNTHETIC_FIND, SYNTHETIC_FIND_ONE) if is_synthetic else (ours.find, ours.find_one)
         several, one = truth.find_texts or own
-        text = one if count == 1 else several.format(_WORDS.get(count, count) if truth.find_texts else count)
+        text = one if count == 1 else fill(several, {"count": count, "count_word": _WORDS.get(count, count)})
         metadata = {**sample.metadata, "type": "find", "count": count}
         changes = {"id": f"{pair_id}-find", "question": text, "answer": None, "metadata": metadata}
         follow_ups.append(sample.model_copy(update=changes))
@@ -264,7 +250,11 @@ def score_answers(truth: SpdFaithTruth, responses: Mapping[str, str]) -> Scored:
 
 
 def score_with_judge(
-    truth: SpdFaithTruth, responses: Mapping[str, str], judge: Judge, show_images: bool | None = None
+    truth: SpdFaithTruth,
+    responses: Mapping[str, str],
+    judge: Judge,
+    show_images: bool | None = None,
+    prompts: SpdFaithPrompts | None = None,
 ) -> Scored:
     """Score answers as `score_answers` does, with claims from a judge.
 
@@ -272,7 +262,7 @@ def score_with_judge(
     can.
     """
     lines = _make_response_lines(truth, responses)
-    return _add_questions(truth, responses, score_by_judge(truth.pairs, lines, judge, show_images))
+    return _add_questions(truth, responses, score_by_judge(truth.pairs, lines, judge, show_images, prompts))
 
 
 def _make_response_lines(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[dict[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -13,8 +12,16 @@ from typing import Any
 from mmprobe.benchmarks.answers.claims import Claim, parse_count
 from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.yes_no import read_yes_no as by_words
+from mmprobe.benchmarks.core.prompts import default_prompts
 from mmprobe.benchmarks.core.results import Metric
-from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name, first_item
+from mmprobe.benchmarks.judges import (
+    Judge,
+    Judgement,
+    JudgeRequest,
+    ask_by_name,
+    ask_who_may_see,
+    first_item,
+)
 from mmprobe.benchmarks.judges.ensemble import leave_unscored, majority_labels, merge, scored_items
 from mmprobe.benchmarks.judges.requests import list_reader
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair, describe_change, name_place
@@ -22,14 +29,9 @@ from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, group_by_pair
 from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError, pair_claims
 from mmprobe.benchmarks.spd_faith.metrics import compute_metrics
 from mmprobe.benchmarks.spd_faith.prompts import (
-    CLAIMS,
-    MATCHES,
-    NUMBER,
-    PAIRS,
-    SEEN_MATCHES,
-    YES_NO,
     JudgedClaim,
     Match,
+    SpdFaithPrompts,
     read_claims,
     read_matches,
     read_number,
@@ -39,8 +41,6 @@ from mmprobe.benchmarks.spd_faith.rule_labels import unread_share
 from mmprobe.benchmarks.spd_faith.scoring import make_record
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES
 from mmprobe.samples import open_image
-
-log = logging.getLogger("mmprobe")
 
 MAX_COMPARED = 12  # claims of each binary answer, our choice: at most 144 comparisons a pair
 
@@ -58,6 +58,7 @@ def score_by_judge(
     responses: Iterable[Mapping[str, Any]],
     judge: Judge,
     show_images: bool | None = None,
+    prompts: SpdFaithPrompts | None = None,
 ) -> tuple[dict[str, Metric], list[dict[str, Any]]]:
     """Score answers as `score_by_rules` does, with a judge that extracts, matches and compares the claims.
 
@@ -71,8 +72,10 @@ def score_by_judge(
     """
     answers = group_by_pair(pairs, responses)
     answered_pairs = [pair for pair in pairs if pair.id in answers]
-    answer_claims, agreement = asyncio.run(label_by_judge(answered_pairs, answers, judge, show_images))
-    stated = asyncio.run(_read_unread(answers, judge))
+    answer_claims, agreement = asyncio.run(
+        label_by_judge(answered_pairs, answers, judge, show_images, prompts)
+    )
+    stated = asyncio.run(_read_unread(answers, judge, prompts or default_prompts(SpdFaithPrompts)))
     labels, records = [], []
     for pair in answered_pairs:
         pair_answers = answers[pair.id]
@@ -90,18 +93,20 @@ async def label_by_judge(
     answers: Mapping[str, Mapping[str, str]],
     judge: Judge,
     show_images: bool | None = None,
+    prompts: SpdFaithPrompts | None = None,
 ) -> tuple[dict[_Key, AnswerClaims], dict[str, tuple[_PairedClaims, Sequence[Agreement]]]]:
     """Return the claims of each answer, and how the claims of the two binary answers of each pair agree.
 
     This is two lists for each pair: the claims paired one to one, and the labels of all pairs of claims.
     """
+    prompts = prompts or default_prompts(SpdFaithPrompts)
     texts = {
         (pair.id, question_type): text
         for pair in pairs
         for question_type, text in answers[pair.id].items()
         if question_type != "count"
     }
-    extracted = await ask_by_name(judge, {key: claims_request(text) for key, text in texts.items()})
+    extracted = await ask_by_name(judge, {key: claims_request(text, prompts) for key, text in texts.items()})
     claims = {key: judgement.items for key, judgement in extracted.items() if judgement.items is not None}
     truth = {pair.id: _describe_differences(pair) for pair in pairs}
     captions = {pair.id: pair.caption for pair in pairs}
@@ -112,39 +117,29 @@ async def label_by_judge(
     def requests(shown: Mapping[str, tuple[Path, ...]]) -> dict[_Key, JudgeRequest[Match]]:
         return {
             key: match_request(
-                [_describe_claim(claim) for claim in items], truth[key[0]], shown[key[0]], captions[key[0]]
+                [_describe_claim(claim) for claim in items],
+                truth[key[0]],
+                shown[key[0]],
+                captions[key[0]],
+                prompts,
             )
             for key, items in claims.items()
         }
 
-    matched = await _ask_matches(
-        judge, requests(images), requests(dict.fromkeys(images, ())), show_images is None
-    )
+    seen = requests(images)
+    if show_images is None:
+        matched = await ask_who_may_see(judge, seen, requests(dict.fromkeys(images, ())))
+    else:
+        matched = await ask_by_name(judge, seen)
     answer_claims = {
         key: _label_answer(texts[key], judgement, matched.get(key)) for key, judgement in extracted.items()
     }
-    return answer_claims, await _compare_binary_answers([pair.id for pair in pairs], claims, judge)
+    return answer_claims, await _compare_binary_answers([pair.id for pair in pairs], claims, judge, prompts)
 
 
-async def _ask_matches(
-    judge: Judge,
-    seen: Mapping[_Key, JudgeRequest[Match]],
-    told: Mapping[_Key, JudgeRequest[Match]],
-    may_be_blind: bool,
-) -> dict[_Key, Judgement[Match]]:
-    """Return the judgements of requests with images. A judge that may be blind is asked one first, then in words."""
-    first = next((key for key, request in seen.items() if request.images and request.known is None), None)
-    if may_be_blind and first is not None:
-        judgement = (await ask_by_name(judge, {first: seen[first]}))[first]
-        if judgement.unscored == "error":
-            log.warning("the judge fails at images; it matches claims in words alone")
-            return await ask_by_name(judge, told)
-        rest = await ask_by_name(judge, {key: request for key, request in seen.items() if key != first})
-        return {key: judgement if key == first else rest[key] for key in seen}
-    return await ask_by_name(judge, seen)
-
-
-async def _read_unread(answers: Mapping[str, Mapping[str, str]], judge: Judge) -> dict[_Key, Any]:
+async def _read_unread(
+    answers: Mapping[str, Mapping[str, str]], judge: Judge, prompts: SpdFaithPrompts
+) -> dict[_Key, Any]:
     """Return yes, no or the number in each answer that rules cannot read and that the judge can."""
     requests: dict[_Key, JudgeRequest[Any]] = {}
     for pair_id, texts in answers.items():
@@ -154,21 +149,28 @@ async def _read_unread(answers: Mapping[str, Mapping[str, str]], judge: Judge) -
             by_rules = parse_count(text) if kind == "count" else by_words(text)
             if by_rules is None:
                 data = {"question": _QUESTIONS[kind], "reply": text}
-                prompt, read = (NUMBER, read_number) if kind == "count" else (YES_NO, read_yes_no)
+                prompt, read = (
+                    (prompts.number, read_number) if kind == "count" else (prompts.yes_no, read_yes_no)
+                )
                 requests[pair_id, kind] = JudgeRequest(prompt, data, read)
     judgements = await ask_by_name(judge, requests)
     return {key: said for key, each in judgements.items() if (said := first_item(each)) is not None}
 
 
-def claims_request(answer: str) -> JudgeRequest[JudgedClaim]:
+def claims_request(answer: str, prompts: SpdFaithPrompts | None = None) -> JudgeRequest[JudgedClaim]:
     """Return the request for the differences that an answer claims. An empty answer claims none."""
     read = partial(read_claims, answer=answer)
     known = None if answer.strip() else ()
-    return JudgeRequest(CLAIMS, {"answer": answer}, read, known=known, vote=majority_claims)
+    prompt = (prompts or default_prompts(SpdFaithPrompts)).claims
+    return JudgeRequest(prompt, {"answer": answer}, read, known=known, vote=majority_claims)
 
 
 def match_request(
-    claims: Sequence[str], truths: Sequence[str], images: tuple[Path, ...] = (), caption: str = ""
+    claims: Sequence[str],
+    truths: Sequence[str],
+    images: tuple[Path, ...] = (),
+    caption: str = "",
+    prompts: SpdFaithPrompts | None = None,
 ) -> JudgeRequest[Match]:
     """Return the request to match claims with true differences, in words, or name their errors.
 
@@ -178,19 +180,23 @@ def match_request(
     data |= {"caption": caption} if caption else {}
     read = partial(read_matches, claims=len(claims), truths=len(truths))
     known = None if claims and truths else tuple(Match(None, "fabrication") for _ in claims)
-    return JudgeRequest(SEEN_MATCHES if images else MATCHES, data, read, images, known)
+    prompts = prompts or default_prompts(SpdFaithPrompts)
+    return JudgeRequest(prompts.seen_matches if images else prompts.matches, data, read, images, known)
 
 
 def _number_texts(texts: Sequence[str]) -> list[dict[str, Any]]:
     return [{"number": number, "text": text} for number, text in enumerate(texts, 1)]
 
 
-def pair_request(pairs: Sequence[tuple[str, str]]) -> JudgeRequest[Agreement]:
+def pair_request(
+    pairs: Sequence[tuple[str, str]], prompts: SpdFaithPrompts | None = None
+) -> JudgeRequest[Agreement]:
     """Return the request to compare pairs of claims. In an ensemble, one without a majority is ambiguous."""
     data = {"pairs": [{"first": first, "second": second} for first, second in pairs]}
     read = list_reader(Agreement, len(pairs), "pairs")
+    prompt = (prompts or default_prompts(SpdFaithPrompts)).pairs
     return JudgeRequest(
-        PAIRS, data, read, known=None if pairs else (), vote=partial(majority_labels, tie="ambiguous")
+        prompt, data, read, known=None if pairs else (), vote=partial(majority_labels, tie="ambiguous")
     )
 
 
@@ -255,7 +261,10 @@ def _find_errors(matches: Sequence[Match]) -> tuple[ClaimError | None, ...]:
 
 
 async def _compare_binary_answers(
-    pair_ids: Sequence[str], claims: Mapping[_Key, tuple[JudgedClaim, ...]], judge: Judge
+    pair_ids: Sequence[str],
+    claims: Mapping[_Key, tuple[JudgedClaim, ...]],
+    judge: Judge,
+    prompts: SpdFaithPrompts,
 ) -> dict[str, tuple[_PairedClaims, Sequence[Agreement]]]:
     claims_of_both = {
         name: (claims[name, "same"][:MAX_COMPARED], claims[name, "different"][:MAX_COMPARED])
@@ -264,7 +273,8 @@ async def _compare_binary_answers(
     }
     pair_requests = {
         name: pair_request(
-            [(_describe_claim(claim), _describe_claim(other)) for claim in same for other in different]
+            [(_describe_claim(claim), _describe_claim(other)) for claim in same for other in different],
+            prompts,
         )
         for name, (same, different) in claims_of_both.items()
     }

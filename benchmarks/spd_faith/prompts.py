@@ -1,4 +1,4 @@
-"""The prompts of the judge of SPD-Faith Bench, and how its replies are read."""
+"""The form of SPD-Faith Bench's prompts, and how replies of its judge are read."""
 
 from __future__ import annotations
 
@@ -8,97 +8,35 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mmprobe.benchmarks.answers.texts import fold
+from mmprobe.benchmarks.core.prompts import Fills, Prompts, Text
 from mmprobe.benchmarks.judges.requests import (
     StrictReply,
     UnusableReply,
     read_reply,
     reader,
-    with_notice,
 )
 from mmprobe.benchmarks.spd_faith.match import ClaimError
 
-CLAIMS = with_notice("""\
-You list the differences that an answer claims. Somebody saw two pictures, was asked how they differ, and gave the
-answer. You do not see the pictures; whether the answer is right is not your concern.
 
-<NOTICE>
-{"claims": [{"type": "color", "category": "chair", "quote": "the chair turned from red to blue"}]}
+class SpdFaithPrompts(Prompts):
+    """The prompts of SPD-Faith Bench: its questions by type, and those of its judge."""
 
-- One entry for each difference that the answer claims between the two pictures, in its order. A difference told
-  twice is one entry. Nothing else is an entry: neither what the answer says to be unchanged or denies, nor what one
-  picture shows, nor guesses about differences that it takes back.
-- "claims" is [] where it claims none.
-- "type": "color" where an object's colour changes, "remove" where an object is in one of the pictures only,
-  "position" where an object moves, "other" for the rest.
-- "category": the object, as an English noun in the singular and lower case, without colour, size or place.
-- "quote": the words of the answer that make the claim, copied letter by letter.
-""")
+    folder = "spd-faith"
 
-PAIRS = with_notice("""\
-You compare claims about the differences between two pictures. Somebody answered two questions about the same
-pictures; each pair holds a claim from the first answer and one from the second. You do not see the pictures.
+    same: Text
+    different: Text
+    count: Text
+    list: Text
+    steps: Text
+    find: Annotated[str, Fills("count|count_word")]
+    find_one: Text
+    claims: Annotated[str, Fills("answer", judge=True)]
+    pairs: Annotated[str, Fills("pairs", judge=True)]
+    matches: Annotated[str, Fills("claims", "truths", "caption?", judge=True)]
+    seen_matches: Annotated[str, Fills("claims", "truths", "caption?", judge=True)]
+    yes_no: Annotated[str, Fills("question?", "reply", judge=True)]
+    number: Annotated[str, Fills("question?", "reply", judge=True)]
 
-<NOTICE>
-{"labels": ["consistent", "ambiguous"]}
-
-- One label for each pair, in the order of the pairs.
-- "consistent": both tell the same difference.
-- "contradictory": they conflict about the same aspect of the same thing.
-- "ambiguous": it cannot be told, or they are too vague.
-""")
-
-MATCHES = with_notice("""\
-You check claims about the differences between two pictures against the true differences. You do not see the pictures;
-the true differences are complete.
-
-<NOTICE>
-{"labels": [{"claim": 1, "truth": 2, "error": null}, {"claim": 2, "truth": null, "error": "fabrication"}]}
-
-- One label for each claim, in the order of the claims; claims and truths are numbered from 1.
-- "caption", where it is there, describes the two pictures as a whole. It is not one of the true differences, but it may
-  tell details of them, such as colours, that they leave out: a claim that conflicts with it has a false detail.
-- "truth": the number of the true difference that the claim tells, with the right object, the right kind of change and
-  no false detail; in any words and any order. null if there is none.
-- "error": null where "truth" is a number; otherwise the first of these that holds:
-  "type_category_mismatch": such a change is true of another kind of object,
-  "type_confusion": the object did change, but in another way,
-  "attribute_error": object and kind of change are true, but a detail such as a colour is false,
-  "quantity_error": the number of changed objects is false,
-  "fabrication": nothing of it is true.
-""")
-
-# Equation 14 of SPD-Faith Bench (arXiv:2602.07833): the match considers the images, too
-SEEN_MATCHES = MATCHES.replace(
-    "You do not see the pictures;\nthe true differences are complete.",
-    "You see both pictures, the\noriginal first; the true differences are complete, and the pictures show their details.",
-)
-
-_STATED = with_notice("""\
-You read off what an answer to a question about two pictures states. You do not see the pictures; whether the answer is
-right is not your concern.
-
-<NOTICE>
-""")
-YES_NO = (
-    _STATED
-    + """\
-{"stated": "no"}
-
-- "yes" or "no": what the answer says to the question, in whatever words. "They are alike in every way." says yes to
-  whether the pictures are the same, and no to whether they differ.
-- null where it says neither, says both, is unsure, or declines.
-"""
-)
-NUMBER = (
-    _STATED
-    + """\
-{"stated": 3}
-
-- The number of differences that the answer says there are, as a whole number; 0 where it says that there are none. Where
-  it only lists differences, the number is how many it lists.
-- null where it says none, several or a range, is unsure, or declines.
-"""
-)
 
 ClaimType = Literal["color", "remove", "position", "other"]
 _MAX_CLAIMS = 200  # per reply, ours; a judge that lists more repeats itself

@@ -26,7 +26,7 @@ from mmprobe.benchmarks.synthetic.scene import (
     draw_pair,
 )
 from mmprobe.errors import InputError
-from mmprobe.files import json_lines
+from mmprobe.files import check_no_link, json_lines
 from mmprobe.ledger import LOCK_NAMES, lock_folder
 from mmprobe.samples import Sample
 
@@ -94,7 +94,7 @@ def staging_folder(out: Path) -> Iterator[Path]:
     `out` is not empty, cannot be created, or another process writes to it.
     """
     with lock_folder(out, "drawing into it"):
-        part = out / ".part"
+        part = check_no_link(out / ".part")
         if any(path.name not in {".part", *LOCK_NAMES} for path in out.iterdir()):
             raise InputError(f"{out}: exists and is not an empty folder; choose another folder")
         shutil.rmtree(part, ignore_errors=True)

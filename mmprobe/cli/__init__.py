@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import _thread
+import inspect
 import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
+import time
+import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
+from itertools import pairwise
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
 import mmprobe
+from mmprobe import ledger
 from mmprobe.cli.agree import agree
 from mmprobe.cli.analyze import analyze
 from mmprobe.cli.bench import bench
+from mmprobe.cli.check import check
 from mmprobe.cli.clean import clean
 from mmprobe.cli.compare import compare
 from mmprobe.cli.demo import demo
@@ -41,7 +50,9 @@ from mmprobe.cli.score import score
 from mmprobe.cli.trace import trace
 from mmprobe.cli.train import guesser, logos
 from mmprobe.cli.verify import verify
-from mmprobe.errors import InputError, command_line_options
+from mmprobe.errors import InputError, command_line_options, printable
+from mmprobe.files import redact, write_atomic
+from mmprobe.registry import find_plug_in
 
 app = typer.Typer(
     name="mmprobe",
@@ -73,7 +84,7 @@ def _show_help(
 
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(demo, models, trace, merge, plan, analyze, report, verify, pack),
+    *(demo, models, check, trace, merge, plan, analyze, report, verify, pack),
     *(
         make_pairs,
         number_boxes,
@@ -90,6 +101,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     ),
 )
 _INTERRUPTED = 130
+_UNFORESEEN = 70  # EX_SOFTWARE of sysexits.h
 _READ_BY_HDF5 = {"seek", "tell", "readinto"}  # the methods of CheckedFile that h5py calls
 
 
@@ -97,34 +109,89 @@ class _Interrupted(Exception):
     """Ctrl-C within a command. Typer would silently swallow a KeyboardInterrupt, and its message."""
 
 
-def _keep_interrupt(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with its KeyboardInterrupt turned into `_Interrupted`."""
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="Write although a process on another machine did: it is gone, and the file system cannot tell.",
+    ),
+]
+
+
+def _guard(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with its KeyboardInterrupt turned into `_Interrupted`, and `sys.exit` into an error.
+
+    A command that writes a folder has `--take-over`, too.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    parameters = list(signature.parameters.values())
 
     @wraps(command)
-    def run(*args: Any, **options: Any) -> None:
+    def run(*args: Any, take_over: bool = False, **options: Any) -> None:
         try:
-            command(*args, **options)
+            with ledger.take_over(take_over):
+                command(*args, **options)
         except KeyboardInterrupt as error:
             raise _Interrupted(str(error)) from None
+        except SystemExit as error:  # of a plug-in: nothing of mmprobe calls it here
+            raise RuntimeError(f"sys.exit({error.code!r}) was called").with_traceback(
+                error.__traceback__
+            ) from None
 
+    if {"resume", "out"} & signature.parameters.keys() or command is merge:
+        option = inspect.Parameter(
+            "take_over", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=TakeOver
+        )
+        run.__signature__ = signature.replace(parameters=[*parameters, option])  # type: ignore[attr-defined]
     return run
 
 
-_OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}  # for the benchmark's own options
+_OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}  # for the benchmarks' own options
 for command in _COMMANDS:
-    app.command(context_settings=_OPEN if command in (bench, score) else None)(_keep_interrupt(command))
-app.command("filter")(_keep_interrupt(filter_by_votes))
-app.command("list")(_keep_interrupt(list_names))
+    app.command(context_settings=_OPEN if command in (bench, score, compare) else None)(_guard(command))
+app.command("filter")(_guard(filter_by_votes))
+app.command("list")(_guard(list_names))
 _train = typer.Typer(help="Train Logos, or the super-guesser (extra `train`).", rich_markup_mode=None)
 for command in (logos, guesser):
-    _train.command()(_keep_interrupt(command))
+    _train.command()(_guard(command))
 app.add_typer(_train, name="train")
 
 
 def _exit(message: str, code: int) -> None:
     """Print the message as one line on stderr, and exit."""
-    print(f"mmprobe: {' '.join(message.split())}", file=sys.stderr)
+    print(f"mmprobe: {printable(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(code)
+
+
+def _report_unforeseen(error: BaseException) -> str:
+    """Write the traceback of an error that nobody expected, and return a line about it: where it is, and whose it is.
+
+    The file is in the folder that the command writes, or else in the user's cache.
+    """
+    kind, reason = type(error).__name__, redact(" ".join(str(error).split())[:200])
+    problem = f"{find_plug_in(error) or 'unforeseen error'}: {kind}: {reason}".removesuffix(": ")
+    text = redact("".join(traceback.format_exception(error)))
+    name = f"mmprobe-error-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmprobe"
+    for folder in (_find_folder(sys.argv[1:]), cache, Path(tempfile.gettempdir())):
+        with suppress(OSError, RuntimeError, InputError):
+            if folder is cache:
+                cache.mkdir(parents=True, exist_ok=True)
+            if folder is not None:
+                return f"{problem}; its traceback is in {write_atomic(folder / name, text)}"
+    return f"{problem}; its traceback could be written nowhere"
+
+
+def _find_folder(arguments: Sequence[str]) -> Path | None:
+    """Return the folder that a command writes: that of `--out`, or of the run that it names; None if there is none."""
+    named = [value for name, value in pairwise(arguments) if name == "--out"]
+    named += [word.removeprefix("--out=") for word in arguments if word.startswith("--out=")]
+    named += [word for word in arguments[1:2] if not word.startswith("-")]
+    for place in map(Path, named):
+        with suppress(OSError, ValueError):
+            if place.is_dir() and (place.resolve() != Path.cwd() or (place / "run.json").exists()):
+                return place
+    return None
 
 
 def _let_threads_sleep() -> None:
@@ -162,6 +229,12 @@ def _silence_retries() -> None:
     logger.filters[:] = [drop]
 
 
+def _make_printable(record: logging.LogRecord) -> bool:
+    """Take out of a log's line what a terminal would obey, and keys."""
+    record.msg, record.args = redact(printable(record.getMessage())), None
+    return True
+
+
 def _repeat_lost_interrupts() -> None:
     """Repeat a KeyboardInterrupt that would be lost where Python cannot raise it.
 
@@ -196,13 +269,18 @@ def _repeat_lost_interrupts() -> None:
 
 
 def main() -> None:
-    """Run the command line: exit 0, 1 for a failed job, 2 for bad usage or input, with one line on stderr."""
+    """Run the command line: exit 0, 1 for a failed job, 2 for bad usage or input, with one line on stderr.
+
+    An error that nobody foresaw is one line, too, which says where its traceback is; exit 70.
+    """
     try:
         _let_threads_sleep()
         _silence_libraries()
         _repeat_lost_interrupts()
         _silence_retries()
         logging.basicConfig(format="mmprobe: %(message)s", level=logging.WARNING)
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(_make_printable)
         with command_line_options():
             code = app(standalone_mode=False)
         if code == _INTERRUPTED:  # before a command began
@@ -218,3 +296,7 @@ def main() -> None:
         _exit(f"interrupted; {str(error) or 'what was finished is kept'}", _INTERRUPTED)
     except OSError as error:
         _exit(f"{error.filename or 'disk'}: {error.strerror or error}", 1)
+    except SystemExit:
+        raise
+    except BaseException as error:  # libraries in Rust panic with a class of their own
+        _exit(_report_unforeseen(error), _UNFORESEEN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -26,14 +27,17 @@ from mmprobe.cli.options import (
     Resume,
     SharedPrefix,
     choose_drawn,
+    parse_benchmark_options,
     print_result,
     read_device_map,
     split_names,
 )
+from mmprobe.errors import InputError, suggest_names
 from mmprobe.ledger import check_earlier
 
 
 def compare(
+    context: typer.Context,
     model: ModelName,
     out: Annotated[Path, typer.Option(help="Folder for results, table and figure.")],
     methods: Annotated[str, typer.Option(help="Names with commas between; plain is added.")] = "plain",
@@ -67,13 +71,15 @@ def compare(
     """Compare methods with plain answers on benchmarks.
 
     Every metric has its paired difference to plain, with its interval. With --resume finished parts in --out
-    are kept, and methods and benchmarks can be added.
+    are kept, and methods and benchmarks can be added. Options of the benchmarks, such as --wording paper, are given as
+    to bench; each benchmark takes those that it has.
 
     \b
     Examples:
       mmprobe compare --model tiny-spd --methods plain,sage,vcd --out results/compare
       mmprobe compare --model tiny-spd --perturb explicit,implicit,mask-50 --benchmarks spd-faith \\
         --out results/perturbed
+      mmprobe compare --model tiny-spd --methods sage --benchmarks spd-faith --wording paper --out results/paper
       mmprobe compare --model qwen2.5-vl-7b --ablate sage --benchmarks spd-faith --data pairs/samples.jsonl \\
         --out results/ablation
     """
@@ -82,6 +88,7 @@ def compare(
     earlier = next(out.glob("*/*/responses.jsonl"), out / "responses.jsonl")
     check_earlier(earlier, "a comparison", resume, overwrite, TO_CONTINUE, out)
     names = split_names(benchmarks)
+    options = _parse_options(context, names)
     ds = mmprobe.benchmarks.compare(
         model,
         out,
@@ -104,14 +111,16 @@ def compare(
         resume=resume,
         overwrite=overwrite,
         shared_prefix=shared_prefix,
+        options=options,
         progress=lambda line: typer.echo(line, err=True),
     )
 
     from mmprobe.analyses import export
     from mmprobe.benchmarks.core.compare import markdown
+    from mmprobe.files import write_atomic
 
     files = [str(file) for file in export(ds, out)]
-    (out / "compare.md").write_text(markdown(ds) + "\n", encoding="utf-8")
+    write_atomic(out / "compare.md", markdown(ds) + "\n")
     mmprobe.viz.write_figures(ds, out / "compare.html", (ds.attrs["model"], "comparison of methods"))
     files += [str(out / "compare.md"), str(out / "compare.html")]
     headline = [
@@ -119,3 +128,17 @@ def compare(
     ]
     shown = [metric for metric in headline if metric in ds["metric"].values]
     print_result({"files": files}, f"{markdown(ds, shown)}\n\nAll metrics: {out / 'compare.md'}", as_json)
+
+
+def _parse_options(context: typer.Context, names: Sequence[str]) -> dict[str, str]:
+    """Return the options of the benchmarks. Raises InputError for one that neither they nor the command have."""
+    from mmprobe.benchmarks.core.benchmark import option_names
+
+    options = parse_benchmark_options(context.args)
+    theirs = {each for name in names for each in option_names(mmprobe.benchmarks.BENCHMARKS[name])}
+    known = sorted(theirs | {str(parameter.name) for parameter in context.command.params})
+    for name in options:
+        if name not in theirs:
+            hint = suggest_names(name, known, "see mmprobe compare --help")
+            raise InputError(f"option {name!r}: neither compare nor {', '.join(names)} have it; {hint}")
+    return options

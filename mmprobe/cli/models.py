@@ -33,6 +33,7 @@ def models(as_json: AsJson = False) -> None:
         }
         for organism in map(card, names())
     ]
+    working = [family for _, family in FAMILIES.working()]
     families = [
         {
             "name": family.name,
@@ -40,7 +41,7 @@ def models(as_json: AsJson = False) -> None:
             "needs": family.extras,
             "notes": family.notes,
         }
-        for family in sorted(FAMILIES.values(), key=lambda family: family.name)
+        for family in sorted(working, key=lambda family: family.name)
     ]
     aliases = [(row["name"], row["family"], row["source"], row["description"]) for row in rows]
     planted = [
@@ -54,7 +55,7 @@ def models(as_json: AsJson = False) -> None:
     ]
     known = [
         (family.name, f"mmprobe[{','.join(family.extras)}]" if family.extras else "-", family.notes)
-        for family in FAMILIES.values()
+        for family in working
     ]
     known.append(("(others)", "-", "Works where each image is one square grid of tokens."))
     parts = (

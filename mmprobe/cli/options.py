@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, printable
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks import Evaluation
@@ -227,12 +227,12 @@ def parse_benchmark_options(arguments: Sequence[str]) -> dict[str, str]:
 
 def print_result(result: dict[str, Any], text: str, as_json: bool) -> None:
     """Print a command's result as JSON, or its text."""
-    typer.echo(json.dumps(result) if as_json else text)
+    typer.echo(json.dumps(result) if as_json else printable(text))
 
 
 def warn(message: str) -> None:
     """Print one line on stderr."""
-    typer.echo(f"mmprobe: {message}", err=True)
+    typer.echo(f"mmprobe: {printable(message)}", err=True)
 
 
 def metric_values(metrics: Mapping[str, Metric]) -> dict[str, float | None]:

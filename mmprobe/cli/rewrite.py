@@ -39,6 +39,9 @@ def rewrite(
     ] = "references,hints,topics",
     references: Annotated[int, typer.Option(help="Reasoning chains, the true one included.", min=1)] = 3,
     limit: Annotated[int | None, typer.Option(help="Only the first so many questions.", min=1)] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="A YAML file of your own `rewrite`, `hint` or `classify`.")
+    ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     retry_unscored: RetryUnscored = True,
@@ -47,7 +50,7 @@ def rewrite(
     """Let a model write references, hints and topics of MIRAGE's questions.
 
     references: the true chain in other words, for the LHS. hints: the question hint. topics: the topic, by
-    another model than the one that bench asks. Fields that a question has are kept. OUT gets questions.jsonl, which is
+    another model than the one that bench asks. Who writes hints and topics sees the images. Fields that a question has are kept. OUT gets questions.jsonl, which is
     data of bench mirage, and replies.sqlite, from which --resume continues: no reply is requested twice.
 
     \b
@@ -55,8 +58,10 @@ def rewrite(
       mmprobe rewrite --data questions.jsonl --model openai/gpt-4o --out rewritten
       mmprobe rewrite --data questions.jsonl --model openai/gpt-4o --parts topics --limit 20 --out classified
     """
+    from mmprobe.benchmarks.core.prompts import read_prompts
     from mmprobe.benchmarks.judges.model import ModelJudge
     from mmprobe.benchmarks.mirage.data import load_questions
+    from mmprobe.benchmarks.mirage.prompts import MiragePrompts
     from mmprobe.benchmarks.mirage.rewrites import PARTS, rewrite_questions
     from mmprobe.files import write_atomic
 
@@ -67,12 +72,13 @@ def rewrite(
     file = out / _QUESTIONS
     check_earlier(file, "questions", resume, overwrite, TO_CONTINUE)
     questions = load_questions(data)[:limit]
+    texts = read_prompts(MiragePrompts, file=prompts)
     with lock_folder(out, "rewriting into it"):
         if overwrite:
             for earlier in (file, out / _REPLIES):
                 earlier.unlink(missing_ok=True)
         writer = ModelJudge(model, out / _REPLIES, retry_unscored=retry_unscored)
-        rewritten = rewrite_questions(questions, writer, names, references)
+        rewritten = rewrite_questions(questions, writer, names, references, texts)
         write_atomic(file, "".join(_to_line(question, out) for question in rewritten.questions))
     if rewritten.failures:
         reasons = ", ".join(f"{reason} {count}" for reason, count in rewritten.failures.items())

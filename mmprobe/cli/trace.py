@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,8 @@ from mmprobe.cli.options import (
 )
 from mmprobe.errors import InputError
 from mmprobe.ledger import check_earlier, check_unlocked
+
+log = logging.getLogger("mmprobe")
 
 
 def trace(
@@ -102,7 +105,7 @@ def trace(
     check_earlier(out / "run.json", "a run", resume, overwrite, TO_CONTINUE)
     check_unlocked(out)
     if shard is not None:
-        from mmprobe.traces.scale.shards import check_shard, parse_shard
+        from mmprobe.traces.scale.shards import check_shard, parse_shard, shards_differ
 
         part = parse_shard(shard)
         check_shard(out, part)
@@ -123,6 +126,7 @@ def trace(
     from mmprobe.models import load_model, load_shapes
     from mmprobe.traces import load_capture
     from mmprobe.traces import trace as trace_samples
+    from mmprobe.traces.check import was_checked
 
     spec = load_capture(capture)
     crew = open_workers(workers, ray, device)
@@ -131,6 +135,8 @@ def trace(
         loaded = load_shapes(model, **choice)
     else:
         loaded = load_model(model, **choice, device_map=devices)
+        if not was_checked(loaded):
+            log.warning("%s was not checked here; mmprobe check %s takes about a minute", model, model)
     run = trace_samples(
         loaded,
         samples,
@@ -152,4 +158,6 @@ def trace(
         pack_every=pack_every,
         answers=answers,
     )
+    if shard is not None and shards_differ(out):
+        raise typer.Exit(1)  # a warning said why
     print_run(run, as_json)

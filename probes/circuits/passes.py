@@ -60,7 +60,6 @@ class NodePass:
     @contextmanager
     def hooks(self) -> Iterator[None]:
         """Within the block, record and change the model's forward passes."""
-        decoder = self.model.family.decoder(self.model.hf)
         with ExitStack() as stack:
             heads = {modules.parts.attention: self._keep_heads for modules in self.layers}
             stack.enter_context(change_heads([self.model.hf.config.get_text_config()], heads))
@@ -71,7 +70,9 @@ class NodePass:
                 stack.enter_context(observe(modules.parts.update, outputs=split))
                 for kind in modules.projections if self._removed is not None else ():
                     stack.enter_context(self._change_projection(layer, modules, kind))
-            stack.enter_context(replace(decoder.norm, inputs=self._read_stream))
+            stack.enter_context(
+                replace(self.model.family.final_norm(self.model.hf), inputs=self._read_stream)
+            )
             yield
 
     def _make_layer(self, layer: int, modules: LayerModules) -> tuple[Change, Change, Change, Listener]:
@@ -358,14 +359,15 @@ class _DestinationGradients:
         self.layers = read_layers(self.model)
         self._leaves: dict[tuple[str, int], Tensor] = {}
         self._streams: dict[int, Tensor] = {}
-        decoder = self.model.family.decoder(self.model.hf)
         with ExitStack() as stack, torch.enable_grad(), self.model.freeze():
             for layer, modules in enumerate(self.layers):
                 stack.enter_context(observe(modules.module, inputs=self._keep(layer)))
                 for kind, projection in modules.projections.items():
                     stack.enter_context(replace(projection, outputs=self._track(kind, layer)))
                 stack.enter_context(replace(modules.parts.mid, inputs=self._track("ffn", layer)))
-            stack.enter_context(replace(decoder.norm, inputs=self._track("logits", -1)))
+            stack.enter_context(
+                replace(self.model.family.final_norm(self.model.hf), inputs=self._track("logits", -1))
+            )
             measured = pair.metrics[0](pair.clean.logits(inputs=inputs)[0])
             gradients = torch.autograd.grad(measured, list(self._leaves.values()), allow_unused=True)
         self._gradients = {

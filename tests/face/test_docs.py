@@ -31,11 +31,12 @@ def offline(text: str) -> str:
 
 
 @pytest.mark.slow
-def test_shell_commands_of_the_readme(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", ["README.md", "docs/first-gpu-run.md"])
+def test_shell_commands(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     commands = [
         line.split("#")[0].strip()
-        for block in blocks(ROOT / "README.md", "sh")
+        for block in blocks(ROOT / page, "sh")
         for line in block.splitlines()
         if line.startswith("mmprobe ")
     ]

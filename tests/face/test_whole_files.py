@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.command_line import assert_fails, run_in_process
 from helpers.small_disk import fill_disk, mount_disk
 
 from mmprobe.benchmarks.core.benchmark import read_responses
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.cache import TraceWriter
 from mmprobe.errors import InputError
-from mmprobe.files import cut_torn_line, write_atomic, write_whole
+from mmprobe.files import NewFile, append_lines, cut_torn_line, make_folder, write_atomic, write_whole
 from mmprobe.ledger import lock_file, lock_folder
 from mmprobe.traces.run_folder import open_folder
 from mmprobe.viz.report import write
@@ -84,3 +87,58 @@ def test_one_process_draws_into_a_folder(tmp_path: Path) -> None:
         assert_fails(run_in_process(*call), "pairs: process")
     make_pairs(tmp_path / "pairs", 1, 0)
     assert {path.name for path in (tmp_path / "pairs").iterdir()} == {"images", "samples.jsonl", "scenes"}
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    file = tmp_path / "outside" / "precious"
+    file.parent.mkdir()
+    file.write_text("keep\ncut")
+    return file
+
+
+def test_links_in_the_place_of_files_are_not_followed(tmp_path: Path, precious: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for name in ("a", "a.part", "b"):
+        (folder / name).symlink_to(precious)
+    write_whole({folder / "a": b"new"})
+    assert (folder / "a").read_text() == "new" and not (folder / "a").is_symlink()
+    with pytest.raises(InputError, match="b: is a link"):
+        append_lines(folder / "b", [{}])
+    with pytest.raises(InputError, match="b: is a link"):
+        cut_torn_line(folder / "b")
+    with pytest.raises(InputError, match="b: is a link"):
+        make_folder(folder / "b")
+    with TraceWriter(folder / "b.h5", {}) as writer:
+        for part in folder.glob("b.h5*"):
+            assert not part.is_symlink()
+        writer.write("tokens/id", np.arange(3))
+    assert precious.read_text() == "keep\ncut"
+
+
+def test_a_folder_that_becomes_a_link_while_a_file_is_written_leads_nowhere_else(
+    tmp_path: Path, precious: Path
+) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+
+    def swap() -> Iterator[bytes]:
+        yield b"first"
+        folder.rename(tmp_path / "moved")
+        folder.symlink_to(precious.parent)
+        yield b" second"
+
+    write_whole({folder / "a": swap()})
+    assert (tmp_path / "moved" / "a").read_bytes() == b"first second"
+    assert [file.name for file in precious.parent.iterdir()] == ["precious"]
+
+
+def test_only_parts_that_nobody_writes_are_removed(tmp_path: Path) -> None:
+    left = tmp_path / "a.0123456789abcdef.part"
+    for file in (left, tmp_path / "a.part", tmp_path / "ab.0123456789abcdef.part"):
+        file.write_bytes(b"half")
+    with NewFile(tmp_path / "a") as other:
+        write_whole({tmp_path / "a": b"whole"})
+        assert other.part.exists() and not left.exists()
+    assert {file.name for file in tmp_path.iterdir()} == {"a", "a.part", "ab.0123456789abcdef.part"}

@@ -9,6 +9,7 @@ from pathlib import Path
 from mmprobe.cache import Trace, open_run
 from mmprobe.cache.packs import PACKS, join_traces, packed_names
 from mmprobe.errors import InputError
+from mmprobe.files import make_folder
 
 log = logging.getLogger("mmprobe")
 
@@ -51,7 +52,7 @@ class Packer:
         )
         while len(files) >= least and files:
             joined, files = files[: self.every], files[self.every :]
-            (self.folder / PACKS).mkdir(exist_ok=True)
+            make_folder(self.folder / PACKS)
             join_traces(map(Trace, joined), self._next_file())
             for path in joined:
                 path.unlink()

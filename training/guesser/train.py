@@ -16,11 +16,18 @@ from trl import SFTConfig, SFTTrainer
 
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.errors import InputError
-from mmprobe.ledger import fingerprint
+from mmprobe.ledger import fingerprint, hash_content
 from mmprobe.models.aliases import find_checkpoint
 from mmprobe.models.fingerprint import fingerprint_checkpoint
 from mmprobe.models.text_model import TextModel, load_text_model
-from mmprobe.training.checkpoints import LogWriter, WholeCheckpoints, last_checkpoint, silence, start_training
+from mmprobe.training.checkpoints import (
+    LogWriter,
+    WholeCheckpoints,
+    last_checkpoint,
+    place_model,
+    silence,
+    start_training,
+)
 from mmprobe.training.guesser.text_model import encode_example, save_text_model, split_questions
 
 MODEL = "model"  # folder of the trained weights in the output folder
@@ -95,7 +102,11 @@ def train_guesser(
     if not questions:
         raise InputError("super-guesser: no question to learn from")
     about = {"trained": "guesser", "model": model, "questions": len(questions), **asdict(settings)}
-    start_training(out, about, fingerprint(fingerprint_checkpoint(find_checkpoint(model))), resume)
+    used = fingerprint(fingerprint_checkpoint(find_checkpoint(model)))
+    used["questions"] = hash_content(
+        [question.model_dump(mode="json", exclude={"images"}) for question in questions]
+    )
+    start_training(out, about, used, resume)
     if not sys.stderr.isatty():
         disable_progress_bars()
     if (out / MODEL / "config.json").exists():
@@ -108,9 +119,7 @@ def train_guesser(
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     adapted: Any = trainer.model
     trained = TextModel(str(out), adapted.merge_and_unload().eval(), base.tokenizer)
-    part = out / f"{MODEL}.part"
-    save_text_model(trained, part)
-    part.replace(out / MODEL)
+    place_model(lambda part: save_text_model(trained, part), out / MODEL)
     return trained
 
 

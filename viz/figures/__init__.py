@@ -9,7 +9,7 @@ import xarray as xr
 
 from mmprobe.analyses import ANALYSES
 from mmprobe.errors import InputError
-from mmprobe.registry import Registry
+from mmprobe.registry import Registry, tolerate_plug_ins
 from mmprobe.viz.panel import Panel
 
 FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
@@ -97,7 +97,10 @@ def figures(dataset: xr.Dataset) -> list[Panel]:
         )
     name = str(dataset.attrs.get("analysis"))
     if name in FIGURES:
-        return FIGURES[name](dataset)
+        panels: list[Panel] = []
+        with tolerate_plug_ins():
+            panels = FIGURES[name](dataset)
+        return panels
     if name in ANALYSES:
         return []  # it has numbers alone
     raise InputError(f"no figures for analysis {name!r}; known: {', '.join(FIGURES)}")

@@ -54,7 +54,7 @@ def test_a_model_for_text_alone_judges(text_folder, tmp_path, monkeypatch):
     judge = open_judge(f"model:local/{text_folder}", tmp_path / "cache.sqlite")
     (judgement,) = asyncio.run(judge.ask([REQUEST]))
     assert judgement.items == (True,)
-    assert REQUEST.system[:40] in prompts[0] and "It is a couch." in prompts[0]
+    assert REQUEST.prompt[:40] in prompts[0] and "It is a couch." in prompts[0]
     again = open_judge(f"model:local/{text_folder}", tmp_path / "cache.sqlite")
     assert asyncio.run(again.ask([REQUEST]))[0].calls == 0, "the cache has its reply"
 

@@ -8,14 +8,17 @@ import logging
 import re
 
 import pytest
+from helpers.prompts import system_prompt
 
 from mmprobe.benchmarks.judges import Judgement
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
 from mmprobe.benchmarks.judges.requests import fence
 from mmprobe.benchmarks.spd_faith.model_labels import claims_request, match_request, pair_request
-from mmprobe.benchmarks.spd_faith.prompts import CLAIMS, JudgedClaim, Match
+from mmprobe.benchmarks.spd_faith.prompts import JudgedClaim, Match, SpdFaithPrompts
 from mmprobe.errors import InputError
+
+CLAIMS = system_prompt(SpdFaithPrompts, "claims")
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 

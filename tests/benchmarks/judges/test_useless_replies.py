@@ -8,6 +8,7 @@ import re
 import sqlite3
 
 import pytest
+from helpers.prompts import system_prompt
 from typer import Typer
 from typer.testing import CliRunner
 
@@ -15,12 +16,14 @@ from mmprobe.benchmarks.core import api_models
 from mmprobe.benchmarks.judges.cache import ReplyCache
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.requests import CORRECT
+from mmprobe.benchmarks.mirage.prompts import MiragePrompts
 from mmprobe.benchmarks.spd_faith.model_labels import claims_request
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cli.bench import bench
 from mmprobe.cli.filter_ import filter_by_votes
 from mmprobe.cli.score import score
+
+CORRECT = system_prompt(MiragePrompts, "correct")
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 

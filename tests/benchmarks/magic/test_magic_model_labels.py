@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from helpers.prompts import system_prompt
 
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
@@ -14,7 +15,12 @@ from mmprobe.benchmarks.magic.benchmark import BENCHMARK, make_truth
 from mmprobe.benchmarks.magic.data import MagicQuestion
 from mmprobe.benchmarks.magic.labels import MagicStepLabel
 from mmprobe.benchmarks.magic.model_labels import label_by_judge, read_answer, read_healed
-from mmprobe.benchmarks.magic.prompts import ANSWER, HEALED, HEALED_EXPLICIT, STEPS
+from mmprobe.benchmarks.magic.prompts import MagicPrompts
+
+ANSWER = system_prompt(MagicPrompts, "answer_short")
+HEALED = system_prompt(MagicPrompts, "healed")
+HEALED_EXPLICIT = system_prompt(MagicPrompts, "healed_explicit")
+STEPS = system_prompt(MagicPrompts, "steps")
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 

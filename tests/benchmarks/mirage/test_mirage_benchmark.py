@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+from mmprobe.benchmarks.core.prompts import default_prompts
 from mmprobe.benchmarks.mirage.benchmark import (
     MirageTruth,
     ask_questions,
@@ -16,7 +17,7 @@ from mmprobe.benchmarks.mirage.benchmark import (
     score_answers,
 )
 from mmprobe.benchmarks.mirage.data import MirageQuestion
-from mmprobe.benchmarks.mirage.hints import TOPIC_HINTS
+from mmprobe.benchmarks.mirage.prompts import MiragePrompts
 from mmprobe.errors import InputError
 
 SEED = 11
@@ -48,7 +49,11 @@ def test_a_topic_is_asked_then_the_hinted_question():
     (hinted,) = follow_up(truth, {"1--topic": "Statistical."})
     assert hinted.id == "1--hinted"
     first, middle, *_, last = hinted.question.split("\n\n")
-    assert (first, middle, last) == (TOPIC_HINTS["statistical"], "How long?", "Mind the scale.")
+    assert (first, middle, last) == (
+        default_prompts(MiragePrompts).topic_hints.statistical,
+        "How long?",
+        "Mind the scale.",
+    )
 
 
 def test_metrics_by_hand():

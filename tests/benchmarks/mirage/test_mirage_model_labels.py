@@ -6,11 +6,11 @@ import json
 import re
 
 import pytest
+from helpers.prompts import system_prompt
 
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.judge import CountingJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.requests import CORRECT
 from mmprobe.benchmarks.mirage.benchmark import (
     DEFAULTS,
     MirageOptions,
@@ -20,12 +20,15 @@ from mmprobe.benchmarks.mirage.benchmark import (
 )
 from mmprobe.benchmarks.mirage.data import MirageQuestion
 from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS
-from mmprobe.benchmarks.mirage.prompts import EXTRACT, HALLUCINATIONS, MATCH, SCORES
+from mmprobe.benchmarks.mirage.prompts import MiragePrompts
 from mmprobe.benchmarks.mirage.rule_labels import label_by_rules
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 FENCED = re.compile(r"<data (\w{8})>\n(.*)\n</data \1>")
-TASKS = {CORRECT: "correct", EXTRACT: "extract", MATCH: "match", HALLUCINATIONS: "kinds", SCORES: "scores"}
+TASKS = {
+    system_prompt(MiragePrompts, name): "kinds" if name == "hallucinations" else name
+    for name in ("correct", "extract", "match", "hallucinations", "scores")
+}
 
 
 class Mock:

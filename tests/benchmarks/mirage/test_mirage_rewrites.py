@@ -8,16 +8,15 @@ import re
 import numpy as np
 import pytest
 from helpers.command_line import assert_fails, read_result, run_in_process
+from helpers.prompts import system_prompt
 from PIL import Image
 
+from mmprobe.benchmarks.core.prompts import default_prompts
 from mmprobe.benchmarks.judges.requests import UnusableReply
 from mmprobe.benchmarks.mirage.benchmark import ask_questions, follow_up, read_data, score_answers
 from mmprobe.benchmarks.mirage.data import load_questions
-from mmprobe.benchmarks.mirage.hints import TOPIC_HINTS
+from mmprobe.benchmarks.mirage.prompts import MiragePrompts
 from mmprobe.benchmarks.mirage.rewrites import (
-    CLASSIFY,
-    HINT,
-    REWRITE,
     read_hint,
     read_rewrites,
     read_topic,
@@ -25,7 +24,11 @@ from mmprobe.benchmarks.mirage.rewrites import (
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 FENCED = re.compile(r"<data (\w{8})>\n(.*)\n</data \1>")
-TASKS = {REWRITE: "references", HINT: "hints", CLASSIFY: "topics"}
+HINTS = default_prompts(MiragePrompts).topic_hints
+TASKS = {
+    system_prompt(MiragePrompts, name): part
+    for name, part in (("rewrite", "references"), ("hint", "hints"), ("classify", "topics"))
+}
 
 
 @pytest.fixture
@@ -102,8 +105,8 @@ def test_named_topics_are_used_and_not_asked_for(scribe, data, tmp_path):
     truth = read_data(tmp_path / "out" / "questions.jsonl")
     assert [sample.id for sample in ask_questions(truth)] == ["1", "2", "3"], "another model named the topics"
     hinted = {sample.id: sample.question for sample in follow_up(truth, {"1": "7", "3": "7"})}
-    assert hinted["1--hinted"].startswith(TOPIC_HINTS["geometry"]) and "2--hinted" not in hinted
-    assert hinted["3--hinted"].startswith(TOPIC_HINTS["logical"])
+    assert hinted["1--hinted"].startswith(HINTS.geometry) and "2--hinted" not in hinted
+    assert hinted["3--hinted"].startswith(HINTS.logical)
     metrics, records = score_answers(truth, {"1": "7 cm", "1--hinted": "7 cm"})
     assert metrics["topic_accuracy"].value == 0 and metrics["topic_accuracy"].n == 3
     assert records[0]["topic_told"] == "geometry"

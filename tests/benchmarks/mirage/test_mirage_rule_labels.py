@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from mmprobe.benchmarks.core.prompts import default_prompts, fill
 from mmprobe.benchmarks.mirage.data import TOPICS, MirageQuestion, is_correct
 from mmprobe.benchmarks.mirage.hints import (
-    TOPIC_HINTS,
     add_hints,
-    build_topic_prompt,
     find_topic_by_rules,
     has_hints,
     parse_topic,
 )
 from mmprobe.benchmarks.mirage.metrics import factuality
+from mmprobe.benchmarks.mirage.prompts import MiragePrompts
 from mmprobe.benchmarks.mirage.rule_labels import extract_by_rules, match_by_rules
+
+PROMPTS = default_prompts(MiragePrompts)
+HINTS = PROMPTS.topic_hints
 
 
 def question(**fields: object) -> MirageQuestion:
@@ -69,8 +72,9 @@ def test_topics_that_a_model_names():
         and parse_topic("cooking") is None
         and parse_topic("") is None
     )
-    assert set(TOPIC_HINTS) == set(TOPICS)
-    assert build_topic_prompt("Is {x} left?").splitlines()[-2] == "Is {x} left?"
+    assert set(dict(HINTS)) == set(TOPICS)
+    assert all(f"- {topic}: " in PROMPTS.topic for topic in TOPICS)
+    assert fill(PROMPTS.topic, {"question": "Is {x} left?"}).splitlines()[-2] == "Is {x} left?"
 
 
 @pytest.mark.parametrize(
@@ -90,10 +94,10 @@ def test_topics_of_the_synthetic_world(text, topic):
 
 def test_hints_surround_the_question_and_follow_the_named_topic():
     hinted = question(topic_hint="Own.", question_hint="Look up.")
-    assert add_hints(hinted, "Q", "spatial") == "Own.\n\nQ\n\nLook up."
-    assert add_hints(hinted, "Q", "algebra") == f"{TOPIC_HINTS['algebra']}\n\nQ\n\nLook up."
-    assert add_hints(hinted, "Q", None) == "Q\n\nLook up."
-    assert add_hints(question(question_hint="H"), "Q", "spatial").startswith(TOPIC_HINTS["spatial"])
+    assert add_hints(hinted, "Q", "spatial", HINTS) == "Own.\n\nQ\n\nLook up."
+    assert add_hints(hinted, "Q", "algebra", HINTS) == f"{HINTS.algebra}\n\nQ\n\nLook up."
+    assert add_hints(hinted, "Q", None, HINTS) == "Q\n\nLook up."
+    assert add_hints(question(question_hint="H"), "Q", "spatial", HINTS).startswith(HINTS.spatial)
     assert has_hints(hinted) and not has_hints(question())
 
 

@@ -10,13 +10,14 @@ import pytest
 from PIL import Image
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+from mmprobe.benchmarks.core.prompts import default_prompts
 from mmprobe.benchmarks.mirage_effect.data import (
     ChoiceQuestion,
     ImagelessQuestion,
     MirageEffectTruth,
     imageless_questions,
 )
-from mmprobe.benchmarks.mirage_effect.prompts import GUESS, MODALITIES
+from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES, MirageEffectPrompts
 from mmprobe.benchmarks.mirage_effect.rule_labels import find_option, is_correct, normalize_answer
 from mmprobe.benchmarks.mirage_effect.samples import ask_questions, diagnosis_prompts
 from mmprobe.benchmarks.mirage_effect.synthetic import synthetic_questions
@@ -62,7 +63,7 @@ def test_every_sample_has_its_own_id():
     present, absent, guess = (samples[f"q1{suffix}"] for suffix in ("", "--absent", "--guess"))
     assert present.images == [Path("a.png")] and absent.images == guess.images == []
     assert present.question == absent.question == guess.question and "\nA. cat\nB. dog\n" in present.question
-    assert present.system == absent.system and guess.system == GUESS
+    assert present.system == absent.system and guess.system == default_prompts(MirageEffectPrompts).guess
     assert absent.metadata["with_picture"] == "q1" and "with_picture" not in guess.metadata
     assert present.pair_id == absent.pair_id == "q1" and present.polarity is None
 

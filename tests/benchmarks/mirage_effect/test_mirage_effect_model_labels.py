@@ -6,15 +6,19 @@ import json
 import re
 
 import pytest
+from helpers.prompts import system_prompt
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.judges import MAX_ANSWER_CHARS
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.requests import CORRECT, UnusableReply, fence
+from mmprobe.benchmarks.judges.requests import UnusableReply, fence
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, MirageEffectTruth
 from mmprobe.benchmarks.mirage_effect.model_labels import read_labels
-from mmprobe.benchmarks.mirage_effect.prompts import LABELS
+from mmprobe.benchmarks.mirage_effect.prompts import MirageEffectPrompts
+
+LABELS = system_prompt(MirageEffectPrompts, "labels")
+CORRECT = system_prompt(MirageEffectPrompts, "correct")
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 

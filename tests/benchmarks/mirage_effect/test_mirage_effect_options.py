@@ -124,7 +124,7 @@ def test_diagnoses_with_seeds(data):
         ({"temperature": 0.5}, "'temperature' has no effect without 'seeds'"),
         ({"seeds": -1}, "option 'seeds'"),
         ({"seeds": 2, "temperature": 0}, "option 'temperature'"),
-        ({"wording": "paper"}, "has no option 'wording'; its own are data_set, examples"),
+        ({"words": "paper"}, "has no option 'words'; its own are data_set, examples"),
     ],
 )
 def test_options_that_cannot_be(options, message):

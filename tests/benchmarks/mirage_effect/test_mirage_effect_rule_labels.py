@@ -9,14 +9,17 @@ from collections import Counter
 import pytest
 from PIL import Image
 
+from mmprobe.benchmarks.core.prompts import default_prompts, fill
 from mmprobe.benchmarks.mirage_effect.data import imageless_questions, load_questions
-from mmprobe.benchmarks.mirage_effect.prompts import ATTACHMENT, DIAGNOSIS, GUESS, MODALITIES, build_prompt
+from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES, MirageEffectPrompts, build_prompt
 from mmprobe.benchmarks.mirage_effect.rule_labels import (
     find_diagnosis,
     is_alarming,
     label_by_rules,
 )
 from mmprobe.errors import InputError
+
+PROMPTS = default_prompts(MirageEffectPrompts)
 
 MIRAGES = [
     "The license plate number is BYR 3342. It is a Texas license plate.",
@@ -154,16 +157,16 @@ def test_twenty_categories_of_ten_questions_that_all_need_an_image():
 def test_ways_of_asking():
     assert build_prompt("Q?") == (None, "Q?")
     assert build_prompt("Q?", system="S") == ("S", "Q?")
-    assert build_prompt("Q?", "attachment", "S") == ("S", f"{ATTACHMENT}\nQ?")
+    assert build_prompt("Q?", "attachment", "S") == ("S", f"{PROMPTS.attachment}\nQ?")
     evidence = build_prompt("Q?", "evidence", "S")
     assert evidence.system.endswith(" S") and evidence.user == "Q?"
     assert "MicroVQA" in build_prompt("Q?", "benchmark", data_set="MicroVQA").system
-    assert build_prompt("Q?", "guess", "S").system == f"S {GUESS}"
+    assert build_prompt("Q?", "guess", "S").system == f"S {PROMPTS.guess}"
     with pytest.raises(InputError, match="name"):
         build_prompt("Q?", "benchmark")
     with pytest.raises(InputError, match="unknown variant"):
         build_prompt("Q?", "loud")
-    assert "ECG" in DIAGNOSIS.format(modality=MODALITIES[1])
+    assert "ECG" in fill(PROMPTS.diagnoses[0], {"modality": MODALITIES[1]})
 
 
 def test_a_file_of_questions_with_options(tmp_path):

@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
-from mmprobe.benchmarks.mmreason.benchmark import INSTRUCTION
+from mmprobe.benchmarks.core.prompts import default_prompts, fill
+from mmprobe.benchmarks.mmreason.prompts import MMReasonPrompts
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import load_samples
@@ -40,7 +41,11 @@ def test_open_questions_are_asked_with_and_without_images(file):
     samples = {sample.id: sample for sample in BENCHMARK.ask_questions(truth)}
     assert list(samples) == ["open", "closed", "blind", "open--text", "closed--text"]
     assert (
-        samples["closed"].question == f"How long is AB?\n\n{INSTRUCTION.format('the answer alone')}"
+        samples["closed"].question
+        == fill(
+            default_prompts(MMReasonPrompts).question,
+            {"question": "How long is AB?", "form": "the answer alone"},
+        )
         and len(samples["closed"].images) == 1
     )
     assert (

@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from helpers.prompts import system_prompt
 
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
@@ -13,8 +14,10 @@ from mmprobe.benchmarks.judges.requests import UnusableReply
 from mmprobe.benchmarks.mmreason.benchmark import BENCHMARK, MMReasonTruth
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.mmreason.model_labels import label_by_judge, read_answer, read_steps
-from mmprobe.benchmarks.mmreason.prompts import ANSWER, EQUIVALENT, ERROR, STEPS
+from mmprobe.benchmarks.mmreason.prompts import MMReasonPrompts
 from mmprobe.benchmarks.mmreason.voting import ask_voters, filter_questions
+
+KINDS = {system_prompt(MMReasonPrompts, name): name for name in ("answer", "equivalent", "steps", "error")}
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 FENCED = re.compile(r"<data (\w{8})>\n(.*)\n</data \1>")
@@ -28,7 +31,7 @@ class Mock:
         self.model = inspect_model.get_model("mockllm/model", custom_outputs=self._output, memoize=False)
 
     def _output(self, messages, tools, tool_choice, config):
-        kind = {ANSWER: "answer", EQUIVALENT: "equivalent", STEPS: "steps", ERROR: "error"}[messages[0].text]
+        kind = KINDS[messages[0].text]
         (data,) = (json.loads(match[1]) for match in FENCED.findall(messages[1].text))
         outside = FENCED.sub("", messages[1].text) + "".join(message.text for message in messages[2:])
         self.asked.append((kind, data))

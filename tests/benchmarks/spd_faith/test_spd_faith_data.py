@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
-from mmprobe.benchmarks.spd_faith.benchmark import QUESTIONS, build_published_truth
+from mmprobe.benchmarks.spd_faith.benchmark import FIRST_QUESTION_TYPES, build_published_truth
 from mmprobe.benchmarks.spd_faith.data import parse_row, read_pairs, read_synthetic_pairs, to_row
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
@@ -168,7 +168,7 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
 def test_an_id_may_be_as_long_as_those_of_its_questions(tmp_path: Path) -> None:
     assert {
         len(sample.id) for sample in build_published_truth([parse_row(row(image_id="x" * 118))]).samples
-    } == {len(kind) + 119 for kind in QUESTIONS}
+    } == {len(kind) + 119 for kind in FIRST_QUESTION_TYPES}
     with pytest.raises(InputError, match="image_id"):
         parse_row(row(image_id="x" * 119))
 

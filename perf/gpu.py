@@ -1,0 +1,418 @@
+"""Check and measure mmprobe on a GPU, and write the tables into docs/performance-gpu.md.
+
+    python perf/gpu.py --out docs/performance-gpu.md         # about nine minutes on one card
+    python perf/gpu.py --only parity overhead                # these sections; they are measured again
+    python perf/gpu.py --device cpu --quick                  # every line of this script, on tiny models
+
+Each section is written when it is done. A second call measures those that the page lacks. Nothing is downloaded: large
+models have random weights and the published sizes, small ones are made in the tests' way.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import platform
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import transformers
+from paired import in_turn
+from toys import LONG_SIDE, parser, samples, toy
+
+import mmprobe as mp
+from mmprobe.benchmarks.core.cost import measure_cost
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.diagnosis import diagnose
+from mmprobe.models import Group, Model, load_model, load_shapes
+from mmprobe.models.reading import append_answers
+from mmprobe.probes import patch_components
+from mmprobe.samples import load_samples
+from mmprobe.traces import Processes
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from helpers.equal_runs import full_precision
+from helpers.reference import eager_generate
+from helpers.tiny_models import load_tiny_model
+
+PAGE = Path(__file__).parent.parent / "docs" / "performance-gpu.md"
+HEAD = """\
+# On a GPU
+
+`make gpu` writes this page, a section at a time; [the first run on a GPU](first-gpu-run.md) says how. Each section names its card.
+We chose the goals. A number that misses its goal is listed like any other.
+"""
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3", "llava", "llava_next", "internvl", "idefics3")
+DTYPES = ("float32", "bfloat16", "float16")
+GREEDY = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+STEPS = 6  # tokens of an answer that is compared with eager
+
+
+@dataclass
+class Setting:
+    """What the sections measure.
+
+    Attributes:
+        quick: whether to run the smallest case of each section.
+    """
+
+    device: str
+    quick: bool
+    folder: Path
+
+    @property
+    def rounds(self) -> int:
+        return 1 if self.quick else 3
+
+    def large(self, name: str, side: int | None = None) -> Model:
+        """Return a random model of a published size, or the embedded one where all is quick."""
+        return toy("tiny-spd" if self.quick else name, self.device, None if self.quick else side)
+
+    def new_folder(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self.folder))
+
+
+def measure_parity(setting: Setting) -> Iterator[str]:
+    """Yield a row for each family and dtype: how far traces are from eager attention and torch's own hooks."""
+    yield "| family | dtype | mass | resid_pre | resid_post | log-probability, nat |"
+    yield "|---|---|---|---|---|---|"
+    for family in FAMILIES[:1] if setting.quick else FAMILIES:
+        for dtype in DTYPES:
+            model = load_tiny_model(family)
+            model.hf.to(setting.device, getattr(torch, dtype))
+            sample = samples(setting.new_folder(), 1)[0].model_copy(update={"images": []})
+            sample = sample.model_copy(update={"images": samples(setting.new_folder(), 1)[0].images[:1]})
+            eager = eager_generate(model, model.prepare(sample), STEPS)
+            answers = {sample.id: eager["ids"].tolist()}
+            out = setting.new_folder() / "run"
+            trace = mp.trace(model, [sample], out, capture=full_precision(), answers=answers)[sample.id]
+            group = trace.tokens["group"].values
+            known = np.eye(len(Group))[group][:-1]  # [key, group]
+            mass = eager["attention"][..., : len(known)] @ known
+            logprob = torch.from_numpy(eager["logits"]).float().log_softmax(-1)
+            expected = logprob.gather(1, torch.from_numpy(eager["ids"]).long()[:, None])[:, 0].numpy()
+            gaps = [
+                np.nanmax(np.abs(trace.attention_mass.values - mass)),
+                *(
+                    np.nanmax(np.abs(trace.array(f"residual/{name}").values - eager[name]))
+                    / np.nanmax(np.abs(eager[name]))
+                    for name in ("pre", "post")
+                ),
+                np.max(np.abs(trace.array("steps/logprob").values - expected)),
+            ]
+            yield f"| {family} | {dtype} | " + " | ".join(f"{gap:.1e}" for gap in gaps) + " |"
+
+
+def measure_reading(setting: Setting) -> Iterator[str]:
+    """Yield a row for each dtype: how far reading an answer is from decoding it."""
+    yield "| dtype | answers | tokens | largest difference, nat | same most likely token, % |"
+    yield "|---|---|---|---|---|"
+    chosen = load_samples(make_pairs(setting.new_folder() / "pairs", 1 if setting.quick else 24, 1_700_000))
+    for dtype in DTYPES:
+        model = load_model("tiny-spd", device=setting.device, dtype=dtype)
+        run = mp.trace(model, chosen, setting.new_folder() / "run", batch_size=8, max_new_tokens=64)
+        gaps = [trace.reading for trace in run]
+        steps = sum(gap["steps"] for gap in gaps)
+        agreeing = 100 * sum(gap["agreeing"] for gap in gaps) / steps
+        yield f"| {dtype} | {len(run)} | {steps} | {max(gap['difference'] for gap in gaps):.1e} | {agreeing:.1f} |"
+
+
+def measure_overhead(setting: Setting) -> Iterator[str]:
+    """Yield a row for each model, batch and way: time and memory against plain `generate`."""
+    yield "| model | prompt | new | batch | way | s | ratio | middle half | rounds | goal | GB beyond plain | goal |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
+    new = 2 if setting.quick else 64
+    cases: list[tuple[str, int, int | None]] = [
+        ("7B", 1, None),
+        ("7B", 8, None),
+        ("3B", 1, None),
+        ("3B", 8, None),
+    ]
+    for name, batch, side in cases[:1] if setting.quick else [*cases, ("7B", 1, LONG_SIDE)]:
+        with freed():
+            model = setting.large(name, side)
+            chosen = samples(setting.new_folder(), batch * 2)
+            extra = dict.fromkeys(("plain", "default", "full"), math.nan)
+
+            def measured(way: str, run: Callable[[], Any], extra: dict = extra, model: Model = model) -> Any:
+                def call() -> None:
+                    with measure_cost(model) as cost:
+                        run()
+                    extra[way] = np.nanmin([extra[way], cost.extra_mb])
+
+                return call
+
+            ways = {"plain": measured("plain", plain(model, chosen, batch, new))}
+            for capture in ("default", "full"):
+                ways[capture] = measured(capture, traced(setting, model, chosen, batch, new, capture))
+            prompt = len(model.prompt(chosen[0]).ids)
+            for way, paired in in_turn(ways, setting.rounds).items():
+                goals = ("", "") if way == "plain" else ("1.03", "1" if side else "")
+                beyond = (extra[way] - extra["plain"]) / 1024
+                yield (
+                    f"| {model.name} | {prompt} | {new} | {batch} | {way} | {paired} | {goals[0]} | {beyond:.2f} | {goals[1]} |"
+                )
+
+
+def measure_given(setting: Setting) -> Iterator[str]:
+    """Yield the time of tracing given answers, against generating them and against one plain forward pass."""
+    yield "| model | prompt | answer | way | s | to generating | to one plain pass | goals |"
+    yield "|---|---|---|---|---|---|---|---|"
+    new = 4 if setting.quick else 256
+    with freed():
+        model = setting.large("7B")
+        chosen = samples(setting.new_folder(), 1)
+        inputs = model.prepare(chosen[0])
+        answer = (model.tokenizer("a star ", add_special_tokens=False)["input_ids"] * new)[:new]
+        both = append_answers(model, inputs, [answer])
+
+        def one_pass() -> None:
+            with torch.inference_mode():
+                model.hf(**both, logits_to_keep=new)
+
+        ways = {
+            "generating": plain(model, chosen, 1, new),
+            "one plain pass over prompt and answer": one_pass,
+            "tracing the given answer": traced(
+                setting, model, chosen, 1, new, "default", answers={chosen[0].id: answer}
+            ),
+        }
+        times = in_turn(ways, setting.rounds)
+        passed = times["one plain pass over prompt and answer"].seconds
+        prompt = inputs["input_ids"].shape[1]
+        for way, paired in times.items():
+            goals = "0.08; 2" if way == "tracing the given answer" else ""
+            yield (
+                f"| {model.name} | {prompt} | {new} | {way} | {paired.seconds:.3f} | {paired.ratio:.3f} "
+                f"| {paired.seconds / passed:.2f} | {goals} |"
+            )
+
+
+def measure_prefixes(setting: Setting) -> Iterator[str]:
+    """Yield the time of six traced questions about the same long pair, whole and shared, against plain answers."""
+    yield "| model | prompt | questions | new | way | s | ratio | middle half | rounds | goal |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    new = 2 if setting.quick else 16
+    with freed():
+        model = setting.large("7B", LONG_SIDE)
+        chosen = samples(setting.new_folder(), 6)
+        ways = {
+            "plain": plain(model, chosen, 1, new),
+            "traced, whole": traced(setting, model, chosen, 1, new, "default"),
+            "traced, shared": traced(setting, model, chosen, 1, new, "default", shared_prefix=True),
+        }
+        prompt = len(model.prompt(chosen[0]).ids)
+        for way, paired in in_turn(ways, setting.rounds).items():
+            goal = "0.28" if way == "traced, shared" else ""
+            yield f"| {model.name} | {prompt} | {len(chosen)} | {new} | {way} | {paired} | {goal} |"
+
+
+def measure_writing(setting: Setting) -> Iterator[str]:
+    """Yield what the writer thread writes, and the pinned memory on the way to it."""
+    yield "| model | batch | capture | MB | MB/s of the whole run | peak of pinned memory, MB |"
+    yield "|---|---|---|---|---|---|"
+    new = 2 if setting.quick else 64
+    with freed():
+        model = setting.large("7B")
+        chosen = samples(setting.new_folder(), 16)
+        out = setting.new_folder()
+        began = time.perf_counter()
+        mp.trace(
+            model, chosen, out / "run", capture="full", max_new_tokens=new, batch_size=8, shared_prefix=False
+        )
+        seconds = time.perf_counter() - began
+        written = sum(path.stat().st_size for path in out.rglob("*.h5")) / 1e6
+        on_gpu = setting.device.startswith("cuda")
+        pinned = torch.cuda.host_memory_stats()["allocated_bytes.peak"] / 1e6 if on_gpu else math.nan
+        yield f"| {model.name} | 8 | full | {written:.0f} | {written / seconds:.0f} | {pinned:.0f} |"
+
+
+def measure_causes(setting: Setting) -> Iterator[str]:
+    """Yield the seconds an answer of the diagnosis and of patching all heads, for the embedded model."""
+    yield "| command | answers | s an answer |"
+    yield "|---|---|---|"
+    model = load_model("tiny-spd", device=setting.device)
+    chosen = load_samples(make_pairs(setting.new_folder() / "pairs", 2 if setting.quick else 24, 1_800_000))
+    began = time.perf_counter()
+    diagnose(model, chosen, setting.new_folder() / "diagnosis")
+    yield f"| diagnose | {len(chosen)} | {(time.perf_counter() - began) / len(chosen):.2f} |"
+    pairs = [sample for sample in chosen if sample.metadata["type"] == "different"][
+        : 1 if setting.quick else 5
+    ]
+    began = time.perf_counter()
+    for sample in pairs:
+        patch_components(model, sample, sample.model_copy(update={"images": [sample.images[0]] * 2}))
+    yield f"| patch_components | {len(pairs)} | {(time.perf_counter() - began) / len(pairs):.2f} |"
+
+
+def measure_devices(setting: Setting) -> Iterator[str]:
+    """Yield traces a second with one worker a GPU, and whether a model over all GPUs gives the same answers."""
+    yield "| GPUs | way | answers | s | result |"
+    yield "|---|---|---|---|---|"
+    count = torch.cuda.device_count() if setting.device.startswith("cuda") else 0
+    chosen = load_samples(make_pairs(setting.new_folder() / "pairs", 1 if setting.quick else 48, 1_900_000))
+    for workers in sorted({1, count or 2}):
+        began = time.perf_counter()
+        shapes = load_shapes("tiny-spd")
+        run = mp.trace(shapes, chosen, setting.new_folder() / "run", batch_size=8, workers=Processes(workers))
+        seconds = time.perf_counter() - began
+        result = f"{len(run)} traces, {len(run.failures)} failures"
+        yield f"| {count} | {workers} workers, with their start | {len(chosen)} | {seconds:.1f} | {result} |"
+    if count < 2:
+        yield f"| {count} | one model over several GPUs | | | not run: it needs two |"
+        return
+    few = chosen[:8]
+    one = mp.trace(load_model("tiny-spd", device="cuda:0"), few, setting.new_folder() / "one", batch_size=8)
+    began = time.perf_counter()
+    spread = mp.trace(
+        load_model("tiny-spd", device_map="balanced"), few, setting.new_folder() / "spread", batch_size=8
+    )
+    same = sum(spread[name].answer == one[name].answer for name in one.ids)
+    yield f"| {count} | one model over them | {len(few)} | {time.perf_counter() - began:.1f} | {same} answers equal |"
+
+
+class Section(NamedTuple):
+    title: str
+    text: str
+    measure: Callable[[Setting], Iterator[str]]
+
+
+SECTIONS = {
+    "parity": Section(
+        "Parity with eager",
+        """\
+Tiny random models of eight families, one image: what a trace holds against eager attention and plain torch hooks on the same answer.
+Mass is the largest difference of a share of attention, residuals are relative to their largest value.""",
+        measure_parity,
+    ),
+    "reading": Section(
+        "Reading against decoding",
+        "An answer is read once more after it was decoded. Log-probabilities of the same tokens differ by rounding.",
+        measure_reading,
+    ),
+    "overhead": Section(
+        "Time and memory",
+        """\
+Traced generation against plain `generate`, two batches each, for random models of the sizes of Qwen2.5-VL-7B and -3B. Traces are
+written to disk.""",
+        measure_overhead,
+    ),
+    "given": Section(
+        "Given answers",
+        """\
+Tracing an answer that is given, against generating it, and against one plain forward pass over prompt and answer, which is the
+least that reading can take.""",
+        measure_given,
+    ),
+    "prefixes": Section(
+        "Questions about the same images", "Six questions about one pair, one by one.", measure_prefixes
+    ),
+    "writing": Section(
+        "Writing", "Everything of `full` goes through pinned buffers to one thread.", measure_writing
+    ),
+    "causes": Section("Causal probes", "The embedded model on drawn pairs, in float32.", measure_causes),
+    "devices": Section(
+        "Several GPUs", "The embedded model, one process a GPU; and one model over all.", measure_devices
+    ),
+}
+
+
+def plain(model: Model, chosen: list, batch: int, new: int) -> Callable[[], None]:
+    """Return a function that lets transformers answer, a batch at a time."""
+
+    def call() -> None:
+        with torch.inference_mode():
+            for first in range(0, len(chosen), batch):
+                inputs = model.batch(chosen[first : first + batch]).inputs
+                model.hf.generate(**inputs, max_new_tokens=new, **GREEDY)
+
+    return call
+
+
+def traced(
+    setting: Setting, model: Model, chosen: list, batch: int, new: int, capture: str, **options: Any
+) -> Callable[[], None]:
+    """Return a function that traces the same answers."""
+    out = setting.new_folder() / "run"
+    options = {"shared_prefix": False, "capture": capture, "batch_size": batch} | options
+    return lambda: mp.trace(model, chosen, out, max_new_tokens=new, overwrite=True, **options)
+
+
+@contextmanager
+def freed() -> Iterator[None]:
+    """Free the GPU's memory after the block."""
+    yield
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def describe_machine(device: str) -> str:
+    """Return the card, its driver and the versions, as a line."""
+    versions = f"torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}"
+    if not device.startswith("cuda"):
+        return f"No GPU: {device}, {versions}."
+    card = torch.cuda.get_device_properties(device)
+    driver = Path("/proc/driver/nvidia/version")
+    found = re.search(r"\d+\.\d+(\.\d+)?", driver.read_text()) if driver.exists() else None
+    return (
+        f"{torch.cuda.device_count()} x {card.name}, {card.total_memory / 2**30:.0f} GB, driver "
+        f"{found[0] if found else 'unknown'}, CUDA {torch.version.cuda}, {versions}."
+    )
+
+
+def read_sections(page: Path) -> dict[str, str]:
+    """Return the sections of an earlier call by their names."""
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    return {
+        name: match[0].rstrip()
+        for name, section in SECTIONS.items()
+        if (match := re.search(rf"^## {re.escape(section.title)}\n.*?(?=^## |\Z)", text, re.M | re.S))
+    }
+
+
+def write_page(page: Path, sections: dict[str, str]) -> None:
+    ordered = [sections[name] for name in SECTIONS if name in sections]
+    page.write_text("\n\n".join([HEAD.rstrip(), *ordered]) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.set_defaults(device="cuda" if torch.cuda.is_available() else "cpu")
+    options.add_argument("--out", type=Path, default=PAGE)
+    options.add_argument(
+        "--only", nargs="+", choices=SECTIONS, help="measure these sections, again if need be"
+    )
+    arguments = options.parse_args()
+    if arguments.device == "cpu" and not arguments.quick:
+        options.error("torch sees no GPU; --device cpu takes --quick, which runs every line on tiny models")
+    done = read_sections(arguments.out)
+    folder = Path(tempfile.mkdtemp(prefix="mmprobe-gpu-"))
+    try:
+        for name in arguments.only or [name for name in SECTIONS if name not in done]:
+            section, began = SECTIONS[name], time.perf_counter()
+            print(f"\n## {section.title}", flush=True)
+            rows = []
+            for row in section.measure(Setting(arguments.device, arguments.quick, folder)):
+                print(row, flush=True)
+                rows.append(row)
+            seconds = time.perf_counter() - began
+            where = f"{describe_machine(arguments.device)} Measured in {seconds:.0f} s."
+            done[name] = "\n\n".join([f"## {section.title}", section.text, "\n".join(rows), where])
+            write_page(arguments.out, done)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""On a GPU, reading one number of a tensor makes Python wait for all kernels. Tracing adds none of that a token."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+import mmprobe as mp
+from mmprobe.samples import Sample
+
+WAITS = {"item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"}
+SHORT, LONG = 6, 26  # tokens, all in one block of steps
+
+
+class WaitCounter(TorchFunctionMode):
+    """Counts the calls that wait for a GPU, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(function, "__name__", "")
+        if name in WAITS:
+            self.calls[name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def count(call: Any) -> Counter[str]:
+    with WaitCounter() as counter:
+        call()
+    return counter.calls
+
+
+def test_the_counter_sees_what_waits():
+    numbers = torch.ones(3)
+    calls = count(
+        lambda: (numbers[0].item(), bool(numbers[0]), numbers.tolist(), numbers.cpu(), numbers.nonzero())
+    )
+    assert calls == {"item": 1, "__bool__": 1, "tolist": 1, "cpu": 1, "nonzero": 1}
+
+
+@pytest.mark.parametrize("method", ["plain", "pai"], ids=["read after decoding", "recorded while decoding"])
+@pytest.mark.parametrize("capture", ["default", "full"])
+def test_a_traced_token_waits_no_more_often_than_a_plain_one(
+    tiny_spd, image_paths, tmp_path, capture, method
+):
+    sample = Sample(id="a", images=image_paths[:2], question="Compare the two pictures step by step.")
+    config = tiny_spd.hf.generation_config
+    before, config.eos_token_id = config.eos_token_id, None  # so that answers have the full length
+    try:
+
+        def answer(new: int) -> None:
+            mp.interventions.generate_batch(tiny_spd, [sample], method, max_new_tokens=new)
+
+        def trace(new: int) -> None:
+            options = {"capture": capture, "method": method, "max_new_tokens": new, "overwrite": True}
+            mp.trace(tiny_spd, [sample], tmp_path / "run", **options)
+
+        plain = {new: count(lambda new=new: answer(new)) for new in (SHORT, LONG)}
+        traced = {new: count(lambda new=new: trace(new)) for new in (SHORT, LONG)}
+    finally:
+        config.eos_token_id = before
+    assert (plain[LONG] - plain[SHORT]).total() >= LONG - SHORT  # whether the answer has ended
+    assert traced[LONG] - traced[SHORT] == plain[LONG] - plain[SHORT]

@@ -1,0 +1,427 @@
+"""Check a model where it arrives: what a trace of it says is compared with what the model does.
+
+Nobody can run every checkpoint beforehand. These checks take a minute. Each compares mmprobe with something that does
+not depend on it: eager attention and torch's own hooks, the processor's own template, a painted cell of an image.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from mmprobe.ledger import FINGERPRINT
+from mmprobe.models import Group, Model, Prompt
+from mmprobe.models.attention import observe_attention
+from mmprobe.models.chat import build_chat
+from mmprobe.models.families import FAMILIES, View
+from mmprobe.models.families.generic import find_structure_errors
+from mmprobe.models.hooks import observe
+from mmprobe.models.reading import append_answers
+from mmprobe.models.self_check import find_numeric_errors
+from mmprobe.samples import Sample
+from mmprobe.traces.capture import CaptureSpec, load_capture
+from mmprobe.traces.engines import model_limits, why_decoded
+from mmprobe.traces.plan import peak_bytes
+from mmprobe.traces.run import trace
+from mmprobe.traces.run_folder import run_config
+
+STEPS = 16  # tokens of the compared answers
+PAINTED = 8  # cells of each image that are painted, one at a time
+LEAST_FOUND = 0.5  # of the painted cells must move the visual token of their own place most
+SIZES = ((168, 280), (280, 168))  # height and width of the drawn images
+QUESTIONS = ("What is in this picture?", "Compare the two pictures step by step.")
+TOLERANCES = {
+    torch.float32: (1e-4, 1e-4, 1e-3),
+    torch.bfloat16: (0.05, 0.05, 0.5),
+    torch.float16: (0.02, 0.02, 0.1),
+}
+"""By dtype, the largest difference of a share of attention, of a residual stream as a share of its largest value, and
+of a log-probability in nat, that rounding explains; our choice."""
+
+
+class Check(NamedTuple):
+    """One line of a check.
+
+    Attributes:
+        name: what was checked.
+        ok: None if it could not be checked with this model.
+        value: the measured number; None where there is none.
+        text: what was found, in words.
+    """
+
+    name: str
+    ok: bool | None
+    value: float | None
+    text: str
+
+    def __str__(self) -> str:
+        return f"{'not run' if self.ok is None else 'ok' if self.ok else 'NOT OK':8}{self.name}: {self.text}"
+
+
+class EagerReading(NamedTuple):
+    """What eager attention and torch's own hooks show of an answer, at the query of each token.
+
+    Attributes:
+        rows: attention on the prompt and the answer, float32 [layer, head, step, key]; NaN for layers and heads that
+            have none, and None if no layer has any.
+        pre, post: the residual stream before and after each layer, float32 [layer, step, hidden].
+        logprobs: of the answer's tokens, float32 [step].
+    """
+
+    rows: np.ndarray | None
+    pre: np.ndarray
+    post: np.ndarray
+    logprobs: np.ndarray
+
+
+def check_model(model: Model, samples: Sequence[Sample] = ()) -> Iterator[Check]:
+    """Check that traces of a model are right, one line after another.
+
+    Args:
+        samples: questions about images, of which two are compared beside the drawn ones.
+
+    Raises:
+        InputError: a sample cannot be read.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> all(check.ok for check in check_model(load_model("tiny-spd")))               # doctest: +SKIP
+        True
+    """
+    with tempfile.TemporaryDirectory(prefix="mmprobe-check-") as folder:
+        shown = [*draw_samples(Path(folder)), *samples[:2]]
+        declared = "declared" if model.family.name in FAMILIES else "not declared, read from its structure"
+        yield Check("family", True, None, f"{model.family.name}, {declared}")
+        errors = find_structure_errors(model.hf, model.family) or find_numeric_errors(model.hf, model.family)
+        yield Check("structure", not errors, None, errors[0] if errors else f"{model.n_layers} layers fit")
+        yield from _check_prompts(model, shown)
+        yield _check_grid(model, shown[1])
+        limits = model_limits(model, list(range(model.n_layers)), batch_size=1)
+        full = load_capture("full")
+        missing = {name: reason for name, reason in limits.items() if name in full.stored}
+        spec = full.model_copy(update={"dtype": "float32"}).without(missing)
+        yield from _check_traces(model, shown, spec, Path(folder))
+        yield _list_missing(missing)
+        yield _measure_trace(model, shown[1], spec, Path(folder))
+
+
+def describe_setting(model: Model) -> dict[str, Any]:
+    """Return the model, its weights' fingerprint, the versions and the device, for a report of a problem.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> describe_setting(load_model("tiny-spd", device="cpu"))["device"]
+        'cpu'
+    """
+    config = run_config(model, load_capture("default"), "native", 1, {"temperature": 0.0})
+    on_gpu = model.device.type == "cuda"
+    device = torch.cuda.get_device_name(model.device) if on_gpu else model.device.type
+    return {name: config[name] for name in ("model", FINGERPRINT, "versions")} | {"device": device}
+
+
+def was_checked(model: Model, file: Path = Path("check.json")) -> bool:
+    """Return whether a file of `mmprobe check` is about this model, by the content of its weights and settings.
+
+    The models that mmprobe ships count as checked.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> was_checked(load_model("tiny-spd", device="cpu"))
+        True
+    """
+    if model.source.startswith(("embedded:", "organism:")):
+        return True
+    try:
+        return bool(json.loads(file.read_bytes())[FINGERPRINT]["model"] == model.fingerprint)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def draw_samples(folder: Path) -> list[Sample]:
+    """Return a question about a wide image, and one about a wide and a high one."""
+    rng = np.random.default_rng(0)
+    paths = []
+    for number, (height, width) in enumerate(SIZES):
+        coarse = rng.integers(0, 256, (height // 28, width // 28, 3), np.uint8)
+        paths.append(folder / f"{number}.png")
+        Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC).save(paths[-1])
+    return [
+        Sample(id=f"drawn-{count}", images=paths[:count], question=QUESTIONS[count - 1]) for count in (1, 2)
+    ]
+
+
+def _check_prompts(model: Model, samples: Sequence[Sample]) -> Iterator[Check]:
+    """Compare token ids with those of the processor's own template."""
+    if getattr(model.processor, "chat_template", None) is None:
+        yield Check("prompt", None, None, "the processor has no chat template")
+        return
+    for sample in samples:
+        chat = build_chat(sample)
+        content = [{"type": "image", "image": image} for image in chat.images]
+        messages = [{"role": "user", "content": [*content, {"type": "text", "text": sample.question}]}]
+        if sample.system is not None:
+            messages.insert(0, {"role": "system", "content": [{"type": "text", "text": sample.system}]})
+        expected = model.processor.apply_chat_template(
+            messages, tokenize=True, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+        )["input_ids"][0].tolist()
+        ids = model.prompt(sample).ids.tolist()
+        yield Check(
+            f"prompt of {sample.id}",
+            ids == expected,
+            None,
+            f"{len(ids)} tokens, as apply_chat_template"
+            if ids == expected
+            else f"{len(ids)} tokens, but apply_chat_template gives {len(expected)} or other ones",
+        )
+
+
+def _check_grid(model: Model, sample: Sample) -> Check:
+    """Paint cells of the images, one at a time: the visual token of the same cell must change most."""
+    prompt = model.prompt(sample)
+    if not prompt.views:
+        return Check("grid", None, None, "images are not shown as a map of patches")
+    images = [np.asarray(image.convert("RGB")) for image in build_chat(sample).images]
+    before = _visual_states(model, sample)
+    cells = _choose_cells(prompt)
+    changes = []
+    with tempfile.TemporaryDirectory() as folder:
+        for view, row, column in cells:
+            source = prompt.sources[view]
+            left, top, right, bottom = find_pixels(prompt.views[view], row, column)
+            painted = images[source].copy()
+            painted[top:bottom, left:right] = 255 - painted[top:bottom, left:right]
+            shown = list(sample.images)
+            shown[source] = Path(folder) / "painted.png"
+            Image.fromarray(painted).save(shown[source])
+            states = _visual_states(model, sample.model_copy(update={"images": shown}))
+            changes.append((states - before).norm(dim=-1))
+    change = torch.stack(changes)
+    change = change / change.mean(0).clamp(min=1e-12)  # some tokens change whatever is painted
+    found = 0
+    for (view, row, column), values in zip(cells, change, strict=True):
+        of_view = values[torch.from_numpy(_cells_of_view(prompt, view))]
+        found += int(of_view.argmax()) == row * prompt.views[view].grid[1] + column
+    text = f"{found} of {len(cells)} painted cells change their own visual token most"
+    return Check("grid", found >= LEAST_FOUND * len(cells), found / len(cells), text)
+
+
+def find_pixels(view: View, row: int, column: int) -> tuple[int, int, int, int]:
+    """Return left, top, right and bottom of a cell in pixels of the image's file."""
+    x, y, width, height = view.box
+    rows, columns = view.grid
+    left, right = x + width * column / columns, x + width * (column + 1) / columns
+    top, bottom = y + height * row / rows, y + height * (row + 1) / rows
+    return round(left), round(top), round(right), round(bottom)
+
+
+def _cells_of_view(prompt: Prompt, view: int) -> np.ndarray:
+    """Return which of the prompt's visual tokens are the cells of a view, row by row."""
+    counts = [each.grid[0] * each.grid[1] for each in prompt.views]
+    if prompt.visual_keys is not None:
+        return np.arange(counts[view]) + sum(counts[:view])
+    return np.flatnonzero(prompt.image[prompt.visual_positions] == view)
+
+
+def _choose_cells(prompt: Prompt) -> list[tuple[int, int, int]]:
+    """Return view, row and column of some cells that are within their image, drawn at random for each image."""
+    cells: dict[int, list[tuple[int, int, int]]] = {}
+    for view, (shown, source) in enumerate(zip(prompt.views, prompt.sources, strict=True)):
+        height, width = prompt.sizes[source]
+        for row, column in np.ndindex(shown.grid):
+            left, top, right, bottom = find_pixels(shown, row, column)
+            if 0 <= left < right <= width and 0 <= top < bottom <= height:
+                cells.setdefault(source, []).append((view, row, column))
+    rng = np.random.default_rng(0)
+    return [each[index] for each in cells.values() for index in rng.permutation(len(each))[:PAINTED]]
+
+
+class _Stop(Exception):
+    pass
+
+
+def _visual_states(model: Model, sample: Sample) -> Tensor:
+    """Return what the decoder is shown of the images, float32 [visual, feature].
+
+    That is what enters it at the visual tokens, or with cross-attention the keys of the first layer that has it.
+    """
+    prompt, layers = model.prompt(sample), model.family.decoder(model.hf).layers
+    states: list[Tensor] = []
+
+    def keep(values: Tensor) -> None:
+        states.append(values)
+        raise _Stop
+
+    with ExitStack() as stack:
+        if prompt.visual_keys is None:
+            stack.enter_context(observe(layers[0], inputs=keep))
+            positions = prompt.visual_positions
+        else:
+            parts = next(parts for parts in map(model.family.parts, layers) if parts.has_cross_attention)
+            observers = {parts.attention: lambda call: keep(call.key[0].transpose(0, 1).flatten(1)[None])}
+            stack.enter_context(observe_attention([model.hf.config.get_text_config()], observers))
+            positions = prompt.visual_keys
+        stack.enter_context(suppress(_Stop))
+        stack.enter_context(torch.inference_mode())
+        model.hf(**model.prepare(sample), use_cache=False)
+    return states[0][0, torch.from_numpy(positions).to(states[0].device)].float().cpu()
+
+
+def _check_traces(
+    model: Model, samples: Sequence[Sample], spec: CaptureSpec, folder: Path
+) -> Iterator[Check]:
+    """Trace answers, and compare with an eager pass over them, and reading with decoding."""
+    run = trace(model, samples, folder / "compared", capture=spec, max_new_tokens=STEPS)
+    for failure in run.failures:
+        yield Check(f"trace of {failure['id']}", False, None, f"{failure['error']}: {failure['message']}")
+    of_mass, of_stream, of_logprob = TOLERANCES[model.hf.dtype]
+    for traced in run:
+        sample = next(sample for sample in samples if sample.id == traced.id)
+        eager = read_eagerly(model, sample, traced.steps["id"].values)
+        gaps = []
+        if eager.rows is None:
+            yield Check(f"attention of {traced.id}", None, None, "no layer has rows on the prompt")
+        else:
+            known = np.eye(len(Group))[traced.tokens["group"].values]  # [key, group]
+            mass = np.einsum("lhsk,kg->slhg", eager.rows, known)
+            got = traced.attention_mass.values
+            known_rows = ~np.isnan(mass).any(-1)
+            gap = float(np.max(np.abs(got - mass)[known_rows]))
+            text = f"within {gap:.1e} of eager attention, by group of tokens"
+            yield Check(f"attention of {traced.id}", gap <= of_mass, gap, text)
+        for name, expected in (("pre", eager.pre), ("post", eager.post)):
+            got = traced.array(f"residual/{name}").values.swapaxes(0, 1)
+            gaps.append(float(np.nanmax(np.abs(got - expected)) / np.nanmax(np.abs(expected))))
+        gap = max(gaps)
+        text = f"within {gap:.1e} of torch's own hooks, of the largest value"
+        yield Check(f"residual stream of {traced.id}", gap <= of_stream, gap, text)
+        gap = float(np.max(np.abs(traced.steps["logprob"].values - eager.logprobs)))
+        yield Check(
+            f"log-probabilities of {traced.id}",
+            gap <= of_logprob,
+            gap,
+            f"within {gap:.1e} nat of eager attention",
+        )
+        if (reading := traced.reading) is not None:
+            gap = reading["difference"]
+            text = (
+                f"within {gap:.1e} nat of decoding; the same most likely token in {reading['agreeing']:.0f} of "
+                f"{reading['steps']:.0f} steps"
+            )
+            yield Check(f"reading of {traced.id}", gap <= of_logprob, gap, text)
+    if (reason := why_decoded(model, load_capture("default"))) is not None:
+        yield Check("reading", None, None, f"answers are recorded while they are decoded: {reason}")
+
+
+def read_eagerly(model: Model, sample: Sample, answer: Sequence[int] | np.ndarray) -> EagerReading:
+    """Read prompt and answer in one pass with eager attention, and look with the model's flags and torch's hooks.
+
+    Args:
+        answer: token ids [step].
+    """
+    layers = model.family.decoder(model.hf).layers
+    prompt = model.prepare(sample)
+    inputs = append_answers(model, prompt, [torch.as_tensor(answer)])
+    first = prompt["input_ids"].shape[1] - 1
+    streams: dict[tuple[str, int], Tensor] = {}
+
+    def keep(name: str, index: int) -> Callable[..., None]:
+        def hook(module: Any, arguments: Any, options: Any, output: Any = None) -> None:
+            values = (arguments[0] if arguments else options["hidden_states"]) if name == "pre" else output
+            values = values[0] if isinstance(values, tuple) else values
+            streams[name, index] = values[0, first:-1].float().cpu()
+
+        return hook
+
+    rows: dict[int, Tensor] = {}
+
+    def keep_rows(index: int) -> Callable[..., None]:
+        def hook(module: Any, arguments: Any, output: Any) -> None:
+            rows[index] = output[1][0, :, first:-1].float().cpu()
+
+        return hook
+
+    with ExitStack() as stack:
+        for index, layer in enumerate(layers):
+            parts = model.family.parts(layer)
+            if parts.attention is not None and not parts.has_cross_attention:
+                handle = parts.attention.register_forward_hook(keep_rows(index))
+                stack.callback(handle.remove)
+            handle = layer.register_forward_pre_hook(keep("pre", index), with_kwargs=True)
+            stack.callback(handle.remove)
+            handle = layer.register_forward_hook(keep("post", index), with_kwargs=True)
+            stack.callback(handle.remove)
+        stack.enter_context(_eager(model))
+        with torch.inference_mode():
+            output = model.hf(**inputs, use_cache=False, return_dict=True)
+    logprobs = output.logits[0, first:-1].float().log_softmax(-1).cpu()
+    ids = torch.as_tensor(np.asarray(answer), dtype=torch.long)[:, None]
+    steps, keys = len(ids), inputs["input_ids"].shape[1]
+    n_heads = max((len(each) for each in rows.values()), default=0)
+    all_rows = np.full((len(layers), n_heads, steps, keys), np.nan, np.float32)
+    for index, each in rows.items():  # the keys of a window are the last ones
+        all_rows[index, : len(each)] = 0
+        all_rows[index, : len(each), :, keys - each.shape[-1] :] = each.numpy()
+    missing = torch.full_like(next(iter(streams.values())), torch.nan)
+    pre, post = (
+        torch.stack([streams.get((name, index), missing) for index in range(len(layers))]).numpy()
+        for name in ("pre", "post")
+    )
+    return EagerReading(all_rows if rows else None, pre, post, logprobs.gather(1, ids)[:, 0].numpy())
+
+
+@contextmanager
+def _eager(model: Model) -> Iterator[None]:
+    """Within the block, attention is eager."""
+    before = model.hf.config._attn_implementation
+    model.hf.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.hf.set_attn_implementation(before)
+
+
+def _list_missing(missing: Mapping[str, str]) -> Check:
+    """Say what of the capture `full` the model does not have, by name with the reason."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in missing.items():
+        by_reason.setdefault(reason, []).append(name)
+    texts = [f"{', '.join(names)} ({reason})" for reason, names in by_reason.items()]
+    return Check("capture", True, None, f"full without {'; '.join(texts)}" if texts else "all of full")
+
+
+def _measure_trace(model: Model, sample: Sample, spec: CaptureSpec, folder: Path) -> Check:
+    """Measure one trace of the default capture against plain `generate` of the same answer."""
+    default = load_capture("default")
+    capture = default.without(default.stored - spec.stored)
+
+    def generate() -> None:
+        with torch.inference_mode():
+            inputs = model.prepare(sample)
+            model.hf.generate(**inputs, max_new_tokens=2 * STEPS, do_sample=False)
+
+    def record() -> None:
+        trace(model, [sample], folder / "timed", capture=capture, max_new_tokens=2 * STEPS, overwrite=True)
+
+    seconds = []
+    for call in (generate, record):
+        call()
+        began = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - began)
+    on_gpu = model.device.type == "cuda"
+    memory = (torch.cuda.max_memory_allocated(model.device) if on_gpu else peak_bytes()) / 1e9
+    text = (
+        f"{seconds[1]:.2f} s for up to {2 * STEPS} tokens, {seconds[1] / seconds[0]:.2f} times plain generate; "
+        f"peak memory {memory:.2f} GB"
+    )
+    return Check("one trace", True, seconds[1], text)
