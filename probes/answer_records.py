@@ -21,7 +21,7 @@ from mmprobe.probes.answers import MAX_NEW_TOKENS, check_model, find_ids
 from mmprobe.samples import Sample
 from mmprobe.stats.estimate import Estimate, estimate_mean
 from mmprobe.stats.intervals import QUANTITY
-from mmprobe.traces.given_answers import Answers, check_length, read_given_answers
+from mmprobe.traces.given_answers import Answers, find_given, read_given_answers
 
 Arrays = dict[str, np.ndarray]
 
@@ -77,7 +77,7 @@ class AnswerSource:
         samples: the samples, in order.
         name: the path of the run, or a word for samples, for messages.
         finished: folder that keeps each measured sample, or None.
-        unread: by id, why a given answer cannot be read.
+        unread: by id, why no given answer can be read.
 
     Raises:
         InputError: there are no samples, or the given answers cannot be read or are to none of them.
@@ -120,15 +120,11 @@ class AnswerSource:
     def _read_given(self, sample: Sample) -> list[int]:
         """Return the token ids of a given answer; none where it is missing or cannot be read."""
         assert self.given is not None
-        if sample.id not in self.given:
-            return []
         try:
-            ids = self.given[sample.id].read(self.model)
-            check_length(self.model, self.model.prompt(sample), ids)
+            return find_given(self.model, sample, self.given)
         except InputError as error:
             self.unread[sample.id] = str(error)
             return []
-        return ids
 
     def check(self, sample: Sample, logprob: np.ndarray) -> None:
         """Check that the model gives the log-probabilities [step] that the run has of its own answer.
