@@ -19,6 +19,7 @@ TEXT_ATTRIBUTES = (
     "model",
     "neurons",
     "run_hash",
+    "fingerprint",
     "image_hash",
     "reading",
 )  # of a trace

@@ -26,6 +26,7 @@ from mmprobe.cache.checksums import open_checked, repeat_interrupt
 from mmprobe.cache.packs import PackedFile, PackedTrace, TraceGroup
 from mmprobe.cache.schema import VARIABLES, WHOLE_GROUPS
 from mmprobe.errors import InputError, NotCaptured, option
+from mmprobe.files import JsonRecord, parse_record
 from mmprobe.notebook import show_fields
 from mmprobe.samples import Sample
 
@@ -288,6 +289,15 @@ class Trace:
         """`hash_config` of the run that it was traced in; None in traces of earlier versions."""
         with self._open() as root:
             return root.text("run_hash")
+
+    @property
+    def fingerprint(self) -> dict[str, str]:
+        """Hashes of the parts of the model that it was traced with; empty in traces of earlier versions."""
+        with self._open() as root:
+            text = root.text("fingerprint")
+        return (
+            {} if text is None else parse_record(text, JsonRecord, f"{self.file}, fingerprint").model_dump()
+        )
 
     @property
     def image_hash(self) -> str | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -15,6 +17,7 @@ from mmprobe.cache.packs import INDEX, PackedFile
 from mmprobe.cache.run import Run, hash_config, open_run
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError, option
+from mmprobe.ledger import FINGERPRINT, find_change, hash_images
 
 MASS_TOLERANCE = 1e-3
 
@@ -37,7 +40,7 @@ def verify(path: str | Path) -> list[str]:
     if path.is_file() and h5py.is_hdf5(path) and not checksums_match(path):
         return [f"{path}: damaged (its checksums differ); pack it again"]
     run = open_run(path)
-    problems, run_hash = _missing_samples(run), hash_config(run.config)
+    problems = _missing_samples(run)
     for pack in run.packs:
         with run.open_pack(pack) as packed:
             try:
@@ -52,7 +55,9 @@ def verify(path: str | Path) -> list[str]:
         with run.open_pack(place) if place is not None else nullcontext() as opened:
             for name in together:
                 try:
-                    problems += [f"{name}: {problem}" for problem in check_trace(run[name], run_hash, opened)]
+                    problems += [
+                        f"{name}: {problem}" for problem in check_trace(run[name], run.config, opened)
+                    ]
                 except InputError as error:
                     problems.append(f"{name}: {error}")
     return problems
@@ -67,11 +72,11 @@ def _missing_samples(run: Run) -> list[str]:
     ]
 
 
-def check_trace(trace: Trace, run_hash: str, opened: PackedFile | None = None) -> list[str]:
+def check_trace(trace: Trace, config: Mapping[str, Any], opened: PackedFile | None = None) -> list[str]:
     """Return the problems of one trace.
 
     Args:
-        run_hash: `hash_config` of the run that it must belong to.
+        config: `run.json` of the run that it must belong to.
         opened: the packed file that the trace is in, where it is open already.
 
     Raises:
@@ -79,11 +84,16 @@ def check_trace(trace: Trace, run_hash: str, opened: PackedFile | None = None) -
     """
     if trace.group == "/":
         check_checksums(trace.file)
-    problems = []
+    problems, again = [], f"delete it and trace again with {option('resume')}"
     with trace.keep_open(opened), trace._open() as root:
         trace.check()
-        if trace.run_hash not in (None, run_hash):
+        if trace.run_hash not in (None, hash_config(config)):
             problems.append("was traced with another model, capture or settings than run.json says")
+        if change := find_change(config.get(FINGERPRINT), {"model": trace.fingerprint or None}):
+            problems.append(f"{change} changed between this trace and run.json; {again}")
+        image_hash = trace.image_hash
+        if image_hash and (now := hash_images(trace.sample)) and now != image_hash:
+            problems.append(f"its images changed since it was traced; {again}")
         for name in trace.captured:
             try:
                 values = root.read(name)

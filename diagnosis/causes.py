@@ -33,11 +33,13 @@ class CauseScore(NamedTuple):
         effect: the score of the model, with its interval.
         answers: the score of each answer, 0 to 1; None where the test does not apply.
         detail: words that say more, such as which attribute; "" for none.
+        hindrance: why the cause cannot be named whatever its score, in words; "" if it can.
     """
 
     effect: Effect
     answers: Scores
     detail: str = ""
+    hindrance: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Cause:
         evidence: names of the effects (`measure_effects`) that are shown with its score.
         implies: the cause that follows from it and that `why` leaves out; "" for none.
         needs_sight: whether it cannot act in a model that does not use its images.
+        is_difference: whether its score is a difference of two shares, and not a share of the answers.
 
     Example:
         >>> CAUSES["looks-unused"].implies
@@ -69,6 +72,7 @@ class Cause:
     evidence: tuple[str, ...] = ()
     implies: str = ""
     needs_sight: bool = False
+    is_difference: bool = False
 
     def missing(self, table: Table) -> CauseScore:
         """Return the score where the data do not allow the test."""
@@ -302,7 +306,36 @@ def _measure_attributes(cause: Cause, table: Table) -> CauseScore:
         return cause.missing(table)
     effect, attribute = best
     answers: Scores = [score_errors(record, attribute) for record in table.records]
-    return CauseScore(effect, answers, f"attribute: {attribute}")
+    return CauseScore(effect, answers, f"attribute: {attribute}", find_error_everywhere(table))
+
+
+def find_error_everywhere(table: Table) -> str:
+    """Return in words that claims about every attribute are often wrong, `wrong_share` of them or more; "" if not.
+
+    Then the model is bad at the task, and no single attribute is misperceived. It takes three attributes with claims
+    enough.
+    """
+    claims = [
+        each for record in table.records for each in record["attributes"] if each["attribute"] != "invented"
+    ]
+    sources = {each["source"] for each in claims}
+    counts = {
+        name: [
+            each["wrong"]
+            for each in claims
+            if each["attribute"] == name and each["source"] in (sources - {"steps"} or sources)
+        ]
+        for name in sorted({each["attribute"] for each in claims})
+    }
+    shares = {
+        name: float(np.mean(wrong))
+        for name, wrong in counts.items()
+        if len(wrong) >= table.limits.least_answers
+    }
+    if len(shares) < 3 or min(shares.values()) < table.limits.wrong_share:
+        return ""
+    parts = ", ".join(f"{name} in {100 * share:.0f} %" for name, share in shares.items())
+    return f"errors of every kind ({parts} of the claims)"
 
 
 def _count_wrong(table: Table, claims: Iterable[tuple[int, AnswerRecord]], attribute: str) -> np.ndarray:
@@ -370,6 +403,7 @@ _ALL = (
         threshold=0.6,
         measure=_measure_cues,
         needs_sight=True,
+        is_difference=True,
     ),
     Cause(
         name="misperceives",
@@ -380,6 +414,7 @@ _ALL = (
         measure=_measure_attributes,
         evidence=("wrong",),
         needs_sight=True,
+        is_difference=True,
     ),
 )
 CAUSES: Registry[Cause] = Registry(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from mmprobe.diagnosis.effects import Effect, Table, load_thresholds
 from mmprobe.diagnosis.rules import Named, find_verdict, name_causes
 from mmprobe.errors import InputError, NotApplicable, option
 from mmprobe.files import write_whole
-from mmprobe.ledger import Ledger, fingerprint, lock_folder
+from mmprobe.ledger import Ledger, fingerprint, hash_questions, lock_folder
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 
@@ -32,12 +32,13 @@ class Diagnosis(NamedTuple):
     Attributes:
         model: its name.
         causes: by cause its score, interval and evidence, and whether it is named.
-        verdict: the named causes, or `control`, or `unknown`.
-        why: the verdict in a sentence.
-        n: number of answers.
+        verdict: the named causes; `control` if every test ran and found none; else `unknown`.
+        why: the verdict in a sentence, with what is in doubt and what was not tested.
+        n: number of answers that were tested.
         answers: one record an answer: id, causes (those of the verdict that act on it), scores of all causes.
         tests: every test, with its number or what it would need.
         passes: forward passes an answer, mean. To generate an answer counts as one.
+        wordless: ids of the answers that hold no word. They are not tested.
     """
 
     model: str
@@ -48,15 +49,17 @@ class Diagnosis(NamedTuple):
     answers: list[dict[str, Any]]
     tests: list[str]
     passes: float
+    wordless: list[str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of `diagnosis.json`. Numbers of tests that did not run are null."""
+        """Return the content of `diagnosis.json`. What was not tested is null; `named` is also null where the test cannot decide."""
         return {
             "model": self.model,
             "causes": {cause: _cause_to_json(each) for cause, each in self.causes.items()},
             "verdict": self.verdict,
             "why": self.why,
             "n": self.n,
+            "wordless": self.wordless,
             "tests": self.tests,
             "forward_passes_per_answer": round(self.passes, 2),
         }
@@ -72,6 +75,8 @@ class Diagnosis(NamedTuple):
             )
         out["threshold"] = ("cause", [CAUSES[cause].threshold for cause in self.causes])
         out["named"] = ("cause", [each.named is True for each in self.causes.values()])
+        out["tested"] = ("cause", [each.tested for each in self.causes.values()])
+        out["in_doubt"] = ("cause", [each.in_doubt for each in self.causes.values()])
         out["evidence"] = ("cause", ["\n".join(each.evidence) for each in self.causes.values()])
         out.attrs = {
             "analysis": "diagnosis",
@@ -99,7 +104,7 @@ def diagnose(
     and is asked about objects that are not in the images. Rules with thresholds name the causes; docs/diagnosis.md
     lists both. Tests that the data do not allow are not run.
 
-    It takes up to 12 forward passes per answer, as a mean over the answers. Generating an answer counts as one.
+    It takes 9 to 14 forward passes per answer, as a mean over the answers. Generating an answer counts as one.
 
     Args:
         samples: questions about images. More tests apply where several samples have the same question, where answers
@@ -114,7 +119,7 @@ def diagnose(
     Raises:
         InputError: an argument is out of range; `out` holds a diagnosis already, or one of other samples, or the model
             or an image changed since; a sample has a prefill.
-        NotApplicable: no sample has images, or no answer could be read.
+        NotApplicable: no sample has images, or no answer holds a word.
 
     Example:
         >>> diagnosis = diagnose(model, samples, "results/diagnosis")         # doctest: +SKIP
@@ -129,7 +134,8 @@ def diagnose(
         ledger.check(resume, overwrite)
         if overwrite:
             ledger.clear()
-        ledger.begin(_settings(model, samples, max_new_tokens), fingerprint(model.fingerprint, samples))
+        settings = {"model": model.name, "samples": hash_questions(samples), "max_new_tokens": max_new_tokens}
+        ledger.begin(settings, fingerprint(model.fingerprint, samples))
         records = run_battery(model, samples, ledger, batch_size, max_new_tokens)
         if not records:
             raise NotApplicable(f"diagnose: {model.name} answers nothing, so nothing can be tested")
@@ -139,11 +145,25 @@ def diagnose(
 
 
 def conclude(model: str, records: Sequence[dict[str, Any]], samples: Sequence[Sample]) -> Diagnosis:
-    """Return the diagnosis from the records of `run_battery`."""
+    """Return the diagnosis from the records of `run_battery`.
+
+    Raises:
+        NotApplicable: no answer holds a word.
+    """
+    wordless = [record["id"] for record in records if not re.search(r"\w", record["answer"])]
+    records = [record for record in records if record["id"] not in set(wordless)]
+    if not records:
+        raise NotApplicable(
+            f"diagnose: none of the {len(wordless)} answers of {model} holds a word, so nothing can be tested; "
+            "check the prompt and the model"
+        )
     table = Table(records, samples, load_thresholds())
     scores = measure_causes(table)
     causes = name_causes(scores, table)
     verdict, why = find_verdict(causes, table)
+    if wordless:
+        total = len(wordless) + len(records)
+        why = f"{len(wordless)} of {total} answers hold no word, so check the prompt and the model; of the others: {why}"
     answers = []
     for number, record in enumerate(records):
         own = {
@@ -163,7 +183,7 @@ def conclude(model: str, records: Sequence[dict[str, Any]], samples: Sequence[Sa
     passes = sum(record["passes"] for record in records) / len(records)
     effects = [*(each.effect for each in scores.values()), *table.effects.values()]
     tests = [effect.describe() for effect in effects]
-    return Diagnosis(model, causes, verdict, why, len(records), answers, tests, passes)
+    return Diagnosis(model, causes, verdict, why, len(records), answers, tests, passes, wordless)
 
 
 def describe_answer(record: Mapping[str, Any]) -> list[str]:
@@ -210,14 +230,15 @@ def diagnosis_ledger(out: Path) -> Ledger:
     )
 
 
-def _settings(model: Model, samples: Sequence[Sample], max_new_tokens: int) -> dict[str, Any]:
-    text = "\n".join(sample.model_dump_json() for sample in samples)
-    digest = hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()
-    return {"model": model.name, "samples": digest, "max_new_tokens": max_new_tokens}
-
-
 def _cause_to_json(each: Named) -> dict[str, Any]:
     effect: Effect = each.effect
     numbers = {"score": effect.value, "low": effect.low, "high": effect.high}
     rounded = {name: None if math.isnan(number) else round(number, 6) for name, number in numbers.items()}
-    return {**rounded, "named": each.named is True, "n": effect.n, "evidence": each.evidence}
+    return {
+        **rounded,
+        "named": each.named,
+        "tested": each.tested,
+        "smallest_named": None if math.isnan(each.smallest) else round(each.smallest, 6),
+        "n": effect.n,
+        "evidence": each.evidence,
+    }

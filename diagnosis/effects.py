@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
 from typing import Any
@@ -54,6 +54,20 @@ def load_thresholds() -> Thresholds:
     """
     file = resources.files("mmprobe.configs") / "diagnosis" / "thresholds.yaml"
     return Thresholds.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+
+
+def describe_shortage(n: int, sets: int, limits: Thresholds) -> str:
+    """Return in words that so many answers are too few.
+
+    Example:
+        >>> describe_shortage(3, 1, load_thresholds())
+        '3 answers about 1 set of images are too few; give 5 about 4 or more'
+    """
+    answers, images = "answer" if n == 1 else "answers", "set" if sets == 1 else "sets"
+    return (
+        f"{n} {answers} about {sets} {images} of images are too few; give {limits.least_answers} about "
+        f"{limits.least_sets} or more"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +133,9 @@ class Table:
             return Effect(name=name, unit=unit, needs=needs)
         numbers = np.array([value for value in values if value is not None], float)
         mean = estimate_mean(numbers, self.sets[kept], None if unit == "share" else QUANTITY)
+        if unit == "share":  # the interval of graded scores may reach beyond a share
+            low, high = (float(np.clip(end, 0, 1)) for end in (mean.low, mean.high))
+            mean = replace(mean, low=low, high=high)
         return Effect(name=name, unit=unit, **vars(mean))
 
     def difference(self, name: str, counts: np.ndarray, needs: str) -> Effect:

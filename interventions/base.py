@@ -28,7 +28,7 @@ from mmprobe.models.attention import bias_attention
 from mmprobe.models.attention_bias import AttentionBias, LastQuery
 from mmprobe.models.chat import Chat
 from mmprobe.models.devices import check_one_device
-from mmprobe.models.hooks import observe, observe_stream, replace
+from mmprobe.models.hooks import observe, observe_mid, replace
 from mmprobe.models.shared_prefix import SharedStart
 
 if TYPE_CHECKING:
@@ -304,17 +304,19 @@ def _install_hooks(model: Model, method: Method, state: MethodState, stack: Exit
     bias_functions = {
         parts[layer].attention: partial(state.attention_bias, layer)
         for layer in state.attention_layers()
-        if not parts[layer].has_cross_attention
+        if not parts[layer].has_cross_attention and parts[layer].attention is not None
     }
     if bias_functions:
         stack.enter_context(bias_attention([model.hf.config.get_text_config()], bias_functions))
     for layer in state.residual_layers():
         residual: dict[str, Tensor] = {}
         stack.enter_context(observe(decoder.layers[layer], inputs=partial(residual.__setitem__, "pre")))
-        stack.enter_context(observe_stream(parts[layer].mid, partial(residual.__setitem__, "mid")))
+        listener = partial(residual.__setitem__, "mid")
+        stack.enter_context(observe_mid(decoder.layers[layer], parts[layer], listener))
         stack.enter_context(replace(decoder.layers[layer], outputs=_residual_hook(state, layer, residual)))
     if method.needs_final_states:
-        stack.enter_context(observe(decoder.norm, outputs=state.receive_final_states))
+        norm = model.family.final_norm(model.hf)
+        stack.enter_context(observe(norm, outputs=state.receive_final_states))
 
 
 def _residual_hook(state: MethodState, layer: int, residual: dict[str, Tensor]) -> Callable[[Tensor], Tensor]:

@@ -29,7 +29,7 @@ _SHORTEST_KEY = 8  # characters; a shorter value could be a word
 _PIECE = 1 << 20  # bytes of a file that are hashed at a time
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _PART = re.compile(r"\.[0-9a-f]{16}\.part$")
-_HAS_FOLDERS = os.open in os.supports_dir_fd and os.listdir in os.supports_fd
+_OPENED = Path("/proc/self/fd") if Path("/proc/self/fd").is_dir() else None  # paths of what is open
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -74,13 +74,18 @@ def read_text(path: str | Path) -> str:
 def hash_file(path: Path) -> str:
     """Return a hash of a file's content, 16 hexadecimal digits.
 
-    A file that has neither another size nor another time of change is not read again.
+    A file of which the kernel reports neither another size nor another time is not read again.
 
     Raises:
         OSError: the file cannot be read.
     """
     status = check_readable(path).stat()
-    return _hash_content(path, status.st_ino, status.st_size, status.st_mtime_ns)
+    return _hash_content(path, *file_state(status))
+
+
+def file_state(status: os.stat_result) -> tuple[int, ...]:
+    """Return what changes with a file's content. Its time of change can be set back, but that is a change, too."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 @lru_cache(maxsize=100_000)
@@ -164,16 +169,19 @@ class NewFile:
 
     def __init__(self, file: Path):
         self.file = file
-        self.folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY) if _HAS_FOLDERS else None
-        self._open = True
+        self._descriptor: int | None = None
+        self._folder = file.parent
+        if _OPENED is not None:
+            self._descriptor = os.open(file.parent, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+            self._folder = _OPENED / str(self._descriptor)
+        self.part = self._folder / f"{file.name}.{secrets.token_hex(8)}.part"
         try:
-            self.part = file.with_name(f"{file.name}.{secrets.token_hex(8)}.part")
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK
-            self.stream = os.fdopen(os.open(self._name(self.part), flags, 0o666, dir_fd=self.folder), "w+b")
-            _lock(self.stream.fileno())
+            descriptor = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o666)
         except BaseException:
             self._close_folder()
             raise
+        self.stream = os.fdopen(descriptor, "w+b")
+        _lock(descriptor)
 
     def __enter__(self) -> NewFile:
         return self
@@ -188,38 +196,33 @@ class NewFile:
 
     def place(self) -> None:
         """Give the file its name; an earlier file, or a link in its place, is replaced."""
-        names = self._name(self.part), self._name(self.file)
-        os.replace(*names, src_dir_fd=self.folder, dst_dir_fd=self.folder)
+        os.replace(self.part, self._folder / self.file.name)
         self.discard()
 
     def discard(self) -> None:
         """Close the file, and remove it if it has not got its name."""
-        if self._open:
-            with suppress(OSError):  # a full disk: what is in memory cannot be written
-                self.stream.close()
-            with suppress(OSError):
-                os.unlink(self._name(self.part), dir_fd=self.folder)
-            self._close_folder()
+        if self.stream.closed:
+            return
+        with suppress(OSError):  # a full disk: what is in memory cannot be written
+            self.stream.close()
+        with suppress(OSError):
+            self.part.unlink()
+        self._close_folder()
 
     def _close_folder(self) -> None:
-        self._open = False
-        if self.folder is not None:
-            os.close(self.folder)
-
-    def _name(self, path: Path) -> str:
-        """Return a path as seen from the folder, or the whole path where folders cannot be opened."""
-        return str(path) if self.folder is None else path.name
+        if self._descriptor is not None:
+            os.close(self._descriptor)
 
     def remove_left(self) -> None:
         """Remove parts of this file that a killed process left: the kernel's lock tells that nobody writes them."""
-        for name in [] if self.folder is None else os.listdir(self.folder):
+        for name in os.listdir(self._folder):
             if not is_part(name) or _PART.sub("", name) != self.file.name:
                 continue
             with suppress(OSError):
-                left = os.open(name, os.O_RDWR | os.O_NONBLOCK | _NO_LINK, dir_fd=self.folder)
+                left = os.open(self._folder / name, os.O_RDWR | getattr(os, "O_NONBLOCK", 0) | _NO_LINK)
                 try:
                     if _lock(left):
-                        os.unlink(name, dir_fd=self.folder)
+                        os.unlink(self._folder / name)
                 finally:
                     os.close(left)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
+import platform
 import re
 import shutil
 import socket
@@ -17,6 +19,8 @@ import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +42,8 @@ from mmprobe.files import (
     writing_error,
 )
 from mmprobe.samples import Sample
+
+log = logging.getLogger("mmprobe")
 
 LOCK_NAMES = {".lock", ".lock.json"}  # in a locked folder
 FINGERPRINT = "fingerprint"  # key of the settings: what was really used
@@ -165,12 +171,15 @@ class Ledger:
             )
             settled = {key: value for key, value in images.items() if key not in open_images}
             self.check_same(earlier, settings, used and {**used, "images": settled})
+            warn_of_versions(self.folder, (earlier.get(FINGERPRINT) or {}).get("versions"))
             recorded = (earlier.get(FINGERPRINT) or {}).get("images")
             if isinstance(recorded, dict) and {**recorded, **open_images} != recorded:
                 recorded.update(open_images)
                 write_atomic(file, json.dumps(earlier, indent=1) + "\n")
             return
-        content = {**settings, **({FINGERPRINT: used} if used else {})}
+        content = dict(settings)
+        if used:
+            content[FINGERPRINT] = {**used, "versions": library_versions()}
         write_atomic(file, json.dumps(content, indent=1) + "\n")
 
     def check_same(
@@ -246,10 +255,15 @@ def fingerprint(model: Mapping[str, str] | None = None, samples: Sequence[Sample
 
     Args:
         model: `mmprobe.models.Model.fingerprint`; None for a model that is not loaded here.
-        samples: the samples whose images are shown to it.
+        samples: the samples that are shown to it.
+
+    Returns:
+        `model`, by part; `images`, by sample; and `questions`, one hash of all. Without what there is not.
     """
     images = {sample.id: hash_images(sample) for sample in samples if sample.images}
-    return {key: dict(value) for key, value in (("model", model), ("images", images)) if value}
+    parts = {"model": model, "images": images}
+    used: dict[str, Any] = {key: dict(value) for key, value in parts.items() if value}
+    return used | ({"questions": hash_questions(samples)} if samples else {})
 
 
 def hash_images(sample: Sample) -> str:
@@ -265,6 +279,32 @@ def hash_images(sample: Sample) -> str:
         return ""
 
 
+def hash_questions(samples: Iterable[Sample]) -> str:
+    """Return a hash of everything in samples but their images, in order. Of these, it has the names.
+
+    Example:
+        >>> samples = [Sample(id="a", question="?", images=[folder / "a.png"]) for folder in (Path("b"), Path("c"))]
+        >>> hash_questions(samples[:1]) == hash_questions(samples[1:])
+        True
+    """
+    return hash_content(
+        [
+            [sample.model_dump(mode="json", exclude={"images"}), [path.name for path in sample.images]]
+            for sample in samples
+        ]
+    )
+
+
+def hash_content(content: Any) -> str:
+    """Return a hash of a JSON value.
+
+    Example:
+        >>> len(hash_content({"a": 1}))
+        16
+    """
+    return xxhash.xxh3_64_hexdigest(json.dumps(content, sort_keys=True).encode())
+
+
 def find_change(earlier: Any, used: Mapping[str, Any] | None) -> str | None:
     """Return what changed between two fingerprints, in words; None if nothing that both know did.
 
@@ -278,12 +318,50 @@ def find_change(earlier: Any, used: Mapping[str, Any] | None) -> str | None:
         old, new = earlier.get(part), used.get(part)
         if not isinstance(old, dict) or new is None:
             continue
-        if part == "model" and old.get("of") != new["of"]:
-            continue  # hashes of files are not those of weights in memory
-        for name, value in new.items():
-            if value and old.get(name) and old[name] != value:
+        is_other_kind = part == "model" and old.get("of") != new.get(
+            "of"
+        )  # of files, or of weights in memory
+        for name in ["dtype"] if is_other_kind else new:
+            if new.get(name) and old.get(name) and old[name] != new[name]:
                 return words.format(name)
-    return None
+    old, new = earlier.get("questions"), used.get("questions")
+    return "the text of the questions" if old and new and old != new else None
+
+
+LIBRARIES = ("mmprobe", "torch", "transformers", "tokenizers", "numpy", "pillow")
+
+
+@cache
+def library_versions() -> dict[str, str]:
+    """Return the versions of what results depend on, by name; without what is not installed.
+
+    Example:
+        >>> "torch" in library_versions()
+        True
+    """
+    versions = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
+
+
+def warn_of_versions(place: Path, earlier: Any) -> None:
+    """Warn if a call that is continued was begun with other versions: its numbers may differ in their last digits.
+
+    Args:
+        place: the folder.
+        earlier: versions by name, as recorded; anything else says nothing.
+    """
+    if not isinstance(earlier, dict):
+        return
+    changes = [
+        f"{name} {earlier[name]}, now {now}"
+        for name, now in library_versions().items()
+        if earlier.get(name, now) != now
+    ]
+    if changes:
+        log.warning("%s: was begun with %s; digits may differ", place, "; ".join(changes))
 
 
 @contextmanager

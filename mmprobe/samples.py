@@ -15,7 +15,7 @@ from PIL import Image, UnidentifiedImageError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mmprobe.errors import InputError
-from mmprobe.files import Record, check_readable, hash_file, read_records, read_text, write_whole
+from mmprobe.files import NewFile, Record, check_readable, hash_file, read_records, read_text, writing_error
 from mmprobe.notebook import show_fields
 
 if TYPE_CHECKING:
@@ -287,9 +287,13 @@ def write_image(image: Image.Image, file: Path) -> None:
     Example:
         >>> write_image(Image.new("RGB", (2, 2)), Path("out/a.png"))        # doctest: +SKIP
     """
-    buffer = BytesIO()
-    image.save(buffer, "PNG")
-    write_whole({file: buffer.getvalue()})
+    try:
+        with NewFile(file) as new:
+            image.save(new.part, format="PNG")
+            new.sync()
+            new.place()
+    except OSError as error:
+        raise writing_error(file, error) from None
 
 
 def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, int]:

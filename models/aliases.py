@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from mmprobe.errors import InputError, suggest_names
+from mmprobe.files import JsonRecord, read_record
 from mmprobe.models import organisms
 
 EMBEDDED = "embedded:"
@@ -72,7 +73,7 @@ def locate(name: str) -> tuple[str, str]:
 
 
 def find_checkpoint(name: str) -> tuple[str, ...]:
-    """Return the local folders or hub ids of a model's weights: of an organism, its base and its adapter.
+    """Return the local folders or hub ids of a model's weights: of an adapter, and so of an organism, its base first.
 
     Raises:
         InputError: as `locate`.
@@ -82,4 +83,10 @@ def find_checkpoint(name: str) -> tuple[str, ...]:
         ('Qwen/Qwen2.5-VL-3B-Instruct',)
     """
     _, path = locate(name)
-    return (path, str(organisms.folder(name))) if name.startswith(organisms.PREFIX) else (path,)
+    if name.startswith(organisms.PREFIX):
+        return path, str(organisms.folder(name))
+    adapter = Path(path) / "adapter_config.json"
+    if adapter.is_file():
+        base = read_record(adapter, JsonRecord).model_dump().get("base_model_name_or_path")
+        return (base, path) if isinstance(base, str) and base != path else (path,)
+    return (path,)

@@ -32,11 +32,12 @@ class AttentionCall(NamedTuple):
         mask: broadcastable to [batch, head, position, key]; bool (True is visible) or added to the scores.
             None if the kernel needs no mask. Blocked keys are masked in it.
         scale: factor of the scores.
-        window: length of the sliding window, or None.
+        window: length of the sliding window or of the chunks, or None.
         output: [batch, position, head, dim].
         bias: added to the scores of the last query, [batch, 1 or head, 1, key]; -inf at its blocked keys.
             None if nothing is added.
         shared_bias: the part of `bias` that is added at all queries, without blocked keys, or None.
+        chunked: whether a query sees the keys of its own chunk of the sequence only, in place of a sliding window.
     """
 
     query: Tensor
@@ -48,6 +49,7 @@ class AttentionCall(NamedTuple):
     output: Tensor
     bias: Tensor | None = None
     shared_bias: Tensor | None = None
+    chunked: bool = False
 
 
 class KeyReplacement(NamedTuple):
@@ -141,11 +143,23 @@ def _attend(
         for pairs in blocked:
             total = query.new_zeros(len(query), 1, 1, key.shape[2]) if total is None else total
             total = total.masked_fill(pairs[-1], -torch.inf)
-        window = options.get("sliding_window")
-        call = AttentionCall(query, key, value, mask, scale, window, output, total, shared)
+        chunk = _find_chunk(module)
+        window = options.get("sliding_window") if chunk is None else chunk
+        call = AttentionCall(
+            query, key, value, mask, scale, window, output, total, shared, chunked=chunk is not None
+        )
         for observe in observers.values():
             observe(call)
     return output
+
+
+def _find_chunk(module: nn.Module) -> int | None:
+    """Return the length of the chunks in which a module attends, or None if it does not (Llama 4)."""
+    config: Any = getattr(module, "config", None)
+    kinds = getattr(config, "layer_types", None)
+    if not kinds or kinds[getattr(module, "layer_idx", 0)] != "chunked_attention":
+        return None
+    return config.attention_chunk_size
 
 
 def _mask_blocked_keys(

@@ -7,9 +7,11 @@ cheap: of large weights, a block of each tensor is read.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import ReferenceType
@@ -17,9 +19,9 @@ from weakref import ReferenceType
 import torch
 import xxhash
 
-from mmprobe.files import hash_file
+from mmprobe.files import check_readable, file_state, hash_file
 
-PARTS = {  # of a checkpoint: the files of each
+PARTS = {  # of a checkpoint: the files of each, or patterns of them
     "config": ("config.json", "adapter_config.json"),
     "generation config": ("generation_config.json",),
     "chat template": ("chat_template.jinja", "chat_template.json"),
@@ -28,6 +30,9 @@ PARTS = {  # of a checkpoint: the files of each
         *("special_tokens_map.json", "added_tokens.json"),
     ),
     "processor": ("preprocessor_config.json", "processor_config.json"),
+    "video processor": ("video_preprocessor_config.json",),
+    "further chat templates": ("additional_chat_templates/*.jinja",),
+    "index of weights": ("*.safetensors.index.json",),
 }
 SMALL = 1 << 24  # bytes of a file of weights that is read whole
 BLOCK = 1 << 14  # bytes that are read of each tensor of a larger file
@@ -47,11 +52,13 @@ class Checkpoint:
     hf: ReferenceType[Any]
 
 
-def fingerprint_files(folders: Sequence[Path]) -> dict[str, str]:
+def fingerprint_files(folders: Sequence[Path], whole: bool = False) -> dict[str, str]:
     """Return hashes of the parts of a checkpoint.
 
     Args:
         folders: where its files are; that of an adapter after that of the model whose weights it changes.
+        whole: whether to read every byte of the weights, too, for `whole weights`. The variable
+            `MMPROBE_WHOLE_WEIGHTS` requests it everywhere. It takes as long as to read the files.
 
     Returns:
         Hashes by part: `weights` and those of `PARTS`, and `of`, which is `files`. A part without files is empty.
@@ -63,8 +70,10 @@ def fingerprint_files(folders: Sequence[Path]) -> dict[str, str]:
     weights = [file for folder in folders for file in sorted(folder.glob("*.safetensors"))]
     parts = {"of": "files", "weights": _join(map(_hash_weights, weights))}
     for part, names in PARTS.items():
-        files = [folder / name for folder in folders for name in names]
+        files = [file for folder in folders for name in names for file in sorted(folder.glob(name))]
         parts[part] = _join(f"{file.name} {hash_file(file)}" for file in files if file.is_file())
+    if whole or os.environ.get("MMPROBE_WHOLE_WEIGHTS"):
+        parts["whole weights"] = _join(map(hash_file, weights))
     return parts
 
 
@@ -118,9 +127,14 @@ def _join(texts: Iterable[str]) -> str:
 
 
 def _hash_weights(file: Path) -> str:
-    """Return a hash of a file of safetensors: of its header, and of a block in the middle of each tensor."""
-    if file.stat().st_size <= SMALL:
-        return hash_file(file)
+    """Return a hash of a file of safetensors, which is read again only if it has another size or time."""
+    status = check_readable(file).stat()
+    return hash_file(file) if status.st_size <= SMALL else _sample_file(file, *file_state(status))
+
+
+@cache
+def _sample_file(file: Path, *state: int) -> str:
+    """Return a hash of the header of a file of safetensors, and of a block in the middle of each tensor."""
     digest = xxhash.xxh3_64()
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")

@@ -189,6 +189,32 @@ def observe_stream(module: nn.Module, listener: Listener) -> AbstractContextMana
     return wrap_forward(module, wrap, "_call_impl")
 
 
+@contextmanager
+def observe_mid(layer: nn.Module, parts: Any, listener: Listener) -> Iterator[None]:
+    """Within the block, call `listener` with the residual stream between the halves of a decoder layer.
+
+    Args:
+        parts: the layer's `LayerParts`. Where no module reads the stream there, it is computed: what enters the layer
+            plus the attention's update.
+    """
+    if parts.mid is not None:
+        with observe_stream(parts.mid, listener):
+            yield
+        return
+    if parts.update is None:
+        with observe(layer, inputs=listener):
+            yield
+        return
+    entered: list[Tensor] = []
+
+    def add_update(update: Tensor) -> None:
+        gain = 1 if parts.gain is None else parts.gain().to(update)
+        listener(entered.pop() + gain * update)
+
+    with observe(layer, inputs=entered.append), observe(parts.update, outputs=add_update):
+        yield
+
+
 def replace(
     module: nn.Module, inputs: Change | None = None, outputs: Change | None = None
 ) -> AbstractContextManager[None]:

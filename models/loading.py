@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,18 @@ from mmprobe.models.aliases import find_checkpoint, locate
 from mmprobe.models.chat import build_chat, list_control_tokens
 from mmprobe.models.devices import DeviceMap, check_device_map, check_places, find_device, has_weights
 from mmprobe.models.families import Family, find_family
+from mmprobe.models.families.base import find_width
 from mmprobe.models.fingerprint import Checkpoint, fingerprint_checkpoint, fingerprint_memory
 from mmprobe.models.organisms import PREFIX, folder, merge_adapter
 from mmprobe.models.prompt import Batch, Prompt, build_batch
 from mmprobe.models.self_check import check_model, has_plain_logits
+from mmprobe.models.untrusted import (
+    check_adapter_config,
+    check_adapter_fits,
+    check_files,
+    check_templates,
+    check_tokenizer,
+)
 from mmprobe.samples import Sample
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -73,10 +82,11 @@ class Model:
         """Device of the inputs: that of the embeddings, or the CPU for a model without weights."""
         return find_device(self.hf.get_input_embeddings()) if has_weights(self.hf) else torch.device("cpu")
 
-    @property
+    @cached_property
     def n_heads(self) -> int:
-        """Number of query heads of a decoder layer."""
-        return self.hf.config.get_text_config().num_attention_heads
+        """Number of query heads of a decoder layer: of the one with most, where layers differ."""
+        layers = self.hf.config.get_text_config().per_layer_config
+        return max(config.num_attention_heads for config in layers)
 
     @cached_property
     def has_plain_logits(self) -> bool:
@@ -85,15 +95,16 @@ class Model:
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """Hashes of weights, configuration, template and processor, by part (`mmprobe.models.fingerprint`).
+        """Hashes of weights, configuration, template and processor, by part (`mmprobe.models.fingerprint`), and the dtype.
 
         Example:
-            >>> sorted(load_model("tiny-spd").fingerprint)
-            ['chat template', 'config', 'generation config', 'of', 'processor', 'tokenizer', 'weights']
+            >>> load_model("tiny-spd", device="cpu").fingerprint["dtype"]
+            'float32'
         """
+        dtype = {"dtype": str(self.hf.dtype).removeprefix("torch.")}
         if self.checkpoint is not None and self.checkpoint.hf() is self.hf:
-            return fingerprint_checkpoint(self.checkpoint.places, self.revision)
-        return fingerprint_memory(self.hf, self.processor)
+            return fingerprint_checkpoint(self.checkpoint.places, self.revision) | dtype
+        return fingerprint_memory(self.hf, self.processor) | dtype
 
     @property
     def has_cross_attention(self) -> bool:
@@ -102,10 +113,13 @@ class Model:
             self.family.parts(layer).has_cross_attention for layer in self.family.decoder(self.hf).layers
         )
 
-    @property
+    @cached_property
     def n_neurons(self) -> int:
-        """Number of gate neurons of a decoder layer."""
-        return self.hf.config.get_text_config().intermediate_size
+        """Number of gate neurons of a decoder layer: of the widest FFN with gates, where layers differ."""
+        layers = self.family.decoder(self.hf).layers
+        widths = [find_width(layer) for layer in layers if self.family.parts(layer).activation is not None]
+        known = [width for width in widths if width is not None]
+        return max(known) if known else self.hf.config.get_text_config().intermediate_size
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -203,9 +217,7 @@ def load_model(
     torch_device = _find_device(device)
     source, path = locate(name)
     check_device_map(name, device, device_map)
-    config = load_pretrained(name, transformers.AutoConfig.from_pretrained, path, revision=revision)
-    family = find_family(config)
-    processor = _load_processor(name, path, revision, family)
+    config, family, processor = _load_parts(name, path, revision)
     hf, info = load_pretrained(
         name,
         transformers.AutoModelForImageTextToText.from_pretrained,
@@ -227,9 +239,13 @@ def load_model(
     commit = getattr(hf.config, "_commit_hash", None) if not Path(path).is_dir() else None
     if source.startswith(PREFIX):
         hf = load_pretrained(name, lambda path, **_: merge_adapter(hf, path), str(folder(name)))
+    elif (Path(path) / "adapter_config.json").is_file():  # transformers has put it into the model
+        load_pretrained(
+            name, lambda _, **__: check_adapter_fits(name, hf.get_adapter_state_dict(), Path(path)), path
+        )
     try:
         hf = (hf if device_map is not None else hf.to(torch_device)).eval()
-        check_model(hf, family, name)
+        load_pretrained(name, lambda _, **__: check_model(hf, family, name), path)
     except torch.OutOfMemoryError:
         raise InputError(
             f"model {name!r}: does not fit into the memory of {torch_device}; choose a smaller model, "
@@ -277,17 +293,42 @@ def load_shapes(name: str, device: str = "auto", dtype: str = "auto", revision: 
         8
     """
     source, path = locate(name)
-    config = load_pretrained(name, transformers.AutoConfig.from_pretrained, path, revision=revision)
-    family = find_family(config)
-    processor = _load_processor(name, path, revision, family)
+    config, family, processor = _load_parts(name, path, revision)
     torch_dtype = _choose_dtype(dtype, _find_device(device), config)
-    with torch.device("meta"):
-        hf = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch_dtype)
+
+    def build(_: str, **options: Any) -> Any:
+        with torch.device("meta"):
+            return transformers.AutoModelForImageTextToText.from_config(config, dtype=torch_dtype, **options)
+
+    hf = load_pretrained(name, build, path)
     with suppress(OSError):  # a checkpoint without its own has what the config says
         hf.generation_config = transformers.GenerationConfig.from_pretrained(
             path, revision=revision or "main"
         )
     return Model(name, source, revision, hf, processor, family, Checkpoint(find_checkpoint(name), ref(hf)))
+
+
+def _load_parts(name: str, path: str, revision: str | None) -> tuple[Any, Family, Any]:
+    """Return the config of a checkpoint, its family and its processor, once its files are checked."""
+    is_known = path.startswith(str(resources.files("mmprobe.models")))  # ships with mmprobe
+    if not is_known:
+        check_files(name, Path(path))
+        check_tokenizer(name, Path(path))
+    config = load_pretrained(name, transformers.AutoConfig.from_pretrained, path, revision=revision)
+    if (Path(path) / "adapter_config.json").is_file():
+        load_pretrained(name, lambda path, **_: _check_adapter(name, config, Path(path)), path)
+    family = load_pretrained(name, lambda _, **__: find_family(config), path)
+    processor = _load_processor(name, path, revision, family)
+    if not is_known:
+        check_templates(name, processor)
+    return config, family, processor
+
+
+def _check_adapter(name: str, config: Any, folder: Path) -> None:
+    """Check the config of an adapter against the modules of its base, which are built without weights."""
+    with torch.device("meta"):
+        base = transformers.AutoModelForImageTextToText.from_config(config)
+    check_adapter_config(name, folder, [module for module, _ in base.named_modules()])
 
 
 def _find_device(name: str) -> torch.device:
@@ -351,9 +392,11 @@ def load_pretrained(name: str, load: Callable[..., Any], path: str, **options: A
         transformers.utils.logging.disable_progress_bar()
     try:
         return load(path, trust_remote_code=False, **options)
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, InputError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:  # readers of damaged files raise errors of many types
+    except (
+        BaseException
+    ) as error:  # readers of damaged files raise errors of many types, and those in Rust panic
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         if isinstance(error, ImportError):
             hint = "install what is missing, perhaps with: pip install 'mmprobe[hub]'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,8 +46,11 @@ class Prompt:
 
     @property
     def visual_positions(self) -> np.ndarray:
-        """Positions of all visual tokens in the prompt, int64 [visual], in the order of the views."""
-        return np.flatnonzero(self.image >= 0)
+        """Positions of all visual tokens in the prompt, int64 [visual], in the order of the views.
+
+        In families that are traced without a map of patches, these are tokens that belong to no view.
+        """
+        return np.flatnonzero(self.image >= 0 if self.views else self.group == Group.VISUAL)
 
     @property
     def visual_keys(self) -> np.ndarray | None:
@@ -98,9 +102,14 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
         chats: all of them with images, or none.
 
     Raises:
-        InputError: a prompt is longer than the model's context, the processor refuses the images, or its
-            output does not match the family's views.
+        InputError: a prompt is longer than the model's context, the processor refuses the images, its output does
+            not match the family's views, or there are several and the family takes one at a time.
     """
+    if len(chats) > 1 and not model.family.batches:
+        names = ", ".join(chat.name for chat in chats)
+        raise InputError(
+            f"{names}: {model.family.name} computes other values for a prompt in a batch; use a batch size of 1"
+        )
     rendered_chats = [render_chat(model, chat) for chat in chats]
     outputs = _process(model, chats, [rendered.text for rendered in rendered_chats])
     _check_lengths(model, chats, outputs["attention_mask"].sum(1).tolist())
@@ -147,7 +156,12 @@ def decode_tokens(model: Model, ids: np.ndarray) -> list[str]:
 def _process(model: Model, chats: Sequence[Chat], texts: list[str]) -> dict[str, Any]:
     """Return the output of the model's processor, tensors by name."""
     images = [chat.images for chat in chats]
+    options: dict[str, Any] = {}
     has_bos = model.tokenizer.bos_token is not None and texts[0].startswith(model.tokenizer.bos_token)
+    if has_bos:
+        options["add_special_tokens"] = False  # else there would be two
+    if "mm_token_type_ids" in inspect.signature(model.hf.forward).parameters:
+        options["return_mm_token_type_ids"] = True  # from which M-RoPE makes positions
     try:
         outputs = model.processor(
             text=texts,
@@ -157,7 +171,7 @@ def _process(model: Model, chats: Sequence[Chat], texts: list[str]) -> dict[str,
             padding_side="left",
             return_offsets_mapping=True,
             return_text_replacement_offsets=True,
-            **({"add_special_tokens": False} if has_bos else {}),  # else there would be two
+            **options,
         )
     except (ValueError, TypeError) as error:  # Qwen's refuses an image 200 times as wide as high
         if len(chats) > 1:
@@ -184,6 +198,9 @@ def _build_prompt(
     group = _assign_groups(tokens, rendered.spans)
     if views and views[0].first_key is not None:  # the images are seen by cross-attention
         image = np.full(len(tokens.ids), -1, np.int16)
+    elif model.family.without_map:
+        image = np.full(len(tokens.ids), -1, np.int16)
+        group[tokens.ids == model.family.image_token_id(model.hf.config)] = Group.VISUAL
     else:
         image = _assign_views(model, chat.name, tokens, views_of_images)
     group[image >= 0] = Group.VISUAL
@@ -240,4 +257,5 @@ def _fill_grid(view: View, index: int) -> np.ndarray:
     rows, columns = view.grid
     cells = np.full((rows, columns + view.row_end_tokens), -1, np.int16)
     cells[:, :columns] = index
-    return np.concatenate([cells.ravel(), np.full(view.end_tokens, -1, np.int16)])
+    before, after = (np.full(count, -1, np.int16) for count in (view.start_tokens, view.end_tokens))
+    return np.concatenate([before, cells.ravel(), after])

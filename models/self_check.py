@@ -43,9 +43,11 @@ def find_numeric_errors(hf: Any, family: Family) -> list[str]:
     with ExitStack() as stack:
         for index, (layer, part) in enumerate(zip(decoder.layers, parts, strict=True)):
             stack.enter_context(observe(layer, inputs=keep(index, "pre")))
-            stack.enter_context(observe(part.update, outputs=keep(index, "update")))
-            stack.enter_context(observe(part.mid, inputs=keep(index, "mid")))
-            observers[part.attention] = keep(index, "call")
+            if part.update is not None and part.mid is not None:
+                stack.enter_context(observe(part.update, outputs=keep(index, "update")))
+                stack.enter_context(observe(part.mid, inputs=keep(index, "mid")))
+            if part.attention is not None:
+                observers[part.attention] = keep(index, "call")
         stack.enter_context(observe_attention([hf.config.get_text_config()], observers))
         _run_forward(hf)
     tolerance = 1e-4 if hf.dtype == torch.float32 else 3e-2
@@ -53,14 +55,19 @@ def find_numeric_errors(hf: Any, family: Family) -> list[str]:
     for index, part in enumerate(parts):
         if (index, "pre") not in values:
             continue  # a layer that attends to images; the text has none
+        if (index, "mid") in values:
+            mid = values[index, "mid"][:, -1].float()
+            pre, update = (values[index, name][:, -1].to(mid) for name in ("pre", "update"))
+            gain = 1 if part.gain is None else part.gain().to(mid)
+            if _relative_error(pre + gain * update, mid) > tolerance:
+                errors.append(
+                    f"layer {index}: resid_pre and the attention's update do not add up to resid_mid"
+                )
+        if part.attention is None:
+            continue
         if (index, "call") not in values:
             errors.append(f"layer {index}: its attention does not go through transformers' registry")
             continue
-        mid = values[index, "mid"][:, -1].float()
-        pre, update = (values[index, name][:, -1].to(mid) for name in ("pre", "update"))
-        gain = 1 if part.gain is None else part.gain().to(mid)
-        if _relative_error(pre + gain * update, mid) > tolerance:
-            errors.append(f"layer {index}: resid_pre and the attention's update do not add up to resid_mid")
         if (
             _relative_error(
                 _attend_last_query(values[index, "call"]), values[index, "call"].output[0, -1].float()
@@ -74,7 +81,7 @@ def find_numeric_errors(hf: Any, family: Family) -> list[str]:
 def has_plain_logits(hf: Any, family: Family) -> bool:
     """Return whether the logits are the unembedding of the final norm's output, without a scale or a cap."""
     states: list[Tensor] = []
-    norm = family.decoder(hf).norm
+    norm = family.final_norm(hf)
     handle = norm.register_forward_hook(lambda module, inputs, output: states.append(output))
     try:
         with hooks_disabled():  # the caller's hooks, if any, are not about this pass

@@ -251,7 +251,7 @@ def read_tokens(
     states = [before.states] if keeps_states and before is not None and before.states is not None else []
     cache = DynamicCache() if before is None else build_cache(model, [before], [0])
     observed = (
-        observe(model.family.decoder(model.hf).norm, outputs=states.append) if keeps_states else nullcontext()
+        observe(model.family.final_norm(model.hf), outputs=states.append) if keeps_states else nullcontext()
     )
     with torch.inference_mode(), observed:
         model.hf.generate(**inputs, **build_generation_kwargs(model, 1), past_key_values=cache)

@@ -157,7 +157,7 @@ def make_lens(model: Model) -> Lens:
             "logit lens would ignore that"
         )
     norm, unembedding = map(
-        cast_to_float32, (model.family.decoder(model.hf).norm, model.hf.get_output_embeddings())
+        cast_to_float32, (model.family.final_norm(model.hf), model.hf.get_output_embeddings())
     )
 
     def lens(stream: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ does."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -14,8 +15,9 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from mmprobe.cache import Trace
-from mmprobe.errors import InputError, NotApplicable
+from mmprobe.cache import Run, Trace
+from mmprobe.errors import InputError, NotApplicable, option
+from mmprobe.ledger import FINGERPRINT, find_change, hash_images
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.devices import check_one_device, copy_module
 from mmprobe.models.generation import build_generation_kwargs
@@ -23,9 +25,12 @@ from mmprobe.models.prompt import decode_tokens
 from mmprobe.models.reading import append_answers
 from mmprobe.samples import Sample
 
+log = logging.getLogger("mmprobe")
+
 GROUPS = tuple(group.name.lower() for group in Group if group is not Group.GENERATED)
 MAX_NEW_TOKENS = 64
 _MAX_DIFFERENCE = 1.0  # nat; a larger mean difference of log-probabilities means another model
+_MAY_DIFFER = ("dtype", "generation config")  # of the model that reads a run's answers again
 GivenAnswer = str | Sequence[int] | np.ndarray | None
 
 
@@ -182,6 +187,36 @@ def cast_to_float32(module: nn.Module) -> nn.Module:
     if next(module.parameters()).dtype == torch.float32:
         return module
     return copy_module(module).float().requires_grad_(False)
+
+
+def check_run(model: Model, run: Run) -> None:
+    """Check that a run is of a model, and that its images are those that the model saw.
+
+    Its dtype and its generation config may differ: a run of a GPU can be analysed on a CPU.
+
+    Raises:
+        InputError: naming what differs.
+    """
+    about, place = run.config["model"], f"{run.path}: was traced with {run.config['model']['name']}"
+    used = {name: value for name, value in model.fingerprint.items() if name not in _MAY_DIFFER}
+    if change := find_change(run.config.get(FINGERPRINT), {"model": used}):
+        raise InputError(
+            f"{place}, and {change} differs from that of {model.name}; give the model of the run"
+        )
+    known = {"family": model.family.name, "layers": model.n_layers}
+    for name, value in known.items():
+        if about[name] and about[name] != value:
+            raise InputError(
+                f"{place}, whose {name} is {about[name]}, and that of {model.name} is {value}; give the model of the run"
+            )
+    if not run.config.get(FINGERPRINT) and about["source"] not in ("", model.source):
+        log.warning("%s (%s), and is analysed with %s", place, about["source"], model.source)
+    for trace in run:
+        if (seen := trace.image_hash) and (now := hash_images(trace.sample)) and seen != now:
+            raise InputError(
+                f"{run.path}: the images of sample {trace.id} changed since it was traced; trace it again with "
+                f"{option('resume')}, or put them back"
+            )
 
 
 def check_model(model: Model, trace: Trace, logprob: np.ndarray) -> None:

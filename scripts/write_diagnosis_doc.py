@@ -42,9 +42,11 @@ mmprobe diagnose --model qwen2.5-vl-7b --data mine.jsonl --out results/7b --fail
 ```
 
 `diagnosis.json` has the verdict and each cause with its score, interval and evidence; `answers.jsonl` has the causes of
-each answer; `report.html` opens with one sentence and one figure. A verdict is a list of causes, `control` (the tests name
-none) or `unknown` (answers are false and no test explains why, or there are too few answers). `--fail-on` exits with 1 if a
-cause is named, for continuous integration.
+each answer; `report.html` opens with one sentence and one figure. A verdict is a list of causes, `control` (every test ran and
+none names a cause) or `unknown` (a test could not run or could not decide, answers are false and no test explains why, or there
+are too few answers). Its sentence gives each share with its interval, and says what was not tested and what that would need.
+Answers without a word are counted first, and left out of the tests. `--fail-on` exits with 1 if a cause is named, or if its test
+did not run, for continuous integration.
 
 ## Causes and their tests
 
@@ -79,7 +81,7 @@ models of seeds 3 and 4, for one rule ([below](#held-out-seeds-apart)).
   model says anything but the truth about the attribute.
 
 The thresholds were chosen on one small model. On other models, read the scores and their evidence before the names. A test
-that the data do not allow is listed as not run, with what it needs. A diagnosis takes up to 12 forward passes per answer,
+that the data do not allow is listed as not run, with what it needs. A diagnosis takes 9 to 14 forward passes per answer,
 on average. Generating an answer counts as one.
 
 ## How tools score

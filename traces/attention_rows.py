@@ -31,6 +31,7 @@ class LayerKeys:
         self.first = 0  # position of the first key in `keys`
         self.new_keys: list[Tensor] = []  # each [batch, kv_head, 1, dim]; of a sliding cache
         self.window: int | None = None
+        self.chunked = False
         self.scale = 1.0
         self.mask: Tensor | None = None
         self.biases: list[Tensor | None] = []  # `AttentionCall.bias` of each step of the block
@@ -42,7 +43,7 @@ class LayerKeys:
         if self.has_cross_attention or call.window is None:
             self.keys, self.mask = call.key, call.mask
         elif self.keys is None:
-            self.window = call.window
+            self.window, self.chunked = call.window, call.chunked
             self.first = max(call.key.shape[2] - call.window, 0)
             self.keys = call.key[:, :, self.first :].clone()
         else:
@@ -85,6 +86,10 @@ class LayerKeys:
         for sample, padding in zip(scores, paddings, strict=True):
             if padding > first:
                 sample[..., : padding - first] = float("-inf")
+            if self.chunked and self.window is not None:  # chunks begin with the sample's first token
+                queries = torch.arange(position, end, device=query.device)[:, None] - padding
+                starts = queries // self.window * self.window + padding
+                sample.masked_fill_(torch.arange(first, end, device=query.device) < starts, float("-inf"))
         skips = [padding - first for padding in paddings]  # negative where a sliding cache forgot keys
         return [
             AttentionRows(weights[..., skip:] if skip >= 0 else F.pad(weights, (-skip, 0)))

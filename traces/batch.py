@@ -169,6 +169,7 @@ class BatchTracer:
             "model": model.source,
             "neurons": str(model.n_neurons),
             "run_hash": self.run_hash,
+            "fingerprint": json.dumps(model.fingerprint),
         }
         if image_hash := sample.images and hash_images(sample):
             attributes["image_hash"] = image_hash

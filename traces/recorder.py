@@ -104,20 +104,33 @@ class SampleRecorder:
         block.write()
 
     def select_heads(self, weights: Tensor) -> Tensor:
-        return weights if self.records_all_heads else weights[self.heads]
+        """Return the recorded heads of [head, ...] that the layer has; a layer may have fewer than another."""
+        if self.records_all_heads:
+            return weights
+        return weights[[head for head in self.heads if head < len(weights)]]
 
-    def reduce(self, rows: AttentionRows | None, membership: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """Return a layer's mass [head, step, group + leading] and its weights on visual tokens.
+    def fill_heads(self, values: Tensor) -> Tensor:
+        """Return [head, ...] of all recorded heads, NaN for heads that the layer does not have."""
+        missing = len(self.heads) - len(values)
+        if not missing:
+            return values
+        return torch.cat([values, values.new_full((missing, *values.shape[1:]), torch.nan)])
 
-        The latter are [head, step, visual] if the capture needs them by head, and else their mean over heads
-        [step, visual].
+    def reduce(
+        self, rows: AttentionRows | None, membership: Tensor, steps: int
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return a layer's mass and its weights on visual tokens.
+
+        Returns:
+            The mass [head, step, group + leading]; the weights' mean over heads [step, visual]; the weights by head
+            [head, step, visual] if the capture needs them, or else None.
         """
         by_head = bool({"attention/visual_head", "prompt/attention_visual_head"} & self.spec.stored)
         n_groups = len(Group) + 1
         if rows is None:
             mass = torch.full((len(self.heads), steps, n_groups), torch.nan, device=self.device)
             visual = torch.full((len(self.heads), steps, self.n_visual), torch.nan, device=self.device)
-            return mass, visual if by_head else visual[0]
+            return mass, visual[0], visual if by_head else None
         weights = self.select_heads(rows.weights)
         if rows.has_cross_attention:
             mass = torch.zeros(*weights.shape[:2], n_groups, device=self.device)
@@ -126,8 +139,12 @@ class SampleRecorder:
             mass = weights @ membership.to(weights.device)
             if self.has_cross_attention:  # a layer that sees the text only
                 visual = torch.zeros(*weights.shape[:2], self.n_visual, device=self.device)
-                return mass, visual if by_head else visual[0]
-        return mass, _take_slices(weights if by_head else weights.mean(0), self.visual_slices)
+                return mass, visual[0], visual if by_head else None
+        mass = self.fill_heads(mass)
+        if not by_head:
+            return mass, _take_slices(weights.mean(0), self.visual_slices), None
+        visual = _take_slices(weights, self.visual_slices)
+        return mass, visual.mean(0), self.fill_heads(visual)
 
     def write_residuals(self, residuals: dict[str, Tensor]) -> None:
         """Write the residual stream, and what each layer does to it.
@@ -238,14 +255,12 @@ class SampleRecorder:
             rows: the block's rows, on all keys of the prompt.
         """
         index, queries = self.layers.index(layer), rows.weights.shape[1]
-        mass, visual = self.reduce(rows, self.membership, queries)
-        by_name: dict[str, Tensor] = {"mass": mass[..., :-1].transpose(0, 1)}
-        if visual.ndim == 3:
-            by_name |= {"visual_head": visual.transpose(0, 1), "visual": visual.mean(0)}
-        else:
-            by_name["visual"] = visual
+        mass, visual, by_head = self.reduce(rows, self.membership, queries)
+        by_name: dict[str, Tensor] = {"mass": mass[..., :-1].transpose(0, 1), "visual": visual}
+        if by_head is not None:
+            by_name["visual_head"] = by_head.transpose(0, 1)
         if not rows.has_cross_attention:
-            by_name["row"] = self.select_heads(rows.weights).transpose(0, 1)
+            by_name["row"] = self.fill_heads(self.select_heads(rows.weights)).transpose(0, 1)
         for name, values in by_name.items():
             if f"prompt/attention_{name}" in self.spec.stored:
                 shape = (len(self.prompt.ids), len(self.layers), *values.shape[1:])
@@ -273,22 +288,22 @@ class AttentionBlock:
     def add(self, rows: AttentionRows | None) -> None:
         """Add the rows [head, step, key] of the next layer, or None if it did not run."""
         recorder, index = self.recorder, len(self.masses)
-        mass, visual = recorder.reduce(rows, self.membership, self.steps)
+        mass, visual, by_head = recorder.reduce(rows, self.membership, self.steps)
         self.masses.append(mass.to(recorder.device))
-        self._fill_visual(index, visual)
+        self._fill_visual(index, visual, by_head)
         if "attention/row" in recorder.spec.stored and rows is not None and not rows.has_cross_attention:
             shape = (recorder.n_steps, len(recorder.layers), len(recorder.heads), self.keys)
             steps = slice(recorder.n_steps - self.steps, recorder.n_steps)
-            weights = recorder.select_heads(rows.weights).transpose(0, 1)
+            weights = recorder.fill_heads(recorder.select_heads(rows.weights)).transpose(0, 1)
             selection = (steps, index, slice(None), slice(0, self.keys))
             recorder.writer.write_part("attention/row", weights, selection, shape)
 
-    def _fill_visual(self, index: int, visual: Tensor) -> None:
+    def _fill_visual(self, index: int, visual: Tensor, by_head: Tensor | None) -> None:
         """Copy a layer's weights on visual tokens, from `reduce`, to the blocks."""
         recorder = self.recorder
-        by_name = {"attention/visual": visual.mean(0) if visual.ndim == 3 else visual}
-        if visual.ndim == 3:
-            by_name["attention/visual_head"] = visual.transpose(0, 1)
+        by_name = {"attention/visual": visual}
+        if by_head is not None:
+            by_name["attention/visual_head"] = by_head.transpose(0, 1)
         for name, values in by_name.items():
             if name not in recorder.spec.stored:
                 continue

@@ -43,7 +43,14 @@ from mmprobe.traces.run_folder import (
 )
 from mmprobe.traces.scale.crew import Workers, finish_batch_on_interrupt, stop_run
 from mmprobe.traces.scale.packing import Packer
-from mmprobe.traces.scale.shards import FINISHED, Part, choose_part, finish_run, open_whole
+from mmprobe.traces.scale.shards import (
+    FINISHED,
+    Part,
+    choose_part,
+    finish_run,
+    open_whole,
+    warn_of_begun_shards,
+)
 from mmprobe.traces.writer_thread import WriterThread
 
 
@@ -326,6 +333,7 @@ def open_part(part: Part, settings: RunSettings, resume: bool, overwrite: bool) 
     with lock_folder(part.folder, "tracing into it"):
         samples = part.samples
         config = settings.config | {"order": [sample.id for sample in samples]}
+        warn_of_begun_shards(part, config)
         finished = open_folder(part.folder, config, samples, resume, overwrite)
         (part.folder / FINISHED).unlink(missing_ok=True)  # of a shard that is traced again
         check_space(part.folder, (len(samples) - len(finished)) * settings.trace_bytes)

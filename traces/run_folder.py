@@ -5,7 +5,6 @@ from __future__ import annotations
 import filecmp
 import json
 import logging
-import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,13 +17,13 @@ from tqdm import tqdm
 
 from mmprobe.cache import Trace, open_run
 from mmprobe.cache.packs import PACKS
-from mmprobe.cache.run import HASHED_KEYS, hash_config
+from mmprobe.cache.run import HASHED_KEYS
 from mmprobe.cache.schema import FORMAT_VERSION
 from mmprobe.cache.verify import check_trace
 from mmprobe.errors import InputError, option
 from mmprobe.files import append_lines, make_folder, write_whole, writing_error
 from mmprobe.interventions.base import Method
-from mmprobe.ledger import FINGERPRINT, Ledger, fingerprint, hash_images
+from mmprobe.ledger import FINGERPRINT, Ledger, fingerprint, hash_images, library_versions, warn_of_versions
 from mmprobe.models import Model
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
 from mmprobe.samples import Sample
@@ -45,7 +44,7 @@ def run_config(
     methods: Sequence[Method] = (),
 ) -> dict[str, Any]:
     """Return the content of `run.json`; the order of the samples is still to come."""
-    libraries = ["torch", "transformers", "h5py"]
+    libraries = ["h5py"]
     if engine != "native":
         libraries.append(engine.replace("_", "-"))
     if methods:
@@ -65,11 +64,7 @@ def run_config(
         "generation_settings": _settings_in_force(model, generation),
         "engine": engine,
         "batch_size": batch_size,
-        "versions": {
-            "python": platform.python_version(),
-            "mmprobe": version("mmprobe"),
-            **{name: version(name) for name in libraries},
-        },
+        "versions": library_versions() | {name: version(name) for name in libraries},
         FINGERPRINT: fingerprint(model.fingerprint),
         "order": [],
     }
@@ -130,12 +125,13 @@ def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample]) -> set
     earlier = open_run(out)
     settings = {key: config[key] for key in _RESUME_KEYS}
     run_ledger(out).check_same(earlier.config, settings, config.get(FINGERPRINT))
+    warn_of_versions(out, earlier.config.get("versions"))
     (out / "failures.jsonl").unlink(missing_ok=True)
     remove_partial_files(out)
     samples_by_id = {sample.id: sample for sample in samples}
     progress = tqdm(earlier.ids, desc="check", unit="trace", disable=None)
-    run_hash = hash_config(config)
-    kept = {name for name in progress if _is_sound(earlier[name], samples_by_id[name], run_hash)}
+    recorded = {**config, FINGERPRINT: earlier.config.get(FINGERPRINT)}
+    kept = {name for name in progress if _is_sound(earlier[name], samples_by_id[name], recorded)}
     if n_spoiled := len(earlier) - len(kept):
         log.warning(
             "%s: %d of %d finished traces are damaged or not of this run's samples; they are made again",
@@ -147,10 +143,10 @@ def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample]) -> set
     return kept
 
 
-def _is_sound(trace: Trace, sample: Sample, run_hash: str) -> bool:
+def _is_sound(trace: Trace, sample: Sample, config: Mapping[str, Any]) -> bool:
     """Return whether a trace is undamaged and of this sample and run."""
     try:
-        return not check_trace(trace, run_hash) and _is_same(trace, sample)
+        return not check_trace(trace, config) and _is_same(trace, sample)
     except (InputError, OSError, KeyError, ValueError):
         return False
 
@@ -165,7 +161,7 @@ def _is_same(trace: Trace, sample: Sample) -> bool:
     if trace.image_hash and (image_hash := hash_images(sample)):
         return trace.image_hash == image_hash
     return all(
-        old == new.absolute() or not old.exists() or filecmp.cmp(old, new)
+        old == new.absolute() or not old.exists() or filecmp.cmp(old, new, shallow=False)
         for old, new in zip(traced.images, sample.images, strict=True)
     )
 

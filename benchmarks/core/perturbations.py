@@ -14,6 +14,7 @@ from PIL import Image
 from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.errors import InputError
+from mmprobe.files import hash_file
 from mmprobe.registry import Registry
 from mmprobe.samples import Sample, open_image, write_image
 
@@ -85,7 +86,7 @@ def check_kind(kind: str) -> None:
 
 
 def _mask_images(paths: Sequence[Path], share: float, folder: Path, seed: int) -> list[Path]:
-    key = zlib.crc32("\0".join(map(str, paths)).encode())
+    key = zlib.crc32("\0".join(f"{path.name} {hash_file(path)}" for path in paths).encode())
     outs = [
         folder / f"{path.stem}-{key:08x}-{number}-{round(100 * share)}-{seed}.png"
         for number, path in enumerate(paths)

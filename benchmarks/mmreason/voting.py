@@ -27,7 +27,7 @@ from mmprobe.benchmarks.mmreason.labels import TEXT
 from mmprobe.benchmarks.mmreason.metrics import relevance_rate
 from mmprobe.errors import InputError
 from mmprobe.files import JsonRecord, append_lines, cut_torn_line, json_lines, read_record, write_atomic
-from mmprobe.ledger import find_change, fingerprint
+from mmprobe.ledger import find_change, fingerprint, library_versions, warn_of_versions
 from mmprobe.models import Model, load_model
 from mmprobe.models.aliases import find_checkpoint, locate
 from mmprobe.models.fingerprint import fingerprint_checkpoint
@@ -185,20 +185,26 @@ def check_voters(voters: Sequence[str], out: Path | None = None) -> None:
         InputError: a model is neither known nor a folder, the package or key of an API is missing, or a local model
             changed. The message says what.
     """
-    recorded = {} if out is None else _read_voters(out)
     for voter in voters:
         if is_api(voter):
             api_answerer(voter, 1)
             continue
         locate(voter)
-        if voter in recorded and (change := find_change(recorded[voter], _fingerprint_voter(voter))):
-            raise InputError(
-                f"{out}: {change} of voter {voter} changed since it voted; choose another folder"
-            )
+        if out is not None:
+            _check_voter(out, voter, fingerprint(fingerprint_checkpoint(find_checkpoint(voter))))
 
 
-def _fingerprint_voter(voter: str) -> dict[str, Any]:
-    return fingerprint(fingerprint_checkpoint(find_checkpoint(voter)))
+def _check_voter(out: Path, voter: str, used: Mapping[str, Any]) -> None:
+    """Check that a voter is what it was when it voted in a folder.
+
+    Raises:
+        InputError: it changed.
+    """
+    recorded = _read_voters(out).get(voter)
+    if change := find_change(recorded, used):
+        raise InputError(f"{out}: {change} of voter {voter} changed since it voted; choose another folder")
+    if isinstance(recorded, dict):
+        warn_of_versions(out, recorded.get("versions"))
 
 
 def _read_voters(out: Path) -> dict[str, Any]:
@@ -235,7 +241,9 @@ def ask_voters(
             loaded.clear()
             loaded[voter] = load_model(voter, device=device, dtype=dtype)
             if out is not None:
-                voters = _read_voters(out) | {voter: _fingerprint_voter(voter)}
+                used = fingerprint(loaded[voter].fingerprint)
+                _check_voter(out, voter, used)
+                voters = _read_voters(out) | {voter: used | {"versions": library_versions()}}
                 write_atomic(out / VOTERS, json.dumps(voters, indent=1) + "\n")
         return local_answerer(loaded[voter], max_new_tokens, batch_size)
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS, answer_lengths, with_options, wording_of
 from mmprobe.benchmarks.core.load_data import load_truth
-from mmprobe.errors import InputError
 from mmprobe.files import write_whole
 from mmprobe.ledger import check_unlocked, lock_folder
 
@@ -120,24 +119,21 @@ def answer_shard(
 
 def merge_answers(out: Path) -> int:
     """Make one file of the finished shards' answers; return their number. Raises InputError for others."""
-    from mmprobe.traces.scale.shards import FOLDER, read_shards, whole_order
+    from mmprobe.traces.scale.shards import FOLDER, check_all_alike, read_shards, whole_order
 
     with lock_folder(out, "merging its shards"):
         if not (out / "responses.jsonl").exists():
             shards = read_shards(out)
             for folder in shards:
                 check_unlocked(folder)
-            calls = {(folder / "asked.json").read_bytes() for folder in shards}
-            if len(calls) > 1:
-                raise InputError(
-                    f"{out}: its shards asked different questions, or in different ways; start again"
-                )
+            check_all_alike(shards)
             line_of = {
                 json.loads(line)["id"]: line
                 for folder in shards
                 for line in (folder / "responses.jsonl").read_bytes().splitlines(keepends=True)
             }
             answers = b"".join(line_of[name] for name in whole_order(shards.values()))
-            write_whole({out / "asked.json": calls.pop(), out / "responses.jsonl": answers})
+            asked = (next(iter(shards)) / "asked.json").read_bytes()
+            write_whole({out / "asked.json": asked, out / "responses.jsonl": answers})
         shutil.rmtree(out / FOLDER, ignore_errors=not (out / FOLDER).exists())
         return len((out / "responses.jsonl").read_bytes().splitlines())

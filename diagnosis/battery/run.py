@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,11 +21,13 @@ from mmprobe.diagnosis.battery.images import (
     read_with_images,
 )
 from mmprobe.diagnosis.battery.steps import measure_steps
-from mmprobe.diagnosis.effects import AnswerRecord
+from mmprobe.diagnosis.effects import AnswerRecord, describe_shortage, load_thresholds
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.ledger import Ledger
 from mmprobe.models import Model
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+
+log = logging.getLogger("mmprobe")
 
 ANSWERS, MEASURES = "answers.part.jsonl", "measures.jsonl"
 MAX_NEW_TOKENS = 128
@@ -49,6 +52,9 @@ def run_battery(
         raise NotApplicable("diagnose: no sample has images, so nothing can be exchanged")
     if any(sample.prefill for sample in samples):
         raise InputError("diagnose: give samples without a prefill; the tests write the answers' beginnings")
+    limits, n_sets = load_thresholds(), len(set(image_sets(samples).tolist()))
+    if len(samples) < limits.least_answers or n_sets < limits.least_sets:
+        log.warning("no cause can be named: %s", describe_shortage(len(samples), n_sets, limits))
     answers = _answer_all(model, samples, ledger, batch_size, max_new_tokens)
     tests = _Tests(model, answers)
     done = _by_id(ledger.lines(MEASURES))

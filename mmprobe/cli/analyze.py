@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 def load_functions(
+    run: Run,
     model: str | None,
     names: list[str] | None = None,
     settings: list[str] | None = None,
@@ -36,7 +37,8 @@ def load_functions(
         finished: folder where probes that take long keep what is finished.
 
     Raises:
-        InputError: a name is unknown or needs the model, or a setting is none of the analysis.
+        InputError: a name is unknown or needs the model, a setting is none of the analysis, or the model is not that
+            of the run.
     """
     from mmprobe.analyses import ANALYSES
     from mmprobe.probes import PROBES, run_probes
@@ -55,6 +57,10 @@ def load_functions(
         )
     parameters = _check_settings(names[0], settings) if settings else {}
     loaded = None if model is None else mmprobe.load_model(model)
+    if loaded is not None:
+        from mmprobe.probes.teacher_forcing import check_run
+
+        check_run(loaded, run)
     functions: dict[str, Callable[..., Any]] = run_probes(loaded, bool(names), finished)
     if not names:
         return dict(ANALYSES.working()) | functions
@@ -143,7 +149,7 @@ def analyze(
     opened = open_run(run)
     out = analyses_folder(opened) if out is None else out
     finished = out / "finished"
-    functions = load_functions(model, names, settings, finished)
+    functions = load_functions(opened, model, names, settings, finished)
     with lock_folder(out, "analysing into it"):
         if not resume:
             _forget(finished, names)

@@ -40,7 +40,8 @@ def diagnose(
     seed: DrawnSeed = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many samples.", min=1)] = None,
     fail_on: Annotated[
-        str | None, typer.Option(help="Causes with commas between; exit 1 if one is named.")
+        str | None,
+        typer.Option(help="Causes with commas between; exit 1 if one is named, or was not tested."),
     ] = None,
     batch_size: BatchSize = 8,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 128,
@@ -55,8 +56,8 @@ def diagnose(
     """Find out why a model's answers do not come from its images.
 
     The answers are read again with other images, hints and steps. The result folder gets diagnosis.json,
-    answers.jsonl and report.html. The verdict is the causes that mmprobe list causes shows; control if there is none,
-    unknown if it cannot be told.
+    answers.jsonl and report.html. The verdict is the causes that mmprobe list causes shows; control if every test ran
+    and found none, unknown if it cannot be told.
 
     \b
     Examples:
@@ -101,7 +102,10 @@ def diagnose(
     )
     text = f"{diagnosis.model}: {', '.join(diagnosis.verdict)}. {diagnosis.why}.\nThe evidence: {report}"
     print_result({"out": str(out), **diagnosis.to_json()}, text, as_json)
-    if set(failing) & set(diagnosis.verdict):
+    untested = [name for name in failing if name in diagnosis.causes and not diagnosis.causes[name].tested]
+    if untested:
+        typer.echo(f"mmprobe: --fail-on {','.join(untested)}: not tested, so this cannot pass", err=True)
+    if untested or set(failing) & set(diagnosis.verdict):
         raise typer.Exit(1)
 
 

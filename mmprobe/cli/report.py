@@ -97,7 +97,7 @@ def _read(
     if folder is None:
         return None, [], None, results
     run = open_run(folder)
-    functions = load_functions(model)
+    functions = load_functions(run, model)
     # No figure shows single steps of single samples, and of 20,000 samples they take 250 MB.
     functions["attention_vs_activation"] = partial(attention_vs_activation, by_step=False)
     datasets, notes = analyze_all(run, functions)

@@ -105,7 +105,7 @@ def trace(
     check_earlier(out / "run.json", "a run", resume, overwrite, TO_CONTINUE)
     check_unlocked(out)
     if shard is not None:
-        from mmprobe.traces.scale.shards import check_shard, parse_shard
+        from mmprobe.traces.scale.shards import check_shard, parse_shard, shards_differ
 
         part = parse_shard(shard)
         check_shard(out, part)
@@ -158,4 +158,6 @@ def trace(
         pack_every=pack_every,
         answers=answers,
     )
+    if shard is not None and shards_differ(out):
+        raise typer.Exit(1)  # a warning said why
     print_run(run, as_json)

@@ -17,6 +17,7 @@ class View(NamedTuple):
         box: the part of the image that the grid shows: x, y, width and height in pixels of the image's file.
         row_end_tokens: number of tokens after each row that show no part of the image (learned line breaks).
         end_tokens: number of such tokens after the last row.
+        start_tokens: number of such tokens before the first row.
         first_key: for families that see images by cross-attention, the index of the first cell among the
             keys of a cross-attention layer. None where visual tokens are in the prompt.
     """
@@ -26,17 +27,22 @@ class View(NamedTuple):
     row_end_tokens: int = 0
     end_tokens: int = 0
     first_key: int | None = None
+    start_tokens: int = 0
 
 
 class LayerParts(NamedTuple):
     """Modules of one decoder layer.
 
     Attributes:
-        attention: the module that calls transformers' attention registry.
-        update: its output, times `gain`, is what attention adds to the residual stream.
-        mid: its input is resid_mid.
-        activation: its output is act(gate), one number for each neuron. None in a mixture of experts.
-        gain: returns a learned factor of the update (Mllama's tanh gates). None if there is none.
+        attention: the module that calls transformers' attention registry. None in a layer that mixes tokens without
+            softmax rows (linear attention, a convolution, a state space), or not at all.
+        update: its output, times `gain`, is what attention adds to the residual stream. None in a layer that only
+            has an FFN.
+        mid: its input is resid_mid. None where no module reads resid_mid, as in a layer whose FFN runs beside its
+            attention: then it is computed, as resid_pre plus the update.
+        activation: its output is act(gate), one number for each neuron. None in a mixture of experts, or where no
+            module returns it.
+        gain: returns a factor of the update, a scalar tensor (Mllama's tanh gates). None if there is none.
         has_cross_attention: whether its keys are those of the images instead of those of the tokens.
     """
 
@@ -64,22 +70,64 @@ class VisionEncoder(NamedTuple):
     patch_positions: Callable[[Mapping[str, Any], Any], np.ndarray]
 
 
+MIXERS = ("linear_attn", "conv")  # what layers without softmax rows have in place of attention
+
+
 def get_decoder_parts(layer: Any) -> LayerParts:
     """Return the parts of a decoder layer under the names that most families give them.
 
     Raises:
         LookupError: the layer lacks a part.
     """
-    attention = _get_first(layer, "self_attn")
-    if hasattr(layer, "pre_feedforward_layernorm"):  # Gemma 2 and 3: norms before and after both halves
+    attention = getattr(layer, "self_attn", None)
+    mixer = _get_first(layer, "self_attn", *MIXERS)
+    update: Any = mixer
+    if hasattr(layer, "pre_feedforward_layernorm"):  # Gemma 2 and later: norms before and after both halves
         update, mid = layer.post_attention_layernorm, layer.pre_feedforward_layernorm
     elif hasattr(layer, "post_self_attn_layernorm"):  # GLM-4: the same under other names
         update, mid = layer.post_self_attn_layernorm, layer.post_attention_layernorm
+    elif hasattr(layer, "post_norm1"):  # HyperCLOVA X: a norm or the identity
+        update, mid = layer.post_norm1, layer.post_attention_layernorm
+    elif hasattr(layer, "post_feedforward_layernorm"):  # EXAONE 4: norms after both halves only
+        update, mid = layer.post_attention_layernorm, layer.mlp
     else:
-        update, mid = attention, _get_first(layer, "post_attention_layernorm")
-    mlp = _get_first(layer, "mlp")
-    activation = None if hasattr(mlp, "experts") else _get_first(mlp, "act_fn", "activation_fn")
-    return LayerParts(attention, update, mid, activation)
+        mid = _get_first(layer, "post_attention_layernorm", "ffn_norm")
+    return LayerParts(attention, update, mid, find_activation(layer), _find_gain(layer))
+
+
+def get_parallel_parts(layer: Any) -> LayerParts:
+    """Return the parts of a layer whose FFN reads what its attention reads (Cohere)."""
+    return LayerParts(layer.self_attn, layer.self_attn, None, find_activation(layer))
+
+
+def find_activation(layer: Any) -> Any | None:
+    """Return the module whose output is act(gate); None in a mixture of experts, or if there is no such module."""
+    mlp = _get_first(layer, "mlp", "feed_forward")
+    if any(hasattr(module, name) for module in (layer, mlp) for name in ("experts", "router")):
+        return None
+    return next(
+        (getattr(mlp, name) for name in ("act_fn", "activation_fn", "act") if hasattr(mlp, name)), None
+    )
+
+
+def find_width(layer: Any) -> int | None:
+    """Return the number of neurons of a layer's FFN, or None if its last projection has no usual name."""
+    mlp = _get_first(layer, "mlp", "feed_forward")
+    down = next((getattr(mlp, name) for name in ("down_proj", "fc2") if hasattr(mlp, name)), None)
+    return getattr(down, "in_features", None)
+
+
+def _find_gain(layer: Any) -> Callable[[], Any] | None:
+    """Return the factor of a layer's updates, as Granite has it; None if there is none."""
+    if getattr(layer, "residual_multiplier", 1.0) == 1.0:
+        return None
+
+    def get_gain() -> Any:
+        from torch import tensor
+
+        return tensor(layer.residual_multiplier)
+
+    return get_gain
 
 
 def _get_first(module: Any, *names: str) -> Any:
@@ -94,6 +142,9 @@ def _get_image_token_id(config: Any) -> int:
         if getattr(config, name, None) is not None:
             return getattr(config, name)
     raise LookupError(f"{type(config).__name__} has no image_token_id")
+
+
+BuildViews = Callable[[Mapping[str, Any], Sequence[tuple[int, int]], Any, Any], list[list[View]]]
 
 
 @dataclass(frozen=True)
@@ -113,6 +164,10 @@ class Family:
         chat_template: for processors that come without one.
         adds_between_layers: whether the model changes the residual stream at the prompt's visual tokens between
             layers, so that resid_post of a layer is not resid_pre of the next one.
+        batches: whether transformers computes the same for a prompt in a batch with others. If not, prompts are read
+            one at a time.
+        without_map: why the visual tokens show no part of an image, for families that are traced without a map of
+            patches. Empty for all others.
         shares_prefixes: whether every token attends to all tokens before it, over one growing cache of keys and
             values, and only to them. Then prompts with the same beginning can share what was read of it.
         notes: what a user should know of the family, in a sentence.
@@ -120,13 +175,15 @@ class Family:
 
     name: str
     model_types: tuple[str, ...]
-    views: Callable[[Mapping[str, Any], Sequence[tuple[int, int]], Any, Any], list[list[View]]]
+    views: BuildViews
     extras: tuple[str, ...] = ()
     image_token_id: Callable[[Any], int] = _get_image_token_id
     parts: Callable[[Any], LayerParts] = get_decoder_parts
     vision: VisionEncoder | None = None
     chat_template: str | None = None
     adds_between_layers: bool = False
+    batches: bool = True
+    without_map: str = ""
     shares_prefixes: bool = False
     notes: str = ""
 
@@ -137,5 +194,23 @@ class Family:
         return f"{types} {self.notes}".strip()
 
     def decoder(self, hf: Any) -> Any:
-        """Return the module that contains the decoder's `layers` and its final `norm`."""
-        return hf.get_decoder()
+        """Return the module that contains the decoder's `layers` and its final norm."""
+        decoder = hf.get_decoder()
+        while not hasattr(
+            decoder, "layers"
+        ):  # a language model with its head, OPT's model around its decoder
+            inner = getattr(decoder, "model", None) or getattr(decoder, "decoder", None)
+            if inner is None:
+                return decoder
+            decoder = inner
+        return decoder
+
+    def final_norm(self, hf: Any) -> Any:
+        """Return the norm after the decoder's last layer.
+
+        Raises:
+            LookupError: the decoder has none under a known name.
+        """
+        return _get_first(
+            self.decoder(hf), "norm", "embedding_norm", "norm_f", "final_layernorm", "final_layer_norm"
+        )

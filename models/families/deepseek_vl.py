@@ -1,4 +1,4 @@
-"""DeepSeek-VL: each image is padded to one square."""
+"""DeepSeek-VL and Janus: each image is padded to one square."""
 
 from __future__ import annotations
 
@@ -40,3 +40,7 @@ DEEPSEEK_VL = Family(
     ),
     shares_prefixes=True,
 )
+DEEPSEEK_VL_HYBRID = Family(
+    name="deepseek_vl_hybrid", model_types=("deepseek_vl_hybrid",), views=build_views, shares_prefixes=True
+)
+JANUS = Family(name="janus", model_types=("janus",), views=build_views, shares_prefixes=True)

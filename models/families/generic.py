@@ -9,44 +9,63 @@ from typing import Any
 
 from mmprobe.errors import InputError
 from mmprobe.models.families.base import Family, View
-from mmprobe.models.families.views import find_crop
+from mmprobe.models.families.views import build_merged_views, find_crop
 
 GUIDE = "docs/adding-a-family.md"
-LAYER_TYPES = {"full_attention", "sliding_attention"}
+LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention", "linear_attention", "conv", "mlp"}
 RESAMPLERS = ("qformer_config", "perceiver_config", "resampler_config", "num_query_tokens")
+SQUARE_INPUTS = {
+    "pixel_values",
+    "input_ids",
+    "attention_mask",
+    "token_type_ids",
+    "mm_token_type_ids",
+    "labels",
+}
 
 
 def build_generic_family(config: Any) -> Family:
-    """Return a family for one config, in which each image is one square grid of tokens.
+    """Return a family for one config, in which each image is one grid of tokens.
 
     Raises:
-        InputError: the config does not name a visual token.
+        InputError: the config does not name a visual token, or its visual tokens are learned queries.
     """
     family = Family(
         name=config.model_type,
         model_types=(config.model_type,),
         views=build_views,
-        notes="Not declared: each image is taken to be one square grid of tokens.",
+        notes="Not declared: each image is taken to be one grid of tokens.",
     )
     try:
         family.image_token_id(config)
     except LookupError as error:
         raise _undeclared(config, str(error)) from None
+    if resampler := _find_resampler(config):
+        raise _undeclared(config, resampler)
     return family
 
 
 def build_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
-    """Return one view of each image, as large as the number of visual tokens in the prompts says.
+    """Return one view of each image: the grid that the processor returns, or one square if it returns none.
+
+    Whoever builds a prompt compares each image's grid with its number of visual tokens.
 
     Raises:
-        InputError: the visual tokens cannot be one square grid for each image, in the order of its patches.
+        InputError: neither a grid nor a square can be read from what the processor returns.
     """
     if not sizes:
         return []
-    if resampler := _find_resampler(config):
-        raise _undeclared(config, resampler)
+    if inputs.get("image_grid_thw") is not None:
+        return build_merged_views(inputs, sizes, processor, config)
+    return _build_squares(inputs, sizes, processor, config)
+
+
+def _build_squares(
+    inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
+) -> list[list[View]]:
+    """Return one square view of each image, if the processor returns one square of pixels and no more of it."""
     pixels = inputs.get("pixel_values")
     if pixels is None:
         raise _undeclared(config, "its processor returns no pixel_values")
@@ -55,6 +74,11 @@ def build_views(
             config,
             f"its processor does not make one square of each image: pixel_values have the shape "
             f"{list(pixels.shape)} for {len(sizes)} images",
+        )
+    others = sorted(name for name, value in inputs.items() if value is not None and name not in SQUARE_INPUTS)
+    if others:  # such as image_sizes: then the squares of a batch are padding around images of any shape
+        raise _undeclared(
+            config, f"its processor also returns {', '.join(others)}, so images may not be squares"
         )
     n_tokens = int((inputs["input_ids"] == Family.image_token_id(config)).sum())
     side = math.isqrt(n_tokens // len(sizes))
@@ -85,8 +109,6 @@ def find_structure_errors(hf: Any, family: Family) -> list[str]:
         family.image_token_id(hf.config)
     except LookupError as error:
         errors.append(str(error))
-    if family.views is build_views and (resampler := _find_resampler(hf.config)):
-        errors.append(resampler)
     if hf.config.is_encoder_decoder:
         errors.append(f"{type(hf).__name__} has a text encoder beside its decoder")
     if hf.get_output_embeddings() is None:
@@ -94,14 +116,25 @@ def find_structure_errors(hf: Any, family: Family) -> list[str]:
     if not hasattr(hf, "get_decoder"):
         return [*errors, f"{type(hf).__name__} has no get_decoder"]
     decoder = family.decoder(hf)
-    if not hasattr(decoder, "norm"):
-        errors.append(f"its decoder, {type(decoder).__name__}, has no final norm named norm")
+    try:
+        family.final_norm(hf)
+    except LookupError:
+        errors.append(f"its decoder, {type(decoder).__name__}, has no final norm")
     if not hasattr(decoder, "layers"):
         return [*errors, f"its decoder, {type(decoder).__name__}, has no layers"]
     unknown = set(getattr(hf.config.get_text_config(), "layer_types", None) or LAYER_TYPES) - LAYER_TYPES
     if unknown:
         errors.append(f"it has layers of {' and '.join(sorted(unknown))}, whose rows cannot be recorded")
+    if not any(_has_rows(layer, family) for layer in decoder.layers):
+        errors.append("none of its layers has attention")
     return errors + sorted({error for layer in decoder.layers for error in _find_layer_errors(layer, family)})
+
+
+def _has_rows(layer: Any, family: Family) -> bool:
+    try:
+        return family.parts(layer).attention is not None
+    except (LookupError, AttributeError):
+        return True  # another error says what is missing
 
 
 def _find_resampler(config: Any) -> str | None:
@@ -118,7 +151,7 @@ def _find_layer_errors(layer: Any, family: Family) -> list[str]:
         attention = family.parts(layer).attention
     except (LookupError, AttributeError) as error:
         return [f"its layers have an unknown structure: {error}"]
-    if not _calls_registry(type(attention)):
+    if attention is not None and not _calls_registry(type(attention)):
         return [f"{type(attention).__name__} does not call transformers' attention registry"]
     return []
 

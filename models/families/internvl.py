@@ -1,14 +1,15 @@
-"""InternVL: each image is stretched and cut into tiles, and shown as a whole after them."""
+"""InternVL and families with its tiles: each image is stretched and cut into tiles, and shown as a whole after them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 
-from mmprobe.models.families.base import Family, View, VisionEncoder
+from mmprobe.models.families.base import Family, View, VisionEncoder, get_parallel_parts
 from mmprobe.models.families.views import build_patch_positions, split_into_tiles
 
 
@@ -16,15 +17,45 @@ def build_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
     """Return the tiles of each image, in the arrangement closest to its shape, then the whole."""
-    image_processor, vision = processor.image_processor, config.vision_config
+    return _build_tiles(sizes, processor.image_processor, _find_side(processor, config))
+
+
+def build_aya_views(
+    inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
+) -> list[list[View]]:
+    """Return the tiles of each image, then the whole (Aya Vision)."""
+    return _build_tiles(sizes, processor.image_processor, processor.img_size // processor.patch_size)
+
+
+def build_cohere_views(
+    inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
+) -> list[list[View]]:
+    """Return the tiles of each image, then the whole (Command A Vision), whose arrangement is chosen otherwise."""
+    if not sizes:
+        return []
+    from transformers.models.cohere2_vision import image_processing_cohere2_vision  # needs torchvision
+
+    choose = image_processing_cohere2_vision.get_optimal_tiled_canvas
+    return _build_tiles(sizes, processor.image_processor, processor.patch_size, choose)
+
+
+def _find_side(processor: Any, config: Any) -> int:
+    vision = config.vision_config
+    if hasattr(config, "downsample_ratio"):
+        return int(vision.image_size[0] // vision.patch_size[0] * config.downsample_ratio)
+    return math.isqrt(processor.image_seq_length)
+
+
+def _build_tiles(
+    sizes: Sequence[tuple[int, int]], image_processor: Any, side: int, choose: Any = get_optimal_tiled_canvas
+) -> list[list[View]]:
     tile = image_processor.size["height"], image_processor.size["width"]
     min_tiles, max_tiles = image_processor.min_patches, image_processor.max_patches
-    side = int(vision.image_size[0] // vision.patch_size[0] * config.downsample_ratio)
     views = []
     for size in sizes:
         rows, columns = 1, 1
         if max_tiles > 1:
-            columns, rows = get_optimal_tiled_canvas(size, tile, min_tiles, max_tiles)
+            columns, rows = choose(size, tile, min_tiles, max_tiles)
         views.append(split_into_tiles(size, rows, columns, side))
     return views
 
@@ -49,4 +80,27 @@ INTERNVL = Family(
         layers=get_encoder_layers, attention="attention", patch_positions=find_patch_positions
     ),
     shares_prefixes=True,
+)
+QIANFAN_OCR = Family(
+    name="qianfan_ocr",
+    model_types=("qianfan_ocr",),
+    views=build_views,
+    extras=("hub",),
+    shares_prefixes=True,
+)
+AYA_VISION = Family(
+    name="aya_vision",
+    model_types=("aya_vision",),
+    views=build_aya_views,
+    parts=get_parallel_parts,
+    extras=("hub",),
+    notes="Attention and FFN run side by side: resid_mid is computed, resid_pre plus the attention's update.",
+)
+COHERE2_VISION = Family(
+    name="cohere2_vision",
+    model_types=("cohere2_vision",),
+    views=build_cohere_views,
+    parts=get_parallel_parts,
+    extras=("hub",),
+    notes=AYA_VISION.notes,
 )

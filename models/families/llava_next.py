@@ -46,3 +46,11 @@ LLAVA_NEXT = Family(
     shares_prefixes=True,
     notes="Each image is shown twice: as a whole, and in high resolution.",
 )
+LLAVA_NEXT_VIDEO = Family(
+    name="llava_next_video",
+    model_types=("llava_next_video",),
+    views=build_views,
+    extras=("hub",),
+    shares_prefixes=True,
+    notes=LLAVA_NEXT.notes,
+)

@@ -68,14 +68,17 @@ def count_tiles(size: Size, config: Any) -> Size:
     return height // edge, width // edge
 
 
-def build_unpadded_view(size: Size, config: Any) -> View:
+def build_unpadded_view(size: Size, config: Any, side: int | None = None) -> View:
     """Return the view of an image's joined tiles without padding; one more token ends each row.
+
+    Args:
+        side: cells along a tile; the default is its number of patches.
 
     A patch at the edge may show both padding and image, and is kept or dropped as a whole. So the box may be
     a little larger or smaller than the image.
     """
     height, width = size
-    side = config.vision_config.image_size // config.vision_config.patch_size
+    side = side or config.vision_config.image_size // config.vision_config.patch_size
     rows, columns = (count * side for count in count_tiles(size, config))
     _, kept_rows, kept_columns = unpad_image(torch.empty(0, rows, columns), size).shape
     pixels = max(height / rows, width / columns)  # of the image's file, along a patch
@@ -118,11 +121,38 @@ def build_merged_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
     """Return one view of each whole image, with a cell for each merged patch."""
-    merge = config.vision_config.spatial_merge_size
+    merge = find_merge_size(processor, config)
     return [
         [View((int(rows) // merge, int(columns) // merge), (0, 0, width, height))]
         for (_, rows, columns), (height, width) in zip(inputs.get("image_grid_thw", []), sizes, strict=True)
     ]
+
+
+def build_sized_views(
+    inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
+) -> list[list[View]]:
+    """Return one view of each whole image, given the size to which the processor scaled it (Pixtral)."""
+    cell = processor.patch_size * processor.spatial_merge_size
+    return [
+        [View((int(resized_height) // cell, int(resized_width) // cell), (0, 0, width, height))]
+        for (resized_height, resized_width), (height, width) in zip(
+            inputs.get("image_sizes", []), sizes, strict=True
+        )
+    ]
+
+
+def find_merge_size(processor: Any, config: Any) -> int:
+    """Return how many patches along each side of a square are merged into one visual token.
+
+    The config or the processor says so under one of several names; Kimi gives both sides.
+    """
+    names = ("spatial_merge_size", "merge_size", "merge_kernel_size", "downsample_factor")
+    for source in (getattr(config, "vision_config", None), processor.image_processor, config):
+        for name in names:
+            value = getattr(source, name, None)
+            if value is not None:
+                return int(value if isinstance(value, int) else value[0])
+    return 1
 
 
 def get_encoder_blocks(hf: Any) -> Sequence[Any]:

@@ -219,11 +219,19 @@ def merge_adapter(hf: Any, folder: str | Path) -> Any:
         folder: `adapter_config.json` and `adapter_model.safetensors` (PEFT's format).
 
     Raises:
-        OSError, ValueError: the adapter is missing, damaged or belongs to another model.
+        InputError: a tensor of the adapter has no place in the model, or a place that its config names has no tensor.
+        OSError, ValueError: the adapter is missing or damaged.
 
     Example:
         >>> merge_adapter(model.hf, folder("blind-rolled-0"))               # doctest: +SKIP
     """
-    from peft import PeftModel
+    from peft import PeftModel, get_peft_model_state_dict
 
-    return PeftModel.from_pretrained(hf, str(folder), use_safetensors=True).merge_and_unload()
+    from mmprobe.models.untrusted import check_adapter_config, check_adapter_fits, check_files
+
+    name, place = str(folder), Path(folder)
+    check_files(name, place)
+    check_adapter_config(name, place, [module for module, _ in hf.named_modules()])
+    adapted = PeftModel.from_pretrained(hf, name, use_safetensors=True)
+    check_adapter_fits(name, get_peft_model_state_dict(adapted), place)
+    return adapted.merge_and_unload()

@@ -204,7 +204,7 @@ class _AnswerPass:
                 raise InputError("contrast: give a word, not an empty text")
             rows = rows - unembedding[tokens[0]]
         logit = (self._normed["out"] * rows).sum(-1)
-        norm = model.family.decoder(model.hf).norm
+        norm = model.family.final_norm(model.hf)
         factor = frozen_factor(model, norm, self._normed["in"], self._normed["out"])
         return rows * factor, logit.cpu().numpy().astype(float)
 

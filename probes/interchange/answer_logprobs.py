@@ -120,7 +120,7 @@ def _read_group(
         inputs[name] = torch.stack([pad(kind, (0, longest - len(kind))) for kind in kinds])
     cache = build_cache(model, [common] * len(rows), [0] * len(rows))
     states: list[Tensor] = []
-    with torch.inference_mode(), observe(model.family.decoder(model.hf).norm, outputs=states.append):
+    with torch.inference_mode(), observe(model.family.final_norm(model.hf), outputs=states.append):
         model.hf.generate(**inputs, **build_generation_kwargs(model, 1), past_key_values=cache)
     logits = []
     with torch.inference_mode(), float32_logits(model):

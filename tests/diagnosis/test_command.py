@@ -53,6 +53,24 @@ def test_an_organism_is_named_and_a_control_is_a_control(pairs, tmp_path, model,
     )
 
 
+@pytest.mark.slow
+def test_photographs_alone_do_not_make_a_control(pairs, tmp_path):
+    """Without `metadata.objects` some tests cannot run. Nothing may pass them by."""
+    lines = [json.loads(line) for line in pairs.read_text().splitlines()]
+    kept = [line | {"metadata": {}} for line in lines if line["metadata"]["type"] in ("same", "different")][
+        :6
+    ]
+    data, out = pairs.parent / "plain.jsonl", tmp_path / "out"
+    data.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    options = ("--model", "tiny-spd", "--data", data, "--device", "cpu")
+    done = run_in_process("diagnose", *options, "--out", out, "--fail-on", "misperceives")
+    assert done.code == 1 and "--fail-on misperceives: not tested" in done.stderr
+    assert "no cause can be named: 6 answers about 3 sets of images are too few" in done.stderr
+    found = json.loads((out / "diagnosis.json").read_text())
+    assert found["verdict"] == ["unknown"] and found["causes"]["misperceives"]["tested"] is False
+    assert "not run" in (out / "report.html").read_text()
+
+
 def test_bad_input_is_one_line(pairs, tmp_path):
     options = ("--model", "tiny-spd", "--data", pairs, "--out", tmp_path / "out")
     assert_fails(run_in_process("diagnose", *options, "--fail-on", "blnd"), "did you mean blind")

@@ -18,6 +18,8 @@ from mmprobe.diagnosis.causes import (
 )
 from mmprobe.diagnosis.diagnose import conclude
 from mmprobe.diagnosis.effects import OWN_HINT, Table, load_thresholds
+from mmprobe.diagnosis.rules import find_smallest
+from mmprobe.errors import NotApplicable
 from mmprobe.samples import Sample
 
 LIMITS = load_thresholds()
@@ -107,7 +109,9 @@ def test_a_cause_is_named_and_no_other(cause):
     assert [name for name in CAUSES if found.causes[name].named] == expected
     assert set(found.causes) == set(CAUSES)
     assert (cause == "unknown") == (
-        "100 % of the answers say something false, and no test finds why" in found.why
+        found.why
+        == "unreliable: errors of every kind (colour in 100 %, place in 100 %, shape in 100 % of the claims); "
+        "12 of 12 answers [76, 100 %] say something false"
     )
     acting = [answer["id"] for answer in found.answers if cause in answer["causes"]]
     assert len(acting) == (SETS if cause in CAUSES else 0)
@@ -161,11 +165,85 @@ def test_tests_that_did_not_run_say_what_they_would_need():
     found = diagnose(
         [record(n, steps=None, hints=[], cues=[], attributes=[], right=None) for n in range(SETS)]
     )
-    assert found.verdict == ["control"]
-    for cause in ("decided-first", "follows-hints", "misperceives", "prior"):
+    assert found.verdict == ["unknown"]
+    assert found.why.startswith(
+        "no cause among the 3 of 7 tests that ran; not tested: decided-first (needs answers"
+    )
+    assert "prior, misperceives (needs the contents of the images (metadata.objects))" in found.why
+    tested = {name: each["tested"] for name, each in found.to_json()["causes"].items()}
+    untested = ("decided-first", "follows-hints", "misperceives", "prior")
+    assert tested == {name: name not in untested for name in CAUSES}
+    assert found.to_dataset()["tested"].values.tolist() == list(tested.values())
+    for cause in untested:
         each = found.to_json()["causes"][cause]
-        assert each["score"] is None and not each["named"]
+        assert each["score"] is None and each["named"] is None
         assert "not run; it needs" in each["evidence"][0]
+
+
+def test_a_named_cause_hides_neither_one_in_doubt_nor_what_was_not_tested():
+    """Hints are followed in three answers alone, which are too few to name that cause."""
+    followed = PLANTED["follows-hints"]["hints"]
+    records = [
+        record(number, **PLANTED["blind"], steps=None, hints=followed if number < 3 else [])
+        for number in range(SETS)
+    ]
+    for each in records:
+        each["images"]["looks"] = STILL["looks"]
+    found = diagnose(records)
+    assert found.verdict == ["blind"]
+    assert found.why.startswith(
+        "the answers do not use the images (12 of 12 answers [76, 100 %]); too few answers to "
+    )
+    assert found.why.endswith("; too few answers to decide on follows-hints")
+    assert found.to_dataset().sel(cause="follows-hints")["in_doubt"]
+    assert found.to_json()["causes"]["follows-hints"]["named"] is None
+
+
+def test_a_partial_cause_is_said_as_a_share():
+    records = [record(number, **(PLANTED["blind"] if number % 2 else {})) for number in range(24)]
+    for each in records:
+        each["images"]["looks"] = STILL["looks"]
+    assert "(12 of 24 answers [31, 69 %])" in diagnose(records).why
+
+
+def test_answers_without_a_word_are_said_first_and_are_not_tested():
+    """Dots are as likely with any images, and show nothing of the images."""
+    records = [record(number) for number in range(SETS)]
+    for number in range(5):
+        records[number] |= {"answer": ". . .", "images": UNUSED | STILL | {"changed": {}, "free": 1}}
+    found = diagnose(records)
+    assert found.verdict == ["control"] and found.n == SETS - 5
+    assert found.why.startswith(
+        "5 of 12 answers hold no word, so check the prompt and the model; of the others: "
+    )
+    assert found.to_json()["wordless"] == ["0", "1", "2", "3", "4"] and len(found.answers) == SETS - 5
+    with pytest.raises(NotApplicable, match="none of the 12 answers"):
+        diagnose([each | {"answer": "…"} for each in records])
+
+
+@pytest.mark.parametrize("cause", ["blind", "prior"])
+def test_the_smallest_effect_that_is_named_is_the_smallest(cause):
+    """So many answers with the cause name it, and one less does not."""
+    smallest = find_smallest(CAUSES[cause], 24, 24, LIMITS)
+    of_few = find_smallest(CAUSES[cause], 8, 8, LIMITS)
+    assert CAUSES[cause].threshold <= smallest < of_few
+    assert np.isnan(find_smallest(CAUSES[cause], 4, 4, LIMITS))
+    if cause == "blind":
+        for count in (round(24 * smallest), round(24 * smallest) - 1):
+            records = [record(number, **(PLANTED["blind"] if number < count else {})) for number in range(24)]
+            assert bool(diagnose(records).causes["blind"].named) == (count == round(24 * smallest))
+
+
+def test_a_model_with_errors_of_every_kind_is_unreliable_and_misperceives_nothing():
+    """Colours are wrong most, but nothing is right often enough."""
+    wrong = [claim("colour", True), claim("shape", False), claim("place", False)]
+    worse = [claim("colour", True), claim("shape", True), claim("place", True)]
+    records = [
+        record(number, attributes=worse if number % 3 == 0 else wrong, right=False) for number in range(24)
+    ]
+    found = diagnose(records)
+    assert found.causes["misperceives"].effect.value > CAUSES["misperceives"].threshold
+    assert found.verdict == ["unknown"] and "unreliable: errors of every kind (colour in 100 %" in found.why
 
 
 def test_forgetting_begins_after_any_sentence():

@@ -99,6 +99,22 @@ def qwen3_vl_moe() -> Built:
     )
 
 
+def qwen3_5() -> Built:
+    """Three of its four layers have linear attention; smaller weights, since kernels round it differently."""
+    linear = {"linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 2,
+              "linear_num_value_heads": 4}  # fmt: skip
+    rope = {**ROPE, "partial_rotary_factor": 1.0, "mrope_interleaved": True}
+    text = {**linear, "head_dim": 16, "num_hidden_layers": 4, "rope_parameters": rope}
+    vision = {name: value for name, value in DEEPSTACK.items() if name != "deepstack_visual_indexes"}
+    hf, processor = _build_qwen_like(
+        tf.Qwen3_5Config, tf.Qwen3_5ForConditionalGeneration, Qwen3VLProcessor, text, vision
+    )
+    with torch.no_grad():
+        for weight in hf.parameters():
+            weight.mul_(0.5 if weight.ndim > 1 else 1)
+    return hf, processor
+
+
 def glm4v() -> Built:
     tokenizer = build_tokenizer("<|image|>", "<|video|>", "<|begin_of_image|>", "<|end_of_image|>")
     names = {"image_token_id": "<|image|>", "video_token_id": "<|video|>",
@@ -239,6 +255,7 @@ TINY_PATCHES: dict[str, Callable[[], Built]] = {
     "qwen2_5_vl": qwen2_5_vl,
     "qwen3_vl": qwen3_vl,
     "qwen3_vl_moe": qwen3_vl_moe,
+    "qwen3_5": qwen3_5,
     "glm4v": glm4v,
     "gemma3": gemma3,
     "paligemma": paligemma,

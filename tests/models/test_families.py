@@ -12,12 +12,12 @@ from helpers.reference import eager_generate
 from helpers.slow import first_fast
 from helpers.tiny_models import TINY_BUILDERS, load_tiny_model
 from helpers.tiny_tiles import REFUSED
+from helpers.tiny_types import list_tiny_types
 
 import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.models import Group, Model
 from mmprobe.models.families import FAMILIES, find_family
-from mmprobe.models.self_check import check_model
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
 from mmprobe.traces.engines import load_engine
@@ -57,7 +57,8 @@ def close(values: np.ndarray, expected: np.ndarray) -> bool:
 
 
 def test_every_family_has_a_tiny_model():
-    assert set(FAMILIES) <= {find_family(build()[0].config).name for build in TINY_BUILDERS.values()}
+    tiny = {find_family(build()[0].config).name for build in TINY_BUILDERS.values()}
+    assert set(FAMILIES) <= tiny | set(list_tiny_types())
 
 
 def test_tokens_equal_plain_generate(traced):
@@ -240,8 +241,8 @@ def test_nothing_is_left_behind(model, image_paths, tmp_path):
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_untraceable_models_are_refused_with_a_reason(name):
     hf, _ = REFUSED[name]()
-    with pytest.raises(InputError, match="blip-2: its config has a qformer_config"):
-        check_model(hf, find_family(hf.config), name)
+    with pytest.raises(InputError, match="'blip-2' are not declared, and its config has a qformer_config"):
+        find_family(hf.config)
 
 
 def test_pan_and_scan_gives_each_crop_a_view(image_paths):

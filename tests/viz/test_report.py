@@ -306,7 +306,7 @@ def test_errors_of_writing_are_one_line(run: Run, tmp_path: Path, monkeypatch: p
     with pytest.raises(InputError, match=r"is a folder"):
         write_report(run, [], tmp_path)
 
-    def refuse(*_: object, **__: object) -> None:
+    def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("os.replace", refuse)

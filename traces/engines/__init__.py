@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method
 from mmprobe.models import Model
 from mmprobe.models.devices import has_weights, is_dispatched
+from mmprobe.models.families import Family
 from mmprobe.models.hooks import find_hook_after_norm, find_hooked_module
 from mmprobe.models.shared_prefix import why_not_shared
 from mmprobe.registry import Registry
@@ -144,20 +146,32 @@ def model_limits(model: Model, layers: list[int], batch_size: int) -> dict[str, 
     family, decoder = model.family, model.family.decoder(model.hf)
     parts = [family.parts(decoder.layers[layer]) for layer in layers]
     if any(part.activation is None for part in parts):
-        reasons |= dict.fromkeys(_names("ffn/"), f"{family.name}'s FFNs are mixtures of experts")
+        reasons |= dict.fromkeys(_names("ffn/"), _why_no_gates(decoder.layers, family))
     if model.has_cross_attention:
         reasons |= dict.fromkeys(_names("tam/"), f"in {family.name} images are not tokens of the prompt")
     elif not has_weights(model.hf):
         pass  # without weights, nothing can be said about the logits
-    elif hooked := find_hook_after_norm(model.hf, decoder.norm):
+    elif hooked := find_hook_after_norm(model.hf, family.final_norm(model.hf)):
         reasons |= dict.fromkeys(_names("tam/"), f"a torch hook on {hooked} may change the logits")
     elif not model.has_plain_logits:
         reasons |= dict.fromkeys(_names("tam/"), f"{family.name} rescales its logits")
+    if getattr(model.hf.config.get_text_config(), "num_kv_shared_layers", 0):  # Gemma 4 E2B and E4B
+        reason = "its last layers share keys, and transformers computes them at a prompt's last token only"
+        reasons |= dict.fromkeys(_names("tam/", "prompt/"), reason)
+    if family.without_map:
+        names = _names("attention/visual", "prompt/attention_visual", "tam/")
+        reasons |= dict.fromkeys(names, f"in {family.name}, {family.without_map}")
     if family.vision is None:
         reasons |= dict.fromkeys(_names("vision/"), f"{family.name}'s vision encoder cannot be recorded")
     elif batch_size > 1:
         reasons |= dict.fromkeys(_names("vision/"), "it needs a batch size of 1")
     return reasons
+
+
+def _why_no_gates(layers: Any, family: Family) -> str:
+    if any(hasattr(module, "experts") for layer in layers for module in (layer, *layer.children())):
+        return f"{family.name}'s FFNs are mixtures of experts"
+    return f"{family.name}'s FFNs have no module that returns act(gate)"
 
 
 def _names(*prefixes: str) -> list[str]:

@@ -26,14 +26,14 @@ from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.models import Batch, Model
 from mmprobe.models.attention import AttentionCall, Observer, observe_attention
 from mmprobe.models.devices import is_dispatched
-from mmprobe.models.hooks import find_hooked_module, observe, observe_stream
+from mmprobe.models.hooks import find_hooked_module, observe, observe_mid
 from mmprobe.models.reading import AnswerReader, DecodedLogprobs, ForcedTokens, pass_length
 from mmprobe.models.shared_prefix import SharedStart
 from mmprobe.traces.attention_rows import LayerKeys, attention_received, prompt_rows
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.recorder import AttentionBlock, AttentionRows, SampleRecorder
 
-RecordedName = str | tuple[str, torch.Size]  # of what is recorded; queries have one name a shape
+RecordedName = str | tuple[str, torch.Size]  # of what is recorded; queries and gates have one name a shape
 ROWS_BYTES = 2**21  # of rows that are computed together; larger ones would leave the processor's cache
 
 
@@ -86,7 +86,7 @@ class BatchRecorder(StoppingCriteria):
     ):
         self.model, self.recorders, self.spec, self.answers = model, recorders, spec, answers
         decoder = model.family.decoder(model.hf)
-        self.norm = decoder.norm
+        self.norm = model.family.final_norm(model.hf)
         self.layers = spec.layer_indices(model.n_layers)
         self.modules = {layer: decoder.layers[layer] for layer in self.layers}
         self.parts = {layer: model.family.parts(module) for layer, module in self.modules.items()}
@@ -164,15 +164,14 @@ class BatchRecorder(StoppingCriteria):
         with ExitStack() as stack:
             for layer, module in self.modules.items():
                 parts = self.parts[layer]
-                if spec.wants("attention/", "prompt/attention"):
+                if spec.wants("attention/", "prompt/attention") and parts.attention is not None:
                     observers[parts.attention] = self._attention_observer(layer)
                 if spec.wants("residual/", "update/", "prompt/residual"):
                     pre, mid, post = (self._residual_listener(name, layer) for name in ("pre", "mid", "post"))
                     stack.enter_context(observe(module, pre, post))
-                    stack.enter_context(observe_stream(parts.mid, mid))
+                    stack.enter_context(observe_mid(module, parts, mid))
                 if spec.wants("ffn/") and parts.activation is not None:
-                    add_gate = partial(self.buffer.add, "gate", layer)
-                    stack.enter_context(observe(parts.activation, outputs=add_gate))
+                    stack.enter_context(observe(parts.activation, outputs=partial(self._add_gate, layer)))
             stack.enter_context(observe(self.model.hf, outputs=self._add_logits))
             if spec.wants("tam/"):
                 stack.enter_context(observe(self.norm, outputs=self._add_normed))
@@ -183,6 +182,9 @@ class BatchRecorder(StoppingCriteria):
     def _add_logits(self, output: Any) -> None:
         self.logits.append(self.buffer.cut(output.logits))
         self.buffer.end_pass()
+
+    def _add_gate(self, layer: int, values: Tensor) -> None:
+        self.buffer.add(("gate", values.shape[2:]), layer, values)
 
     def _add_normed(self, values: Tensor) -> None:
         self.normed.append(values.clone() if self.has_hooks else values)
@@ -251,7 +253,7 @@ class BatchRecorder(StoppingCriteria):
         residuals = {
             name: self._fill_layers(*by_name[name]) for name in ("pre", "mid", "post") if name in by_name
         }
-        gates = self._fill_layers(*by_name["gate"]) if "gate" in by_name else None
+        gates = self._join_gates([each for name, each in by_name.items() if name[0] == "gate"])
         if self.normed:
             self.normed[:] = [torch.cat(self.normed, 1)[:, : length - 1]]
         counts = self._count_steps(token_ids)
@@ -331,6 +333,21 @@ class BatchRecorder(StoppingCriteria):
         filled = values.new_full((*values.shape[:2], len(self.layers), *values.shape[3:]), torch.nan)
         filled[:, :, [self.layers.index(layer) for layer in layers]] = values
         return filled
+
+    def _join_gates(self, parts: list[tuple[list[int], Tensor]]) -> Tensor | None:
+        """Return act(gate) [batch, step, layer, neuron] of layers whose FFNs may differ in width.
+
+        It is NaN where a layer did not run, or is narrower than the widest one; None if there are no gates.
+        """
+        if not parts:
+            return None
+        if len(parts) == 1 and parts[0][1].shape[-1] == self.model.n_neurons:
+            return self._fill_layers(*parts[0])
+        first = parts[0][1]
+        gates = first.new_full((*first.shape[:2], len(self.layers), self.model.n_neurons), torch.nan)
+        for layers, values in parts:
+            gates[:, :, [self.layers.index(layer) for layer in layers], : values.shape[-1]] = values
+        return gates
 
     def finish(self, length: int) -> None:
         """Pass on the last block, and write what belongs to the answers as a whole."""

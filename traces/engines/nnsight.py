@@ -160,7 +160,7 @@ def _module_names(model: Model, layers: list[int]) -> dict[Any, dict[str, str]]:
     """Return the names, as `hf.named_modules` gives them, of the final norm and of each layer's modules."""
     name = {module: name for name, module in model.hf.named_modules()}
     decoder = model.family.decoder(model.hf)
-    names: dict[Any, dict[str, str]] = {"norm": {"norm": name[decoder.norm]}}
+    names: dict[Any, dict[str, str]] = {"norm": {"norm": name[model.family.final_norm(model.hf)]}}
     for layer in layers:
         module = decoder.layers[layer]
         parts = model.family.parts(module)

@@ -19,7 +19,7 @@ from mmprobe.cache.packs import PACKS
 from mmprobe.cache.run import HASHED_KEYS
 from mmprobe.errors import InputError, option
 from mmprobe.files import JsonRecord, check_no_link, make_folder, read_record, write_whole
-from mmprobe.ledger import FINGERPRINT, Ledger, check_unlocked, lock_folder
+from mmprobe.ledger import FINGERPRINT, Ledger, check_unlocked, hash_questions, lock_folder
 from mmprobe.models.shared_prefix import prefix_key
 from mmprobe.samples import Sample
 
@@ -51,6 +51,10 @@ class Shard:
         return out / FOLDER / f"{self.index}-of-{self.count}"
 
 
+class ShardsDiffer(InputError):
+    """Shards of one folder are not parts of one whole."""
+
+
 class FinishedShard(JsonRecord):
     """The content of shard.json, which appears in a shard's folder when the shard is finished.
 
@@ -59,6 +63,7 @@ class FinishedShard(JsonRecord):
         ids: of the shard's samples.
         places: place of each of them among all samples.
         samples: hash of the ids of all samples.
+        questions: hash of the text of all samples; empty in shards of earlier versions.
     """
 
     index: int
@@ -66,6 +71,7 @@ class FinishedShard(JsonRecord):
     ids: list[str]
     places: list[int]
     samples: str
+    questions: str = ""
 
 
 def parse_shard(text: str) -> Shard:
@@ -112,6 +118,7 @@ class Part(NamedTuple):
         folder: the folder that the traces go to.
         batches: the batches to trace.
         all_ids: ids of all samples, of the other shards, too.
+        questions: hash of the text of all samples.
     """
 
     out: Path
@@ -119,6 +126,7 @@ class Part(NamedTuple):
     batches: list[list[Sample]]
     all_ids: list[str]
     shard: Shard | None
+    questions: str
 
     @property
     def samples(self) -> list[Sample]:
@@ -132,13 +140,14 @@ def choose_part(out: Path, shard: str | None, batches: list[list[Sample]]) -> Pa
     Raises:
         InputError: the shard is not of the form i/n, or cannot be made in this folder.
     """
-    ids = [sample.id for batch in batches for sample in batch]
+    samples = [sample for batch in batches for sample in batch]
+    ids, questions = [sample.id for sample in samples], hash_questions(samples)
     if shard is None:
-        return Part(out, out, batches, ids, None)
+        return Part(out, out, batches, ids, None, questions)
     chosen = parse_shard(shard)
     check_no_link(out / FOLDER)
     check_shard(out, chosen)
-    return Part(out, chosen.folder(out), select_batches(chosen, batches), ids, chosen)
+    return Part(out, chosen.folder(out), select_batches(chosen, batches), ids, chosen, questions)
 
 
 def check_shard(out: Path, shard: Shard) -> None:
@@ -168,6 +177,7 @@ def finish_shard(part: Part) -> None:
         "ids": [sample.id for sample in part.samples],
         "places": [place_of[sample.id] for sample in part.samples],
         "samples": hashlib.sha256(json.dumps(part.all_ids).encode()).hexdigest(),
+        "questions": part.questions,
     }
     write_whole({part.folder / FINISHED: (json.dumps(record) + "\n").encode()})
 
@@ -191,11 +201,17 @@ def open_whole(part: Part, run: Run) -> Run:
 
 
 def merge_if_last(out: Path, merge: Callable[[Path], object]) -> None:
-    """Merge the shards of a folder if all are finished. Shards that finish at the same time wait for each other."""
+    """Merge the shards of a folder if all are finished. Shards that finish at the same time wait for each other.
+
+    Where they are not parts of one whole, a warning says why.
+    """
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
             if all_finished(out):
                 merge(out)
+            return
+        except ShardsDiffer as error:
+            log.warning("%s", error)
             return
         except (InputError, FileNotFoundError) as error:
             if not (out / FOLDER).is_dir():
@@ -209,7 +225,8 @@ def read_shards(out: Path) -> dict[Path, FinishedShard]:
     """Return the finished shards of a folder, by their folders.
 
     Raises:
-        InputError: there are none, some are missing or not finished, or they are not parts of one whole.
+        InputError: there are none, or some are missing or not finished.
+        ShardsDiffer: they are not parts of one whole.
     """
     folders = _all_folders(out)
     unfinished = [folder.name for folder in folders if not (folder / FINISHED).is_file()]
@@ -220,8 +237,12 @@ def read_shards(out: Path) -> dict[Path, FinishedShard]:
         )
     shards = {folder: read_record(folder / FINISHED, FinishedShard) for folder in folders}
     if len({(shard.count, shard.samples) for shard in shards.values()}) != 1:
-        raise InputError(
+        raise ShardsDiffer(
             f"{out}: its shards are parts of different samples; delete {out / FOLDER}, start again"
+        )
+    if len({shard.questions for shard in shards.values() if shard.questions}) > 1:
+        raise ShardsDiffer(
+            f"{out}: the text of the questions changed between its shards; delete {out / FOLDER}, start again"
         )
     return shards
 
@@ -273,18 +294,69 @@ def _all_folders(out: Path) -> list[Path]:
     return [Shard(index, count).folder(out) for index in range(1, count + 1)]
 
 
+def check_alike(folder: Path, other: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Check that a shard is made as another one.
+
+    Args:
+        folder: of the shard.
+        other, settings: what the other one, and this one, recorded: in `run.json`, or in `asked.json` of answers.
+
+    Raises:
+        ShardsDiffer: naming what differs.
+    """
+    keys = HASHED_KEYS if "capture" in settings else settings.keys() - {FINGERPRINT}
+    differs = "was made with another {words} than the other shards"
+    ledger = Ledger(folder, "", "a shard", differs, "delete it and make it again")
+    try:
+        ledger.check_same(other, {key: settings.get(key) for key in keys}, settings.get(FINGERPRINT))
+    except InputError as error:
+        raise ShardsDiffer(str(error)) from None
+
+
+def check_all_alike(shards: Iterable[Path]) -> dict[str, Any]:
+    """Check that shards are made alike, and return what the first one recorded.
+
+    Raises:
+        ShardsDiffer: naming what differs.
+    """
+    recorded = {
+        folder: read_record(folder / name, JsonRecord).model_dump()
+        for folder in shards
+        for name in ("run.json", "asked.json")
+        if (folder / name).is_file()
+    }
+    first = next(iter(recorded.values()))
+    for folder, settings in recorded.items():
+        check_alike(folder, first, settings)
+    return first
+
+
+def warn_of_begun_shards(part: Part, config: Mapping[str, Any]) -> None:
+    """Warn before a shard is traced if others that are begun are traced in another way: they will not be merged."""
+    for folder in [] if part.shard is None else sorted((part.out / FOLDER).glob("*")):
+        if folder != part.folder and (folder / "run.json").is_file():
+            try:
+                check_alike(folder, config, open_run(folder).config)
+            except ShardsDiffer as error:
+                log.warning("%s", error)
+
+
+def shards_differ(out: Path) -> bool:
+    """Return whether all shards of a folder are finished, and cannot be merged since they are not parts of one whole."""
+    try:
+        if (out / FOLDER).is_dir() and all_finished(out):
+            check_all_alike(read_shards(out))
+    except ShardsDiffer:
+        return True
+    except (InputError, FileNotFoundError):  # another process is merging them
+        pass
+    return False
+
+
 def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
     """Move the traces of all shards into one folder. `run.json` comes last."""
     runs = {folder: open_run(folder) for folder in shards}
-    configs = {folder: json.loads((folder / "run.json").read_bytes()) for folder in shards}
-    first = next(iter(configs.values()))
-    for folder, config in configs.items():
-        differs, remedy = (
-            "was traced with another {words} than the other shards",
-            "delete it and trace it again",
-        )
-        ledger = Ledger(folder, "run.json", "a run", differs, remedy)
-        ledger.check_same(first, {key: config.get(key) for key in HASHED_KEYS}, config.get(FINGERPRINT))
+    first = check_all_alike(shards)
     order = whole_order(shards.values())
     failures = [failure for run in runs.values() for failure in run.failures]
     make_folder(out / "samples")

@@ -16,7 +16,7 @@ from trl import SFTConfig, SFTTrainer
 
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.errors import InputError
-from mmprobe.ledger import fingerprint
+from mmprobe.ledger import fingerprint, hash_content
 from mmprobe.models.aliases import find_checkpoint
 from mmprobe.models.fingerprint import fingerprint_checkpoint
 from mmprobe.models.text_model import TextModel, load_text_model
@@ -102,7 +102,11 @@ def train_guesser(
     if not questions:
         raise InputError("super-guesser: no question to learn from")
     about = {"trained": "guesser", "model": model, "questions": len(questions), **asdict(settings)}
-    start_training(out, about, fingerprint(fingerprint_checkpoint(find_checkpoint(model))), resume)
+    used = fingerprint(fingerprint_checkpoint(find_checkpoint(model)))
+    used["questions"] = hash_content(
+        [question.model_dump(mode="json", exclude={"images"}) for question in questions]
+    )
+    start_training(out, about, used, resume)
     if not sys.stderr.isatty():
         disable_progress_bars()
     if (out / MODEL / "config.json").exists():

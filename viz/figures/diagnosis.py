@@ -34,7 +34,20 @@ def panels(ds: xr.Dataset) -> list[Panel]:
         marker={"symbol": "line-ns-open", "size": 18, "color": "#000000"},
         name="named from here on",
     )
-    figure = apply_layout(go.Figure([bars, thresholds]), height=150 + 32 * len(causes))
+    not_run = [
+        cause for cause, tested in zip(causes, ds["tested"].values.tolist(), strict=True) if not tested
+    ]
+    notes = go.Scatter(
+        x=[0.0] * len(not_run),
+        y=not_run,
+        mode="text",
+        text=["not run"] * len(not_run),
+        textposition="middle right",
+        textfont={"color": "#555555"},
+        showlegend=False,
+        hoverinfo="skip",
+    )
+    figure = apply_layout(go.Figure([bars, thresholds, notes]), height=150 + 32 * len(causes))
     figure.update_xaxes(title="share of answers, or difference of two shares")
     figure.update_yaxes(autorange="reversed").update_layout(margin={"l": 110})
     return [
@@ -42,7 +55,6 @@ def panels(ds: xr.Dataset) -> list[Panel]:
             "Causes",
             figure,
             f"The score of each cause in {ds.attrs['samples']} answers of {escape_text(ds.attrs['model'])}, with 95 % "
-            "intervals over sets of images. Coloured bars are named. A score of 0 has no bar. A cause that was not tested "
-            "has no interval either.",
+            "intervals over sets of images. Coloured bars are named. A score of 0 has no bar.",
         )
     ]

@@ -75,7 +75,9 @@ def _cause_rows(dataset: xr.Dataset) -> list[list[list[str]]]:
     rows = []
     for cause in dataset["cause"].values.tolist():
         row = dataset.sel(cause=cause)
-        named = "named" if row["named"].item() else ""
+        states = {"named": "named", "in_doubt": "in doubt"}
+        named = next((words for name, words in states.items() if row[name].item()), "")
+        named = named if row["tested"].item() else "not run"
         rows.append([[cause], [named], str(row["evidence"].item()).split("\n")])
     return rows
 

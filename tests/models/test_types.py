@@ -1,0 +1,92 @@
+"""Parity, grids and mutations of a tiny random model of every type that mmprobe traces.
+
+`make check` tests a few of them; `make families` all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import family_checks
+from helpers.family_checks import check_grids, check_parity, make_samples
+from helpers.tiny_models import TINY_NAMES, load_tiny_model
+
+from mmprobe.errors import InputError
+from mmprobe.models import Model
+from mmprobe.models.families import View
+from mmprobe.models.self_check import check_model
+
+QUICK = {"qwen2_5_vl", "qwen3_5", "llava_next", "lighton_ocr", "ovis2", "paddleocr_vl", "hunyuan_vl"}
+NAMES = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in TINY_NAMES]
+
+
+def load_type(name: str) -> Model:
+    """Return a tiny model that fits its family's declaration."""
+    model = load_tiny_model(name)
+    check_model(model.hf, model.family, name)
+    return model
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_traces_equal_eager(name: str, tmp_path: Path):
+    check_parity(load_type(name), tmp_path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_grids_show_the_images(name: str, tmp_path: Path):
+    model = load_type(name)
+    if not model.family.without_map:
+        check_grids(model, tmp_path)
+
+
+def swap_rows_and_columns(view: View) -> View:
+    return view._replace(grid=(view.grid[1], view.grid[0]))
+
+
+def move_aside(view: View) -> View:
+    x, y, width, height = view.box
+    return view._replace(box=(x + width / 2, y, width, height))
+
+
+@pytest.mark.parametrize("mutate", [swap_rows_and_columns, move_aside])
+@pytest.mark.parametrize("name", NAMES)
+def test_wrong_views_are_found(name: str, mutate: Callable[[View], View], tmp_path: Path):
+    model = load_type(name)
+    right = model.family.views
+    prompt = model.prompt(make_samples(tmp_path)[0])
+    if all(mutate(view) == view for view in prompt.views):
+        return  # squares are the same with rows and columns swapped: see the next test
+
+    def build_wrong_views(*args: Any) -> list[list[View]]:
+        return [[mutate(view) for view in views] for views in right(*args)]
+
+    wrong = dataclasses.replace(model, family=dataclasses.replace(model.family, views=build_wrong_views))
+    with pytest.raises((AssertionError, InputError), match="moved|too few cells|visual tokens for image"):
+        check_grids(wrong, tmp_path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tokens_that_come_column_by_column_are_found(name: str, tmp_path: Path, monkeypatch):
+    model = load_type(name)
+    if model.family.without_map:
+        return
+    read, grids = family_checks.read_visual_states, model.prompt(make_samples(tmp_path)[0]).grids
+
+    def read_transposed(*args: Any) -> np.ndarray:
+        ends = np.cumsum([rows * columns for rows, columns in grids])
+        parts = np.split(read(*args), ends[:-1])
+        return np.concatenate(
+            [
+                part.reshape(rows, columns, -1).swapaxes(0, 1).reshape(rows * columns, -1)
+                for part, (rows, columns) in zip(parts, grids, strict=True)
+            ]
+        )
+
+    monkeypatch.setattr(family_checks, "read_visual_states", read_transposed)
+    with pytest.raises(AssertionError, match="moved"):
+        check_grids(model, tmp_path)
