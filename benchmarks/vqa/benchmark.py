@@ -178,7 +178,7 @@ BENCHMARK = Benchmark(
     score_answers=score_answers,
     score_with_judge=score_with_judge,
     find_labels=labels_at("correct"),
-    headline=("accuracy", "unread"),
+    headline=("accuracy",),
     options=VqaOptions,
     visual=False,
 )
