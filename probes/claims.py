@@ -17,7 +17,7 @@ from mmprobe.analyses.attention_decay import slope_over_steps
 from mmprobe.analyses.findings import first_deep_layer
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.interventions import generate_batch
+from mmprobe.interventions import Settings, load_methods
 from mmprobe.models import Model
 from mmprobe.models.chat import build_chat
 from mmprobe.models.hooks import Change
@@ -27,6 +27,7 @@ from mmprobe.probes.answers import check_model, read_answer
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, ImageList
 from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions
 from mmprobe.samples import Region, Sample
+from mmprobe.traces.asking import answer
 
 
 def exchange_images(
@@ -319,28 +320,19 @@ def _ask_again(
         "ffn": {"see": False, "beta": out.attrs["beta"]},
     }
     texts: dict[str, list[str]] = {"before": [run[sample.id].answer for sample in samples]}
-    with tqdm(total=2 * len(samples), desc="changed answers", unit="answer", disable=None) as progress:
-        for name, parameters in methods.items():
-            texts[name] = []
-            for start in range(0, len(samples), batch_size):
-                batch = samples[start : start + batch_size]
-                texts[name] += [
-                    answer.text
-                    for answer in generate_batch(
-                        model,
-                        batch,
-                        "sage",
-                        max_new_tokens=settings.get("max_new_tokens", 256),
-                        repetition_penalty=settings.get("repetition_penalty"),
-                        generate=False,
-                        **parameters,
-                    )
-                ]
-                progress.update(len(batch))
-            out[f"answer_{name}"] = ("sample", np.array(texts[name], dtype=str))
+    for name, parameters in methods.items():
+        asked = Settings(
+            load_methods("sage", generate=False, **parameters),
+            settings.get("max_new_tokens", 256),
+            batch_size,
+            repetition_penalty=settings.get("repetition_penalty"),
+        )
+        answers = dict(answer(model, samples, None, asked, title=f"changed answers: {name}"))
+        texts[name] = [answers[sample.id] for sample in samples]
+        out[f"answer_{name}"] = ("sample", np.array(texts[name], dtype=str))
     number = {True: 1.0, False: 0.0, None: np.nan}
-    for name, answers in texts.items():
+    for name, given in texts.items():
         out[f"faithful_{name}"] = (
             "sample",
-            [number[check(text, sample)] for text, sample in zip(answers, samples, strict=True)],
+            [number[check(text, sample)] for text, sample in zip(given, samples, strict=True)],
         )

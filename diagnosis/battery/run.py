@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from mmprobe.benchmarks.synthetic.check import check_sample
-from mmprobe.diagnosis.battery.answers import ParsedAnswer, answer_samples, make_answer
+from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
 from mmprobe.diagnosis.battery.attributes import measure_attributes, measure_truth
 from mmprobe.diagnosis.battery.cues import ask_cues, draw_questions, find_claims
 from mmprobe.diagnosis.battery.hints import find_choice, measure_hints
@@ -23,9 +23,11 @@ from mmprobe.diagnosis.battery.images import (
 from mmprobe.diagnosis.battery.steps import measure_steps
 from mmprobe.diagnosis.effects import AnswerRecord, describe_shortage, load_thresholds
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.interventions import Settings
 from mmprobe.ledger import Ledger
 from mmprobe.models import Model
 from mmprobe.samples import Sample, image_sets
+from mmprobe.traces import asking
 from mmprobe.traces.given_answers import GivenAnswer, find_given
 
 log = logging.getLogger("mmprobe")
@@ -149,12 +151,10 @@ def _answer_all(
     model: Model, samples: Sequence[Sample], ledger: Ledger, batch_size: int, max_new_tokens: int
 ) -> list[ParsedAnswer]:
     done = _by_id(ledger.lines(ANSWERS))
-    left = sorted((sample for sample in samples if sample.id not in done), key=lambda each: each.question)
-    with tqdm(total=len(samples), initial=len(done), desc="answers", unit="answer", disable=None) as progress:
-        for batch in _batches(left, batch_size, lambda sample: len(sample.images)):
-            answers = answer_samples(model, batch, max_new_tokens)
-            ledger.append(ANSWERS, [{"id": answer.sample.id, "ids": answer.ids} for answer in answers])
-            progress.update(len(batch))
+    left = [sample for sample in samples if sample.id not in done]
+    settings = Settings(max_new_tokens=max_new_tokens, batch_size=batch_size)
+    for name, given in asking.answer(model, left, None, settings):
+        ledger.append(ANSWERS, [{"id": name, "ids": given.token_ids}])
     done = _by_id(ledger.lines(ANSWERS))
     return [make_answer(model, sample, done[sample.id]["ids"]) for sample in samples]
 
