@@ -14,7 +14,8 @@ from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.prompt import decode_tokens
-from mmprobe.probes.teacher_forcing import cast_to_float32, check_model
+from mmprobe.models.reading import cast_to_float32
+from mmprobe.probes.answers import check_model
 from mmprobe.samples import set_keys
 from mmprobe.stats.compare import MINIMUM
 from mmprobe.stats.intervals import FRACTION, LENGTH, QUANTITY

@@ -16,6 +16,7 @@ from mmprobe.cli.options import (
     Device,
     DeviceMapOption,
     Dtype,
+    GivenAnswers,
     MethodName,
     ModelName,
     Overwrite,
@@ -75,12 +76,7 @@ def trace(
         int | None,
         typer.Option(help="Join so many finished traces in one file; default: a file for each.", min=1),
     ] = None,
-    answers: Annotated[
-        Path | None,
-        typer.Option(
-            help="Trace these answers and generate none: lines of id and response, results, or a run."
-        ),
-    ] = None,
+    answers: GivenAnswers = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer samples with a model and record its internals.

@@ -101,10 +101,10 @@ def test_the_page_keeps_one_section_behind_its_title():
 
 
 def test_answers_are_asked_once(tmp_path, monkeypatch):
-    def answerer(*_, method, parameters):
-        return lambda samples: ((sample.id, "No.") for sample in samples)
+    def answer(model, samples, folder, settings):
+        return ((sample.id, "No.") for sample in samples)
 
-    monkeypatch.setattr(remedies, "local_answerer", answerer)
+    monkeypatch.setattr(remedies, "answer", answer)
     about = card("misperceives-swapped-0")
     samples = remedies.write_samples(list(remedies.draw_cases(about, 2)), tmp_path / "images")
     assert all(image.is_file() for sample in samples for image in sample.images)
