@@ -72,6 +72,29 @@ def locate(name: str) -> tuple[str, str]:
     return source, source
 
 
+def find_base(path: str) -> str | None:
+    """Return the folder or hub id of the model that a folder's adapter changes, as PEFT saves adapters.
+
+    None if the folder has no adapter, or has the model's config beside it, so that transformers loads both.
+
+    Raises:
+        InputError: the adapter does not name its base, or names neither a folder nor a hub id.
+
+    Example:
+        >>> find_base("Qwen/Qwen2.5-VL-7B-Instruct") is None
+        True
+    """
+    adapter = Path(path) / "adapter_config.json"
+    if not adapter.is_file() or (Path(path) / "config.json").is_file():
+        return None
+    base = read_record(adapter, JsonRecord).model_dump().get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise InputError(
+            f"model {path!r}: its adapter names no base_model_name_or_path; add it to {adapter.name}"
+        )
+    return locate(base)[1]
+
+
 def find_checkpoint(name: str) -> tuple[str, ...]:
     """Return the local folders or hub ids of a model's weights: of an adapter, and so of an organism, its base first.
 

@@ -16,13 +16,15 @@ from weakref import ref
 
 import torch
 import transformers
+from PIL import Image
 
 from mmprobe.errors import InputError
-from mmprobe.models.aliases import find_checkpoint, locate
-from mmprobe.models.chat import build_chat, list_control_tokens
+from mmprobe.models.aliases import find_base, find_checkpoint, locate
+from mmprobe.models.chat import Chat, build_chat, list_control_tokens
 from mmprobe.models.devices import DeviceMap, check_device_map, check_places, find_device, has_weights
 from mmprobe.models.families import Family, find_family
 from mmprobe.models.families.base import find_width
+from mmprobe.models.families.generic import build_views
 from mmprobe.models.fingerprint import Checkpoint, fingerprint_checkpoint, fingerprint_memory
 from mmprobe.models.organisms import PREFIX, folder, merge_adapter
 from mmprobe.models.prompt import Batch, Prompt, build_batch
@@ -119,7 +121,7 @@ class Model:
         layers = self.family.decoder(self.hf).layers
         widths = [find_width(layer) for layer in layers if self.family.parts(layer).activation is not None]
         known = [width for width in widths if width is not None]
-        return max(known) if known else self.hf.config.get_text_config().intermediate_size
+        return max(known) if known else getattr(self.hf.config.get_text_config(), "intermediate_size", 0)
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -216,6 +218,8 @@ def load_model(
     """
     torch_device = _find_device(device)
     source, path = locate(name)
+    adapter = str(folder(name)) if source.startswith(PREFIX) else path if find_base(path) else None
+    path = find_base(path) or path
     check_device_map(name, device, device_map)
     config, family, processor = _load_parts(name, path, revision)
     hf, info = load_pretrained(
@@ -237,8 +241,8 @@ def load_model(
             f"model {name!r}: its checkpoint lacks weights ({missing}); check that it is complete"
         )
     commit = getattr(hf.config, "_commit_hash", None) if not Path(path).is_dir() else None
-    if source.startswith(PREFIX):
-        hf = load_pretrained(name, lambda path, **_: merge_adapter(hf, path), str(folder(name)))
+    if adapter is not None:
+        hf = load_pretrained(name, lambda path, **_: merge_adapter(hf, path), adapter)
     elif (Path(path) / "adapter_config.json").is_file():  # transformers has put it into the model
         load_pretrained(
             name, lambda _, **__: check_adapter_fits(name, hf.get_adapter_state_dict(), Path(path)), path
@@ -252,14 +256,15 @@ def load_model(
             "dtype bfloat16, device cpu or a device map"
         ) from None
     checkpoint = Checkpoint(find_checkpoint(name), ref(hf))
-    return Model(name, source, commit or revision, hf, processor, family, checkpoint)
+    return _check_images(Model(name, source, commit or revision, hf, processor, family, checkpoint))
 
 
 def wrap(hf: Any, processor: Any, name: str = "") -> Model:
     """Return a model that is loaded already, such as one that is quantised, sharded or being trained.
 
     Args:
-        hf: a `transformers.PreTrainedModel` that takes images. It is put into evaluation mode.
+        hf: a `transformers.PreTrainedModel` that takes images, or a `peft.PeftModel` around one. It is put into
+            evaluation mode.
         processor: its `transformers.ProcessorMixin`.
         name: the name in traces and reports; the default is the name that the weights were loaded by.
 
@@ -271,11 +276,30 @@ def wrap(hf: Any, processor: Any, name: str = "") -> Model:
         >>> wrap(model.hf, model.processor, "mine")
         <Model mine: qwen2_5_vl, 8 layers, 6 heads, float32 on cpu>
     """
+    hf = hf.get_base_model() if hasattr(hf, "peft_config") and hasattr(hf, "get_base_model") else hf
     source = hf.config.name_or_path or type(hf).__name__
     name = name or source
     family = find_family(hf.config)
     check_model(hf.eval(), family, name)
-    return Model(name, source, getattr(hf.config, "_commit_hash", None), hf, processor, family)
+    model = Model(name, source, getattr(hf.config, "_commit_hash", None), hf, processor, family)
+    return _check_images(model)
+
+
+def _check_images(model: Model) -> Model:
+    """Return a model of a family that is not declared, once it has shown that it can read images of two shapes.
+
+    Raises:
+        InputError: the views of an image cannot be told; the message says why.
+    """
+    if model.family.views is build_views:
+        content = [{"type": "image"}, {"type": "text", "text": "What?"}]
+        for size in ((128, 96), (96, 160)):
+            image = Image.new("RGB", size, (90, 120, 60))
+            try:
+                build_batch(model, [Chat([{"role": "user", "content": content}], [image], "a small image")])
+            except InputError as error:
+                raise InputError(f"model {model.name!r}: cannot be traced ({error})") from None
+    return model
 
 
 def load_shapes(name: str, device: str = "auto", dtype: str = "auto", revision: str | None = None) -> Model:
@@ -293,6 +317,7 @@ def load_shapes(name: str, device: str = "auto", dtype: str = "auto", revision: 
         8
     """
     source, path = locate(name)
+    path = find_base(path) or path
     config, family, processor = _load_parts(name, path, revision)
     torch_dtype = _choose_dtype(dtype, _find_device(device), config)
 
@@ -398,7 +423,14 @@ def load_pretrained(name: str, load: Callable[..., Any], path: str, **options: A
         BaseException
     ) as error:  # readers of damaged files raise errors of many types, and those in Rust panic
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        if isinstance(error, ImportError):
+        if "attention implementation" in reason or "attention through" in reason:
+            raise InputError(
+                f"model {name!r}: cannot be traced, since transformers has no sdpa attention for it, whose queries and "
+                "keys are what is recorded (docs/models.md)"
+            ) from None
+        if "flash" in reason.lower():
+            hint = "load it without flash attention: set attn_implementation to sdpa"
+        elif isinstance(error, ImportError):
             hint = "install what is missing, perhaps with: pip install 'mmprobe[hub]'"
         elif Path(path).is_dir():
             hint = "check that the folder contains a complete checkpoint with safetensors"

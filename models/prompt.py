@@ -195,7 +195,8 @@ def _build_prompt(
 ) -> Prompt:
     views = [view for image_views in views_of_images for view in image_views]
     sources = [index for index, image_views in enumerate(views_of_images) for _ in image_views]
-    group = _assign_groups(tokens, rendered.spans)
+    spans = rendered.spans if tokens.replacements else _shift_spans(model, chat, rendered, tokens)
+    group = _assign_groups(tokens, spans)
     if views and views[0].first_key is not None:  # the images are seen by cross-attention
         image = np.full(len(tokens.ids), -1, np.int16)
     elif model.family.without_map:
@@ -206,6 +207,28 @@ def _build_prompt(
     group[image >= 0] = Group.VISUAL
     sizes = [(image.height, image.width) for image in chat.images]
     return Prompt(tokens.ids, group, image, views, sources, sizes, padding)
+
+
+def _shift_spans(model: Model, chat: Chat, rendered: RenderedChat, tokens: _Tokens) -> list[TextSpan]:
+    """Return the spans of the texts in the string that was tokenised, if the processor does not say what it put in.
+
+    Texts before the first image are where they were, and those after the last are as far from the end.
+
+    Raises:
+        InputError: a text is between images.
+    """
+    parts = [part["type"] for message in chat.messages for part in message["content"]]
+    before = [parts[:index].count("image") for index, kind in enumerate(parts) if kind == "text"]
+    if any(0 < count < len(chat.images) for count in before):
+        raise InputError(
+            f"{chat.name}: the processor of {model.name} does not say where it puts visual tokens, so no text can be "
+            "between two images; put all images first"
+        )
+    added = int(tokens.offsets[-1, 1]) - len(rendered.layout)
+    return [
+        span._replace(start=span.start + added, end=span.end + added) if count and added > 0 else span
+        for span, count in zip(rendered.spans, before, strict=True)
+    ]
 
 
 def _assign_groups(tokens: _Tokens, spans: list[TextSpan]) -> np.ndarray:

@@ -49,7 +49,7 @@ def find_numeric_errors(hf: Any, family: Family) -> list[str]:
             if part.attention is not None:
                 observers[part.attention] = keep(index, "call")
         stack.enter_context(observe_attention([hf.config.get_text_config()], observers))
-        _run_forward(hf)
+        _run_forward(hf, family)
     tolerance = 1e-4 if hf.dtype == torch.float32 else 3e-2
     errors = []
     for index, part in enumerate(parts):
@@ -79,26 +79,31 @@ def find_numeric_errors(hf: Any, family: Family) -> list[str]:
 
 
 def has_plain_logits(hf: Any, family: Family) -> bool:
-    """Return whether the logits are the unembedding of the final norm's output, without a scale or a cap."""
+    """Return whether the logits are the unembedding of the final norm's output, without a scale or a cap.
+
+    They are not if the unembedding is quantised: then there is no vector of each token to read.
+    """
     states: list[Tensor] = []
     norm = family.final_norm(hf)
     handle = norm.register_forward_hook(lambda module, inputs, output: states.append(output))
     try:
         with hooks_disabled():  # the caller's hooks, if any, are not about this pass
-            logits = _run_forward(hf).logits
+            logits = _run_forward(hf, family).logits
     finally:
         handle.remove()
     with torch.inference_mode():
         head = hf.get_output_embeddings()
+        if not read_weight(head).is_floating_point() or read_weight(head).ndim != 2:  # packed by a quantiser
+            return False
         expected = states[-1].to(find_device(head)) @ read_weight(head).T
         return _relative_error(expected, logits.to(expected.device)) < 3e-2
 
 
-def _run_forward(hf: Any) -> Any:
+def _run_forward(hf: Any, family: Family) -> Any:
     """Return the model's output for a few tokens of text."""
     ids = torch.arange(N_TOKENS, device=find_device(hf.get_input_embeddings()))[None] + 10
     with torch.inference_mode():
-        return hf(input_ids=ids, use_cache=False)
+        return family.answering(hf)(input_ids=ids, use_cache=False)
 
 
 def check_model(hf: Any, family: Family, name: str) -> None:
@@ -111,7 +116,7 @@ def check_model(hf: Any, family: Family, name: str) -> None:
         InputError: it does not; the message names family and layer.
     """
     has_nan: list[Tensor] = []
-    with observe(hf, outputs=lambda output: has_nan.append(output.logits.isnan().any())):
+    with observe(family.answering(hf), outputs=lambda output: has_nan.append(output.logits.isnan().any())):
         errors = find_structure_errors(hf, family) or find_numeric_errors(hf, family)
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""

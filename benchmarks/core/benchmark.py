@@ -171,6 +171,7 @@ BENCHMARKS: Registry[Benchmark[Any]] = Registry(
         "magic": "mmprobe.benchmarks.magic.benchmark:BENCHMARK",
         "mirage-effect": "mmprobe.benchmarks.mirage_effect.benchmark:BENCHMARK",
         "mmreason": "mmprobe.benchmarks.mmreason.benchmark:BENCHMARK",
+        "vqa": "mmprobe.benchmarks.vqa.benchmark:BENCHMARK",
     },
     form="mmprobe.benchmarks.core.benchmark:Benchmark",
 )

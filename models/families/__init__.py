@@ -3,7 +3,9 @@
 from collections.abc import Collection
 from typing import Any
 
+from mmprobe.errors import InputError
 from mmprobe.models.families.base import Family, LayerParts, View, VisionEncoder
+from mmprobe.models.families.refused import REFUSED
 from mmprobe.registry import Registry
 
 FAMILIES: Registry[Family] = Registry(
@@ -69,6 +71,12 @@ FAMILIES: Registry[Family] = Registry(
         "aria": "mmprobe.models.families.resamplers:ARIA",
         "blip-2": "mmprobe.models.families.resamplers:BLIP_2",
         "instructblip": "mmprobe.models.families.resamplers:INSTRUCTBLIP",
+        "lfm2_vl": "mmprobe.models.families.lfm2_vl:LFM2_VL",
+        "lfm3_vl": "mmprobe.models.families.merged_patches:LFM3_VL",
+        "minicpmv4_6": "mmprobe.models.families.minicpm:MINICPMV4_6",
+        "minicpmv4_7": "mmprobe.models.families.minicpm:MINICPMV4_7",
+        "minicpm_ocr": "mmprobe.models.families.minicpm:MINICPM_OCR",
+        "granite_docling": "mmprobe.models.families.internvl:GRANITE_DOCLING",
     },
     form="mmprobe.models.families.base:Family",
     added_first=True,
@@ -94,7 +102,7 @@ def find_family(config: Any) -> Family:
     """Return the family of a model's config, or one made from the config if none is declared for it.
 
     Raises:
-        InputError: no family is declared, and the config does not name a visual token.
+        InputError: the type cannot be traced; or no family is declared, and the config does not say what is needed.
 
     Example:
         >>> from transformers import LlavaConfig
@@ -104,6 +112,10 @@ def find_family(config: Any) -> Family:
     for _, family in FAMILIES.working():
         if isinstance(family.model_types, Collection) and config.model_type in family.model_types:
             return family
+    if config.model_type in REFUSED:
+        raise InputError(
+            f"models of type {config.model_type!r} cannot be traced: {REFUSED[config.model_type]} (docs/models.md)"
+        )
     from mmprobe.models.families.generic import build_generic_family
 
     return build_generic_family(config)

@@ -166,6 +166,7 @@ class Family:
             layers, so that resid_post of a layer is not resid_pre of the next one.
         batches: whether transformers computes the same for a prompt in a batch with others. If not, prompts are read
             one at a time.
+        answers_by: name of the module that `generate` calls at each step, if it is not the model itself.
         without_map: why the visual tokens show no part of an image, for families that are traced without a map of
             patches. Empty for all others.
         shares_prefixes: whether every token attends to all tokens before it, over one growing cache of keys and
@@ -183,6 +184,7 @@ class Family:
     chat_template: str | None = None
     adds_between_layers: bool = False
     batches: bool = True
+    answers_by: str = ""
     without_map: str = ""
     shares_prefixes: bool = False
     notes: str = ""
@@ -204,6 +206,10 @@ class Family:
                 return decoder
             decoder = inner
         return decoder
+
+    def answering(self, hf: Any) -> Any:
+        """Return the module that `generate` calls at each step: the model, or the language model within BLIP-2."""
+        return getattr(hf, self.answers_by) if self.answers_by else hf
 
     def final_norm(self, hf: Any) -> Any:
         """Return the norm after the decoder's last layer.

@@ -39,6 +39,19 @@ def build_cohere_views(
     return _build_tiles(sizes, processor.image_processor, processor.patch_size, choose)
 
 
+def build_page_views(
+    inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
+) -> list[list[View]]:
+    """Return the tiles of each page, then the whole; they have twice as many cells on the fine route (Granite Docling)."""
+    is_fine = "tile_fine_mask" in inputs
+    side = math.isqrt(processor.image_seq_len * (4 if is_fine else 1))
+    grids = [processor.image_processor.get_tile_grid(*size) for size in sizes]
+    return [
+        split_into_tiles(size, rows, columns, side)
+        for size, (rows, columns) in zip(sizes, grids, strict=True)
+    ]
+
+
 def _find_side(processor: Any, config: Any) -> int:
     vision = config.vision_config
     if hasattr(config, "downsample_ratio"):
@@ -103,4 +116,11 @@ COHERE2_VISION = Family(
     parts=get_parallel_parts,
     extras=("hub",),
     notes=AYA_VISION.notes,
+)
+GRANITE_DOCLING = Family(
+    name="granite_docling",
+    model_types=("granite_docling",),
+    views=build_page_views,
+    extras=("hub",),
+    shares_prefixes=True,
 )

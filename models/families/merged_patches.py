@@ -116,3 +116,8 @@ HUNYUAN_VL = _declare(
     "hunyuan_vl", views=build_framed_views, batches=False, notes="Takes one prompt at a time."
 )
 KIMI_K25 = _declare("kimi_k25", views=build_padded_views, notes=NO_GATES)
+LFM3_VL = _declare(
+    "lfm3_vl",
+    shares_prefixes=False,
+    notes="Layers with a convolution have no rows, and are recorded otherwise.",
+)

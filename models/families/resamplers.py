@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mmprobe.errors import InputError
 from mmprobe.models.families.base import Family, LayerParts, View, get_decoder_parts
 
 QUERIES = "visual tokens are learned queries, which show no part of an image"
@@ -25,6 +26,21 @@ def build_no_views(
     return [[] for _ in sizes]
 
 
+def check_one_image(
+    inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
+) -> list[list[View]]:
+    """Return no view of the only image.
+
+    Raises:
+        InputError: there are several images.
+    """
+    if len(sizes) > 1:
+        raise InputError(
+            f"{config.model_type}: takes one image a prompt, and here are {len(sizes)}; show one, or use another model"
+        )
+    return [[] for _ in sizes]
+
+
 def get_opt_parts(layer: Any) -> LayerParts:
     """Return the parts of a layer of the text model, which is OPT in some checkpoints of BLIP-2."""
     if not hasattr(layer, "fc1"):
@@ -33,11 +49,19 @@ def get_opt_parts(layer: Any) -> LayerParts:
 
 
 def _declare(name: str, **options: Any) -> Family:
-    return Family(name=name, model_types=(name,), views=build_no_views, without_map=QUERIES, **options)
+    options = {"views": build_no_views} | options
+    return Family(name=name, model_types=(name,), without_map=QUERIES, **options)
 
 
 ONE_IMAGE = "Takes one image a prompt, and one prompt at a time."
 IDEFICS2 = _declare("idefics2", shares_prefixes=True)
 ARIA = _declare("aria")
-BLIP_2 = _declare("blip-2", parts=get_opt_parts, chat_template=QUESTION, batches=False, notes=ONE_IMAGE)
-INSTRUCTBLIP = _declare("instructblip", chat_template=QUESTION, batches=False, notes=ONE_IMAGE)
+OF_BLIP: dict[str, Any] = {
+    "views": check_one_image,
+    "chat_template": QUESTION,
+    "batches": False,
+    "answers_by": "language_model",
+    "notes": ONE_IMAGE,
+}
+BLIP_2 = _declare("blip-2", parts=get_opt_parts, **OF_BLIP)
+INSTRUCTBLIP = _declare("instructblip", **OF_BLIP)

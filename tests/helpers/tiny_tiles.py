@@ -209,28 +209,6 @@ def smolvlm() -> Built:
     )
 
 
-def blip_2() -> Built:
-    """Not declared, and not traceable: OPT has no gated MLP, and learned queries show no patches."""
-    tokenizer = build_tokenizer("<image>")
-    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "pad_token_id")
-    small = {name: TEXT[name] for name in names}
-    config = tf.Blip2Config(
-        text_config=tf.OPTConfig(vocab_size=len(tokenizer), ffn_dim=100, word_embed_proj_dim=64, **small),
-        vision_config={"image_size": 32, **VISION},
-        qformer_config={name: VISION[name] for name in VISION if name != "patch_size"}
-        | {"encoder_hidden_size": 32},
-        num_query_tokens=4,
-        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
-    )
-    processor = tf.Blip2Processor(
-        CLIPImageProcessorPil(size={"height": 32, "width": 32}, do_center_crop=False),
-        tokenizer,
-        num_query_tokens=4,
-    )
-    processor.chat_template = build_chat_template(("Question: ", " "), "Answer:", ("", " "))
-    return build_model(tf.Blip2ForConditionalGeneration, config), processor
-
-
 TINY_TILES: dict[str, Callable[[], Built]] = {
     "llava": llava,
     "llava_next": llava_next,
@@ -240,5 +218,3 @@ TINY_TILES: dict[str, Callable[[], Built]] = {
     "smolvlm": smolvlm,
     "vipllava": vipllava,
 }
-REFUSED: dict[str, Callable[[], Built]] = {"blip_2": blip_2}
-"""Models that mmprobe must refuse to trace, with a reason."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,13 +12,17 @@ import torch
 from helpers.reference import eager_generate
 from helpers.slow import first_fast
 from helpers.tiny_models import TINY_BUILDERS, load_tiny_model
-from helpers.tiny_tiles import REFUSED
 from helpers.tiny_types import list_tiny_types
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.models import Group, Model
 from mmprobe.models.families import FAMILIES, find_family
+from mmprobe.models.families.generic import build_views
+from mmprobe.models.families.refused import REFUSED
+from mmprobe.models.families.views import build_sized_views
+from mmprobe.models.self_check import check_model, has_plain_logits
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
 from mmprobe.traces.engines import load_engine
@@ -239,10 +244,15 @@ def test_nothing_is_left_behind(model, image_paths, tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_untraceable_models_are_refused_with_a_reason(name):
-    hf, _ = REFUSED[name]()
-    with pytest.raises(InputError, match="'blip-2' are not declared, and its config has a qformer_config"):
-        find_family(hf.config)
+def test_untraceable_types_are_refused_with_a_reason(name):
+    with pytest.raises(InputError, match=f"models of type '{name}' cannot be traced: .{{20,}}"):
+        find_family(SimpleNamespace(model_type=name))
+
+
+def test_every_type_of_transformers_is_traced_or_refused():
+    traced = {kind for family in FAMILIES.values() for kind in family.model_types}
+    assert not traced & set(REFUSED)
+    assert traced | set(REFUSED) == set(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
 
 
 def test_pan_and_scan_gives_each_crop_a_view(image_paths):
@@ -273,3 +283,37 @@ def test_data_sets_that_a_model_lacks_are_refused_or_skipped_before_the_run(imag
     spec = mp.CaptureSpec(datasets=["vision/residual"])
     with pytest.raises(InputError, match="vision/residual: not available .it needs a batch size of 1"):
         mp.trace(model, [make_sample([])], tmp_path / "c", capture=spec, batch_size=2)
+
+
+def test_squares_of_pixels_that_pad_images_of_other_shapes_are_not_taken_for_squares(tmp_path):
+    """Two images of 16 x 64 and 64 x 16 pixels have four tokens each, and pixels padded to one square."""
+    config = SimpleNamespace(model_type="new", image_token_id=5, vision_config=SimpleNamespace(patch_size=16))
+    inputs = {"pixel_values": torch.zeros(2, 3, 64, 64), "input_ids": torch.tensor([[5] * 4 + [1] + [5] * 4])}
+    processor = SimpleNamespace(image_processor=SimpleNamespace(patch_size=16), patch_size=16)
+    sizes = [(16, 64), (64, 16)]
+    with pytest.raises(
+        InputError, match="its processor also returns image_sizes, so images may not be squares"
+    ):
+        build_views(inputs | {"image_sizes": torch.tensor(sizes)}, sizes, processor, config)
+    processor.spatial_merge_size = 1
+    views = build_sized_views(inputs | {"image_sizes": torch.tensor(sizes)}, sizes, processor, config)
+    assert [view.grid for (view,) in views] == [(1, 4), (4, 1)]
+
+
+def test_an_undeclared_type_whose_images_cannot_be_read_is_refused_when_it_is_loaded():
+    model = load_tiny_model("ovis2")
+    model.hf.config.model_type = "new"
+    with pytest.raises(InputError, match="cannot be traced .models of type 'new' are not declared"):
+        mp.wrap(model.hf, model.processor, "mine")
+
+
+def test_a_quantised_unembedding_leaves_out_what_needs_its_rows():
+    model = load_tiny_model("qwen2_5_vl")
+    head = torch.nn.Linear(64, model.hf.lm_head.out_features, bias=False)
+    head.weight = torch.nn.Parameter(
+        (head.weight.data * 100).to(torch.uint8).view(-1, 1), requires_grad=False
+    )
+    head.forward = lambda values: values @ torch.zeros(64, head.out_features)
+    model.hf.lm_head = head
+    check_model(model.hf, model.family, "mine")
+    assert not has_plain_logits(model.hf, model.family)

@@ -13,8 +13,9 @@ from safetensors.torch import load_file, save_file
 
 import mmprobe as mp
 from mmprobe.errors import InputError
-from mmprobe.models import load_aliases
+from mmprobe.models import load_aliases, load_model, wrap
 from mmprobe.models.aliases import locate
+from mmprobe.samples import Sample
 
 EMBEDDED = Path(str(resources.files("mmprobe.models") / "tiny_spd"))
 
@@ -205,3 +206,53 @@ def test_a_model_that_does_not_fit_is_one_line(monkeypatch):
     with pytest.raises(InputError, match="does not fit into the memory of cpu") as raised:
         mp.load_model("tiny-spd", device="cpu")
     assert "\n" not in str(raised.value)
+
+
+def save_adapter(folder: Path, base: str) -> Path:
+    """Save a random LoRA adapter of the embedded model as PEFT does, without the model's config."""
+    from peft import LoraConfig, get_peft_model
+
+    model = load_model("tiny-spd", device="cpu")
+    torch.manual_seed(3)
+    config = LoraConfig(r=2, target_modules=["q_proj", "o_proj"], init_lora_weights=False)
+    adapted = get_peft_model(model.hf, config)
+    adapted.peft_config["default"].base_model_name_or_path = base
+    adapted.save_pretrained(folder)
+    return folder
+
+
+def test_a_folder_of_peft_is_loaded_on_its_base(tmp_path, image_paths):
+    from peft import PeftModel
+
+    base = load_model("tiny-spd", device="cpu")
+    folder = save_adapter(tmp_path / "adapter", "tiny-spd")
+    loaded = load_model(str(folder), device="cpu")
+    assert not (folder / "config.json").exists()
+    inputs = loaded.prepare(Sample(id="a", images=image_paths[:1], question="What?"))
+    plain = base.hf(**inputs).logits
+    wrapped = wrap(PeftModel.from_pretrained(base.hf, folder), base.processor, "mine")
+    expected = wrapped.hf(**inputs).logits
+    torch.testing.assert_close(loaded.hf(**inputs).logits, expected, atol=1e-4, rtol=1e-4)
+    assert (expected - plain).abs().max() > 1e-2, "the adapter changes the model"
+
+
+def test_a_peft_model_that_is_wrapped_can_be_traced(tmp_path, image_paths):
+    from peft import PeftModel
+
+    base = load_model("tiny-spd", device="cpu")
+    adapted = PeftModel.from_pretrained(base.hf, save_adapter(tmp_path / "adapter", "tiny-spd"))
+    run = mp.trace(
+        wrap(adapted, base.processor),
+        [Sample(id="a", images=image_paths[:1], question="What?")],
+        tmp_path / "run",
+        max_new_tokens=2,
+    )
+    assert run.ids == ["a"]
+
+
+def test_an_adapter_without_a_base_is_refused(tmp_path):
+    folder = save_adapter(tmp_path / "adapter", "tiny-spd")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": None}))
+    with pytest.raises(InputError, match="names no base_model_name_or_path"):
+        load_model(str(folder), device="cpu")

@@ -111,12 +111,12 @@ METHODS: dict[str, tuple[str, Callable[..., Any]]] = {
     "attention_routes": ("reads images by cross", lambda model, a, b, c: probes.attention_routes(
         model, a, b, ["image 1"], ["user", "steps"]
     )),
-    "find_circuit": ("reads images by cross", lambda model, a, b, c: probes.find_circuit(model, a, b, 1, "logprob")),
+    "find_circuit": ("reads images by cross", lambda model, a, b, c: probes.find_circuit(model, a, b, 1, metric="logprob")),
     "evaluate_circuit": ("reads images by cross", lambda model, a, b, c: probes.evaluate_circuit(
         model, xr.Dataset({"score": 0.0}), a, b
     )),
     "patch_edges": ("reads images by cross", lambda model, a, b, c: probes.patch_edges(
-        model, a, b, [("image 0", "logits")], "logprob"
+        model, a, b, [("image 0", "logits")], metric="logprob"
     )),
     "check_circuit": ("reads images by cross", lambda model, a, b, c: probes.check_circuit(
         model, a, b, 1, 3, metric="logprob"

@@ -154,7 +154,9 @@ def model_limits(model: Model, layers: list[int], batch_size: int) -> dict[str, 
     elif hooked := find_hook_after_norm(model.hf, family.final_norm(model.hf)):
         reasons |= dict.fromkeys(_names("tam/"), f"a torch hook on {hooked} may change the logits")
     elif not model.has_plain_logits:
-        reasons |= dict.fromkeys(_names("tam/"), f"{family.name} rescales its logits")
+        reasons |= dict.fromkeys(
+            _names("tam/"), f"{family.name} rescales its logits, or its unembedding is quantised"
+        )
     if getattr(model.hf.config.get_text_config(), "num_kv_shared_layers", 0):  # Gemma 4 E2B and E4B
         reason = "its last layers share keys, and transformers computes them at a prompt's last token only"
         reasons |= dict.fromkeys(_names("tam/", "prompt/"), reason)

@@ -172,7 +172,7 @@ class BatchRecorder(StoppingCriteria):
                     stack.enter_context(observe_mid(module, parts, mid))
                 if spec.wants("ffn/") and parts.activation is not None:
                     stack.enter_context(observe(parts.activation, outputs=partial(self._add_gate, layer)))
-            stack.enter_context(observe(self.model.hf, outputs=self._add_logits))
+            stack.enter_context(observe(self.model.family.answering(self.model.hf), outputs=self._add_logits))
             if spec.wants("tam/"):
                 stack.enter_context(observe(self.norm, outputs=self._add_normed))
             text_config = self.model.hf.config.get_text_config()
