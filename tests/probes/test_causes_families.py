@@ -16,6 +16,7 @@ from mmprobe import probes
 from mmprobe.errors import NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.hooks import observe
+from mmprobe.models.points import change_component
 from mmprobe.probes import (
     attribution_patching,
     direct_logit_attribution,
@@ -24,7 +25,6 @@ from mmprobe.probes import (
     patch_components,
 )
 from mmprobe.probes.circuits.graph import read_layers
-from mmprobe.probes.components.decoder_pass import change_component
 from mmprobe.probes.reasoning import Chain
 from mmprobe.samples import Region, Sample
 
