@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.attention import change_heads
 from mmprobe.models.hooks import Change, Forward, observe, replace, wrap_forward
@@ -263,6 +263,9 @@ def change_component(model: Model, kind: str, layer: int, change: Change) -> Abs
     """
     module = model.family.decoder(model.hf).layers[layer]
     parts = model.family.parts(module)
+    needed = {"head": parts.attention, "attention": parts.update, "ffn": parts.mid, "resid_mid": parts.mid}
+    if needed.get(kind, module) is None:
+        raise NotApplicable(f"{model.name}: layer {layer} has no {kind} to change ({model.why_irregular})")
     if kind == "head":
         return change_heads([model.hf.config.get_text_config()], {parts.attention: change})
     if kind == "attention":

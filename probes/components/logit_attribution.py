@@ -85,6 +85,8 @@ def direct_logit_attribution(
         raise NotApplicable(
             f"{model.name}: {model.family.name} scales or caps its logits, so they are not a sum"
         )
+    if model.why_irregular:
+        raise NotApplicable(f"{model.name}: {model.why_irregular}, of which this probe makes the sum")
     forcing = force_answer(model, sample, sample.answer if answer is None else answer, max_new_tokens)
     record = _AnswerPass(forcing)
     direction, logit = record.direction(contrast)
