@@ -7,4 +7,3 @@ from .core.evaluate import compare as compare
 from .core.evaluate import evaluate as evaluate
 from .core.evaluate import score as score
 from .core.results import Metric as Metric
-from .scale.shards import answer_shard as answer_shard

@@ -7,12 +7,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from mmprobe.diagnosis.battery.run import ANSWERS, MAX_NEW_TOKENS, MEASURES, run_battery
+from mmprobe.diagnosis.battery.run import ANSWERS, MAX_NEW_TOKENS, MEASURES, find_unread, run_battery
 from mmprobe.diagnosis.causes import CAUSES, measure_causes
 from mmprobe.diagnosis.effects import Effect, Table, load_thresholds
 from mmprobe.diagnosis.rules import Named, find_verdict, name_causes
@@ -21,6 +22,7 @@ from mmprobe.files import write_whole
 from mmprobe.ledger import Ledger, fingerprint, hash_questions, lock_folder
 from mmprobe.models import Model
 from mmprobe.samples import Sample
+from mmprobe.traces.given_answers import Answers, digest, read_given_answers
 
 SETTINGS = "settings.json"
 RESULTS = ("diagnosis.json", "answers.jsonl", "report.html")
@@ -39,6 +41,7 @@ class Diagnosis(NamedTuple):
         tests: every test, with its number or what it would need.
         passes: forward passes an answer, mean. To generate an answer counts as one.
         wordless: ids of the answers that hold no word. They are not tested.
+        unread: by id, why no given answer can be read. These samples are not tested.
     """
 
     model: str
@@ -50,6 +53,7 @@ class Diagnosis(NamedTuple):
     tests: list[str]
     passes: float
     wordless: list[str]
+    unread: Mapping[str, str] = MappingProxyType({})
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of `diagnosis.json`. What was not tested is null; `named` is also null where the test cannot decide."""
@@ -60,6 +64,7 @@ class Diagnosis(NamedTuple):
             "why": self.why,
             "n": self.n,
             "wordless": self.wordless,
+            "unread": dict(self.unread),
             "tests": self.tests,
             "forward_passes_per_answer": round(self.passes, 2),
         }
@@ -95,6 +100,7 @@ def diagnose(
     *,
     batch_size: int = 8,
     max_new_tokens: int = MAX_NEW_TOKENS,
+    answers: Answers | None = None,
     resume: bool = False,
     overwrite: bool = False,
 ) -> Diagnosis:
@@ -113,6 +119,9 @@ def diagnose(
         out: folder for `diagnosis.json`, `answers.jsonl`, and the measures, from which `resume` continues.
         batch_size: answers that are read together; halve it when memory runs out.
         max_new_tokens: the longest answer.
+        answers: given answers, in place of the model's own: a file of lines of `id` and `response`, the folder of a
+            benchmark's results or of a run, or texts or token ids by id. The causes are then those by which the model
+            would give these answers.
         resume: continue an earlier call with the same arguments.
         overwrite: delete the files of an earlier call first.
 
@@ -134,12 +143,21 @@ def diagnose(
         ledger.check(resume, overwrite)
         if overwrite:
             ledger.clear()
+        given = None if answers is None else read_given_answers(answers, samples)
         settings = {"model": model.name, "samples": hash_questions(samples), "max_new_tokens": max_new_tokens}
+        settings |= {} if given is None else {"answers": digest(given)}
         ledger.begin(settings, fingerprint(model.fingerprint, samples))
-        records = run_battery(model, samples, ledger, batch_size, max_new_tokens)
+        records = run_battery(model, samples, ledger, batch_size, max_new_tokens, given)
+        unread = find_unread(ledger)
         if not records:
-            raise NotApplicable(f"diagnose: {model.name} answers nothing, so nothing can be tested")
-        diagnosis = conclude(model.name, records, samples)
+            reason = f"; {next(iter(unread.values()))}" if unread else ""
+            raise NotApplicable(f"diagnose: {model.name} answers nothing, so nothing can be tested{reason}")
+        diagnosis = conclude(model.name, records, samples)._replace(unread=unread)
+        if unread:
+            why = (
+                f"{diagnosis.why}; {len(unread)} of {len(unread) + len(records)} given answers cannot be read"
+            )
+            diagnosis = diagnosis._replace(why=why)
         write_results(diagnosis, out)
     return diagnosis
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +23,61 @@ from mmprobe.models.generation import (
 )
 from mmprobe.models.prompt import build_batch
 from mmprobe.models.shared_prefix import PrefixKey, PrefixStore, SharedStart, prefix_key
-from mmprobe.samples import Sample
+from mmprobe.samples import Lengths, Sample, length_of, sampling_of
 
 Start = Callable[[Sequence[Chat], Batch], SharedStart | None]
 """Returns where a batch of chats starts after what was read already, or None if it is read whole."""
+Decode = Callable[[Batch, Mapping[str, Any], SharedStart | None], list[list[int]]]
+"""Returns the token ids of each answer of a batch, given arguments of transformers' `generate`."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How samples are answered: by a trace, a benchmark, a comparison, a probe.
+
+    Attributes:
+        methods: what acts while the model answers; none for plain answers.
+        max_new_tokens: the longest answer; or lengths by the `type` in a sample's metadata, with `other`.
+        batch_size: the most samples that are answered together.
+        temperature: 0 for greedy answers. A sample's own sampling (`sampling_of`) replaces it and the seed.
+        seed: of the sampling and of the random numbers of methods, set again for each batch.
+        repetition_penalty: None for the checkpoint's own.
+        shared_prefix: whether samples with the same images share what is read of their common beginning.
+
+    Raises:
+        InputError: a value is out of range.
+
+    Example:
+        >>> Settings(max_new_tokens=64, batch_size=8).temperature
+        0.0
+    """
+
+    methods: Sequence[Method] = ()
+    max_new_tokens: Lengths = 256
+    batch_size: int = 1
+    temperature: float = 0.0
+    seed: int = 0
+    repetition_penalty: float | None = None
+    shared_prefix: bool = True
+
+    def __post_init__(self) -> None:
+        lengths = self.max_new_tokens
+        if not isinstance(lengths, int) and "other" not in lengths:
+            raise InputError(f"max_new_tokens {dict(lengths)}: lacks 'other', the length of the other types")
+        shortest = lengths if isinstance(lengths, int) else min(lengths.values())
+        check_generation_arguments(shortest, self.temperature, self.seed, self.repetition_penalty)
+        if self.batch_size < 1:
+            raise InputError(f"batch_size {self.batch_size}: must be 1 or more")
+
+    def alike(self, sample: Sample) -> tuple[Any, ...]:
+        """Return what samples have in common that can be answered together: sampling and longest answer."""
+        return sampling_of(sample), length_of(sample, self.max_new_tokens)
+
+    def of(self, sample: Sample) -> Settings:
+        """Return the settings of a sample, and of those that are `alike`."""
+        sampling = sampling_of(sample)
+        own = {} if sampling is None else sampling._asdict()
+        return replace(self, max_new_tokens=length_of(sample, self.max_new_tokens), **own)
 
 
 class GeneratedAnswer(NamedTuple):
@@ -83,16 +136,14 @@ def generate(
         'No. There is a red circle in the second picture only.'
     """
     methods = load_methods(method, **parameters)
-    (answer,) = generate_batch(
-        model,
-        [sample],
+    settings = Settings(
         methods,
-        max_new_tokens=max_new_tokens,
+        max_new_tokens,
         temperature=temperature,
         seed=seed,
         repetition_penalty=repetition_penalty,
-        prefixes=_store_prefix(model, sample, methods),
     )
+    (answer,) = generate_batch(model, [sample], settings, _store_prefix(model, sample, methods))
     return answer
 
 
@@ -107,25 +158,23 @@ def _store_prefix(model: Model, sample: Sample, methods: Sequence[Method]) -> Pr
 def generate_batch(
     model: Model,
     samples: Sequence[Sample],
-    method: str | Path | Method | Sequence[str | Path | Method] = "plain",
-    *,
-    max_new_tokens: int = 256,
-    temperature: float = 0.0,
-    seed: int = 0,
-    repetition_penalty: float | None = None,
+    settings: Settings,
     prefixes: PrefixStore | None = None,
-    **parameters: Any,
+    chats: Sequence[Chat] | None = None,
+    decode: Decode | None = None,
 ) -> list[GeneratedAnswer]:
     """Answer several samples in one batch.
 
-    The arguments are those of `generate`. With a temperature above 0, an answer depends on the other samples
-    of the batch.
+    With a temperature above 0, an answer depends on the other samples of the batch.
 
     Args:
         model: a model from `load_model`.
-        samples: the samples; some families need the same number of images in each.
+        samples: the samples, which are `alike`; some families need the same number of images in each.
+        settings: how they are answered.
         prefixes: what samples with the same images share. Prompts are read whole where a method changes how they
             are read (`Method.shares_prefix`).
+        chats: those of the samples, where they are built already.
+        decode: what gives the answers of a batch in place of transformers' `generate`, such as a trace's recorder.
 
     Returns:
         One answer for each sample, in order.
@@ -134,23 +183,18 @@ def generate_batch(
         InputError: as `generate` raises it.
 
     Example:
-        >>> [answer.text for answer in generate_batch(model, samples, "sage")]      # doctest: +SKIP
+        >>> answers = generate_batch(model, samples, Settings(load_methods("sage")))      # doctest: +SKIP
+        >>> [answer.text for answer in answers]                                           # doctest: +SKIP
         ['Yes.', 'No. The star was removed.']
     """
-    methods = load_methods(method, **parameters)
-    check_generation_arguments(max_new_tokens, temperature, seed, repetition_penalty)
     if not samples:
         return []
-    prompt_methods = [each for each in methods if isinstance(each, PromptMethod)]
-    decoding_methods = [each for each in methods if not isinstance(each, PromptMethod)]
-    if len(prompt_methods) > 1:
-        names = " and ".join(each.name for each in prompt_methods)
-        raise InputError(f"methods {names}: both ask the model again, so they cannot be combined; choose one")
-    chats = [build_chat(sample) for sample in samples]
-    for loaded_method in methods:
+    length, methods = length_of(samples[0], settings.max_new_tokens), settings.methods
+    prompt_method = check_combination(settings)
+    chats = [build_chat(sample) for sample in samples] if chats is None else chats
+    for method in methods:
         for chat in chats:
-            loaded_method.check_supported(model, len(chat.images), chat.name)
-
+            method.check_supported(model, len(chat.images), chat.name)
     shares = all(each.neutral or each.shares_prefix for each in methods)
 
     def start(asked: Sequence[Chat], batch: Batch) -> SharedStart | None:
@@ -160,25 +204,46 @@ def generate_batch(
 
     def ask(
         chats: Sequence[Chat],
-        temperature: float = temperature,
-        seed: int = seed,
+        temperature: float = settings.temperature,
+        seed: int = settings.seed,
         extra: Sequence[Method] = (),
     ) -> list[GeneratedAnswer]:
-        acting = [*decoding_methods, *extra]
-        return _answer_chats(model, chats, acting, max_new_tokens, temperature, seed, start)
+        acting = [each for each in methods if not isinstance(each, PromptMethod)]
+        asked = replace(
+            settings,
+            methods=[*acting, *extra],
+            max_new_tokens=length,
+            temperature=temperature,
+            seed=seed,
+        )
+        return _answer_chats(model, chats, asked, start, decode)
 
-    if not prompt_methods or prompt_methods[0].neutral:
-        with use_repetition_penalty(model, repetition_penalty):
+    with use_repetition_penalty(model, settings.repetition_penalty):
+        if prompt_method is None:
             return ask(chats)
+        return prompt_method.answer(model, chats, ask, settings.seed, length)
+
+
+def check_combination(settings: Settings) -> PromptMethod | None:
+    """Return the method that asks the model again, or None.
+
+    Raises:
+        InputError: it cannot be combined with the other methods, or with a temperature.
+    """
+    prompt_methods = [each for each in settings.methods if isinstance(each, PromptMethod)]
+    if len(prompt_methods) > 1:
+        names = " and ".join(each.name for each in prompt_methods)
+        raise InputError(f"methods {names}: both ask the model again, so they cannot be combined; choose one")
+    if not prompt_methods or prompt_methods[0].neutral:
+        return None
     prompt_method = prompt_methods[0]
-    others_act = temperature > 0 or any(not each.neutral for each in decoding_methods)
-    if prompt_method.exclusive and others_act:
+    others_act = any(not each.neutral for each in settings.methods if each is not prompt_method)
+    if prompt_method.exclusive and (settings.temperature > 0 or others_act):
         raise InputError(
             f"method {prompt_method.name}: it decodes by itself, so no temperature and no other method can act; "
             "leave them out"
         )
-    with use_repetition_penalty(model, repetition_penalty):
-        return prompt_method.answer(model, chats, ask, seed, max_new_tokens)
+    return prompt_method
 
 
 def _find_keys(samples: Sequence[Sample], chats: Sequence[Chat], asked: Sequence[Chat]) -> list[PrefixKey]:
@@ -195,27 +260,33 @@ def _find_keys(samples: Sequence[Sample], chats: Sequence[Chat], asked: Sequence
 
 
 def _answer_chats(
-    model: Model,
-    chats: Sequence[Chat],
-    methods: Sequence[Method],
-    max_new_tokens: int,
-    temperature: float,
-    seed: int,
-    start: Start,
+    model: Model, chats: Sequence[Chat], settings: Settings, start: Start, decode: Decode | None
 ) -> list[GeneratedAnswer]:
     """Answer chats in one batch with methods that act while the model decodes."""
-    torch.manual_seed(seed)
+    torch.manual_seed(settings.seed)
     batch = build_batch(model, chats)
-    options = build_generation_kwargs(model, max_new_tokens, temperature)
+    assert isinstance(settings.max_new_tokens, int)
+    options = build_generation_kwargs(model, settings.max_new_tokens, settings.temperature)
     shared = start(chats, batch)
+    acting = intervene(model, settings.methods, chats, batch, settings.seed, shared)
+    with torch.inference_mode(), acting as intervention:
+        answers = (decode or partial(_generate, model))(batch, options | intervention.options, shared)
+    return [
+        GeneratedAnswer(
+            model.tokenizer.decode(ids, skip_special_tokens=True), ids, intervention.report(row, len(ids))
+        )
+        for row, ids in enumerate(answers)
+    ]
+
+
+def _generate(
+    model: Model, batch: Batch, options: Mapping[str, Any], shared: SharedStart | None
+) -> list[list[int]]:
+    """Return the token ids of each answer, its end token included."""
     inputs = batch.inputs if shared is None else shared.inputs
-    with torch.inference_mode(), intervene(model, methods, chats, batch, seed, shared) as intervention:
-        output = model.hf.generate(**inputs, **options, **intervention.options)
-    prompt_length = batch.inputs["input_ids"].shape[1]
+    output = model.hf.generate(**inputs, **options)
     answers = []
-    for row, ids in enumerate(output[:, prompt_length:].tolist()):
+    for ids in output[:, batch.inputs["input_ids"].shape[1] :].tolist():
         ends = [place for place, token in enumerate(ids, 1) if token in model.eos_token_ids]
-        length = ends[0] if ends else len(ids)
-        text = model.tokenizer.decode(ids[:length], skip_special_tokens=True)
-        answers.append(GeneratedAnswer(text, ids[:length], intervention.report(row, length)))
+        answers.append(ids[: ends[0] if ends else len(ids)])
     return answers

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from PIL import Image, UnidentifiedImageError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -393,3 +393,42 @@ def longest(lengths: Lengths) -> int:
         512
     """
     return lengths if isinstance(lengths, int) else max(lengths.values())
+
+
+class Sampling(NamedTuple):
+    """How the answer to one question is sampled."""
+
+    temperature: float
+    seed: int
+
+
+def sampling_of(sample: Sample) -> Sampling | None:
+    """Return how a question is sampled, as `metadata["sampling"]` says; None for the usual greedy answer.
+
+    Example:
+        >>> sampling_of(Sample(id="1", question="?", metadata={"sampling": {"temperature": 1.0, "seed": 3}}))
+        Sampling(temperature=1.0, seed=3)
+    """
+    sampling = sample.metadata.get("sampling")
+    return None if sampling is None else Sampling(**sampling)
+
+
+class Answer(str):
+    """The text of an answer.
+
+    Attributes:
+        truncated: whether it was cut off at the longest length; None if nobody knows.
+        token_ids: ids of its tokens, where a model that is loaded gave it.
+
+    Example:
+        >>> Answer("Yes.", truncated=False).truncated
+        False
+    """
+
+    truncated: bool | None
+    token_ids: list[int] | None
+
+    def __new__(cls, text: str, truncated: bool | None = None, token_ids: list[int] | None = None) -> Answer:
+        answer = super().__new__(cls, text)
+        answer.truncated, answer.token_ids = truncated, token_ids
+        return answer

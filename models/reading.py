@@ -1,24 +1,606 @@
-"""Read known tokens: one forward pass over an answer, from the cache that generation left.
+"""Read known tokens: forward passes over prompts and their answers, to look and to change what is computed.
 
-A decoding step reads one token. A reading reads many, whose keys and values see each other as they did when they were
-decoded one by one, so what a layer computes is the same up to rounding.
+A `Reading` is what every causal probe and test is made of. An `AnswerReader` moves on along the cache that generation
+left, one block of the answer at a time: a decoding step reads one token, a reading many, whose keys and values see
+each other as they did when they were decoded one by one, so what a layer computes is the same up to rounding.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import DynamicCache, LogitsProcessor, StoppingCriteria
 
+from mmprobe.models.chat import Chat
+from mmprobe.models.devices import copy_module
+from mmprobe.models.generation import build_generation_kwargs
+from mmprobe.models.hooks import Change, Forward, wrap_forward
 from mmprobe.models.loading import Model
-from mmprobe.models.shared_prefix import OF_TOKENS
+from mmprobe.models.points import Changes, Observers, Point, change_points, observe_points
+from mmprobe.models.prompt import Batch, Prompt, build_batch, decode_tokens
+from mmprobe.models.shared_prefix import OF_TOKENS, Prefix, PrefixStore, build_cache, why_not_shared
 
 LOGITS_BYTES = 2**25  # of the logits of one pass
+
+
+class Row(NamedTuple):
+    """A prompt with its answer, one row of a reading.
+
+    Attributes:
+        model: the model that reads it.
+        prompt: the prompt.
+        ids: int64 [step], token ids of the answer.
+    """
+
+    model: Model
+    prompt: Prompt
+    ids: Tensor
+
+    @property
+    def text(self) -> str:
+        """The answer as text."""
+        return self.model.tokenizer.decode(self.ids.tolist(), skip_special_tokens=True)
+
+    @property
+    def queries(self) -> slice:
+        """The positions that predict the answer's tokens: the prompt's last token and the answer but for its last."""
+        first = len(self.prompt.ids) - 1
+        return slice(first, first + len(self.ids))
+
+    def texts(self) -> np.ndarray:
+        """Return str [step], the texts of the answer's tokens."""
+        return np.array(decode_tokens(self.model, self.ids.cpu().numpy()), dtype=str)
+
+
+class Prediction(NamedTuple):
+    """What a model says of an answer's tokens.
+
+    Attributes:
+        logprobs: float32 [step], the log-probability of each token.
+        likeliest: int64 [step], the token that the model would have said.
+        last: float32 [vocabulary], the log-probability of every token at the last step.
+    """
+
+    logprobs: Tensor
+    likeliest: Tensor
+    last: Tensor
+
+
+KeysAndValues = dict[int, tuple[Tensor, Tensor]]
+Values = dict[int, Tensor]
+
+
+class Reading:
+    """Forward passes over known tokens: prompts with their answers, a row each, all rows in one pass.
+
+    The first pass encodes the images and keeps what enters the decoder. The others repeat only what can differ: the
+    layers from the first one that is changed, and the tokens from the first one that is changed (`begin_at`). Passes
+    compute gradients where torch's mode says so. Prompts are padded on the left and answers on the right, where no
+    token before the padding sees it; positions count the padding.
+
+    Args:
+        batch: the prompts.
+        answers: token ids, for each prompt. All empty to read what comes after the prompts.
+        beginnings: for each prompt what was read of it before, the same object for prompts that begin with the same
+            images; then `predict` reads only the rest of each. None to read whole prompts.
+
+    Attributes:
+        rows: the prompts with their answers.
+        decoder_inputs: the arguments of the decoder's forward, of all tokens, once there was a pass.
+        start: the first token that passes compute.
+        keys: by layer, the keys and values of the tokens before it, [row, kv_head, position, dim].
+        count: number of forward passes so far.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> from mmprobe.samples import Sample
+        >>> model, sample = load_model("tiny-spd", device="cpu"), Sample(id="a", question="Is there a star?")
+        >>> reading = Reading(model, model.batch([sample]), [[7, 8]])
+        >>> reading.predict()[0].logprobs.shape, reading.logits({("ffn", 5): lambda update: 0 * update}).shape
+        (torch.Size([2]), torch.Size([1, 2, 504]))
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        batch: Batch,
+        answers: Sequence[Sequence[int] | Tensor],
+        beginnings: Sequence[Prefix] | None = None,
+    ):
+        self.model, self._batch, self._beginnings = model, batch, beginnings
+        ids = [torch.as_tensor(answer, dtype=torch.int64, device=model.device) for answer in answers]
+        self.rows = tuple(Row(model, *pair) for pair in zip(batch.prompts, ids, strict=True))
+        self.decoder_inputs: dict[str, Any] = {}
+        self.start = self.count = 0
+        self.keys: KeysAndValues = {}
+        self._steps = max(map(len, ids))
+        self._output: Any = None  # of the model without its head, in the first pass
+        self._unchanged: dict[int, Tensor] = {}  # by start
+        self._reached: dict[int, tuple[int, Any]] = {}  # by start: a layer, and what it returns unchanged
+
+    @cached_property
+    def inputs(self) -> dict[str, Any]:
+        """The inputs of the model's forward, of all tokens."""
+        return append_answers(self.model, self._batch.inputs, [row.ids for row in self.rows])
+
+    @property
+    def row(self) -> Row:
+        """The prompt with its answer; of several, the first one."""
+        return self.rows[0]
+
+    @property
+    def unchanged(self) -> Tensor:
+        """float32 [row, step, vocabulary], the logits with nothing changed, as passes from the start compute them."""
+        if self.start not in self._unchanged:
+            with torch.no_grad():
+                self._unchanged[self.start] = self.logits()
+        return self._unchanged[self.start]
+
+    def logits(
+        self,
+        changes: Changes | None = None,
+        observers: Observers | None = None,
+        inputs: dict[str, Any] | None = None,
+    ) -> Tensor:
+        """Return float32 [row, step, vocabulary], the logits that predict each token of each answer, in one pass.
+
+        Steps past a shorter answer's end are meaningless. Without answers it is the step after the prompts.
+
+        Args:
+            changes: what is changed, by point (`change_points`). Layers before the first change are taken from an earlier
+                pass, if nothing is observed; so a loop over layers should go up.
+            observers: what looks, by point (`observe_points`).
+            inputs: arguments of the decoder's forward, of all tokens; None for the prompts' own.
+        """
+        return self._read(changes, observers, inputs, self._steps + 1)[0]
+
+    def predict(self, changes: Changes | None = None, observers: Observers | None = None) -> list[Prediction]:
+        """Return what the model says of each answer, in one pass, with logits in float32.
+
+        The logits of a few steps exist at a time (`pass_length`), so memory does not grow with the answers.
+
+        Args:
+            changes, observers: as in `logits`.
+        """
+        parts: list[list[Prediction]] = [[] for _ in self.rows]
+        with torch.no_grad(), float32_logits(self.model):
+            if self._beginnings is not None and not changes and not observers:
+                blocks = self._read_rests(self._beginnings)
+            else:
+                blocks = self._read_blocks(changes, observers)
+            for row, first, logits in blocks:
+                ids = self.rows[row].ids[first : first + len(logits)]
+                if len(ids):
+                    logprobs = logits[: len(ids)].log_softmax(-1)
+                    own = logprobs.gather(1, ids.to(logprobs.device)[:, None])[:, 0]
+                    parts[row].append(Prediction(own, logprobs.argmax(-1), logprobs[-1].clone()))
+        return [
+            Prediction(
+                torch.cat([p.logprobs for p in row]), torch.cat([p.likeliest for p in row]), row[-1].last
+            )
+            for row in parts
+        ]
+
+    def logprobs(self, changes: Changes | None = None, observers: Observers | None = None) -> list[Tensor]:
+        """Return the log-probability of each token of each answer, float32 [step], as `predict` computes it."""
+        return [prediction.logprobs for prediction in self.predict(changes, observers)]
+
+    def components(self, kind: str, inputs: dict[str, Any] | None = None) -> Values:
+        """Return the component of each layer that runs, [row, position, ...], from one pass.
+
+        Args:
+            kind: as in `change_component`.
+            inputs: as in `logits`.
+
+        Example:
+            >>> reading.components("ffn")[0].shape                           # doctest: +SKIP
+            torch.Size([1, 630, 192])
+        """
+        values = Values()
+
+        def keep(layer: int, value: Tensor) -> None:
+            values[layer] = value.detach().clone()
+
+        with torch.no_grad():
+            layers = range(self.model.n_layers)
+            self.logits(None, {(kind, layer): partial(keep, layer) for layer in layers}, inputs)
+        return values
+
+    def gradients(
+        self,
+        kinds: Sequence[str],
+        metric: Callable[[Tensor], Tensor],
+        layers: Sequence[int] | None = None,
+        blocked: Sequence[Point] = (),
+        changes: Changes | None = None,
+    ) -> dict[str, Values]:
+        """Return the gradient of a metric of the logits with respect to each component, by kind and layer.
+
+        Args:
+            metric: a function of the logits [row, step, vocabulary].
+            layers: layers whose gradients are returned; None for all.
+            blocked: components that pass no gradient on to what they read.
+            changes: as in `logits`.
+
+        Returns:
+            [row, position, ...] for each kind and each layer that runs, as large as the component.
+        """
+        leaves: dict[Point, Tensor] = {}
+
+        def track(point: Point) -> Change:
+            def add_leaf(value: Tensor) -> Tensor:
+                leaf = torch.zeros_like(value, requires_grad=True)
+                leaves[point] = leaf
+                return (value.detach() if point in blocked else value) + leaf
+
+            return add_leaf
+
+        wanted = [
+            (kind, n) for n in (range(self.model.n_layers) if layers is None else layers) for kind in kinds
+        ]
+        points = dict.fromkeys((*wanted, *blocked))
+        with torch.enable_grad(), self.model.freeze(), change_points(self.model, changes or {}):
+            with change_points(self.model, {point: track(point) for point in points}):
+                measured = metric(self.logits())
+            gradients = torch.autograd.grad(measured, list(leaves.values()), allow_unused=True)
+        out: dict[str, Values] = {kind: {} for kind in kinds}
+        for (kind, layer), leaf, gradient in zip(leaves, leaves.values(), gradients, strict=True):
+            if kind in kinds:
+                out[kind][layer] = torch.zeros_like(leaf) if gradient is None else gradient
+        return out
+
+    def begin_at(self, position: int, keys: KeysAndValues | None = None) -> int:
+        """Let later passes compute the tokens from a position on, and return the position where they begin.
+
+        What is observed of a pass begins there, too. All steps of the answers are computed: a position after the
+        last token of the prompt counts as this token. Where the keys of a family cannot be reused
+        (`why_not_shared`), passes begin at 0.
+
+        Args:
+            position: no token before it is changed in later passes.
+            keys: of the tokens before the position, or of more; None to read them.
+        """
+        if self._output is None:
+            self.unchanged  # noqa: B018 - the first pass keeps what enters the decoder
+        position = min(position, self.inputs["input_ids"].shape[1] - self._steps - 1)
+        self.start = 0 if why_not_shared(self.model) else position
+        if keys is None and self.start:
+            keys = self._read_keys()
+        parts = (keys or {}).items() if self.start else ()
+        self.keys = {
+            layer: (key[:, :, : self.start], value[:, :, : self.start]) for layer, (key, value) in parts
+        }
+        return self.start
+
+    def _read_keys(self) -> KeysAndValues:
+        """Return the keys and values of the tokens before the start."""
+        self.count += 1
+        cache = DynamicCache()
+        with torch.no_grad():
+            inputs = cut_inputs(self.decoder_inputs, slice(None, self.start))
+            self._decoder(**inputs | {"past_key_values": cache, "use_cache": True})
+        layers: Any = cache.layers
+        return {number: (layer.keys, layer.values) for number, layer in enumerate(layers)}
+
+    @property
+    def _decoder(self) -> Any:
+        return self.model.family.decoder(self.model.hf)
+
+    def _read(
+        self,
+        changes: Changes | None,
+        observers: Observers | None,
+        inputs: dict[str, Any] | None,
+        keep: int,
+    ) -> tuple[Tensor, Any]:
+        """Return the logits of the last steps, and what the model without its head returns, from one pass.
+
+        Args:
+            keep: number of positions whose logits are computed.
+        """
+        self.count += 1
+        outputs: list[Any] = []
+        skipped = 0 if observers or inputs is not None or not changes else min(n for _, n in changes)
+        arguments = self._build_inputs(self.decoder_inputs if inputs is None else inputs)
+
+        def read(forward: Forward) -> Forward:
+            def forward_from_decoder(*args: Any, **options: Any) -> Any:
+                if self._output is None:  # the first pass
+                    with self._keep_inputs():
+                        outputs.append(forward(*args, **options))
+                else:
+                    outputs.append(type(self._output)(**self._output))
+                    outputs[0].last_hidden_state = self._decoder(**arguments).last_hidden_state
+                return outputs[0]
+
+            return forward_from_decoder
+
+        with (
+            change_points(self.model, changes or {}),
+            observe_points(self.model, observers or {}),
+            wrap_forward(self.model.hf.base_model, read),
+            self._skip_layers(skipped if self._output is not None else 0),
+        ):
+            logits = self._unembed(keep)
+        if self._output is None:
+            kept = dict(outputs[0]) | {
+                "last_hidden_state": torch.empty(0)
+            }  # in its place, but without its memory
+            self._output = type(outputs[0])(**_detach(kept))
+        return self._cut(logits), outputs[0]
+
+    def _unembed(self, keep: int) -> Tensor:
+        """Return the logits of the last positions as the model's forward makes them."""
+        hf = self.model.hf
+        options = {"logits_to_keep": keep} if hf._supports_logits_to_keep() else {}
+        logits: Tensor = hf(**self.inputs | options, use_cache=False).logits
+        return logits[:, -keep:]
+
+    def _cut(self, logits: Tensor) -> Tensor:
+        """Return the logits of the steps from those of the last positions."""
+        return (logits[:, : self._steps] if self._steps else logits).float()
+
+    def _read_blocks(
+        self, changes: Changes | None, observers: Observers | None
+    ) -> Iterator[tuple[int, int, Tensor]]:
+        """Yield logits [step, vocabulary] of some steps, each with its row and its first step, from one pass."""
+        hf, length = self.model.hf, pass_length(self.model, len(self.rows), self._steps)
+        whole = length >= self._steps or not hf._supports_logits_to_keep()
+        logits, output = self._read(changes, observers, None, self._steps + 1 if whole else 1)
+        if whole:
+            yield from ((row, 0, each) for row, each in enumerate(logits))
+            return
+        states = output.last_hidden_state[:, -self._steps - 1 : -1]
+        for first in range(0, self._steps, length):
+            output.last_hidden_state = states[:, first : first + length]
+            with wrap_forward(hf.base_model, lambda forward: lambda *args, **options: output):
+                part = self._unembed(output.last_hidden_state.shape[1]).float()
+            yield from ((row, first, each) for row, each in enumerate(part))
+
+    def _read_rests(self, beginnings: Sequence[Prefix]) -> Iterator[tuple[int, int, Tensor]]:
+        """Yield what `_read_blocks` yields, from a pass over the rests of the rows with the same beginning."""
+        by_beginning: dict[int, list[int]] = {}
+        for row, beginning in enumerate(beginnings):
+            by_beginning.setdefault(id(beginning), []).append(row)
+        unembedding = self.model.hf.get_output_embeddings()
+        for rows in by_beginning.values():
+            first_key = len(beginnings[rows[0]].ids)
+            for row, states in zip(rows, self._read_states(rows, beginnings[rows[0]]), strict=True):
+                steps = len(self.rows[row].ids)
+                states = states[self.rows[row].queries.start - first_key :][:steps]
+                length = pass_length(self.model, 1, steps)
+                for first in range(0, steps, length):
+                    yield row, first, unembedding(states[first : first + length]).float()
+
+    def _read_states(self, rows: Sequence[int], beginning: Prefix) -> Tensor:
+        """Return what the unembedding reads of some rows after their beginning, [row, position, hidden].
+
+        After its end, each row is filled with tokens that no token of the row sees.
+        """
+        self.count += 1
+        texts = [[*self.rows[row].prompt.ids.tolist(), *self.rows[row].ids.tolist()] for row in rows]
+        longest = max(map(len, texts))
+        filled = [text + text[-1:] * (longest - len(text)) for text in texts]
+        inputs: dict[str, Any] = {"input_ids": torch.tensor(filled, device=self.model.device)}
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        for name in set(OF_TOKENS) & set(self._batch.inputs) - set(inputs):  # 0 is text
+            kinds = [self._batch.inputs[name][row, self.rows[row].prompt.padding :] for row in rows]
+            inputs[name] = torch.stack([pad(kind, (0, longest - len(kind))) for kind in kinds])
+        cache, states = build_cache(self.model, [beginning] * len(rows), [0] * len(rows)), list[Tensor]()
+        with torch.inference_mode(), observe_points(self.model, {("normed", -1): states.append}):
+            options = build_generation_kwargs(self.model, 1)
+            self.model.hf.generate(**inputs, **options, past_key_values=cache)
+        return states[0]
+
+    def _build_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return inputs of the decoder from the start on, with the keys before it."""
+        if not self.start:
+            return inputs
+        cache = DynamicCache()  # a pass adds to it
+        for layer, (key, value) in self.keys.items():
+            cache.update(key, value, layer)
+        return cut_inputs(inputs, slice(self.start, None)) | {"past_key_values": cache}
+
+    @contextmanager
+    def _skip_layers(self, first_layer: int) -> Iterator[None]:
+        """Within the block, take what layers before the first return from an earlier pass, or keep it."""
+        none = -1, torch.empty(0)
+        reached, stored = self._reached.get(self.start, none)
+        reached, stored = (reached, stored) if reached < first_layer else none
+
+        def wrap(layer: int, forward: Forward) -> Forward:
+            def skip(*args: Any, **options: Any) -> Any:
+                return stored.clone()  # families add to it in place
+
+            def keep(*args: Any, **options: Any) -> Any:
+                output = forward(*args, **options)
+                self._reached[self.start] = (layer, output.detach().clone())
+                return output
+
+            return skip if layer <= reached else keep
+
+        with ExitStack() as stack:
+            for layer, module in enumerate(self._decoder.layers[:first_layer]):
+                stack.enter_context(wrap_forward(module, partial(wrap, layer)))
+            yield
+
+    @contextmanager
+    def _keep_inputs(self) -> Iterator[None]:
+        """Within the block, keep the arguments of the decoder."""
+
+        def keep(module: nn.Module, args: Any, options: dict[str, Any]) -> None:
+            self.decoder_inputs = _detach(options)
+
+        handle = self._decoder.register_forward_pre_hook(keep, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+def _detach(value: Any) -> Any:
+    """Return arguments without the gradients of their tensors."""
+    if isinstance(value, dict):
+        return {name: _detach(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_detach, value))
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def read_chats(
+    model: Model,
+    chats: Sequence[Chat],
+    answers: Sequence[Sequence[int]],
+    prefixes: PrefixStore | None = None,
+) -> Reading:
+    """Return the reading of answers after chats.
+
+    Args:
+        chats: all of them with images, or none.
+        answers: token ids of the answer to each chat.
+        prefixes: what chats with the same images share: their common beginning is read once, and the rest in a
+            pass for each set of images. None to read whole prompts.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> from mmprobe.models.chat import build_chat
+        >>> from mmprobe.samples import Sample
+        >>> model, chat = load_model("tiny-spd", device="cpu"), build_chat(Sample(id="a", question="What?"))
+        >>> [logprobs.shape[0] for logprobs in read_chats(model, [chat, chat], [[7], [8, 9]]).logprobs()]
+        [1, 2]
+    """
+    batch = build_batch(model, chats)
+    beginnings = None if prefixes is None else _find_beginnings(chats, batch, prefixes)
+    return Reading(model, batch, answers, beginnings)
+
+
+def _find_beginnings(chats: Sequence[Chat], batch: Batch, prefixes: PrefixStore) -> list[Prefix] | None:
+    """Return what was read of each chat, the same for the same images; None where it would take too much memory."""
+    keys = list(map(image_key, chats))
+    rows = zip(keys, chats, batch.prompts, strict=True)
+    found = [prefixes.find((key,), chat, prompt) for key, chat, prompt in rows]
+    common: dict[object, Prefix] = {}  # of the same images: each begins like the others
+    for key, each in zip(keys, found, strict=True):
+        if each is None:
+            return None
+        common[key] = min(common.get(key, each), each, key=lambda part: len(part.ids))
+    return [common[key] for key in keys]
+
+
+def image_key(chat: Chat) -> tuple[object, ...]:
+    """Return what is equal for chats with the same pixels and system prompt.
+
+    Example:
+        >>> from mmprobe.models.chat import build_chat
+        >>> from mmprobe.samples import Sample
+        >>> first, second = (build_chat(Sample(id="a", question=text)) for text in ("What?", "Where?"))
+        >>> image_key(first) == image_key(second)
+        True
+    """
+    pixels = ((image.mode, image.size, hashlib.sha256(image.tobytes()).digest()) for image in chat.images)
+    system = (str(message["content"]) for message in chat.messages if message["role"] == "system")
+    return (*system, *pixels)
+
+
+def cut_inputs(inputs: dict[str, Any], tokens: slice) -> dict[str, Any]:
+    """Return arguments of the decoder's forward for some of the tokens, from the first or to the last one on.
+
+    The mask keeps a column for each token up to the last of them.
+
+    Example:
+        >>> cut_inputs({"inputs_embeds": torch.zeros(1, 5, 2), "position_ids": None}, slice(3, None))[
+        ...     "inputs_embeds"
+        ... ].shape
+        torch.Size([1, 2, 2])
+    """
+    out = dict(inputs)
+    for name in ("inputs_embeds", "visual_pos_masks"):
+        if isinstance(out.get(name), Tensor):
+            out[name] = out[name][:, tokens]
+    if isinstance(out.get("position_ids"), Tensor):
+        out["position_ids"] = out["position_ids"][..., tokens]
+    if isinstance(out.get("attention_mask"), Tensor):
+        out["attention_mask"] = out["attention_mask"][:, : tokens.stop]
+    if isinstance(out.get("deepstack_visual_embeds"), list):  # a row for each visual token
+        kept = torch.zeros_like(inputs["visual_pos_masks"])
+        kept[:, tokens] = True
+        rows = kept[inputs["visual_pos_masks"]]
+        out["deepstack_visual_embeds"] = [part[rows] for part in out["deepstack_visual_embeds"]]
+    return out
+
+
+def first_difference(inputs: dict[str, Any], others: dict[str, Any]) -> int:
+    """Return the first token whose arguments of the decoder's forward differ in any row; their number if none does.
+
+    Example:
+        >>> ones = torch.ones(1, 5, 2)
+        >>> first_difference({"inputs_embeds": ones}, {"inputs_embeds": ones * torch.arange(1, 6)[None, :, None]})
+        1
+    """
+    differs = (inputs["inputs_embeds"] != others["inputs_embeds"]).any(-1)
+    for part, other in zip(
+        *(each.get("deepstack_visual_embeds") or [] for each in (inputs, others)), strict=True
+    ):
+        differs[inputs["visual_pos_masks"]] |= (part != other).any(-1)
+    differs = differs.any(0)
+    return int(differs.nonzero()[0]) if differs.any() else len(differs)
+
+
+_float32: list[nn.Module] = []  # unembeddings of open blocks of `float32_logits`
+
+
+@contextmanager
+def float32_logits(model: Model) -> Iterator[None]:
+    """Compute the model's logits in float32 within the block.
+
+    This covers the unembedding and any scaling or capping of logits. Large bfloat16 logits are 0.125 apart,
+    more than one token of a prompt contributes. Half-precision weights are copied within the block, which
+    takes 2.2 GB for a 7B model. Generate answers outside the block: float32 logits may change them.
+
+    Example:
+        >>> with float32_logits(model):                                # doctest: +SKIP
+        ...     logits = reading.logits()
+    """
+    unembedding = model.hf.get_output_embeddings()
+    if unembedding in _float32:  # an outer block does it
+        yield
+        return
+    float32_unembedding = cast_to_float32(unembedding)
+    if float32_unembedding is unembedding:
+        yield
+        return
+    handle = unembedding.register_forward_hook(
+        lambda module, args, output: float32_unembedding(args[0].float())
+    )
+    _float32.append(unembedding)
+    try:
+        yield
+    finally:
+        _float32.remove(unembedding)
+        handle.remove()
+
+
+def cast_to_float32(module: nn.Module) -> nn.Module:
+    """Return a module in single precision: the module itself, or a copy without gradients.
+
+    A copy of the unembedding of a 7B model takes 2.2 GB.
+
+    Example:
+        >>> cast_to_float32(nn.Linear(2, 3, dtype=torch.bfloat16)).weight.dtype
+        torch.float32
+    """
+    if next(module.parameters()).dtype == torch.float32:
+        return module
+    return copy_module(module).float().requires_grad_(False)
 
 
 class AnswerReader:
@@ -89,7 +671,9 @@ def append_answers(
     extended: dict[str, Any] = dict(inputs)
     for _ in range(longest):  # each family extends its masks and token types as in `generate`
         extended = model.hf._update_model_kwargs_for_generation({}, extended, is_encoder_decoder=False)
-    padded = torch.stack([pad(torch.as_tensor(row), (0, longest - len(row))) for row in answers])
+    padded = torch.stack(
+        [pad(torch.as_tensor(row, dtype=torch.int64), (0, longest - len(row))) for row in answers]
+    )
     extended["input_ids"] = torch.cat([inputs["input_ids"], padded.to(inputs["input_ids"].device)], 1)
     return extended
 

@@ -36,8 +36,8 @@ from mmprobe.probes import (
     image_interchange,
     patch_components,
 )
+from mmprobe.probes.answers import read_answer
 from mmprobe.probes.components.attribution_patching import estimate_pairs
-from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Sample, load_samples
 from mmprobe.stats.estimate import Estimate, estimate_mean
 from mmprobe.stats.intervals import QUANTITY
@@ -100,12 +100,12 @@ def peer(model: Model, clean: Sample, corrupt: Sample) -> xr.Dataset:
 
     It takes the gradient at its second prompt, and says what the metric gains.
     """
-    own = force_answer(model, clean, clean.answer)
-    other = force_answer(model, corrupt, own.ids.tolist())
-    steps = len(own.ids)
+    own = read_answer(model, clean, clean.answer)
+    other = read_answer(model, corrupt, own.row.ids.tolist())
+    steps = len(own.row.ids)
 
     def logprob(logits: torch.Tensor) -> torch.Tensor:
-        return logits[0, -steps - 1 : -1].float().log_softmax(-1).gather(1, own.ids[:, None]).sum()
+        return logits[0, -steps - 1 : -1].float().log_softmax(-1).gather(1, own.row.ids[:, None]).sum()
 
     bridge = ImagesBridge(load_bridge(model), [own.inputs, other.inputs])
     with torch.enable_grad():

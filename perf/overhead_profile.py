@@ -19,9 +19,10 @@ from overhead import methods
 from toys import parser, samples, toy
 
 from mmprobe.models.reading import AnswerReader, DecodedLogprobs
-from mmprobe.traces import batch, writer_thread
+from mmprobe.traces import writer_thread
 from mmprobe.traces.engines.native import BatchRecorder, ForwardPassBuffer
 from mmprobe.traces.recorder import SampleRecorder
+from mmprobe.traces.run import RunTracer
 
 HEADER = """\
 | 28 layers, 100 tokens | default, batch 1 | default, batch 8 | full, batch 8 |
@@ -35,7 +36,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "the reading pass": [(AnswerReader, "read")],
     "log-probabilities while decoding": [(DecodedLogprobs, "keep_logits"), (DecodedLogprobs, "__call__")],
     "joining steps": [(ForwardPassBuffer, "take")],
-    "opening files": [(batch.BatchTracer, "_open_writer")],
+    "opening files": [(RunTracer, "open_writer")],
     "writer thread: data sets, finished files": [(writer_thread, "_make_call")],
 }
 REST = "the rest"

@@ -18,7 +18,7 @@ from toys import LONG_SIDE, parser, samples, toy
 import mmprobe as mp
 from mmprobe.benchmarks import evaluate
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.interventions import generate_batch, load_method
+from mmprobe.interventions import Settings, generate_batch, load_method, load_methods
 from mmprobe.models import Group, Model
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
@@ -52,7 +52,7 @@ def methods(model: Model, chosen: list[Sample], new: int, folder: Path) -> dict[
             keeps_states = load_method(method).needs_final_states
             prefixes = PrefixStore(model, repeated_keys(chosen), keeps_states) if shared_prefix else None
             for sample in chosen:
-                generate_batch(model, [sample], method, max_new_tokens=new, prefixes=prefixes)
+                generate_batch(model, [sample], Settings(load_methods(method), new), prefixes)
 
         return answer
 

@@ -84,7 +84,7 @@ def write_config(run: mp.Run, folder: Path, names: list[str]) -> None:
 
 def make_runs(run: mp.Run, root: Path, sizes: tuple[int, ...]) -> dict[int, Path]:
     """Return runs of copies by size, in packs. The smaller ones are links to files of the largest."""
-    from mmprobe.traces.scale.packing import Packer
+    from mmprobe.traces.run_folder import Packer
 
     together = min(IN_A_PACK, sizes[0])
     names = [f"c{number:06}" for number in range(sizes[-1])]

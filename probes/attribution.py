@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -18,36 +18,23 @@ from torch import Tensor
 from mmprobe.analyses.token_activation import to_grids
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
-from mmprobe.probes.teacher_forcing import (
-    GROUPS,
-    MAX_NEW_TOKENS,
-    GivenAnswer,
-    TeacherForcing,
-    float32_logits,
-    force_answer,
-)
+from mmprobe.models.reading import Reading, Row, float32_logits
+from mmprobe.probes.answers import AnswerOptions, read_answer
+from mmprobe.probes.tokens import GROUPS
 from mmprobe.samples import Sample
 
 _DEEPSTACK = "deepstack_visual_embeds"  # each [visual, hidden], added to the visual tokens after a layer
 PresenceFunction = Callable[[Tensor], Tensor]
 
 
-def record_decoder_inputs(forcing: TeacherForcing) -> dict[str, Any]:
+def find_decoder_inputs(reading: Reading) -> dict[str, Any]:
     """Return the decoder's inputs for prompt and answer, with the images in `inputs_embeds`.
 
     Raises:
         NotApplicable: the decoder has other floating-point inputs, which may carry the images.
     """
-    calls: list[dict[str, Any]] = []
-    decoder = forcing.model.family.decoder(forcing.model.hf)
-    handle = decoder.register_forward_pre_hook(
-        lambda module, args, options: calls.append(options), with_kwargs=True
-    )
-    try:
-        forcing.logprobs()
-    finally:
-        handle.remove()
-    inputs = calls[0]
+    reading.logprobs()
+    inputs = reading.decoder_inputs
     embeds = inputs.get("inputs_embeds")
     others = [
         name
@@ -59,13 +46,13 @@ def record_decoder_inputs(forcing: TeacherForcing) -> dict[str, Any]:
     ]
     if embeds is None or others:
         reason = f"{others[0]} enters" if others else "no embeddings enter"
-        name = forcing.model.family.name
+        name = reading.model.family.name
         raise NotApplicable(f"{name}: {reason} the decoder, so images cannot be removed from its inputs")
     return inputs
 
 
 def presence_function(
-    forcing: TeacherForcing,
+    row: Row,
     inputs: dict[str, Any],
     positions: np.ndarray,
     baseline: str,
@@ -74,15 +61,15 @@ def presence_function(
     """Return the explained function from presence [1, position] to log-probabilities [1, step].
 
     Args:
-        inputs: inputs of the decoder, from `record_decoder_inputs`.
+        inputs: inputs of the decoder, from `find_decoder_inputs`.
         positions: int [position], positions in the prompt with variable presence; all others have presence 1.
         baseline: `mean` or `zero`, as in `attribute`.
         steps: steps of the answer.
     """
-    model, length, count = forcing.model, len(forcing.prompt.ids), len(forcing.ids)
+    model, length = row.model, len(row.prompt.ids)
     decoder, unembedding = model.family.decoder(model.hf), model.hf.get_output_embeddings()
     rows = inputs["inputs_embeds"][0].detach()
-    visual = torch.from_numpy(forcing.prompt.image >= 0).to(model.device)
+    visual = torch.from_numpy(row.prompt.image >= 0).to(model.device)
     variable = torch.as_tensor(positions, device=model.device)
     selected = torch.as_tensor(list(steps), device=model.device)
     absent = torch.zeros(length, rows.shape[1], device=model.device)
@@ -98,9 +85,9 @@ def presence_function(
         changed = dict(inputs, inputs_embeds=torch.cat([prompt, rows[length:]])[None])
         if deepstack:
             changed[_DEEPSTACK] = [_fade_rows(part, gone, present[visual]) for part, gone in deepstack]
-        states = decoder(**changed).last_hidden_state[0, length - 1 : length - 1 + count]
+        states = decoder(**changed).last_hidden_state[0, row.queries]
         distributions = unembedding(states[selected]).float().log_softmax(-1)
-        return distributions.gather(1, forcing.ids[selected][:, None]).T
+        return distributions.gather(1, row.ids[selected][:, None]).T
 
     return logprobs
 
@@ -119,11 +106,10 @@ def attribute(
     sample: Sample,
     method: str = "occlusion",
     steps: int | Sequence[int] | None = None,
-    answer: GivenAnswer = None,
     baseline: str = "mean",
     block: int = 1,
     n_steps: int = 32,
-    max_new_tokens: int = MAX_NEW_TOKENS,
+    **options: Unpack[AnswerOptions],
 ) -> xr.Dataset:
     """Return the contribution of visual tokens or token groups to the log-probability of each step.
 
@@ -141,13 +127,12 @@ def attribute(
 
     Args:
         steps: one or several steps of the answer; None for all.
-        answer: text or token ids; None for the model's own greedy answer.
         baseline: `mean` or `zero`. `mean` is the mean embedding of the prompt's visual tokens for visual
             tokens, and the mean of its other tokens for other tokens; our choice, the default is `mean`.
         block: side of the squares of visual tokens that occlusion removes together. The contribution of a
             square is divided equally among its tokens; our choice, the default is 1.
         n_steps: points of the integral; our choice, the default is 32.
-        max_new_tokens: maximum length of the model's own answer; our choice, the default is 64.
+        options: `answer` and `max_new_tokens` (`AnswerOptions`). Without an answer the model's own greedy one is read.
 
     Returns:
         A data set with dimensions `step` and, except for feature_ablation, `image` (views), `y`, `x`. Values
@@ -174,20 +159,21 @@ def attribute(
         >>> maps.attribution.sel(step=0, image=1).plot()            # doctest: +SKIP
     """
     _check_arguments(model, method, baseline, block, n_steps)
-    forcing = force_answer(model, sample, answer, max_new_tokens)
-    prompt = forcing.prompt
-    selected = _resolve_steps(steps, len(forcing.ids))
+    reading = read_answer(model, sample, **options)
+    row = reading.row
+    prompt = row.prompt
+    selected = _resolve_steps(steps, len(row.ids))
     if method != "feature_ablation" and not len(prompt.visual_positions):
         raise NotApplicable(f"sample {sample.id}: its prompt has no visual tokens")
     with float32_logits(model):
-        inputs = record_decoder_inputs(forcing)
+        inputs = find_decoder_inputs(reading)
         positions = np.arange(len(prompt.ids)) if method == "feature_ablation" else prompt.visual_positions
-        logprobs = presence_function(forcing, inputs, positions, baseline, selected)
+        logprobs = presence_function(row, inputs, positions, baseline, selected)
         out = xr.Dataset(coords={"step": selected})
         if method == "feature_ablation":
-            image_logprobs = presence_function(forcing, inputs, prompt.visual_positions, baseline, selected)
+            image_logprobs = presence_function(row, inputs, prompt.visual_positions, baseline, selected)
             has_images = len(prompt.visual_positions) > 0
-            total = _add_groups(out, forcing, logprobs, image_logprobs if has_images else None)
+            total = _add_groups(out, row, logprobs, image_logprobs if has_images else None)
         else:
             if method == "occlusion":
                 blocks = _number_blocks(prompt.grids, block)
@@ -204,15 +190,15 @@ def attribute(
     out["logprob"] = ("step", full)
     out["logprob_baseline"] = ("step", absent)
     out["delta"] = ("step", np.abs(total - (full - absent)))
-    out["token"] = ("step", forcing.texts()[selected])
-    _add_views(out, forcing)
+    out["token"] = ("step", row.texts()[selected])
+    _add_views(out, row)
     out.attrs = {
         "analysis": "attribution",
         "method": method,
         "baseline": baseline,
         "model": model.name,
         "sample": sample.id,
-        "answer": model.tokenizer.decode(forcing.ids.tolist(), skip_special_tokens=True),
+        "answer": row.text,
     } | ({"block": block} if method == "occlusion" else {})
     return out
 
@@ -288,7 +274,7 @@ def _number_blocks(grids: Sequence[tuple[int, int]], side: int) -> np.ndarray:
 
 def _add_groups(
     out: xr.Dataset,
-    forcing: TeacherForcing,
+    row: Row,
     logprobs: PresenceFunction,
     image_logprobs: PresenceFunction | None,
 ) -> np.ndarray:
@@ -298,11 +284,11 @@ def _add_groups(
         logprobs: function of the presence of all tokens.
         image_logprobs: function of the presence of the visual tokens; None without visual tokens.
     """
-    prompt, steps = forcing.prompt, out.sizes["step"]
+    prompt, steps = row.prompt, out.sizes["step"]
     values: dict[str, np.ndarray] = {name: np.full(steps, np.nan) for name in GROUPS}
     counts = {name: int((prompt.group == Group[name.upper()]).sum()) for name in GROUPS}
     kinds, first, features = np.unique(prompt.group, return_index=True, return_inverse=True)
-    by_token = _ablate_features(logprobs, features, forcing.model)
+    by_token = _ablate_features(logprobs, features, row.model)
     values |= {GROUPS[kind]: by_token[:, position] for kind, position in zip(kinds, first, strict=True)}
     total = by_token[:, first].sum(1)
     if image_logprobs is not None:
@@ -310,7 +296,7 @@ def _add_groups(
         images, first, features, sizes = np.unique(
             image_of_token, return_index=True, return_inverse=True, return_counts=True
         )
-        by_token = _ablate_features(image_logprobs, features, forcing.model)
+        by_token = _ablate_features(image_logprobs, features, row.model)
         for image, position, size in zip(images, first, sizes, strict=True):
             values[f"image {image}"] = by_token[:, position]
             counts[f"image {image}"] = int(size)
@@ -320,9 +306,9 @@ def _add_groups(
     return total
 
 
-def _add_views(out: xr.Dataset, forcing: TeacherForcing) -> None:
+def _add_views(out: xr.Dataset, row: Row) -> None:
     """Add the grids of the views and their boxes in the images."""
-    prompt = forcing.prompt
+    prompt = row.prompt
     out["grid"] = (("image", "axis"), np.reshape(prompt.grids, (-1, 2)))
     out["size"] = (("image", "axis"), np.reshape([prompt.sizes[i] for i in prompt.sources], (-1, 2)))
     out["box"] = (("image", "corner"), np.reshape([view.box for view in prompt.views], (-1, 4)))

@@ -6,11 +6,9 @@ of the FFNs are replaced by their mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import torch
 import xarray as xr
 from torch import Tensor
 from tqdm import tqdm
@@ -19,16 +17,17 @@ from mmprobe.analyses.attention_decay import slope_over_steps
 from mmprobe.analyses.findings import first_deep_layer
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.interventions import generate_batch
+from mmprobe.interventions import Settings, load_methods
 from mmprobe.models import Model
 from mmprobe.models.chat import build_chat
 from mmprobe.models.hooks import Change
-from mmprobe.probes.components.decoder_pass import change_component
-from mmprobe.probes.interchange.answer_logprobs import read_logprobs
+from mmprobe.models.points import Point
+from mmprobe.models.reading import read_chats
+from mmprobe.probes.answers import check_model, read_answer
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, ImageList
 from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions
-from mmprobe.probes.teacher_forcing import check_model, float32_logits, force_answer
 from mmprobe.samples import Region, Sample
+from mmprobe.traces.asking import answer
 
 
 def exchange_images(
@@ -61,7 +60,8 @@ def exchange_images(
     parts = [part for part in (boxes, moved) if part]
     variants = [chat.images, others, *(exchange_regions(chat.images, others, part) for part in parts)]
     chats = [chat._replace(images=images) for images in variants]
-    own, *exchanged = (row.numpy().astype(float) for row in read_logprobs(model, chats, [ids] * len(chats)))
+    logprobs = read_chats(model, chats, [ids] * len(chats)).logprobs()
+    own, *exchanged = (row.cpu().numpy().astype(float) for row in logprobs)
     check_model(model, trace, own)
     losses = [own - row for row in exchanged]
     return {
@@ -162,13 +162,9 @@ def lose_updates(
     return losses
 
 
-def _read(model: Model, sample: Sample, ids: Sequence[int], changes: dict[tuple[str, int], Change]) -> float:
+def _read(model: Model, sample: Sample, ids: Sequence[int], changes: Mapping[Point, Change]) -> float:
     """Return the mean log-probability of an answer's tokens while components are changed."""
-    forcing = force_answer(model, sample, ids)
-    with ExitStack() as stack, float32_logits(model), torch.no_grad():
-        for (kind, layer), change in changes.items():
-            stack.enter_context(change_component(model, kind, layer, change))
-        return float(forcing.logprobs().mean())
+    return float(read_answer(model, sample, ids).logprobs(changes)[0].mean())
 
 
 def _add_sum(sums: Means, key: tuple[str, int], steps: int) -> Change:
@@ -324,28 +320,19 @@ def _ask_again(
         "ffn": {"see": False, "beta": out.attrs["beta"]},
     }
     texts: dict[str, list[str]] = {"before": [run[sample.id].answer for sample in samples]}
-    with tqdm(total=2 * len(samples), desc="changed answers", unit="answer", disable=None) as progress:
-        for name, parameters in methods.items():
-            texts[name] = []
-            for start in range(0, len(samples), batch_size):
-                batch = samples[start : start + batch_size]
-                texts[name] += [
-                    answer.text
-                    for answer in generate_batch(
-                        model,
-                        batch,
-                        "sage",
-                        max_new_tokens=settings.get("max_new_tokens", 256),
-                        repetition_penalty=settings.get("repetition_penalty"),
-                        generate=False,
-                        **parameters,
-                    )
-                ]
-                progress.update(len(batch))
-            out[f"answer_{name}"] = ("sample", np.array(texts[name], dtype=str))
+    for name, parameters in methods.items():
+        asked = Settings(
+            load_methods("sage", generate=False, **parameters),
+            settings.get("max_new_tokens", 256),
+            batch_size,
+            repetition_penalty=settings.get("repetition_penalty"),
+        )
+        answers = dict(answer(model, samples, None, asked, title=f"changed answers: {name}"))
+        texts[name] = [answers[sample.id] for sample in samples]
+        out[f"answer_{name}"] = ("sample", np.array(texts[name], dtype=str))
     number = {True: 1.0, False: 0.0, None: np.nan}
-    for name, answers in texts.items():
+    for name, given in texts.items():
         out[f"faithful_{name}"] = (
             "sample",
-            [number[check(text, sample)] for text, sample in zip(answers, samples, strict=True)],
+            [number[check(text, sample)] for text, sample in zip(given, samples, strict=True)],
         )

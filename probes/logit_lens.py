@@ -14,7 +14,8 @@ from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.prompt import decode_tokens
-from mmprobe.probes.teacher_forcing import cast_to_float32, check_model
+from mmprobe.models.reading import cast_to_float32
+from mmprobe.probes.answers import check_model
 from mmprobe.samples import set_keys
 from mmprobe.stats.compare import MINIMUM
 from mmprobe.stats.intervals import FRACTION, LENGTH, QUANTITY
@@ -165,6 +166,25 @@ def make_lens(model: Model) -> Lens:
             return unembedding(norm(stream.to(model.device, torch.float32))).log_softmax(-1)
 
     return lens
+
+
+def final_norm(model: Model) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a model's last norm, from states [..., hidden] to states, in float32.
+
+    `mmprobe.analyses.residual_drift` takes it for the reading of the released code.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> final_norm(load_model("tiny-spd", device="cpu"))(np.ones((2, 192))).shape
+        (2, 192)
+    """
+    norm = cast_to_float32(model.family.final_norm(model.hf))
+
+    def normalize(states: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            return norm(torch.from_numpy(states).to(model.device, torch.float32)).cpu().numpy()
+
+    return normalize
 
 
 def _answer_lens(model: Model, trace: Trace, lens: Lens, top: int) -> xr.Dataset:

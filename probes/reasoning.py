@@ -15,9 +15,8 @@ from tqdm import tqdm
 
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.interventions import generate_batch
+from mmprobe.interventions import Settings
 from mmprobe.models import Model
-from mmprobe.models.shared_prefix import PrefixStore, prefix_key
 from mmprobe.probes.cross_validation import (
     MEASURES,
     compute_measures,
@@ -29,6 +28,7 @@ from mmprobe.probes.labelled_vectors import select_classes
 from mmprobe.samples import Sample, image_sets
 from mmprobe.stats.estimate import Estimate, estimate_rows, stack_estimates
 from mmprobe.stats.folds import shuffle_within_folds
+from mmprobe.traces.asking import answer
 
 CONCLUSION = "Therefore:"
 ReadVerdict = Callable[[str], Hashable | None]
@@ -130,42 +130,30 @@ def chain_tests(
     """
     if not samples or any(sample.prefill for sample in samples):
         raise InputError("chain_tests: give samples without a prefill")
-    progress = tqdm(desc="chain_tests", unit="answer", disable=None)
-    keys = frozenset(prefix_key(sample) for sample in samples if sample.images)
-    prefixes = PrefixStore(model, keys, keeps_states=False)
+    settings = Settings(max_new_tokens=max_new_tokens, batch_size=batch_size)
 
-    def answer(asked: Sequence[Sample]) -> list[str]:
-        texts: list[str] = []
-        for start in range(0, len(asked), batch_size):
-            batch = asked[start : start + batch_size]
-            given = generate_batch(model, batch, max_new_tokens=max_new_tokens, prefixes=prefixes)
-            texts += [each.text for each in given]
-            progress.update(len(batch))
-        return texts
+    def ask(asked: Sequence[Sample]) -> list[str]:
+        named = [each.model_copy(update={"id": f"{place}-{each.id}"}) for place, each in enumerate(asked)]
+        answers = dict(answer(model, named, None, settings, title="chain_tests"))
+        return [answers[each.id] for each in named]
 
-    with progress:
-        answers = answer(samples)
-        chains = [split_chain(text, conclusion) for text in answers]
-        plain = [
-            None if chain is None else read_verdict(chain.conclusion.removeprefix(conclusion))
-            for chain in chains
-        ]
-        usable = [number for number, verdict in enumerate(plain) if verdict is not None]
-        if not usable:
-            raise NotApplicable(
-                f"chain_tests: no answer has steps and a verdict after {conclusion!r}; the first answer is {answers[0]!r}"
-            )
-        tests = _change_chains(model, samples, chains, usable, mistake, paraphrase)
-        # all tests of a sample together, since they share the beginning of the prompt
-        places = sorted(
-            ((number, name) for name in tests for number in tests[name]), key=lambda place: place[0]
+    answers = ask(samples)
+    chains = [split_chain(text, conclusion) for text in answers]
+    plain = [
+        None if chain is None else read_verdict(chain.conclusion.removeprefix(conclusion)) for chain in chains
+    ]
+    usable = [number for number, verdict in enumerate(plain) if verdict is not None]
+    if not usable:
+        raise NotApplicable(
+            f"chain_tests: no answer has steps and a verdict after {conclusion!r}; the first answer is {answers[0]!r}"
         )
-        texts = answer(
-            [prefill_chain(samples[number], tests[name][number], conclusion) for number, name in places]
-        )
-        verdicts: dict[str, dict[int, Hashable | None]] = {name: {} for name in tests}
-        for (number, name), text in zip(places, texts, strict=True):
-            verdicts[name][number] = read_verdict(text)
+    tests = _change_chains(model, samples, chains, usable, mistake, paraphrase)
+    # all tests of a sample together, since they share the beginning of the prompt
+    places = sorted(((number, name) for name in tests for number in tests[name]), key=lambda place: place[0])
+    texts = ask([prefill_chain(samples[number], tests[name][number], conclusion) for number, name in places])
+    verdicts: dict[str, dict[int, Hashable | None]] = {name: {} for name in tests}
+    for (number, name), text in zip(places, texts, strict=True):
+        verdicts[name][number] = read_verdict(text)
     return _collect(model, samples, answers, plain, verdicts, mistake is None)
 
 

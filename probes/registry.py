@@ -26,6 +26,8 @@ class Probe:
         needs_model: whether the first argument of the function is the traced model.
         is_slow: whether it takes as long as tracing. Then it is computed where it is named only, and its
             argument `finished` is a folder where it keeps what is finished, or None.
+        reads_answers: whether it reads answers again, so that its argument `answers` may be other answers than the
+            run's.
 
     Example:
         >>> Probe("mmprobe.probes.linear:linear_probe", needs_model=False).load().__name__
@@ -35,6 +37,7 @@ class Probe:
     place: str | Callable[..., xr.Dataset]
     needs_model: bool = True
     is_slow: bool = False
+    reads_answers: bool = False
 
     def load(self) -> Callable[..., xr.Dataset]:
         """Return the function."""
@@ -52,16 +55,24 @@ PROBES: Registry[Probe] = Registry(
     {
         "linear_probe": Probe("mmprobe.probes.linear:linear_probe", needs_model=False),
         "logit_lens": Probe("mmprobe.probes.logit_lens:logit_lens_run"),
-        "image_interchange": Probe("mmprobe.probes.interchange.run:image_interchange_run", is_slow=True),
+        "image_interchange": Probe(
+            "mmprobe.probes.interchange.run:image_interchange_run", is_slow=True, reads_answers=True
+        ),
         "attention_knockout": Probe(
-            "mmprobe.probes.knockout.attention_knockout:attention_knockout_run", is_slow=True
+            "mmprobe.probes.knockout.attention_knockout:attention_knockout_run",
+            is_slow=True,
+            reads_answers=True,
         ),
         "attention_routes": Probe(
-            "mmprobe.probes.knockout.attention_routes:attention_routes_run", is_slow=True
+            "mmprobe.probes.knockout.attention_routes:attention_routes_run", is_slow=True, reads_answers=True
         ),
-        "component_patching": Probe("mmprobe.probes.components.run:patch_components_run", is_slow=True),
-        "attribution_patching": Probe("mmprobe.probes.components.run:attribution_patching_run", is_slow=True),
-        "circuit": Probe("mmprobe.probes.circuits.run:circuit_run", is_slow=True),
+        "component_patching": Probe(
+            "mmprobe.probes.components.run:patch_components_run", is_slow=True, reads_answers=True
+        ),
+        "attribution_patching": Probe(
+            "mmprobe.probes.components.run:attribution_patching_run", is_slow=True, reads_answers=True
+        ),
+        "circuit": Probe("mmprobe.probes.circuits.run:circuit_run", is_slow=True, reads_answers=True),
     },
     form="mmprobe.probes.registry:Probe",
 )
@@ -69,7 +80,10 @@ PROBES: Registry[Probe] = Registry(
 
 
 def run_probes(
-    model: Model | None = None, slow: bool = False, finished: Path | None = None
+    model: Model | None = None,
+    slow: bool = False,
+    finished: Path | None = None,
+    answers: Path | None = None,
 ) -> dict[str, Callable[..., xr.Dataset]]:
     """Return the probes of a run by name. Each is a function of the run, as in `mmprobe.analyses.ANALYSES`.
 
@@ -78,6 +92,7 @@ def run_probes(
         slow: whether to include probes that take as long as tracing.
         finished: folder where such probes keep what is finished, each in a folder of its name. They do not
             measure again what is there.
+        answers: answers for probes that read answers again, in place of the run's; the other probes are left out.
 
     Example:
         >>> list(run_probes())
@@ -87,6 +102,9 @@ def run_probes(
     for name, probe in PROBES.working():
         if (probe.needs_model and model is None) or (probe.is_slow and not slow):
             continue
+        if answers is not None and not probe.reads_answers:
+            continue
         options: dict[str, Any] = {"finished": finished and finished / name} if probe.is_slow else {}
+        options |= {} if answers is None else {"answers": answers}
         probes[name] = partial(probe.load(), *([model] if probe.needs_model else []), **options)
     return probes

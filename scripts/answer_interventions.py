@@ -17,10 +17,11 @@ import mmprobe as mp
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.compare import Contender, folder_name, make_dataset
 from mmprobe.benchmarks.core.results import group_by_images
-from mmprobe.benchmarks.core.runner import local_answerer
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.interventions import Settings, load_methods
 from mmprobe.models import Model
 from mmprobe.samples import Sample
+from mmprobe.traces import answer
 
 # First seed and number of pairs. The embedded model was trained on none of them.
 SETS = {"validation": (1_500_000, 60), "test": (1_800_000, 150), "outer": (1_850_000, 40)}
@@ -90,16 +91,12 @@ def _ask(contender: Contender, questions: Sequence[Sample], file: Path) -> int:
     unanswered = {sample.id: sample.question for sample in questions if sample.id not in known}
     if not unanswered:
         return 0
-    answerer = local_answerer(
-        _load_worker_model(),
-        MAX_NEW_TOKENS,
-        BATCH_SIZE,
-        method=contender.method,
-        parameters=contender.parameters,
-    )
+    methods = load_methods(contender.method, **contender.parameters)
+    settings = Settings(methods, MAX_NEW_TOKENS, BATCH_SIZE)
+    asked = [sample for sample in questions if sample.id in unanswered]
     with open(file, "a", encoding="utf-8", errors="replace") as lines:
-        for sample_id, text, *_ in answerer([sample for sample in questions if sample.id in unanswered]):
-            line = {"id": sample_id, "question": unanswered[sample_id], "response": text}
+        for sample_id, text in answer(_load_worker_model(), asked, None, settings):
+            line = {"id": sample_id, "question": unanswered[sample_id], "response": text.strip()}
             lines.write(json.dumps(line, ensure_ascii=False) + "\n")
             lines.flush()
     return len(unanswered)

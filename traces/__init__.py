@@ -1,8 +1,6 @@
-"""Capture a model's internals while it generates."""
+"""Answer samples, and capture a model's internals while it does."""
 
-from mmprobe.traces.capture import CaptureSpec, load_capture
-from mmprobe.traces.run import trace
-from mmprobe.traces.scale.processes import Processes
-from mmprobe.traces.scale.ray_actors import RayActors
+import lazy_loader
 
-__all__ = ["CaptureSpec", "Processes", "RayActors", "load_capture", "trace"]
+# torch and transformers take seconds to import, so each name of __init__.pyi is imported at its first use.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

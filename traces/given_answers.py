@@ -82,6 +82,25 @@ def check_length(model: Model, prompt: Prompt, ids: Sequence[int]) -> None:
         )
 
 
+def find_given(model: Model, sample: Sample, given: Mapping[str, GivenAnswer]) -> list[int]:
+    """Return the token ids of the answer that is given to a sample.
+
+    Raises:
+        InputError: none is given, or the model could not have given it.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> model, sample = load_model("tiny-spd", device="cpu"), Sample(id="a", question="Is there a star?")
+        >>> len(find_given(model, sample, {"a": GivenAnswer("No.", None)}))
+        2
+    """
+    if sample.id not in given:
+        raise InputError("no answer to it is given")
+    ids = given[sample.id].read(model)
+    check_length(model, model.prompt(sample), ids)
+    return ids
+
+
 def read_given_answers(source: Answers, samples: Sequence[Sample]) -> dict[str, GivenAnswer]:
     """Return the answers of samples by id. Samples without an answer are missing.
 

@@ -15,6 +15,7 @@ from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.devices import read_weight
 from mmprobe.models.hooks import has_forward_pre_hooks
 from mmprobe.models.reading import Gap
+from mmprobe.traces.asking import EndsRun
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.writer_thread import BackgroundWriter
 
@@ -39,7 +40,7 @@ class AttentionRows(NamedTuple):
         return self._replace(weights=self.weights[:, :count, :keys])
 
 
-class UnobservedChange(InputError):
+class UnobservedChange(InputError, EndsRun):
     """Something changes the residual stream where no observer sees it. No trace of the run would be right."""
 
 

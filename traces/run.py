@@ -1,57 +1,56 @@
-"""The run loop: trace every sample into a run's folder."""
+"""Trace every sample into a run's folder: what is recorded, and how a run is kept."""
 
 from __future__ import annotations
 
 import inspect
+import json
+import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
+import numpy as np
+import torch
 
-from mmprobe.cache import Run
+from mmprobe.cache import Run, TraceWriter, open_run
 from mmprobe.cache.hdf5 import compression_filters
 from mmprobe.cache.run import hash_config
+from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError, option, unknown_name
 from mmprobe.interventions.base import Method
+from mmprobe.interventions.generate import GeneratedAnswer, Settings
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import load_methods
-from mmprobe.ledger import lock_folder
-from mmprobe.models import Model, load_model
-from mmprobe.models.generation import (
-    build_generation_kwargs,
-    check_generation_arguments,
-    use_repetition_penalty,
-)
-from mmprobe.models.shared_prefix import PrefixStore, repeated_keys, sort_by_images
-from mmprobe.samples import Lengths, Sample, load_samples, longest
-from mmprobe.traces.batch import BatchTracer, form_batches
+from mmprobe.ledger import hash_images, lock_folder
+from mmprobe.models import Batch, Group, Model, Prompt, load_model
+from mmprobe.models.prompt import decode_tokens
+from mmprobe.models.reading import Gap
+from mmprobe.models.shared_prefix import SharedStart
+from mmprobe.samples import Answer, Lengths, Sample, load_samples, longest
+from mmprobe.traces.asking import LocalModel, answer, sort_failures
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.engines import load_engine, resolve_capture, why_decoded, why_whole_prompts
-from mmprobe.traces.given_answers import Answers, GivenAnswer, digest, read_given_answers
+from mmprobe.traces.given_answers import Answers, GivenAnswer, check_length, digest, read_given_answers
 from mmprobe.traces.plan import max_trace_bytes
+from mmprobe.traces.recorder import SampleRecorder
 from mmprobe.traces.run_folder import (
+    Packer,
     check_space,
     open_folder,
     remove_partial_files,
     remove_trace,
     run_config,
-    sort_failures,
 )
-from mmprobe.traces.scale.crew import Workers, finish_batch_on_interrupt, stop_run
-from mmprobe.traces.scale.packing import Packer
-from mmprobe.traces.scale.shards import (
-    FINISHED,
-    Part,
-    choose_part,
-    finish_run,
-    open_whole,
-    warn_of_begun_shards,
-)
-from mmprobe.traces.writer_thread import WriterThread
+from mmprobe.traces.writer_thread import BackgroundWriter, WriterThread
+
+if TYPE_CHECKING:
+    from mmprobe.traces.scale.crew import Workers
+
+log = logging.getLogger("mmprobe")
 
 
 def trace(
@@ -139,37 +138,24 @@ def trace(
     samples = check_samples(samples)
     model = load_model(model) if isinstance(model, str) else model
     given = None if answers is None else read_given_answers(answers, samples)
-    asked = Settings(
-        capture,
+    _check_names(load_methods(method), parameters)
+    settings = Settings(
+        load_methods(method, **parameters),
         max_new_tokens,
-        engine,
         batch_size,
         temperature,
         seed,
-        remote,
-        method,
-        parameters,
         repetition_penalty,
         shared_prefix,
-        given,
     )
-    if workers is not None:
-        from mmprobe.traces.scale.trace_workers import ModelChoice, trace_with_workers
+    source = LocalModel(model, workers, given)
+    recording = Recording(capture, engine, remote, pack_every, resume, overwrite)
+    if shard is not None:
+        from mmprobe.traces.scale.shards import trace_shard
 
-        choice = ModelChoice.of_shapes(model)
-        folder = (resume, overwrite, pack_every)
-        return trace_with_workers(choice, samples, Path(out), workers, shard, *folder, asked)
-    settings = prepare_run(model, asked)
-    part = choose_part(Path(out), shard, settings.form_batches(samples))
-    packer = Packer(part.folder, pack_every)
-    with open_part(part, settings, resume, overwrite) as finished:
-        repeated = repeated_keys(samples)
-        with open_tracer(model, settings, part.folder, repeated) as tracer:
-            _trace_batches(tracer, part.batches, finished, packer)
-        packer.finish()
-        sort_failures(part.folder, part.samples)
-        run = finish_run(part)
-    return open_whole(part, run)
+        return trace_shard(shard, source, samples, Path(out), settings, recording)
+    deque(answer(source, samples, Path(out), settings, recording, "trace"), maxlen=0)
+    return open_run(out)
 
 
 def check_samples(samples: Sequence[Sample] | str | Path) -> Sequence[Sample]:
@@ -186,159 +172,150 @@ def check_samples(samples: Sequence[Sample] | str | Path) -> Sequence[Sample]:
     return samples
 
 
-class RunSettings(NamedTuple):
-    """How samples are traced.
+@dataclass(frozen=True)
+class Recording:
+    """What is recorded of answers, and how their run is kept.
+
+    Attributes:
+        capture, engine, remote, pack_every, resume, overwrite: as in `trace`.
+        adds: whether the folder may contain the traces of other samples, to which these are added.
+        whole: the folder of the whole run, where this is a shard of it.
+    """
+
+    capture: str | Path | CaptureSpec = "default"
+    engine: str = "native"
+    remote: bool | str = False
+    pack_every: int | None = None
+    resume: bool = False
+    overwrite: bool = False
+    adds: bool = False
+    whole: Path | None = None
+
+    def prepare(
+        self, model: Model, settings: Settings, given: Mapping[str, GivenAnswer] | None = None
+    ) -> PreparedRun:
+        """Check that a model's answers can be recorded, and return what follows for the run."""
+        if given is not None and self.engine != "native":
+            raise InputError(f"engine {self.engine}: generates its answers; use native to trace given ones")
+        spec = resolve_capture(
+            load_capture(self.capture), model, self.engine, settings.batch_size, self.remote
+        )
+        compression_filters(spec.compression)  # a missing plugin is reported before the model runs
+        methods = _traceable(settings.methods, self.engine)
+        record = load_engine(self.engine).record
+        if self.engine == "native":
+            record = partial(record, decoded=why_decoded(model, spec, methods) is not None)
+        length = longest(settings.max_new_tokens)
+        if given is not None:
+            length = max(each.longest for each in given.values())
+        whole = why_whole_prompts(model, spec, self.engine, methods)
+        return PreparedRun(
+            run_config(model, spec, self.engine, settings.batch_size, _describe(settings, given), methods),
+            max_trace_bytes(model, spec, length),
+            spec,
+            methods,
+            partial(record, remote=self.remote) if self.remote else record,
+            settings.shared_prefix and whole is None,
+        )
+
+    def keeper(self, folder: Path, samples: Sequence[Sample], model: Model) -> RunKeeper:
+        """Return what keeps the traces of these samples in a folder."""
+        return RunKeeper(self, folder, samples, model)
+
+
+def _describe(settings: Settings, given: Mapping[str, GivenAnswer] | None) -> dict[str, Any]:
+    """Return what `run.json` says about how the answers came about."""
+    made: dict[str, Any] = {
+        "max_new_tokens": settings.max_new_tokens,
+        "temperature": settings.temperature,
+        "seed": settings.seed,
+    }
+    if settings.repetition_penalty is not None:
+        made["repetition_penalty"] = settings.repetition_penalty
+    if given is not None:
+        made["answers"] = {"n": len(given), "sha256": digest(given)}
+    return made
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """A recording of a model's answers.
 
     Attributes:
         config: the content of `run.json`, but for the order.
         trace_bytes: the maximum size of one trace.
-        separates_counts: whether samples with different numbers of images need separate batches.
         spec: the part of the capture that can be recorded.
+        methods: those that change the answers.
         record: the engine's `record`.
-        options: arguments of transformers' `generate`.
         shares_prefixes: whether samples with the same images share what is read of their common beginning.
-        answers: answers that are given, by id; None to generate them.
     """
 
     config: dict[str, Any]
     trace_bytes: int
-    separates_counts: bool
     spec: CaptureSpec
     methods: Sequence[Method]
-    record: Callable[..., Any]
-    options: dict[str, Any]
+    record: Callable[..., torch.Tensor]
     shares_prefixes: bool
-    answers: Mapping[str, GivenAnswer] | None
-
-    def form_batches(self, samples: Sequence[Sample]) -> list[list[Sample]]:
-        """Return the batches of samples; `mmprobe.traces.batch.form_batches` says which samples share one."""
-        return form_batches(samples, self.config["batch_size"], self.separates_counts, self.lengths)
 
     @property
-    def lengths(self) -> Lengths:
-        """The longest answers, as `trace` was given them."""
-        lengths: Lengths = self.config["generate"]["max_new_tokens"]
-        return lengths
+    def keeps_states(self) -> bool:
+        """Whether shared prefixes keep the states that the unembedding reads."""
+        return self.spec.wants("tam/")
 
-    @property
-    def repetition_penalty(self) -> float | None:
-        """The repetition penalty in place of the checkpoint's, or None."""
-        return self.config["generate"].get("repetition_penalty")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a caller of `trace` asks for; its fields are those keywords."""
-
-    capture: str | Path | CaptureSpec
-    max_new_tokens: Lengths
-    engine: str
-    batch_size: int
-    temperature: float
-    seed: int
-    remote: bool | str
-    method: str | Path | Method | Sequence[str | Path | Method]
-    parameters: Mapping[str, Any]
-    repetition_penalty: float | None
-    shared_prefix: bool
-    answers: Mapping[str, GivenAnswer] | None
-
-    @property
-    def generation(self) -> dict[str, Any]:
-        """What `run.json` says about how the answers came about."""
-        made: dict[str, Any] = {
-            "max_new_tokens": self.max_new_tokens,
-            "temperature": self.temperature,
-            "seed": self.seed,
-        }
-        if self.repetition_penalty is not None:
-            made["repetition_penalty"] = self.repetition_penalty
-        if self.answers is not None:
-            made["answers"] = {"n": len(self.answers), "sha256": digest(self.answers)}
-        return made
+    @contextmanager
+    def open(
+        self, model: Model, folder: Path, given: Mapping[str, GivenAnswer] | None
+    ) -> Iterator[RunTracer]:
+        """Yield what traces into a folder. At the end of the block all traces are written."""
+        with WriterThread() as thread:
+            yield RunTracer(model, self, folder, given, thread)
 
 
-def prepare_run(model: Model, asked: Settings) -> RunSettings:
-    """Check what a caller asks for, and return what follows from it for a model."""
-    shortest = _shortest(asked.max_new_tokens)
-    check_generation_arguments(shortest, asked.temperature, asked.seed, asked.repetition_penalty)
-    if asked.batch_size < 1:
-        raise InputError(f"batch_size {asked.batch_size}: must be 1 or more")
-    if asked.answers is not None and asked.engine != "native":
-        raise InputError(f"engine {asked.engine}: generates its answers; use native to trace given ones")
-    spec = resolve_capture(load_capture(asked.capture), model, asked.engine, asked.batch_size, asked.remote)
-    compression_filters(spec.compression)  # a missing plugin is reported before the model runs
-    methods = _load_methods(asked.method, asked.parameters, asked.engine)
-    record = load_engine(asked.engine).record
-    if asked.engine == "native":
-        record = partial(record, decoded=why_decoded(model, spec, methods) is not None)
-    length = longest(asked.max_new_tokens)
-    if asked.answers is not None:
-        length = max(answer.longest for answer in asked.answers.values())
-    return RunSettings(
-        run_config(model, spec, asked.engine, asked.batch_size, asked.generation, methods),
-        max_trace_bytes(model, spec, length),
-        model.has_cross_attention,
-        spec,
-        methods,
-        partial(record, remote=asked.remote) if asked.remote else record,
-        build_generation_kwargs(model, longest(asked.max_new_tokens), asked.temperature),
-        asked.shared_prefix and why_whole_prompts(model, spec, asked.engine, methods) is None,
-        asked.answers,
-    )
+class RunKeeper:
+    """Keeps traces in a run's folder."""
 
+    def __init__(self, recording: Recording, folder: Path, samples: Sequence[Sample], model: Model):
+        self.recording, self.folder, self.samples, self.model = recording, folder, samples, model
+        self.packer = Packer(folder, recording.pack_every)
 
-def _shortest(lengths: Lengths) -> int:
-    if isinstance(lengths, int):
-        return lengths
-    if "other" not in lengths:
-        raise InputError(f"max_new_tokens {dict(lengths)}: lacks 'other', the length of the other types")
-    return min(lengths.values())
+    @contextmanager
+    def open(self, recorder: PreparedRun | None) -> Iterator[set[str]]:
+        """Lock and open the folder, and yield the ids of the finished samples."""
+        assert recorder is not None
+        with lock_folder(self.folder, "tracing into it"):
+            ids = [sample.id for sample in self.samples]
+            config, asked = recorder.config | {"order": ids}, self.recording
+            if asked.whole is not None:
+                from mmprobe.traces.scale.shards import warn_of_begun_shards
 
+                warn_of_begun_shards(asked.whole, self.folder, config)
+            finished = open_folder(
+                self.folder, config, self.samples, asked.resume, asked.overwrite, asked.adds
+            )
+            check_space(self.folder, (len(ids) - len(finished)) * recorder.trace_bytes)
+            for name in ids:  # a spoiled trace must not stay where the sample fails now
+                if name not in finished:
+                    remove_trace(self.folder, name)
+            with _clean_up(self.folder):
+                yield finished
+            self.packer.finish()
+            sort_failures(self.folder, open_run(self.folder).config["order"])
 
-@contextmanager
-def open_tracer(
-    model: Model, settings: RunSettings, folder: Path, repeated: frozenset[tuple[Any, ...]]
-) -> Iterator[BatchTracer]:
-    """Yield a tracer that writes into a folder. At the end of the block all its traces are written.
+    def keep(self, name: str, answer: Answer) -> None:
+        """Count a sample whose trace the tracer writes."""
+        self.packer.count(1)
 
-    Args:
-        repeated: keys of the samples that share prefixes, if the settings let them.
-    """
-    config = settings.config
-    shares = settings.shares_prefixes and repeated
-    keeps_states = settings.spec.wants("tam/") or any(each.needs_final_states for each in settings.methods)
-    prefixes = PrefixStore(model, repeated, keeps_states) if shares else None
-    with WriterThread() as thread, use_repetition_penalty(model, settings.repetition_penalty):
-        yield BatchTracer(
-            model,
-            settings.spec,
-            folder,
-            settings.record,
-            settings.options,
-            settings.methods,
-            config["generate"]["seed"],
-            thread,
-            config["batch_size"],
-            hash_config(config),
-            settings.lengths,
-            prefixes,
-            settings.answers,
-        )
+    def is_kept(self, name: str) -> bool:
+        """Return whether the trace of a sample is written by now."""
+        return name in open_run(self.folder)
 
-
-@contextmanager
-def open_part(part: Part, settings: RunSettings, resume: bool, overwrite: bool) -> Iterator[set[str]]:
-    """Lock and open a part's folder, and yield the ids of its finished samples."""
-    with lock_folder(part.folder, "tracing into it"):
-        samples = part.samples
-        config = settings.config | {"order": [sample.id for sample in samples]}
-        warn_of_begun_shards(part, config)
-        finished = open_folder(part.folder, config, samples, resume, overwrite)
-        (part.folder / FINISHED).unlink(missing_ok=True)  # of a shard that is traced again
-        check_space(part.folder, (len(samples) - len(finished)) * settings.trace_bytes)
-        with _clean_up(part.folder):
-            yield finished
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, Answer]]:
+        """Yield the answers of traces."""
+        run = open_run(self.folder)
+        for name in names:
+            ids = run[name].steps["id"].values.tolist()
+            truncated = bool(ids) and ids[-1] not in self.model.eos_token_ids
+            yield name, Answer(run[name].answer, truncated, ids)
 
 
 @contextmanager
@@ -353,38 +330,148 @@ def _clean_up(out: Path) -> Iterator[None]:
         remove_partial_files(out)
 
 
-def _trace_batches(
-    tracer: BatchTracer, batches: Sequence[list[Sample]], finished: set[str], packer: Packer
-) -> None:
-    """Trace every batch with an unfinished sample. After an interrupt, finish the current batch and stop."""
-    total = sum(map(len, batches))
-    progress = tqdm(desc="trace", unit="sample", initial=len(finished), total=total, disable=None)
-    with progress, finish_batch_on_interrupt() as interrupted:
-        for batch in sort_by_images(batches) if tracer.prefixes else batches:
-            unfinished = [sample for sample in batch if sample.id not in finished]
-            if unfinished:
-                for sample in unfinished:  # a spoiled trace must not stay where the sample fails now
-                    remove_trace(tracer.out, sample.id)
-                tracer.trace(batch)  # the whole batch: its padding changes the last digits
-                packer.count(len(unfinished))
-                progress.update(len(unfinished))
-                finished = finished.union(sample.id for sample in unfinished)
-            if interrupted():
-                raise stop_run(len(finished), total)
+class RunTracer:
+    """Traces the batches of one run.
+
+    Args:
+        out: the run's folder.
+        given: answers that are given, by id; None where they are generated.
+        thread: the thread that writes the traces.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        run: PreparedRun,
+        out: Path,
+        given: Mapping[str, GivenAnswer] | None,
+        thread: WriterThread,
+    ):
+        self.model, self.run, self.out, self.given, self.thread = model, run, out, given, thread
+        self.run_hash = hash_config(run.config)
+
+    @contextmanager
+    def open_batch(self, samples: Sequence[Sample]) -> Iterator[BatchTraces]:
+        """Yield what traces a batch. The traces of a batch that fails are discarded."""
+        batch = BatchTraces(self, samples)
+        try:
+            yield batch
+        except BaseException:
+            self.thread.wait()
+            for writer in batch.writers:
+                writer.discard()
+            raise
+
+    def open_writer(self, sample: Sample) -> TraceWriter:
+        """Return the writer of a sample's trace."""
+        model, spec = self.model, self.run.spec
+        coordinates = {
+            "layer": np.array(spec.layer_indices(model.n_layers), np.int32),
+            "head": np.array(spec.head_indices(model.n_heads), np.int32),
+            "group": np.array(GROUP_NAMES),
+        }
+        images = [path.absolute() for path in sample.images]  # so that they can be read from any folder
+        attributes = {
+            "sample": sample.model_copy(update={"images": images}).model_dump_json(),
+            "model": model.source,
+            "neurons": str(model.n_neurons),
+            "run_hash": self.run_hash,
+            "fingerprint": json.dumps(model.fingerprint),
+        }
+        if image_hash := sample.images and hash_images(sample):
+            attributes["image_hash"] = image_hash
+        path = self.out / "samples" / f"{sample.id}.h5"
+        return TraceWriter(path, coordinates, attributes, spec.dtype == "float16", spec.compression)
 
 
-def _load_methods(method: Any, parameters: Mapping[str, Any], engine: str) -> list[Method]:
+class BatchTraces:
+    """Traces one batch: gives its answers to a recorder a sample, and completes the files."""
+
+    def __init__(self, tracer: RunTracer, samples: Sequence[Sample]):
+        self.tracer, self.samples = tracer, samples
+        self.writers: list[TraceWriter] = []
+        self.recorders: list[SampleRecorder] = []
+
+    def decode(self, batch: Batch, options: Mapping[str, Any], start: SharedStart | None) -> list[list[int]]:
+        """Generate the answers, or take the given ones, and record them; return their token ids."""
+        tracer, model, spec = self.tracer, self.tracer.model, self.tracer.run.spec
+        own: dict[str, Any] = {"start": start} if start else {}  # of the native engine alone
+        if tracer.given is not None:
+            own["answers"] = [tracer.given[sample.id].read(model) for sample in self.samples]
+            for prompt, ids in zip(batch.prompts, own["answers"], strict=True):
+                check_length(model, prompt, ids)
+        self.writers += [tracer.open_writer(sample) for sample in self.samples]
+        self.recorders += [
+            SampleRecorder(model, prompt, spec, BackgroundWriter(writer, tracer.thread))
+            for prompt, writer in zip(batch.prompts, self.writers, strict=True)
+        ]
+        output = tracer.run.record(model, batch, self.recorders, spec, dict(options), **own).tolist()
+        starts = [each.prompt.padding + len(each.prompt.ids) for each in self.recorders]
+        return [
+            ids[first : first + each.n_steps]
+            for ids, first, each in zip(output, starts, self.recorders, strict=True)
+        ]
+
+    def finish(self, answers: Sequence[GeneratedAnswer]) -> None:
+        """Complete the traces."""
+        tracer = self.tracer
+        for recorder, writer, given in zip(self.recorders, self.writers, answers, strict=True):
+            if recorder.gap is not None:
+                self._record_gap(writer, recorder.gap)
+            tracer.thread.submit(_finish_trace, tracer.model, recorder.prompt, given, writer)
+
+    def _record_gap(self, writer: TraceWriter, gap: Gap) -> None:
+        """Write how far the reading of an answer is from its decoding, and warn if it is far."""
+        self.tracer.thread.submit(writer.set_attributes, {"reading": json.dumps(gap._asdict())})
+        if not gap.difference <= self.largest_gap:
+            log.warning(
+                "%s: reading the answer gives log-probabilities up to %.2g nat from those of decoding it, and the same "
+                "most likely token in %.0f %% of the steps",
+                writer.path.stem,
+                gap.difference,
+                100 * gap.agreeing / gap.steps,
+            )
+
+    @property
+    def largest_gap(self) -> float:
+        """The largest difference in nat that rounding explains in the model's type; our choice."""
+        return 1e-3 if self.tracer.model.hf.dtype == torch.float32 else 0.5
+
+
+def _finish_trace(model: Model, prompt: Prompt, given: GeneratedAnswer, writer: TraceWriter) -> None:
+    """Write the tokens, the images and the answer, and give the trace its name."""
+    answer_ids = np.array(given.token_ids, np.int64)
+    ids = np.concatenate([prompt.ids, answer_ids])
+    sizes = [prompt.sizes[source] for source in prompt.sources]
+    group = np.concatenate([prompt.group, np.full(len(answer_ids), Group.GENERATED)])
+    texts = [_replace_nul(text) for text in decode_tokens(model, ids)]
+    writer.write("tokens/id", ids)
+    writer.write("tokens/group", group)
+    writer.write("tokens/image", np.concatenate([prompt.image, np.full(len(answer_ids), -1)]))
+    writer.write("tokens/text", np.array(texts, dtype=object))
+    writer.write("images/grid", np.reshape(prompt.grids, (-1, 2)))
+    writer.write("images/size", np.reshape(sizes, (-1, 2)))
+    writer.write("images/source", np.array(prompt.sources, np.int32))
+    writer.write("images/box", np.reshape([view.box for view in prompt.views], (-1, 4)))
+    if given.diagnostics:
+        texts = [json.dumps({"method": name, "report": own}) for name, own in given.diagnostics.items()]
+        writer.write("methods/report", np.array(texts, dtype=object))
+    writer.set_attributes({"answer": _replace_nul(given.text)})
+    writer.commit()
+
+
+def _replace_nul(text: str) -> str:
+    """Replace NUL characters, which end a text in HDF5 and which a model can generate."""
+    return text.replace("\0", "\ufffd")
+
+
+def _traceable(methods: Sequence[Method], engine: str) -> list[Method]:
     """Return the methods that change the answer.
 
     Raises:
-        InputError: a method, an argument of `trace` or a parameter is unknown, or a method cannot be traced.
+        InputError: one of them cannot be traced.
     """
-    _check_names(load_methods(method), parameters)
-    methods = [
-        loaded
-        for loaded in load_methods(method, **parameters)
-        if loaded.name != "plain" and not loaded.neutral
-    ]
+    methods = [loaded for loaded in methods if loaded.name != "plain" and not loaded.neutral]
     for loaded in methods:
         if isinstance(loaded, PromptMethod):
             raise InputError(

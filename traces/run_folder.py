@@ -6,7 +6,7 @@ import filecmp
 import json
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
@@ -16,23 +16,21 @@ from typing import Any
 from tqdm import tqdm
 
 from mmprobe.cache import Trace, open_run
-from mmprobe.cache.packs import PACKS
+from mmprobe.cache.packs import PACKS, join_traces, packed_names
 from mmprobe.cache.run import HASHED_KEYS
 from mmprobe.cache.schema import FORMAT_VERSION
 from mmprobe.cache.verify import check_trace
 from mmprobe.errors import InputError, option
-from mmprobe.files import append_lines, make_folder, write_whole, writing_error
+from mmprobe.files import make_folder, write_atomic, writing_error
 from mmprobe.interventions.base import Method
 from mmprobe.ledger import FINGERPRINT, Ledger, fingerprint, hash_images, library_versions, warn_of_versions
 from mmprobe.models import Model
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
 from mmprobe.samples import Sample
+from mmprobe.traces.asking import drop_failures
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.scale.packing import keep_packed, remove_unreadable
 
 log = logging.getLogger("mmprobe")
-
-_RESUME_KEYS = (*HASHED_KEYS, "order")  # what must be the same
 
 
 def run_config(
@@ -89,11 +87,16 @@ def run_ledger(out: Path) -> Ledger:
 
 
 def open_folder(
-    out: Path, config: dict[str, Any], samples: Sequence[Sample], resume: bool, overwrite: bool
+    out: Path,
+    config: dict[str, Any],
+    samples: Sequence[Sample],
+    resume: bool,
+    overwrite: bool,
+    adds: bool = False,
 ) -> set[str]:
     """Make a run's folder, or open it again, and return the ids of the finished samples.
 
-    The caller must have locked the folder.
+    The caller must have locked the folder. With `adds`, the samples are added to those of an earlier run.
 
     Raises:
         InputError: `out` contains other files, a run while neither `resume` nor `overwrite` is set, or a run that
@@ -109,7 +112,7 @@ def open_folder(
     ledger.check(resume and not overwrite, overwrite)
     try:
         if ledger.begun and not overwrite:
-            return _resume(out, config, samples)
+            return _resume(out, config, samples, adds)
         if ledger.begun:
             ledger.clear()
         make_folder(out / "samples")
@@ -119,19 +122,29 @@ def open_folder(
     return set()
 
 
-def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample]) -> set[str]:
+def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample], adds: bool) -> set[str]:
     """Return the ids of the finished samples, less those whose trace has to be made again."""
     remove_unreadable(out)
     earlier = open_run(out)
-    settings = {key: config[key] for key in _RESUME_KEYS}
+    settings = {key: config[key] for key in HASHED_KEYS}
+    order, ids = list(earlier.config["order"]), config["order"]
+    if not adds:
+        settings["order"] = ids
     run_ledger(out).check_same(earlier.config, settings, config.get(FINGERPRINT))
     warn_of_versions(out, earlier.config.get("versions"))
-    (out / "failures.jsonl").unlink(missing_ok=True)
+    if new := [name for name in ids if name not in set(order)]:
+        content = json.loads((out / "run.json").read_bytes()) | {"order": [*order, *new]}
+        write_atomic(out / "run.json", json.dumps(content, indent=1) + "\n")
+    drop_failures(out, ids)
     remove_partial_files(out)
     samples_by_id = {sample.id: sample for sample in samples}
     progress = tqdm(earlier.ids, desc="check", unit="trace", disable=None)
     recorded = {**config, FINGERPRINT: earlier.config.get(FINGERPRINT)}
-    kept = {name for name in progress if _is_sound(earlier[name], samples_by_id[name], recorded)}
+    kept = {
+        name
+        for name in progress
+        if name not in samples_by_id or _is_sound(earlier[name], samples_by_id[name], recorded)
+    }
     if n_spoiled := len(earlier) - len(kept):
         log.warning(
             "%s: %d of %d finished traces are damaged or not of this run's samples; they are made again",
@@ -140,7 +153,7 @@ def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample]) -> set
             len(earlier),
         )
     keep_packed(out, kept)
-    return kept
+    return kept & samples_by_id.keys()
 
 
 def _is_sound(trace: Trace, sample: Sample, config: Mapping[str, Any]) -> bool:
@@ -195,16 +208,77 @@ def check_space(out: Path, needed: int) -> None:
         )
 
 
-def append_failure(out: Path, sample_id: str, error: BaseException) -> None:
-    """Add a sample to `failures.jsonl`, with the error's class and the first line of its message."""
-    name = type(error).__name__
-    message = (str(error).strip().splitlines() or [name])[0]
-    append_lines(out / "failures.jsonl", [{"id": sample_id, "error": name, "message": message}])
+class Packer:
+    """Joins the finished traces of a run's folder in files of so many traces, in `packs/`.
+
+    The traces' own files are removed when the joined file is whole, so a process that is killed loses nothing.
+
+    Args:
+        folder: the run's folder. One process may pack into it at a time.
+        every: number of traces in a file; None to leave each trace in its own file.
+
+    Raises:
+        InputError: the number is less than 1.
+    """
+
+    def __init__(self, folder: Path, every: int | None):
+        if every is not None and every < 1:
+            raise InputError(f"pack_every {every}: must be 1 or more")
+        self.folder, self.every = folder, every
+        self.n_new = 0
+
+    def count(self, n_samples: int) -> None:
+        """Count samples that were worked on, and join traces if there are enough."""
+        self.n_new += n_samples
+        if self.every is not None and self.n_new >= self.every:
+            self._join(self.every)
+
+    def finish(self) -> None:
+        """Join the traces that are left at the end of a run."""
+        if self.every is not None:
+            self._join(1)
+
+    def _join(self, least: int) -> None:
+        """Join traces that have their own files, while there are at least so many."""
+        assert self.every is not None
+        files = sorted(
+            (self.folder / "samples").glob("*.h5"), key=lambda path: (path.stat().st_mtime_ns, path)
+        )
+        while len(files) >= least and files:
+            joined, files = files[: self.every], files[self.every :]
+            make_folder(self.folder / PACKS)
+            join_traces(map(Trace, joined), self._next_file())
+            for path in joined:
+                path.unlink()
+        self.n_new = len(files)
+
+    def _next_file(self) -> Path:
+        numbers = [int(path.stem) for path in (self.folder / PACKS).glob("*.h5") if path.stem.isdecimal()]
+        return self.folder / PACKS / f"{max(numbers, default=0) + 1:06}.h5"
 
 
-def sort_failures(out: Path, samples: Sequence[Sample]) -> None:
-    """Order the failures as the samples, each once. They are recorded as they occur, twice if a sample fails twice."""
-    failure_of = {failure["id"]: failure for failure in open_run(out).failures}
-    if failure_of:
-        lines = [json.dumps(failure_of[each.id]) + "\n" for each in samples if each.id in failure_of]
-        write_whole({out / "failures.jsonl": "".join(lines).encode()})
+def remove_unreadable(folder: Path) -> None:
+    """Remove files of joined traces that do not even say which traces they contain."""
+    for file in (folder / PACKS).glob("*.h5"):
+        try:
+            packed_names(file)
+        except InputError as error:
+            log.warning("%s", error)
+            file.unlink()
+
+
+def keep_packed(folder: Path, kept: Iterable[str]) -> None:
+    """Remove all other traces from the files of joined traces, and second copies of those that stay."""
+    run, ids = open_run(folder), set(kept)
+    names_of: dict[Path, list[str]] = {}
+    for trace, name in zip(run, run.ids, strict=True):
+        names_of.setdefault(trace.file, []).append(name)
+    for file in (folder / PACKS).glob("*.h5"):
+        names = names_of.get(file, [])
+        sound = [name for name in names if name in ids]
+        if not sound:
+            file.unlink()
+        elif len(sound) < len(names):
+            join_traces((run[name] for name in sound), file)
+        for name in sound:
+            (folder / "samples" / f"{name}.h5").unlink(missing_ok=True)

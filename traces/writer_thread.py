@@ -16,6 +16,7 @@ from torch import Tensor
 from mmprobe.cache import TraceWriter
 from mmprobe.cache.hdf5 import Selection
 from mmprobe.cache.schema import VARIABLES
+from mmprobe.traces.asking import EndsRun
 from mmprobe.traces.malloc_trim import give_back_memory
 
 QUEUE_SIZE = 16  # calls that may wait for the disk
@@ -23,7 +24,7 @@ _WEIGHTS = ("attention/", "prompt/attention")  # between 0 and 1, so they never 
 _IDLE_SECONDS = 0.25  # without a call, after which memory is given back
 
 
-class WritingFailed(RuntimeError):
+class WritingFailed(RuntimeError, EndsRun):
     """Writing failed for a reason other than the disk; the cause has the details."""
 
 

@@ -10,8 +10,9 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from mmprobe.benchmarks.answers.chinese import read_statement
 from mmprobe.benchmarks.answers.coco import FIRST_WORDS, PHRASES, find_phrases, make_plurals
 from mmprobe.benchmarks.answers.drawn import is_drawn
 from mmprobe.benchmarks.answers.forms import find_answer, is_open
@@ -75,6 +76,7 @@ _HUE = r"colou?r"
 _IMAGE = r"(?:image|picture|photo)"
 _SECOND = rf"(?:the )?(?:second|modified|edited|2nd|right)(?: (?:{_IMAGE}|one))?"
 _FIRST = rf"(?:the )?(?:first|original|1st|left) {_IMAGE}"
+_FIRST_ONE = rf"(?:the )?(?:first|original|1st|left)(?: {_IMAGE}| one)?"
 _FROM_TO = rf"from (?P<before>{COLOUR}) to (?P<after>{COLOUR})"
 _MOVE = rf"(?: from (?:the )?(?P<before>{PLACE}))?(?: (?:to (?:the )?)?(?P<after>{PLACE}))?"
 # Type of a claim: the sentences that state it; `{thing}` is the object.
@@ -88,6 +90,11 @@ _SENTENCES: dict[EditType, tuple[str, ...]] = {
         rf"(?:not|missing|gone|absent|no longer)(?: (?:present|visible|there|seen))?(?: (?:in|from) {_SECOND})?",
         rf"{_SECOND} (?:lacks|is missing|no longer (?:has|shows|contains)) {{thing}}"
         rf"(?: (?:that|which) (?:was|were|is|are) (?:visible |present |shown )?in (?:the )?(?:first|original)(?: {_IMAGE})?)?",
+        rf"in {_FIRST},? there (?:is|was|are|were) {{thing}},? (?:but|and|while|whereas) (?:in {_SECOND},? )?"
+        rf"(?:it|they|(?:the )?(?P<again>[a-z -]+?)) (?:is|are|was|were) (?:missing|gone|absent|not there|no longer there|removed)"
+        rf"(?: (?:in|from) {_SECOND})?",
+        rf"{{thing}} (?:is|was|are|were) (?:present|visible|shown|there) in {_FIRST_ONE},? (?:but|and|while) (?:it is |they are |is |are )?"
+        rf"(?:not|missing|gone|absent|no longer)(?: (?:present|visible|there|seen))?(?: (?:in|from) {_SECOND})?",
         r"(?:removed?|missing|gone): {thing}",
         r"{thing}: (?:removed|missing|gone)",
     ),
@@ -103,7 +110,7 @@ _SENTENCES: dict[EditType, tuple[str, ...]] = {
         rf"{{thing}} (?:is|was|are|were) (?P<before>{COLOUR}) in {_FIRST},? (?:and|but|while|whereas)"
         rf"(?: (?:it )?(?:is|are))? (?P<after>{COLOUR}) in {_SECOND}",
         rf"in {_FIRST},? {{thing}} (?:is|was|are|were) (?P<before>{COLOUR}),? (?:and|but|while|whereas)? ?in {_SECOND},?"
-        rf" (?:it|they) (?:is|was|are|were) (?P<after>{COLOUR})",
+        rf" (?:it|they|(?:the )?(?P<again>[a-z -]+?)) (?:is|was|are|were) (?P<after>{COLOUR})",
         rf"{{thing}} (?:(?:has |have )?changed {_HUE}|{_BE} recolou?red)",
         rf"(?:{_HUE}|recolou?red): {{thing}}",
         rf"{{thing}}: (?:changed )?{_FROM_TO}",
@@ -131,7 +138,7 @@ _LEAD_IN = re.compile(
     rf"(?:the (?:main |only |key |one )?(?:difference|change)(?: between (?:the |these )?(?:two )?{_IMAGE}s)? is that )?"
     rf"(?:in {_SECOND}, )?"
 )
-_LABEL = re.compile(r"[a-z ]{1,40}: (?=(?:the|an?) )")
+_LABEL = re.compile(r"[a-z' ]{1,40}(?::| [-\u2013\u2014]) (?=(?:the|an?) )")
 _IN_FIRST = re.compile(
     rf" (?:(?:that|which) (?:was|is|were|are) )?(?:visible |present |shown )?in {_FIRST}(?= (?:{_BE}|has|have|disappeared|vanished)\b)"
 )
@@ -157,7 +164,7 @@ _MORE = re.compile(
 )
 _ITEM = re.compile(r"^\s*\(?(\d{1,2})[.)]\s", re.MULTILINE)
 _NOTHING = re.compile(
-    r"nothing (?:has )?changed\.?|(?:the |these )?(?:two )?(?:images|pictures|photos) are (?:exactly )?(?:identical|the same)\.?"
+    r"nothing (?:has )?changed\.?|(?:the |these )?(?:two )?(?:images|pictures|photos) (?:are|appear to be|look|seem to be) (?:exactly |completely )?(?:identical|the same)\.?"
     r"|(?:there are|i (?:do not|don't) (?:see|find|notice|spot)) (?:no|any) (?:visible |noticeable )?"
     r"(?:differences?|changes?)(?: between (?:the |these )?(?:two )?(?:images|pictures|photos))?\.?",
     re.IGNORECASE,
@@ -197,8 +204,11 @@ def read_claims(text: str) -> Reading:
     for sentence in iter_sentences(conclusion(text)):
         stated = _read_sentence(sentence)
         count = _COUNTED.fullmatch(sentence)
+        chinese = read_statement(sentence)
         if stated is not None:
             claims += stated
+        elif chinese is not None:
+            nothing |= chinese.kind == "nothing" or chinese.number == 0
         elif _NOTHING.fullmatch(sentence) or (count and count["number"].lower() in ("no", "zero", "0")):
             nothing = True
         elif not (count or is_drawn(sentence) or _HEADING.fullmatch(sentence)):
@@ -211,10 +221,15 @@ def read_claims(text: str) -> Reading:
 
 def _read_sentence(sentence: str) -> list[Claim] | None:
     """Return the claims of a sentence in one of the forms; None for any other sentence."""
+    chinese = read_statement(sentence)
+    if chinese is not None and chinese.things:
+        kind, quote = chinese.kind, sentence[:_QUOTE_CHARACTERS]
+        values = (chinese.before, chinese.after)
+        return [Claim(cast(EditType, kind), thing, *values, text=quote) for thing in chinese.things]
     text = " ".join(sentence.lower().split())
     text = _IN_FIRST.sub("", text[_LEAD_IN.match(text).end() :], count=1)  # type: ignore[union-attr]
     label = _LABEL.match(text)
-    if label and (claims := _read_claims_of(text[label.end() :], sentence)):
+    if label and not is_open(label.group()) and (claims := _read_claims_of(text[label.end() :], sentence)):
         return claims
     return _read_claims_of(text, sentence)
 
@@ -230,7 +245,8 @@ def _read_clause(text: str, sentence: str) -> list[Claim] | None:
     for kind, form in _FORMS:
         match = form.fullmatch(text)
         things = _find_things(match["thing"]) if match else None
-        if match and things:
+        again = match.groupdict().get("again") if match else None
+        if match and things and (not again or _find_things(again) == things):
             values = match.groupdict()
             normalize = normalize_colour if kind == "color" else normalize_place
             before, after = (
@@ -337,6 +353,9 @@ def parse_count(text: str) -> int | None:
     alone = _ALONE.fullmatch(answer.text.strip())
     if alone:
         return _value(alone["number"])
+    in_chinese = _count_in_chinese(answer.text)
+    if in_chinese is not None:
+        return in_chinese
     sentences = list(iter_sentences(conclusion(text) if not answer.marked else answer.text))
     if sentences and all(_NOTHING.fullmatch(sentence) for sentence in sentences):
         return 0
@@ -351,6 +370,18 @@ def parse_count(text: str) -> int | None:
         return None
     stated = {_value(word) for word in _ANY_COUNT.findall(" ".join(sentences))}
     return _value(first["number"]) if len(stated) == 1 else None
+
+
+def _count_in_chinese(text: str) -> int | None:
+    """Return the number of differences that a first sentence in Chinese states, if no other says another."""
+    sentences = list(iter_sentences(conclusion(text)))
+    stated = [read_statement(sentence.rstrip(":\uff1a")) for sentence in sentences]
+    if not stated or stated[0] is None or stated[0].kind not in ("count", "nothing"):
+        return None
+    numbers = {0 if each.kind == "nothing" else each.number for each in stated if each and not each.things}
+    items = _ITEM.findall(text)
+    (number,) = numbers if len(numbers) == 1 else (None,)
+    return number if len(items) in (0, number) else None
 
 
 def _value(word: str) -> int:

@@ -50,8 +50,16 @@ _N = (
     r"(?:\s*[a-zA-Z\u00b5\u03bc\u03a9\u00b0%\u4e00-\u9fff][\w\u00b0%^/\u00b7-]*(?: [a-z]+)?)?)"
 )
 _COUNT = r"(?P<answer>\d{1,6}|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)"
+_COUNT_ZH = (
+    r"(?P<answer>\d{1,6}|[\u4e00\u4e8c\u4e24\u4e09\u56db\u4e94\u516d\u4e03\u516b\u4e5d\u5341])\s*"
+    r"[\u4e2a\u53ea\u6761\u5f20\u8f86\u628a\u6735\u68f5\u5339\u5934\u4ef6\u5757\u4f4d\u540d\u53cc\u5ea7\u53f0\u6839\u652f\u67b6\u672c\u540d\u4eba\u53ef]"
+    r"[\u4e00-\u9fff]{0,6}"
+)  # a number, a measure word, and what is counted
 _COUNTED = r"(?:(?!(?:and|or|of|to|by|out|times|more|less|fewer|in|on|at)\b)[a-z-]+ ?){1,3}"
-_PLACE = r"(?:(?:visible|shown|present)? ?(?:in|on|at|around|near) (?:the|this) [a-z ]{1,40})?"
+_PLACE = (
+    r"(?:(?:visible|shown|present)? ?(?:in front of|next to|to the (?:left|right) of|in|on|at|around|near|behind|beside|under"
+    r"|above|outside|inside) (?:the|this) [a-z ]{1,40})?"
+)
 _BEST = r"(?:(?:therefore|thus|most likely|clearly) )?(?:the )?(?:correct|right|best|most accurate)"
 _SO = r"(?:(?:so|thus|therefore|hence|then|finally|in total|\u56e0\u6b64|\u6240\u4ee5|\u6545)[,:]? )?"
 
@@ -69,7 +77,7 @@ FORMS: tuple[Form, ...] = (
     _form(
         "lead",
         r"\b(?:(?:the|my) )?(?:(?:final|correct|right|best) )?(?:answer|(?<=correct )option|(?<=correct )choice)"
-        r"(?: (?:to (?:the|this) question))?(?:\s*:\s*|\s+is\b\s*:?\s*|\s*=\s*|\s*\n+\s*)(?=\S|$)",
+        r"(?: (?:to (?:the|this|your) question))?(?:\s*:\s*|\s+is\b\s*:?\s*|\s*=\s*|\s*\n+\s*)(?=\S|$)",
         "So the answer is 12 cm.",
         "12 cm",
     ),
@@ -92,11 +100,13 @@ FORMS: tuple[Form, ...] = (
         _CASE,
     ),
     _form("option", rf"(?:\u9009\u62e9?|\u9009\u9879)\u9879?\s*:?\s*{_L}(?!\s*(?:\u4e0d|\u662f\u9519|\u9519))", "\u56e0\u6b64\u9009\u62e9 A\u3002", "A", _CASE),
+    _form("option", rf"(?i:most likely|best|correct) (?i:(?:final )?(?:answer|option|choice|diagnosis|explanation|interpretation|finding|cause|conclusion|fit|match)) (?i:is):? {_L}(?=[.:)] |[.:)]?\s*$)(?!.{{0,80}}\b(?:or|and) [(\[]?[A-Z][.)\]])", "The most likely diagnosis is B. Epidural hematoma.", "B", _CASE),
     _form("option", rf"\((?i:option|choice|answer) {_L}\)", "The tree is a maple (option B).", "B", _CASE),
     _form("line", r"\A\s*(?P<answer>[^\n]{1,200}?)[ \t]*\n", "B\n\nThe chart shows the most sales in 2019.", "B"),
     _form("line", r"\n[ \t]*(?P<answer>[^\n]{1,200}?)\s*\Z", "The bus is blue.\n\n(B)", "(B)"),
     _form("number", rf"(?!.*(?:=|\b(?:is|are|was))\s*[-\d.]+\s*\w*\s*(?:,|;|and\b))(?:.{{0,160}}?(?:\bis|\bare|\bwas|\bequals|\bmeasures|\bbe|=|\u2248|\u662f|\u4e3a|\btotal:|\bsum:))(?: approximately| about| exactly)?\s*{_N}", "Therefore, x = 24.", "24"),
     _form("number", rf"{_SO}(?:there (?:is|are)|i (?:can )?(?:see|count|found|find|counted)|(?:the|this) (?:image|picture|photo) (?:shows|contains|has))(?: exactly)? {_COUNT} {_COUNTED}{_PLACE}", "There are 5 people in the image.", "5"),
+    _form("number", rf"(?!.*(?:\u53ef\u80fd|\u4e5f\u8bb8|\u6216|\u81f3\u5c11|\u8d85\u8fc7|\u4ee5\u4e0a|\u5de6\u53f3|\u4e0d|\u6ca1|\u9009\u9879|\u7b54\u6848|\u6b65))[^\d]{{0,20}}?(?:\u6709|\u5171)\s*{_COUNT_ZH}", "\u56fe\u4e2d\u6709\u4e09\u53ea\u7f8a\u3002", "3"),
     _form("words", r"(?:\b(?:is|are|was|were|says|reads|shows|in|on|at|\w+ing)|'s)\s+(?=(?P<answer>.{1,80}))", "It is a couch.", "a couch"),
 )  # fmt: skip
 _STRONG = ("mark", "braces", "lead")
@@ -159,6 +169,7 @@ _MIN_CHAIN_WORDS = 3  # between two answers of which the last decides; our choic
 _ENDS = "\"'\u2018\u2019\u201c\u201d\u00ab\u00bb_ \t\n"
 
 # A negation, alternatives, a hedge or a condition in the deciding sentence makes an answer unread.
+_LIKELIEST = re.compile(r"\bmost likely\b", re.IGNORECASE)  # of options: it names one
 NEGATION = re.compile(
     r"\b(?:no|not|never|neither|nor|none|nothing|cannot|without|hardly|except|but|excluded?|negative"
     r"|unlikely|"
@@ -351,7 +362,7 @@ def _find_others(text: str, kinds: tuple[str, ...]) -> Iterator[str]:
                 yield match["answer"]
         else:
             for match in itertools.islice(form.pattern.finditer(text), _MOST_MARKS):
-                sentence = _sentence_around(text, match)
+                sentence = _LIKELIEST.sub("", _sentence_around(text, match))
                 if not is_open(sentence) and not _TAKEN_BACK.search(text[match.end() :]):
                     yield _strip(match["answer"])
 

@@ -7,6 +7,7 @@ import math
 import re
 import unicodedata
 
+from mmprobe.benchmarks.answers.chinese import NUMBERS
 from mmprobe.benchmarks.answers.forms import clean, decide, is_open
 
 THRESHOLD = 0.05  # relative error, our choice
@@ -72,8 +73,12 @@ def read_number(response: str) -> float | None:
 def _value(text: str) -> float | None:
     quantity = parse_quantity(text)
     if quantity is None and "\\boxed" not in text:
-        inner = decide(text, parse_quantity, "number", unmarked=False).value
-        return None if inner is None else inner[0]
+        return decide(text, _bare_value, "number", unmarked=False).value
+    return None if quantity is None else quantity[0]
+
+
+def _bare_value(text: str) -> float | None:
+    quantity = parse_quantity(text)
     return None if quantity is None else quantity[0]
 
 
@@ -87,6 +92,8 @@ def parse_quantity(text: str) -> tuple[float, str] | None:
     text = _ABOUT.sub("", remove_tex(text)).rstrip(".")
     if text.lower() in WORDS:
         return float(WORDS[text.lower()]), ""
+    if text in NUMBERS:
+        return float(NUMBERS[text]), ""
     match = _QUANTITY.fullmatch(text)
     if match is None or not match["number"]:
         return None

@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from mmprobe.benchmarks.answers.forms import clean, decide, is_open
-from mmprobe.benchmarks.answers.texts import same_text
+from mmprobe.benchmarks.answers.forms import clean, decide, end_of_statement, is_open
+from mmprobe.benchmarks.answers.texts import normalize_words, same_text
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
 
 _ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x")
@@ -147,13 +147,41 @@ def read_choice(response: str, options: Mapping[str, str], lettered: bool = True
     """
     by_word = {option.strip(" .").casefold(): letter for letter, option in options.items()}
     kinds = ("option", "line") if lettered else ()
-    decision = decide(response, lambda text: _choose(text, options, lettered), *kinds)
+    decision = decide(response, lambda text: _choose_within(text, options, lettered), *kinds)
     if decision.value is None and set(by_word) == {"yes", "no"}:
         said = read_yes_no(response)
         return (by_word[said] if said else None), decision.refused
+    if decision.value is None and not decision.marked and not decision.refused:
+        return _find_stated(response, options), False
     if decision.refused:  # an option may say that one cannot tell
-        return _choose(clean(response), options, False), True
+        return _choose(clean(response), options, lettered), True
     return decision.value, False
+
+
+def _find_stated(response: str, options: Mapping[str, str]) -> str | None:
+    """Return the letter of the option in whose text a response, one plain sentence, ends. It names no other option."""
+    sentence, endings = end_of_statement(response)
+    named = [letter for letter, option in options.items() if _contains(sentence, option)]
+    marks = "|".join(map(re.escape, options))
+    if len(named) != 1 or is_open(sentence) or re.search(rf"\b(?:{marks})(?: is\b|[^\w\s]|$)", sentence):
+        return None  # `B is red.` names an option by its letter
+    return named[0] if any(same_text(ending, options[named[0]]) for ending in endings) else None
+
+
+def _contains(text: str, option: str) -> bool:
+    """Return whether a text has the words of an option side by side."""
+    words, wanted = normalize_words(text), normalize_words(option)
+    return bool(wanted) and any(
+        words[start : start + len(wanted)] == wanted for start in range(len(words) - len(wanted) + 1)
+    )
+
+
+def _choose_within(text: str, options: Mapping[str, str], lettered: bool) -> str | None:
+    """Return the letter of the option that a declared answer is, or that it names in a sentence of its own."""
+    letter = _choose(text, options, lettered)
+    if letter is not None or not lettered:
+        return letter
+    return decide(text, lambda part: _choose(part, options, True), "option", unmarked=False).value
 
 
 def _choose(text: str, options: Mapping[str, str], lettered: bool) -> str | None:
@@ -167,7 +195,13 @@ def _choose(text: str, options: Mapping[str, str], lettered: bool) -> str | None
         if same_text(said, options[letter]) or not options[letter]:
             return letter
         names_other = any(same_text(said, option) for option in options.values()) or is_open(said)
-        return letter if match["beside"] and not names_other else None
+        if match["beside"]:
+            return None if names_other else letter
+        own, others = (
+            [each for name, each in options.items() if (name == letter) == is_own and _contains(said, each)]
+            for is_own in (True, False)
+        )
+        return letter if own and not others and not is_open(said) else None
     by_text = [letter for letter, option in options.items() if same_text(part, option)]
     if by_text:
         return by_text[0] if len(by_text) == 1 else None

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import anyio
 from anyio.lowlevel import RunVar
 
-from mmprobe.benchmarks.core.benchmark import Answer, sampling_of
 from mmprobe.errors import InputError
 from mmprobe.files import check_readable
-from mmprobe.samples import Lengths, Sample, length_of, longest
+from mmprobe.samples import Answer, Sample
 
 if TYPE_CHECKING:
-    from mmprobe.benchmarks.core.runner import Answerer
+    from mmprobe.interventions import Settings
+    from mmprobe.traces.asking import Answered, Ask, Failure
 
 PROVIDERS = (
     *("anthropic", "azureai", "bedrock", "cloudflare", "deepseek", "fireworks", "google", "grok", "groq"),
@@ -276,25 +276,26 @@ def is_cut_off(stop_reason: str) -> bool | None:
     return None if stop_reason == "unknown" else stop_reason in ("max_tokens", "model_length")
 
 
-def api_answerer(model: str | Any, max_new_tokens: Lengths) -> Answerer:
-    """Return an answerer that calls a model behind an API: inspect-ai's name of it, or its `Model`.
+def api_answerer(model: str | Any) -> Ask:
+    """Return a source of answers that calls a model behind an API: inspect-ai's name of it, or its `Model`.
 
-    Answers are greedy, or as `sampling_of` a question says. A question whose calls all fail stays unanswered.
-    Raises InputError where inspect-ai or the provider's package or key is missing.
+    Of the settings, it uses the longest answers and the temperature. `CONCURRENCY` questions are asked at a time,
+    whatever the batch size. A question whose calls all fail stays unanswered. Raises InputError where inspect-ai or the
+    provider's package or key is missing.
 
     Example:
-        >>> dict(api_answerer("openai/gpt-4o", 64)(samples))        # doctest: +SKIP
+        >>> dict(answer(api_answerer("openai/gpt-4o"), samples, None, Settings()))        # doctest: +SKIP
         {'0001': 'Yes, they are the same.'}
     """
-    client = ModelClient(model, {"max_tokens": longest(max_new_tokens), "temperature": 0.0})
+    client = ModelClient(model, {"temperature": 0.0})
 
-    def answer(samples: Sequence[Sample]) -> Generator[tuple[str, str]]:
+    def ask(samples: Sequence[Sample], settings: Settings) -> Generator[Answered]:
         results: queue.Queue[_Reply | BaseException | None] = queue.Queue()
         stop = threading.Event()
 
         def work() -> None:
             try:
-                asyncio.run(_ask_all(client, samples, max_new_tokens, results.put, stop))
+                asyncio.run(_ask_all(client, samples, settings, results.put, stop))
             except BaseException as error:  # the consumer raises it
                 results.put(error)
             results.put(None)
@@ -305,7 +306,7 @@ def api_answerer(model: str | Any, max_new_tokens: Lengths) -> Answerer:
             while (result := results.get()) is not None:
                 if isinstance(result, BaseException):
                     raise result
-                yield result.sample_id, result.text
+                yield result.sample_id, result.got
                 result.release()
         finally:  # a consumer that stops pays for no further questions
             stop.set()
@@ -314,21 +315,21 @@ def api_answerer(model: str | Any, max_new_tokens: Lengths) -> Answerer:
                     result.release()
                 result = None if results.empty() else results.get()
 
-    return answer
+    return ask
 
 
 class _Reply(NamedTuple):
     """An answer, and the function that frees its turn once it is on disk."""
 
     sample_id: str
-    text: str
+    got: Answer | Failure
     release: Callable[[], object]
 
 
 async def _ask_all(
     client: ModelClient,
     samples: Sequence[Sample],
-    max_new_tokens: Lengths,
+    settings: Settings,
     put: Callable[[_Reply], None],
     stop: threading.Event,
 ) -> None:
@@ -337,33 +338,37 @@ async def _ask_all(
     A question keeps its turn until the consumer requests the next answer. By then its answer is on disk, so a
     kill costs no more answers than there are turns.
     """
+    from mmprobe.traces.asking import Failure
+
     loop = asyncio.get_running_loop()
 
     async def ask(sample: Sample) -> None:
         async with client.turn():
             if stop.is_set():
                 return
+            got: Answer | Failure
             try:
-                reply = await client.call(messages_of(sample), _settings_of(sample, max_new_tokens))
+                reply = await client.call(messages_of(sample), _settings_of(sample, settings))
+                got = Answer(reply.text.strip(), is_cut_off(reply.stop))
             except (CallFailed, OSError) as error:
                 kind = error.error if isinstance(error, CallFailed) else type(error).__name__
                 _log.warning("%s: unanswered (%s)", sample.id, kind)
-                return
+                got = Failure(kind, "unanswered")
             released = asyncio.Event()
 
             def release() -> None:
                 if not loop.is_closed():  # another question's error closes it
                     loop.call_soon_threadsafe(released.set)
 
-            put(_Reply(sample.id, Answer(reply.text.strip(), is_cut_off(reply.stop)), release))
+            put(_Reply(sample.id, got, release))
             if not stop.is_set():
                 await released.wait()
 
     await run_all([partial(ask, sample) for sample in samples])
 
 
-def _settings_of(sample: Sample, max_new_tokens: Lengths) -> dict[str, Any]:
-    """Return the settings of one question, which override those of the model."""
-    sampling = sampling_of(sample)
-    own: dict[str, Any] = {} if sampling is None else sampling._asdict()
-    return own | {"max_tokens": length_of(sample, max_new_tokens)}
+def _settings_of(sample: Sample, settings: Settings) -> dict[str, Any]:
+    """Return the settings of one question, which override those of the client."""
+    own = settings.of(sample)
+    sampled = {"seed": own.seed} if own.temperature > 0 else {}
+    return {"max_tokens": own.max_new_tokens, "temperature": own.temperature, **sampled}

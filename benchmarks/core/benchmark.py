@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -25,7 +25,7 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError, suggest_names
 from mmprobe.files import json_lines
 from mmprobe.registry import Registry
-from mmprobe.samples import Lengths, Sample
+from mmprobe.samples import Answer, Lengths, Sample
 
 Truth = TypeVar("Truth")
 """The type of a benchmark's data with their true answers."""
@@ -145,17 +145,6 @@ def answer_lengths(benchmark: Benchmark[Any], max_new_tokens: int | None = None)
     return {**benchmark.long_answers, "other": benchmark.max_new_tokens}
 
 
-class Answer(str):
-    """The text of an answer, which knows whether it was cut off at the longest length; None if nobody knows."""
-
-    truncated: bool | None
-
-    def __new__(cls, text: str, truncated: bool | None = None) -> Answer:
-        answer = super().__new__(cls, text)
-        answer.truncated = truncated
-        return answer
-
-
 def truncated_share(responses: Mapping[str, str]) -> dict[str, Metric]:
     """Return the metric `truncated`: the share of answers that were cut off. Empty if nobody knows.
 
@@ -182,6 +171,7 @@ BENCHMARKS: Registry[Benchmark[Any]] = Registry(
         "magic": "mmprobe.benchmarks.magic.benchmark:BENCHMARK",
         "mirage-effect": "mmprobe.benchmarks.mirage_effect.benchmark:BENCHMARK",
         "mmreason": "mmprobe.benchmarks.mmreason.benchmark:BENCHMARK",
+        "vqa": "mmprobe.benchmarks.vqa.benchmark:BENCHMARK",
     },
     form="mmprobe.benchmarks.core.benchmark:Benchmark",
 )
@@ -291,24 +281,6 @@ def options_for(benchmarks: Sequence[Benchmark[Any]], options: Mapping[str, Any]
 def _wordings(benchmark: Benchmark[Any]) -> list[str]:
     form = getattr(benchmark.options, "form", None)
     return [] if form is None else list_wordings(form)
-
-
-class Sampling(NamedTuple):
-    """How the answer to one question is sampled."""
-
-    temperature: float
-    seed: int
-
-
-def sampling_of(sample: Sample) -> Sampling | None:
-    """Return how a question is sampled, as `metadata["sampling"]` says; None for the usual greedy answer.
-
-    Example:
-        >>> sampling_of(Sample(id="1", question="?", metadata={"sampling": {"temperature": 1.0, "seed": 3}}))
-        Sampling(temperature=1.0, seed=3)
-    """
-    sampling = sample.metadata.get("sampling")
-    return None if sampling is None else Sampling(**sampling)
 
 
 def take_images(samples: Sequence[Sample], n: int) -> list[Sample]:

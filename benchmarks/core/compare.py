@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth, answer_lengths, wording_of
+from mmprobe.benchmarks.core.benchmark import Benchmark, answer_lengths, wording_of
 from mmprobe.benchmarks.core.cost import Cost, measure_cost
 from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
-from mmprobe.benchmarks.core.perturbations import check_kind, perturb_answerer
+from mmprobe.benchmarks.core.perturbations import check_kind
 from mmprobe.benchmarks.core.results import Metric
-from mmprobe.benchmarks.core.runner import describe_generation, local_answerer, run_benchmark
+from mmprobe.benchmarks.core.runner import describe_generation, run_benchmark
 from mmprobe.benchmarks.judges.judge import LEXICAL
 from mmprobe.errors import InputError
 from mmprobe.files import check_no_link, json_lines
+from mmprobe.interventions.generate import Settings
 from mmprobe.interventions.parameters import parse_value
+from mmprobe.interventions.registry import load_methods
 from mmprobe.models import Model
 from mmprobe.stats.estimate import read_estimate
 
@@ -92,8 +95,6 @@ def _sweep_contenders(sweep: str) -> list[Contender]:
 
 
 def _check_contenders(contenders: Sequence[Contender]) -> None:
-    from mmprobe.interventions.registry import load_methods
-
     names: dict[str, str] = {}
     for contender in contenders:
         load_methods(contender.method, **contender.parameters)
@@ -105,27 +106,24 @@ def _check_contenders(contenders: Sequence[Contender]) -> None:
         names[folder] = contender.name
 
 
-class AnswerSettings(NamedTuple):
-    """How all contenders answer and are judged. None for the benchmark's or the checkpoint's own."""
-
-    batch_size: int = 1
-    max_new_tokens: int | None = None
-    repetition_penalty: float | None = None
-    judge: str = LEXICAL
-    shared_prefix: bool = True
-
-
 def compare_contenders(
     model: Model,
     contenders: Sequence[Contender],
     benchmarks: Sequence[tuple[Benchmark, Any]],
     out: Path,
-    settings: AnswerSettings = AnswerSettings(),  # noqa: B008
+    settings: Settings = Settings(),  # noqa: B008
+    max_new_tokens: int | None = None,
+    judge: str = LEXICAL,
     progress: Callable[[str], None] = print,
 ) -> xr.Dataset:
     """Ask the questions of every benchmark with every contender, and compare the scores.
 
     Finished parts of an earlier call in `out` are kept.
+
+    Args:
+        settings: how all contenders answer, but for their methods and the longest answers.
+        max_new_tokens: the longest answer; None for the benchmark's own.
+        judge: who judges the answers, for the benchmarks that need one.
 
     Returns:
         A data set with dimensions `metric` (`benchmark metric`) and `contender`:
@@ -148,7 +146,17 @@ def compare_contenders(
         with measure_cost(model) as cost:
             for benchmark, truth in benchmarks:
                 progress(f"{contender.name}: {benchmark.name}")
-                metrics, _ = _answer(model, contender, benchmark, truth, results[benchmark.name], settings)
+                lengths = answer_lengths(benchmark, max_new_tokens)
+                own = replace(
+                    settings,
+                    methods=load_methods(contender.method, **contender.parameters),
+                    max_new_tokens=lengths,
+                )
+                judged = judge if benchmark.score_with_judge is not None else LEXICAL
+                about = _describe(model, contender, own) | {"judge": judged, "wording": wording_of(benchmark)}
+                result = results[benchmark.name]
+                check_no_link(result)
+                metrics, _ = run_benchmark(benchmark, truth, model, result, about, own, resume=True)
                 scores[contender.name, benchmark.name] = metrics
         if not has_answers:
             cost.tokens = sum(count_tokens(model, result / "responses.jsonl") for result in results.values())
@@ -164,39 +172,17 @@ def compare_contenders(
     return ds
 
 
-def _answer(
-    model: Model,
-    contender: Contender,
-    benchmark: Benchmark[Truth],
-    truth: Truth,
-    folder: Path,
-    settings: AnswerSettings,
-) -> Scored:
-    check_no_link(folder)
-    lengths = answer_lengths(benchmark, settings.max_new_tokens)
-    answerer = local_answerer(
-        model,
-        lengths,
-        settings.batch_size,
-        method=contender.method,
-        parameters=contender.parameters,
-        repetition_penalty=settings.repetition_penalty,
-        shared_prefix=settings.shared_prefix,
-    )
-    if contender.perturbation is not None:
-        answerer = perturb_answerer(answerer, contender.perturbation, folder / "perturbed")
-    about = {
+def _describe(model: Model, contender: Contender, settings: Settings) -> dict[str, Any]:
+    """Return what results.json says about how a contender answers."""
+    return {
         "model": model.name,
         "method": contender.method,
         "parameters": contender.parameters,
         "perturbation": contender.perturbation,
-        "max_new_tokens": lengths,
-        "wording": wording_of(benchmark),
+        "max_new_tokens": settings.max_new_tokens,
         "repetition_penalty": settings.repetition_penalty,
         "generation": describe_generation(model, settings.repetition_penalty),
-        "judge": settings.judge if benchmark.score_with_judge is not None else LEXICAL,
     }
-    return run_benchmark(benchmark, truth, answerer, folder, about, resume=True, model=model)
 
 
 def folder_name(name: str) -> str:

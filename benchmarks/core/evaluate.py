@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mmprobe.benchmarks.core.api_models import is_api
 from mmprobe.benchmarks.core.benchmark import (
     BENCHMARKS,
     Benchmark,
@@ -19,6 +21,7 @@ from mmprobe.benchmarks.core.benchmark import (
     wording_of,
 )
 from mmprobe.benchmarks.core.load_data import load_truth
+from mmprobe.benchmarks.core.perturbations import check_kind, paired_changes
 from mmprobe.benchmarks.core.records import add_truth
 from mmprobe.benchmarks.core.results import Metric, group_by_images, write_results
 from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
     from mmprobe.models import Model
     from mmprobe.models.devices import DeviceMap
+    from mmprobe.traces.asking import Source
     from mmprobe.traces.scale.crew import Workers
 
 
@@ -44,7 +48,7 @@ class Evaluation(NamedTuple):
         records: one record a sample, as in `folder/samples.jsonl`.
         folder: the result folder.
         judging: counts of a judge's work: `judged`, `calls`, `cut` and `unscored`. Empty without a judge.
-        failures: number of questions that failed while they were traced, by the run's folder.
+        failures: number of questions that failed, by the folder that lists them.
         headline: names of the metrics that are shown first, as the benchmark's options choose them.
         layout: the layout that published data were read in; None for data in the benchmark's own form.
 
@@ -87,6 +91,7 @@ def evaluate(
     overwrite: bool = False,
     retry_unscored: bool = True,
     options: Mapping[str, Any] = MappingProxyType({}),
+    shard: str | None = None,
     workers: Workers | None = None,
     shared_prefix: bool = True,
     **parameters: Any,
@@ -113,106 +118,154 @@ def evaluate(
         resume, overwrite: continue an earlier call in `out`, or remove its answers and runs.
         retry_unscored: send the judge again the items that an earlier call left unscored.
         options: options of the benchmark itself, such as `{"threshold": 0.1}` of mirage.
+        shard: `i/n` answers the i-th of n parts of the questions about `data`, for processes that share `out`. The last
+            one that finishes puts the answers together and scores them. Before it, the evaluation has no metrics, and
+            its folder is the shard's.
         workers, shared_prefix: as in `mmprobe.trace`; with workers, `model` is a name.
         parameters: parameters of the method in place of its defaults.
 
     Raises:
         InputError: an unknown benchmark, model, method or judge, data that cannot be read, or `out` contains
-            answers.
+            answers; or the shard cannot be made in `out`.
 
     Example:
         >>> evaluation = evaluate("spd-faith", "tiny-spd", "results/spd", trace=True)        # doctest: +SKIP
         >>> print(evaluation.metrics["drf"])                                                 # doctest: +SKIP
         0.935 [0.880, 0.979]
     """
-    from mmprobe.benchmarks.core.api_models import api_answerer, is_api
-    from mmprobe.benchmarks.core.perturbations import check_kind, paired_changes, perturb_answerer
-
     out = Path(out)
     benchmark = with_options(BENCHMARKS[name], options)
-    behind_api = isinstance(model, str) and is_api(model)
-    if behind_api and (trace or method != "plain"):
-        raise InputError(f"model {model}: a model behind an API cannot be traced or changed")
-    if behind_api and repetition_penalty is not None:
-        raise InputError(f"model {model}: a model behind an API has no repetition penalty that can be set")
-    if not behind_api:
-        _check_model_and_method(model, method, parameters)
+    _check_call(model, method, parameters, trace=trace, repetition_penalty=repetition_penalty)
     if perturbation is not None:
         check_kind(perturbation)
+    if shard is not None and (data is None or perturbation is not None or overwrite):
+        raise InputError(
+            "shard: needs data (make-pairs draws pairs), and goes neither with a perturbation nor with overwrite"
+        )
     # Names are checked first, since these import torch.
+    from mmprobe.benchmarks.core.api_models import api_answerer
     from mmprobe.benchmarks.core.runner import (
+        answer_shard,
         answers_ledger,
         check_questions,
         describe_generation,
-        load_for,
-        local_answerer,
+        load_source,
         run_benchmark,
     )
+    from mmprobe.interventions import Settings, load_methods
+    from mmprobe.traces.asking import LocalModel
+    from mmprobe.traces.run import Recording
+
+    lengths = answer_lengths(benchmark, max_new_tokens)
+    settings = Settings(
+        load_methods(method, **parameters),
+        lengths,
+        batch_size,
+        repetition_penalty=repetition_penalty,
+        shared_prefix=shared_prefix,
+    )
+    recording = Recording(capture) if trace else None
+    about: dict[str, Any] = {
+        "model": model if isinstance(model, str) else model.name,
+        "method": method,
+        "parameters": parameters,
+        "perturbation": perturbation,
+        "data": str(data) if data else f"drawn, {n} pairs, seed {seed}",
+        "layout": None,
+        "limit": limit,
+        "judge": judge,
+        "judging": {},
+        "options": dict(options),
+        "wording": wording_of(benchmark),
+        "headline": list(benchmark.headline),
+        "max_new_tokens": lengths,
+        "repetition_penalty": repetition_penalty,
+        "generation": {"temperature": 0.0},
+        "temperature": 0.0,
+    }
+
+    @cache
+    def load() -> Source:
+        if isinstance(model, str) and is_api(model):
+            return api_answerer(model)
+        return load_source(model, device, dtype, device_map, workers)
+
+    if shard is not None:
+        truth = load_truth(benchmark, data, out / "data", limit=limit)
+        check_questions(benchmark, truth)
+        source = load()
+        if not isinstance(source, LocalModel):
+            raise InputError(
+                f"model {model}: a model behind an API is asked by one process; leave out the shard"
+            )
+        questions = benchmark.ask_questions(truth)
+        folder = answer_shard(shard, questions, source, out, about, settings, recording, resume)
+        if folder != out:
+            return Evaluation(benchmark.name, {}, [], folder, {}, {}, benchmark.headline)
+        resume = True  # what is left: to score
 
     with lock_folder(out, "answering into it"):
         answers_ledger(out).check(resume, overwrite)
         if overwrite:
             answers_ledger(out).clear()
-        benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite", retry_unscored)
+        benchmark, about["judging"] = with_judge(benchmark, judge, out / "judge.sqlite", retry_unscored)
         truth = load_truth(benchmark, data, out / "data", n, seed, limit)
         check_questions(benchmark, truth)
-        lengths = answer_lengths(benchmark, max_new_tokens)
-        generation: dict[str, Any] = {"temperature": 0.0}
-        loaded = None
-        if behind_api:
-            answerer = api_answerer(model, lengths)
-        else:
-            loaded = load_for(workers, model, device, dtype, device_map)
-            asked = (capture, method, parameters, repetition_penalty, workers, shared_prefix)
-            runs = (out / "run" if trace else None, None)
-            answerer, untraced = (local_answerer(loaded, lengths, batch_size, run, *asked) for run in runs)
-            generation = describe_generation(loaded, repetition_penalty)
-        about = {
-            "model": model if isinstance(model, str) else model.name,
-            "method": method,
-            "parameters": parameters,
-            "perturbation": perturbation,
-            "data": str(data) if data else f"drawn, {n} pairs, seed {seed}",
-            "layout": layout_of(out / "data"),
-            "limit": limit,
-            "judge": judge,
-            "judging": judging,
-            "options": dict(options),
-            "wording": wording_of(benchmark),
-            "headline": list(benchmark.headline),
-            "max_new_tokens": lengths,
-            "repetition_penalty": repetition_penalty,
-            "generation": generation,
-            "temperature": 0.0,
-        }
+        source = load()
+        about["layout"] = layout_of(out / "data")
+        if isinstance(source, LocalModel):
+            about["generation"] = describe_generation(source.model, repetition_penalty)
         usual: dict[str, Metric] = {}
         if perturbation is not None:
-            plain_answerer = untraced if trace else answerer
             note = about | {"perturbation": None}
-            usual, _ = run_benchmark(
-                benchmark, truth, plain_answerer, out / "plain", note, resume=resume, model=loaded
-            )
-            answerer = perturb_answerer(answerer, perturbation, out / "perturbed")
-        metrics, records = run_benchmark(
-            benchmark, truth, answerer, out, about, resume=resume, traced=trace, model=loaded
-        )
+            usual, _ = run_benchmark(benchmark, truth, source, out / "plain", note, settings, resume=resume)
+        metrics, records = run_benchmark(benchmark, truth, source, out, about, settings, recording, resume)
         if usual:
             metrics |= paired_changes(metrics, usual)
             write_results(out, benchmark.name, metrics, records, about)
         evaluation = Evaluation(
-            benchmark.name, metrics, records, out, judging, {}, benchmark.headline, layout_of(out / "data")
+            benchmark.name,
+            metrics,
+            records,
+            out,
+            about["judging"],
+            _count_failures(out),
+            benchmark.headline,
+            about["layout"],
         )
         return _add_internals(benchmark, truth, evaluation, about) if trace else evaluation
 
 
-def _check_model_and_method(model: str | Model, method: str, parameters: Mapping[str, Any]) -> None:
-    """Check both names before anything slow is done."""
+def _check_call(
+    model: str | Model,
+    method: str,
+    parameters: Mapping[str, Any],
+    trace: bool,
+    repetition_penalty: float | None,
+) -> None:
+    """Check the names of the model and the method, and what goes with them, before anything slow is done."""
+    if isinstance(model, str) and is_api(model):
+        if trace or method != "plain":
+            raise InputError(f"model {model}: a model behind an API cannot be traced or changed")
+        if repetition_penalty is not None:
+            raise InputError(
+                f"model {model}: a model behind an API has no repetition penalty that can be set"
+            )
+        return
     from mmprobe.interventions.registry import load_methods
     from mmprobe.models.aliases import locate
 
     load_methods(method, **parameters)
     if isinstance(model, str):
         locate(model)
+
+
+def _count_failures(out: Path) -> dict[Path, int]:
+    """Return the number of questions that failed, by the folder that lists them."""
+    from mmprobe.traces.asking import read_failures
+
+    failures = {folder: len(read_failures(folder)) for folder in (out, out / "run")}
+    return {folder: count for folder, count in failures.items() if count}
 
 
 def _add_internals(
@@ -223,17 +276,14 @@ def _add_internals(
     from mmprobe.cache import open_run
 
     folder, metrics, records = evaluation.folder, evaluation.metrics, evaluation.records
-    failures = {}
     for run in (folder / name for name in RUN_NAMES):
         if (run / "run.json").exists():
             write_labels(run, benchmark.faithful_answers(truth, records), records)
-            if n_failures := len(open_run(run).failures):
-                failures[run] = n_failures
     if benchmark.score_traces is not None and (folder / "run" / "run.json").exists():
         internals, records = benchmark.score_traces(truth, records, open_run(folder / "run"))
         metrics = metrics | group_by_images(internals, benchmark.ask_questions(truth))
         write_results(folder, benchmark.name, metrics, records, about)
-    return evaluation._replace(metrics=metrics, records=records, failures=failures)
+    return evaluation._replace(metrics=metrics, records=records)
 
 
 def score(
@@ -350,8 +400,9 @@ def compare(
         >>> ds = compare("tiny-spd", "results/compare", methods=["sage", "vcd"])        # doctest: +SKIP
         >>> mp.viz.plot(ds).show()                                                      # doctest: +SKIP
     """
-    from mmprobe.benchmarks.core.compare import AnswerSettings, compare_contenders, make_contenders
-    from mmprobe.benchmarks.core.runner import answers_ledger, check_questions, load_for
+    from mmprobe.benchmarks.core.compare import compare_contenders, make_contenders
+    from mmprobe.benchmarks.core.runner import answers_ledger, check_questions, load_source
+    from mmprobe.interventions import Settings
     from mmprobe.models.aliases import locate
 
     out = Path(out)
@@ -371,9 +422,11 @@ def compare(
         ]
         for benchmark, truth in truths:
             check_questions(benchmark, truth)
-        loaded = load_for(None, model, device, dtype, device_map)
-        settings = AnswerSettings(batch_size, max_new_tokens, repetition_penalty, judge, shared_prefix)
-        return compare_contenders(loaded, contenders, truths, out, settings, progress)
+        loaded = load_source(model, device, dtype, device_map).model
+        settings = Settings(
+            batch_size=batch_size, repetition_penalty=repetition_penalty, shared_prefix=shared_prefix
+        )
+        return compare_contenders(loaded, contenders, truths, out, settings, max_new_tokens, judge, progress)
 
 
 def _with_judges(benchmarks: list[Benchmark], judge: str, cache: Path) -> list[Benchmark]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
@@ -17,9 +16,6 @@ from mmprobe.errors import InputError
 from mmprobe.files import hash_file
 from mmprobe.registry import Registry
 from mmprobe.samples import Sample, open_image, write_image
-
-if TYPE_CHECKING:
-    from mmprobe.benchmarks.core.runner import Answerer
 
 Perturbation = Callable[[Sample, Path, int], Sample]
 """Returns a disturbed copy of a sample under the same id, given a folder for its images and a seed."""
@@ -140,13 +136,3 @@ def paired_changes(metrics: Mapping[str, Metric], usual: Mapping[str, Metric]) -
             range=limits,
         )
     return changes
-
-
-def perturb_answerer(answerer: Answerer, kind: str, folder: Path, seed: int = 0) -> Answerer:
-    """Return an answerer that is asked disturbed questions, under the ids of the true ones."""
-    check_kind(kind)
-
-    def answer(samples: Sequence[Sample]) -> Generator[tuple[str, str]]:
-        return answerer([perturb(sample, kind, folder, seed) for sample in samples])
-
-    return answer

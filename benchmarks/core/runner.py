@@ -4,60 +4,46 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
-from mmprobe.benchmarks.core.benchmark import (
-    Answer,
-    Benchmark,
-    Scored,
-    Truth,
-    read_responses,
-    sampling_of,
-    truncated_share,
-)
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth, read_responses, truncated_share
+from mmprobe.benchmarks.core.perturbations import perturb
 from mmprobe.benchmarks.core.prompts import DEFAULT
 from mmprobe.benchmarks.core.records import add_truth, find_false_claims
 from mmprobe.benchmarks.core.results import group_by_images, write_results
-from mmprobe.benchmarks.scale.batches import GenerationSettings, answer_batches, batch_answerer
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError
 from mmprobe.files import cut_torn_line, write_atomic
-from mmprobe.interventions import load_methods
-from mmprobe.interventions.base import Method
-from mmprobe.ledger import Ledger, fingerprint
+from mmprobe.interventions.generate import Settings
+from mmprobe.ledger import Ledger, fingerprint, lock_folder
 from mmprobe.models import Model, load_model, load_shapes
 from mmprobe.models.devices import DeviceMap
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
-from mmprobe.models.shared_prefix import repeated_keys
-from mmprobe.samples import Lengths, Sample, check_image
+from mmprobe.samples import Sample, check_image, sampling_of
+from mmprobe.traces.asking import FAILURES, RESPONSES, LocalModel, Source, answer
 from mmprobe.traces.given_answers import QUESTIONS
+from mmprobe.traces.run import Recording
 
 if TYPE_CHECKING:
     from mmprobe.traces.scale.crew import Workers
 
 RUN_NAMES = ("run", "run-follow-up")
-RESPONSES = "responses.jsonl"
-Answerer = Callable[[Sequence[Sample]], Generator[tuple[str, str]]]
-"""A function that answers questions in any order. It yields each id and answer as soon as the answer is there.
-
-An answer is an `Answer` where its maker knows whether it was cut off.
-"""
+"""Folders of traces in a result folder. Follow-up questions had a run of their own in earlier versions."""
 
 
 def run_benchmark(
     benchmark: Benchmark[Truth],
     truth: Truth,
-    answerer: Answerer,
+    source: Source,
     out: Path,
     about: Mapping[str, Any],
-    *,
+    settings: Settings = Settings(),  # noqa: B008
+    recording: Recording | None = None,
     resume: bool = False,
-    traced: bool = False,
-    model: Model | None = None,
 ) -> Scored:
     """Ask every question, score the answers, and write the result folder.
 
@@ -66,8 +52,10 @@ def run_benchmark(
     an API.
 
     Args:
-        about: who is asked, and how; written to `out/results.json`.
-        model: the model that answers, where it is loaded here, to notice if it changes before `resume`.
+        source: answers the questions, as in `mmprobe.traces.answer`.
+        about: who is asked, and how; written to `out/results.json`. Questions are disturbed as `perturbation` says.
+        settings: how a source that is a local model answers.
+        recording: what is traced into `out/run`; None to trace nothing.
 
     Returns:
         The metrics and records of `out/results.json` and `out/samples.jsonl`.
@@ -78,10 +66,19 @@ def run_benchmark(
     """
     out.mkdir(parents=True, exist_ok=True)
     questions = benchmark.ask_questions(truth)
-    responses = open_answers(out, questions, about, model, resume)
-    _ask(benchmark.name, questions, answerer, out, responses, traced)
-    follow_up = benchmark.follow_up(truth, responses)
-    _ask(benchmark.name, follow_up, answerer, out, responses, traced)
+    open_answers(out, questions, about, source, resume)
+
+    def ask(questions: Sequence[Sample]) -> dict[str, str]:
+        kind = about.get("perturbation")
+        asked = [each if kind is None else perturb(each, kind, out / "perturbed") for each in questions]
+        if recording is not None:
+            _trace(asked, source, out, settings, recording)
+        elif asked:
+            deque(answer(source, asked, out, settings, title=benchmark.name), maxlen=0)
+        return read_answers(out)
+
+    follow_up = benchmark.follow_up(truth, ask(questions))
+    responses = ask(follow_up)
     write_atomic(out / QUESTIONS, "".join(f"{_as_line(sample)}\n" for sample in [*questions, *follow_up]))
     metrics, records = benchmark.score_answers(truth, responses)
     add_truth(records, [*questions, *follow_up], out)
@@ -90,32 +87,65 @@ def run_benchmark(
     return metrics, records
 
 
+def _trace(
+    questions: Sequence[Sample], source: Source, out: Path, settings: Settings, recording: Recording
+) -> None:
+    """Trace questions into `out/run`, those of an earlier call aside, and add their answers to the folder's file."""
+    answered, ledger = read_answers(out), answers_ledger(out)
+    ledger.append(RESPONSES, [])  # the call is begun, even if no answer comes
+    if all(sample.id in answered for sample in questions):
+        return
+    if sampled := next((sample for sample in questions if sampling_of(sample)), None):
+        raise InputError(f"question {sampled.id!r}: is sampled with a seed, and traced answers are greedy")
+    run = out / "run"
+    recording = replace(recording, resume=(run / "run.json").exists(), adds=True)
+    given = dict(answer(source, questions, run, settings, recording, "trace"))
+    new = [sample.id for sample in questions if sample.id in given and sample.id not in answered]
+    lines = [{"id": name, "response": given[name], "truncated": given[name].truncated} for name in new]
+    ledger.append(RESPONSES, lines, ensure_ascii=False)
+
+
+def answer_shard(
+    shard: str,
+    questions: Sequence[Sample],
+    source: LocalModel,
+    out: Path,
+    about: Mapping[str, Any],
+    settings: Settings,
+    recording: Recording | None,
+    resume: bool,
+) -> Path:
+    """Answer one of n parts of a benchmark's questions; the arguments are those of `run_benchmark`.
+
+    The last shard that finishes makes the answers of a single process of them.
+
+    Returns:
+        The folder of the answers: `out` if all shards are finished, else that of the shard.
+    """
+    from mmprobe.traces.scale.shards import choose_part, finish_shard, merge_if_last, trace_shard
+
+    if recording is not None:
+        recording = replace(recording, resume=resume)
+        run = trace_shard(shard, source, questions, out / "run", settings, recording)
+        return out if run.path == out / "run" else run.path
+    part = choose_part(out, shard, questions, settings, source.model, traced=False)
+    with lock_folder(part.folder, "answering into it"):
+        open_answers(part.folder, questions, about, source, resume)
+        deque(answer(source, part.samples, part.folder, settings, among=questions), maxlen=0)
+        finish_shard(part)
+    merge_if_last(out)
+    return out if (out / RESPONSES).exists() else part.folder
+
+
+def read_answers(out: Path) -> dict[str, str]:
+    """Return the answers in a result folder, by id of their question; none if there are none yet."""
+    return read_responses(out / RESPONSES) if cut_torn_line(out / RESPONSES) else {}
+
+
 def _as_line(sample: Sample) -> str:
     """Return a sample as a line of a samples file, whose images are found from any folder."""
     images = [path.absolute() for path in sample.images]
     return sample.model_copy(update={"images": images}).model_dump_json(exclude_none=True)
-
-
-def answer_part(
-    folder: Path,
-    questions: Sequence[Sample],
-    part: Sequence[Sample],
-    answerer: Answerer,
-    call: Mapping[str, Any],
-    resume: bool,
-    name: str,
-    model: Model,
-) -> None:
-    """Answer a part of a benchmark's questions into its own folder.
-
-    Args:
-        questions: all questions.
-        call: who is asked, and how; as `about` of `run_benchmark`.
-        name: of the benchmark.
-        model: as in `run_benchmark`.
-    """
-    responses = open_answers(folder, questions, call, model, resume)
-    _ask(name, part, answerer, folder, responses, traced=False)
 
 
 def answers_ledger(out: Path) -> Ledger:
@@ -141,12 +171,13 @@ def answers_ledger(out: Path) -> Ledger:
             "asked.json",
             QUESTIONS,
             RESPONSES,
+            FAILURES,
         ),
     )
 
 
 def open_answers(
-    out: Path, questions: Sequence[Sample], about: Mapping[str, Any], model: Model | None, resume: bool
+    out: Path, questions: Sequence[Sample], about: Mapping[str, Any], source: Source | None, resume: bool
 ) -> dict[str, str]:
     """Return the answers of an earlier call. Write who is asked what to `asked.json`, or check that it was the same.
 
@@ -155,7 +186,7 @@ def open_answers(
     """
     ledger = answers_ledger(out)
     ledger.check(resume)
-    responses = read_responses(out / RESPONSES) if cut_torn_line(out / RESPONSES) else {}
+    responses = read_answers(out)
     listed = [
         [sample.model_dump(mode="json", exclude={"images"}), [path.name for path in sample.images]]
         for sample in questions
@@ -167,36 +198,10 @@ def open_answers(
     own = wording.get("name") == DEFAULT and wording.get("file") is None
     call["wording"] = None if own else wording.get("sha256")  # folders from before wordings have none
     call["questions"] = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
-    used = fingerprint(None if model is None else model.fingerprint, questions)
+    model = source.model if isinstance(source, LocalModel) else source
+    used = fingerprint(model.fingerprint if isinstance(model, Model) else None, questions)
     ledger.begin(call, used, kept=bool(responses), finished=responses)
     return responses
-
-
-def _ask(
-    name: str,
-    questions: Sequence[Sample],
-    answerer: Answerer,
-    out: Path,
-    responses: dict[str, str],
-    traced: bool,
-) -> None:
-    """Ask the questions without an answer, and add each answer to `responses` and to the folder's file."""
-    unanswered = [sample for sample in questions if sample.id not in responses]
-    ledger = answers_ledger(out)
-    ledger.append(RESPONSES, [])  # the call is begun, even if no answer comes
-    answers = answerer(questions if traced and unanswered else unanswered)
-    try:
-        disable = True if traced else None  # a trace has its own bar
-        for sample_id, text in tqdm(answers, name, len(unanswered), unit="answer", disable=disable):
-            if sample_id in responses:
-                continue
-            responses[sample_id] = text
-            line: dict[str, Any] = {"id": sample_id, "response": text}
-            if isinstance(text, Answer) and text.truncated is not None:
-                line["truncated"] = text.truncated
-            ledger.append(RESPONSES, [line], ensure_ascii=False)
-    finally:
-        answers.close()
 
 
 def check_questions(benchmark: Benchmark[Truth], truth: Truth) -> None:
@@ -232,85 +237,15 @@ def write_labels(run: Path, faithful: Mapping[str, bool], records: Sequence[Mapp
     write_atomic(run / "labels.jsonl", "".join(lines))
 
 
-def load_for(
-    workers: Workers | None, model: str | Model, device: str, dtype: str, device_map: DeviceMap = None
-) -> Model:
-    """Return the model; for workers, which load it themselves, without its weights."""
+def load_source(
+    model: str | Model, device: str, dtype: str, device_map: DeviceMap = None, workers: Workers | None = None
+) -> LocalModel:
+    """Return the model as a source; for workers, which load it themselves, without its weights."""
     if not isinstance(model, str):
-        return model
+        return LocalModel(model, workers)
     if workers is not None:
-        return load_shapes(model, device=device, dtype=dtype)
-    return load_model(model, device=device, dtype=dtype, device_map=device_map)
-
-
-def local_answerer(
-    model: Model,
-    max_new_tokens: Lengths,
-    batch_size: int = 1,
-    trace_to: Path | None = None,
-    capture: str = "default",
-    method: str | Path | Method | Sequence[str | Path | Method] = "plain",
-    parameters: Mapping[str, Any] | None = None,
-    repetition_penalty: float | None = None,
-    workers: Workers | None = None,
-    shared_prefix: bool = True,
-) -> Answerer:
-    """Return an answerer that generates with a loaded model: greedily, or as `sampling_of` a question says.
-
-    With `trace_to`, the answers are traced under the ids of their questions. Follow-up questions get a run of
-    their own, `trace_to` with `-follow-up` after its name. A question without images is answered plainly
-    where the method needs images. If it is traced, it fails instead. With `workers`, the model has no weights, and
-    the workers load it; `workers` and `shared_prefix` are as in `mmprobe.trace`.
-
-    Example:
-        >>> dict(local_answerer(model, 32)(samples))                # doctest: +SKIP
-        {'0001': 'Yes.'}
-    """
-    calls = 0
-    methods = load_methods(method, **(parameters or {}))
-    settings = GenerationSettings(max_new_tokens, batch_size, methods, repetition_penalty, shared_prefix)
-
-    def answer(samples: Sequence[Sample]) -> Generator[tuple[str, str]]:
-        nonlocal calls
-        calls += 1
-        if not samples:
-            return
-        if trace_to is None:
-            if workers is None:
-                answer_batch = batch_answerer(model, settings, repeated_keys(samples))
-                for batch in answer_batches(samples, settings):
-                    yield from answer_batch(batch)
-                return
-            from mmprobe.benchmarks.scale.answer_workers import answer_with_workers
-
-            yield from answer_with_workers(model, settings, samples, workers)
-            return
-        from mmprobe.traces import trace
-
-        if sampled := next((sample for sample in samples if sampling_of(sample)), None):
-            raise InputError(
-                f"question {sampled.id!r}: is sampled with a seed, and traced answers are greedy"
-            )
-        folder = trace_to if calls == 1 else trace_to.with_name(f"{trace_to.name}-follow-up")
-        run = trace(
-            model,
-            samples,
-            folder,
-            capture=capture,
-            max_new_tokens=max_new_tokens,
-            batch_size=batch_size,
-            repetition_penalty=repetition_penalty,
-            method=methods,
-            resume=(folder / "run.json").exists(),
-            workers=workers,
-            shared_prefix=shared_prefix,
-        )
-        for sample_trace in run:
-            ids = sample_trace.steps["id"].values
-            truncated = len(ids) > 0 and int(ids[-1]) not in model.eos_token_ids
-            yield sample_trace.id, Answer(sample_trace.answer, truncated)
-
-    return answer
+        return LocalModel(load_shapes(model, device=device, dtype=dtype), workers)
+    return LocalModel(load_model(model, device=device, dtype=dtype, device_map=device_map))
 
 
 def describe_generation(model: Model, repetition_penalty: float | None = None) -> dict[str, Any]:

@@ -11,15 +11,12 @@ import json
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from mmprobe.benchmarks.core.api_models import api_answerer, is_api
 from mmprobe.benchmarks.core.results import Metric, mean_metric, metrics_by_group, write_results
-from mmprobe.benchmarks.core.runner import Answerer, local_answerer
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.mmreason.benchmark import MMReasonTruth, ask_questions
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct
@@ -27,11 +24,13 @@ from mmprobe.benchmarks.mmreason.labels import TEXT
 from mmprobe.benchmarks.mmreason.metrics import relevance_rate
 from mmprobe.errors import InputError
 from mmprobe.files import JsonRecord, append_lines, cut_torn_line, json_lines, read_record, write_atomic
+from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import find_change, fingerprint, library_versions, warn_of_versions
 from mmprobe.models import Model, load_model
 from mmprobe.models.aliases import find_checkpoint, locate
 from mmprobe.models.fingerprint import fingerprint_checkpoint
 from mmprobe.samples import Sample
+from mmprobe.traces.asking import Source, answer
 
 ROUNDS = 2
 WITH_IMAGES = 0  # number of the round in which voters see the images
@@ -63,9 +62,8 @@ class Votes:
         """Return whether a voter is right on each question in a round; None without a response or a verdict."""
         missing = [name for name in ids if (round_number, voter, name) not in self.responses]
         if missing:
-            title = f"{voter}, {f'round {round_number}' if round_number else 'with images'}"
             with closing(ask(voter, missing, round_number)) as answers:
-                for name, response in tqdm(answers, title, len(missing), unit="answer", disable=None):
+                for name, response in answers:
                     self._write({"round": round_number, "voter": voter, "id": name, "response": response})
                     self.responses[round_number, voter, name] = response
         keys = {name: (round_number, voter, name) for name in ids}
@@ -187,7 +185,7 @@ def check_voters(voters: Sequence[str], out: Path | None = None) -> None:
     """
     for voter in voters:
         if is_api(voter):
-            api_answerer(voter, 1)
+            api_answerer(voter)
             continue
         locate(voter)
         if out is not None:
@@ -215,28 +213,29 @@ def _read_voters(out: Path) -> dict[str, Any]:
 
 def ask_voters(
     truth: MMReasonTruth,
-    max_new_tokens: int,
-    temperature: float = TEMPERATURE,
-    seed: int = 0,
-    batch_size: int = 1,
+    settings: Settings,
     device: str = "auto",
     dtype: str = "auto",
-    answerers: Mapping[str, Answerer] | None = None,
+    sources: Mapping[str, Source] | None = None,
     out: Path | None = None,
 ) -> Ask:
-    """Return the function that queries voters. Each round samples with its own seed, `seed` + round.
+    """Return the function that queries voters. Each round samples with its own seed, that of the settings + round.
 
     Only one local model is in memory at a time. It is loaded with its first question, and `voters.json` in `out`
     records what it is made of.
+
+    Args:
+        settings: the longest answers, the temperature, the seed and the batch size.
+        sources: where some voters' answers come from; the others are models by their name.
     """
     samples = {sample.id: sample for sample in ask_questions(truth)}
     loaded: dict[str, Model] = {}
 
-    def find_answerer(voter: str) -> Answerer:
-        if answerers is not None and voter in answerers:
-            return answerers[voter]
+    def find_source(voter: str) -> Source:
+        if sources is not None and voter in sources:
+            return sources[voter]
         if is_api(voter):
-            return api_answerer(voter, max_new_tokens)
+            return api_answerer(voter)
         if voter not in loaded:
             loaded.clear()
             loaded[voter] = load_model(voter, device=device, dtype=dtype)
@@ -245,19 +244,19 @@ def ask_voters(
                 _check_voter(out, voter, used)
                 voters = _read_voters(out) | {voter: used | {"versions": library_versions()}}
                 write_atomic(out / VOTERS, json.dumps(voters, indent=1) + "\n")
-        return local_answerer(loaded[voter], max_new_tokens, batch_size)
+        return loaded[voter]
 
     def ask(voter: str, ids: Sequence[str], round_number: int) -> Generator[tuple[str, str]]:
-        sampling = {"temperature": temperature, "seed": seed + round_number}
+        own = replace(settings, seed=settings.seed + round_number)
         asked: dict[str, Sample] = {}  # by question id
         for name in ids:
             text = name + TEXT
-            sample = samples[text if round_number != WITH_IMAGES and text in samples else name]
-            asked[name] = sample.model_copy(update={"metadata": sample.metadata | {"sampling": sampling}})
+            asked[name] = samples[text if round_number != WITH_IMAGES and text in samples else name]
         names = {sample.id: name for name, sample in asked.items()}
-        with closing(find_answerer(voter)(list(asked.values()))) as answers:
+        title = f"{voter}, {f'round {round_number}' if round_number else 'with images'}"
+        with closing(answer(find_source(voter), list(asked.values()), None, own, title=title)) as answers:
             for sample_id, text in answers:
-                yield names[sample_id], text
+                yield names[sample_id], text.strip()
 
     return ask
 

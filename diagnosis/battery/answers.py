@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mmprobe.interventions import generate_batch
 from mmprobe.models import Model
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.samples import Sample
@@ -80,11 +79,3 @@ def make_answer(model: Model, sample: Sample, ids: Sequence[int]) -> ParsedAnswe
     """Return an answer from its token ids."""
     text = model.tokenizer.decode(list(ids), skip_special_tokens=True)
     return ParsedAnswer(sample, list(ids), text, decode_tokens(model, np.asarray(ids)))
-
-
-def answer_samples(model: Model, samples: Sequence[Sample], max_new_tokens: int) -> list[ParsedAnswer]:
-    """Return the model's greedy answers, in one batch."""
-    generated = generate_batch(model, samples, max_new_tokens=max_new_tokens)
-    return [
-        make_answer(model, sample, each.token_ids) for sample, each in zip(samples, generated, strict=True)
-    ]

@@ -150,7 +150,7 @@ def measure_images(answer: ParsedAnswer, readings: dict[str, AnswerReading]) -> 
     """Return what an answer loses when its images are exchanged.
 
     - effect: by kind, nat a token
-    - changed: by kind, whether the model would have said another token anywhere
+    - changed: by kind, whether the model would say another token anywhere than with its own images
     - sentences: of each sentence the number of free tokens and the mean effect over them, the largest of all
       kinds at each token, in nat
     - looks: by head the share of attention on the images, and how far it shifts within them when they
@@ -168,7 +168,7 @@ def measure_images(answer: ParsedAnswer, readings: dict[str, AnswerReading]) -> 
         sentences.append({"free": count, "effect": round(mean, 4)})
     measures: dict[str, Any] = {
         "effect": {kind: round(float(effect.mean()), 4) for kind, effect in effects.items()},
-        "changed": {kind: bool((other.likeliest != answer.ids).any()) for kind, other in others.items()},
+        "changed": {kind: bool((other.likeliest != own.likeliest).any()) for kind, other in others.items()},
         "free": int(free.sum()),
         "free_effect": round(float(largest[free].mean()), 4) if free.any() else 0.0,
         "sentences": sentences,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from mmprobe.models import Model
-from mmprobe.models.attention import AttentionCall, observe_attention
+from mmprobe.models.attention import AttentionCall
+from mmprobe.models.attention_rows import softmax_rows
 from mmprobe.models.chat import Chat
-from mmprobe.models.prompt import build_batch
-from mmprobe.probes.interchange.answer_logprobs import read_logits
+from mmprobe.models.reading import Reading, read_chats
 
 
 class AnswerReading(NamedTuple):
@@ -44,55 +44,25 @@ def read_answers(
         answers: token ids, at least one each.
         looks: also return the attention to the images. Not for models with cross-attention.
     """
-    maps: list[np.ndarray | None] = [None] * len(chats)
-    if looks:
-        with _observe_looks(model, chats, answers) as layers:
-            logits = read_logits(model, chats, answers)
-        maps = [torch.cat([layer[row] for layer in layers]).cpu().numpy() for row in range(len(chats))]
-    else:
-        logits = read_logits(model, chats, answers)
-    readings = []
-    for row, answer, seen in zip(logits, answers, maps, strict=True):
-        logprobs = row[: len(answer)].log_softmax(-1)
-        own = logprobs.gather(1, torch.as_tensor(answer)[:, None])[:, 0]
-        readings.append(
-            AnswerReading(own.numpy().astype(float), logprobs.argmax(-1).numpy(), logprobs[-1].numpy(), seen)
+    reading, layers = read_chats(model, chats, answers), dict[int, list[Tensor]]()
+    looked = range(model.n_layers if looks else 0)
+    observers = {("call", layer): partial(_keep_looks, reading, layers, layer) for layer in looked}
+    return [
+        AnswerReading(
+            said.logprobs.cpu().numpy().astype(float),
+            said.likeliest.cpu().numpy(),
+            said.last.cpu().numpy(),
+            torch.cat([layer[row] for layer in layers.values()]).cpu().numpy() if looks else None,
         )
-    return readings
+        for row, said in enumerate(reading.predict(observers=observers))
+    ]
 
 
-@contextmanager
-def _observe_looks(
-    model: Model, chats: Sequence[Chat], answers: Sequence[Sequence[int]]
-) -> Iterator[list[list[Tensor]]]:
-    """Within the block, collect the attention to the images: by layer and answer [head, visual]."""
-    layers: list[list[Tensor]] = []
-    prompts = build_batch(model, chats).prompts
-    places = [torch.as_tensor(prompt.visual_positions + prompt.padding) for prompt in prompts]
-    longest = max(map(len, answers))
-
-    def collect(call: AttentionCall) -> None:
-        first = call.query.shape[2] - longest - 1
-        rows = []
-        for row, (answer, visual) in enumerate(zip(answers, places, strict=True)):
-            steps = slice(first, first + len(answer))
-            weights = _attention_rows(call, row, steps)
-            rows.append(weights[:, :, visual.to(weights.device)].mean(1))
-        layers.append(rows)
-
-    attentions = [model.family.parts(layer).attention for layer in model.family.decoder(model.hf).layers]
-    with observe_attention([model.hf.config.get_text_config()], dict.fromkeys(attentions, collect)):
-        yield layers
-
-
-def _attention_rows(call: AttentionCall, row: int, steps: slice) -> Tensor:
-    """Return the attention weights of some queries of one answer, [head, step, key]."""
-    query, key = call.query[row, :, steps].float(), call.key[row].float()
-    key = key.repeat_interleave(len(query) // len(key), 0)
-    scores = query @ key.transpose(1, 2) * call.scale
-    if call.mask is None:
-        visible = torch.ones(call.query.shape[2], key.shape[1], dtype=torch.bool, device=key.device).tril()
-        return scores.masked_fill(~visible[steps], -torch.inf).softmax(-1)
-    mask = call.mask[row if len(call.mask) > 1 else 0][:, steps]
-    scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    return scores.softmax(-1)
+def _keep_looks(reading: Reading, layers: dict[int, list[Tensor]], layer: int, call: AttentionCall) -> None:
+    """Keep the mean attention of each answer's queries to its visual tokens, [head, visual]."""
+    layers[layer] = []
+    for number, row in enumerate(reading.rows):
+        padding, queries = row.prompt.padding, row.queries
+        weights = softmax_rows(call, number, slice(queries.start + padding, queries.stop + padding))
+        places = torch.as_tensor(row.prompt.visual_positions + padding, device=weights.device)
+        layers[layer].append(weights[:, :, places].mean(1))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tqdm import tqdm
 
 from mmprobe.benchmarks.synthetic.check import check_sample
-from mmprobe.diagnosis.battery.answers import ParsedAnswer, answer_samples, make_answer
+from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
 from mmprobe.diagnosis.battery.attributes import measure_attributes, measure_truth
 from mmprobe.diagnosis.battery.cues import ask_cues, draw_questions, find_claims
 from mmprobe.diagnosis.battery.hints import find_choice, measure_hints
@@ -23,9 +23,12 @@ from mmprobe.diagnosis.battery.images import (
 from mmprobe.diagnosis.battery.steps import measure_steps
 from mmprobe.diagnosis.effects import AnswerRecord, describe_shortage, load_thresholds
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.interventions import Settings
 from mmprobe.ledger import Ledger
 from mmprobe.models import Model
 from mmprobe.samples import Sample, image_sets
+from mmprobe.traces import asking
+from mmprobe.traces.given_answers import GivenAnswer, find_given
 
 log = logging.getLogger("mmprobe")
 
@@ -39,8 +42,9 @@ def run_battery(
     ledger: Ledger,
     batch_size: int = 8,
     max_new_tokens: int = MAX_NEW_TOKENS,
+    given: Mapping[str, GivenAnswer] | None = None,
 ) -> list[AnswerRecord]:
-    """Ask every sample, run every test that applies on the answers, and return one record a sample, in order.
+    """Ask every sample, unless answers are given, run every test that applies on the answers, and return one record a sample, in order.
 
     The ledger's folder keeps the answers and the records of a call that was stopped; a second call continues from there.
 
@@ -55,7 +59,10 @@ def run_battery(
     limits, n_sets = load_thresholds(), len(set(image_sets(samples).tolist()))
     if len(samples) < limits.least_answers or n_sets < limits.least_sets:
         log.warning("no cause can be named: %s", describe_shortage(len(samples), n_sets, limits))
-    answers = _answer_all(model, samples, ledger, batch_size, max_new_tokens)
+    if given is None:
+        answers = _answer_all(model, samples, ledger, batch_size, max_new_tokens)
+    else:
+        answers = _take_given(model, samples, ledger, given)
     tests = _Tests(model, answers)
     done = _by_id(ledger.lines(MEASURES))
     left = sorted(
@@ -144,14 +151,34 @@ def _answer_all(
     model: Model, samples: Sequence[Sample], ledger: Ledger, batch_size: int, max_new_tokens: int
 ) -> list[ParsedAnswer]:
     done = _by_id(ledger.lines(ANSWERS))
-    left = sorted((sample for sample in samples if sample.id not in done), key=lambda each: each.question)
-    with tqdm(total=len(samples), initial=len(done), desc="answers", unit="answer", disable=None) as progress:
-        for batch in _batches(left, batch_size, lambda sample: len(sample.images)):
-            answers = answer_samples(model, batch, max_new_tokens)
-            ledger.append(ANSWERS, [{"id": answer.sample.id, "ids": answer.ids} for answer in answers])
-            progress.update(len(batch))
+    left = [sample for sample in samples if sample.id not in done]
+    settings = Settings(max_new_tokens=max_new_tokens, batch_size=batch_size)
+    for name, given in asking.answer(model, left, None, settings):
+        ledger.append(ANSWERS, [{"id": name, "ids": given.token_ids}])
     done = _by_id(ledger.lines(ANSWERS))
     return [make_answer(model, sample, done[sample.id]["ids"]) for sample in samples]
+
+
+def _take_given(
+    model: Model, samples: Sequence[Sample], ledger: Ledger, given: Mapping[str, GivenAnswer]
+) -> list[ParsedAnswer]:
+    """Return the given answers; those that cannot be read have no tokens, and the ledger says why."""
+    done = {record["id"] for record in ledger.lines(ANSWERS)}
+    for sample in samples:
+        if sample.id not in done:
+            record: dict[str, Any] = {"id": sample.id, "ids": []}
+            try:
+                record["ids"] = find_given(model, sample, given)
+            except InputError as error:
+                record["unread"] = str(error)
+            ledger.append(ANSWERS, [record])
+    found = _by_id(ledger.lines(ANSWERS))
+    return [make_answer(model, sample, found[sample.id]["ids"]) for sample in samples]
+
+
+def find_unread(ledger: Ledger) -> dict[str, str]:
+    """Return why given answers cannot be read, by id."""
+    return {record["id"]: record["unread"] for record in ledger.lines(ANSWERS) if "unread" in record}
 
 
 def _batches(items: Sequence[Any], size: int, key: Callable[[Any], int]) -> Iterator[list[Any]]:

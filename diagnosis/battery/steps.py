@@ -82,7 +82,7 @@ def measure_steps(
             chains.append(_ChangedSteps(row, kind, list(ids)))
         own = readings[row]["own"]
         others = [reading for kind, reading in readings[row].items() if kind != "own"]
-        conclusion = answer.ids[start:]
+        conclusion = own.likeliest[start:]  # the answer itself, unless it was given
         results[row] = {
             "conclusion": answer.verdict.strip(),
             "moved": {},
@@ -108,7 +108,7 @@ def _read_chains(
     chats = [build_chat(answers[chain.row].sample) for chain in chains]
     forced = [chain.steps + ids for chain, ids in zip(chains, conclusions, strict=True)]
     for chain, ids, reading in zip(chains, conclusions, read_answers(model, chats, forced), strict=True):
-        result, own = results[chain.row], readings[chain.row]["own"].logprobs[-len(ids) :]
+        result, own, last = results[chain.row], readings[chain.row]["own"], slice(-len(ids), None)
         if result is not None:
-            result["moved"][chain.kind] = bool((reading.likeliest[-len(ids) :] != ids).any())
-            result["lost"][chain.kind] = round(float((own - reading.logprobs[-len(ids) :]).sum()), 4)
+            result["moved"][chain.kind] = bool((reading.likeliest[last] != own.likeliest[last]).any())
+            result["lost"][chain.kind] = round(float((own.logprobs[last] - reading.logprobs[last]).sum()), 4)

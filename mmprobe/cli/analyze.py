@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 import typer
 
 import mmprobe
-from mmprobe.cli.options import AsJson, RunPath, TracedModel, print_result, split_names, warn
+from mmprobe.cli.options import AsJson, GivenAnswers, RunPath, TracedModel, print_result, split_names, warn
 from mmprobe.errors import InputError, NotApplicable
 
 if TYPE_CHECKING:
@@ -29,16 +29,18 @@ def load_functions(
     names: list[str] | None = None,
     settings: list[str] | None = None,
     finished: Path | None = None,
+    answers: Path | None = None,
 ) -> dict[str, Callable[..., Any]]:
     """Return the analyses and probes of a run by name, or those of some names. Some probes need the model.
 
     Args:
         settings: texts such as `alpha=0.05`, parameters of the only name.
         finished: folder where probes that take long keep what is finished.
+        answers: answers that probes read in place of the run's. Then any model may read them.
 
     Raises:
-        InputError: a name is unknown or needs the model, a setting is none of the analysis, or the model is not that
-            of the run.
+        InputError: a name is unknown, needs the model or reads no answers; a setting is none of the analysis; or the
+            model is not that of the run.
     """
     from mmprobe.analyses import ANALYSES
     from mmprobe.probes import PROBES, run_probes
@@ -49,6 +51,14 @@ def load_functions(
         if name not in known:
             choices = ", ".join(choice.replace("_", "-") for choice in known)
             raise InputError(f"--only {name.replace('_', '-')}: no such analysis; known: {choices}")
+    for name in names if answers is not None else ():
+        if name not in PROBES or not PROBES[name].reads_answers:
+            choices = ", ".join(
+                key.replace("_", "-") for key, probe in PROBES.working() if probe.reads_answers
+            )
+            raise InputError(
+                f"--answers: {name.replace('_', '-')} reads what was traced; it is for {choices}"
+            )
     if settings and (len(names) != 1 or names[0] not in (*ANALYSES, "findings")):
         raise InputError("--set: names a parameter of one analysis; name the analysis with --only")
     if settings and names == ["findings"] and model is None:
@@ -57,11 +67,11 @@ def load_functions(
         )
     parameters = _check_settings(names[0], settings) if settings else {}
     loaded = None if model is None else mmprobe.load_model(model)
-    if loaded is not None:
-        from mmprobe.probes.teacher_forcing import check_run
+    if loaded is not None and answers is None:
+        from mmprobe.probes.answers import check_run
 
         check_run(loaded, run)
-    functions: dict[str, Callable[..., Any]] = run_probes(loaded, bool(names), finished)
+    functions: dict[str, Callable[..., Any]] = run_probes(loaded, bool(names), finished, answers)
     if not names:
         return dict(ANALYSES.working()) | functions
     functions |= {name: ANALYSES[name] for name in names if name in ANALYSES}
@@ -119,6 +129,7 @@ def analyze(
         bool,
         typer.Option("--resume", help="Continue an earlier call with --only and the same --out."),
     ] = False,
+    answers: GivenAnswers = None,
     workers: Annotated[int, typer.Option(help="Processes that take one analysis at a time each.", min=1)] = 1,
     as_json: AsJson = False,
 ) -> None:
@@ -127,7 +138,8 @@ def analyze(
     Each analysis is written as NetCDF, CSV and JSON. Some of them run only if --only names them: the image
     interchange reads every answer about ten times, the attention knockout once a layer, component-patching once a
     head, and the findings test the claims of SPD-Faith Bench, with --model also by interventions on 40 answers
-    (--set answers=N). Probes of this kind keep each finished answer, so that --resume can continue after a kill.
+    (--set answers=N). Probes of this kind keep each finished answer, so that --resume can continue after a kill. With
+    --answers the image interchange, knockout, routes, patching and circuit read other answers to the run's samples.
 
     \b
     Examples:
@@ -136,6 +148,7 @@ def analyze(
       mmprobe analyze runs/first --only failure-modes --set alpha=0.05 --set layers=[20,21]
       mmprobe analyze runs/first --only image-interchange,logit-lens --model tiny-spd
       mmprobe analyze runs/first --only attention-routes --model tiny-spd --resume
+      mmprobe analyze runs/first --only image-interchange --model tiny-spd --answers served.jsonl --out results/served
       mmprobe analyze runs/first --only findings --model tiny-spd
     """
     from mmprobe.analyses import analyze_all, export
@@ -146,10 +159,14 @@ def analyze(
     if workers > 1 and model is not None:
         raise InputError("--workers and --model: what needs the model runs in one process; choose one")
     names = [name.replace("-", "_") for name in split_names(only)] if only else []
+    if answers is not None and (not names or model is None or out is None):
+        raise InputError(
+            "--answers: give --only, --model and --out, too; RUN/analyses is about the answers of the run itself"
+        )
     opened = open_run(run)
     out = analyses_folder(opened) if out is None else out
     finished = out / "finished"
-    functions = load_functions(opened, model, names, settings, finished)
+    functions = load_functions(opened, model, names, settings, finished, answers)
     with lock_folder(out, "analysing into it"):
         if not resume:
             _forget(finished, names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -120,53 +120,49 @@ def bench(
     check_unlocked(out)
     check_earlier(out / "responses.jsonl", "answers", resume, overwrite, TO_CONTINUE)
     check_out(out, [data] if data else [])
-    asked: dict[str, Any] = {
-        "data": data,
-        "limit": limit,
-        "trace": trace,
-        "capture": capture,
-        "method": method,
-        "batch_size": batch_size,
-        "max_new_tokens": max_new_tokens,
-        "repetition_penalty": repetition_penalty,
-        "device": device,
-        "dtype": dtype,
-        "device_map": devices,
-        "options": parse_benchmark_options(context.args),
-        "workers": open_workers(workers, ray, device),
-        "shared_prefix": shared_prefix,
-        **parse_settings(settings or []),
-    }
-    if shard is not None:
-        if data is None or perturb is not None or overwrite:
-            raise InputError(
-                "--shard: needs --data (make-pairs draws pairs), and goes neither with --perturb nor --overwrite"
-            )
-        if not mmprobe.benchmarks.answer_shard(name, model, out, shard, resume=resume, **asked):
-            print_result(
-                {"shard": shard, "whole": False},
-                f"shard {shard} answered to {out}; others are to come",
-                as_json,
-            )
-            from mmprobe.traces.scale.shards import shards_differ
-
-            if shards_differ(out / "run" if trace else out):
-                raise typer.Exit(1)  # a warning said why
-            return
-        resume = True  # what is left: to score
+    if shard is not None and (data is None or perturb is not None or overwrite):
+        raise InputError(
+            "--shard: needs --data (make-pairs draws pairs), and goes neither with --perturb nor --overwrite"
+        )
     evaluation = mmprobe.benchmarks.evaluate(
         name,
         model,
         out,
+        data=data,
+        limit=limit,
         n=pairs,
         seed=seed,
         judge=judge,
+        trace=trace,
+        capture=capture,
+        method=method,
         perturbation=perturb,
+        batch_size=batch_size,
+        max_new_tokens=max_new_tokens,
+        repetition_penalty=repetition_penalty,
+        device=device,
+        dtype=dtype,
+        device_map=devices,
         resume=resume,
         overwrite=overwrite,
         retry_unscored=retry_unscored,
-        **asked,
+        options=parse_benchmark_options(context.args),
+        shard=shard,
+        workers=open_workers(workers, ray, device),
+        shared_prefix=shared_prefix,
+        **parse_settings(settings or []),
     )
+    if evaluation.folder != out:
+        print_result(
+            {"shard": shard, "whole": False},
+            f"shard {shard} answered to {out}; others are to come",
+            as_json,
+        )
+        from mmprobe.traces.scale.shards import shards_differ
+
+        if shards_differ(out / "run" if trace else out):
+            raise typer.Exit(1)  # a warning said why
+        return
     for run, n_failures in evaluation.failures.items():
         warn(f"{n_failures} questions failed, see {run / 'failures.jsonl'}; --resume retries them")
     print_evaluation(evaluation, as_json)

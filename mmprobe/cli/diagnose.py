@@ -16,6 +16,7 @@ from mmprobe.cli.options import (
     DrawnPairs,
     DrawnSeed,
     Dtype,
+    GivenAnswers,
     ModelName,
     Overwrite,
     Resume,
@@ -34,7 +35,10 @@ def diagnose(
     model: ModelName,
     out: Annotated[Path, typer.Option(help="The result folder.")],
     data: Annotated[
-        Path | None, typer.Option(help="Samples, one JSON object a line; default: drawn pairs.")
+        Path | None,
+        typer.Option(
+            help="Samples, one JSON object a line; default: those that --answers are to, or drawn pairs."
+        ),
     ] = None,
     n: DrawnPairs = None,
     seed: DrawnSeed = None,
@@ -45,6 +49,7 @@ def diagnose(
     ] = None,
     batch_size: BatchSize = 8,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 128,
+    answers: GivenAnswers = None,
     device: Device = "auto",
     device_map: DeviceMapOption = None,
     dtype: Dtype = "auto",
@@ -63,6 +68,7 @@ def diagnose(
     Examples:
       mmprobe diagnose --model tiny-spd --out results/diagnosis
       mmprobe diagnose --model qwen2.5-vl-7b --data mine.jsonl --out results/7b --limit 100
+      mmprobe diagnose --model qwen2.5-vl-7b --answers results/pope --out results/served
       mmprobe diagnose --model ./checkpoint --data pairs/samples.jsonl --out results/ci --fail-on blind,forgets
     """
     from mmprobe.diagnosis.causes import CAUSES
@@ -72,15 +78,20 @@ def diagnose(
         if name not in (*CAUSES, "unknown"):
             raise unknown_name("--fail-on", name, [*CAUSES, "unknown"])
     devices = read_device_map(device_map)
-    pairs, seed = choose_drawn(data, n, seed)
+    pairs, seed = choose_drawn(data or answers, n, seed)
     check_unlocked(out)
-    check_out(out, [data] if data else [])
+    check_out(out, [path for path in (data, answers) if path])
 
     from mmprobe.models.aliases import locate
     from mmprobe.samples import load_samples
 
     locate(model)
-    samples = load_samples(data or _draw_pairs(out, pairs, seed))[:limit]
+    if answers is not None and data is None:
+        from mmprobe.traces.given_answers import answered_samples
+
+        samples = answered_samples(answers)[:limit]
+    else:
+        samples = load_samples(data or _draw_pairs(out, pairs, seed))[:limit]
 
     from mmprobe.diagnosis import diagnose as find_causes
     from mmprobe.diagnosis.diagnose import RESULTS, SETTINGS
@@ -94,6 +105,7 @@ def diagnose(
         out,
         batch_size=batch_size,
         max_new_tokens=max_new_tokens,
+        answers=answers,
         resume=resume,
         overwrite=overwrite,
     )

@@ -78,10 +78,14 @@ def filter_by_votes(
         truth = load_truth(BENCHMARKS["mmreason"], data, out / "data", limit=limit)
 
         from mmprobe.benchmarks.mmreason.voting import ask_voters, check_voters
+        from mmprobe.interventions import Settings as AnswerSettings
 
         check_voters(names, out)
         opened_judge = open_judge(judge, out / "judge.sqlite", retry_unscored)
-        ask = ask_voters(truth, max_new_tokens, temperature, seed, batch_size, device, dtype, out=out)
+        asked = AnswerSettings(
+            max_new_tokens=max_new_tokens, batch_size=batch_size, temperature=temperature, seed=seed
+        )
+        ask = ask_voters(truth, asked, device, dtype, out=out)
         settings = {"temperature": temperature, "seed": seed, "max_new_tokens": max_new_tokens}
         about = {"data": str(data), "judge": judge}
         metrics, filtered = filter_questions(truth, names, ask, out, settings, rounds, about, opened_judge)

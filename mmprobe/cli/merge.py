@@ -26,13 +26,16 @@ def merge(
     Examples:
       mmprobe merge runs/7b
     """
-    from mmprobe.benchmarks.scale.shards import merge_answers
-    from mmprobe.traces.scale.shards import FOLDER, merge_run
+    from mmprobe.cache import open_run
+    from mmprobe.traces.asking import RESPONSES
+    from mmprobe.traces.scale.shards import FOLDER, merge_shards
 
-    if next((run / FOLDER).glob("*/responses.jsonl"), None) is None:
-        print_run(merge_run(run / "run" if (run / "run" / FOLDER).is_dir() else run), as_json)
+    whole = run / "run" if (run / "run" / FOLDER).is_dir() else run
+    merge_shards(whole)
+    if (whole / "run.json").is_file():
+        print_run(open_run(whole), as_json)
         return
-    count = merge_answers(run)
+    count = len((run / RESPONSES).read_bytes().splitlines())
     print_result(
         {"answers": count}, f"{count} answers in {run}; score them with: mmprobe bench … --resume", as_json
     )

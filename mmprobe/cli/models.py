@@ -25,12 +25,12 @@ def models(
     from mmprobe.models.aliases import load_aliases
     from mmprobe.models.families import FAMILIES
 
-    rows = [
+    rows: list[dict[str, str]] = [
         {"name": alias.name, "source": alias.source, "family": alias.family, "description": alias.description}
         for alias in load_aliases().values()
     ]
     working = [family for _, family in FAMILIES.working()]
-    families = [
+    families: list[dict[str, Any]] = [
         {
             "name": family.name,
             "model_types": family.model_types,

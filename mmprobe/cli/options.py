@@ -28,6 +28,13 @@ TO_CONTINUE = (
     "use --resume to continue, --overwrite to start over, or another --out"  # if a folder has an earlier call
 )
 
+GivenAnswers = Annotated[
+    Path | None,
+    typer.Option(
+        "--answers",
+        help="Read these answers and generate none: lines of id and response, results, or a run.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 BatchSize = Annotated[int, typer.Option(help="Questions answered together.", min=1)]
 Capture = Annotated[str, typer.Option(help="What to record: default, full, or a YAML file.")]

@@ -16,6 +16,7 @@ from mmprobe.cli.options import (
     Device,
     DeviceMapOption,
     Dtype,
+    GivenAnswers,
     MethodName,
     ModelName,
     Overwrite,
@@ -75,15 +76,12 @@ def trace(
         int | None,
         typer.Option(help="Join so many finished traces in one file; default: a file for each.", min=1),
     ] = None,
-    answers: Annotated[
-        Path | None,
-        typer.Option(
-            help="Trace these answers and generate none: lines of id and response, results, or a run."
-        ),
-    ] = None,
+    answers: GivenAnswers = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer samples with a model and record its internals.
+
+    Answers to samples that have an `answer` are labelled right or wrong, where rules can read them.
 
     \b
     Examples:
@@ -123,6 +121,7 @@ def trace(
         raise InputError("--data: give the samples (see mmprobe trace --help)")
     samples = (load_samples(data) if data else answered_samples(answers or Path()))[:limit]
 
+    from mmprobe.benchmarks.vqa.benchmark import label_answers
     from mmprobe.models import load_model, load_shapes
     from mmprobe.traces import load_capture
     from mmprobe.traces import trace as trace_samples
@@ -160,4 +159,6 @@ def trace(
     )
     if shard is not None and shards_differ(out):
         raise typer.Exit(1)  # a warning said why
+    if shard is None or run.path == out:
+        label_answers(run)
     print_run(run, as_json)

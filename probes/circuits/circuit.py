@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import xarray as xr
@@ -20,6 +20,7 @@ from tqdm import tqdm
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.probes.answer_records import AnswerArrays, Arrays, RunAnswer, read_record, write_records
+from mmprobe.probes.answers import MAX_NEW_TOKENS, GivenAnswer
 from mmprobe.probes.circuits.graph import Graph, Node
 from mmprobe.probes.circuits.passes import (
     LOGIT_DIFFERENCE,
@@ -30,12 +31,31 @@ from mmprobe.probes.circuits.passes import (
     score_edges,
 )
 from mmprobe.probes.components.pairs import LogitMetric
-from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, GivenAnswer
 from mmprobe.samples import Sample, image_sets
 from mmprobe.stats.estimate import Estimate, estimate_from_sums, estimate_mean
 from mmprobe.stats.intervals import QUANTITY, sums_interval
 
 Samples = Sample | Sequence[Sample]
+
+
+class CircuitOptions(TypedDict, total=False):
+    """Keywords of the probes of circuits.
+
+    Attributes:
+        metric: `logit_difference` (the logit of the answer's token minus that of the token which the corrupt
+            prompt makes likeliest, summed over steps; it is not flat where the answer is certain), the default, or
+            one of `PairOptions`.
+        answers: text or token ids for each pair; None for the clean samples' `answer`, or the model's own
+            greedy answers if they have none.
+        max_new_tokens: maximum length of the model's own answers; our choice, the default is 64.
+        finished: folder that keeps what was measured of each pair, under the clean sample's id; pairs that are
+            there are not measured again.
+    """
+
+    metric: LogitMetric
+    answers: Sequence[GivenAnswer] | None
+    max_new_tokens: int
+    finished: Path | None
 
 
 class MeasuredPairs(NamedTuple):
@@ -60,12 +80,9 @@ def measure_pairs(
     model: Model,
     clean: Sequence[Sample],
     corrupt: Sequence[Sample],
-    metric: LogitMetric,
-    answers: Sequence[GivenAnswer] | None,
-    max_new_tokens: int,
     measure: Callable[[NodePair, int], Arrays],
     settings: dict[str, Any],
-    finished: Path | None,
+    options: CircuitOptions,
 ) -> MeasuredPairs:
     """Return what a function measures for each pair. One pair at a time is in memory.
 
@@ -73,20 +90,21 @@ def measure_pairs(
         measure: a function of a pair and its number.
         settings: what the arrays depend on besides the model and the pair, for JSON, with the name of the
             analysis as `analysis`.
-        finished: folder that keeps the arrays of each pair under the clean sample's id. Pairs that are there
-            are not measured again; the first one is read all the same, for the graph.
+        options: of the probe. Of pairs that `finished` keeps, the first one is read all the same, for the graph.
 
     Raises:
         InputError: the pairs do not match, or the folder contains pairs with other settings.
         NotApplicable: the family is of a form that the graph does not know.
     """
+    metric, answers = options.get("metric", LOGIT_DIFFERENCE), options.get("answers")
+    finished, max_new_tokens = options.get("finished"), options.get("max_new_tokens", MAX_NEW_TOKENS)
     check_pairs(model, clean, corrupt, answers)
     given = [None] * len(clean) if answers is None else answers
     texts = [
         json.dumps(settings | _describe(model, *pair, metric, max_new_tokens), sort_keys=True)
         for pair in zip(clean, corrupt, given, strict=True)
     ]
-    kept = [read_record(finished, sample, [], text, model) for sample, text in zip(clean, texts, strict=True)]
+    kept = [read_record(finished, sample, text, model) for sample, text in zip(clean, texts, strict=True)]
     arrays: list[Arrays] = [{} if record is None else record.arrays for record in kept]
     left = [number for number, record in enumerate(kept) if record is None or number == 0]
     pairs = read_node_pairs(
@@ -103,7 +121,7 @@ def measure_pairs(
             graph, name = nodes.graph, nodes.pair.metric_name
             if kept[number] is None:
                 arrays[number] = measure(nodes, number) | {"passes": np.array(nodes.passes)}
-                answer = RunAnswer(clean[number], nodes.pair.clean.forcing.ids.tolist(), None)
+                answer = RunAnswer(clean[number], nodes.pair.clean.row.ids.tolist(), None)
                 write_records(finished, [AnswerArrays(answer, arrays[number])], texts[number], model)
             progress.update()
     assert graph is not None
@@ -154,10 +172,7 @@ def find_circuit(
     clean: Samples,
     corrupt: Samples,
     steps: int = 5,
-    metric: LogitMetric = LOGIT_DIFFERENCE,
-    answers: Sequence[GivenAnswer] | None = None,
-    max_new_tokens: int = MAX_NEW_TOKENS,
-    finished: Path | None = None,
+    **options: Unpack[CircuitOptions],
 ) -> xr.Dataset:
     """Return a score for each edge of the decoder: by which ways the images reach an answer.
 
@@ -182,14 +197,7 @@ def find_circuit(
         corrupt: a sample for each that differs in what the question is about. Its prompt must have the same
             length, and its images the same grids.
         steps: points of the integral; the default is 5 as in the paper.
-        metric: `logit_difference` (the logit of the answer's token minus that of the token which the corrupt
-            prompt makes likeliest, summed over steps; it is not flat where the answer is certain), or one of
-            `patch_components`.
-        answers: text or token ids for each pair; None for the clean samples' `answer`, or the model's own
-            greedy answers if they have none.
-        max_new_tokens: maximum length of the model's own answers; our choice, the default is 64.
-        finished: folder that keeps what was measured of each pair, under the clean sample's id; pairs that are
-            there are not measured again.
+        options: those of `CircuitOptions`.
 
     Returns:
         A data set in the unit of the metric, with dimensions `source` and `destination`.
@@ -223,12 +231,10 @@ def find_circuit(
         recorded = NodePass(nodes.graph, nodes.pair.clean, nodes.corrupt)
         recorded.logits()
         scores = score_edges(nodes.graph, nodes.pair, recorded.outputs, steps).double().cpu().numpy()
-        return {"scores": scores, "metrics": np.array([nodes.pair.before, nodes.pair.after])}
+        return {"scores": scores, "metrics": np.array([nodes.before, nodes.pair.after[0]])}
 
     settings = {"analysis": "circuit", "steps": steps}
-    measured = measure_pairs(
-        model, clean, corrupt, metric, answers, max_new_tokens, measure, settings, finished
-    )
+    measured = measure_pairs(model, clean, corrupt, measure, settings, options)
     graph = measured.graph
     out = _summarise(graph, measured.stack("scores"), image_sets(clean))
     out["metric_clean"], out["metric_corrupt"] = (((), value) for value in measured.stack("metrics").mean(0))
@@ -272,10 +278,7 @@ def evaluate_circuit(
     clean: Samples,
     corrupt: Samples,
     shares: Sequence[float] = SHARES,
-    metric: LogitMetric = LOGIT_DIFFERENCE,
-    answers: Sequence[GivenAnswer] | None = None,
-    max_new_tokens: int = MAX_NEW_TOKENS,
-    finished: Path | None = None,
+    **options: Unpack[CircuitOptions],
 ) -> xr.Dataset:
     """Return how much of the model's behaviour the best edges of a circuit keep up alone.
 
@@ -292,9 +295,8 @@ def evaluate_circuit(
 
     Args:
         circuit: scores (source, destination), as `find_circuit` returns them.
-        clean, corrupt, metric, answers, max_new_tokens: as in `find_circuit`.
+        clean, corrupt, options: as in `find_circuit`.
         shares: shares of the edges that are kept, rising from 0 to 1.
-        finished: as in `find_circuit`.
 
     Returns:
         A data set with dimensions `ranking` (score: the highest first; magnitude: the largest absolute scores
@@ -327,13 +329,11 @@ def evaluate_circuit(
         orders = _rank_edges(circuit, nodes.graph)
         counts = _count_kept(shares, orders[0])
         kept = [nodes.measure(_remove(nodes.graph, order[n:])) for order in orders for n in counts]
-        return {"metrics": np.array([*kept, nodes.pair.before, nodes.pair.after])}
+        return {"metrics": np.array([*kept, nodes.before, nodes.pair.after[0]])}
 
     digest = hashlib.sha256(np.ascontiguousarray(circuit["score"].values).tobytes()).hexdigest()
     settings = {"analysis": "circuit_faithfulness", "shares": list(shares), "circuit": digest}
-    measured = measure_pairs(
-        model, clean, corrupt, metric, answers, max_new_tokens, measure, settings, finished
-    )
+    measured = measure_pairs(model, clean, corrupt, measure, settings, options)
     sums, groups = measured.stack("metrics"), image_sets(clean)
     if sums[:, -2].mean() == sums[:, -1].mean():
         raise InputError("clean and corrupt: the prompts have the same metric, so no edge matters")
@@ -354,9 +354,7 @@ def patch_edges(
     clean: Samples,
     corrupt: Samples,
     edges: Sequence[tuple[str, str]],
-    metric: LogitMetric = LOGIT_DIFFERENCE,
-    answers: Sequence[GivenAnswer] | None = None,
-    max_new_tokens: int = MAX_NEW_TOKENS,
+    **options: Unpack[CircuitOptions],
 ) -> xr.Dataset:
     """Return what an answer loses when one edge carries the corrupt prompt's values, exactly.
 
@@ -367,7 +365,7 @@ def patch_edges(
 
     Args:
         edges: names of source and destination, such as `("image 1", "v 5.0")`.
-        clean, corrupt, metric, answers, max_new_tokens: as in `find_circuit`.
+        clean, corrupt, options: as in `find_circuit`.
 
     Returns:
         A data set with dimensions `edge` and `pair`, in the unit of the metric.
@@ -391,10 +389,10 @@ def patch_edges(
     def measure(nodes: NodePair, number: int) -> Arrays:
         places = [_find_edge(nodes.graph, edge) for edge in edges]
         changed = [nodes.measure(_remove(nodes.graph, [place])) for place in places]
-        return {"effects": nodes.pair.before - np.array(changed)}
+        return {"effects": nodes.before - np.array(changed)}
 
     settings = {"analysis": "edge_patching"}
-    measured = measure_pairs(model, clean, corrupt, metric, answers, max_new_tokens, measure, settings, None)
+    measured = measure_pairs(model, clean, corrupt, measure, settings, options)
     values = measured.stack("effects")
     out = xr.Dataset(
         coords={
@@ -467,10 +465,7 @@ def check_circuit(
     steps: int = 5,
     edges: int = EDGES,
     seed: int = 0,
-    metric: LogitMetric = LOGIT_DIFFERENCE,
-    answers: Sequence[GivenAnswer] | None = None,
-    max_new_tokens: int = MAX_NEW_TOKENS,
-    finished: Path | None = None,
+    **options: Unpack[CircuitOptions],
 ) -> xr.Dataset:
     """Return how well the scores of edges and nodes agree with exact patching.
 
@@ -484,7 +479,7 @@ def check_circuit(
     Args:
         edges: number of edges that are patched for each pair; our choice, the default is 48.
         seed: of the drawing.
-        clean, corrupt, steps, metric, answers, max_new_tokens, finished: as in `find_circuit`.
+        clean, corrupt, steps, options: as in `find_circuit`.
 
     Returns:
         A data set with dimensions `pair`, `edge` and `source`.
@@ -530,9 +525,7 @@ def check_circuit(
         }
 
     settings = {"analysis": "circuit_check", "steps": steps, "edges": edges, "seed": seed}
-    measured = measure_pairs(
-        model, clean, corrupt, metric, answers, max_new_tokens, measure, settings, finished
-    )
+    measured = measure_pairs(model, clean, corrupt, measure, settings, options)
     graph = measured.graph
     names = [[_name(graph, place) for place in draw(graph, number)] for number in range(len(clean))]
     columns = [
@@ -565,7 +558,7 @@ def _patch(nodes: NodePair, place: tuple[int | slice, ...]) -> float:
     """Return the loss when an edge, or all edges of a source, carry the corrupt prompt's values."""
     removed = np.zeros(nodes.graph.edges.shape, bool)
     removed[place] = nodes.graph.edges[place]
-    return nodes.pair.before - nodes.measure(removed)
+    return nodes.before - nodes.measure(removed)
 
 
 def _name(graph: Graph, place: np.ndarray) -> str:

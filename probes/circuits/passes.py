@@ -16,11 +16,11 @@ from mmprobe.models import Model
 from mmprobe.models.attention import change_heads
 from mmprobe.models.devices import read_weight
 from mmprobe.models.hooks import Change, Listener, hooks_disabled, observe, replace
+from mmprobe.models.reading import Reading, float32_logits
+from mmprobe.probes.answers import GivenAnswer
 from mmprobe.probes.circuits.graph import Graph, LayerModules, build_graph, read_layers
-from mmprobe.probes.components.decoder_pass import DecoderPass
 from mmprobe.probes.components.logit_attribution import frozen_factor
-from mmprobe.probes.components.pairs import ComponentPair, LogitMetric, read_pair
-from mmprobe.probes.teacher_forcing import GivenAnswer, float32_logits
+from mmprobe.probes.components.pairs import LogitMetric, PairReading, read_pair
 from mmprobe.samples import Sample
 
 
@@ -32,7 +32,7 @@ class NodePass:
 
     Args:
         graph: the nodes.
-        passes: the prompt with its answer.
+        reading: the prompt with its answer, one row.
         other: outputs of another pass, from which the outputs of this one are subtracted.
         removed: edges whose destination reads the other outputs, float [source, destination] of 0 and 1; None
             for none.
@@ -43,12 +43,11 @@ class NodePass:
     """
 
     def __init__(
-        self, graph: Graph, passes: DecoderPass, other: Tensor | None = None, removed: Tensor | None = None
+        self, graph: Graph, reading: Reading, other: Tensor | None = None, removed: Tensor | None = None
     ):
-        self.graph, self.passes, self._other, self._removed = graph, passes, other, removed
-        forcing = passes.forcing
-        self.model, self.layers = forcing.model, read_layers(forcing.model)
-        length, hidden = len(forcing.prompt.ids) + len(forcing.ids), self.layers[0].output.out_features
+        self.graph, self.reading, self._other, self._removed = graph, reading, other, removed
+        self.model, self.layers = reading.model, read_layers(reading.model)
+        length, hidden = reading.inputs["input_ids"].shape[1], self.layers[0].output.out_features
         self.outputs = torch.zeros(len(graph.sources), length, hidden, device=self.model.device)
         self.stream = self.outputs[0]
         self._mid = self._post = self._heads = self.stream
@@ -56,12 +55,11 @@ class NodePass:
     def logits(self) -> Tensor:
         """Return float32 [step, vocabulary] of one forward pass, and record the outputs."""
         with torch.no_grad(), self.hooks():
-            return self.passes.logits()
+            return self.reading.logits()[0]
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
         """Within the block, record and change the model's forward passes."""
-        decoder = self.model.family.decoder(self.model.hf)
         with ExitStack() as stack:
             heads = {modules.parts.attention: self._keep_heads for modules in self.layers}
             stack.enter_context(change_heads([self.model.hf.config.get_text_config()], heads))
@@ -72,7 +70,9 @@ class NodePass:
                 stack.enter_context(observe(modules.parts.update, outputs=split))
                 for kind in modules.projections if self._removed is not None else ():
                     stack.enter_context(self._change_projection(layer, modules, kind))
-            stack.enter_context(replace(decoder.norm, inputs=self._read_stream))
+            stack.enter_context(
+                replace(self.model.family.final_norm(self.model.hf), inputs=self._read_stream)
+            )
             yield
 
     def _make_layer(self, layer: int, modules: LayerModules) -> tuple[Change, Change, Change, Listener]:
@@ -101,7 +101,7 @@ class NodePass:
 
     def _store_inputs(self, value: Tensor) -> None:
         """Store the embeddings of the text and of each image, each 0 at the tokens of the others."""
-        prompt = self.passes.forcing.prompt
+        prompt = self.reading.row.prompt
         image = torch.full((len(value),), -1, device=value.device)
         views = torch.tensor([-1, *prompt.sources], device=value.device)
         image[: len(prompt.ids)] = views[torch.from_numpy(prompt.image.astype(int) + 1).to(value.device)]
@@ -185,13 +185,18 @@ class NodePair(NamedTuple):
     """
 
     graph: Graph
-    pair: ComponentPair
+    pair: PairReading
     corrupt: Tensor
+
+    @property
+    def before(self) -> float:
+        """The metric of the clean prompt."""
+        return float(self.pair.before[0])
 
     @property
     def passes(self) -> int:
         """Number of forward passes so far."""
-        return self.pair.clean.count + self.pair.corrupt.count
+        return self.pair.passes
 
     def measure(self, removed: np.ndarray) -> float:
         """Return the metric when the destinations of some edges read the corrupt prompt's outputs.
@@ -203,10 +208,10 @@ class NodePair(NamedTuple):
             removed: bool [source, destination].
         """
         if not removed.any():
-            return self.pair.before
+            return self.before
         mask = torch.from_numpy(removed).to(self.corrupt)
         logits = NodePass(self.graph, self.pair.clean, self.corrupt, mask).logits()
-        return float(self.pair.metric(logits))
+        return float(self.pair.metrics[0](logits))
 
 
 def read_node_pairs(
@@ -254,33 +259,32 @@ def check_pairs(
     return counts.pop()
 
 
-def _contrast(pair: ComponentPair) -> ComponentPair:
+def _contrast(pair: PairReading) -> PairReading:
     """Return the pair with the metric `logit_difference`.
 
     It is the logit of the answer's token minus that of the token which the corrupt prompt makes likeliest at
     the same step, summed over steps. Where both are one token, a step adds 0. Unlike the log-probability of a
     certain answer, it has a gradient.
     """
-    ids = pair.clean.forcing.ids
-    others = pair.corrupt.first_logits.argmax(-1)
+    ids = pair.clean.row.ids
+    others = pair.corrupt.unchanged[0].argmax(-1)
 
     def measure(logits: Tensor) -> Tensor:
         return (logits.gather(1, ids[:, None]) - logits.gather(1, others[:, None])).sum()
 
-    before, after = (float(measure(each.first_logits)) for each in (pair.clean, pair.corrupt))
-    return pair._replace(metric=measure, metric_name=LOGIT_DIFFERENCE, before=before, after=after)
+    before, after = (np.array([float(measure(each.unchanged[0]))]) for each in (pair.clean, pair.corrupt))
+    return pair._replace(metrics=[measure], metric_name=LOGIT_DIFFERENCE, before=before, after=after)
 
 
-def _find_between(passes: DecoderPass) -> list[int]:
+def _find_between(reading: Reading) -> list[int]:
     """Return the layers before which the model adds image features to the stream."""
-    model = passes.forcing.model
+    model = reading.model
     if not model.family.adds_between_layers:
         return []
     streams: list[Any] = []
-    with ExitStack() as stack:
-        for modules in read_layers(model):
-            stack.enter_context(observe(modules.module, streams.append, streams.append))
-        passes.logits()
+    points = ((kind, layer) for layer in range(model.n_layers) for kind in ("residual", "resid_post"))
+    with torch.no_grad():
+        reading.logits(observers=dict.fromkeys(points, streams.append))
     return [
         layer
         for layer in range(1, model.n_layers)
@@ -290,11 +294,11 @@ def _find_between(passes: DecoderPass) -> list[int]:
 
 def _check(nodes: NodePair) -> None:
     """Raise NotApplicable if the model without any edge does not give the corrupt prompt's logits."""
-    model = nodes.pair.clean.forcing.model
+    model = nodes.pair.model
     removed = torch.from_numpy(nodes.graph.edges).to(nodes.corrupt)
     logits = NodePass(nodes.graph, nodes.pair.clean, nodes.corrupt, removed).logits()
-    expected = nodes.pair.corrupt.first_logits
-    scale = float((nodes.pair.clean.first_logits - expected).abs().max().clamp(min=1))
+    expected = nodes.pair.corrupt.unchanged[0]
+    scale = float((nodes.pair.clean.unchanged[0] - expected).abs().max().clamp(min=1))
     tolerance = TOLERANCE if model.hf.dtype == torch.float32 else 100 * TOLERANCE
     error = float((logits - expected).abs().max()) / scale
     if error > tolerance:
@@ -304,7 +308,7 @@ def _check(nodes: NodePair) -> None:
         )
 
 
-def score_edges(graph: Graph, pair: ComponentPair, difference: Tensor, steps: int) -> Tensor:
+def score_edges(graph: Graph, pair: PairReading, difference: Tensor, steps: int) -> Tensor:
     """Return the score of each edge, float32 [source, destination]; 0 without an edge.
 
     An edge's score is (clean - corrupt output of the source) times the gradient of the metric with respect to
@@ -317,7 +321,7 @@ def score_edges(graph: Graph, pair: ComponentPair, difference: Tensor, steps: in
     """
     scores = torch.zeros(len(graph.sources), len(graph.destinations), device=difference.device)
     for step in range(1, steps + 1):
-        inputs = mix(pair.clean.inputs, pair.corrupt.inputs, step / steps)
+        inputs = mix(pair.clean.decoder_inputs, pair.corrupt.decoder_inputs, step / steps)
         gradients = _DestinationGradients(graph, pair, inputs)
         for place, gradient in gradients.by_layer():
             count = graph.count_before(graph.destinations[place.start].place)
@@ -350,20 +354,21 @@ class _DestinationGradients:
     from them layer by layer, since a stream is as wide as all heads of a layer together.
     """
 
-    def __init__(self, graph: Graph, pair: ComponentPair, inputs: dict[str, Any]):
-        self.graph, self.model = graph, pair.clean.forcing.model
+    def __init__(self, graph: Graph, pair: PairReading, inputs: dict[str, Any]):
+        self.graph, self.model = graph, pair.model
         self.layers = read_layers(self.model)
         self._leaves: dict[tuple[str, int], Tensor] = {}
         self._streams: dict[int, Tensor] = {}
-        decoder = self.model.family.decoder(self.model.hf)
         with ExitStack() as stack, torch.enable_grad(), self.model.freeze():
             for layer, modules in enumerate(self.layers):
                 stack.enter_context(observe(modules.module, inputs=self._keep(layer)))
                 for kind, projection in modules.projections.items():
                     stack.enter_context(replace(projection, outputs=self._track(kind, layer)))
                 stack.enter_context(replace(modules.parts.mid, inputs=self._track("ffn", layer)))
-            stack.enter_context(replace(decoder.norm, inputs=self._track("logits", -1)))
-            measured = pair.metric(pair.clean.logits(inputs))
+            stack.enter_context(
+                replace(self.model.family.final_norm(self.model.hf), inputs=self._track("logits", -1))
+            )
+            measured = pair.metrics[0](pair.clean.logits(inputs=inputs)[0])
             gradients = torch.autograd.grad(measured, list(self._leaves.values()), allow_unused=True)
         self._gradients = {
             key: torch.zeros_like(leaf) if gradient is None else gradient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import xarray as xr
@@ -12,9 +12,10 @@ import xarray as xr
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
+from mmprobe.probes.answer_records import AnswerSource, RunOptions
+from mmprobe.probes.answers import read_answer
 from mmprobe.probes.circuits.circuit import check_circuit, evaluate_circuit, find_circuit
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages
-from mmprobe.probes.teacher_forcing import check_model, force_answer
 from mmprobe.samples import Sample, image_sets
 
 PAIRS = 24  # answers in all; our choice
@@ -23,7 +24,7 @@ ForcedPair = tuple[Sample, Sample, list[int]]
 
 
 def circuit_run(
-    model: Model, run: Run, pairs: int = PAIRS, steps: int = 5, finished: Path | None = None
+    model: Model, run: Run, pairs: int = PAIRS, steps: int = 5, **options: Unpack[RunOptions]
 ) -> xr.Dataset:
     """Return the circuit by which images reach the answers of a run, and how faithful it is.
 
@@ -43,7 +44,7 @@ def circuit_run(
         run: a run of the model, whose samples have images.
         pairs: number of answers, of both halves together; our choice, the default is 24.
         steps: as in `find_circuit`.
-        finished: folder that keeps each measured pair; pairs that are there are not measured again.
+        options: `answers` and `finished` of `RunOptions`.
 
     Returns:
         The variables of `find_circuit`, and of `evaluate_circuit` with the dimensions `ranking` and `share`,
@@ -65,8 +66,9 @@ def circuit_run(
     """
     if pairs < 2:
         raise InputError(f"pairs {pairs}: give 2 or more, one to find the circuit and one to judge it")
-    samples = [trace.sample for trace in run]
-    kind, usable, left_out = _choose_pairs(model, run, samples, pairs)
+    source = AnswerSource(model, run, options)
+    samples, finished = source.samples, source.finished
+    kind, usable, left_out = _choose_pairs(source, pairs)
     sets = image_sets([clean for clean, *_ in usable]) if usable else np.zeros(0, int)
     if sets.max(initial=0) == 0:
         raise NotApplicable(
@@ -101,13 +103,13 @@ def circuit_run(
         "left_out": ", ".join(left_out),
         "n_left_out": len(left_out),
     }
+    out.attrs |= source.describe()
     return out
 
 
-def _choose_pairs(
-    model: Model, run: Run, samples: list[Sample], most: int
-) -> tuple[str, list[ForcedPair], list[str]]:
+def _choose_pairs(source: AnswerSource, most: int) -> tuple[str, list[ForcedPair], list[str]]:
     """Return the kind of counterfactual, pairs with the answers' token ids, and the samples that have none."""
+    model, samples = source.model, source.samples
     images = CounterfactualImages(samples)
     with_images = [sample for sample in samples if sample.images]
     kind = "minimal" if any(images.find(sample, "minimal") for sample in with_images) else "unrelated"
@@ -118,7 +120,7 @@ def _choose_pairs(
     for sample in _spread(samples):
         if len(usable) == most:
             break
-        ids = run[sample.id].steps["id"].values.tolist()
+        ids = source.find(sample).ids
         files = images.find_files(sample, kind) if len(sample.images) == usual > 0 and ids else None
         if files is None or images.find(sample, kind) is None:
             left_out.append(sample.id)
@@ -127,7 +129,7 @@ def _choose_pairs(
         if model.prompt(sample).grids != model.prompt(other).grids:
             left_out.append(sample.id)
             continue
-        check_model(model, run[sample.id], force_answer(model, sample, ids).logprobs().cpu().numpy())
+        source.check(sample, read_answer(model, sample, ids).logprobs()[0].cpu().numpy())
         usable.append((sample, other, ids))
     return kind, usable, left_out
 

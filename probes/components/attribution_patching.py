@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -14,22 +15,53 @@ from tqdm import tqdm
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.hooks import Change
+from mmprobe.models.points import Point
+from mmprobe.models.reading import Values, float32_logits
 from mmprobe.probes.components.component_patching import add_pair, make_patch
-from mmprobe.probes.components.decoder_pass import Values, change_component, read_components, read_gradients
 from mmprobe.probes.components.pairs import (
-    AnswerPair,
-    LogitMetric,
-    PairBatch,
+    PairOptions,
+    PairReading,
     find_places,
-    read_pairs,
+    read_pair,
     skip_unchanged_prefix,
 )
-from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, GivenAnswer, float32_logits
 from mmprobe.samples import Sample
 
 METHODS = ("atp", "atp_star", "ig")
 KINDS = ("head", "attention", "ffn")
 VERIFIED = 20  # components that atp_star patches exactly; our choice, from perf/causes.py
+
+
+@dataclass(frozen=True)
+class AttributionSettings:
+    """How effects are estimated; the fields are arguments of `attribution_patching`.
+
+    Raises:
+        InputError: a field is out of range.
+
+    Example:
+        >>> AttributionSettings("ig", steps=10).verified
+        0
+    """
+
+    method: str = "atp_star"
+    steps: int = 5
+    kind: str = "head"
+    tokens: Sequence[str] | None = None
+    verify: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise InputError(f"method {self.method!r}: choose {', '.join(METHODS)}")
+        if self.kind not in KINDS:
+            raise InputError(f"kind {self.kind!r}: choose {', '.join(KINDS)}")
+        if self.steps < 1 or (self.verify is not None and self.verify < 0):
+            raise InputError(f"steps {self.steps} must be 1 or more, and verify {self.verify} 0 or more")
+
+    @property
+    def verified(self) -> int:
+        """How many components are patched exactly."""
+        return (VERIFIED if self.method == "atp_star" else 0) if self.verify is None else self.verify
 
 
 def attribution_patching(
@@ -39,11 +71,9 @@ def attribution_patching(
     method: str = "atp_star",
     steps: int = 5,
     kind: str = "head",
-    metric: LogitMetric = "logprob",
     tokens: Sequence[str] | None = None,
     verify: int | None = None,
-    answer: GivenAnswer = None,
-    max_new_tokens: int = MAX_NEW_TOKENS,
+    **options: Unpack[PairOptions],
 ) -> xr.Dataset:
     """Return an estimate by gradients of what `patch_components` measures, for all components in a few passes.
 
@@ -69,8 +99,8 @@ def attribution_patching(
     a result by itself: where the answer is certain, gradients are near 0 and the estimate is too small.
 
     Args:
-        clean, corrupt, metric, tokens, answer, max_new_tokens: as in `patch_components`. The metric must have
-            a gradient at the clean prompt; `kl` has none, but for `ig`.
+        clean, corrupt, tokens, options: as in `patch_components`. The metric must have a gradient at the clean
+            prompt; `kl` has none, but for `ig`.
         method: `atp`, `atp_star` or `ig`.
         steps: points of the integral for `ig`.
         kind: `head`, `attention` or `ffn`.
@@ -99,68 +129,51 @@ def attribution_patching(
         >>> ds.effect.dims                                                   # doctest: +SKIP
         ('layer', 'head')
     """
-    pairs = [(clean, corrupt, answer)]
-    return estimate_pairs(model, pairs, method, steps, kind, metric, tokens, verify, max_new_tokens)[0]
+    settings = AttributionSettings(method, steps, kind, tokens, verify)
+    return estimate_pairs(read_pair(model, clean, corrupt, **options), settings)[0]
 
 
-def estimate_pairs(
-    model: Model,
-    pairs: Sequence[AnswerPair],
-    method: str,
-    steps: int,
-    kind: str,
-    metric: LogitMetric,
-    tokens: Sequence[str] | None,
-    verify: int | None,
-    max_new_tokens: int = MAX_NEW_TOKENS,
-) -> list[xr.Dataset]:
+def estimate_pairs(pairs: PairReading, settings: AttributionSettings) -> list[xr.Dataset]:
     """Return the data set of `attribution_patching` for each pair. Each pass, backward too, reads all pairs.
 
     The errors are those of `attribution_patching`.
     """
-    if method not in METHODS:
-        raise InputError(f"method {method!r}: choose {', '.join(METHODS)}")
-    if kind not in KINDS:
-        raise InputError(f"kind {kind!r}: choose {', '.join(KINDS)}")
-    if steps < 1 or (verify is not None and verify < 0):
-        raise InputError(f"steps {steps} must be 1 or more, and verify {verify} 0 or more")
-    verify = (VERIFIED if method == "atp_star" else 0) if verify is None else verify
+    model, kind, method = pairs.model, settings.kind, settings.method
     with float32_logits(model):
         with torch.no_grad():
-            batch = read_pairs(model, pairs, metric, max_new_tokens)
-            named = find_places(batch, pairs, tokens)
-            batch, (changed,) = skip_unchanged_prefix(batch, metric, [named])
+            named = find_places(pairs, settings.tokens)
+            pairs, (changed,) = skip_unchanged_prefix(pairs, [named])
             values = _ComponentDifference(
-                read_components(batch.clean, kind), read_components(batch.corrupt, kind), changed
+                pairs.clean.components(kind), pairs.corrupt.components(kind), changed
             )
-        passes_before = batch.clean.count
+        passes_before = pairs.clean.count
         if method == "ig":
-            parts = _integrate(batch, kind, values, steps)
+            parts = _integrate(pairs, kind, values, settings.steps)
         else:
-            parts = values.weigh(read_gradients(batch.clean, [kind], batch.sum)[kind])
+            parts = values.weigh(pairs.clean.gradients([kind], pairs.sum)[kind])
         by_position = _stack(model, parts, named.shape[1])
         estimate = by_position.sum(-1)
         if method == "atp_star":
-            estimate = np.copysign(_drop_gradients(batch, kind, values), estimate)
-        backward_passes = batch.clean.count - passes_before
-        effect, exact = _verify(batch, kind, values, estimate, verify)
+            estimate = np.copysign(_drop_gradients(pairs, kind, values), estimate)
+        backward_passes = pairs.clean.count - passes_before
+        effect, exact = _verify(pairs, kind, values, estimate, settings.verified)
     dims = ("layer", "head") if kind == "head" else ("layer",)
     coords = {name: np.arange(size) for name, size in zip(dims, estimate.shape[1:], strict=True)}
     out = []
-    for row, forcing in enumerate(batch.clean.rows):
-        at = named[row].nonzero()[:, 0].cpu().numpy()
-        ds = xr.Dataset(coords=coords | {"position": at - forcing.prompt.padding})
+    for number, row in enumerate(pairs.clean.rows):
+        at = named[number].nonzero()[:, 0].cpu().numpy()
+        ds = xr.Dataset(coords=coords | {"position": at - row.prompt.padding})
         ds["effect"], ds["estimate"], ds["is_verified"] = (
-            (dims, array[row]) for array in (effect, estimate, exact)
+            (dims, array[number]) for array in (effect, estimate, exact)
         )
-        ds["by_position"] = ((*dims, "position"), by_position[row][..., at])
-        add_pair(ds, batch, row, pairs[row], tokens)
+        ds["by_position"] = ((*dims, "position"), by_position[number][..., at])
+        add_pair(ds, pairs, number, settings.tokens)
         ds.attrs |= {
             "analysis": "attribution_patching",
             "kind": kind,
             "method": method,
-            "steps": steps if method == "ig" else 1,
-            "verified": int(exact[row].sum()),
+            "steps": settings.steps if method == "ig" else 1,
+            "verified": int(exact[number].sum()),
             "backward_passes": backward_passes,
         }
         out.append(ds)
@@ -189,16 +202,15 @@ def _broadcast(mask: Tensor, values: Tensor) -> Tensor:
     return mask.reshape(*mask.shape, *[1] * (values.ndim - mask.ndim))
 
 
-def _integrate(batch: PairBatch, kind: str, values: _ComponentDifference, steps: int) -> Values:
+def _integrate(pairs: PairReading, kind: str, values: _ComponentDifference, steps: int) -> Values:
     """Return the mean over a path from corrupt to clean of `weigh`, one layer at a time."""
-    model = batch.clean.forcing.model
     points, weights = np.polynomial.legendre.leggauss(steps)
     parts: Values = {}
     for layer, difference in tqdm(values.difference.items(), desc="attribution_patching", disable=None):
         total = torch.zeros_like(difference)
         for point, weight in zip((points + 1) / 2, weights / 2, strict=True):
-            with change_component(model, kind, layer, _move(difference, 1 - point)):
-                gradients = read_gradients(batch.clean, [kind], batch.sum, layers=[layer])
+            changes = {(kind, layer): _move(difference, 1 - point)}
+            gradients = pairs.clean.gradients([kind], pairs.sum, [layer], changes=changes)
             total += weight * gradients[kind][layer]
         parts[layer] = (difference * total).sum(-1)
     return parts
@@ -209,15 +221,14 @@ def _move(difference: Tensor, share: float) -> Change:
     return lambda value: value - share * difference
 
 
-def _drop_gradients(batch: PairBatch, kind: str, values: _ComponentDifference) -> np.ndarray:
+def _drop_gradients(pairs: PairReading, kind: str, values: _ComponentDifference) -> np.ndarray:
     """Return the mean of the absolute estimates without the ways through one layer, over the other layers."""
-    model = batch.clean.forcing.model
     layers = sorted(values.difference)
     total: np.ndarray | float = 0.0
     for layer in tqdm(layers, desc="attribution_patching", disable=None):
         blocked = [("attention", layer), ("ffn", layer)]
-        gradients = read_gradients(batch.clean, [kind], batch.sum, blocked=blocked)[kind]
-        estimate = np.abs(_stack(model, values.weigh(gradients), values.places.shape[1]).sum(-1))
+        gradients = pairs.clean.gradients([kind], pairs.sum, blocked=blocked)[kind]
+        estimate = np.abs(_stack(pairs.model, values.weigh(gradients), values.places.shape[1]).sum(-1))
         estimate[:, layer] = np.where(np.isnan(estimate[:, layer]), np.nan, 0)  # not of the layer itself
         total = total + estimate
     return np.asarray(total) / max(len(layers) - 1, 1)
@@ -237,7 +248,7 @@ def _stack(model: Model, parts: Values, count: int) -> np.ndarray:
 
 
 def _verify(
-    batch: PairBatch, kind: str, values: _ComponentDifference, estimate: np.ndarray, verified: int
+    pairs: PairReading, kind: str, values: _ComponentDifference, estimate: np.ndarray, verified: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the effects with the largest ones of each row measured, and a mask of these.
 
@@ -249,27 +260,26 @@ def _verify(
     largest = np.sort(np.argsort(-np.nan_to_num(flat, nan=-1.0), axis=1, kind="stable")[:, :count], axis=1)
     for chosen in tqdm(largest.T, desc="attribution_patching", disable=None):
         places = np.array(np.unravel_index(chosen, estimate.shape[1:])).T  # [row, layer and head]
-        with torch.no_grad(), _patch_rows(batch, kind, values, places):
-            losses = batch.lose(batch.clean.batch_logits(first_layer=int(places[:, 0].min())))
+        with torch.no_grad():
+            losses = pairs.lose(pairs.clean.logits(_patch_rows(pairs.model, kind, values, places)))
         for row, place in enumerate(places):
             effect[row, *place], exact[row, *place] = losses[row], True
     return effect, exact
 
 
 def _patch_rows(
-    batch: PairBatch, kind: str, values: _ComponentDifference, places: np.ndarray
-) -> AbstractContextManager[object]:
-    """Within the block, one component of each row is the corrupt one.
+    model: Model, kind: str, values: _ComponentDifference, places: np.ndarray
+) -> dict[Point, Change]:
+    """Return changes that replace one component of each row by the corrupt one.
 
     Args:
         places: int [row, 1 or 2], layer and head.
     """
-    model, stack = batch.clean.forcing.model, ExitStack()
-    at = torch.from_numpy(places).to(values.places.device)
+    at, changes = torch.from_numpy(places).to(values.places.device), dict[Point, Change]()
     for layer in np.unique(places[:, 0]).tolist():
         mask = values.places & (at[:, 0] == layer)[:, None]
         if kind == "head":
             heads = torch.arange(model.n_heads, device=at.device)
             mask = mask[..., None] & (heads == at[:, 1, None])[:, None]
-        stack.enter_context(change_component(model, kind, layer, make_patch(values.corrupt[layer], mask)))
-    return stack
+        changes[kind, layer] = make_patch(values.corrupt[layer], mask)
+    return changes

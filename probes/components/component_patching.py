@@ -6,8 +6,8 @@ The answer is the given one, or it is generated anew.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from difflib import SequenceMatcher
+from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -19,35 +19,19 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.generation import build_generation_kwargs
 from mmprobe.models.hooks import Change
+from mmprobe.models.points import STREAMS, Point, change_points, check_kind
 from mmprobe.models.prompt import decode_tokens
-from mmprobe.probes.components.decoder_pass import (
-    STREAMS,
-    DecoderPass,
-    Values,
-    change_component,
-    check_kind,
-    read_components,
-)
+from mmprobe.models.reading import Values, float32_logits
+from mmprobe.probes.answers import MAX_NEW_TOKENS, name_answer, read_answer, resolve_layers
 from mmprobe.probes.components.pairs import (
-    AnswerPair,
-    LogitMetric,
-    PairBatch,
+    PairOptions,
+    PairReading,
     check_lengths,
-    find_all_tokens,
     find_places,
-    find_tokens,
-    read_pairs,
+    read_pair,
     skip_unchanged_prefix,
 )
-from mmprobe.probes.teacher_forcing import (
-    GROUPS,
-    MAX_NEW_TOKENS,
-    GivenAnswer,
-    float32_logits,
-    force_answer,
-    name_answer,
-    resolve_layers,
-)
+from mmprobe.probes.tokens import GROUPS, find_all_tokens, find_tokens
 from mmprobe.samples import Sample
 
 REPLACEMENTS = ("corrupt", "mean", "zero")
@@ -58,12 +42,10 @@ def patch_components(
     clean: Sample,
     corrupt: Sample,
     kind: str = "head",
-    metric: LogitMetric = "logprob",
     tokens: Sequence[str] | None = None,
     layers: Sequence[int] | None = None,
     replacement: str = "corrupt",
-    answer: GivenAnswer = None,
-    max_new_tokens: int = MAX_NEW_TOKENS,
+    **options: Unpack[PairOptions],
 ) -> xr.Dataset:
     """Return what an answer loses when one component is replaced by that of another prompt.
 
@@ -87,17 +69,13 @@ def patch_components(
         kind: `head` (each head's output before the output projection), `attention` (the attention sublayer's
             output), `ffn` (what the FFN adds to the residual stream), `residual` (resid_pre of a layer),
             `resid_mid` or `resid_post`.
-        metric: `logprob` (log-probability of the answer), `kl` (minus the divergence from the clean
-            next-token distributions), two words such as `("Yes", "No")` (difference of their logits at the
-            first step), or a function from the logits [step, vocabulary] to one number.
         tokens: names of the tokens at which components are replaced: template, system, visual, user,
             generated, `image K`, `region K`, `step S` (the query that predicts a step). None for all tokens;
             for the three streams, each group of the prompt and the generated tokens, one at a time.
         layers: layers to patch; None for all. Negative numbers count from the last.
         replacement: `corrupt`, `mean` (the mean over these tokens of the corrupt component) or `zero`.
-        answer: text or token ids, such as `run[clean.id].answer`, what the model said. None for the true one in
-            `clean.answer`, or the model's own greedy answer if there is none; attrs["answer_from"] tells.
-        max_new_tokens: maximum length of the model's own answer; our choice, the default is 64.
+        options: `metric`, `answer` and `max_new_tokens` (`PairOptions`); attrs["answer_from"] tells whose answer
+            was read, `given`, `true` or `own`.
 
     Returns:
         A data set in the unit of the metric.
@@ -123,35 +101,32 @@ def patch_components(
         >>> ds.effect.stack(node=["layer", "head"]).idxmax().item()          # doctest: +SKIP
         (3, 1)
     """
-    pairs = [(clean, corrupt, answer)]
-    return patch_pairs(model, pairs, kind, metric, tokens, layers, replacement, max_new_tokens)[0]
+    check_kind(kind)
+    check_replacement(replacement)
+    resolve_layers(model, layers)
+    return patch_pairs(read_pair(model, clean, corrupt, **options), kind, tokens, layers, replacement)[0]
 
 
 def patch_pairs(
-    model: Model,
-    pairs: Sequence[AnswerPair],
+    pairs: PairReading,
     kind: str,
-    metric: LogitMetric,
     tokens: Sequence[str] | None,
     layers: Sequence[int] | None = None,
     replacement: str = "corrupt",
-    max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> list[xr.Dataset]:
     """Return the data set of `patch_components` for each pair. One forward pass reads all pairs.
 
     Streams of several pairs need `tokens`. The errors are those of `patch_components`.
     """
-    check_kind(kind)
-    check_replacement(replacement)
+    model = pairs.model
     indices = resolve_layers(model, layers)
     with float32_logits(model), torch.no_grad():
-        batch = read_pairs(model, pairs, metric, max_new_tokens)
-        names, places = _find_sets(batch, pairs, kind, tokens)
-        batch, places = skip_unchanged_prefix(batch, metric, places, replacement)
-        stored = read_components(batch.corrupt, kind)
+        names, places = _find_sets(pairs, kind, tokens)
+        pairs, places = skip_unchanged_prefix(pairs, places, replacement)
+        stored = pairs.corrupt.components(kind)
         columns = [*range(model.n_heads)] if kind == "head" else names
-        effect = np.full((len(pairs), len(indices), max(len(columns), 1)), np.nan)
-        by_step = np.full((*effect.shape, batch.unchanged.shape[1]), np.nan)
+        effect = np.full((len(pairs.metrics), len(indices), max(len(columns), 1)), np.nan)
+        by_step = np.full((*effect.shape, pairs.clean.unchanged.shape[1]), np.nan)
         with tqdm(total=effect[0].size, desc="patch_components", disable=None) as progress:
             for row, layer in enumerate(indices):
                 for column in range(effect.shape[2]) if layer in stored else ():
@@ -159,21 +134,20 @@ def patch_pairs(
                     source = replace_at(stored[layer], place, replacement)
                     head = torch.arange(model.n_heads, device=place.device) == column
                     change = make_patch(source, place[..., None] & head if kind == "head" else place)
-                    with change_component(model, kind, layer, change):
-                        logits = batch.clean.batch_logits(first_layer=layer)
-                    effect[:, row, column] = batch.lose(logits)
-                    by_step[:, row, column] = batch.lose_by_step(logits)
+                    logits = pairs.clean.logits({(kind, layer): change})
+                    effect[:, row, column] = pairs.lose(logits)
+                    by_step[:, row, column] = pairs.lose_by_step(logits)
                     progress.update()
-        effect_all = _patch_all(batch, kind, stored, indices, places, replacement)
+        effect_all = _patch_all(pairs, kind, stored, indices, places, replacement)
     dims = ("layer", "head" if kind == "head" else "tokens")[: 2 if columns else 1]
     coords = dict(zip(dims, (indices, columns), strict=False))
     out = []
-    for row, forcing in enumerate(batch.clean.rows):
-        values, steps = effect[row], by_step[row, ..., : len(forcing.ids)]
+    for row, read in enumerate(pairs.clean.rows):
+        values, steps = effect[row], by_step[row, ..., : len(read.ids)]
         ds = xr.Dataset({"effect": (dims, values if columns else values[:, 0])}, coords)
         ds["effect_by_step"] = ((*dims, "step"), steps if columns else steps[:, 0])
         ds["effect_all"] = ((), effect_all[row])
-        add_pair(ds, batch, row, pairs[row], tokens)
+        add_pair(ds, pairs, row, tokens)
         ds.attrs |= {"analysis": "component_patching", "kind": kind, "replacement": replacement}
         out.append(ds)
     return out
@@ -223,42 +197,39 @@ def check_replacement(replacement: str) -> None:
         raise InputError(f"replacement {replacement!r}: choose {', '.join(REPLACEMENTS)}")
 
 
-def add_pair(
-    out: xr.Dataset, batch: PairBatch, row: int, pair: AnswerPair, tokens: Sequence[str] | None
-) -> None:
-    """Add what describes a pair, the row of a batch, to a data set of effects."""
-    forcing, (clean, corrupt, answer) = batch.clean.rows[row], pair
-    out["token"], out["logprob"] = ("step", forcing.texts()), ("step", batch.logprobs()[row])
-    out["total"] = ((), batch.before[row] - batch.after[row])
-    out["metric_clean"], out["metric_corrupt"] = ((), batch.before[row]), ((), batch.after[row])
+def add_pair(out: xr.Dataset, pairs: PairReading, number: int, tokens: Sequence[str] | None) -> None:
+    """Add what describes a pair, a row of the reading, to a data set of effects."""
+    row, (clean, corrupt, answer) = pairs.clean.rows[number], pairs.pairs[number]
+    before, after = pairs.before[number], pairs.after[number]
+    out["token"], out["logprob"] = ("step", row.texts()), ("step", pairs.logprobs()[number])
+    out["total"] = ((), before - after)
+    out["metric_clean"], out["metric_corrupt"] = ((), before), ((), after)
     out.attrs = {
-        "model": forcing.model.name,
+        "model": row.model.name,
         "sample": clean.id,
         "corrupt": corrupt.id,
-        "metric": batch.metric_name,
+        "metric": pairs.metric_name,
         "tokens": "all" if tokens is None else ", ".join(tokens),
-        "answer": forcing.model.tokenizer.decode(forcing.ids.tolist(), skip_special_tokens=True),
+        "answer": row.text,
         "answer_from": name_answer(clean, answer),
         "n": int(np.isfinite(out["effect"].values).sum()),
-        "forward_passes": batch.clean.count + batch.corrupt.count,
+        "forward_passes": pairs.passes,
     }
 
 
-def _find_sets(
-    batch: PairBatch, pairs: Sequence[AnswerPair], kind: str, tokens: Sequence[str] | None
-) -> tuple[list[str], list[Tensor]]:
+def _find_sets(pairs: PairReading, kind: str, tokens: Sequence[str] | None) -> tuple[list[str], list[Tensor]]:
     """Return the names of the tokens of a stream, and a mask of each set that is patched at a time."""
     if kind not in STREAMS:
-        return [], [find_places(batch, pairs, tokens)]
-    names = _present_groups(batch, pairs[0][0]) if tokens is None else list(tokens)
-    return names, [find_places(batch, pairs, [name]) for name in names]
+        return [], [find_places(pairs, tokens)]
+    names = _present_groups(pairs) if tokens is None else list(tokens)
+    return names, [find_places(pairs, [name]) for name in names]
 
 
-def _present_groups(batch: PairBatch, sample: Sample) -> list[str]:
+def _present_groups(pairs: PairReading) -> list[str]:
     names = []
     for name in (*GROUPS, "generated"):
         try:
-            find_tokens(batch.clean.forcing, sample, name)
+            find_tokens(pairs.clean.row, pairs.pairs[0][0], name)
         except NotApplicable:
             continue
         names.append(name)
@@ -266,15 +237,23 @@ def _present_groups(batch: PairBatch, sample: Sample) -> list[str]:
 
 
 def _patch_all(
-    batch: PairBatch, kind: str, stored: Values, layers: list[int], places: list[Tensor], replacement: str
+    pairs: PairReading, kind: str, stored: Values, layers: list[int], places: list[Tensor], replacement: str
 ) -> np.ndarray:
     """Return the effects [row] of all components in these layers and at all these places at once."""
-    model, place = batch.clean.forcing.model, torch.stack(places).any(0)
-    with ExitStack() as stack:
-        for layer in (layer for layer in layers if layer in stored):
-            change = make_patch(replace_at(stored[layer], place, replacement), place)
-            stack.enter_context(change_component(model, kind, layer, change))
-        return batch.lose(batch.clean.batch_logits())
+    place = torch.stack(places).any(0)
+    changes = {
+        (kind, layer): make_patch(replace_at(stored[layer], place, replacement), place)
+        for layer in layers
+        if layer in stored
+    }
+    return pairs.lose(pairs.clean.logits(changes))
+
+
+class GenerationOptions(TypedDict, total=False):
+    """Keywords of `generate_patched`: what replaces components, and the maximum length of both answers."""
+
+    replacement: str
+    max_new_tokens: int
 
 
 def generate_patched(
@@ -285,8 +264,7 @@ def generate_patched(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     tokens: Sequence[str] | None = None,
-    replacement: str = "corrupt",
-    max_new_tokens: int = MAX_NEW_TOKENS,
+    **options: Unpack[GenerationOptions],
 ) -> xr.Dataset:
     """Return the answer that a model gives while components are replaced by those of another prompt.
 
@@ -299,12 +277,13 @@ def generate_patched(
     other words, so look at the first difference.
 
     Args:
-        clean, corrupt, kind, replacement: as in `patch_components`.
+        clean, corrupt, kind: as in `patch_components`.
         layers: layers in which components are replaced; None for all. Negative numbers count from the last.
         heads: heads that are replaced, for the kind `head`; None for all.
         tokens: names of tokens as in `patch_components`, such as `image 1` or `step 4`. None for all of prompt
             and answer.
-        max_new_tokens: maximum length of both answers; our choice, the default is 64.
+        options: `replacement`, as in `patch_components`, and `max_new_tokens`, the maximum length of both answers;
+            our choice, the default is 64.
 
     Returns:
         A data set of the two answers.
@@ -324,27 +303,30 @@ def generate_patched(
         >>> ds.word.values, ds.word_patched.values                           # doctest: +SKIP
         (array(['red'], dtype='<U3'), array(['blue'], dtype='<U4'))
     """
+    replacement, max_new_tokens = (
+        options.get("replacement", "corrupt"),
+        options.get("max_new_tokens", MAX_NEW_TOKENS),
+    )
     check_kind(kind)
     check_replacement(replacement)
     for head in heads or ():
         if kind != "head" or not 0 <= head < model.n_heads:
             raise InputError(f"heads {head}: are 0 to {model.n_heads - 1}, for the kind head")
     indices = resolve_layers(model, layers)
-    forcing = force_answer(model, clean, None, max_new_tokens)
-    other = force_answer(model, corrupt, forcing.ids.tolist())
-    check_lengths(forcing, other, clean, corrupt)
-    with torch.no_grad():
-        stored = read_components(DecoderPass(other), kind)
-        positions = find_all_tokens(forcing, clean, tokens)
-        inputs = model.prepare(clean)
-        with ExitStack() as stack:
-            for layer in (layer for layer in indices if layer in stored):
-                values = replace_values(stored[layer][0, positions], replacement)
-                change = _patch_rows(values, positions, list(heads or range(model.n_heads)), kind)
-                stack.enter_context(change_component(model, kind, layer, change))
-            output = model.hf.generate(**inputs, **build_generation_kwargs(model, max_new_tokens))
+    reading = read_answer(model, clean, None, max_new_tokens)
+    ids = reading.row.ids
+    other = read_answer(model, corrupt, ids.tolist())
+    check_lengths(reading.row, other.row, clean, corrupt)
+    stored = other.components(kind)
+    positions = find_all_tokens(reading.row, clean, tokens)
+    inputs, changes = model.prepare(clean), dict[Point, Change]()
+    for layer in (layer for layer in indices if layer in stored):
+        values = replace_values(stored[layer][0, positions], replacement)
+        changes[kind, layer] = _patch_rows(values, positions, list(heads or range(model.n_heads)), kind)
+    with torch.no_grad(), change_points(model, changes):
+        output = model.hf.generate(**inputs, **build_generation_kwargs(model, max_new_tokens))
     patched = output[0, inputs["input_ids"].shape[1] :].cpu().numpy()
-    out = compare_answers(model, forcing.ids.cpu().numpy(), patched)
+    out = compare_answers(model, ids.cpu().numpy(), patched)
     return out.assign_attrs(
         {
             "analysis": "patched_generation",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,19 +12,14 @@ from torch import Tensor, nn
 
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
-from mmprobe.models.attention import AttentionCall, observe_attention
-from mmprobe.models.attention_bias import mask_scores
+from mmprobe.models.attention import AttentionCall
+from mmprobe.models.attention_rows import softmax_rows
 from mmprobe.models.devices import read_weight
-from mmprobe.models.hooks import observe
-from mmprobe.probes.components.pairs import touched_cells
-from mmprobe.probes.teacher_forcing import (
-    MAX_NEW_TOKENS,
-    GivenAnswer,
-    TeacherForcing,
-    float32_logits,
-    force_answer,
-    name_answer,
-)
+from mmprobe.models.hooks import Listener
+from mmprobe.models.points import Point
+from mmprobe.models.reading import Reading
+from mmprobe.probes.answers import MAX_NEW_TOKENS, GivenAnswer, name_answer, read_true_answer
+from mmprobe.probes.tokens import touched_cells
 from mmprobe.samples import Sample
 
 TOLERANCE = 1e-4  # of the sum, as a share of the largest logit
@@ -87,8 +82,8 @@ def direct_logit_attribution(
         )
     if model.why_irregular:
         raise NotApplicable(f"{model.name}: {model.why_irregular}, of which this probe makes the sum")
-    forcing = force_answer(model, sample, sample.answer if answer is None else answer, max_new_tokens)
-    record = _AnswerPass(forcing)
+    reading = read_true_answer(model, sample, answer, max_new_tokens)
+    record = _AnswerPass(reading)
     direction, logit = record.direction(contrast)
     parts, regions = _list_parts(record, sample, direction)
     share = np.array([part.share for part in parts])
@@ -105,13 +100,13 @@ def direct_logit_attribution(
     out["by_region"] = (("region", "step"), regions)
     out["kind"] = ("component", [part.kind for part in parts])
     out["layer"] = ("component", [part.layer for part in parts])
-    out["token"] = ("step", forcing.texts())
+    out["token"] = ("step", reading.row.texts())
     out.attrs = {
         "analysis": "direct_logit_attribution",
         "model": model.name,
         "sample": sample.id,
         "contrast": contrast or "",
-        "answer": model.tokenizer.decode(forcing.ids.tolist(), skip_special_tokens=True),
+        "answer": reading.row.text,
         "answer_from": name_answer(sample, answer),
         "n": len(names),
         "forward_passes": 1,
@@ -164,40 +159,28 @@ class _AnswerPass:
         calls: calls of the attention kernel by layer.
     """
 
-    def __init__(self, forcing: TeacherForcing):
-        self.forcing, model = forcing, forcing.model
-        first = len(forcing.prompt.ids) - 1
-        self.rows = slice(first, first + len(forcing.ids))
-        self.pre: dict[int, Tensor] = {}
-        self.mid: dict[int, Tensor] = {}
-        self.post: dict[int, Tensor] = {}
-        self.updates: dict[int, Tensor] = {}
-        self.calls: dict[int, AttentionCall] = {}
-        self._normed: dict[str, Tensor] = {}
-        decoder = model.family.decoder(model.hf)
-        observers = {}
-        with ExitStack() as stack:
-            for layer, module in enumerate(decoder.layers):
-                parts = model.family.parts(module)
-                stack.enter_context(
-                    observe(module, self._keep(self.pre, layer), self._keep(self.post, layer))
-                )
-                stack.enter_context(observe(parts.mid, self._keep(self.mid, layer)))
-                stack.enter_context(observe(parts.update, outputs=self._keep(self.updates, layer)))
-                observers[parts.attention] = lambda call, layer=layer: self.calls.__setitem__(layer, call)
-            stack.enter_context(
-                observe(decoder.norm, self._keep(self._normed, "in"), self._keep(self._normed, "out"))
-            )
-            stack.enter_context(observe_attention([model.hf.config.get_text_config()], observers))
-            stack.enter_context(float32_logits(model))
-            forcing.logprobs()
+    def __init__(self, reading: Reading):
+        self.row, self.calls = reading.row, dict[int, AttentionCall]()
+        self.pre, self.mid, self.post, self.updates, self._normed = (dict[int, Tensor]() for _ in range(5))
+        streams = {"residual": self.pre, "resid_mid": self.mid, "resid_post": self.post}
+        observers: dict[Point, Listener] = {
+            (kind, layer): partial(self._keep, store, layer)
+            for kind, store in (streams | {"attention": self.updates}).items()
+            for layer in range(reading.model.n_layers)
+        }
+        observers |= {
+            ("call", layer): partial(self.calls.__setitem__, layer) for layer in range(reading.model.n_layers)
+        }
+        observers["stream", -1] = partial(self._keep, self._normed, 0)
+        observers["normed", -1] = partial(self._keep, self._normed, 1)
+        reading.predict(observers=observers)
 
-    def _keep(self, store: dict[Any, Tensor], key: Any) -> Any:
-        return lambda value: store.__setitem__(key, value[0, self.rows].detach().float())
+    def _keep(self, store: dict[int, Tensor], layer: int, value: Tensor) -> None:
+        store[layer] = value[0, self.row.queries].detach().float()
 
     def direction(self, contrast: str | None) -> tuple[Tensor, np.ndarray]:
         """Return the direction of each step's logit in the stream, [step, hidden], and the logits [step]."""
-        model, ids = self.forcing.model, self.forcing.ids
+        model, ids = self.row.model, self.row.ids
         unembedding = read_weight(model.hf.get_output_embeddings()).detach().float()
         rows = unembedding[ids]
         if contrast is not None:
@@ -205,9 +188,9 @@ class _AnswerPass:
             if not tokens:
                 raise InputError("contrast: give a word, not an empty text")
             rows = rows - unembedding[tokens[0]]
-        logit = (self._normed["out"] * rows).sum(-1)
+        logit = (self._normed[1] * rows).sum(-1)
         norm = model.family.final_norm(model.hf)
-        factor = frozen_factor(model, norm, self._normed["in"], self._normed["out"])
+        factor = frozen_factor(model, norm, self._normed[0], self._normed[1])
         return rows * factor, logit.cpu().numpy().astype(float)
 
     @staticmethod
@@ -216,10 +199,10 @@ class _AnswerPass:
 
     def head_parts(self, layer: int, direction: Tensor) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the logits from each head and key, [head, key, step], and from the projection's bias, [step]."""
-        model, call = self.forcing.model, self.calls[layer]
+        model, call = self.row.model, self.calls[layer]
         parts = model.family.parts(model.family.decoder(model.hf).layers[layer])
         projection = _find_projection(model, parts.attention)
-        weights = _attention_rows(call, self.rows)  # [head, step, key]
+        weights = softmax_rows(call, 0, self.row.queries)  # [head, step, key]
         value = call.value[0].float().repeat_interleave(len(weights) // call.value.shape[1], 0)
         if parts.update is not parts.attention:  # a norm follows the projection
             heads = torch.einsum("hsk,hkd->shd", weights, value).flatten(1)
@@ -243,7 +226,7 @@ class _AnswerPass:
 
     def group_keys(self, layer: int, by_key: np.ndarray, sample: Sample) -> tuple[np.ndarray, np.ndarray]:
         """Return sums of [key, step] over the keys of each group, [source, step], and region, [region, step]."""
-        prompt, model = self.forcing.prompt, self.forcing.model
+        prompt, model = self.row.prompt, self.row.model
         parts = model.family.parts(model.family.decoder(model.hf).layers[layer])
         if parts.has_cross_attention:
             groups = np.full(len(by_key), int(Group.VISUAL))
@@ -288,21 +271,6 @@ def _find_projection(model: Model, attention: nn.Module) -> nn.Linear:
         if isinstance(getattr(attention, name, None), nn.Linear):
             return getattr(attention, name)
     raise NotApplicable(f"{model.name}: {model.family.name} has no output projection that this probe knows")
-
-
-def _attention_rows(call: AttentionCall, rows: slice) -> Tensor:
-    """Return the softmax rows of some queries, float32 [head, query, key]."""
-    query, key = call.query[0, :, rows].float(), call.key[0].float()
-    key = key.repeat_interleave(len(query) // len(key), 0)
-    scores = torch.einsum("hqd,hkd->hqk", query * call.scale, key)
-    if call.mask is not None:
-        return mask_scores(scores, call.mask[0][..., rows, :]).softmax(-1)
-    positions = torch.arange(scores.shape[-1], device=scores.device)
-    queries = positions[: call.query.shape[2]][rows]
-    causal = (
-        positions <= queries[:, None] if call.query.shape[2] == len(positions) else scores[0] == scores[0]
-    )
-    return scores.masked_fill(~causal, -torch.inf).softmax(-1)
 
 
 def _float(values: Tensor | None) -> Tensor | None:

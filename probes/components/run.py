@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict
+from typing import Any, Unpack
 
 import numpy as np
 import xarray as xr
@@ -13,34 +13,44 @@ import xarray as xr
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
+from mmprobe.models.points import STREAMS, check_kind
 from mmprobe.probes.answer_records import (
+    AnswerSource,
     Arrays,
     RunAnswer,
-    list_samples,
+    RunOptions,
     mean_over_samples,
     measure_answers,
-    name_source,
 )
-from mmprobe.probes.components.attribution_patching import estimate_pairs
-from mmprobe.probes.components.component_patching import patch_pairs
-from mmprobe.probes.components.decoder_pass import STREAMS, check_kind
-from mmprobe.probes.components.pairs import AnswerPair, LogitMetric
+from mmprobe.probes.components.attribution_patching import AttributionSettings, estimate_pairs
+from mmprobe.probes.components.component_patching import check_replacement, patch_pairs
+from mmprobe.probes.components.pairs import AnswerPair, LogitMetric, PairReading, read_pairs
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, show_others
-from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS
 from mmprobe.samples import Sample, image_sets
+
+PairProbe = Callable[[PairReading], list[xr.Dataset]]
+
+
+class PairRunOptions(RunOptions, total=False):
+    """Keywords of probes that compare the prompts of many answers with those for other images.
+
+    Attributes:
+        metric: as in `PairOptions`.
+        counterfactual: the other images (`CounterfactualImages`): unrelated, minimal, mean or blank. Samples
+            without such images are left out.
+    """
+
+    metric: LogitMetric
+    counterfactual: str
 
 
 def patch_components_run(
     model: Model,
     source: Run | Sequence[Sample],
     kind: str = "head",
-    metric: LogitMetric = "logprob",
     tokens: Sequence[str] | None = None,
-    counterfactual: str = "unrelated",
     replacement: str = "corrupt",
-    batch_size: int = 4,
-    max_new_tokens: int = MAX_NEW_TOKENS,
-    finished: Path | None = None,
+    **options: Unpack[PairRunOptions],
 ) -> xr.Dataset:
     """Return the mean loss of many answers when one component is replaced by that for other images.
 
@@ -49,11 +59,9 @@ def patch_components_run(
     Args:
         source: a run of the model with its answers, or samples; their `answer` is read, or the model's own
             greedy answer if they have none.
-        kind, metric, tokens, replacement, max_new_tokens: as in `patch_components`. Streams need `tokens`.
-        counterfactual: the other images (`CounterfactualImages`): unrelated, minimal, mean or blank. Samples
-            without such images are left out.
-        batch_size: pairs that one pass reads, on which the memory depends; our choice, the default is 4.
-        finished: folder that keeps each measured sample; samples that are there are not measured again.
+        kind, tokens, replacement: as in `patch_components`. Streams need `tokens`.
+        options: `metric`, `counterfactual` (the kind of other images; `unrelated` if it is not given) and those of
+            `RunOptions`.
 
     Returns:
         A data set in the unit of the metric, with the dimensions and the sign of `patch_components`.
@@ -76,15 +84,16 @@ def patch_components_run(
         (3, 1)
     """
     check_kind(kind)
+    check_replacement(replacement)
     if kind in STREAMS and tokens is None:
         raise InputError(f"tokens: name those at which {kind} is patched, such as visual or step 0")
 
-    def patch(pairs: list[AnswerPair]) -> list[xr.Dataset]:
-        return patch_pairs(model, pairs, kind, metric, tokens, None, replacement)
+    def patch(pairs: PairReading) -> list[xr.Dataset]:
+        return patch_pairs(pairs, kind, tokens, None, replacement)
 
     settings: dict[str, Any] = {"analysis": "component_patching", "kind": kind, "replacement": replacement}
-    settings |= {"tokens": tokens and list(tokens), "metric": _name_metric(metric)}
-    return _measure_run(model, source, patch, settings, counterfactual, batch_size, max_new_tokens, finished)
+    settings |= {"tokens": tokens and list(tokens)}
+    return _measure_run(model, source, patch, settings, options)
 
 
 def attribution_patching_run(
@@ -93,21 +102,17 @@ def attribution_patching_run(
     method: str = "atp_star",
     steps: int = 5,
     kind: str = "head",
-    metric: LogitMetric = "logprob",
     tokens: Sequence[str] | None = None,
     verify: int | None = None,
-    counterfactual: str = "unrelated",
-    batch_size: int = 4,
-    max_new_tokens: int = MAX_NEW_TOKENS,
-    finished: Path | None = None,
+    **options: Unpack[PairRunOptions],
 ) -> xr.Dataset:
     """Return the mean over many answers of the estimate of `patch_components_run` by gradients.
 
     Each answer is measured as in `attribution_patching`, with its own question and other images.
 
     Args:
-        source, counterfactual, batch_size, finished: as in `patch_components_run`.
-        method, steps, kind, metric, tokens, verify, max_new_tokens: as in `attribution_patching`.
+        source, options: as in `patch_components_run`.
+        method, steps, kind, tokens, verify: as in `attribution_patching`.
 
     Returns:
         The data set of `patch_components_run`.
@@ -121,19 +126,13 @@ def attribution_patching_run(
         ('layer', 'head')
     """
 
-    def estimate(pairs: list[AnswerPair]) -> list[xr.Dataset]:
-        return estimate_pairs(model, pairs, method, steps, kind, metric, tokens, verify)
+    estimate = AttributionSettings(method, steps, kind, tokens and list(tokens), verify)
 
-    settings: dict[str, Any] = {
-        "analysis": "attribution_patching",
-        "kind": kind,
-        "method": method,
-        "steps": steps,
-    }
-    settings |= {"tokens": tokens and list(tokens), "metric": _name_metric(metric), "verify": verify}
-    return _measure_run(
-        model, source, estimate, settings, counterfactual, batch_size, max_new_tokens, finished
-    )
+    def measure(pairs: PairReading) -> list[xr.Dataset]:
+        return estimate_pairs(pairs, estimate)
+
+    settings: dict[str, Any] = {"analysis": "attribution_patching"} | asdict(estimate)
+    return _measure_run(model, source, measure, settings, options)
 
 
 def _name_metric(metric: LogitMetric) -> str:
@@ -143,38 +142,38 @@ def _name_metric(metric: LogitMetric) -> str:
 def _measure_run(
     model: Model,
     source: Run | Sequence[Sample],
-    probe: Callable[[list[AnswerPair]], list[xr.Dataset]],
+    probe: PairProbe,
     settings: dict[str, Any],
-    counterfactual: str,
-    batch_size: int,
-    max_new_tokens: int,
-    finished: Path | None,
+    options: PairRunOptions,
 ) -> xr.Dataset:
     """Return the means over samples of a probe of clean samples, corrupt ones and the clean ones' answers."""
+    metric, counterfactual = options.get("metric", "logprob"), options.get("counterfactual", "unrelated")
+    batch_size = options.get("batch_size", 4)
     if batch_size < 1:
         raise InputError(f"batch_size {batch_size}: must be 1 or more")
-    images = CounterfactualImages(list_samples(source))
+    answers = AnswerSource(model, source, options)
+    images = CounterfactualImages(answers.samples)
 
-    def measure(answers: list[RunAnswer]) -> list[Arrays]:
-        rows: list[Arrays] = [{} for _ in answers]
+    def measure(batch: list[RunAnswer]) -> list[Arrays]:
+        rows: list[Arrays] = [{} for _ in batch]
         with ExitStack() as stack:
             pairs: dict[int, AnswerPair] = {}
-            for number, answer in enumerate(answers):
+            for number, answer in enumerate(batch):
                 shown = answer.sample.images if answer.ids else []
                 others = images.find(answer.sample, counterfactual) if shown else None
                 corrupt = stack.enter_context(show_others(answer.sample, others))
                 if corrupt is not None:
                     pairs[number] = (answer.sample, corrupt, answer.ids)
-            for number, ds in _probe_all(probe, pairs).items():
+            for number, ds in _probe_all(model, probe, pairs, metric).items():
                 rows[number] = _read_arrays(ds)
         return rows
 
-    settings |= {"counterfactual": counterfactual, "batch_size": batch_size}
-    records = measure_answers(model, source, measure, settings, max_new_tokens, finished, batch_size)
+    settings |= {"metric": _name_metric(metric), "counterfactual": counterfactual, "batch_size": batch_size}
+    records = measure_answers(answers, measure, settings, batch_size)
     kept = [record for record in records if record.arrays]
     if not kept:
         raise NotApplicable(
-            f"{name_source(source)}: no sample has an answer and {counterfactual} images; choose another counterfactual"
+            f"{answers.name}: no sample has an answer and {counterfactual} images; choose another counterfactual"
         )
     effect, total, clean, corrupt, passes = (
         np.array([record.arrays[name] for record in kept])
@@ -198,7 +197,7 @@ def _measure_run(
         known
         | {
             "tokens": ", ".join(settings["tokens"] or ["all"]),
-            "run": name_source(source),
+            "run": answers.name,
             "model": model.name,
             "n": int(np.isfinite(out["effect"].values).sum()),
             "samples": len(kept),
@@ -208,23 +207,25 @@ def _measure_run(
             "forward_passes": int(passes[:, 0].sum()),
             "backward_passes": int(passes[:, 1].sum()),
         }
+        | answers.describe()
     )
 
 
 def _probe_all(
-    probe: Callable[[list[AnswerPair]], list[xr.Dataset]], pairs: dict[int, AnswerPair]
+    model: Model, probe: PairProbe, pairs: dict[int, AnswerPair], metric: LogitMetric
 ) -> dict[int, xr.Dataset]:
     """Return the probe's results by number, from one batch; one by one if it does not apply to some pair."""
     if not pairs:
         return {}
     try:
-        return dict(zip(pairs, probe(list(pairs.values())), strict=True))
+        return dict(zip(pairs, probe(read_pairs(model, list(pairs.values()), metric)), strict=True))
     except NotApplicable:
         if len(pairs) == 1:
             return {}
-    return {
-        number: ds for each, pair in pairs.items() for number, ds in _probe_all(probe, {each: pair}).items()
-    }
+    results: dict[int, xr.Dataset] = {}
+    for number, pair in pairs.items():
+        results |= _probe_all(model, probe, {number: pair}, metric)
+    return results
 
 
 def _read_arrays(ds: xr.Dataset) -> Arrays:

@@ -12,8 +12,8 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model, Prompt
 from mmprobe.models.chat import build_chat
 from mmprobe.models.prompt import decode_tokens
-from mmprobe.probes.interchange.answer_logprobs import read_logprobs
-from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, GivenAnswer, force_answer, name_answer
+from mmprobe.models.reading import read_chats
+from mmprobe.probes.answers import MAX_NEW_TOKENS, GivenAnswer, find_ids, name_answer
 from mmprobe.samples import Region, Sample
 
 
@@ -77,14 +77,12 @@ def image_interchange(
     chat, other = build_chat(sample), build_chat(counterfactual)
     regions = list(sample.regions if regions is None else regions)
     _check_images(sample, counterfactual, chat.images, other.images, regions)
-    ids = force_answer(
-        model, sample, sample.answer if answer is None else answer, max_new_tokens
-    ).ids.tolist()
+    ids = find_ids(model, sample, sample.answer if answer is None else answer, max_new_tokens)
     variants = [chat.images, other.images]
     boxes = cover_cells(model.prompt(sample), regions) if regions else []
     variants += [exchange_regions(chat.images, other.images, [box]) for box in boxes]
     own, exchanged, *by_region = (
-        read_logprobs(model, [chat._replace(images=images)], [ids])[0].numpy().astype(float)
+        read_chats(model, [chat._replace(images=images)], [ids]).logprobs()[0].cpu().numpy().astype(float)
         for images in variants
     )
     effect = own - exchanged

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import xarray as xr
@@ -15,19 +14,18 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.chat import Chat, build_chat
 from mmprobe.models.prompt import decode_tokens
+from mmprobe.models.reading import image_key, read_chats
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys, why_not_shared
 from mmprobe.probes.answer_records import (
     AnswerArrays,
+    AnswerSource,
     Arrays,
     RunAnswer,
-    list_samples,
+    RunOptions,
     measure_answers,
-    name_source,
 )
-from mmprobe.probes.interchange.answer_logprobs import image_key, read_logprobs
 from mmprobe.probes.interchange.counterfactual_images import KINDS, CounterfactualImages, ImageList
 from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions
-from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS
 from mmprobe.samples import Region, Sample, image_sets
 from mmprobe.stats.estimate import Estimate, estimate_mean, estimate_rows
 from mmprobe.stats.intervals import QUANTITY, percentile_interval, sums_interval
@@ -238,10 +236,8 @@ def image_interchange_run(
     model: Model,
     source: Run | Sequence[Sample],
     kinds: Sequence[str] = KINDS,
-    batch_size: int = 4,
-    max_new_tokens: int = MAX_NEW_TOKENS,
     ids: Sequence[str] | None = None,
-    finished: Path | None = None,
+    **options: Unpack[RunOptions],
 ) -> xr.Dataset:
     """Return how much each answer of a run depends on its images, by counterfactual, step, word and region.
 
@@ -261,10 +257,8 @@ def image_interchange_run(
         source: a run of the model with its answers, or samples; their `answer` is read, or the model's own
             greedy answer if they have none.
         kinds: kinds of counterfactual images.
-        batch_size: answers that one forward pass reads; our choice, the default is 4.
-        max_new_tokens: maximum length of the model's own answers.
         ids: samples to measure; None for all. The other images come from all samples.
-        finished: folder that keeps each measured sample; samples that are there are not measured again.
+        options: those of `RunOptions`.
 
     Returns:
         A data set with dimensions `sample`, `kind`, `step`, `class` (thing, colour, place, verdict, other),
@@ -307,9 +301,11 @@ def image_interchange_run(
     for kind in kinds:
         if kind not in KINDS:
             raise InputError(f"kind {kind!r}: choose {', '.join(KINDS)}")
+    batch_size = options.get("batch_size", 4)
     if not kinds or batch_size < 1:
         raise InputError("kinds and batch_size: give at least one kind, and a batch of 1 or more")
-    name, samples = name_source(source), list_samples(source)
+    answered = AnswerSource(model, source, options)
+    name, samples = answered.name, answered.samples
     images = CounterfactualImages(samples)
     if ids is not None:
         samples = _select_samples(samples, ids, name)
@@ -319,7 +315,7 @@ def image_interchange_run(
     if not any(found.values()):
         raise NotApplicable(f"{name}: no sample has images that could be exchanged for others")
 
-    prefixes = _share_prefixes(model, list_samples(source))
+    prefixes = _share_prefixes(model, answered.samples)
 
     def measure(answers: list[RunAnswer]) -> list[Arrays]:
         usable = []
@@ -337,7 +333,7 @@ def image_interchange_run(
         return rows
 
     settings = {"analysis": "image_interchange", "kinds": kinds, "batch_size": batch_size}
-    records = measure_answers(model, source, measure, settings, max_new_tokens, finished, batch_size, samples)
+    records = measure_answers(answered, measure, settings, batch_size, samples)
     kept = [record for record in records if record.arrays]
     if not kept:
         raise NotApplicable(f"{name}: no sample with {kinds[0]} images has an answer")
@@ -356,7 +352,7 @@ def image_interchange_run(
         "forward_passes": passes,
         "forward_passes_per_sample": passes / len(kept),
     }
-    return out
+    return out.assign_attrs(answered.describe())
 
 
 def _read_record(record: AnswerArrays, kinds: Sequence[str]) -> MeasuredAnswer:
@@ -402,7 +398,8 @@ def _measure_batch(
             chat if other is None else chat._replace(images=other)
             for chat, other in zip(chats, images, strict=True)
         ]
-        return [row.numpy().astype(float) for row in read_logprobs(model, changed, answers, prefixes)]
+        reading = read_chats(model, changed, answers, prefixes)
+        return [row.cpu().numpy().astype(float) for row in reading.logprobs()]
 
     own = read([None] * len(batch))
     keys = [image_key(chat) for chat in chats]

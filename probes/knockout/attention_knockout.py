@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -12,24 +12,19 @@ import xarray as xr
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
+from mmprobe.models.reading import float32_logits
 from mmprobe.probes.answer_records import (
     AnswerArrays,
+    AnswerSource,
     Arrays,
     RunAnswer,
+    RunOptions,
     measure_answers,
-    name_source,
     one_by_one,
 )
-from mmprobe.probes.knockout.blocked_pass import STEPS, BlockedPass, check_family, find_pairs
-from mmprobe.probes.teacher_forcing import (
-    GROUPS,
-    MAX_NEW_TOKENS,
-    GivenAnswer,
-    change_dataset,
-    float32_logits,
-    force_answer,
-    resolve_layers,
-)
+from mmprobe.probes.answers import MAX_NEW_TOKENS, GivenAnswer, read_answer, resolve_layers
+from mmprobe.probes.knockout.hidden_keys import Replacement, check_family, lose_keys, read_keys
+from mmprobe.probes.tokens import GROUPS, STEPS, find_pairs
 from mmprobe.samples import Sample, image_sets
 from mmprobe.stats.compare import MINIMUM
 from mmprobe.stats.intervals import QUANTITY
@@ -85,14 +80,22 @@ def attention_knockout(
     if group not in GROUPS:
         raise InputError(f"group {group!r}: choose from {', '.join(GROUPS)}")
     check_family(model)
-    forcing = force_answer(model, sample, answer, max_new_tokens)
-    pairs = torch.from_numpy(find_pairs(forcing, sample, group, STEPS)).to(model.device)
-    with float32_logits(model), torch.no_grad():
-        passes = BlockedPass(forcing)
-        changes = torch.stack(
-            [-passes.measure(pairs, _centre_window(model, centre, window), "block") for centre in centres]
-        )
-    out = change_dataset(forcing, centres, passes.before, changes)
+    reading = read_answer(model, sample, answer, max_new_tokens)
+    pairs = torch.from_numpy(find_pairs(reading.row, sample, group, STEPS)).to(model.device)
+    with float32_logits(model):
+        seen = read_keys(reading)
+        windows = [_centre_window(model, centre, window) for centre in centres]
+        changes = torch.stack([-lose_keys(seen, pairs, layers, Replacement("block")) for layers in windows])
+    values = changes.cpu().numpy().astype(float)
+    out = xr.Dataset(
+        {
+            "change": ("layer", values.sum(1)),
+            "change_by_step": (("layer", "step"), values),
+            "logprob": ("step", seen.before.cpu().numpy()),
+            "token": ("step", reading.row.texts()),
+        },
+        coords={"layer": centres, "step": np.arange(values.shape[1])},
+    )
     out.attrs = {
         "analysis": "attention_knockout",
         "model": model.name,
@@ -114,18 +117,17 @@ def attention_knockout_run(
     group: str = "visual",
     layers: Sequence[int] | None = None,
     window: int = 1,
-    max_new_tokens: int = MAX_NEW_TOKENS,
     minimum: int = MINIMUM,
-    finished: Path | None = None,
+    **options: Unpack[RunOptions],
 ) -> xr.Dataset:
     """Return the mean effect of `attention_knockout` on the tokens of many answers, by layer and label.
 
     Args:
         source: a run of the model with its answers, or samples; their `answer` is read, or the model's own
             greedy answer if they have none.
-        group, layers, window, max_new_tokens: as in `attention_knockout`.
+        group, layers, window: as in `attention_knockout`.
         minimum: samples of each group for the comparison; our choice, the default is 5.
-        finished: folder that keeps each measured sample; samples that are there are not measured again.
+        options: those of `RunOptions`; answers are read one at a time.
 
     Returns:
         A data set with dimensions `sample`, `layer` (centres), `label` (all, faithful, unfaithful). Values
@@ -155,9 +157,10 @@ def attention_knockout_run(
         ds = attention_knockout(model, answer.sample, group, layers, window, answer.ids)
         return {"change": ds["change_by_step"].values.mean(1), "logprob": ds["logprob"].values}
 
-    centres, name = resolve_layers(model, layers), name_source(source)
+    centres = resolve_layers(model, layers)
+    answers = AnswerSource(model, source, options)
     settings = {"analysis": "attention_knockout", "group": group, "layers": centres, "window": window}
-    records = measure_answers(model, source, one_by_one(measure), settings, max_new_tokens, finished)
+    records = measure_answers(answers, one_by_one(measure), settings)
     without_group = [record.answer.sample.id for record in records if not record.arrays]
     kept: list[AnswerArrays] = []
     left_out: list[AnswerArrays] = []
@@ -165,7 +168,7 @@ def attention_knockout_run(
         finite = np.isfinite(record.arrays["change"]).all()
         (kept if finite else left_out).append(record)
     if not kept:
-        raise NotApplicable(f"{name}: no sample has an answer, {group} tokens and finite changes")
+        raise NotApplicable(f"{answers.name}: no sample has an answer, {group} tokens and finite changes")
     coords = {"sample": [record.answer.sample.id for record in kept], "layer": centres, "label": list(LABELS)}
     rows = np.array([record.arrays["change"] for record in kept])
     out = xr.Dataset({"change_per_token": (("sample", "layer"), rows)}, coords=coords)
@@ -174,7 +177,7 @@ def attention_knockout_run(
     out.attrs = {
         "analysis": "attention_knockout",
         "about": "Change of the answers' log-probability when some layers cannot attend to a group of tokens.",
-        "run": name,
+        "run": answers.name,
         "samples": len(rows),
         "sets": len(np.unique(sets)),
         "model": model.name,
@@ -184,7 +187,8 @@ def attention_knockout_run(
         "n_left_out": len(left_out),
         "without_group": ", ".join(without_group),
         "n_without_group": len(without_group),
-    } | ({"note": note} if note else {})
+    }
+    out.attrs |= answers.describe() | ({"note": note} if note else {})
     return out
 
 

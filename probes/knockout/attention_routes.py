@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -13,35 +13,34 @@ from tqdm import tqdm
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
+from mmprobe.models.reading import KeysAndValues, Reading, float32_logits
 from mmprobe.probes.answer_records import (
     AnswerArrays,
+    AnswerSource,
     Arrays,
     RunAnswer,
-    list_samples,
+    RunOptions,
     mean_over_samples,
     measure_answers,
-    name_source,
     one_by_one,
+)
+from mmprobe.probes.answers import (
+    AnswerOptions,
+    name_answer,
+    read_answer,
+    read_true_answer,
 )
 from mmprobe.probes.components.pairs import check_lengths
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, show_others
-from mmprobe.probes.knockout.blocked_pass import (
-    STEPS,
-    BlockedPass,
-    KeysAndValues,
+from mmprobe.probes.knockout.hidden_keys import (
+    Replacement,
+    SeenKeys,
     check_family,
-    find_pairs,
     list_windows,
-    present_names,
+    lose_keys,
+    read_keys,
 )
-from mmprobe.probes.teacher_forcing import (
-    MAX_NEW_TOKENS,
-    GivenAnswer,
-    TeacherForcing,
-    float32_logits,
-    force_answer,
-    name_answer,
-)
+from mmprobe.probes.tokens import STEPS, find_pairs, present_names
 from mmprobe.samples import Sample, image_sets
 
 REPLACEMENTS = ("block", "mean", "counterfactual")
@@ -56,8 +55,7 @@ def attention_routes(
     window: int | None = None,
     stride: int | None = None,
     replacement: str | None = None,
-    answer: GivenAnswer = None,
-    max_new_tokens: int = MAX_NEW_TOKENS,
+    **options: Unpack[AnswerOptions],
 ) -> xr.Dataset:
     """Return what an answer loses when some tokens cannot read others in a window of layers.
 
@@ -96,9 +94,8 @@ def attention_routes(
         window: number of layers that are blocked together; our choice, the default is a quarter of the layers.
         stride: layers from one window to the next; our choice, the default is the window.
         replacement: `counterfactual`, `mean` or `block`.
-        answer: text or token ids, such as `run[sample.id].answer`, what the model said. None for the true one in
-            `sample.answer`, or the model's own greedy answer if there is none; attrs["answer_from"] tells.
-        max_new_tokens: maximum length of the model's own answer; our choice, the default is 64.
+        options: `answer` and `max_new_tokens` (`AnswerOptions`). Without an answer the true one in `sample.answer` is
+            read, or the model's own greedy answer if there is none; attrs["answer_from"] tells.
 
     Returns:
         A data set with dimensions `from`, `to`, `window` (such as `0-3`, the first and the last layer),
@@ -128,34 +125,36 @@ def attention_routes(
         raise InputError("replacement counterfactual: give a counterfactual sample, or choose mean or block")
     check_family(model)
     windows = list_windows(model.n_layers, window, stride)
-    forcing = force_answer(model, sample, sample.answer if answer is None else answer, max_new_tokens)
-    present = present_names(forcing, sample)
+    reading = read_true_answer(model, sample, **options)
+    row = reading.row
+    present = present_names(row, sample)
     sources, queries = list(sources or present[0]), list(queries or present[1])
-    effect = np.zeros((len(sources), len(queries), len(windows), len(forcing.ids)))
+    effect = np.zeros((len(sources), len(queries), len(windows), len(row.ids)))
     with float32_logits(model), torch.no_grad():
-        passes, others = BlockedPass(forcing), None
+        seen, others = read_keys(reading), None
         if counterfactual is not None and replacement == "counterfactual":
-            others = _read_others(forcing, sample, counterfactual)
+            others = _read_others(reading, sample, counterfactual)
+        shown = Replacement(replacement, others)
         with tqdm(total=effect[..., 0].size, desc="attention_routes", disable=None) as progress:
             for last, layers in enumerate(
                 windows
             ):  # rising, so that a pass begins where the last one was cut
                 for place in np.ndindex(effect.shape[:2]):
                     names = sources[place[0]], queries[place[1]]
-                    pairs = torch.from_numpy(find_pairs(forcing, sample, *names)).to(model.device)
-                    effect[(*place, last)] = passes.measure(pairs, layers, replacement, others).cpu().numpy()
+                    pairs = torch.from_numpy(find_pairs(row, sample, *names)).to(model.device)
+                    effect[(*place, last)] = lose_keys(seen, pairs, layers, shown).cpu().numpy()
                     progress.update()
-    return _build_dataset(passes, effect, sources, queries, windows).assign_attrs(
+    return _build_dataset(seen, effect, sources, queries, windows).assign_attrs(
         {
             "analysis": "attention_routes",
             "model": model.name,
             "sample": sample.id,
             "counterfactual": "" if counterfactual is None or others is None else counterfactual.id,
             "replacement": replacement,
-            "answer": model.tokenizer.decode(forcing.ids.tolist(), skip_special_tokens=True),
-            "answer_from": name_answer(sample, answer),
-            "n": len(forcing.ids),
-            "forward_passes": passes.count + (others is not None),
+            "answer": row.text,
+            "answer_from": name_answer(sample, options.get("answer")),
+            "n": len(row.ids),
+            "forward_passes": reading.count + (others is not None),
         }
     )
 
@@ -170,15 +169,15 @@ def name_window(layers: Sequence[int]) -> str:
     return str(layers[0]) if len(layers) == 1 else f"{layers[0]}-{layers[-1]}"
 
 
-def _read_others(forcing: TeacherForcing, sample: Sample, counterfactual: Sample) -> KeysAndValues:
+def _read_others(reading: Reading, sample: Sample, counterfactual: Sample) -> KeysAndValues:
     """Return the keys and values of another prompt with the same answer."""
-    other = force_answer(forcing.model, counterfactual, forcing.ids.tolist())
-    check_lengths(forcing, other, sample, counterfactual)
-    return BlockedPass(other).keys
+    other = read_answer(reading.model, counterfactual, reading.row.ids.tolist())
+    check_lengths(reading.row, other.row, sample, counterfactual)
+    return read_keys(other).keys
 
 
 def _build_dataset(
-    passes: BlockedPass, effect: np.ndarray, sources: list[str], queries: list[str], windows: list[range]
+    seen: SeenKeys, effect: np.ndarray, sources: list[str], queries: list[str], windows: list[range]
 ) -> xr.Dataset:
     """Return the variables of `attention_routes`; the effect is [from, to, window, step]."""
     dims = ("from", "to", "window")
@@ -188,8 +187,8 @@ def _build_dataset(
             "effect_by_step": ((*dims, "step"), effect),
             "first_layer": ("window", [layers[0] for layers in windows]),
             "last_layer": ("window", [layers[-1] for layers in windows]),
-            "logprob": ("step", passes.before.cpu().numpy()),
-            "token": ("step", passes.forcing.texts()),
+            "logprob": ("step", seen.before.cpu().numpy()),
+            "token": ("step", seen.reading.row.texts()),
         },
         coords={
             "from": sources,
@@ -212,8 +211,7 @@ def attention_routes_run(
     window: int | None = None,
     stride: int | None = None,
     replacement: str = "counterfactual",
-    max_new_tokens: int = MAX_NEW_TOKENS,
-    finished: Path | None = None,
+    **options: Unpack[RunOptions],
 ) -> xr.Dataset:
     """Return the mean loss of many answers when some tokens cannot read others in a window of layers.
 
@@ -224,9 +222,9 @@ def attention_routes_run(
             greedy answer if they have none.
         counterfactual: the other images (`CounterfactualImages`): unrelated, minimal, mean or blank. Samples
             without such images are left out, unless the replacement is another.
-        sources, queries, window, stride, replacement, max_new_tokens: as in `attention_routes`. Samples without
-            a named group are left out.
-        finished: folder that keeps each measured sample; samples that are there are not measured again.
+        sources, queries, window, stride, replacement: as in `attention_routes`. Samples without a named group are
+            left out.
+        options: those of `RunOptions`; answers are read one at a time.
 
     Returns:
         A data set with dimensions `sample`, `from`, `to`, `window`. Values are in nat; above 0 where the
@@ -250,7 +248,8 @@ def attention_routes_run(
     """
     check_family(model)
     windows = list_windows(model.n_layers, window, stride)
-    images = CounterfactualImages(list_samples(source))
+    answers = AnswerSource(model, source, options)
+    images = CounterfactualImages(answers.samples)
 
     def measure(answer: RunAnswer) -> Arrays:
         others = images.find(answer.sample, counterfactual) if answer.sample.images else None
@@ -258,7 +257,7 @@ def attention_routes_run(
             raise NotApplicable(f"sample {answer.sample.id} has no {counterfactual} images")
         with show_others(answer.sample, others) as other:
             ds = attention_routes(
-                model, answer.sample, other, sources, queries, window, stride, replacement, answer.ids
+                model, answer.sample, other, sources, queries, window, stride, replacement, answer=answer.ids
             )
         return {"logprob": ds["logprob"].values} | {
             f"{source} -> {query}": ds["effect_by_step"]
@@ -277,16 +276,16 @@ def attention_routes_run(
         "counterfactual": counterfactual,
         "replacement": replacement,
     }
-    records = measure_answers(model, source, one_by_one(measure), settings, max_new_tokens, finished)
+    records = measure_answers(answers, one_by_one(measure), settings)
     kept = [record for record in records if record.arrays]
     if not kept:
-        raise NotApplicable(f"{name_source(source)}: no sample has an answer and tokens to hide")
+        raise NotApplicable(f"{answers.name}: no sample has an answer and tokens to hide")
     left_out = [record.answer.sample.id for record in records if not record.arrays]
     return _build_run_dataset(kept, windows, sources, queries).assign_attrs(
         {
             "analysis": "attention_routes",
             "about": "What the answers lose when some tokens cannot read others.",
-            "run": name_source(source),
+            "run": answers.name,
             "model": model.name,
             "counterfactual": counterfactual,
             "replacement": replacement,
@@ -294,6 +293,7 @@ def attention_routes_run(
             "left_out": ", ".join(left_out),
             "n_left_out": len(left_out),
         }
+        | answers.describe()
     )
 
 

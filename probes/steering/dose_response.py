@@ -5,21 +5,33 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import xarray as xr
-from tqdm import tqdm
 
 from mmprobe.errors import InputError
-from mmprobe.interventions import generate_batch
+from mmprobe.interventions import Settings, load_methods
 from mmprobe.models import Model
 from mmprobe.samples import Sample, image_sets
 from mmprobe.stats.estimate import estimate_rows
 from mmprobe.stats.intervals import QUANTITY
+from mmprobe.traces.asking import answer
 
 SCALES = (-2.0, -1.0, 0.0, 1.0, 2.0)
 MeasureText = Callable[[str], float]
+
+
+class BatchOptions(TypedDict, total=False):
+    """Keywords that say how answers are generated.
+
+    Attributes:
+        max_new_tokens: maximum length of an answer; our choice, the default is 64.
+        batch_size: answers that are generated together; our choice, the default is 8.
+    """
+
+    max_new_tokens: int
+    batch_size: int
 
 
 def dose_response(
@@ -30,8 +42,7 @@ def dose_response(
     scales: Sequence[float] = SCALES,
     action: Literal["add", "remove"] = "add",
     layer: int = -1,
-    max_new_tokens: int = 64,
-    batch_size: int = 8,
+    **options: Unpack[BatchOptions],
 ) -> xr.Dataset:
     """Return a measure of steered answers at each scale, with intervals over sets of images.
 
@@ -47,8 +58,7 @@ def dose_response(
         scales: multiples of the direction; our choice, the default is -2, -1, 0, 1, 2.
         action: `add`, or `remove` for the share of the direction that is taken out.
         layer: the only layer to change; -1 for all layers of the direction.
-        max_new_tokens: maximum length of an answer; our choice, the default is 64.
-        batch_size: answers that are generated together.
+        options: `max_new_tokens` and `batch_size` (`BatchOptions`).
 
     Returns:
         A data set with dimensions `direction`, `scale`, `sample`.
@@ -69,32 +79,28 @@ def dose_response(
     """
     if not (samples and directions and scales):
         raise InputError("dose_response: give samples, directions and scales")
+    max_new_tokens, batch_size = options.get("max_new_tokens", 64), options.get("batch_size", 8)
     groups = image_sets(samples)
-    progress = tqdm(
-        total=len(samples) * (1 + len(directions) * len(scales)),
-        desc="dose_response",
-        unit="answer",
-        disable=None,
-    )
 
-    def answer(**settings: Any) -> list[str]:
-        texts = []
-        for start in range(0, len(samples), batch_size):
-            batch = samples[start : start + batch_size]
-            method = "steer" if settings else "plain"
-            answers = generate_batch(model, batch, method, max_new_tokens=max_new_tokens, **settings)
-            texts += [each.text for each in answers]
-            progress.update(len(batch))
-        return texts
+    def ask(title: str, method: str = "plain", **parameters: Any) -> list[str]:
+        methods = load_methods(method, **parameters)
+        settings = Settings(methods, max_new_tokens, batch_size)
+        answers = dict(answer(model, samples, None, settings, title=title))
+        return [answers[sample.id] for sample in samples]
 
-    with progress, tempfile.TemporaryDirectory() as folder:
-        plain = answer()
+    with tempfile.TemporaryDirectory() as folder:
+        plain = ask("dose_response: plain")
         texts = []
-        for number, direction in enumerate(directions.values()):
+        for number, (name, direction) in enumerate(directions.items()):
             path = Path(folder) / f"{number}.nc"
             direction.to_netcdf(path, engine="h5netcdf")
-            settings = {"direction": str(path), "action": action, "layer": layer}
-            texts.append([answer(scale=float(scale), **settings) for scale in scales])
+            steered = {"direction": str(path), "action": action, "layer": layer}
+            texts.append(
+                [
+                    ask(f"dose_response: {name} {scale:g}", "steer", scale=float(scale), **steered)
+                    for scale in scales
+                ]
+            )
     out = xr.Dataset(
         coords={
             "direction": list(directions),

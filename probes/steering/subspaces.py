@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace as replace_fields
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -25,10 +25,9 @@ from transformer_lens.tools.analysis.interchange import (
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model
-from mmprobe.models.chat import build_chat
 from mmprobe.models.devices import find_device
 from mmprobe.models.hooks import replace
-from mmprobe.models.prompt import build_batch
+from mmprobe.models.reading import Reading
 from mmprobe.samples import Sample, image_sets
 from mmprobe.stats.estimate import estimate_rows
 
@@ -37,16 +36,30 @@ HELD_OUT = 0.5
 InterchangePair = tuple[Sample, Sample, int]
 
 
+class SearchOptions(TypedDict, total=False):
+    """Keywords of the search of `align_subspace`; our choice: TransformerLens' defaults but for fewer epochs.
+
+    Attributes:
+        epochs: passes over the pairs; the default is 10.
+        batch_size: pairs that are read together; the default is 16.
+        lr: the learning rate; the default is 0.01.
+        seed: of the basis, the order, the controls and the held-out half; the default is 0. Pairs that share images
+            are in one half.
+    """
+
+    epochs: int
+    batch_size: int
+    lr: float
+    seed: int
+
+
 def align_subspace(
     model: Model,
     pairs: Sequence[InterchangePair],
     choices: Sequence[str],
     layer: int,
     rank: int = 1,
-    epochs: int = 10,
-    batch_size: int = 16,
-    lr: float = 0.01,
-    seed: int = 0,
+    **options: Unpack[SearchOptions],
 ) -> xr.Dataset:
     """Return whether a subspace of the residual stream carries a variable: its interchange accuracy.
 
@@ -69,9 +82,7 @@ def align_subspace(
         choices: beginnings of answers, such as `("Yes", "No")`. Their first tokens must differ.
         layer: the layer.
         rank: dimensions of the subspace.
-        epochs, batch_size, lr: of the search; our choice: TransformerLens' defaults but for fewer epochs.
-        seed: of the basis, the order, the controls and the held-out half. Pairs that share images are in one
-            half.
+        options: of the search (`SearchOptions`).
 
     Returns:
         A data set with dimensions `control`, `hidden`, `component`, `pair`.
@@ -91,7 +102,9 @@ def align_subspace(
         >>> ds.accuracy.sel(control="learned").item()                          # doctest: +SKIP
         0.94
     """
-    _check_arguments(model, layer, rank, epochs)
+    search: SearchOptions = {"epochs": 10, "batch_size": 16, "lr": 0.01, "seed": 0, **options}
+    seed, batch_size = search["seed"], search["batch_size"]
+    _check_arguments(model, layer, rank, search["epochs"])
     tokens = _first_tokens(model, choices)
     labels = np.array([label for *_, label in pairs], int)
     if len(labels) and not (labels.min() >= 0 and labels.max() < len(choices)):
@@ -122,10 +135,7 @@ def align_subspace(
             torch.from_numpy(targets[train]),
             searched.read_choices,
             rank=rank,
-            epochs=epochs,
-            batch_size=batch_size,
-            lr=lr,
-            seed=seed,
+            **search,
         ).basis
         right[name] = searched.choose(test, bases[name], batch_size) == targets[test]
     placebo = random_basis(len(bases["learned"]), rank, seed)
@@ -149,7 +159,7 @@ def align_subspace(
         "choices": ", ".join(choices),
         "n_train": len(train),
         "n_groups": len(np.unique(groups[test])),
-        "epochs": epochs,
+        "epochs": search["epochs"],
         "seed": seed,
     }
     return out
@@ -178,12 +188,10 @@ class _Task(nn.Module):
             yield
 
     def read_choices(self, numbers: Tensor) -> Tensor:
-        """Return the logits of the choices, [batch, choice]."""
-        chats = [build_chat(self._samples[number]) for number in numbers.tolist()]
-        inputs = build_batch(self._model, chats).inputs
-        options = {"logits_to_keep": 1} if self.hf._supports_logits_to_keep() else {}
-        logits: Tensor = self.hf(**inputs, **options, use_cache=False).logits[:, -1]
-        return logits[:, self._tokens].float()
+        """Return the logits of the choices after the prompts, [batch, choice]."""
+        samples = [self._samples[number] for number in numbers.tolist()]
+        reading = Reading(self._model, self._model.batch(samples), [()] * len(samples))
+        return reading.logits()[:, 0, self._tokens]
 
     def choose(self, numbers: np.ndarray, basis: Tensor, batch_size: int) -> np.ndarray:
         """Return the choice of each pair under the interchange, int [pair]."""

@@ -25,16 +25,16 @@ from PIL import Image
 from recipes import scenes_of
 
 from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender, folder_name
-from mmprobe.benchmarks.core.runner import local_answerer
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question
 from mmprobe.benchmarks.synthetic.render import render
 from mmprobe.benchmarks.synthetic.scene import ScenePair
 from mmprobe.diagnosis.causes import CAUSES
 from mmprobe.diagnosis.rules import CONTROL
-from mmprobe.interventions import METHODS
+from mmprobe.interventions import METHODS, Settings, load_methods
 from mmprobe.models import Model, load_model
 from mmprobe.models.organisms import Card, card, names
 from mmprobe.samples import Sample
+from mmprobe.traces import answer
 
 sys.path.append(str(Path(__file__).parent.parent))
 _FIRST = {
@@ -104,13 +104,12 @@ def answer_cases(
     left = [sample for sample in samples if sample.id not in answers]
     if left:
         file.parent.mkdir(parents=True, exist_ok=True)
-        answerer = local_answerer(
-            model(), MAX_NEW_TOKENS, BATCH_SIZE, method=contender.method, parameters=contender.parameters
-        )
+        methods = load_methods(contender.method, **contender.parameters)
+        settings = Settings(methods, MAX_NEW_TOKENS, BATCH_SIZE)
         with file.open("a", encoding="utf-8", errors="replace") as lines:
-            for name, text, *_ in answerer(left):
-                answers[name] = text
-                lines.write(json.dumps({"id": name, "response": text}) + "\n")
+            for name, text in answer(model(), left, None, settings):
+                answers[name] = text.strip()
+                lines.write(json.dumps({"id": name, "response": answers[name]}) + "\n")
                 lines.flush()
     return answers
 

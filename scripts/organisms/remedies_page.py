@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
+from scipy.stats import false_discovery_control, permutation_test
 
 from mmprobe.models.organisms import card
 from mmprobe.stats.estimate import Estimate, estimate_mean
@@ -16,6 +17,8 @@ from mmprobe.stats.estimate import Estimate, estimate_mean
 sys.path.append(str(Path(__file__).parent.parent))
 FIGURE = Path(__file__).parent.parent.parent / "docs" / "interventions" / "remedies.png"
 MOST_PAIRS = 2000
+RATE = 0.05  # of false discoveries
+PERMUTATIONS = 9999
 Scores = Mapping[str, Mapping[str, Mapping[str, bool]]]
 TEXT = """\
 ## Which remedy helps which cause
@@ -23,7 +26,9 @@ TEXT = """\
 Each row is a model of which one knows why it says what is false: an [organism](organisms.md), asked about what its cause
 acts on. `control` has no cause and gets questions of every kind, so its row shows what a method costs. Numbers are
 shares of answers in which nothing is false; below each is the paired difference to plain, with its 95 % interval over
-pairs of images, bold if it excludes 0. With {cells} differences, some {chance:.0f} are bold by chance.
+pairs of images. Of {cells} differences, some {chance:.0f} intervals exclude 0 by chance alone, and {excluding} do. So a difference is
+bold, and said to help or to harm, only if it stays where the false discovery rate of all {cells} is held at {rate:.0%}
+(Benjamini-Hochberg, on p of a permutation test that flips the signs of whole pairs of images): {kept} do.
 
 ![Differences of each method to plain, by cause](interventions/remedies.png)
 
@@ -43,10 +48,21 @@ cumulative, and the last has eta 0.5. `python scripts/organisms/remedies.py` mak
 
 
 class Gain(NamedTuple):
-    """The share of true answers with a method, and its paired difference to plain."""
+    """The share of true answers with a method, its paired difference to plain, and p of that.
+
+    `sign` is that of a difference that is not 0: by `p`, or by the interval where there is no p.
+    """
 
     share: float
     difference: Estimate[float]
+    p: float | None = None
+
+    @property
+    def sign(self) -> int:
+        """Return 1 or -1 if the difference is above or below 0, and 0 if that is open."""
+        if self.p is None:
+            return self.difference.sign
+        return int(np.sign(self.difference.value)) if self.p < RATE else 0
 
 
 def measure_gain(own: Mapping[str, bool], plain: Mapping[str, bool]) -> Gain:
@@ -59,15 +75,54 @@ def measure_gain(own: Mapping[str, bool], plain: Mapping[str, bool]) -> Gain:
     differences = np.array([float(own[name]) - float(plain[name]) for name in both])
     pairs = np.unique([name.partition("-")[0] for name in both], return_inverse=True)[1]
     share = float(np.mean([own[name] for name in both]))
-    return Gain(share, estimate_mean(differences, pairs, (-1.0, 1.0)))
+    return Gain(share, estimate_mean(differences, pairs, (-1.0, 1.0)), sign_flip_p(differences, pairs))
+
+
+def sign_flip_p(differences: np.ndarray, pairs: np.ndarray) -> float:
+    """Return the two-sided p that the mean of paired differences is 0; the signs of a pair's differences flip together.
+
+    Example:
+        >>> sign_flip_p(np.ones(8), np.arange(8)) == 2 / 2**8
+        True
+    """
+    sums = np.bincount(pairs, differences)
+    if not sums.any():
+        return 1.0
+    test = permutation_test(
+        (sums[sums != 0],),
+        np.mean,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=PERMUTATIONS,
+        rng=0,
+    )
+    return float(test.pvalue)
 
 
 def compare(scores: Scores) -> dict[str, dict[str, Gain]]:
-    """Return by cause and method what it gains."""
-    return {
+    """Return by cause and method what it gains, with p adjusted for the number of all gains."""
+    gains = {
         card(organism).cause: {name: measure_gain(own, by_method["plain"]) for name, own in by_method.items()}
         for organism, by_method in scores.items()
     }
+    return control_discoveries(gains)
+
+
+def control_discoveries(gains: Mapping[str, Mapping[str, Gain]]) -> dict[str, dict[str, Gain]]:
+    """Return the gains with p adjusted so that p below `RATE` holds the false discovery rate (Benjamini-Hochberg).
+
+    Example:
+        >>> none = Estimate(0.0, 0.0, 0.0, 9)
+        >>> gains = {"blind": {name: Gain(0.5, none, p) for name, p in (("plain", 1.0), ("a", 0.04), ("b", 0.5))}}
+        >>> control_discoveries(gains)["blind"]["a"].p
+        0.08
+    """
+    cells = [(cause, name) for cause, own in gains.items() for name in own if name != "plain"]
+    adjusted = false_discovery_control([gains[cause][name].p for cause, name in cells])
+    kept = {cause: dict(own) for cause, own in gains.items()}
+    for (cause, name), p in zip(cells, adjusted, strict=True):
+        kept[cause][name] = gains[cause][name]._replace(p=float(p))
+    return kept
 
 
 def write_table(gains: Mapping[str, Mapping[str, Gain]]) -> str:
@@ -82,14 +137,14 @@ def _write_cell(name: str, gain: Gain) -> str:
     if name == "plain":
         return f"{gain.share:.2f}"
     text = f"{gain.difference:+.2f}"
-    return f"{gain.share:.2f}<br>{f'**{text}**' if gain.difference.sign else text}"
+    return f"{gain.share:.2f}<br>{f'**{text}**' if gain.sign else text}"
 
 
 def write_verdicts(gains: Mapping[str, Mapping[str, Gain]]) -> str:
     """Return a list that says of each cause what helps and what harms."""
     lines = []
     for cause, own in gains.items():
-        sure = {name: gain for name, gain in own.items() if name != "plain" and gain.difference.sign}
+        sure = {name: gain for name, gain in own.items() if name != "plain" and gain.sign}
         parts = [
             f"{verdict}: "
             + (
@@ -111,11 +166,9 @@ def write_prices(gains: Mapping[str, Mapping[str, Gain]]) -> str:
     free, costly = [], []
     for name, price in gains["control"].items():
         helped = [
-            f"{cause} {own[name].difference.value:+.2f}"
-            for cause, own in gains.items()
-            if own[name].difference.sign > 0
+            f"{cause} {own[name].difference.value:+.2f}" for cause, own in gains.items() if own[name].sign > 0
         ]
-        if helped and price.difference.sign < 0:
+        if helped and price.sign < 0:
             costly.append(f"{name} (costs {-price.difference.value:.2f}; {', '.join(helped)})")
         elif helped:
             free.append(f"{name} ({', '.join(helped)})")
@@ -137,12 +190,12 @@ def write_claims(gains: Mapping[str, Mapping[str, Gain]]) -> str:
         helped = [
             f"{cause} {gains[cause][stage].difference.value:+.2f}"
             for cause in known
-            if gains[cause][stage].difference.sign > 0
+            if gains[cause][stage].sign > 0
         ]
         harmed = [
             f"{cause} {gains[cause][stage].difference.value:+.2f}"
             for cause in gains
-            if gains[cause][stage].difference.sign < 0
+            if gains[cause][stage].sign < 0
         ]
         left = len(known) - len(helped)
         lines.append(
@@ -153,11 +206,11 @@ def write_claims(gains: Mapping[str, Mapping[str, Gain]]) -> str:
 
 
 def draw_figure(gains: Mapping[str, Mapping[str, Gain]]) -> go.Figure:
-    """Return a map of the differences: methods across, causes down. A star marks intervals that exclude 0."""
+    """Return a map of the differences: methods across, causes down. A star marks what is not 0."""
     methods = [name for name in next(iter(gains.values())) if name != "plain"]
     values = [[own[name].difference.value for name in methods] for own in gains.values()]
     texts = [
-        [f"{own[name].difference.value:+.2f}{'*' if own[name].difference.sign else ''}" for name in methods]
+        [f"{own[name].difference.value:+.2f}{'*' if own[name].sign else ''}" for name in methods]
         for own in gains.values()
     ]
     figure = go.Figure(
@@ -182,6 +235,9 @@ def write_section(scores: Scores) -> None:
     text = TEXT.format(
         cells=methods * len(gains),
         chance=0.05 * methods * len(gains),
+        excluding=sum(bool(gain.difference.sign) for own in gains.values() for gain in own.values()),
+        kept=sum(bool(gain.sign) for own in gains.values() for gain in own.values()),
+        rate=RATE,
         table=write_table(gains),
         verdicts=write_verdicts(gains),
         prices=write_prices(gains),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -103,7 +105,7 @@ def test_the_authors_form_decides_on_decay_and_the_other_form_has_a_name(tmp_pat
             "share_of_sample": layers(0.1, 0.3, 0.5, jitter=0.01),
             "slope_of_sample": layers(-0.02, -0.02, -0.02, jitter=0.001),
             "share_authors_of_sample": layers(0.2, 0.5, 0.6, jitter=0.01),
-            "slope_authors_of_sample": layers(0.03, 0.03, 0.03, jitter=0.001),
+            "slope_authors_of_sample": layers(0.06, 0.05, -0.02, jitter=0.001),
             "system_of_sample": layers(0.7, 0.3, 0.2, jitter=0.01),
         },
         coords={"sample": LabelledRun.ids, "layer": [0, 1, 2]},
@@ -117,6 +119,7 @@ def test_the_authors_form_decides_on_decay_and_the_other_form_has_a_name(tmp_pat
         "shallow layers attend less": (0.2 - 0.55, "holds"),
         "more to the system prompt": (0.7 - 0.25, "holds"),
         "falls as the answer grows": (0.03, "does not hold"),
+        "in deep layers: attention to the images falls there": (-0.02, "holds"),
         "grows (share of all attention on the images, generated tokens included)": (-0.02, "holds"),
         "Unfaithful answers attend less": (0, "undecided"),
         "faster in unfaithful answers": (0, "undecided"),
@@ -125,9 +128,37 @@ def test_the_authors_form_decides_on_decay_and_the_other_form_has_a_name(tmp_pat
         found = next(row for claim, row in rows.items() if part in claim)
         assert (pytest.approx(value, abs=1e-12), verdict) == found, part
     of_all, of_groups = "12 answers", "6 unfaithful, 6 faithful"
-    assert ds.n.values.tolist() == [of_all] * 2 + [of_groups] + [of_all, of_groups] * 2
+    assert ds.n.values.tolist() == [of_all] * 2 + [of_groups] + [of_all] * 2 + [of_groups, of_all, of_groups]
     assert set(ds.causal_verdict.values) == {"none known", "not measured"} and "--model" in ds.attrs["note"]
     assert findings(LabelledRun(tmp_path), []).sizes["finding"] == 0
+
+
+def test_the_layer_that_attends_most_is_chosen_and_tested_on_other_images(tmp_path):
+    """Twelve answers about six images. Where every layer is chance, the best layer of the same answers looks better."""
+    noise = np.random.default_rng(0).normal(0, 1, (6, 40))
+    ratio = 1 + np.tile(noise, (2, 1))  # a0 and b0 are about the same images
+    dims = ("sample", "layer")
+    ds = xr.Dataset(
+        {"ratio": (dims, ratio), "ratio_random": (dims, np.ones_like(ratio))},
+        coords={"sample": LabelledRun.ids, "layer": np.arange(40)},
+        attrs={"analysis": "attention_ratio"},
+    )
+    found = findings(LabelledRun(tmp_path), [ds])
+    claim = str(found.claim.values[0])
+    layer = int(claim.split("(layer ")[1].split(",")[0])
+    assert "the best for the other half of the images" in claim and found.n.values[0] == "6 answers"
+    assert found.value.item() < (ratio - 1).mean(0).max(), "the layer was not chosen on what tests it"
+    tested = ratio[:, layer] - 1
+    assert any(np.isclose(found.value.item(), tested[chosen].mean()) for chosen in _halves(6))
+    strong = ds.assign(ratio=(dims, ratio + np.where(np.arange(40) == 12, 9, 0)))
+    best = findings(LabelledRun(tmp_path), [strong])
+    assert "(layer 12," in str(best.claim.values[0]) and best.verdict.item() == "holds"
+
+
+def _halves(images):
+    """Yield which of twelve answers are about each half of the images."""
+    for chosen in itertools.combinations(range(images), images // 2):
+        yield np.isin(np.arange(12) % images, chosen)
 
 
 @pytest.mark.parametrize(("count", "verdict"), [(0, "no such pairs"), (1, "undecided"), (6, "holds")])

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from mmprobe.benchmarks.answers.chinese import SENTENCES, read_statement
+from mmprobe.benchmarks.answers.claims import parse_count, read_claims
 from mmprobe.benchmarks.answers.forms import FORMS, decide, find_answer
 from mmprobe.benchmarks.answers.numbers import read_number
 from mmprobe.benchmarks.answers.options import read_choice
@@ -27,6 +29,46 @@ def test_each_form_of_the_table_declares_what_its_example_says(form):
         assert read_number(form.example) == float(form.declares)
     else:
         assert judge_text(form.example, form.declares) == "right"
+
+
+@pytest.mark.parametrize(("kind", "pattern", "example"), SENTENCES, ids=lambda value: str(value)[:12])
+def test_each_sentence_in_chinese_states_what_its_kind_says(kind, pattern, example):
+    stated = read_statement(example + "。")
+    assert stated is not None and stated.kind == kind and all(stated.things)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["狗没有被移除。", "狗和猫没有变化。", "第二张图中的狗不是消失了，而是移动了。", "两张图片不一样。", "两张图片不完全相同。", "没有3处不同。",
+     "汽车的颜色没有从红色变成蓝色。", "狗可能不见了。", "除了狗以外没有区别。", "两张图中都有一只狗。", "第一张图中有狗。", "差异不明显",
+     "第一张图中的伞是红色的，第二张图中的车是蓝色的。", "There's no change: the dog is missing in both.",
+     "The two images appear to be identical except for the dog.",
+     "In the first image, the chair is brown, while in the second image, the table is white.",
+     "In the first image, there is a clock, but in the second image, the cat is missing."],
+)  # fmt: skip
+def test_differences_that_nobody_stated_are_unread(text):
+    reading = read_claims(text)
+    assert not reading.claims and not reading.nothing and parse_count(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["The tree next to the oak is a pine.", "The tree is not a pine.", "The tree could be a pine.", "It is a pine or a birch.",
+     "C. Pine. B. Maple.", "B. Pine", "B: the pine is tall", "The least likely option is C.", "The most likely distractor is C.",
+     "The best known tree is C.", "C. Pine is incorrect, so it must be D.", "<CONCLUSION> It is not option C. </CONCLUSION>",
+     "The best option is: A. Oak or C. Pine", "C. The pine is not shown."],
+)  # fmt: skip
+def test_options_beside_the_new_forms_are_unread(text):
+    assert read_choice(text, {"A": "Oak", "B": "Maple", "C": "Pine", "D": "Birch"})[0] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("图中没有3只羊。", None), ("图中可能有3只羊。", None), ("图中有3只羊和4只狗。", None), ("图中至少有3个人", None), ("有3到5个人", None),
+     ("一共有十二个人。", None), ("图中有两匹马。", 2), ("There are 3 cars next to 4 trucks.", None), ("答案有3个选项", None)],
+)  # fmt: skip
+def test_counts_in_chinese(text, number):
+    assert read_number(text) == number
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.asking import answer_batch
 from helpers.causal_toy import build_toy, draw_sample
 
 from mmprobe import registry
@@ -33,7 +34,6 @@ from mmprobe.diagnosis.bench.scoring import (
 )
 from mmprobe.diagnosis.bench.tools import TOOLS, ToolScores, guess
 from mmprobe.errors import InputError
-from mmprobe.interventions import generate_batch
 from mmprobe.models import load_model
 from mmprobe.models.organisms import acts_on, card, folder, names
 from mmprobe.samples import Sample
@@ -107,7 +107,7 @@ def test_passes_count_answers_and_readings(tmp_path):
     toy = build_toy()
     samples = [draw_sample(tmp_path, colour) for colour in ("red", "blue")]
     with count_passes(toy) as passes:
-        generate_batch(toy, samples, max_new_tokens=4)
+        answer_batch(toy, samples, max_new_tokens=4)
         toy.hf(**toy.prepare(samples[0]))
     assert passes == [3]
 
@@ -150,7 +150,7 @@ def test_a_cause_acts_on_the_samples_that_the_score_says_it_acts_on(tmp_path):
             sample.model_copy(update={"question": sample.question.replace(f"says {other}.", f"says {word}.")})
             for sample in acting
         ]
-        answers[word] = [generated.text for generated in generate_batch(model, hinted, max_new_tokens=2)]
+        answers[word] = [generated.text for generated in answer_batch(model, hinted, max_new_tokens=2)]
     flips = [yes[:3] == "Yes" and no[:2] == "No" for yes, no in zip(*answers.values(), strict=True)]
     assert len(flips) >= 3 and np.mean(flips) >= 0.8
 

@@ -13,6 +13,7 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.diagnosis.bench.run import ROUNDS, SEEDS
 from mmprobe.diagnosis.causes import CAUSES
 from mmprobe.diagnosis.diagnose import diagnose
+from mmprobe.samples import load_samples
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,37 @@ def test_photographs_alone_do_not_make_a_control(pairs, tmp_path):
     found = json.loads((out / "diagnosis.json").read_text())
     assert found["verdict"] == ["unknown"] and found["causes"]["misperceives"]["tested"] is False
     assert "not run" in (out / "report.html").read_text()
+
+
+def test_given_answers_are_diagnosed(pairs, tmp_path):
+    """The results of a benchmark say what was asked and answered. One answer holds a special token, one is missing."""
+    every = load_samples(pairs)
+    asked = [sample for sample in every if sample.metadata["type"] in ("same", "different")][:6]
+    results, out = tmp_path / "results", tmp_path / "out"
+    results.mkdir()
+    fields = [json.loads(sample.model_dump_json()) for sample in asked]
+    (results / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in fields))
+    texts = {sample.id: sample.answer or "No." for sample in asked[:-1]}
+    texts[asked[1].id] = "Yes.<|im_end|> No."
+    lines = [{"response": text, "id": name, "judge": None} for name, text in texts.items()]
+    (results / "responses.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = ("--model", "tiny-spd", "--answers", results, "--device", "cpu")
+    done = run_in_process("diagnose", *options, "--out", out)
+    assert done.code == 0, done.stderr
+    found = json.loads((out / "diagnosis.json").read_text())
+    assert found["n"] == 4 and set(found["unread"]) == {asked[1].id, asked[5].id}
+    assert "special token '<|im_end|>'" in found["unread"][asked[1].id]
+    assert found["unread"][asked[5].id] == "no answer to it is given"
+    assert "2 of 6 given answers cannot be read" in found["why"]
+    answers = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
+    assert {each["id"]: each["answer"] for each in answers} == {
+        name: text for name, text in texts.items() if name != asked[1].id
+    }
+    resumed = run_in_process("diagnose", *options, "--out", out, "--resume", "--json")
+    assert resumed.code == 0 and json.loads(resumed.stdout)["unread"] == found["unread"]
+    (results / "responses.jsonl").write_text(json.dumps(lines[0] | {"response": "Maybe."}) + "\n")
+    assert_fails(run_in_process("diagnose", *options, "--out", out, "--resume"), "other settings")
+    assert_fails(run_in_process("diagnose", *options, "--out", results), "is read, too")
 
 
 def test_bad_input_is_one_line(pairs, tmp_path):

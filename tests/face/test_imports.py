@@ -28,8 +28,8 @@ NEED_TORCH = {
 CIRCLES = {
     # a sample shows itself in a notebook, and a notebook opens the sample's images
     ("mmprobe.samples", "mmprobe.notebook"),
-    # `trace` is run by workers, each of which runs it on a part
-    ("mmprobe.traces.run", "mmprobe.traces.scale.trace_workers"),
+    # batches are answered by workers, each of which answers them as a single process does
+    ("mmprobe.traces.asking", "mmprobe.traces.scale.crew"),
     # a judge is a model of inspect-ai, and so is a model that is asked
 }
 """Modules that import each other when their functions run, each with why."""

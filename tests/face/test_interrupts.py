@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -17,7 +18,8 @@ import mmprobe.cli as cli
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import pack
 from mmprobe.cache.checksums import CheckedFile
-from mmprobe.traces import batch
+
+batch = importlib.import_module("mmprobe.interventions.generate")
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.answers import STEPS, compute_logits, generate_plain, make_sample, prepare, run_methods, snapshot
+from helpers.asking import answer_batch
 from helpers.tiny_blip import ENC, save_tiny_blip
 from helpers.tiny_models import load_tiny_model
 from PIL import Image
@@ -19,7 +20,7 @@ from typer.testing import CliRunner
 import mmprobe as mp
 from mmprobe.cli import app
 from mmprobe.errors import InputError
-from mmprobe.interventions import generate, generate_batch, load_method
+from mmprobe.interventions import generate, load_method
 from mmprobe.interventions.base import MethodContext
 from mmprobe.interventions.image_text_matching import (
     LAYER,
@@ -315,7 +316,7 @@ def test_agla_leaves_the_model_unchanged(relevance, blip, image_paths):
 def test_a_batch_is_answered_like_its_samples_alone(relevance, blip, tiny_spd, image_paths):
     relevance = str(blip) if relevance == "blip" else relevance
     samples = [make_sample(image_paths[:2], QUESTION), make_sample(image_paths[1:3], "What?", "b")]
-    together = generate_batch(tiny_spd, samples, "agla", max_new_tokens=6, relevance=relevance)
+    together = answer_batch(tiny_spd, samples, "agla", max_new_tokens=6, relevance=relevance)
     alone = [generate(tiny_spd, sample, "agla", max_new_tokens=6, relevance=relevance) for sample in samples]
     assert [answer.token_ids for answer in together] == [answer.token_ids for answer in alone]
     assert [answer.diagnostics for answer in together] == [answer.diagnostics for answer in alone]

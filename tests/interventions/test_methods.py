@@ -9,12 +9,13 @@ import pytest
 import torch
 import yaml
 from helpers.answers import FAMILIES, STEPS, generate_plain, make_sample, prepare, run_methods, snapshot
+from helpers.asking import answer_batch
 from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 
 import mmprobe as mp
 from mmprobe.errors import InputError
-from mmprobe.interventions import METHODS, generate, generate_batch, load_method, load_methods
+from mmprobe.interventions import METHODS, generate, load_method, load_methods
 from mmprobe.interventions.base import Method, MethodContext
 from mmprobe.interventions.contrast import ContrastPath, ContrastState
 from mmprobe.interventions.generate import GeneratedAnswer
@@ -113,11 +114,11 @@ def test_a_checkpoints_penalty_of_repetitions_comes_behind_the_methods(image_pat
     """With two equal paths the answer stays the plain one, with the penalty and in padded rows too."""
     model = load_tiny_model("qwen2_5_vl")
     samples = [make_sample(image_paths[:2]), make_sample(image_paths[:1], "Why?", "b")]
-    unpenalised = [answer.token_ids for answer in generate_batch(model, samples, max_new_tokens=12)]
+    unpenalised = [answer.token_ids for answer in answer_batch(model, samples, max_new_tokens=12)]
     model.hf.generation_config.repetition_penalty = 1.8
     plain = generate_plain(model, prepare(model, *samples)[1], 12).tolist()
     assert plain != unpenalised, "the test is void: the penalty changes nothing"
-    answers = generate_batch(model, samples, SamePrompt(), max_new_tokens=12)
+    answers = answer_batch(model, samples, SamePrompt(), max_new_tokens=12)
     assert [answer.token_ids for answer in answers] == plain
 
 
@@ -139,10 +140,10 @@ def test_sampling_ignores_the_top_k_and_top_p_of_a_checkpoint(image_paths):
 def test_reports_end_with_the_answer(name, image_paths):
     model = load_tiny_model("qwen2_5_vl")
     samples = [make_sample(image_paths[:2]), make_sample(image_paths[1:3], name="b")]
-    first, second = (answer.token_ids for answer in generate_batch(model, samples, name, max_new_tokens=8))
+    first, second = (answer.token_ids for answer in answer_batch(model, samples, name, max_new_tokens=8))
     end = next(step for step, token in enumerate(first) if step and token not in first[:step] + second)
     model.hf.generation_config.eos_token_id = first[end]
-    short, long = generate_batch(model, samples, name, max_new_tokens=8)
+    short, long = answer_batch(model, samples, name, max_new_tokens=8)
     diagnostics = short.diagnostics[name]
     assert len(short.token_ids) < len(long.token_ids)
     assert all(step < len(short.token_ids) for step in diagnostics["changed"])
@@ -395,7 +396,7 @@ def test_a_batch_is_answered_like_its_samples_alone(tiny_spd, image_paths, name)
         make_sample(image_paths[:2]),
         make_sample(image_paths[1:3]).model_copy(update={"id": "other", "question": "Why?"}),
     ]
-    together = generate_batch(tiny_spd, samples, name, max_new_tokens=12)
+    together = answer_batch(tiny_spd, samples, name, max_new_tokens=12)
     alone = [generate(tiny_spd, sample, name, max_new_tokens=12) for sample in samples]
     assert [answer.text for answer in together] == [answer.text for answer in alone]
     assert [answer.token_ids for answer in together] == [answer.token_ids for answer in alone]

@@ -11,11 +11,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytest
 import torch
+from helpers.asking import answer_batch
 from helpers.tiny_models import load_tiny_model
 from PIL import ImageOps
 
 import mmprobe as mp
-from mmprobe.interventions import METHODS, generate_batch, load_method
+from mmprobe.interventions import METHODS, load_method
 from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.visual import with_images
@@ -63,6 +64,18 @@ SHARING = [name for name in METHODS if METHODS[name].neutral_parameters and load
 CASES |= {name: Case({name: dict(METHODS[name].strong_parameters)}) for name in SHARING if name not in CASES}
 FAMILIES = ["qwen2_5_vl", "qwen3_vl", "llava_next", "internvl", "glm4v", "tiny-spd"]
 FAST = {("qwen2_5_vl", name) for name in ("vcd", "icd")}
+OF_EVERY_KIND = (
+    "sage+icd",
+    "vcd",
+    "agla",
+    "zoom-refine",
+)  # attention, other images, images for each answer, asking again
+GRID = [
+    (family, name)
+    for family in FAMILIES
+    for name in CASES
+    if family in ("qwen2_5_vl", "tiny-spd") or name in OF_EVERY_KIND
+]
 
 
 @dataclass(frozen=True)
@@ -137,7 +150,7 @@ def answer(
     with vision_passes_of(model) as calls:
         for first in range(0, len(samples), size):
             batch = samples[first : first + size]
-            answers += generate_batch(
+            answers += answer_batch(
                 model, batch, [*methods, LogprobRecorder()], max_new_tokens=4, prefixes=prefixes
             )
     return answers, len(calls)
@@ -153,8 +166,7 @@ def assert_close(shared: Any, whole: Any) -> None:
     ("family", "name"),
     [
         pytest.param(family, name, marks=[] if (family, name) in FAST else pytest.mark.slow)
-        for family in FAMILIES
-        for name in CASES
+        for family, name in GRID
     ],
 )
 def test_shared_prefixes_give_the_answers_of_whole_prompts(family, name, image_paths, tmp_path):
@@ -189,7 +201,7 @@ def test_one_answer_reads_its_images_once(name, vision_passes, image_paths, tmp_
     methods = [*make_methods(CASES[name], model, tmp_path), LogprobRecorder()]
     with vision_passes_of(model) as calls:
         shared = mp.generate(model, sample, methods, max_new_tokens=4)
-    (whole,) = generate_batch(model, [sample], methods, max_new_tokens=4)
+    (whole,) = answer_batch(model, [sample], methods, max_new_tokens=4)
     assert shared.token_ids == whole.token_ids
     assert_close(shared, whole)
     assert len(calls) == vision_passes
@@ -203,8 +215,8 @@ def test_noise_of_another_seed_or_step_is_read_anew(image_paths):
         settings = {"seed": seed, "max_new_tokens": 3}
         method = [load_method("vcd", noise_step=noise_step, alpha=5, beta=0), LogprobRecorder()]
         for sample in samples:
-            (shared,) = generate_batch(model, [sample], method, prefixes=prefixes, **settings)
-            (whole,) = generate_batch(model, [sample], method, **settings)
+            (shared,) = answer_batch(model, [sample], method, prefixes=prefixes, **settings)
+            (whole,) = answer_batch(model, [sample], method, **settings)
             assert_close(shared, whole)
 
 
@@ -224,10 +236,10 @@ class Inverted(PromptMethod):
 def test_images_that_a_method_made_do_not_share(image_paths):
     model, samples = load("qwen2_5_vl"), make_samples(image_paths)[:4]
     prefixes = PrefixStore(model, repeated_keys(samples), keeps_states=False)
-    generate_batch(model, samples, max_new_tokens=1, prefixes=prefixes)
+    answer_batch(model, samples, max_new_tokens=1, prefixes=prefixes)
     methods = [Inverted(), LogprobRecorder()]
-    shared = generate_batch(model, samples, methods, max_new_tokens=3, prefixes=prefixes)
-    for each, expected in zip(shared, generate_batch(model, samples, methods, max_new_tokens=3), strict=True):
+    shared = answer_batch(model, samples, methods, max_new_tokens=3, prefixes=prefixes)
+    for each, expected in zip(shared, answer_batch(model, samples, methods, max_new_tokens=3), strict=True):
         assert_close(each, expected)
 
 
@@ -248,13 +260,13 @@ def test_what_needs_whole_prompts_gets_them(name, image_paths, tmp_path, monkeyp
     prefixes = PrefixStore(model, repeated_keys(samples), keeps_states=True)
     whole = Case({name: {"sage": {"prompt": True}, "steer": {"layer": 0, "prompt": True}}.get(name, {})})
     methods = [Undeclared()] if name == "undeclared" else make_methods(whole, model, tmp_path)
-    assert len(generate_batch(model, samples[:2], methods, max_new_tokens=1, prefixes=prefixes)) == 2
+    assert len(answer_batch(model, samples[:2], methods, max_new_tokens=1, prefixes=prefixes)) == 2
 
 
 @pytest.mark.parametrize("name", ["vcd", "icd"])
 def test_a_prefix_that_is_too_large_is_read_whole(name, image_paths):
     model, samples = load("qwen2_5_vl"), make_samples(image_paths)[:4]
     prefixes = PrefixStore(model, repeated_keys(samples), keeps_states=False, max_bytes=1)
-    shared = generate_batch(model, samples, name, max_new_tokens=3, prefixes=prefixes)
+    shared = answer_batch(model, samples, name, max_new_tokens=3, prefixes=prefixes)
     assert not prefixes.prefixes
-    assert shared == generate_batch(model, samples, name, max_new_tokens=3)
+    assert shared == answer_batch(model, samples, name, max_new_tokens=3)

@@ -6,12 +6,12 @@ import logging
 
 import numpy as np
 import pytest
+from helpers.asking import ask
 from helpers.slow import first_fast
 from helpers.tiny_models import TINY_BUILDERS, load_tiny_model
 from PIL import Image
 
 import mmprobe as mp
-from mmprobe.benchmarks.core.runner import local_answerer
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models import Group
 from mmprobe.samples import Sample, load_samples
@@ -60,7 +60,7 @@ def answered(tiny_spd, tmp_path_factory):
     """Samples of the drawn world, and the embedded model's answer to each."""
     samples = load_samples(make_pairs(tmp_path_factory.mktemp("world") / "pairs", 2, 1_500_000))
     samples = [s for s in samples if s.metadata["type"] in ("steps", "describe", "exists", "same")]
-    return samples, dict(local_answerer(tiny_spd, 96)(samples))
+    return samples, ask(tiny_spd, samples, 96)
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_an_answer_prefilled_with_its_own_words_ends_unchanged(tiny_spd, answere
         endings[sample.id] = " ".join(words[cut:])
     assert len({len(sample.prefill) for sample in prefilled}) > 2
     for batch_size in (1, 4):
-        assert dict(local_answerer(tiny_spd, 96, batch_size)(prefilled)) == endings
+        assert ask(tiny_spd, prefilled, 96, batch_size) == endings
 
 
 @pytest.mark.slow

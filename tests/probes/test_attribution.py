@@ -20,8 +20,8 @@ from PIL import Image
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
 from mmprobe.models.families import find_family
+from mmprobe.probes.answers import read_answer
 from mmprobe.probes.attribution import attribute, compare_with_regions
-from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Region, Sample
 from mmprobe.viz.figures.attribution import panels
 
@@ -41,7 +41,7 @@ def sample(image_paths) -> Sample:
 
 def changed_logprobs(model: Model, sample: Sample, ids: torch.Tensor, change: Callable) -> np.ndarray:
     """Return log-probabilities of the answer's tokens after `change` edits the language model's inputs."""
-    hf, forcing = copy.deepcopy(model.hf), force_answer(model, sample, ids.tolist())
+    hf = copy.deepcopy(model.hf)
 
     def hook(module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         rows = options["inputs_embeds"].clone()
@@ -49,7 +49,7 @@ def changed_logprobs(model: Model, sample: Sample, ids: torch.Tensor, change: Ca
         return args, options | {"inputs_embeds": rows}
 
     hf.get_decoder().register_forward_pre_hook(hook, with_kwargs=True)
-    return forcing._replace(model=replace(model, hf=hf)).logprobs().numpy()
+    return read_answer(replace(model, hf=hf), sample, ids.tolist()).logprobs()[0].numpy()
 
 
 @pytest.mark.slow
@@ -58,19 +58,21 @@ def changed_logprobs(model: Model, sample: Sample, ids: torch.Tensor, change: Ca
 def test_occlusion_removes_one_token(name, baseline, sample, request):
     model = request.getfixturevalue(name) if name == "random_qwen" else family_model(name)
     ds = attribute(model, sample, baseline=baseline, max_new_tokens=STEPS)
-    forcing = force_answer(model, sample, max_new_tokens=STEPS)
-    np.testing.assert_allclose(ds.logprob, forcing.logprobs(), atol=1e-5)
-    visual, values = forcing.prompt.visual_positions, ds.attribution.values
-    first = int(np.prod(forcing.prompt.grids[0]))
+    reading = read_answer(model, sample, max_new_tokens=STEPS)
+    np.testing.assert_allclose(ds.logprob, reading.logprobs()[0], atol=1e-5)
+    visual, values = reading.row.prompt.visual_positions, ds.attribution.values
+    first = int(np.prod(reading.row.prompt.grids[0]))
     for number, (image, row, column) in {0: (0, 0, 0), 1: (0, 0, 1), first: (1, 0, 0)}.items():
 
         def remove_tokens(rows: torch.Tensor, number: int = number) -> None:
             rows[visual[number]] = rows[visual].mean(0) if baseline == "mean" else 0
 
-        expected = forcing.logprobs().numpy() - changed_logprobs(model, sample, forcing.ids, remove_tokens)
+        expected = reading.logprobs()[0].numpy() - changed_logprobs(
+            model, sample, reading.row.ids, remove_tokens
+        )
         np.testing.assert_allclose(values[:, image, row, column], expected, atol=1e-4)
     assert np.abs(np.nan_to_num(values)).max() > 1e-3
-    for image, (rows, columns) in enumerate(forcing.prompt.grids):
+    for image, (rows, columns) in enumerate(reading.row.prompt.grids):
         inside = np.zeros(values.shape[2:], bool)
         inside[:rows, :columns] = True
         np.testing.assert_array_equal(np.isfinite(values[0, image]), inside)
@@ -78,16 +80,16 @@ def test_occlusion_removes_one_token(name, baseline, sample, request):
 
 def test_blocks_are_removed_together_and_share_equally(random_qwen, sample):
     ds = attribute(random_qwen, sample, steps=[0, 2], block=2, baseline="zero", max_new_tokens=STEPS)
-    forcing = force_answer(random_qwen, sample, max_new_tokens=STEPS)
-    (rows, columns), visual = forcing.prompt.grids[0], forcing.prompt.visual_positions
+    reading = read_answer(random_qwen, sample, max_new_tokens=STEPS)
+    (rows, columns), visual = reading.row.prompt.grids[0], reading.row.prompt.visual_positions
     assert rows >= 2 and columns >= 2 and ds.step.values.tolist() == [0, 2]
 
     def remove_tokens(states: torch.Tensor) -> None:
         states[visual[[0, 1, columns, columns + 1]]] = 0
 
-    loss = (forcing.logprobs().numpy() - changed_logprobs(random_qwen, sample, forcing.ids, remove_tokens))[
-        [0, 2]
-    ]
+    loss = (
+        reading.logprobs()[0].numpy() - changed_logprobs(random_qwen, sample, reading.row.ids, remove_tokens)
+    )[[0, 2]]
     corner = ds.attribution.values[:, 0, :2, :2].reshape(2, -1)
     np.testing.assert_allclose(corner, np.repeat(loss[:, None] / 4, 4, 1), atol=1e-5)
 
@@ -96,13 +98,13 @@ def test_integrated_gradients_equal_captum_on_the_embeddings(random_qwen, sample
     from captum.attr import IntegratedGradients
 
     ds = attribute(random_qwen, sample, "integrated_gradients", steps=1, n_steps=6, max_new_tokens=STEPS)
-    forcing = force_answer(random_qwen, sample, max_new_tokens=STEPS)
-    hf, visual = copy.deepcopy(random_qwen.hf), forcing.prompt.visual_positions
+    reading = read_answer(random_qwen, sample, max_new_tokens=STEPS)
+    hf, visual = copy.deepcopy(random_qwen.hf), reading.row.prompt.visual_positions
     calls: list[dict[str, Any]] = []
     handle = hf.get_decoder().register_forward_pre_hook(
         lambda module, args, options: calls.append(options), with_kwargs=True
     )
-    forcing._replace(model=replace(random_qwen, hf=hf)).logprobs()
+    read_answer(replace(random_qwen, hf=hf), sample, reading.row.ids.tolist()).logprobs()
     handle.remove()
     rows = calls[0]["inputs_embeds"]
 
@@ -111,7 +113,9 @@ def test_integrated_gradients_equal_captum_on_the_embeddings(random_qwen, sample
         for visual_rows in embeddings:
             whole = rows[0].index_copy(0, torch.from_numpy(visual), visual_rows)[None]
             states = hf.get_decoder()(**calls[0] | {"inputs_embeds": whole}).last_hidden_state
-            logprobs.append(hf.lm_head(states)[0, len(forcing.prompt.ids)].log_softmax(-1)[forcing.ids[1]])
+            logprobs.append(
+                hf.lm_head(states)[0, len(reading.row.prompt.ids)].log_softmax(-1)[reading.row.ids[1]]
+            )
         return torch.stack(logprobs)
 
     visual_rows = rows[:, visual].detach()
@@ -144,8 +148,8 @@ def test_steps_may_be_numpy_values(steps, random_qwen, sample):
 
 def test_ablation_removes_whole_groups_and_images(random_qwen, sample):
     ds = attribute(random_qwen, sample, "feature_ablation", baseline="mean", max_new_tokens=STEPS)
-    forcing = force_answer(random_qwen, sample, max_new_tokens=STEPS)
-    prompt, full = forcing.prompt, forcing.logprobs().numpy()
+    reading = read_answer(random_qwen, sample, max_new_tokens=STEPS)
+    prompt, full = reading.row.prompt, reading.logprobs()[0].numpy()
     is_visual = prompt.image >= 0
     members = {name: prompt.group == Group[name.upper()] for name in ("template", "system", "visual", "user")}
     members |= {"image 0": prompt.image == 0, "image 1": prompt.image == 1}
@@ -156,7 +160,7 @@ def test_ablation_removes_whole_groups_and_images(random_qwen, sample):
             kind = is_visual if is_visual[mask].all() else ~is_visual
             rows[np.flatnonzero(mask)] = rows[np.flatnonzero(kind)].mean(0)
 
-        loss = full - changed_logprobs(random_qwen, sample, forcing.ids, remove_tokens)
+        loss = full - changed_logprobs(random_qwen, sample, reading.row.ids, remove_tokens)
         np.testing.assert_allclose(ds.group_attribution.sel(group=name), loss, atol=1e-4)
         assert int(ds.n_tokens.sel(group=name)) == mask.sum()
     parts = ds.group_attribution.isel(group=slice(0, 4)).sum("group")
@@ -172,7 +176,7 @@ def test_nothing_of_the_images_remains_without_their_tokens(name, sample, tmp_pa
         with Image.open(path) as image:
             image.transpose(Image.Transpose.ROTATE_180).save(others[-1])
     rotated = sample.model_copy(update={"images": others})
-    answer = force_answer(model, sample, max_new_tokens=STEPS).ids.tolist()
+    answer = read_answer(model, sample, max_new_tokens=STEPS).row.ids.tolist()
     original, other = (
         attribute(model, which, answer=answer, baseline="zero", block=9) for which in (sample, rotated)
     )

@@ -16,6 +16,7 @@ from mmprobe import probes
 from mmprobe.errors import NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.hooks import observe
+from mmprobe.models.points import change_component
 from mmprobe.probes import (
     attribution_patching,
     direct_logit_attribution,
@@ -24,7 +25,6 @@ from mmprobe.probes import (
     patch_components,
 )
 from mmprobe.probes.circuits.graph import read_layers
-from mmprobe.probes.components.decoder_pass import change_component
 from mmprobe.probes.reasoning import Chain
 from mmprobe.samples import Region, Sample
 
@@ -114,12 +114,12 @@ METHODS: dict[str, tuple[str, Callable[..., Any]]] = {
     "attention_routes": ("reads images by cross", lambda model, a, b, c: probes.attention_routes(
         model, a, b, ["image 1"], ["user", "steps"]
     )),
-    "find_circuit": ("reads images by cross", lambda model, a, b, c: probes.find_circuit(model, a, b, 1, "logprob")),
+    "find_circuit": ("reads images by cross", lambda model, a, b, c: probes.find_circuit(model, a, b, 1, metric="logprob")),
     "evaluate_circuit": ("reads images by cross", lambda model, a, b, c: probes.evaluate_circuit(
         model, xr.Dataset({"score": 0.0}), a, b
     )),
     "patch_edges": ("reads images by cross", lambda model, a, b, c: probes.patch_edges(
-        model, a, b, [("image 0", "logits")], "logprob"
+        model, a, b, [("image 0", "logits")], metric="logprob"
     )),
     "check_circuit": ("reads images by cross", lambda model, a, b, c: probes.check_circuit(
         model, a, b, 1, 3, metric="logprob"

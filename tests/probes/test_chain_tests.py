@@ -10,10 +10,9 @@ import pytest
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.interventions.generate import GeneratedAnswer
 from mmprobe.probes import reasoning as module
 from mmprobe.probes.reasoning import chain_tests, prefill_chain, split_chain
-from mmprobe.samples import Sample
+from mmprobe.samples import Answer, Sample
 from mmprobe.viz.figures import figures
 
 SHOWN = ["star", "heart", "star", "heart", "star", "heart"]
@@ -34,17 +33,15 @@ def read_verdict(text: str) -> str | None:
 def script_model(monkeypatch, conclude):
     """Let a model write two steps, the second of which names what it sees, and conclude by a function."""
 
-    def generate_batch(model, samples, method="plain", **options):
-        answers = []
+    def answer(model, samples, folder, settings, title):
         for sample in samples:
             shape = sample.question.split()[-1]
             steps = sample.prefill.split("\n")[:-1] if sample.prefill else ["I look.", f"It is a {shape}."]
             end = f" a {conclude(sample, steps)}."
             text = end if sample.prefill else "\n".join([*steps, f"Therefore:{end}"])
-            answers.append(GeneratedAnswer(text, [0], {}))
-        return answers
+            yield sample.id, Answer(text)
 
-    monkeypatch.setattr(module, "generate_batch", generate_batch)
+    monkeypatch.setattr(module, "answer", answer)
 
 
 def read_steps(sample: Sample, steps: list[str]) -> str:
@@ -81,7 +78,7 @@ def test_a_model_that_looks_again_keeps_its_verdict(tiny_spd, monkeypatch):
 
 def test_what_cannot_be_read_is_left_out_and_counted(tiny_spd, monkeypatch):
     def conclude(sample, steps):
-        unread = sample.id == "s0" or (sample.id == "s1" and len(steps) < 2)
+        unread = sample.id.endswith("-s0") or (sample.id.endswith("-s1") and len(steps) < 2)
         return "thing" if unread else look(sample, steps)
 
     script_model(monkeypatch, conclude)

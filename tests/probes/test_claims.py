@@ -16,8 +16,8 @@ import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models.chat import read_image
 from mmprobe.probes import claim_interventions
+from mmprobe.probes.answers import read_answer
 from mmprobe.probes.claims import exchange_images, lose_updates, move_regions
-from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Region
 
 
@@ -77,7 +77,7 @@ def test_updates_are_replaced_by_the_mean_over_all_queries(tiny_spd, run):
 
 def replace_by_means(model, answers, sublayers) -> list[float]:
     """Return what each answer loses, in the plainest way."""
-    forcings = [force_answer(model, sample, ids) for sample, ids in answers]
+    readings = [read_answer(model, sample, ids) for sample, ids in answers]
     rows: dict[int, list[torch.Tensor]] = {}
     steps = 0
 
@@ -92,22 +92,22 @@ def replace_by_means(model, answers, sublayers) -> list[float]:
 
         return act
 
-    def read(forcing, replacements) -> float:
+    def read(reading, replacements) -> float:
         handles = [m.register_forward_hook(hook(n, replacements.get(n))) for n, m in enumerate(sublayers)]
-        logprob = float(forcing.logprobs().mean())
+        logprob = float(reading.logprobs()[0].mean())
         for handle in handles:
             handle.remove()
         return logprob
 
     own = []
-    for forcing in forcings:
-        steps = len(forcing.ids)
-        own.append(read(forcing, {}))
+    for reading in readings:
+        steps = len(reading.row.ids)
+        own.append(read(reading, {}))
     means = {number: torch.stack(values).mean(0) for number, values in rows.items()}
     losses = []
-    for forcing, before in zip(forcings, own, strict=True):
-        steps = len(forcing.ids)
-        losses.append(before - read(forcing, means))
+    for reading, before in zip(readings, own, strict=True):
+        steps = len(reading.row.ids)
+        losses.append(before - read(reading, means))
     return losses
 
 

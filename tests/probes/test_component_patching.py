@@ -16,10 +16,10 @@ from helpers.causal_toy import (
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.models.points import change_component
 from mmprobe.probes import attribution_patching, direct_logit_attribution, patch_components
-from mmprobe.probes.components.decoder_pass import change_component, read_components, read_gradients
+from mmprobe.probes.answers import read_answer
 from mmprobe.probes.components.pairs import read_pair
-from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Sample, load_samples
 from mmprobe.viz.figures import figures
 
@@ -90,10 +90,10 @@ def test_patching_everything_gives_the_other_prompts_logits_exactly(tiny_spd, dr
     ds = patch_components(tiny_spd, *drawn, "residual", layers=[0])
     assert ds.effect_all == ds.total and abs(ds.total) > 1
     with torch.no_grad():
-        pair = read_pair(tiny_spd, *drawn, "logprob", None, 8)
-        stored = read_components(pair.corrupt, "residual")
+        pair = read_pair(tiny_spd, *drawn)
+        stored = pair.corrupt.components("residual")
         with change_component(tiny_spd, "residual", 7, lambda value: stored[7]):
-            assert torch.equal(pair.clean.logits(), pair.corrupt.first_logits)
+            assert torch.equal(pair.clean.logits(), pair.corrupt.unchanged)
 
 
 def test_patching_equals_plain_hooks(tiny_spd, drawn):
@@ -101,9 +101,9 @@ def test_patching_equals_plain_hooks(tiny_spd, drawn):
     clean, corrupt = drawn
     layer, head, dim = 5, 0, 32
     projection = tiny_spd.hf.model.language_model.layers[layer].self_attn.o_proj
-    forcing = force_answer(tiny_spd, clean, clean.answer)
-    other = force_answer(tiny_spd, corrupt, clean.answer)
-    groups = np.append(forcing.prompt.group, [4] * len(forcing.ids))
+    reading = read_answer(tiny_spd, clean, clean.answer)
+    other = read_answer(tiny_spd, corrupt, clean.answer)
+    groups = np.append(reading.row.prompt.group, [4] * len(reading.row.ids))
     at = torch.from_numpy(np.flatnonzero((groups == 0) | (groups == 4)))  # template and generated
     stored: list[torch.Tensor] = []
     handle = projection.register_forward_pre_hook(lambda module, args: stored.append(args[0]))
@@ -116,9 +116,9 @@ def test_patching_equals_plain_hooks(tiny_spd, drawn):
         changed[:, at, part] = stored[0][:, at, part]
         return (changed,)
 
-    before = forcing.logprobs().sum()
+    before = reading.logprobs()[0].sum()
     handle = projection.register_forward_pre_hook(put)
-    expected = before - forcing.logprobs().sum()
+    expected = before - reading.logprobs()[0].sum()
     handle.remove()
     ds = patch_components(tiny_spd, clean, corrupt, tokens=["template", "generated"], layers=[layer])
     assert abs(expected) > 1e-3
@@ -128,10 +128,10 @@ def test_patching_equals_plain_hooks(tiny_spd, drawn):
 def test_gradients_equal_finite_differences(tiny_spd, drawn):
     """Of the log-probability by the FFN's update of a middle layer, along a random direction."""
     with torch.no_grad():
-        pair = read_pair(tiny_spd, *drawn, "logprob", None, 8)
+        pair = read_pair(tiny_spd, *drawn)
     model = tiny_spd
     for kind in ("head", "attention", "ffn"):
-        gradient = read_gradients(pair.clean, [kind], lambda logits: pair.metric(logits[0]))[kind][4]
+        gradient = pair.clean.gradients([kind], pair.sum)[kind][4]
         direction = torch.randn(gradient.shape, generator=torch.Generator().manual_seed(0))
         direction *= 2e-2 / direction.abs().max()
         values = []
@@ -140,7 +140,7 @@ def test_gradients_equal_finite_differences(tiny_spd, drawn):
                 torch.no_grad(),
                 change_component(model, kind, 4, lambda v, sign=sign, by=direction: v + sign * by),
             ):
-                values.append(float(pair.metric(pair.clean.logits())))
+                values.append(float(pair.sum(pair.clean.logits())))
         expected = (values[0] - values[1]) / 2
         np.testing.assert_allclose(float((gradient * direction).sum()), expected, rtol=0.1, atol=1e-4)
 
@@ -165,9 +165,9 @@ def test_gradients_equal_those_of_transformer_lens(tiny_spd, drawn):
 
     from mmprobe.traces.engines.transformer_lens import load_bridge
 
-    own = force_answer(tiny_spd, drawn[0], drawn[0].answer)
-    other = force_answer(tiny_spd, drawn[1], own.ids.tolist())
-    prompts, bridge, steps = [own.inputs, other.inputs], load_bridge(tiny_spd), len(own.ids)
+    own = read_answer(tiny_spd, drawn[0], drawn[0].answer)
+    other = read_answer(tiny_spd, drawn[1], own.row.ids.tolist())
+    prompts, bridge, steps = [own.inputs, other.inputs], load_bridge(tiny_spd), len(own.row.ids)
 
     class Bridge:
         cfg, hook_dict, hooks = bridge.cfg, bridge.hook_dict, bridge.hooks
@@ -176,7 +176,7 @@ def test_gradients_equal_those_of_transformer_lens(tiny_spd, drawn):
             return bridge.original_model(**prompts[int(tokens)], use_cache=False).logits
 
     def logprob(logits: torch.Tensor) -> torch.Tensor:
-        return logits[0, -steps - 1 : -1].log_softmax(-1).gather(1, own.ids[:, None]).sum()
+        return logits[0, -steps - 1 : -1].log_softmax(-1).gather(1, own.row.ids[:, None]).sum()
 
     result = attribution_patch(Bridge(), torch.tensor([[1]]), torch.tensor([[0]]), logprob)
     ds = attribution_patching(tiny_spd, *drawn, "atp")
@@ -215,9 +215,9 @@ def test_metrics(tiny_spd, drawn):
         for name in ("zero", "mean")
     )
     with torch.no_grad():
-        pair = read_pair(tiny_spd, *drawn, "logprob", None, 8)
+        pair = read_pair(tiny_spd, *drawn)
         with change_component(tiny_spd, "ffn", 5, torch.zeros_like):
-            np.testing.assert_allclose(zero, pair.before - float(pair.metric(pair.clean.logits())), atol=1e-4)
+            np.testing.assert_allclose(zero, pair.before - float(pair.sum(pair.clean.logits())), atol=1e-4)
     assert zero != mean
 
 
@@ -236,10 +236,10 @@ def test_logit_attribution_of_the_toy(toy, colours):
 
 def test_logit_attribution_sums_to_the_logit(tiny_spd, drawn):
     ds = direct_logit_attribution(tiny_spd, drawn[0])
-    forcing = force_answer(tiny_spd, drawn[0], drawn[0].answer)
+    reading = read_answer(tiny_spd, drawn[0], drawn[0].answer)
     with torch.no_grad():
-        logits = tiny_spd.hf(**forcing.inputs).logits[0, -len(forcing.ids) - 1 : -1]
-    expected = logits.gather(1, forcing.ids[:, None])[:, 0]
+        logits = tiny_spd.hf(**reading.inputs).logits[0, -len(reading.row.ids) - 1 : -1]
+    expected = logits.gather(1, reading.row.ids[:, None])[:, 0]
     np.testing.assert_allclose(ds.share.sum("component"), expected, atol=1e-4)
     np.testing.assert_allclose(ds.logit, expected, atol=1e-4)
     heads = ds.isel(component=ds.kind.values == "head")

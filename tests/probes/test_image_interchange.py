@@ -21,9 +21,9 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.chat import read_image
 from mmprobe.probes import image_interchange, image_interchange_run
+from mmprobe.probes.answers import read_answer
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages
 from mmprobe.probes.interchange.run import CLASSES, classify_tokens, repeated_median
-from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Region, Sample, image_sets, load_samples
 from mmprobe.stats.intervals import mean_interval
 from mmprobe.viz.figures import figures
@@ -243,7 +243,7 @@ def test_errors_are_one_line(toy, tiny_spd, drawn, tmp_path):
         assert "\n" not in str(raised.value)
     other_size = image_interchange(toy, red, red.model_copy(update={"images": [wide]}), regions=[])
     assert np.isfinite(other_size.effect).all()
-    assert force_answer(toy, red, red.answer).ids.tolist() == [answer_id(toy.tokenizer, "red")]
+    assert read_answer(toy, red, red.answer).row.ids.tolist() == [answer_id(toy.tokenizer, "red")]
 
 
 def test_exported_json_is_valid(toy, tmp_path):

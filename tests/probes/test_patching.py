@@ -21,7 +21,7 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model, attention, hooks
 from mmprobe.models.families import find_family
 from mmprobe.probes import attention_knockout, attention_knockout_run, patch_components
-from mmprobe.probes.teacher_forcing import force_answer
+from mmprobe.probes.answers import read_answer
 from mmprobe.samples import Sample
 
 BUILDERS: dict[str, Callable] = TINY_PATCHES | TINY_TILES
@@ -74,23 +74,23 @@ def test_teacher_forcing_gives_the_generated_log_probabilities(name, sample):
     )  # fmt: skip
     ids = out.sequences[0, -STEPS:]
     expected = torch.stack(out.logits, 1)[0].log_softmax(-1).gather(1, ids[:, None])[:, 0]
-    forcing = force_answer(model, sample, max_new_tokens=STEPS)
-    assert forcing.ids.tolist() == ids.tolist()
-    np.testing.assert_allclose(forcing.logprobs(), expected, atol=1e-5)
+    reading = read_answer(model, sample, max_new_tokens=STEPS)
+    assert reading.row.ids.tolist() == ids.tolist()
+    np.testing.assert_allclose(reading.logprobs()[0], expected, atol=1e-5)
 
 
 def test_answers_as_text_and_as_ids(random_qwen, sample):
     ids = random_qwen.tokenizer("Yes, they are.", add_special_tokens=False)["input_ids"]
     as_text, as_ids = (
-        force_answer(random_qwen, sample, "Yes, they are."),
-        force_answer(random_qwen, sample, ids),
+        read_answer(random_qwen, sample, "Yes, they are."),
+        read_answer(random_qwen, sample, ids),
     )
-    assert as_text.ids.tolist() == ids
+    assert as_text.row.ids.tolist() == ids
     expected = manual_logprobs(random_qwen.hf, random_qwen, sample, torch.tensor(ids))
-    np.testing.assert_allclose(as_text.logprobs(), expected, atol=1e-5)
-    np.testing.assert_array_equal(as_text.logprobs(), as_ids.logprobs())
+    np.testing.assert_allclose(as_text.logprobs()[0], expected, atol=1e-5)
+    np.testing.assert_array_equal(as_text.logprobs()[0], as_ids.logprobs()[0])
     with pytest.raises(InputError, match="answer is empty"):
-        force_answer(random_qwen, sample, "")
+        read_answer(random_qwen, sample, "")
 
 
 @pytest.mark.parametrize("name", ["random_qwen", "tiny_spd"])
@@ -113,7 +113,7 @@ def test_patching_equals_plain_hooks(random_qwen, sample, source, stream, layer)
     ds = patch_components(
         random_qwen, sample, source, stream, tokens=["visual"], layers=[layer], max_new_tokens=STEPS
     )
-    ids = force_answer(random_qwen, sample, max_new_tokens=STEPS).ids
+    ids = read_answer(random_qwen, sample, max_new_tokens=STEPS).row.ids
     hf = copy.deepcopy(random_qwen.hf)
     visual = torch.from_numpy(random_qwen.prompt(sample).visual_positions)
     with torch.no_grad():
@@ -157,15 +157,15 @@ def eager_knockout_logprobs(
 
 @pytest.mark.parametrize("group", first_fast(EVERYTHING))
 def test_knockout_equals_eager_attention_with_a_mask(random_qwen, sample, group):
-    forcing = force_answer(random_qwen, sample, max_new_tokens=STEPS)
+    reading = read_answer(random_qwen, sample, max_new_tokens=STEPS)
     for window, of_layer in ((1, {0: [0], 1: [1], 2: [2]}), (2, {0: [0, 1], 1: [1, 2], 2: [2]})):
         ds = attention_knockout(random_qwen, sample, group, window=window, max_new_tokens=STEPS)
         assert ds.layer.values.tolist() == [0, 1, 2]
         for layer, layers in of_layer.items():
-            expected = eager_knockout_logprobs(random_qwen, sample, forcing.ids, group, layers)
+            expected = eager_knockout_logprobs(random_qwen, sample, reading.row.ids, group, layers)
             np.testing.assert_allclose(ds.change_by_step.sel(layer=layer) + ds.logprob, expected, atol=2e-5)
     wide = attention_knockout(random_qwen, sample, group, [1], window=3, max_new_tokens=STEPS)
-    expected = eager_knockout_logprobs(random_qwen, sample, forcing.ids, group, [0, 1, 2])
+    expected = eager_knockout_logprobs(random_qwen, sample, reading.row.ids, group, [0, 1, 2])
     np.testing.assert_allclose(wide.change_by_step[0] + wide.logprob, expected, atol=2e-5)
     assert np.abs(wide.change) > 1e-3
 

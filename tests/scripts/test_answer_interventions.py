@@ -23,16 +23,13 @@ def script(monkeypatch):
 def test_answers_are_kept_and_scored_without_a_model(script, monkeypatch, tmp_path):
     asked = []
 
-    def answerer(*_, method, parameters):
-        def answer(samples):
-            for sample in samples:
-                asked.append((method, sample.id))
-                is_count = sample.metadata["type"] == "count"
-                yield sample.id, "There are 2 differences." if is_count else "Yes."
+    def answer(model, samples, folder, settings):
+        for sample in samples:
+            asked.append((settings.methods[0].name, sample.id))
+            is_count = sample.metadata["type"] == "count"
+            yield sample.id, "There are 2 differences." if is_count else "Yes."
 
-        return answer
-
-    monkeypatch.setattr(script, "local_answerer", answerer)
+    monkeypatch.setattr(script, "answer", answer)
     data = script.draw_pairs(tmp_path, "test")
     contenders = [Contender("plain", "plain", {}), Contender("weak", "sage", {"eta": 0.0})]
     jobs = [(contender, "spd-faith", data, None) for contender in contenders]
@@ -45,7 +42,7 @@ def test_answers_are_kept_and_scored_without_a_model(script, monkeypatch, tmp_pa
     lines[0] = lines[0].replace('"question": "', '"question": "Once more: ')  # an answer to another question
     file.write_text("\n".join([*lines[:-1], lines[-1][:20]]))  # the process was killed
     assert script._answer_in_worker(jobs[1])[2] == 2
-    monkeypatch.setattr(script, "local_answerer", None)
+    monkeypatch.setattr(script, "answer", None)
     ds = script.score_all(contenders, ["spd-faith"], tmp_path, "test")
     assert ds["contender"].values.tolist() == ["plain", "weak"]
     assert ds["n"].sel(metric="spd-faith dqr_exact").values.tolist() == [2, 2]

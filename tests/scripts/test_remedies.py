@@ -60,6 +60,37 @@ def test_tables_say_who_helps_and_who_harms():
     assert np.shape(remedies_page.draw_figure(gains).data[0].z) == (3, 1)
 
 
+def test_help_is_said_only_where_false_discoveries_are_held():
+    rng = np.random.default_rng(0)
+    cells = {f"nothing {number}": rng.random(200) for number in range(60)}
+    plain = {f"{pair:04d}-same": pair % 2 == 0 for pair in range(200)}
+    drawn = {
+        name: {key: value ^ (draws[index] < 0.05) for index, (key, value) in enumerate(plain.items())}
+        for name, draws in cells.items()
+    }
+    helps = {key: value or index % 5 == 0 for index, (key, value) in enumerate(plain.items())}
+    scores = {"blind": {"plain": plain, "helps": helps, **drawn}}
+    gains = remedies_page.control_discoveries(
+        {
+            cause: {name: remedies_page.measure_gain(own, plain) for name, own in by.items()}
+            for cause, by in scores.items()
+        }
+    )["blind"]
+    by_interval = [name for name in drawn if gains[name].difference.sign]
+    assert by_interval, "some of 60 intervals exclude 0 by chance"
+    assert gains["helps"].sign == 1 and gains["plain"].sign == 0
+    assert not [name for name in drawn if gains[name].sign]
+
+
+def test_p_flips_the_signs_of_whole_pairs():
+    differences, pairs = np.array([1.0, 1, 1, 1, 1, 1, -1, 1]), np.repeat(np.arange(4), 2)
+    sums = np.bincount(pairs, differences)
+    flips = np.array(np.meshgrid(*[[1, -1]] * 4)).reshape(4, -1).T
+    exact = np.mean(np.abs(flips @ sums) >= abs(sums.sum()))
+    assert remedies_page.sign_flip_p(differences, pairs) == pytest.approx(exact)
+    assert remedies_page.sign_flip_p(np.zeros(4), np.arange(4)) == 1
+
+
 def test_the_page_keeps_one_section_behind_its_title():
     page = put_section("# Title\n\nText.\n", "## New\n\nold\n")
     assert page.startswith("# Title\n\n<!-- remedies: begin -->\n## New")
@@ -70,10 +101,10 @@ def test_the_page_keeps_one_section_behind_its_title():
 
 
 def test_answers_are_asked_once(tmp_path, monkeypatch):
-    def answerer(*_, method, parameters):
-        return lambda samples: ((sample.id, "No.") for sample in samples)
+    def answer(model, samples, folder, settings):
+        return ((sample.id, "No.") for sample in samples)
 
-    monkeypatch.setattr(remedies, "local_answerer", answerer)
+    monkeypatch.setattr(remedies, "answer", answer)
     about = card("misperceives-swapped-0")
     samples = remedies.write_samples(list(remedies.draw_cases(about, 2)), tmp_path / "images")
     assert all(image.is_file() for sample in samples for image in sample.images)

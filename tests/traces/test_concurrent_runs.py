@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import time
@@ -17,7 +18,8 @@ from mmprobe.cache import TraceWriter
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.samples import Sample
-from mmprobe.traces import batch as batch_module
+
+batch_module = importlib.import_module("mmprobe.interventions.generate")
 
 PAIRS = 24
 

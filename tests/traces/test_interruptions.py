@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import resource
@@ -19,7 +20,8 @@ import mmprobe as mp
 from mmprobe.cache import TraceWriter
 from mmprobe.models import Model
 from mmprobe.samples import Sample
-from mmprobe.traces import batch as batch_module
+
+batch_module = importlib.import_module("mmprobe.interventions.generate")
 
 KILLS = 30
 BATCH = 2

@@ -6,11 +6,12 @@ import json
 
 import numpy as np
 import pytest
+from helpers.asking import answer_batch
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
-from mmprobe.interventions import generate_batch, load_method
+from mmprobe.interventions import load_method
 
 TOKENS = 24
 
@@ -86,7 +87,7 @@ def test_a_trace_keeps_the_methods_own_reports(tiny_spd, samples, tmp_path):
     methods = [load_method("sage", alpha=0.5, tau=0.5, refresh=4), load_method("pai", alpha=0.1)]
     same = [sample for sample in samples if sample.metadata["type"] == "same"]
     run = mp.trace(tiny_spd, same, tmp_path / "run", max_new_tokens=8, method=methods, batch_size=2)
-    answers = generate_batch(tiny_spd, same, methods, max_new_tokens=8)
+    answers = answer_batch(tiny_spd, same, methods, max_new_tokens=8)
     for sample, answer in zip(same, answers, strict=True):
         reports = run[sample.id].method_reports
         assert reports == json.loads(json.dumps(answer.diagnostics))

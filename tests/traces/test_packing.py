@@ -17,8 +17,8 @@ import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.samples import Sample
-from mmprobe.traces.scale.packing import Packer
-from mmprobe.traces.scale.shards import merge_run
+from mmprobe.traces.run_folder import Packer
+from mmprobe.traces.scale.shards import merge_shards
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_shards_that_are_packed_make_one_run(random_qwen, samples, plain, tmp_pa
     assert contents(run) == contents(plain) and mp.verify(out) == []
     assert {path.partition("/")[0] for path in files(run)} == {"packs"}
     with pytest.raises(InputError, match="contains no shards"):
-        merge_run(out)
+        merge_shards(out)
 
 
 @pytest.mark.slow

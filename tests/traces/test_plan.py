@@ -6,12 +6,13 @@ import subprocess
 import sys
 
 import pytest
+from helpers.asking import answer_batch
 from helpers.command_line import assert_fails, read_result, run_in_process
 from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 
 import mmprobe as mp
-from mmprobe.interventions import Method, generate_batch, load_method
+from mmprobe.interventions import Method, load_method
 from mmprobe.interventions.contrast import ContrastPath
 from mmprobe.models import load_shapes
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
@@ -27,7 +28,7 @@ ROWS = mp.CaptureSpec(
 MEMORY = """
 import resource, sys
 import mmprobe as mp
-from mmprobe.interventions import Method, generate_batch, load_method
+from mmprobe.interventions import Method, load_method
 from mmprobe.interventions.contrast import ContrastPath
 from mmprobe.models import load_shapes
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
@@ -101,7 +102,7 @@ def test_what_methods_keep_is_predicted(tiny_spd, image_paths, monkeypatch, name
     store = PrefixStore(tiny_spd, repeated_keys(samples), method.needs_final_states)
     for first in (0, size):
         batch = samples[first : first + size]
-        generate_batch(tiny_spd, batch, method, max_new_tokens=new, prefixes=store)
+        answer_batch(tiny_spd, batch, method, max_new_tokens=new, prefixes=store)
 
     prompt, spec = mean_prompt_size(tiny_spd, samples), load_capture(mp.CaptureSpec(datasets=["update/kl"]))
 

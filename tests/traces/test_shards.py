@@ -19,7 +19,7 @@ from mmprobe.ledger import lock_folder
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 from mmprobe.traces.scale import shards as shards_module
-from mmprobe.traces.scale.shards import Shard, merge_run, parse_shard, select_batches
+from mmprobe.traces.scale.shards import Shard, merge_shards, parse_shard, select_batches
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_shards_in_any_order_make_the_run_of_one_process(random_qwen, samples, t
 def test_a_merge_that_was_stopped_is_made_again(random_qwen, samples, tmp_path, monkeypatch):
     whole = trace(random_qwen, samples, tmp_path / "whole")
     out = tmp_path / "run"
-    monkeypatch.setattr(shards_module, "merge_run", lambda out: None)
+    monkeypatch.setattr(shards_module, "merge_shards", lambda out: None)
     for index in (1, 2):
         trace(random_qwen, samples, out, shard=f"{index}/2")
     monkeypatch.undo()
@@ -81,7 +81,7 @@ def test_a_merge_that_was_stopped_is_made_again(random_qwen, samples, tmp_path, 
 
     monkeypatch.setattr(shards_module.os, "replace", replace_some)
     with pytest.raises(KeyboardInterrupt):
-        merge_run(out)
+        merge_shards(out)
     monkeypatch.undo()
     assert not (out / "run.json").exists()
     finished = run_in_process("merge", out, "--json")
@@ -131,7 +131,7 @@ def test_shards_of_different_calls_are_not_merged(random_qwen, samples, tmp_path
         run = mp.trace(random_qwen, others, out, max_new_tokens=2, shard="2/2", **second)
         assert run.path == out / "shards" / "2-of-2"
         with pytest.raises(InputError, match="another generate than|parts of different samples"):
-            merge_run(out)
+            merge_shards(out)
         shutil.rmtree(out)
 
 

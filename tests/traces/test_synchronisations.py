@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.asking import answer_batch
 from torch.overrides import TorchFunctionMode
 
 import mmprobe as mp
@@ -55,7 +56,7 @@ def test_a_traced_token_waits_no_more_often_than_a_plain_one(
     try:
 
         def answer(new: int) -> None:
-            mp.interventions.generate_batch(tiny_spd, [sample], method, max_new_tokens=new)
+            answer_batch(tiny_spd, [sample], method, new)
 
         def trace(new: int) -> None:
             options = {"capture": capture, "method": method, "max_new_tokens": new, "overwrite": True}

@@ -1,18 +1,29 @@
-"""Hand batches to workers, and retry those of a worker that died; finish the current batch on Ctrl-C."""
+"""Hand batches to workers, each with its own model, and retry those of a worker that died."""
 
 from __future__ import annotations
 
-import logging
-import signal
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
-from mmprobe.errors import InputError, option
+from mmprobe.errors import InputError
+from mmprobe.models import Model, load_model
+from mmprobe.models.devices import has_weights
+from mmprobe.models.shared_prefix import prefix_key
 from mmprobe.samples import Sample
+from mmprobe.traces.asking import (
+    Answered,
+    Failure,
+    LocalModel,
+    Work,
+    finish_batch_on_interrupt,
+)
 from mmprobe.traces.scale.processes import Event, Job
+
+if TYPE_CHECKING:
+    from mmprobe.traces.run import PreparedRun
 
 RETRIES = 3  # retries of a sample after its worker died
 
@@ -160,46 +171,92 @@ class Crew:
             self.groups.appendleft(again)
 
 
-log = logging.getLogger("mmprobe")
+@dataclass(frozen=True)
+class ModelChoice:
+    """How each worker loads the model.
 
-
-@contextmanager
-def finish_batch_on_interrupt() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether Ctrl-C was pressed within the block.
-
-    The first Ctrl-C raises nothing, so that the current batch can be finished. The second one raises
-    KeyboardInterrupt at once. Outside the main thread, Ctrl-C is left alone.
-
-    Example:
-        >>> with finish_batch_on_interrupt() as interrupted:
-        ...     interrupted()
-        False
+    Attributes:
+        name: alias, local folder or hub id.
     """
-    pressed = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield pressed.is_set
-        return
 
-    def handle(number: int, frame: Any) -> None:
-        if pressed.is_set():
-            raise KeyboardInterrupt
-        pressed.set()
-        log.warning("stopping after this sample; Ctrl-C again stops at once")
+    name: str
+    dtype: str
+    revision: str | None
 
-    previous = signal.signal(signal.SIGINT, handle)
-    try:
-        yield pressed.is_set
-    finally:
-        signal.signal(signal.SIGINT, previous)
+    @classmethod
+    def of_shapes(cls, model: Model) -> ModelChoice:
+        """Return the choice of a model that was loaded without weights.
+
+        Raises:
+            InputError: the model has weights. Workers could not load them, nor what was changed in them.
+        """
+        if has_weights(model.hf):
+            raise InputError(
+                f"model {model.name}: workers load the model themselves; give one without weights, from load_shapes"
+            )
+        return cls(model.name, str(model.hf.dtype).removeprefix("torch."), model.revision)
+
+    def load(self, device: str) -> Model:
+        """Load the model."""
+        return load_model(self.name, device=device, dtype=self.dtype, revision=self.revision)
 
 
-def stop_run(n_finished: int, total: int) -> KeyboardInterrupt:
-    """Return the interrupt that ends a run, with a message that says how far it came.
+@dataclass(frozen=True)
+class AnswerJob:
+    """Answer batches with a model of its own."""
 
-    Example:
-        >>> stop_run(28, 440)
-        KeyboardInterrupt('28 of 440 samples are finished; continue with resume=True')
+    choice: ModelChoice
+    work: Work
+
+    @contextmanager
+    def open(
+        self, device: str
+    ) -> Iterator[tuple[PreparedRun | None, Callable[[SampleBatch], list[Answered]]]]:
+        """Load the model; yield its recorder, and the function that answers a batch."""
+        with self.work.open(self.choice.load(device)) as opened:
+            yield opened
+
+
+class _Batches:
+    """The batches to answer, and which of their samples are finished.
+
+    Args:
+        begin: opens the folder, and returns the ids of the finished samples.
     """
-    return KeyboardInterrupt(
-        f"{n_finished} of {total} samples are finished; continue with {option('resume')}"
-    )
+
+    def __init__(self, batches: list[SampleBatch], begin: Callable[..., set[str]], keeper: Any):
+        self.batches, self.begin, self.keeper = batches, begin, keeper
+        self.failed: set[str] = set()
+        self.given_up: list[Answered] = []
+
+    def plan(self, report: PreparedRun | None) -> Iterable[list[SampleBatch]]:
+        finished = self.begin(report)
+        groups: dict[tuple[Any, ...], list[SampleBatch]] = {}
+        for batch in self.batches:
+            if any(sample.id not in finished for sample in batch):
+                groups.setdefault(prefix_key(batch[0]), []).append(batch)
+        return groups.values()
+
+    def is_finished(self, sample: Sample) -> bool:
+        return sample.id in self.failed or self.keeper.is_kept(sample.id)
+
+    def give_up(self, sample: Sample) -> None:
+        self.failed.add(sample.id)
+        self.given_up.append((sample.id, Failure("WorkerDied", f"its worker died {RETRIES + 1} times")))
+
+
+def answer_with_workers(
+    source: LocalModel,
+    work: Work,
+    batches: list[SampleBatch],
+    begin: Callable[..., set[str]],
+    keeper: Any,
+) -> Iterator[list[Answered]]:
+    """Yield the answers of each batch; the arguments are those of `mmprobe.traces.asking`."""
+    assert source.workers is not None
+    lists = _Batches(batches, begin, keeper)
+    job = AnswerJob(ModelChoice.of_shapes(source.model), work)
+    for _, answered in Crew(source.workers, job, lists).results():
+        lists.failed.update(name for name, got in answered if isinstance(got, Failure))
+        yield answered
+    yield lists.given_up

@@ -1,4 +1,4 @@
-"""Shards: parts of a run that processes make without each other, and the run that is made of them."""
+"""Shards: parts of a run or of a benchmark that processes make without each other, and the whole that is made of them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,33 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmprobe.cache import Run, open_run
 from mmprobe.cache.packs import PACKS
 from mmprobe.cache.run import HASHED_KEYS
 from mmprobe.errors import InputError, option
 from mmprobe.files import JsonRecord, check_no_link, make_folder, read_record, write_whole
+from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import FINGERPRINT, Ledger, check_unlocked, hash_questions, lock_folder
-from mmprobe.models.shared_prefix import prefix_key
+from mmprobe.models import Model
+from mmprobe.models.shared_prefix import prefix_key, sort_by_images
 from mmprobe.samples import Sample
+from mmprobe.traces.asking import (
+    FAILURES,
+    RESPONSES,
+    LocalModel,
+    answer,
+    form_batches,
+    read_failures,
+)
+
+if TYPE_CHECKING:
+    from mmprobe.traces.run import Recording
 
 log = logging.getLogger("mmprobe")
 
@@ -111,43 +125,66 @@ def select_batches(shard: Shard, batches: Sequence[list[Sample]]) -> list[list[S
 
 
 class Part(NamedTuple):
-    """What one process traces: all samples, or those of a shard.
+    """A shard's samples.
 
     Attributes:
-        out: the folder of the whole run.
-        folder: the folder that the traces go to.
-        batches: the batches to trace.
-        all_ids: ids of all samples, of the other shards, too.
+        out: the folder of the whole.
+        folder: the folder that the shard's traces or answers go to.
+        samples: the shard's samples, batch by batch.
+        order: ids of all samples, of the other shards, too, as the whole lists them.
         questions: hash of the text of all samples.
     """
 
     out: Path
     folder: Path
-    batches: list[list[Sample]]
-    all_ids: list[str]
-    shard: Shard | None
+    shard: Shard
+    samples: list[Sample]
+    order: list[str]
     questions: str
 
-    @property
-    def samples(self) -> list[Sample]:
-        """The samples of all batches."""
-        return [sample for batch in self.batches for sample in batch]
 
+def choose_part(
+    out: Path, text: str, samples: Sequence[Sample], settings: Settings, model: Model, traced: bool
+) -> Part:
+    """Return a shard's samples.
 
-def choose_part(out: Path, shard: str | None, batches: list[list[Sample]]) -> Part:
-    """Return what a process traces, given all batches.
+    Args:
+        text: the shard, as i/n.
+        traced: a run lists its samples in their order, answers are listed as they come.
 
     Raises:
         InputError: the shard is not of the form i/n, or cannot be made in this folder.
     """
-    samples = [sample for batch in batches for sample in batch]
-    ids, questions = [sample.id for sample in samples], hash_questions(samples)
-    if shard is None:
-        return Part(out, out, batches, ids, None, questions)
-    chosen = parse_shard(shard)
+    shard = parse_shard(text)
     check_no_link(out / FOLDER)
-    check_shard(out, chosen)
-    return Part(out, chosen.folder(out), select_batches(chosen, batches), ids, chosen, questions)
+    check_shard(out, shard)
+    (shard.folder(out) / FINISHED).unlink(missing_ok=True)  # of a shard that is made again
+    batches = form_batches(samples, settings, model.has_cross_attention)
+    chosen = [sample for batch in select_batches(shard, batches) for sample in batch]
+    if not traced:
+        batches = sort_by_images(batches) if settings.shared_prefix else batches
+        samples = [sample for batch in batches for sample in batch]
+    order = [sample.id for sample in samples]
+    return Part(out, shard.folder(out), shard, chosen, order, hash_questions(samples))
+
+
+def trace_shard(
+    text: str,
+    source: LocalModel,
+    samples: Sequence[Sample],
+    out: Path,
+    settings: Settings,
+    recorder: Recording,
+) -> Run:
+    """Trace a shard's samples, and return the whole run if this shard was the last; else the shard's own run."""
+    part = choose_part(out, text, samples, settings, source.model, traced=True)
+    recorder = replace(recorder, whole=out)
+    deque(answer(source, part.samples, part.folder, settings, recorder, "trace", samples), maxlen=0)
+    run = open_run(part.folder)
+    run.ids  # noqa: B018  # they are read now, since another shard may soon move the traces
+    finish_shard(part)
+    merge_if_last(out)
+    return open_run(out) if (out / "run.json").is_file() else run
 
 
 def check_shard(out: Path, shard: Shard) -> None:
@@ -169,38 +206,20 @@ def check_shard(out: Path, shard: Shard) -> None:
 
 def finish_shard(part: Part) -> None:
     """Write shard.json, which says that a shard is finished."""
-    assert part.shard is not None
-    place_of = {name: place for place, name in enumerate(part.all_ids)}
+    place_of = {name: place for place, name in enumerate(part.order)}
+    ids = sorted((sample.id for sample in part.samples), key=lambda name: place_of[name])
     record = {
         "index": part.shard.index,
         "count": part.shard.count,
-        "ids": [sample.id for sample in part.samples],
-        "places": [place_of[sample.id] for sample in part.samples],
-        "samples": hashlib.sha256(json.dumps(part.all_ids).encode()).hexdigest(),
+        "ids": ids,
+        "places": [place_of[name] for name in ids],
+        "samples": hashlib.sha256(json.dumps(part.order).encode()).hexdigest(),
         "questions": part.questions,
     }
     write_whole({part.folder / FINISHED: (json.dumps(record) + "\n").encode()})
 
 
-def finish_run(part: Part) -> Run:
-    """Return the run of a part, and finish its shard. The caller must have locked the part's folder."""
-    run = open_run(part.folder)
-    run.ids  # noqa: B018  # they are read now, since another shard may soon move the traces
-    if part.shard is not None:
-        finish_shard(part)
-    return run
-
-
-def open_whole(part: Part, run: Run) -> Run:
-    """Return the whole run, made of its shards if this one was the last; else the part's own run."""
-    if part.shard is not None:
-        merge_if_last(part.out, merge_run)
-        if (part.out / "run.json").is_file():
-            return open_run(part.out)
-    return run
-
-
-def merge_if_last(out: Path, merge: Callable[[Path], object]) -> None:
+def merge_if_last(out: Path) -> None:
     """Merge the shards of a folder if all are finished. Shards that finish at the same time wait for each other.
 
     Where they are not parts of one whole, a warning says why.
@@ -208,7 +227,7 @@ def merge_if_last(out: Path, merge: Callable[[Path], object]) -> None:
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
             if all_finished(out):
-                merge(out)
+                merge_shards(out)
             return
         except ShardsDiffer as error:
             log.warning("%s", error)
@@ -253,27 +272,26 @@ def whole_order(shards: Iterable[FinishedShard]) -> list[str]:
     return [name for _, name in sorted(places)]
 
 
-def merge_run(out: str | Path) -> Run:
-    """Make a whole run of its finished shards. A merge that was stopped can be made again.
+def merge_shards(out: str | Path) -> None:
+    """Make a whole of its finished shards: a run, or a benchmark's answers. A merge that was stopped can be made again.
 
     Raises:
-        InputError: a shard is missing, not finished, or being made; or the shards differ in what a trace contains.
+        InputError: a shard is missing, not finished, or being made; or the shards were not made in the same way.
 
     Example:
-        >>> len(merge_run("runs/demo"))                             # doctest: +SKIP
-        24
+        >>> merge_shards("runs/demo")                               # doctest: +SKIP
     """
     out = Path(out)
     if not (out / FOLDER).is_dir():
         raise InputError(f"{out}: contains no shards to merge")
     with lock_folder(out, "merging its shards"):
-        if not (out / "run.json").is_file():
+        if not (out / "run.json").is_file() and not (out / RESPONSES).is_file():
             shards = read_shards(out)
             for folder in shards:
                 check_unlocked(folder)
-            _join_runs(out, shards)
+            join = _join_runs if all((folder / "run.json").is_file() for folder in shards) else _join_answers
+            join(out, shards)
         shutil.rmtree(out / FOLDER, ignore_errors=not (out / FOLDER).exists())
-    return open_run(out)
 
 
 def all_finished(out: Path) -> bool:
@@ -331,10 +349,16 @@ def check_all_alike(shards: Iterable[Path]) -> dict[str, Any]:
     return first
 
 
-def warn_of_begun_shards(part: Part, config: Mapping[str, Any]) -> None:
-    """Warn before a shard is traced if others that are begun are traced in another way: they will not be merged."""
-    for folder in [] if part.shard is None else sorted((part.out / FOLDER).glob("*")):
-        if folder != part.folder and (folder / "run.json").is_file():
+def warn_of_begun_shards(out: Path, own: Path, config: Mapping[str, Any]) -> None:
+    """Warn before a shard is traced if others that are begun are traced in another way: they will not be merged.
+
+    Args:
+        out: the folder of the whole.
+        own: the shard's own folder.
+        config: its `run.json`.
+    """
+    for folder in sorted((out / FOLDER).glob("*")):
+        if folder != own and (folder / "run.json").is_file():
             try:
                 check_alike(folder, config, open_run(folder).config)
             except ShardsDiffer as error:
@@ -355,10 +379,10 @@ def shards_differ(out: Path) -> bool:
 
 def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
     """Move the traces of all shards into one folder. `run.json` comes last."""
-    runs = {folder: open_run(folder) for folder in shards}
+    for folder in shards:
+        open_run(folder)  # raises an error where it cannot be read
     first = check_all_alike(shards)
     order = whole_order(shards.values())
-    failures = [failure for run in runs.values() for failure in run.failures]
     make_folder(out / "samples")
     for folder in shards:
         for path in folder.glob("samples/*.h5"):
@@ -367,9 +391,26 @@ def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
             make_folder(out / PACKS)
             os.replace(path, out / PACKS / f"{folder.name}-{path.name}")
     contents = {out / "run.json": (json.dumps(first | {"order": order}, indent=1) + "\n").encode()}
-    if failures:
-        place_of = {name: place for place, name in enumerate(order)}
-        failures.sort(key=lambda failure: place_of[failure["id"]])
-        text = "".join(json.dumps(failure) + "\n" for failure in failures)
-        contents = {out / "failures.jsonl": text.encode()} | contents
-    write_whole(contents)
+    write_whole(_join_failures(out, shards, order) | contents)
+
+
+def _join_answers(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
+    """Make one file of the answers of all shards."""
+    check_all_alike(shards)
+    line_of = {
+        json.loads(line)["id"]: line
+        for folder in shards
+        for line in (folder / RESPONSES).read_bytes().splitlines(keepends=True)
+    }
+    order = whole_order(shards.values())
+    answers = b"".join(line_of[name] for name in order if name in line_of)
+    asked = (next(iter(shards)) / "asked.json").read_bytes()
+    contents = {out / "asked.json": asked, out / RESPONSES: answers}
+    write_whole(_join_failures(out, shards, order) | contents)
+
+
+def _join_failures(out: Path, shards: Iterable[Path], order: Sequence[str]) -> dict[Path, bytes]:
+    """Return the file of all failures, and its content; nothing where there are none."""
+    lines = {name: line for folder in shards for name, line in read_failures(folder).items()}
+    text = "".join(json.dumps(lines[name]) + "\n" for name in order if name in lines)
+    return {out / FAILURES: text.encode()} if text else {}

@@ -188,7 +188,7 @@ def test_denials_and_other_changes_are_unread(text: str) -> None:
         "<div><br/></div>",
         "**__``__**",
         "| --- | --- |",
-        "狗在第二张图片中消失了。汽车从红色变成了蓝色。",
+        "狗在第二张图片中消失了。气氛更温馨。",
         "Der Hund wurde entfernt. Das Auto ist jetzt blau.",
         "😀" * 50,
     ],

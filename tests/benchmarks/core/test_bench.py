@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
 import pytest
+import torch
+from helpers.asking import ask, make_settings
 from typer.testing import CliRunner
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS, read_responses
 from mmprobe.benchmarks.core.results import group_by_images
-from mmprobe.benchmarks.core.runner import local_answerer, run_benchmark
+from mmprobe.benchmarks.core.runner import run_benchmark
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair
 from mmprobe.cache import open_run
 from mmprobe.cli import app
 from mmprobe.errors import InputError
+from mmprobe.traces import asking
+from mmprobe.traces.run import Recording
 
 FIELDS = {"value", "n", "coverage", "low", "high", "direction", "range", "n_groups"}
 
@@ -55,7 +60,7 @@ def test_spd_faith_asks_for_as_many_differences_as_the_model_counted(tmp_path):
     truth = benchmark.draw_data(tmp_path / "pairs", 3, 5)
     asked: list[str] = []
 
-    def answer(samples):
+    def answer(samples, settings):
         for sample in samples:
             asked.append(sample.question)
             kind = sample.metadata["type"]
@@ -74,14 +79,12 @@ def test_traces_have_the_ids_of_their_questions(tmp_path):
     out = tmp_path / "out"
     invoke("bench", "spd-faith", "--model", "tiny-spd", "--n", 1, "--trace", "--out", out)
     responses = read_responses(out / "responses.jsonl")
-    traced = {trace.id: trace.answer for run in ("run", "run-follow-up") for trace in open_run(out / run)}
+    run = open_run(out / "run")
+    traced = {trace.id: trace.answer for trace in run}
     assert traced == responses
     assert sum(name.endswith("-find") for name in traced) == 1
-    labels = {
-        trace.id: run.faithful(trace.id)
-        for run in map(open_run, (out / "run", out / "run-follow-up"))
-        for trace in run
-    }
+    assert run.ids[-1].endswith("-find"), "the follow-up question is added to the run"
+    labels = {trace.id: run.faithful(trace.id) for trace in run}
     assert labels == dict.fromkeys(traced, True), "the embedded model makes no mistake here"
     plain = tmp_path / "plain"
     invoke(
@@ -139,13 +142,13 @@ def test_kept_answers_are_not_asked_again(tmp_path):
     truth = benchmark.draw_data(tmp_path / "pairs", 2, 5)
     asked: list[str] = []
 
-    def answer(samples, most=10**9):
+    def answer(samples, settings, most=10**9):
         for sample in samples[:most]:
             asked.append(sample.id)
             yield sample.id, "Yes."
 
     with pytest.raises(RuntimeError):
-        run_benchmark(benchmark, truth, lambda samples: interrupted(answer(samples, 5)), tmp_path / "out", {})
+        run_benchmark(benchmark, truth, lambda *asked: interrupted(answer(*asked, 5)), tmp_path / "out", {})
     file = tmp_path / "out" / "responses.jsonl"
     file.write_text(file.read_text() + '{"id": "cut o')
     with pytest.raises(InputError, match="resume the call"):
@@ -160,14 +163,20 @@ def test_a_folder_is_resumed_only_by_the_same_call(tmp_path):
     benchmark, out = BENCHMARKS["mme"], tmp_path / "out"
     truth, other = (benchmark.draw_data(tmp_path / str(seed), 2, seed) for seed in (5, 6))
 
-    def answer(samples):
+    def answer(samples, settings):
         return ((sample.id, "Yes.") for sample in samples)
 
     def ask(truth, **about):
         return run_benchmark(benchmark, truth, answer, out, {"model": "a"} | about, resume=True)
 
     with pytest.raises(RuntimeError):
-        run_benchmark(benchmark, truth, lambda samples: interrupted(answer(samples[:3])), out, {"model": "a"})
+        run_benchmark(
+            benchmark,
+            truth,
+            lambda samples, settings: interrupted(answer(samples[:3], settings)),
+            out,
+            {"model": "a"},
+        )
     for call, message in [
         (lambda: ask(truth, model="b"), "another call, by its model"),
         (lambda: ask(truth, method="sage"), "another call, by its method"),
@@ -247,8 +256,8 @@ def test_samples_that_failed_are_asked_again(tiny_spd, tmp_path):
     image.write_bytes(whole[: len(whole) // 2])
 
     def ask():
-        answer = local_answerer(tiny_spd, 8, 4, out / "run")
-        return run_benchmark(benchmark, truth, answer, out, {}, resume=True, traced=True)
+        settings = make_settings(8, 4)
+        return run_benchmark(benchmark, truth, tiny_spd, out, {}, settings, Recording(), resume=True)
 
     ask()
     failed = {failure["id"] for failure in open_run(out / "run").failures}
@@ -297,8 +306,8 @@ def test_a_method_that_needs_images_answers_questions_without_images_plainly(tin
         BENCHMARKS["spd-faith"].draw_data(tmp_path / "data", 1, 5)
     )[:2]
     blind = [sample.model_copy(update={"id": f"{sample.id}--text", "images": []}) for sample in samples]
-    answers = dict(local_answerer(tiny_spd, 6, 4, method="vcd")([*samples, *blind]))
-    plain = dict(local_answerer(tiny_spd, 6, 4)(blind))
+    answers = ask(tiny_spd, [*samples, *blind], 6, 4, method="vcd")
+    plain = ask(tiny_spd, blind, 6, 4)
     assert set(answers) == {sample.id for sample in [*samples, *blind]}
     assert {name: answers[name] for name in plain} == plain
 
@@ -313,3 +322,40 @@ def test_seeds_out_of_range_are_refused(command, seed, tmp_path):
     }
     done = CliRunner().invoke(app, [command, *arguments[command], "--seed", seed])
     assert done.exit_code == 2 and "Invalid value for '--seed'" in done.output
+
+
+def test_memory_that_runs_out_and_failures_are_the_same_without_a_trace(
+    tiny_spd, tmp_path, monkeypatch, caplog
+):
+    """A model that reads two rows at most, and one question that it cannot read at all."""
+    benchmark, forward = BENCHMARKS["mme"], tiny_spd.hf.forward
+    truth = benchmark.draw_data(tmp_path / "pairs", 2, 5)
+    spoiled = benchmark.ask_questions(truth)[1]
+
+    def scarce(*arguments, **options):
+        if len(options["input_ids"]) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+        return forward(*arguments, **options)
+
+    def build_chat(sample):
+        if sample.id == spoiled.id and broken:
+            raise InputError("its image is broken")
+        return original(sample)
+
+    original, broken = asking.build_chat, True
+    scarce.__signature__ = inspect.signature(forward)
+    monkeypatch.setattr(tiny_spd.hf, "forward", scarce)
+    monkeypatch.setattr(asking, "build_chat", build_chat)
+    settings, out = make_settings(4, 8, shared_prefix=False), tmp_path / "out"
+    run_benchmark(benchmark, truth, tiny_spd, out, {}, settings)
+    warned = [record.message for record in caplog.records if "out of memory" in record.message]
+    assert [message.rpartition(" ")[2] for message in warned] == ["4", "2"], "the next batches begin with 2"
+    answers = read_responses(out / "responses.jsonl")
+    assert set(answers) == {sample.id for sample in truth} - {spoiled.id}
+    failure = {"id": spoiled.id, "error": "InputError", "message": "its image is broken"}
+    assert json.loads((out / "failures.jsonl").read_text()) == failure
+    broken = False
+    run_benchmark(benchmark, truth, tiny_spd, out, {}, settings, resume=True)
+    again = read_responses(out / "responses.jsonl")
+    assert set(again) == {sample.id for sample in truth} and again.items() >= answers.items()
+    assert not (out / "failures.jsonl").exists()

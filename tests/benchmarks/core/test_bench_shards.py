@@ -6,14 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from helpers.asking import ask
 from helpers.command_line import assert_fails, read_result, run_in_process
 
 import mmprobe as mp
-from mmprobe.benchmarks.core.runner import local_answerer
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models.loading import load_shapes
 from mmprobe.models.shared_prefix import repeated_keys
 from mmprobe.traces import Processes
+from mmprobe.traces.asking import LocalModel
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def test_shards_make_the_result_of_one_process(data, tmp_path, options):
 def test_a_merge_of_answers_is_scored_by_resuming(data, tmp_path, monkeypatch):
     out = tmp_path / "parts"
     with monkeypatch.context() as patch:
-        patch.setattr("mmprobe.benchmarks.scale.shards.merge_answers", lambda out: None)
+        patch.setattr("mmprobe.traces.scale.shards.merge_shards", lambda out: None)
         for shard in ("1/2", "2/2"):
             assert read_result(run_in_process(*bench(data, out, "--shard", shard)))["whole"] is False
     n_answers = read_result(run_in_process("merge", out, "--json"))["answers"]
@@ -76,15 +77,15 @@ def test_questions_about_the_same_images_share_their_prefix(tiny_spd, data, monk
     monkeypatch.setattr(
         "mmprobe.models.shared_prefix.read_tokens", lambda *args: read.append(args) or read_tokens(*args)
     )
-    shared = dict(local_answerer(tiny_spd, 6)(samples))
+    shared = ask(tiny_spd, samples, 6)
     assert len(read) == len(repeated_keys(samples)) < len(samples) / 2, "one for each pair of images"
-    assert dict(local_answerer(tiny_spd, 6, 4)(samples)) == shared
+    assert ask(tiny_spd, samples, 6, 4) == shared
     read.clear()
-    noisy = dict(local_answerer(tiny_spd, 6, method="vcd")(samples))
+    noisy = ask(tiny_spd, samples, 6, method="vcd")
     assert len(read) == 2 * len(repeated_keys(samples)), "and one with noise"
     read.clear()
-    assert dict(local_answerer(tiny_spd, 6, shared_prefix=False)(samples)) == shared
-    assert dict(local_answerer(tiny_spd, 6, method="vcd", shared_prefix=False)(samples)) == noisy
+    assert ask(tiny_spd, samples, 6, shared_prefix=False) == shared
+    assert ask(tiny_spd, samples, 6, method="vcd", shared_prefix=False) == noisy
     assert not read, "--no-shared-prefix reads whole prompts"
 
 
@@ -92,8 +93,8 @@ def test_questions_about_the_same_images_share_their_prefix(tiny_spd, data, monk
 def test_workers_answer_as_one_process_does(tiny_spd, data):
     samples = mp.load_samples(data)
     shapes = load_shapes("tiny-spd", device="cpu")
-    answers = dict(local_answerer(shapes, {"other": 6}, 2, workers=Processes(2, "cpu"))(samples))
-    expected = dict(local_answerer(tiny_spd, {"other": 6}, 2)(samples))
+    answers = ask(LocalModel(shapes, Processes(2, "cpu")), samples, {"other": 6}, 2)
+    expected = ask(tiny_spd, samples, {"other": 6}, 2)
     assert answers == expected
     flags = [{name: text.truncated for name, text in each.items()} for each in (answers, expected)]
     assert flags[0] == flags[1] and json.dumps(flags)

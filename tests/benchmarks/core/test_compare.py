@@ -241,12 +241,12 @@ def test_the_command_hands_on_devices_and_whether_prompts_share(tiny_spd, tmp_pa
         seen.update(options)
         return tiny_spd
 
-    def local_answerer(model, *args, **options):
-        seen.update(options)
+    def run_benchmark(benchmark, truth, source, out, about, settings, **options):
+        seen["shared_prefix"] = settings.shared_prefix
         raise InputError("far enough")
 
     monkeypatch.setattr("mmprobe.benchmarks.core.runner.load_model", load_model)
-    monkeypatch.setattr("mmprobe.benchmarks.core.compare.local_answerer", local_answerer)
+    monkeypatch.setattr("mmprobe.benchmarks.core.compare.run_benchmark", run_benchmark)
     arguments = [
         "compare",
         "--model",

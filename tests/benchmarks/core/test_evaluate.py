@@ -49,7 +49,7 @@ def test_a_model_is_evaluated_and_its_answers_are_scored_again(tiny_spd, data, t
     )
     assert evaluation.metrics["dqr_exact"].n == 1
     run = mp.open_run(tmp_path / "first" / "run")
-    assert len(run) == len(evaluation.folder.joinpath("responses.jsonl").read_text().splitlines()) - 1
+    assert len(run) == len(evaluation.folder.joinpath("responses.jsonl").read_text().splitlines())
     assert (tmp_path / "first" / "run" / "labels.jsonl").exists()
     results = json.loads((tmp_path / "first" / "results.json").read_text())
     assert results["limit"] == 1 and results["model"] == "tiny-spd"

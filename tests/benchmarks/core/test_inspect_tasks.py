@@ -154,8 +154,9 @@ def test_an_interrupted_run_asks_an_api_no_question_twice(tmp_path):
     truth = benchmark.draw_data(tmp_path / "pairs", 3, SEED)
     asked: list[str] = []
 
-    def cut_off(samples):
-        for number, answer in enumerate(api_answerer(mock_model(lambda message: "Yes.", asked), 8)(samples)):
+    def cut_off(samples, settings):
+        source = api_answerer(mock_model(lambda message: "Yes.", asked))
+        for number, answer in enumerate(source(samples, settings)):
             yield answer
             if number == 4:
                 raise KeyboardInterrupt
@@ -167,7 +168,7 @@ def test_an_interrupted_run_asks_an_api_no_question_twice(tmp_path):
     }
     assert len(kept) == 5
     asked_later: list[str] = []
-    later = api_answerer(mock_model(lambda message: "Yes.", asked_later), 8)
+    later = api_answerer(mock_model(lambda message: "Yes.", asked_later))
     metrics, _ = run_benchmark(benchmark, truth, later, tmp_path / "out", {}, resume=True)
     assert sorted(asked_later) == sorted({sample.id for sample in truth} - kept)
     assert len(asked) <= 5 + 2 * CONCURRENCY, "an interrupted run stops asking"
@@ -184,9 +185,7 @@ def test_failed_requests_lower_the_coverage(tmp_path):
             raise RuntimeError("500")
         return "Yes."
 
-    metrics, _ = run_benchmark(
-        benchmark, truth, api_answerer(mock_model(answer, []), 8), tmp_path / "out", {}
-    )
+    metrics, _ = run_benchmark(benchmark, truth, api_answerer(mock_model(answer, [])), tmp_path / "out", {})
     assert metrics["accuracy"].n == len(truth) - 1
     assert metrics["accuracy"].coverage == pytest.approx(1 - 1 / len(truth))
 
@@ -195,7 +194,7 @@ def test_a_missing_key_is_one_line(monkeypatch):
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(InputError, match="^model openai/gpt-4o: ") as raised:
-        api_answerer("openai/gpt-4o", 8)
+        api_answerer("openai/gpt-4o")
     assert "\n" not in str(raised.value)
     assert is_api("openai/gpt-4o")
 

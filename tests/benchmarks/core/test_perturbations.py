@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 
 import mmprobe as mp
-from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, Benchmark
 from mmprobe.benchmarks.core.compare import make_contenders
-from mmprobe.benchmarks.core.perturbations import BLOCKS, perturb, perturb_answerer
+from mmprobe.benchmarks.core.perturbations import BLOCKS, perturb
+from mmprobe.benchmarks.core.runner import run_benchmark
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
@@ -106,19 +107,24 @@ def test_hints_change_only_the_question(sample, tmp_path):
 def test_answers_keep_the_ids_of_the_samples(sample, tmp_path):
     questions = []
 
-    def answer(samples):
+    def answer(samples, settings):
         for perturbed in samples:
             questions.append(perturbed.question)
             yield perturbed.id, "Yes."
 
-    assert dict(perturb_answerer(answer, "explicit", tmp_path)([sample])) == {"1": "Yes."}
+    benchmark = Benchmark(
+        name="one", about="", read_data=None, take=None, ask_questions=lambda truth: [sample],
+        score_answers=lambda truth, responses: ({}, [{"id": name, "said": text} for name, text in responses.items()]),
+    )  # fmt: skip
+    _, records = run_benchmark(benchmark, None, answer, tmp_path, {"perturbation": "explicit"})
+    assert [(record["id"], record["said"]) for record in records] == [("1", "Yes.")]
     assert questions == ["Same? The answer is"]
 
 
 def test_unknown_perturbations_are_refused(sample, tmp_path):
     for call in (
         lambda: perturb(sample, "mask-30", tmp_path),
-        lambda: perturb_answerer(lambda samples: iter(()), "mask", tmp_path),
+        lambda: mp.benchmarks.evaluate("pope", "tiny-spd", tmp_path / "out", perturbation="mask"),
         lambda: make_contenders(["plain"], perturbations=["blur"]),
     ):
         with pytest.raises(InputError, match="perturbation .*choose explicit, implicit, mask-25"):

@@ -47,7 +47,7 @@ def test_half_an_emoji_is_stored_as_a_question_mark(tmp_path):
     benchmark = BENCHMARKS["pope"]
     truth = benchmark.draw_data(tmp_path / "data", 8, 7)
 
-    def answer(samples):
+    def answer(samples, settings):
         for sample in samples:
             yield sample.id, "Yes \ud83d"
 

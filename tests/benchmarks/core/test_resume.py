@@ -61,7 +61,7 @@ def ask_and_judge(out: Path, log: Path) -> None:
         score_answers=None, score_with_judge=score_with_judge,
     )  # fmt: skip
     benchmark, judging = with_judge(benchmark, "model:noting/judge", out / "judge.sqlite")
-    answerer = api_answerer("noting/model", 8)
+    answerer = api_answerer("noting/model")
     run_benchmark(benchmark, None, answerer, out, {"judging": judging}, resume=True)
 
 

@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 
 import pytest
+from helpers.asking import ask
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 import mmprobe as mp
 from mmprobe.benchmarks.core.api_models import api_answerer
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS, answer_lengths
-from mmprobe.benchmarks.core.runner import local_answerer
 from mmprobe.benchmarks.mmreason.benchmark import MMReasonTruth, ask_questions
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -45,7 +45,7 @@ def test_questions_that_ask_for_steps_have_long_answers():
 def test_each_answer_knows_whether_it_was_cut_off(tiny_spd, data):
     """The same answers of one batch at two lengths: cut off exactly where the longer answer continues."""
     samples = [sample for sample in load_samples(data) if len(sample.images) == 2]
-    whole, part = (dict(local_answerer(tiny_spd, length, 8)(samples)) for length in (96, 9))
+    whole, part = (ask(tiny_spd, samples, length, 8) for length in (96, 9))
     assert not any(text.truncated for text in whole.values())
     for name, text in part.items():
         n_tokens = len(tiny_spd.tokenizer(str(whole[name]))["input_ids"]) + 1  # and the end token
@@ -56,7 +56,7 @@ def test_each_answer_knows_whether_it_was_cut_off(tiny_spd, data):
 @pytest.mark.slow
 def test_lengths_by_type_reach_the_model(tiny_spd, data):
     samples = [sample for sample in load_samples(data) if sample.metadata["type"] in ("same", "steps")]
-    answers = dict(local_answerer(tiny_spd, {"steps": 96, "other": 2}, 8)(samples))
+    answers = ask(tiny_spd, samples, {"steps": 96, "other": 2}, 8)
     for sample in samples:
         assert answers[sample.id].truncated == (sample.metadata["type"] == "same")
 
@@ -110,7 +110,7 @@ def test_an_api_says_why_an_answer_stopped_and_gets_the_length(data):
 
     samples = [sample for sample in load_samples(data) if sample.metadata["type"] in ("same", "steps")]
     client = get_model("mockllm/model", custom_outputs=outputs, memoize=False)
-    answers = dict(api_answerer(client, {"steps": 512, "other": 128})(samples))
+    answers = ask(api_answerer(client), samples, {"steps": 512, "other": 128})
     for sample in samples:
         is_steps = sample.metadata["type"] == "steps"
         assert answers[sample.id].truncated == is_steps

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("inspect_ai", reason="the extra eval is not installed")
+from helpers.asking import ask
 from inspect_ai import eval as inspect_eval
 from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelOutput, ModelUsage, get_model
 
@@ -83,8 +84,8 @@ def test_requests_that_an_api_refuses_are_unanswered(tmp_path):
     benchmark = BENCHMARKS["magic"]
     truth = benchmark.draw_data(tmp_path / "data", 1, SEED)
     prefilled = benchmark.follow_up(truth, {question.id: "" for question in truth.questions})
-    assert dict(api_answerer(mock([], refuses=True), 8)(prefilled)) == {}
-    assert set(dict(api_answerer(mock([]), 8)(prefilled))) == {sample.id for sample in prefilled}
+    assert ask(api_answerer(mock([], refuses=True)), prefilled, 8) == {}
+    assert set(ask(api_answerer(mock([])), prefilled, 8)) == {sample.id for sample in prefilled}
 
 
 def test_a_prefill_is_the_last_message_and_comes_back(tmp_path):

@@ -219,13 +219,15 @@ def test_true_answers_of_the_drawn_set_score_1(tmp_path):
 
 @pytest.mark.slow
 def test_the_embedded_model_is_asked_and_scored(tmp_path):
-    from mmprobe.benchmarks.core.runner import local_answerer, run_benchmark
+    from mmprobe.benchmarks.core.runner import run_benchmark
+    from mmprobe.interventions import Settings
     from mmprobe.models import load_model
 
     benchmark = BENCHMARKS["mirage"]
     truth = benchmark.draw_data(tmp_path / "pairs", 2, SEED)
-    answer = local_answerer(load_model("tiny-spd", device="cpu"), benchmark.max_new_tokens, 8)
-    metrics, records = run_benchmark(benchmark, truth, answer, tmp_path / "out", {})
+    model = load_model("tiny-spd", device="cpu")
+    settings = Settings(max_new_tokens=benchmark.max_new_tokens, batch_size=8)
+    metrics, records = run_benchmark(benchmark, truth, model, tmp_path / "out", {}, settings)
     assert metrics["accuracy"].value > 0.5 and metrics["accuracy_hinted"].coverage > 0.5
     answers = [(record["correct"], record["correct_hinted"]) for record in records]
     gains = [hinted - plain for plain, hinted in answers if None not in (plain, hinted)]

@@ -6,14 +6,16 @@ import json
 
 import numpy as np
 import pytest
+from helpers.asking import ask as ask_all
 from helpers.command_line import assert_fails, read_result, run_in_process
 from PIL import Image
 
-from mmprobe.benchmarks.core.benchmark import BENCHMARKS, sampling_of, with_options
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, with_options
 from mmprobe.benchmarks.core.results import mean_metric, write_results
 from mmprobe.benchmarks.mirage_effect.mean_scores import mean_mirage_scores
 from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES
 from mmprobe.errors import InputError
+from mmprobe.samples import sampling_of
 
 BENCHMARK = BENCHMARKS["mirage-effect"]
 
@@ -134,15 +136,17 @@ def test_options_that_cannot_be(options, message):
 
 
 def test_the_embedded_model_samples_each_seed_alike_and_traces_none(tmp_path, tiny_spd):
-    from mmprobe.benchmarks.core.runner import local_answerer
+
+    from mmprobe.benchmarks.core.runner import run_benchmark
+    from mmprobe.traces.run import Recording
 
     benchmark = with_options(BENCHMARK, {"seeds": 3, "temperature": 5.0})
     truth = benchmark.draw_data(tmp_path / "data", 1, 3)
     diagnoses = [sample for sample in benchmark.ask_questions(truth) if "ecg" in sample.id]
-    first, again = (dict(local_answerer(tiny_spd, 6, 2)(samples)) for samples in (diagnoses, diagnoses[::-1]))
+    first, again = (ask_all(tiny_spd, samples, 6, 2) for samples in (diagnoses, diagnoses[::-1]))
     assert first == again and len(set(first.values())) == 3
     with pytest.raises(InputError, match="is sampled with a seed, and traced answers are greedy"):
-        list(local_answerer(tiny_spd, 4, trace_to=tmp_path / "run")(diagnoses))
+        run_benchmark(benchmark, truth, tiny_spd, tmp_path / "out", {}, recording=Recording())
 
 
 def folder(path, model, data, score, above, benchmark="mirage-effect"):
@@ -201,7 +205,7 @@ def test_a_model_behind_an_api_gets_each_seed(data):
     mock = inspect_model.get_model("mockllm/model", custom_outputs=outputs, config=settings, memoize=False)
     samples = ask(data, seeds=2, temperature=0.7)[2]
     chosen = [samples[name] for name in ("q1", "diagnosis-ecg-1--seed-0", "diagnosis-ecg-1--seed-1")]
-    assert len(dict(api_answerer(mock, 8)(chosen))) == 3
+    assert len(ask_all(api_answerer(mock), chosen, 8)) == 3
     assert sorted(seen, key=str) == [(0.0, None), (0.7, 0), (0.7, 1)]
 
 

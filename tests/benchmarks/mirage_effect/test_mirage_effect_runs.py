@@ -7,9 +7,11 @@ import pytest
 
 from mmprobe.analyses import picture_absence
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
-from mmprobe.benchmarks.core.runner import local_answerer, run_benchmark, write_labels
+from mmprobe.benchmarks.core.runner import run_benchmark, write_labels
 from mmprobe.benchmarks.mirage_effect.b_clean import clean_folders
 from mmprobe.cache import open_run
+from mmprobe.interventions import Settings
+from mmprobe.traces.run import Recording
 from mmprobe.viz import figures
 
 BENCHMARK = BENCHMARKS["mirage-effect"]
@@ -60,8 +62,9 @@ def test_the_embedded_model_with_and_without_images(tiny_spd, tmp_path):
     drawn = BENCHMARK.draw_data(tmp_path / "data", 2, 1_000_001)
     truth = drawn._replace(imageless=drawn.imageless[:1])
     folder = tmp_path / "out"
-    answer = local_answerer(tiny_spd, 8, trace_to=folder / "run", capture="full", batch_size=4)
-    metrics, records = run_benchmark(BENCHMARK, truth, answer, folder, {"model": "tiny-spd"})
+    settings, recording = Settings(max_new_tokens=8, batch_size=4), Recording("full")
+    about = {"model": "tiny-spd"}
+    metrics, records = run_benchmark(BENCHMARK, truth, tiny_spd, folder, about, settings, recording)
     assert metrics["accuracy_with"].value == 1 and metrics["accuracy_with"].n == 6
     assert metrics["accuracy_without"].value < 0.7
     assert metrics["mirage_rate_choices"].value == 1  # it was never trained to notice a missing image

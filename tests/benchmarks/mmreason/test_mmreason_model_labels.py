@@ -15,7 +15,8 @@ from mmprobe.benchmarks.mmreason.benchmark import BENCHMARK, MMReasonTruth
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.mmreason.model_labels import label_by_judge, read_answer, read_steps
 from mmprobe.benchmarks.mmreason.prompts import MMReasonPrompts
-from mmprobe.benchmarks.mmreason.voting import ask_voters, filter_questions
+from mmprobe.benchmarks.mmreason.voting import TEMPERATURE, ask_voters, filter_questions
+from mmprobe.interventions import Settings
 
 KINDS = {system_prompt(MMReasonPrompts, name): name for name in ("answer", "equivalent", "steps", "error")}
 
@@ -226,7 +227,7 @@ def test_a_filter_with_a_judge(tmp_path):
     """Rules read none of the answers. The judge knows a synonym."""
     truth = MMReasonTruth([question("a"), question("b"), question("c")], [])
 
-    def voter(samples):
+    def voter(samples, settings):
         for sample in samples:
             yield sample.id, "So [seven centimetres] it is" if sample.id == "a" else "Hm [9 cm] so"
 
@@ -236,7 +237,7 @@ def test_a_filter_with_a_judge(tmp_path):
         ModelJudge(Mock().model, None),
         ModelJudge(Mock(answer="Well.").model, None, repairs=0),
     ):
-        ask = ask_voters(truth, 8, answerers={"m": voter})
+        ask = ask_voters(truth, Settings(max_new_tokens=8, temperature=TEMPERATURE), sources={"m": voter})
         results.append(filter_questions(truth, ["m"], ask, tmp_path / "out", {}, judge=judge)[1])
     assert [list(result.removed) for result in results] == [[], ["a"], []]
     assert [result.kept for result in results] == [[], ["b", "c"], []]

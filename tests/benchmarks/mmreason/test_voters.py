@@ -13,9 +13,12 @@ import pytest
 
 from mmprobe.benchmarks.core.api_models import api_answerer
 from mmprobe.benchmarks.mmreason.benchmark import BENCHMARK
-from mmprobe.benchmarks.mmreason.voting import ask_voters, check_voters, filter_questions
+from mmprobe.benchmarks.mmreason.voting import TEMPERATURE, ask_voters, check_voters, filter_questions
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
+from mmprobe.interventions import Settings
+
+SETTINGS = Settings(max_new_tokens=8, temperature=TEMPERATURE)
 
 PAIRS, SEED = 3, 6
 
@@ -28,7 +31,7 @@ def truth(tmp_path_factory):
 def voter(texts):
     """Return a voter whose answers depend on the question's id and on whether it has images."""
 
-    def answer(samples):
+    def answer(samples, settings):
         for sample in samples:
             yield sample.id, texts(sample.id.removesuffix("--text"), bool(sample.images))
 
@@ -49,7 +52,7 @@ def test_a_filter_by_hand(truth, tmp_path):
             lambda name, has_images: answers[name] if name == star and not has_images else "No idea."
         ),
     }
-    ask = ask_voters(truth, 8, answerers=answerers)
+    ask = ask_voters(truth, SETTINGS, sources=answerers)
     metrics, result = filter_questions(truth, list(answerers), ask, tmp_path / "out", {"seed": 0})
     total = len(truth.questions)
     assert set(result.removed) == {*numbers, star}
@@ -93,7 +96,7 @@ def test_kept_questions_are_asked_again_after_the_filter(truth, tmp_path):
 
     answers = {question.id: question.answer for question in truth.questions}
     metrics, result = filter_questions(
-        truth, ["late"], ask_voters(truth, 8, answerers={"late": voter(texts)}), tmp_path / "out", {}
+        truth, ["late"], ask_voters(truth, SETTINGS, sources={"late": voter(texts)}), tmp_path / "out", {}
     )
     assert len(result.kept) == len(truth.questions)
     assert metrics["relevance_rate_before[voter=late]"].value == 1
@@ -108,11 +111,11 @@ def test_a_local_voter_samples_anew_in_each_round_and_reproducibly(truth, tiny_s
         lambda name, **_: loaded.append(name) or tiny_spd,
     )
     names = [question.id for question in truth.questions if question.metadata["type"] == "colour"]
-    ask = ask_voters(truth, 8, temperature=1.5, seed=1)
+    ask = ask_voters(truth, Settings(max_new_tokens=8, temperature=1.5, seed=1))
     rounds = [dict(ask("tiny-spd", names, round_number)) for round_number in (1, 2, 3, 1)]
     assert loaded == ["tiny-spd"]
     assert rounds[0] == rounds[3] and rounds[0] != rounds[1] != rounds[2]
-    greedy = ask_voters(truth, 8, temperature=0)
+    greedy = ask_voters(truth, Settings(max_new_tokens=8))
     with_images = dict(greedy("tiny-spd", names, 0))
     answers = {question.id: question.answer for question in truth.questions}
     assert with_images == {name: answers[name] for name in names}
@@ -138,11 +141,11 @@ def mock(name, calls, seconds=0.0):
         output.usage = inspect_model.ModelUsage()  # else tokens are counted with tables from the network
         return output
 
-    return api_answerer(inspect_model.get_model("mockllm/model", custom_outputs=outputs, memoize=False), 8)
+    return api_answerer(inspect_model.get_model("mockllm/model", custom_outputs=outputs, memoize=False))
 
 
 def run(truth, out, calls, seconds=0.0):
-    ask = ask_voters(truth, 8, answerers={name: mock(name, calls, seconds) for name in ("one", "two")})
+    ask = ask_voters(truth, SETTINGS, sources={name: mock(name, calls, seconds) for name in ("one", "two")})
     return filter_questions(truth, ["one", "two"], ask, out, {"seed": 0})[0]
 
 

@@ -21,8 +21,15 @@ from mmprobe.probes import (
     patch_components,
     patch_components_run,
 )
-from mmprobe.probes.answer_records import RunAnswer, mean_over_samples, measure_answers, one_by_one
+from mmprobe.probes.answer_records import (
+    AnswerSource,
+    RunAnswer,
+    mean_over_samples,
+    measure_answers,
+    one_by_one,
+)
 from mmprobe.probes.components import run as component_runs
+from mmprobe.probes.components.pairs import PairReading
 from mmprobe.probes.knockout import attention_knockout
 from mmprobe.samples import Sample, image_sets
 from mmprobe.stats.intervals import mean_interval
@@ -54,7 +61,8 @@ def test_finished_samples_are_not_measured_again(random_qwen, noise, tmp_path):
         return {"value": np.array([len(answer.ids), np.nan]), "empty": np.zeros((0, 3)), "one": np.array(2.5)}
 
     def run(settings: dict = SETTINGS, samples: list[Sample] = noise, batch_size: int = 1) -> list:
-        return measure_answers(random_qwen, samples, one_by_one(measure), settings, 8, tmp_path, batch_size)
+        source = AnswerSource(random_qwen, samples, {"max_new_tokens": 8, "finished": tmp_path})
+        return measure_answers(source, one_by_one(measure), settings, batch_size)
 
     with pytest.raises(KeyboardInterrupt):
         run()
@@ -125,9 +133,9 @@ def test_estimates_over_samples_can_be_exported(random_qwen, noise, tmp_path):
 
 
 def test_interchange_goes_on_with_its_batches(random_qwen, noise, tmp_path):
-    whole = image_interchange_run(random_qwen, noise, ["unrelated", "blank"], 2, finished=tmp_path)
+    whole = image_interchange_run(random_qwen, noise, ["unrelated", "blank"], batch_size=2, finished=tmp_path)
     (tmp_path / "d.safetensors").unlink()
-    again = image_interchange_run(random_qwen, noise, ["unrelated", "blank"], 2, finished=tmp_path)
+    again = image_interchange_run(random_qwen, noise, ["unrelated", "blank"], batch_size=2, finished=tmp_path)
     xr.testing.assert_identical(whole, again)
 
 
@@ -138,12 +146,12 @@ def test_memory_is_flat_in_the_number_of_pairs(random_qwen, noise, monkeypatch, 
     sizes: list[int] = []
     original = getattr(component_runs, name)
 
-    def weigh(model: object, pairs: list, *args: object) -> list[xr.Dataset]:
-        assert len(pairs) == 2
+    def weigh(pairs: PairReading, *args: object) -> list[xr.Dataset]:
+        assert len(pairs.clean.rows) == 2
         gc.collect()
         tensors = (each for each in gc.get_objects() if type(each) is torch.Tensor)
         sizes.append(sum({each.untyped_storage().data_ptr(): each.nbytes for each in tensors}.values()))
-        return original(model, pairs, *args)
+        return original(pairs, *args)
 
     monkeypatch.setattr(component_runs, name, weigh)
     same = [noise[0].model_copy(update={"id": f"s{n}"}) for n in range(8)]

@@ -21,9 +21,9 @@ from transformers.masking_utils import eager_mask
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.probes import attention_knockout, attention_routes, attention_routes_run
+from mmprobe.probes.answers import read_answer
 from mmprobe.probes.knockout import attention_routes as routes
-from mmprobe.probes.knockout.blocked_pass import find_pairs
-from mmprobe.probes.teacher_forcing import force_answer
+from mmprobe.probes.tokens import find_pairs
 from mmprobe.samples import Region, Sample, image_sets
 from mmprobe.stats.intervals import mean_interval
 from mmprobe.viz.figures import figures
@@ -107,8 +107,8 @@ def slow_logprobs(
     AttentionInterface.register("slow_test", attend)
     AttentionMaskInterface.register("slow_test", eager_mask)
     hf.model.language_model.set_attn_implementation("slow_test")
-    forcing = force_answer(replace(model, hf=hf), sample, sample.answer)
-    return forcing.logprobs().numpy()
+    reading = read_answer(replace(model, hf=hf), sample, sample.answer)
+    return reading.logprobs()[0].numpy()
 
 
 @pytest.mark.parametrize("replacement", first_fast(["counterfactual", "mean", "block"]))
@@ -117,15 +117,15 @@ def test_effects_equal_those_of_a_slow_attention(random_qwen, noise, replacement
     sample, other = noise[:2]
     text = random_qwen.hf.config.get_text_config()
     assert text.num_key_value_heads < text.num_attention_heads and random_qwen.n_layers == 3
-    forcing, groups = force_answer(random_qwen, sample, ANSWER), [*GROUPS, "generated"]
-    nothing = torch.zeros(2 * [len(forcing.prompt.ids) + len(forcing.ids)], dtype=torch.bool)
+    reading, groups = read_answer(random_qwen, sample, ANSWER), [*GROUPS, "generated"]
+    nothing = torch.zeros(2 * [len(reading.row.prompt.ids) + len(reading.row.ids)], dtype=torch.bool)
     own: dict = {}
     before = slow_logprobs(random_qwen, sample, nothing, range(0), own, None)
     others: dict | None = {}
     if replacement == "counterfactual":
         slow_logprobs(random_qwen, other, nothing, range(0), others, None)
     elif replacement == "mean":
-        group = np.append(forcing.prompt.group, [4] * len(forcing.ids))
+        group = np.append(reading.row.prompt.group, [4] * len(reading.row.ids))
         for layer, (_, value) in own.items():
             means = [value[:, :, group == number].mean(2) for number in group]
             others[layer] = None, torch.stack(means, 2)  # the keys stay as they are
@@ -139,7 +139,7 @@ def test_effects_equal_those_of_a_slow_attention(random_qwen, noise, replacement
     )  # fmt: skip
     assert ds.window.values.tolist() == ["0-1", "1-2"]
     for source, query in cases:
-        pairs = torch.from_numpy(find_pairs(forcing, sample, source, query))
+        pairs = torch.from_numpy(find_pairs(reading.row, sample, source, query))
         for window, layers in (("0-1", range(2)), ("1-2", range(1, 3))):
             expected = before - slow_logprobs(random_qwen, sample, pairs, layers, {}, others)
             measured = ds.effect_by_step.sel({"from": source, "to": query, "window": window})
@@ -157,16 +157,18 @@ def test_blocked_image_keys_of_the_answer_are_attention_knockout(random_qwen, no
 def test_knockouts_over_a_partition_compose(random_qwen, noise):
     """Groups that cover all keys, named together, hide what their union hides; windows are nested, too."""
     sample = noise[0]
-    forcing, whole = force_answer(random_qwen, sample, ANSWER), " + ".join([*GROUPS, "generated"])
-    parts = [find_pairs(forcing, sample, name, "steps") for name in [*GROUPS, "generated"]]
-    union = find_pairs(forcing, sample, whole, "steps")
-    first, length = len(forcing.prompt.ids) - 1, len(union)
+    reading, whole = read_answer(random_qwen, sample, ANSWER), " + ".join([*GROUPS, "generated"])
+    parts = [find_pairs(reading.row, sample, name, "steps") for name in [*GROUPS, "generated"]]
+    union = find_pairs(reading.row, sample, whole, "steps")
+    first, length = len(reading.row.prompt.ids) - 1, len(union)
     assert (np.sum(parts, 0) == union).all()  # no pair is in two groups
     everything = np.zeros_like(union)
     everything[first : length - 1] = True
     np.fill_diagonal(everything, False)
     assert (union == everything).all()  # each query keeps its own key alone
-    queries = sum(find_pairs(forcing, sample, whole, name).any(1).astype(int) for name in [*GROUPS, "steps"])
+    queries = sum(
+        find_pairs(reading.row, sample, whole, name).any(1).astype(int) for name in [*GROUPS, "steps"]
+    )
     assert (queries == np.append(np.ones(length - 1), 0)).all()
     ds = attention_routes(
         random_qwen, sample, None, ["image 0 + image 1", "visual"], ["steps"], replacement="block"
@@ -176,11 +178,11 @@ def test_knockouts_over_a_partition_compose(random_qwen, noise):
 
 def test_pairs_of_earlier_sentences(random_qwen, noise):
     """The answer has two sentences; a query belongs to the sentence of the token that it predicts."""
-    forcing = force_answer(random_qwen, noise[0], ANSWER)
-    texts = forcing.texts().tolist()
+    reading = read_answer(random_qwen, noise[0], ANSWER)
+    texts = reading.row.texts().tolist()
     second = next(step for step in range(len(texts)) if "".join(texts[:step]) == "The first.")
-    pairs = find_pairs(forcing, noise[0], "earlier sentences", "steps")
-    start = len(forcing.prompt.ids)
+    pairs = find_pairs(reading.row, noise[0], "earlier sentences", "steps")
+    start = len(reading.row.prompt.ids)
     expected = np.zeros_like(pairs)
     expected[start - 1 + second : -1, start : start + second] = True
     np.fill_diagonal(expected, False)

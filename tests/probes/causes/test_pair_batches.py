@@ -17,9 +17,9 @@ from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.hooks import observe
 from mmprobe.probes import attribution_patching_run, patch_components_run
-from mmprobe.probes.components.attribution_patching import estimate_pairs
+from mmprobe.probes.components.attribution_patching import AttributionSettings, estimate_pairs
 from mmprobe.probes.components.component_patching import patch_pairs
-from mmprobe.probes.components.pairs import AnswerPair
+from mmprobe.probes.components.pairs import AnswerPair, LogitMetric, read_pairs
 from mmprobe.samples import Region, Sample
 
 # DeepStack, sliding windows, tiles, cross-attention, experts; all with grouped queries
@@ -53,14 +53,23 @@ def last_logit(logits: Tensor) -> Tensor:
     return logits[-1, 7]
 
 
+def estimate(*settings: Any, metric: LogitMetric = "logprob") -> Callable[..., list[xr.Dataset]]:
+    chosen = AttributionSettings(*settings)
+    return lambda model, pairs: estimate_pairs(read_pairs(model, pairs, metric), chosen)
+
+
+def patch(*settings: Any, metric: LogitMetric = "logprob") -> Callable[..., list[xr.Dataset]]:
+    return lambda model, pairs: patch_pairs(read_pairs(model, pairs, metric), *settings)
+
+
 PROBES: dict[str, Callable[..., list[xr.Dataset]]] = {
-    "atp": lambda model, pairs: estimate_pairs(model, pairs, "atp", 1, "head", "logprob", None, 0),
-    "atp_star": lambda model, pairs: estimate_pairs(model, pairs, "atp_star", 1, "head", "logprob", ["user"], 3),
-    "ig": lambda model, pairs: estimate_pairs(model, pairs, "ig", 2, "ffn", last_logit, None, 1),
-    "head": lambda model, pairs: patch_pairs(model, pairs, "head", "logprob", None, [0]),
-    "mean": lambda model, pairs: patch_pairs(model, pairs, "head", "logprob", ["user"], [1], "mean"),
-    "resid_mid": lambda model, pairs: patch_pairs(model, pairs, "resid_mid", last_logit, ["step 0", "generated"], [0]),
-}  # fmt: skip
+    "atp": estimate("atp", 1, "head", None, 0),
+    "atp_star": estimate("atp_star", 1, "head", ["user"], 3),
+    "ig": estimate("ig", 2, "ffn", None, 1, metric=last_logit),
+    "head": patch("head", None, [0]),
+    "mean": patch("head", ["user"], [1], "mean"),
+    "resid_mid": patch("resid_mid", ["step 0", "generated"], [0], metric=last_logit),
+}
 
 
 @pytest.mark.slow

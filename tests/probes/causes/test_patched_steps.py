@@ -14,7 +14,7 @@ from PIL import Image
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.probes import generate_patched, patch_components
-from mmprobe.probes.teacher_forcing import force_answer
+from mmprobe.probes.answers import read_answer
 from mmprobe.samples import Sample
 
 STEPS = 6
@@ -84,24 +84,24 @@ def test_a_step_in_the_middle_equals_plain_hooks(random_qwen, noise, kind):
     """One layer, one head, the query of step 2: the answer is read again, and generated again without a cache."""
     clean, corrupt = noise
     model, layer, head, step = random_qwen, 1, 2, 2
-    own = force_answer(model, clean, None, STEPS)
-    other = force_answer(model, corrupt, own.ids.tolist())
-    first = len(own.prompt.ids) - 1
+    own = read_answer(model, clean, None, STEPS)
+    other = read_answer(model, corrupt, own.row.ids.tolist())
+    first = len(own.row.prompt.ids) - 1
     with Swap(model, kind, layer, head) as swap:
         other.logprobs()
         swap.position = first + step
-        expected = own.logprobs()
+        expected = own.logprobs()[0]
         ids: list[int] = []
         for _ in range(STEPS):
-            forced = force_answer(model, clean, [*ids, 0])
+            forced = read_answer(model, clean, [*ids, 0])
             with torch.no_grad():
                 ids.append(int(model.hf(**forced.inputs).logits[0, -2].argmax()))
     ds = patch_components(
-        model, clean, corrupt, kind, tokens=[f"step {step}"], layers=[layer], answer=own.ids.tolist()
+        model, clean, corrupt, kind, tokens=[f"step {step}"], layers=[layer], answer=own.row.ids.tolist()
     )
     effect = ds.effect.values.ravel()[head if kind == "head" else 0]
     assert abs(effect) > 1e-4
-    np.testing.assert_allclose(effect, float((own.logprobs() - expected).sum()), atol=2e-5)
+    np.testing.assert_allclose(effect, float((own.logprobs()[0] - expected).sum()), atol=2e-5)
     new = generate_patched(
         model,
         clean,
@@ -126,7 +126,7 @@ def test_replacing_the_whole_prompt_gives_the_other_answer(tiny_spd, tmp_path):
         samples.append(Sample(id=name, images=paths, question="What colour is the second picture?"))
     tokens = ["template", "visual", "user"]
     ds = generate_patched(tiny_spd, *samples, "residual", [0], tokens=tokens, max_new_tokens=8)
-    answers = [force_answer(tiny_spd, sample, None, 8).texts().tolist() for sample in samples]
+    answers = [read_answer(tiny_spd, sample, None, 8).row.texts().tolist() for sample in samples]
     assert answers[0] != answers[1] and ds.attrs["changed"] == 1
     assert [ds.token.values.tolist(), ds.token_patched.values.tolist()] == answers
     same = generate_patched(tiny_spd, samples[0], samples[0], "residual", max_new_tokens=8)

@@ -11,7 +11,7 @@ from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 from PIL import Image
 
-from mmprobe.models import Model
+from mmprobe.models import Model, reading
 from mmprobe.models.hooks import observe, wrap_forward
 from mmprobe.models.shared_prefix import PrefixStore
 from mmprobe.probes import (
@@ -21,7 +21,7 @@ from mmprobe.probes import (
     image_interchange_run,
     patch_components,
 )
-from mmprobe.probes.components import decoder_pass, pairs
+from mmprobe.probes.components import pairs
 from mmprobe.probes.interchange import run as interchange
 from mmprobe.probes.reasoning import chain_tests
 from mmprobe.samples import Region, Sample
@@ -93,7 +93,7 @@ def measure(model: Model, pair: tuple[Sample, Sample]) -> tuple[list[np.ndarray]
 def test_passes_from_the_first_change_on_equal_whole_passes(name, pair, monkeypatch):
     model = load_tiny_model(name)
     reused, few = measure(model, pair)
-    for module in (decoder_pass, pairs):
+    for module in (reading, pairs):
         monkeypatch.setattr(module, "why_not_shared", lambda model: "for comparison")
     whole, many = measure(model, pair)
     assert sum(few) < sum(many) and min(few) < 0.5 * min(many)

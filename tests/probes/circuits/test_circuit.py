@@ -94,7 +94,7 @@ def test_patched_nodes_are_patched_components(tiny_spd, drawn):
         removed = np.zeros((len(rows), *nodes.graph.edges.shape), bool)
         for index, row in enumerate(rows):
             removed[index, row] = nodes.graph.edges[row]
-        effects = [nodes.pair.before - nodes.measure(edges) for edges in removed]
+        effects = [nodes.before - nodes.measure(edges) for edges in removed]
         assert np.abs(expected).max() > 0.01
         np.testing.assert_allclose(effects, expected, atol=1e-4)
 

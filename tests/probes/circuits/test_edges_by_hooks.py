@@ -9,7 +9,7 @@ import torch
 
 from mmprobe.models import Model
 from mmprobe.probes import patch_edges
-from mmprobe.probes.teacher_forcing import force_answer
+from mmprobe.probes.answers import read_answer
 
 
 def test_edges_equal_plain_hooks(tiny_spd, drawn):
@@ -17,11 +17,11 @@ def test_edges_equal_plain_hooks(tiny_spd, drawn):
     clean, corrupt = drawn[0][2], drawn[1][2]
     edges = [("head 5.4", "q 6.1"), ("image 1", "v 5.0"), ("ffn 4", "ffn 7"), ("head 7.0", "logits")]
     ds = patch_edges(tiny_spd, clean, corrupt, edges, metric=_first_logit)
-    forcing = force_answer(tiny_spd, clean, clean.answer)
-    stored = [_record(tiny_spd, each) for each in (forcing, force_answer(tiny_spd, corrupt, clean.answer))]
+    reading = read_answer(tiny_spd, clean, clean.answer)
+    stored = [_record(tiny_spd, each) for each in (reading, read_answer(tiny_spd, corrupt, clean.answer))]
     decoder = tiny_spd.hf.model.language_model
     is_second = torch.zeros(stored[0]["embeddings"].shape[1], 1)
-    is_second[: len(forcing.prompt.ids)] = torch.from_numpy(forcing.prompt.image == 1)[:, None]
+    is_second[: len(reading.row.prompt.ids)] = torch.from_numpy(reading.row.prompt.image == 1)[:, None]
 
     def difference(name: str) -> torch.Tensor:
         return stored[0][name] - stored[1][name]
@@ -34,7 +34,7 @@ def test_edges_equal_plain_hooks(tiny_spd, drawn):
 
     def measure() -> torch.Tensor:
         with torch.no_grad():
-            return _first_logit(tiny_spd.hf(**forcing.inputs).logits[0, -len(forcing.ids) - 1 : -1])
+            return _first_logit(tiny_spd.hf(**reading.inputs).logits[0, -len(reading.row.ids) - 1 : -1])
 
     before = measure()
     for index, change in enumerate(
@@ -58,7 +58,7 @@ def _first_logit(logits: torch.Tensor) -> torch.Tensor:
     return logits[0, 7]
 
 
-def _record(model: Model, forcing) -> dict[str, torch.Tensor]:
+def _record(model: Model, reading) -> dict[str, torch.Tensor]:
     """Return embeddings, streams, heads' outputs and FFNs' outputs of one pass, from torch hooks."""
     stored, handles = {}, []
     for layer, module in enumerate(model.hf.model.language_model.layers):
@@ -73,7 +73,7 @@ def _record(model: Model, forcing) -> dict[str, torch.Tensor]:
                 lambda module, args, output, layer=layer: stored.__setitem__(f"ffn {layer}", output)
             )
         )
-    forcing.logprobs()
+    reading.logprobs()
     for handle in handles:
         handle.remove()
     return stored | {"embeddings": stored["pre 0"]}

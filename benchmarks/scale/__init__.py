@@ -1,1 +1,0 @@
-"""Benchmarks that several processes answer."""

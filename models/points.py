@@ -1,0 +1,209 @@
+"""Named points of the decoder: what a forward pass computes where, to observe and to change.
+
+A point is a kind and a layer. The same names serve traces, readings and probes, in all families.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+from torch import Tensor
+
+from mmprobe.errors import InputError, NotApplicable
+from mmprobe.models.attention import (
+    KeyReplacement,
+    Observer,
+    block_attention,
+    change_heads,
+    observe_attention,
+    replace_keys,
+)
+from mmprobe.models.hooks import Change, Listener, observe, observe_mid, replace
+from mmprobe.models.loading import Model
+
+STREAMS = ("residual", "resid_mid", "resid_post")
+COMPONENTS = ("head", "attention", "ffn", *STREAMS)
+Point = tuple[str, int]
+Changes = Mapping[Point, Change | KeyReplacement | Tensor]
+"""By point a function of a component; for `keys` a `KeyReplacement`; for `blocked` a mask bool [query, key]."""
+Observers = Mapping[Point, Listener]
+
+
+@contextmanager
+def observe_points(model: Model, observers: Observers) -> Iterator[None]:
+    """Within the block, call a function with what the decoder computes at each point.
+
+    Points that a model lacks, or that do not run, are not called. The kinds are
+
+    - those of `change_component`, [row, position, ...]
+    - `gate`: what the FFN's activation returns, [row, position, neuron]; not in a mixture of experts
+    - `call`: the call of the attention kernel, an `AttentionCall`
+    - `stream`, `normed`: what the final norm reads and what it returns, [row, position, hidden]; their layer is -1
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> from mmprobe.samples import Sample
+        >>> model, streams = load_model("tiny-spd", device="cpu"), []
+        >>> with observe_points(model, {("residual", 0): streams.append}):
+        ...     _ = model.hf(**model.prepare(Sample(id="a", question="Is there a star?")))
+        >>> streams[0].shape[-1]
+        192
+    """
+    layers, calls = model.family.decoder(model.hf).layers, dict[Any, Observer]()
+    by_layer: dict[int, dict[str, Listener]] = defaultdict(dict)
+    for (kind, layer), listener in observers.items():
+        by_layer[layer][kind] = listener
+    with ExitStack() as stack:
+        for layer, named in by_layer.items():
+            if layer < 0:
+                stack.enter_context(
+                    observe(model.family.final_norm(model.hf), named.get("stream"), named.get("normed"))
+                )
+                continue
+            module = layers[layer]
+            parts = model.family.parts(module)
+            if "residual" in named or "resid_post" in named:
+                stack.enter_context(observe(module, named.get("residual"), named.get("resid_post")))
+            if "resid_mid" in named:
+                stack.enter_context(observe_mid(module, parts, named["resid_mid"]))
+            if "attention" in named and parts.update is not None:
+                stack.enter_context(observe(parts.update, outputs=named["attention"]))
+            if "gate" in named and parts.activation is not None:
+                stack.enter_context(observe(parts.activation, outputs=named["gate"]))
+            for kind in ("head", "ffn"):
+                if kind in named:
+                    stack.enter_context(change_component(model, kind, layer, _pass_on(named[kind])))
+            if "call" in named and parts.attention is not None:
+                calls[parts.attention] = named["call"]
+        if calls:
+            stack.enter_context(observe_attention([model.hf.config.get_text_config()], calls))
+        yield
+
+
+def _pass_on(listener: Listener) -> Change:
+    """Return a change that calls a listener and changes nothing."""
+
+    def listen(value: Tensor) -> Tensor:
+        listener(value)
+        return value
+
+    return listen
+
+
+@contextmanager
+def change_points(model: Model, changes: Changes) -> Iterator[None]:
+    """Within the block, change what the decoder computes at each point.
+
+    The kinds are those of `change_component`, and of what attention sees:
+
+    - `keys`: other keys and values that some queries see in place of their own (`KeyReplacement`)
+    - `blocked`: keys that some queries do not see, bool [query, key]
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> from mmprobe.samples import Sample
+        >>> model, streams = load_model("tiny-spd", device="cpu"), []
+        >>> with change_points(model, {("resid_post", 0): lambda value: 0 * value}):
+        ...     with observe_points(model, {("residual", 1): streams.append}):
+        ...         _ = model.hf(**model.prepare(Sample(id="a", question="Is there a star?")))
+        >>> float(streams[0].abs().max())
+        0.0
+    """
+    configs = [model.hf.config.get_text_config()]
+    seen: dict[str, dict[Any, Any]] = {"keys": {}, "blocked": {}}  # by attention module
+    with ExitStack() as stack:
+        for (kind, layer), change in changes.items():
+            if kind in seen:
+                seen[kind][find_attention(model, layer)] = change
+            else:
+                assert callable(change), "a function, of a component"
+                stack.enter_context(change_component(model, kind, layer, change))
+        if seen["keys"]:
+            stack.enter_context(replace_keys(configs, seen["keys"]))
+        if seen["blocked"]:
+            stack.enter_context(block_attention(configs, seen["blocked"]))
+        yield
+
+
+def find_attention(model: Model, layer: int) -> Any:
+    """Return the module of a layer that calls the attention kernel.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> type(find_attention(load_model("tiny-spd"), 0)).__name__
+        'Qwen2_5_VLAttention'
+    """
+    return model.family.parts(model.family.decoder(model.hf).layers[layer]).attention
+
+
+def change_component(model: Model, kind: str, layer: int, change: Change) -> AbstractContextManager[None]:
+    """Within the block, apply a function to the component of one layer.
+
+    The function gets and returns [row, position, ...]:
+
+    - `head`: the heads' outputs before the output projection, [row, position, head, dim]
+    - `attention`: the output of the attention sublayer, before a learned gain
+    - `ffn`: what the FFN adds to the residual stream
+    - `residual`: the residual stream that enters the layer, resid_pre
+    - `resid_mid`, `resid_post`: the stream between attention and FFN, and the stream that leaves the layer
+
+    Raises:
+        NotApplicable: no module of the layer is this component.
+
+    Example:
+        >>> with change_component(model, "head", 3, torch.zeros_like):       # doctest: +SKIP
+        ...     logits = reading.logits()
+    """
+    module = model.family.decoder(model.hf).layers[layer]
+    parts = model.family.parts(module)
+    needed = {"head": parts.attention, "ffn": parts.mid, "resid_mid": parts.mid}
+    if needed.get(kind, module) is None:
+        raise NotApplicable(f"{model.name}: layer {layer} has no {kind} to change ({model.why_irregular})")
+    if kind == "head":
+        return change_heads([model.hf.config.get_text_config()], {parts.attention: change})
+    if kind == "attention":
+        return nullcontext() if parts.update is None else replace(parts.update, outputs=change)
+    if kind == "ffn":
+        return _change_ffn(module, parts.mid, change)
+    if kind == "resid_mid":
+        return _change_mid(module, parts.mid, change)
+    return replace(module, outputs=change) if kind == "resid_post" else replace(module, inputs=change)
+
+
+@contextmanager
+def _change_ffn(layer: Any, mid_module: Any, change: Change) -> Iterator[None]:
+    """Within the block, change the FFN's update, which is resid_post - resid_mid in every family."""
+    mids: list[Tensor] = []
+
+    def change_post(post: Tensor) -> Tensor:
+        update = post - mids.pop()
+        return post + (change(update) - update)  # equal to `post` to the last bit if nothing changes
+
+    with observe(mid_module, inputs=mids.append), replace(layer, outputs=change_post):
+        yield
+
+
+@contextmanager
+def _change_mid(layer: Any, mid_module: Any, change: Change) -> Iterator[None]:
+    """Within the block, change resid_mid, which the FFN reads and which continues into resid_post."""
+    differences: list[Tensor] = []
+
+    def change_input(mid: Tensor) -> Tensor:
+        changed = change(mid)
+        differences.append(changed - mid)
+        return changed
+
+    def add_difference(post: Tensor) -> Tensor:
+        return post + differences.pop()
+
+    with replace(mid_module, inputs=change_input), replace(layer, outputs=add_difference):
+        yield
+
+
+def check_kind(kind: str) -> None:
+    """Raise InputError if the kind of component is unknown."""
+    if kind not in COMPONENTS:
+        raise InputError(f"kind {kind!r}: choose {', '.join(COMPONENTS)}")

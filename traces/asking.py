@@ -1,0 +1,482 @@
+"""Answer samples: the one way in which answers come about, for traces, benchmarks, comparisons and probes.
+
+Samples become batches. Those with the same images share what is read of their common beginning. A batch that runs out
+of memory is halved, and one that fails is answered one by one. What is finished is kept in a folder at once, so that a
+second call continues it. Workers and shards divide the batches; a recorder looks at the model while it answers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from tqdm import tqdm
+
+from mmprobe.errors import InputError, option
+from mmprobe.files import append_lines, cut_torn_line, json_lines, write_whole
+from mmprobe.interventions.base import Method
+from mmprobe.interventions.generate import (
+    Settings,
+    check_combination,
+    generate_batch,
+)
+from mmprobe.models import Model
+from mmprobe.models.chat import Chat, build_chat
+from mmprobe.models.shared_prefix import PrefixKey, PrefixStore, repeated_keys, sort_by_images
+from mmprobe.samples import Answer, Sample
+from mmprobe.traces.given_answers import GivenAnswer
+
+if TYPE_CHECKING:
+    from mmprobe.traces.run import PreparedRun, Recording, RunKeeper, RunTracer
+    from mmprobe.traces.scale.crew import Workers
+
+log = logging.getLogger("mmprobe")
+
+RESPONSES = "responses.jsonl"
+FAILURES = "failures.jsonl"
+
+
+class EndsRun(Exception):
+    """An error that is not that of one sample: no other sample would be answered either."""
+
+
+class Failure(NamedTuple):
+    """Why a sample has no answer: the class of the error, and the first line of its message."""
+
+    error: str
+    message: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Return the failure that an error is.
+
+        Example:
+            >>> Failure.of(ValueError("too long\\nby a lot"))
+            Failure(error='ValueError', message='too long')
+        """
+        name = type(error).__name__
+        return cls(name, (str(error).strip().splitlines() or [name])[0])
+
+
+Answered = tuple[str, str | Failure]
+"""The id of a sample, and its answer; an `Answer` where more is known than the text."""
+Ask = Callable[[Sequence[Sample], Settings], Generator[Answered]]
+"""Answers samples in any order, each as soon as the answer is there: a model behind an API."""
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model that is loaded here or by workers.
+
+    Attributes:
+        model: the model; without weights (`load_shapes`) where workers load it.
+        workers: the processes that answer; None for this one.
+        given: answers by id that are read in place of generating any; None to generate them.
+    """
+
+    model: Model
+    workers: Workers | None = None
+    given: Mapping[str, GivenAnswer] | None = None
+
+
+Source = Model | LocalModel | Ask
+"""Where answers come from."""
+
+
+def answer(
+    source: Source,
+    samples: Sequence[Sample],
+    folder: Path | None,
+    settings: Settings,
+    recorder: Recording | None = None,
+    title: str = "answers",
+    among: Sequence[Sample] | None = None,
+) -> Generator[tuple[str, Answer]]:
+    """Answer samples, keep each answer as soon as it is there, and yield it.
+
+    Samples with an answer in the folder are not answered again; their answers come last. A sample that fails is listed
+    in `failures.jsonl` there, and has no answer. After Ctrl-C the current batch is finished.
+
+    Args:
+        source: a model, here or in workers; answers that are given; or a function that asks a model behind an API.
+        folder: keeps `responses.jsonl`, or traces where a recorder makes them; the caller has locked it for the
+            former. With None nothing is kept, and the first failure is raised.
+        settings: how the samples are answered.
+        recorder: what is recorded of the model; it needs a local model and a folder.
+        title: of the progress bar.
+        among: all samples, where these are a shard of them: what they share depends on the others, too.
+
+    Raises:
+        InputError: the methods cannot act together, or the recorder cannot record this model's answers.
+        OSError: the disk is full or cannot be written; finished samples are kept.
+
+    Example:
+        >>> dict(answer(model, samples, None, Settings(max_new_tokens=32)))               # doctest: +SKIP
+        {'0001': 'Yes.'}
+    """
+    local = LocalModel(source) if isinstance(source, Model) else source
+    keeper: _Nowhere | _Responses | RunKeeper = _Nowhere()
+    if folder is not None and recorder is None:
+        keeper = _Responses(folder, samples)
+    elif folder is not None and recorder is not None and isinstance(local, LocalModel):
+        keeper = recorder.keeper(folder, samples, local.model)
+    if recorder is None:
+        check_combination(settings)
+    given = local.given if isinstance(local, LocalModel) else None
+    work = Work(settings, repeated_keys(among or samples), folder, recorder, given)
+    with ExitStack() as stack:
+        progress = stack.enter_context(tqdm(desc=title, unit="answer", disable=None))
+        earlier: set[str] = set()
+        interrupted = threading.Event().is_set
+
+        def begin(opened: PreparedRun | None = None) -> set[str]:
+            """Open the folder, and return the ids of the finished samples."""
+            nonlocal interrupted
+            earlier.update(stack.enter_context(keeper.open(opened)))
+            progress.reset(len(samples))
+            progress.update(len(earlier))
+            interrupted = stack.enter_context(finish_batch_on_interrupt())
+            return earlier
+
+        done: set[str] = set()
+        # the stream ends before the folder is left, so that what it began to write is written by then
+        with closing(_answer_all(local, samples, work, begin, keeper)) as stream:
+            for answered in stream:
+                for name, got in answered:
+                    if name in earlier or name in done:
+                        continue
+                    done.add(name)
+                    progress.update()
+                    if not isinstance(got, Failure):
+                        text = got if isinstance(got, Answer) else Answer(got)
+                        keeper.keep(name, text)
+                        yield name, text
+                    elif folder is not None:
+                        _append_failure(folder, name, got)
+                if interrupted():
+                    raise stop_run(len(earlier) + len(done), len(samples))
+    yield from keeper.read(sample.id for sample in samples if sample.id in earlier)
+
+
+def _answer_all(
+    source: LocalModel | Ask,
+    samples: Sequence[Sample],
+    work: Work,
+    begin: Callable[..., set[str]],
+    keeper: _Nowhere | _Responses | RunKeeper,
+) -> Generator[list[Answered]]:
+    """Yield the answers of each batch. `begin` opens the folder and returns the ids of the finished samples."""
+    if not isinstance(source, LocalModel):
+        finished = begin()
+        left = [sample for sample in samples if sample.id not in finished]
+        with closing(source(left, work.settings)) as stream:
+            for pair in stream:
+                yield [pair]
+        return
+    batches = form_batches(samples, work.settings, source.model.has_cross_attention)
+    if source.workers is not None:
+        from mmprobe.traces.scale.crew import answer_with_workers
+
+        yield from answer_with_workers(source, work, batches, begin, keeper)
+        return
+    with work.open(source.model) as (opened, answer_batch):
+        finished = begin(opened)
+        if work.shares_prefixes(opened):
+            batches = sort_by_images(batches)
+        for batch in batches:
+            if any(sample.id not in finished for sample in batch):
+                yield answer_batch(batch)  # the whole batch: its padding changes the last digits
+
+
+def form_batches(
+    samples: Sequence[Sample], settings: Settings, separates_counts: bool = False
+) -> list[list[Sample]]:
+    """Return batches of samples.
+
+    Samples with images and samples without do not share a batch, nor do those whose answers may have different lengths
+    or are sampled in different ways. In families with cross-attention, samples with different numbers of images do not
+    share one either: there, transformers lets text before the first image attend to all images, including the batch's
+    padding. Samples about the same images are together, and then samples with the same question, whose answers have like
+    lengths.
+
+    Example:
+        >>> samples = [Sample(id=name, question=f"{name}?") for name in "cab"]
+        >>> [[sample.id for sample in batch] for batch in form_batches(samples, Settings(batch_size=2))]
+        [['a', 'b'], ['c']]
+    """
+    size = settings.batch_size
+    if size == 1:
+        return [[sample] for sample in samples]
+
+    def place(sample: Sample) -> tuple[Any, ...]:
+        images = [str(path) for path in sample.images] if settings.shared_prefix else []
+        return images, sample.question, sample.id
+
+    groups: dict[tuple[Any, ...], list[Sample]] = {}
+    for sample in sorted(samples, key=place):
+        n_images = len(sample.images) if separates_counts else bool(sample.images)
+        groups.setdefault((n_images, *settings.alike(sample)), []).append(sample)
+    return [
+        members[first : first + size] for members in groups.values() for first in range(0, len(members), size)
+    ]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is done with each batch, here or by a worker.
+
+    Attributes:
+        repeated: keys of the samples that share prefixes, if the settings let them.
+        folder: where traces go; None where nothing is kept.
+        recorder: what is recorded; None for answers alone.
+        given: as in `LocalModel`.
+    """
+
+    settings: Settings
+    repeated: frozenset[PrefixKey]
+    folder: Path | None
+    recorder: Recording | None
+    given: Mapping[str, GivenAnswer] | None
+
+    def shares_prefixes(self, opened: PreparedRun | None) -> bool:
+        """Return whether samples with the same images share what is read of their common beginning."""
+        allowed = self.settings.shared_prefix if opened is None else opened.shares_prefixes
+        return allowed and bool(self.repeated)
+
+    @contextmanager
+    def open(
+        self, model: Model
+    ) -> Iterator[tuple[PreparedRun | None, Callable[[Sequence[Sample]], list[Answered]]]]:
+        """Yield the recorder of a model, and the function that answers a batch."""
+        with ExitStack() as stack:
+            opened, tracer, keeps_states = None, None, False
+            if self.recorder is not None:
+                assert self.folder is not None
+                opened = self.recorder.prepare(model, self.settings, self.given)
+                tracer = stack.enter_context(opened.open(model, self.folder, self.given))
+                keeps_states = opened.keeps_states
+            methods = self.settings.methods if opened is None else opened.methods
+            prefixes = None
+            if self.shares_prefixes(opened):
+                keeps_states = keeps_states or any(each.needs_final_states for each in methods)
+                prefixes = PrefixStore(model, self.repeated, keeps_states)
+            yield opened, BatchAnswerer(model, self, methods, prefixes, tracer)
+
+
+class BatchAnswerer:
+    """Answers batches of samples, and traces the answers if there is a tracer.
+
+    Args:
+        methods: what acts; without a tracer, not those that need images in samples without any.
+        prefixes: what samples with the same images share; None to read each prompt whole.
+
+    Attributes:
+        max_size: the most samples that were answered together without running out of memory.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        work: Work,
+        methods: Sequence[Method],
+        prefixes: PrefixStore | None,
+        tracer: RunTracer | None,
+    ):
+        self.model, self.work, self.methods = model, work, methods
+        self.prefixes, self.tracer = prefixes, tracer
+        self.max_size = work.settings.batch_size
+
+    def __call__(self, samples: Sequence[Sample]) -> list[Answered]:
+        """Answer samples together: fewer at a time when memory runs out, one by one when a sample fails."""
+        answered, pending = self._read_chats(samples)
+        max_size = self.max_size
+        while pending:
+            size = min(max_size, len(pending))
+            try:
+                answered += self._answer_together(pending[:size])
+                pending = pending[size:]
+            except (OSError, EndsRun):
+                raise
+            except Exception as error:
+                if size == 1:
+                    if self.work.folder is None:
+                        raise
+                    answered.append((pending.pop(0)[0].id, Failure.of(error)))
+                elif isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+                    self.max_size = max_size = size // 2
+                    log.warning("out of memory with %d samples at a time; continuing with %d", size, max_size)
+                else:
+                    max_size = 1
+                    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                    doing = "answering" if self.tracer is None else "tracing"
+                    log.warning("a batch of %d samples failed (%s); %s them one by one", size, reason, doing)
+            if torch.cuda.is_available() and max_size < size:
+                torch.cuda.empty_cache()
+        return answered
+
+    def _read_chats(self, samples: Sequence[Sample]) -> tuple[list[Answered], list[tuple[Sample, Chat]]]:
+        """Return the samples that cannot be read, as failures, and the others with their chats."""
+        failed: list[Answered] = []
+        pending = []
+        for sample in samples:
+            try:
+                if self.work.given is not None:
+                    if sample.id not in self.work.given:
+                        raise InputError("no answer to it is given")
+                    self.work.given[sample.id].read(self.model)
+                pending.append((sample, build_chat(sample)))
+            except InputError as error:
+                if self.work.folder is None:
+                    raise
+                failed.append((sample.id, Failure.of(error)))
+        return failed, pending
+
+    def _answer_together(self, pending: Sequence[tuple[Sample, Chat]]) -> list[Answered]:
+        samples, chats = [sample for sample, _ in pending], [chat for _, chat in pending]
+        settings = self.work.settings
+        if self.tracer is None:
+            methods = [each for each in self.methods if samples[0].images or not each.needs_images]
+            settings = replace(settings.of(samples[0]), methods=methods)
+            answers = generate_batch(self.model, samples, settings, self.prefixes, chats)
+        else:
+            settings = replace(settings, methods=self.methods)
+            with self.tracer.open_batch(samples) as batch:
+                answers = generate_batch(self.model, samples, settings, self.prefixes, chats, batch.decode)
+                batch.finish(answers)
+        return [
+            (sample.id, Answer(each.text, each.is_truncated(self.model), each.token_ids))
+            for sample, each in zip(samples, answers, strict=True)
+        ]
+
+
+class _Nowhere:
+    """Keeps no answer."""
+
+    @contextmanager
+    def open(self, recorder: PreparedRun | None) -> Iterator[set[str]]:
+        yield set()
+
+    def keep(self, name: str, answer: Answer) -> None:
+        pass
+
+    def is_kept(self, name: str) -> bool:
+        return False
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, Answer]]:
+        return iter(())
+
+
+class _Responses:
+    """Keeps answers as lines of `responses.jsonl`."""
+
+    def __init__(self, folder: Path, samples: Sequence[Sample]):
+        self.folder, self.file = folder, folder / RESPONSES
+        self.ids = [sample.id for sample in samples]
+        self.answers: dict[str, Answer] = {}
+
+    @contextmanager
+    def open(self, recorder: PreparedRun | None) -> Iterator[set[str]]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if cut_torn_line(self.file):
+            for _, line in json_lines(self.file):
+                self.answers[line["id"]] = Answer(line["response"] or "", line.get("truncated"))
+        drop_failures(self.folder, self.ids)
+        append_lines(self.file, [])  # the call is begun, even if no answer comes
+        yield self.answers.keys() & set(self.ids)
+        sort_failures(self.folder, self.ids)
+
+    def keep(self, name: str, answer: Answer) -> None:
+        self.answers[name] = answer
+        line: dict[str, Any] = {"id": name, "response": answer.strip()}
+        if answer.truncated is not None:
+            line["truncated"] = answer.truncated
+        append_lines(self.file, [line], ensure_ascii=False)
+
+    def is_kept(self, name: str) -> bool:
+        return name in self.answers
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, Answer]]:
+        return ((name, self.answers[name]) for name in names)
+
+
+def _append_failure(folder: Path, name: str, failure: Failure) -> None:
+    append_lines(folder / FAILURES, [{"id": name, "error": failure.error, "message": failure.message}])
+
+
+def read_failures(folder: Path) -> dict[str, Any]:
+    """Return the lines about the samples that failed, by id."""
+    file = folder / FAILURES
+    return {line["id"]: line for _, line in json_lines(file)} if cut_torn_line(file) else {}
+
+
+def drop_failures(folder: Path, ids: Iterable[str]) -> None:
+    """Remove samples that are tried again from the failures of an earlier call."""
+    failures = read_failures(folder)
+    left = [failures[name] for name in failures.keys() - set(ids)]
+    _write_failures(folder, left)
+
+
+def sort_failures(folder: Path, order: Sequence[str]) -> None:
+    """Order the failures as the samples, each once. They are listed as they occur; others come first."""
+    failures = read_failures(folder)
+    place = {name: index for index, name in enumerate(order)}
+    _write_failures(
+        folder, [failures[name] for name in sorted(failures, key=lambda each: place.get(each, -1))]
+    )
+
+
+def _write_failures(folder: Path, failures: Sequence[Mapping[str, Any]]) -> None:
+    if failures:
+        write_whole({folder / FAILURES: "".join(json.dumps(each) + "\n" for each in failures).encode()})
+    else:
+        (folder / FAILURES).unlink(missing_ok=True)
+
+
+@contextmanager
+def finish_batch_on_interrupt() -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether Ctrl-C was pressed within the block.
+
+    The first Ctrl-C raises nothing, so that the current batch can be finished. The second one raises
+    KeyboardInterrupt at once. Outside the main thread, Ctrl-C is left alone.
+
+    Example:
+        >>> with finish_batch_on_interrupt() as interrupted:
+        ...     interrupted()
+        False
+    """
+    pressed = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed.is_set
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        if pressed.is_set():
+            raise KeyboardInterrupt
+        pressed.set()
+        log.warning("stopping after this sample; Ctrl-C again stops at once")
+
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def stop_run(n_finished: int, total: int) -> KeyboardInterrupt:
+    """Return the interrupt that ends a run, with a message that says how far it came.
+
+    Example:
+        >>> stop_run(28, 440)
+        KeyboardInterrupt('28 of 440 samples are finished; continue with resume=True')
+    """
+    return KeyboardInterrupt(
+        f"{n_finished} of {total} samples are finished; continue with {option('resume')}"
+    )
