@@ -40,7 +40,7 @@ def models(
         for family in sorted(working, key=lambda family: family.name)
     ]
     aliases = [(row["name"], row["family"], row["source"], row["description"]) for row in rows]
-    names = ", ".join(family["name"] for family in families)
+    names = ", ".join(family.name for family in sorted(working, key=lambda family: family.name))
     about = f"Families whose folders and hub ids work (docs/models.md says of which types and how): {names}."
     parts = [show_table(("Name", "Family", "Source", "About"), aliases)]
     parts.append("\n" + textwrap.fill(about, 110, break_on_hyphens=False))
