@@ -22,7 +22,9 @@ RULES = ("sum", "tokens", "any", "mean")
 THIRDS = ("early", "middle", "deep")
 
 
-def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: int = MINIMUM) -> xr.Dataset:
+def neuron_activation(
+    run: Run, threshold: float = 0.5, top: int = 20, minimum: int = MINIMUM, scale: float = 1.0
+) -> xr.Dataset:
     """Return the share of active FFN neurons by layer, and the difference between the labels.
 
     Neuron i of layer l is active in an answer if the sum of its gate SiLU(w_i h_t) over the generated tokens
@@ -36,9 +38,9 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
     whose gate is above 0 at some token may have a negative sum. Two other rules, `any` and `mean`, count the
     steps with a gate above 0.
 
-    Released code: it averages over the tokens of the prompt (D.4), and the script of figure 22 multiplies the difference by 10. Here
-    the sum is over the answer, by the rule of your choice (`ratio`, `ratio_tokens`, `ratio_any`, `ratio_mean`), and the
-    difference is not scaled.
+    Released code: it averages over the tokens of the prompt (D.4), whose gates no capture records. The sum here is over the answer,
+    by the rule of your choice (`ratio`, `ratio_tokens`, `ratio_any`, `ratio_mean`). The script of figure 22 multiplies the
+    difference by 10: `scale=10`. By default it is not scaled.
 
     Args:
         run: traces with `ffn/gate_sum`; `ffn/gate_first` for the rule `tokens`, `ffn/active` for `any` and
@@ -47,6 +49,7 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
             steps; the default 0.5 is our choice.
         top: number of neurons to list; the default 20 is our choice.
         minimum: samples that each group of a comparison needs; the default 5 is our choice.
+        scale: what differences are multiplied by, and their intervals; 10 in the script of figure 22, 1 in equation 22.
 
     Returns:
         A data set with dimensions `sample`, `layer`, `label` (all, faithful, unfaithful), `third`, `rank`.
@@ -72,7 +75,7 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
         n_left_out counts them.
 
     Raises:
-        InputError: the run is empty, no sample has finite values, or threshold or top is out of range.
+        InputError: the run is empty, no sample has finite values, or threshold, top or scale is out of range.
         NotCaptured: the sums were not captured.
 
     Example:
@@ -83,6 +86,8 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
         raise InputError(f"threshold {threshold}: must be in [0, 1)")
     if top < 1:
         raise InputError(f"top {top}: must be 1 or more")
+    if not 0 < scale < np.inf:
+        raise InputError(f"scale {scale}: must be above 0 and finite")
     if not len(run):
         raise InputError(f"{run.path}: contains no finished samples")
     layers = run[run.ids[0]].array("ffn/gate_sum")["layer"].values
@@ -112,6 +117,8 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
     out["n_unfaithful"] = ((), int(masks["unfaithful"].sum()))
     sets = groups.number()
     note = _add_ratios(out, rows, masks, minimum, sets)
+    for variable in (each for each in list(out) if str(each).startswith("difference")):
+        out[variable] = out[variable] * scale
     if not note:
         faithful_share = n_active[True] / int(out["n_faithful"])
         unfaithful_share = n_active[False] / int(out["n_unfaithful"])
@@ -124,6 +131,7 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
         "model": run.config["model"]["name"],
         "neurons": gate_sum.shape[1],
         "threshold": threshold,
+        "scale": scale,
         "left_out": ", ".join(left_out),
         "n_left_out": len(left_out),
     } | ({"note": note} if note else {})

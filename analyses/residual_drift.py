@@ -5,6 +5,7 @@ SPD-Faith Bench (arXiv:2602.07833), section 4.3 and appendix D.3.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import numpy as np
@@ -26,7 +27,12 @@ POLARITIES = ("same", "different")
 CONSISTENCY = ("consistent", "contradictory")
 
 
-def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr.Dataset:
+def residual_drift(
+    run: Run,
+    stream: str = "post",
+    minimum: int = MINIMUM,
+    final_norm: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> xr.Dataset:
     """Return the cosine of the residual streams of paired answers, by layer.
 
     S^l = cos(mean_t h_t^l(same), mean_t h_t^l(different)), where h_t is the residual stream at the query of
@@ -37,13 +43,15 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
     (`read_yes_no`, as for CR). Our grouping is by statements: a pair is unfaithful if either answer is unfaithful, and faithful
     if both are faithful. Pairs that a grouping cannot place count only among all.
 
-    Released code: in the last layer it takes the state after the final norm (figure 8a). Here it is the state before that norm,
-    of the `stream` that you choose; the other layers agree.
+    Released code: in the last layer it takes the state after the final norm (figure 8a): `final_norm`. By default it is the state
+    before that norm, of the `stream` that you choose; the other layers agree.
 
     Args:
         run: traces with `residual/STREAM`.
         stream: `pre`, `mid` or `post`: before, within or after the layer; the default `post` is our choice.
         minimum: pairs that each group of the comparison needs; the default 5 is our choice.
+        final_norm: the model's last norm, from states [step, hidden] to states, for the model's last layer;
+            `mmprobe.probes.final_norm(model)`. None leaves it out.
 
     Returns:
         A data set with dimensions `pair` (pair id), `layer`, `faithful` (all, faithful, unfaithful).
@@ -70,7 +78,8 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
 
     Raises:
         NotApplicable: the run has no pair, or a pair has one polarity twice.
-        InputError: the run is empty, or the stream is unknown.
+        InputError: the run is empty, the stream is unknown, or `final_norm` is given and the last layer was not captured, or
+            the stream is not `post`.
         NotCaptured: the residual stream was not captured.
 
     Example:
@@ -83,13 +92,17 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
         raise InputError(f"{run.path}: contains no finished samples")
     path = f"residual/{stream}"
     layers = run[run.ids[0]].array(path)["layer"].values
+    if final_norm is not None and (stream != "post" or layers[-1] + 1 != run.config["model"]["layers"]):
+        raise InputError(
+            "final_norm: is of the last layer's output; take the stream post, and capture the last layer"
+        )
     pairs, unpaired = _find_pairs(run)
     groups = Sets()
     rows, names, labels, both_answers, left_out = [], [], [], [], []
     for pair, ids in tqdm(pairs.items(), desc="residual_drift", unit="pair", disable=None):
         with ExitStack() as stack:
             traces = [stack.enter_context(run[name].keep_open()) for name in ids]
-            *row, bad = _measure_pair(*(trace.array(path) for trace in traces))
+            *row, bad = _measure_pair(*(trace.array(path) for trace in traces), final_norm)
             said = [read_yes_no(trace.answer) for trace in traces]
             answers = [None if word is None else word == "yes" for word in said]
         left_out += [name for name, is_bad in zip(ids, bad, strict=True) if is_bad]
@@ -116,6 +129,7 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
         "pairs": len(rows),
         "sets": len(np.unique(sets)),
         "stream": stream,
+        "final_norm": "yes" if final_norm else "no",
         "model": run.config["model"]["name"],
         "left_out": ", ".join(left_out),
         "n_left_out": len(left_out),
@@ -204,12 +218,15 @@ def _find_pairs(run: Run) -> tuple[dict[str, tuple[str, str]], list[str]]:
 
 
 def _measure_pair(
-    same: xr.DataArray, different: xr.DataArray
+    same: xr.DataArray,
+    different: xr.DataArray,
+    final_norm: Callable[[np.ndarray], np.ndarray] | None,
 ) -> tuple[np.ndarray, np.ndarray, int, tuple[bool, bool]]:
     """Compare the residual streams of two answers.
 
     Args:
         same, different: residual streams [step, layer, hidden], read a block of steps at a time.
+        final_norm: of the last layer; or None.
 
     Returns:
         The cosine of the mean states [layer], the mean cosine at the same step [layer], the number of steps
@@ -224,6 +241,8 @@ def _measure_pair(
         blocks = [stream[start : start + BLOCK_STEPS].values.astype(float) for stream in streams]
         for index, block in enumerate(blocks):
             bad[index] |= not np.isfinite(block).all()
+            if final_norm is not None:
+                block[:, -1] = final_norm(block[:, -1])
         if any(bad):
             continue
         total += [block.sum(0) for block in blocks]

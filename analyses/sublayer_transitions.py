@@ -5,8 +5,12 @@ SPD-Faith Bench (arXiv:2602.07833), sections 4.3 and 5.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 import numpy as np
 import xarray as xr
+from scipy.special import log_softmax
 
 from mmprobe.analyses.attention_decay import StepMean
 from mmprobe.cache import Run, Trace
@@ -25,9 +29,15 @@ TRANSITIONS = MEASURES[:2]
 NORMS = ("norm_mha", "norm_ffn")
 MARGIN = 0.01  # of cosines that count as equal; our choice
 _STREAMS = ("residual/pre", "residual/mid", "residual/post")
+_PROMPT_STREAMS = ("prompt/residual_pre", "prompt/residual_mid", "prompt/residual_post")
 
 
-def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGIN) -> xr.Dataset:
+def sublayer_transitions(
+    run: Run,
+    minimum: int = MINIMUM,
+    margin: float = MARGIN,
+    positions: Literal["generated", "prompt"] = "generated",
+) -> xr.Dataset:
     """Return how much each sublayer turns the residual stream, and how far attention and FFN disagree.
 
     x, x' and x'' are the residual stream before attention, after attention and after the FFN (equations 1 and
@@ -35,13 +45,16 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGI
     conflict of equations 5 and 23 is kl = KL(softmax(x' - x) || softmax(x'' - x')) over the hidden axis, in
     nat.
 
-    Released code: it averages over the tokens of the prompt (figure 8b), and also gives changes of length. Here means are over the
-    steps of the answer, `NAME_by_step` has each step, and `norm_mha` and `norm_ffn` are the lengths.
+    Released code: it averages over the tokens of the prompt (figure 8b): `positions="prompt"`. By default means are over the
+    steps of the answer. `NAME_by_step` has each step, or token of the prompt. It also gives changes of length: `norm_mha` and
+    `norm_ffn` are the lengths.
 
     Args:
         run: traces with `update/cos_mha`, `update/cos_ffn` and `update/kl`.
         minimum: samples that each group of the comparison needs; the default 5 is our choice.
         margin: difference of cosines up to which two groups count as equal; the default 0.01 is our choice.
+        positions: `generated`, or `prompt` for the tokens of the prompt, from `prompt/residual_pre`, `_mid` and `_post` (a
+            capture with `positions: all`).
 
     Returns:
         A data set with dimensions `sample`, `layer`, `step`, `label` (all, faithful, unfaithful), `measure`.
@@ -63,7 +76,7 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGI
         with values that are not finite are left out: attrs["left_out"] names them and n_left_out counts them.
 
     Raises:
-        InputError: the run is empty, no sample has finite values, or margin is not above 0.
+        InputError: the run is empty, no sample has finite values, margin is not above 0, or positions is unknown.
         NotCaptured: the updates were not captured.
 
     Example:
@@ -72,16 +85,23 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGI
     """
     if not margin > 0:
         raise InputError(f"margin {margin}: must be above 0")
+    if positions not in ("generated", "prompt"):
+        raise InputError(f"positions {positions!r}: must be generated or prompt")
     if not len(run):
         raise InputError(f"{run.path}: contains no finished samples")
-    layers = run[run.ids[0]].array("update/kl")["layer"].values
+    streams = _STREAMS if positions == "generated" else _PROMPT_STREAMS
+    first = "update/kl" if positions == "generated" else streams[0]
+    layers = run[run.ids[0]].array(first)["layer"].values
     by_step = {(label, name): StepMean() for label in LABELS for name in MEASURES}
     groups = Sets()
     rows = Columns()
     labels, left_out = [], []
     for name, trace in run.stream("sublayer_transitions"):
-        updates = np.array([trace.array(f"update/{measure}").values for measure in MEASURES], float)
-        sample_norms = _measure_norms(trace)
+        if positions == "prompt":
+            updates = _measure_updates(trace)
+        else:
+            updates = np.array([trace.array(f"update/{measure}").values for measure in MEASURES], float)
+        sample_norms = _measure_norms(trace, streams)
         if not updates.shape[1] or not (np.isfinite(updates).all() and np.isfinite(sample_norms).all()):
             left_out.append(name)
             continue
@@ -107,6 +127,7 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGI
         "sets": len(np.unique(sets)),
         "model": run.config["model"]["name"],
         "margin": margin,
+        "positions": positions,
         "left_out": ", ".join(left_out),
         "n_left_out": len(left_out),
     } | ({"note": note} if note else {})
@@ -176,14 +197,31 @@ def _add_measures(
         )
 
 
-def _measure_norms(trace: Trace) -> np.ndarray:
+def _measure_updates(trace: Trace) -> np.ndarray:
+    """Return cos_mha, cos_ffn and kl of each token of the prompt, [measure, token, layer], a block of tokens at a time."""
+    streams = [trace.array(path) for path in _PROMPT_STREAMS]
+    blocks = []
+    for start in range(0, len(streams[0]), BLOCK_STEPS):
+        pre, mid, post = (stream[start : start + BLOCK_STEPS].values.astype(float) for stream in streams)
+        with np.errstate(invalid="ignore"):  # a sample with an infinite state is left out
+            attention, ffn = log_softmax(mid - pre, axis=-1), log_softmax(post - mid, axis=-1)
+            kl = (np.exp(attention) * (attention - ffn)).sum(-1)
+            blocks.append([_cosine(pre, mid), _cosine(mid, post), kl])
+    return np.concatenate(blocks, 1) if blocks else np.zeros((len(MEASURES), 0, streams[0].shape[1]))
+
+
+def _cosine(one: np.ndarray, two: np.ndarray) -> np.ndarray:
+    return np.asarray((one * two).sum(-1) / (np.linalg.norm(one, axis=-1) * np.linalg.norm(two, axis=-1)))
+
+
+def _measure_norms(trace: Trace, paths: Sequence[str]) -> np.ndarray:
     """Return the mean length over steps of x' - x and x'' - x', [2, layer].
 
     It is empty if a stream was not captured.
     """
-    if not set(_STREAMS) <= set(trace.captured):
+    if not set(paths) <= set(trace.captured):
         return np.zeros(0)
-    streams = [trace.array(path) for path in _STREAMS]
+    streams = [trace.array(path) for path in paths]
     steps, layers = streams[0].shape[:2]
     total = np.zeros((2, layers))
     for start in range(0, steps, BLOCK_STEPS):

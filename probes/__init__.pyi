@@ -23,6 +23,7 @@ from .knockout.attention_routes import attention_routes_run as attention_routes_
 from .labelled_vectors import object_presence as object_presence
 from .linear import linear_probe as linear_probe
 from .linear import linear_probe_by_step as linear_probe_by_step
+from .logit_lens import final_norm as final_norm
 from .logit_lens import logit_lens as logit_lens
 from .logit_lens import logit_lens_run as logit_lens_run
 from .reasoning import chain_tests as chain_tests

@@ -168,6 +168,25 @@ def make_lens(model: Model) -> Lens:
     return lens
 
 
+def final_norm(model: Model) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a model's last norm, from states [..., hidden] to states, in float32.
+
+    `mmprobe.analyses.residual_drift` takes it for the reading of the released code.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> final_norm(load_model("tiny-spd", device="cpu"))(np.ones((2, 192))).shape
+        (2, 192)
+    """
+    norm = cast_to_float32(model.family.final_norm(model.hf))
+
+    def normalize(states: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            return norm(torch.from_numpy(states).to(model.device, torch.float32)).cpu().numpy()
+
+    return normalize
+
+
 def _answer_lens(model: Model, trace: Trace, lens: Lens, top: int) -> xr.Dataset:
     vocabulary = len(model.hf.get_output_embeddings().weight)
     if not 1 <= top <= vocabulary:

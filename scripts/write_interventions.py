@@ -1,6 +1,7 @@
 """Compare the methods on the embedded model, and write docs/interventions.md.
 
     python scripts/write_interventions.py --folder interventions     # about an hour on two CPU cores
+    python scripts/write_interventions.py --folder interventions --outer     # POPE, CHAIR and MME alone: about half an hour
 
 An interrupted run continues where it stopped, and answers are scored again without a model. Parameters are
 chosen on validation pairs, and results are reported on test pairs. The embedded model was trained on neither.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from intervention_tables import write_difference, write_table, write_verdicts
 import mmprobe as mp
 from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender
 from mmprobe.interventions import METHODS, load_method
+from mmprobe.interventions.parameters import parse_value
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.models import Model
 from mmprobe.samples import image_sets
@@ -231,6 +234,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--folder", type=Path, default="interventions", help="for pairs, answers and traces")
     parser.add_argument("--workers", type=int, default=2, help="processes that answer")
+    parser.add_argument(
+        "--outer",
+        action="store_true",
+        help="make only the tables of POPE, CHAIR and MME again, with the parameters that the page lists",
+    )
     arguments = partial_page.add_only(parser).parse_args()
     wanted = {"plain", *(arguments.only or METHODS)}
     folder: Path = arguments.folder.absolute()
@@ -243,6 +251,15 @@ def main() -> None:
         return score_all(contenders, benchmarks, folder, name, limit)
 
     variants = [variant for variant in list_variants() if variant.method in wanted]
+    if arguments.outer:
+        page = PAGE.read_text(encoding="utf-8")
+        outer = compare(read_chosen(page), ["pope", "chair", "mme"], "outer", OUTER_IMAGES)
+        sweeps = {
+            parameter: compare(_list_sweep(variants, parameter), [benchmark], "outer")
+            for parameter, (benchmark, _) in SAGE_BENCHMARKS.items()
+        }
+        PAGE.write_text(put_outer(page, outer, sweeps), encoding="utf-8")
+        return
     validated = compare(variants, ["spd-faith"], "validation")
     chosen = [each for each in choose_variants(validated, variants) if each.name not in SLOW_METHODS]
     stages = [Contender(f"sage: {name}", "sage", parameters) for name, parameters in SAGE_STAGES.items()]
@@ -259,6 +276,40 @@ def main() -> None:
     text = put_section(text, read_section(PAGE.read_text(encoding="utf-8")))
     partial_page.write_page(PAGE, text, arguments.only)
     print(json.dumps({contender.name: contender.parameters for contender in chosen}))
+
+
+def read_chosen(page: str) -> list[Contender]:
+    r"""Return the contenders with the parameters that a page lists, plain first.
+
+    Example:
+        >>> read_chosen("## Chosen parameters\n\n- **vcd**: `noise_step=250`\n\n## Next")[1].parameters
+        {'noise_step': 250}
+    """
+    listed = page.partition("## Chosen parameters\n")[2].partition("\n## ")[0]
+    chosen = [Contender("plain", "plain", {})]
+    for name, words in re.findall(r"^- \*\*(.+?)\*\*: (.+)$", listed, re.MULTILINE):
+        texts = re.findall(r"`(\w+)=([^`]+)`", words)
+        parameters = {key: parse_value(text, f"parameter {key}") for key, text in texts}
+        chosen.append(Contender(name, name, parameters))
+    return chosen
+
+
+def put_outer(page: str, outer: xr.Dataset, sweeps: dict[str, xr.Dataset]) -> str:
+    """Return a page with new tables of POPE, CHAIR and MME."""
+    metrics = [name for name in OUTER_METRICS if name in outer["metric"].values]
+    section = f"## POPE, CHAIR and MME, {OUTER_IMAGES} images\n\n"
+    section += f"{write_table(outer, metrics)}\n\n{write_verdicts(outer, metrics)}\n\n"
+    page = re.sub(
+        r"## POPE, CHAIR and MME, .*?(?=^## )",
+        lambda _: section,
+        page,
+        count=1,
+        flags=re.DOTALL | re.MULTILINE,
+    )
+    for parameter, heading in (("alpha", r"Alpha, on POPE, .*?:\n\n"), ("beta", r"Beta, on MME, .*?:\n\n")):
+        table = write_table(sweeps[parameter], SAGE_BENCHMARKS[parameter][1])
+        page = re.sub(rf"({heading})(?:\|.*\n)+", lambda match, t=table: f"{match[1]}{t}\n", page, count=1)  # type: ignore[misc]
+    return page
 
 
 def _select(comparison: xr.Dataset, *names: str) -> xr.Dataset:
