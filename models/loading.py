@@ -108,7 +108,7 @@ class Model:
             return fingerprint_checkpoint(self.checkpoint.places, self.revision) | dtype
         return fingerprint_memory(self.hf, self.processor) | dtype
 
-    @property
+    @cached_property
     def has_cross_attention(self) -> bool:
         """Whether the model sees images by cross-attention instead of by tokens of the prompt."""
         return any(
