@@ -18,7 +18,14 @@ import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t, h5z
 
 from mmprobe.cache.hdf5 import hdf5_type
-from mmprobe.cache.schema import DIM_SIZES, DIMS, FORMAT_VERSION, GROUP_NAMES, TEXT_ATTRIBUTES, VARIABLES
+from mmprobe.cache.schema import (
+    DIM_SIZES,
+    DIMS,
+    FORMAT_VERSION,
+    GROUP_NAMES,
+    TEXT_ATTRIBUTES,
+    VARIABLES,
+)
 from mmprobe.errors import InputError, option
 from mmprobe.samples import MAX_IMAGE_PIXELS
 

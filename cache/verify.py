@@ -15,6 +15,7 @@ from tqdm import tqdm
 from mmprobe.cache.checksums import check_checksums, checksums_match
 from mmprobe.cache.packs import INDEX, PackedFile
 from mmprobe.cache.run import Run, hash_config, open_run
+from mmprobe.cache.schema import VARIABLES, WHOLE_GROUPS
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError, option
 from mmprobe.ledger import FINGERPRINT, find_change, hash_images
@@ -94,6 +95,8 @@ def check_trace(trace: Trace, config: Mapping[str, Any], opened: PackedFile | No
         image_hash = trace.image_hash
         if image_hash and (now := hash_images(trace.sample)) and now != image_hash:
             problems.append(f"its images changed since it was traced; {again}")
+        if lost := [name for name in _required(trace, config) if name not in trace.captured]:
+            problems.append(f"lacks {', '.join(lost)}; {again}")
         for name in trace.captured:
             try:
                 values = root.read(name)
@@ -108,3 +111,15 @@ def check_trace(trace: Trace, config: Mapping[str, Any], opened: PackedFile | No
                 if not deviation <= MASS_TOLERANCE:
                     problems.append(f"{name}: rows should sum to 1 but are off by up to {deviation:.2g}")
     return problems
+
+
+def _required(trace: Trace, config: Mapping[str, Any]) -> list[str]:
+    """Return the data sets that a trace must have: those of every trace, and those that its run captured.
+
+    What other programs or earlier versions made, without a fingerprint, may have less.
+    """
+    if not trace.fingerprint:
+        return []
+    capture = config.get("capture") or {}
+    chosen = [] if capture.get("positions") == "prompt" else capture.get("datasets") or []
+    return [name for name in VARIABLES if name.partition("/")[0] in WHOLE_GROUPS or name in chosen]

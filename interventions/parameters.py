@@ -12,9 +12,8 @@ from contextlib import suppress
 from dataclasses import field, fields
 from typing import Any
 
-import yaml
-
 from mmprobe.errors import InputError
+from mmprobe.files import parse_yaml
 
 
 def number(default: float | None, low: float, high: float) -> Any:
@@ -146,6 +145,6 @@ def parse_value(text: str, where: str) -> Any:
         [0.05, True, 'mean']
     """
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return parse_yaml(text)
+    except ValueError:
         raise InputError(f"{where}: the value {text!r} cannot be read") from None

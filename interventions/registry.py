@@ -12,10 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from mmprobe.errors import InputError, unknown_name
-from mmprobe.files import check_readable
+from mmprobe.files import check_readable, parse_yaml
 from mmprobe.registry import Registry
 
 if TYPE_CHECKING:
@@ -159,9 +157,9 @@ def _parse_yaml(text: str, where: str) -> tuple[str, dict[str, Any]]:
         where: name of the source in errors.
     """
     try:
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"method {where}: not YAML ({str(error).splitlines()[0]})") from None
+        data = parse_yaml(text)
+    except ValueError as error:
+        raise InputError(f"method {where}: not YAML ({error})") from None
     if not isinstance(data, dict) or not isinstance(data.get("method"), str):
         raise InputError(f"method {where}: must contain `method: NAME` and `parameters:`")
     parameters = data.get("parameters") or {}

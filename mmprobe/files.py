@@ -22,6 +22,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from mmprobe.errors import InputError
 
+MAX_ALIASES = 16  # in YAML
+MAX_YAML = 1_000_000  # characters; our choice
 MAX_DEPTH = 100  # of lists and objects in each other
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$|^AWS_SESSION_TOKEN$")  # names of variables
@@ -387,6 +389,32 @@ def check_depth(content: Any) -> None:
         ]
     if level:
         raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the content of a YAML text.
+
+    Raises:
+        ValueError: it is not YAML, is too long, or has many aliases: those of aliases, and their merge keys, can grow
+            without end. The message is one line.
+
+    Example:
+        >>> parse_yaml("a: [1, 2]")
+        {'a': [1, 2]}
+    """
+    import yaml
+
+    if len(text) > MAX_YAML:
+        raise ValueError(f"over {MAX_YAML} characters")
+    try:
+        aliases = [token for token in yaml.scan(text, yaml.SafeLoader) if isinstance(token, yaml.AliasToken)]
+        if len(aliases) > MAX_ALIASES:
+            raise ValueError(f"over {MAX_ALIASES} aliases; write it out")
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error).splitlines()[0]) from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 # JSON lines

@@ -671,7 +671,9 @@ def append_answers(
     extended: dict[str, Any] = dict(inputs)
     for _ in range(longest):  # each family extends its masks and token types as in `generate`
         extended = model.hf._update_model_kwargs_for_generation({}, extended, is_encoder_decoder=False)
-    padded = torch.stack([pad(torch.as_tensor(row), (0, longest - len(row))) for row in answers])
+    padded = torch.stack(
+        [pad(torch.as_tensor(row, dtype=torch.int64), (0, longest - len(row))) for row in answers]
+    )
     extended["input_ids"] = torch.cat([inputs["input_ids"], padded.to(inputs["input_ids"].device)], 1)
     return extended
 

@@ -26,6 +26,9 @@ from mmprobe.models.prompt import Batch, Prompt, build_batch
 from mmprobe.samples import Sample
 
 MAX_BYTES = 2**30  # of all kept prefixes; our choice
+MOST_PREFIXES = (
+    32  # kept at a time; batches with the same images follow each other, so older ones serve nobody
+)
 OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # one value a token
 PrefixKey = tuple[Any, ...]
 
@@ -221,7 +224,10 @@ class PrefixStore:
     def _keep(self, key: PrefixKey, prefix: Prefix) -> None:
         """Keep a prefix, and forget the oldest ones that exceed the memory."""
         self.prefixes[key] = prefix
-        while sum(each.nbytes for each in self.prefixes.values()) > self.max_bytes:
+        while (
+            len(self.prefixes) > MOST_PREFIXES
+            or sum(each.nbytes for each in self.prefixes.values()) > self.max_bytes
+        ):
             self.prefixes.popitem(last=False)
 
 

@@ -98,6 +98,7 @@ def answer(
     settings: Settings,
     recorder: Recording | None = None,
     title: str = "answers",
+    among: Sequence[Sample] | None = None,
 ) -> Generator[tuple[str, Answer]]:
     """Answer samples, keep each answer as soon as it is there, and yield it.
 
@@ -111,6 +112,7 @@ def answer(
         settings: how the samples are answered.
         recorder: what is recorded of the model; it needs a local model and a folder.
         title: of the progress bar.
+        among: all samples, where these are a shard of them: what they share depends on the others, too.
 
     Raises:
         InputError: the methods cannot act together, or the recorder cannot record this model's answers.
@@ -128,6 +130,8 @@ def answer(
         keeper = recorder.keeper(folder, samples, local.model)
     if recorder is None:
         check_combination(settings)
+    given = local.given if isinstance(local, LocalModel) else None
+    work = Work(settings, repeated_keys(among or samples), folder, recorder, given)
     with ExitStack() as stack:
         progress = stack.enter_context(tqdm(desc=title, unit="answer", disable=None))
         earlier: set[str] = set()
@@ -144,7 +148,7 @@ def answer(
 
         done: set[str] = set()
         # the stream ends before the folder is left, so that what it began to write is written by then
-        with closing(_answer_all(local, samples, folder, settings, recorder, begin, keeper)) as stream:
+        with closing(_answer_all(local, samples, work, begin, keeper)) as stream:
             for answered in stream:
                 for name, got in answered:
                     if name in earlier or name in done:
@@ -152,9 +156,9 @@ def answer(
                     done.add(name)
                     progress.update()
                     if not isinstance(got, Failure):
-                        given = got if isinstance(got, Answer) else Answer(got)
-                        keeper.keep(name, given)
-                        yield name, given
+                        text = got if isinstance(got, Answer) else Answer(got)
+                        keeper.keep(name, text)
+                        yield name, text
                     elif folder is not None:
                         _append_failure(folder, name, got)
                 if interrupted():
@@ -165,9 +169,7 @@ def answer(
 def _answer_all(
     source: LocalModel | Ask,
     samples: Sequence[Sample],
-    folder: Path | None,
-    settings: Settings,
-    recorder: Recording | None,
+    work: Work,
     begin: Callable[..., set[str]],
     keeper: _Nowhere | _Responses | RunKeeper,
 ) -> Generator[list[Answered]]:
@@ -175,12 +177,11 @@ def _answer_all(
     if not isinstance(source, LocalModel):
         finished = begin()
         left = [sample for sample in samples if sample.id not in finished]
-        with closing(source(left, settings)) as stream:
+        with closing(source(left, work.settings)) as stream:
             for pair in stream:
                 yield [pair]
         return
-    work = Work(settings, repeated_keys(samples), folder, recorder, source.given)
-    batches = form_batches(samples, settings, source.model.has_cross_attention)
+    batches = form_batches(samples, work.settings, source.model.has_cross_attention)
     if source.workers is not None:
         from mmprobe.traces.scale.crew import answer_with_workers
 

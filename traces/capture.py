@@ -7,12 +7,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mmprobe.cache.schema import VARIABLES
 from mmprobe.errors import InputError
-from mmprobe.files import check_readable
+from mmprobe.files import check_readable, parse_yaml
 
 ALWAYS = ("tokens", "images", "steps")
 PROMPT_DATASETS = {  # residual/pre: prompt/residual_pre
@@ -142,9 +141,9 @@ def load_capture(name: str | Path | CaptureSpec) -> CaptureSpec:
         known = ", ".join(sorted(shipped))
         raise InputError(f"capture {str(name)!r}: neither {known} nor a readable YAML file") from None
     try:
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"capture {name}: not YAML ({str(error).splitlines()[0]})") from None
+        data = parse_yaml(text)
+    except ValueError as error:
+        raise InputError(f"capture {name}: not YAML ({error})") from None
     try:
         return CaptureSpec.model_validate(data)
     except ValidationError as error:

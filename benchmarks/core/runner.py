@@ -131,7 +131,7 @@ def answer_shard(
     part = choose_part(out, shard, questions, settings, source.model, traced=False)
     with lock_folder(part.folder, "answering into it"):
         open_answers(part.folder, questions, about, source, resume)
-        deque(answer(source, part.samples, part.folder, settings), maxlen=0)
+        deque(answer(source, part.samples, part.folder, settings, among=questions), maxlen=0)
         finish_shard(part)
     merge_if_last(out)
     return out if (out / RESPONSES).exists() else part.folder

@@ -7,7 +7,7 @@ import shutil
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -61,10 +61,44 @@ class _PlannedPair(NamedTuple):
     planner: str
 
 
-CountEdits = Callable[[str], tuple[int, int]]
-"""Returns the smallest and largest number of edits of an image, by its name."""
-
 PlanPhotos = Callable[[list[Photo]], list[_PlannedPair | Rejection]]
+
+
+@dataclass(frozen=True)
+class PhotoPairSettings:
+    """What pairs of photographs are like, and who makes them.
+
+    Attributes:
+        seed: of what is drawn at random.
+        differences: smallest and largest number of edits in a pair, within 1-5.
+        difficulty: keep only pairs of this difficulty; None for all.
+        planner: `rules`; `model:NAME` for a model of inspect-ai; or such a model.
+        inpainter: `opencv`, `lama`, or a function from pixels and hole to pixels.
+        rules: of the edits that are possible.
+        mix: `paper` draws the number of edits, and keeps as many pairs of each difficulty, as in SPD-Faith
+            Bench (`mmprobe.benchmarks.synthetic.scene`).
+    """
+
+    seed: int = 0
+    differences: tuple[int, int] = (1, MAX_EDITS)
+    difficulty: Difficulty | None = None
+    planner: Any = "rules"
+    inpainter: str | Inpainter = "opencv"
+    rules: Rules = Rules()
+    mix: Mix = "even"
+
+    def count_edits(self, name: str) -> tuple[int, int]:
+        """Return the smallest and largest number of edits of an image."""
+        if self.mix == "even":
+            return self.differences
+        count = draw_count(_make_rng(self.seed, f"{name} mix"), MAX_EDITS)
+        return count, count
+
+    def count_pairs(self, n: int) -> Mapping[Difficulty, int]:
+        """Return the largest number of pairs of each difficulty, of `n` pairs."""
+        if self.mix == "paper":
+            return count_levels(n)
+        return {self.difficulty: n} if self.difficulty else dict.fromkeys(MIX_LEVELS, n)
 
 
 def make_photo_pairs(
@@ -72,31 +106,19 @@ def make_photo_pairs(
     annotations: str | Path,
     out: str | Path,
     n: int,
-    seed: int = 0,
-    differences: tuple[int, int] = (1, MAX_EDITS),
-    difficulty: Difficulty | None = None,
-    planner: Any = "rules",
-    inpainter: str | Inpainter = "opencv",
-    rules: Rules | None = None,
+    settings: PhotoPairSettings = PhotoPairSettings(),
     limit: int | None = None,
-    mix: Mix = "even",
 ) -> PhotoPairsResult:
     """Make pairs until there are `n`, or no images are left. Each image gives at most one pair.
 
-    A pair depends only on the seed, the image and the options. So the same call finishes an interrupted run,
+    A pair depends only on the image and the settings. So the same call finishes an interrupted run,
     and a larger `n` only adds pairs. With a model as planner this holds while its replies repeat; they are
     kept in `planner.sqlite`.
 
     Args:
         images, annotations: folder of the images, and COCO's instances file.
-        out: output folder: new, empty, or from an earlier call with the same options.
-        differences: smallest and largest number of edits in a pair, within 1-5.
-        difficulty: keep only pairs of this difficulty; None for all.
-        planner: `rules`; `model:NAME` for a model of inspect-ai; or such a model.
-        inpainter: `opencv`, `lama`, or a function from pixels and hole to pixels.
+        out: output folder: new, empty, or from an earlier call with the same settings.
         limit: use only the first images of the instances file; None for all.
-        mix: `paper` draws the number of edits, and keeps as many pairs of each difficulty, as in SPD-Faith
-            Bench (`mmprobe.benchmarks.synthetic.scene`).
 
     Raises InputError where a file or an argument is wrong, `out` contains something else, or no image gave a
     pair.
@@ -106,12 +128,11 @@ def make_photo_pairs(
         100
     """
     images, annotations, out = Path(images), Path(annotations), Path(out)
-    rules = rules or Rules()
-    check_options(n, seed, differences, (1, MAX_EDITS), difficulty)
+    check_options(n, settings.seed, settings.differences, (1, MAX_EDITS), settings.difficulty)
     if not images.is_dir():
         raise InputError(f"images {images}: no such folder")
     entries = read_entries(annotations)[:limit]
-    model = _open_planner_model(planner)
+    model, inpainter = _open_planner_model(settings.planner), settings.inpainter
     fill = get_inpainter(inpainter) if isinstance(inpainter, str) else inpainter
     with lock_folder(out, "making pairs in it"):
         _open_folder(
@@ -119,32 +140,18 @@ def make_photo_pairs(
             {
                 "format": _FORMAT,
                 "annotations": hashlib.sha256(annotations.read_bytes()).hexdigest(),
-                "seed": seed,
-                "differences": list(differences),
-                "difficulty": difficulty,
+                "seed": settings.seed,
+                "differences": list(settings.differences),
+                "difficulty": settings.difficulty,
                 "planner": "rules" if model is None else f"model:{model}",
                 "inpainter": inpainter if isinstance(inpainter, str) else inpainter.__qualname__,
-                "rules": asdict(rules),
-                "mix": mix if mix == "paper" else None,
+                "rules": asdict(settings.rules),
+                "mix": settings.mix if settings.mix == "paper" else None,
             },
         )
-
-        def count_edits(name: str) -> tuple[int, int]:
-            if mix == "even":
-                return differences
-            count = draw_count(_make_rng(seed, f"{name} mix"), MAX_EDITS)
-            return count, count
-
-        plan_photos = _make_planner(model, out, seed, count_edits, rules)
-        quotas = (
-            count_levels(n)
-            if mix == "paper"
-            else {difficulty: n}
-            if difficulty
-            else dict.fromkeys(MIX_LEVELS, n)
-        )
+        plan_photos = _make_planner(model, out, settings)
         try:
-            _make_pairs(entries, images, out, n, seed, quotas, plan_photos, fill, rules)
+            _make_pairs(entries, images, out, n, settings, plan_photos, fill)
         finally:
             samples, review = write_lists(out), write_review(out)
         n_rejected = len(read_rejections(out))
@@ -184,8 +191,9 @@ def _make_rng(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
-def _make_planner(model: Any, out: Path, seed: int, count_edits: CountEdits, rules: Rules) -> PlanPhotos:
+def _make_planner(model: Any, out: Path, settings: PhotoPairSettings) -> PlanPhotos:
     """Return a function that plans photographs by rules, or by a model with the rules as a fallback."""
+    seed, count_edits, rules = settings.seed, settings.count_edits, settings.rules
 
     def plan_one_by_rules(photo: Photo, planner: str = "rules") -> _PlannedPair | Rejection:
         try:
@@ -221,29 +229,27 @@ def _make_pairs(
     images: Path,
     out: Path,
     n: int,
-    seed: int,
-    quotas: Mapping[Difficulty, int],
+    settings: PhotoPairSettings,
     plan_photos: PlanPhotos,
     fill: Inpainter,
-    rules: Rules,
 ) -> None:
-    """Make pairs in random order until there are `n`, and of each difficulty no more than its quota."""
+    """Make pairs in random order until there are `n`, and of each difficulty no more than the settings say."""
     finished = set(find_pair_folders(out))
     rejected = {row["image_id"] for row in read_rejections(out)}
     for name in finished & rejected:  # a review was interrupted before it deleted the rejected pair
         shutil.rmtree(find_pair_folders(out)[name])
     finished -= rejected
-    order = np.random.default_rng(seed).permutation(len(entries))
+    order = np.random.default_rng(settings.seed).permutation(len(entries))
     remaining = iter([entries[index] for index in order if entries[index].name not in finished | rejected])
     with tqdm(total=n, initial=min(len(finished), n), desc="pairs", unit="pair", disable=None) as bar:
         n_pairs = len(finished)
         folders = find_pair_folders(out).values()
-        left = Counter[str](quotas)
+        left = Counter[str](settings.count_pairs(n))
         left.subtract(folder.parent.name for folder in folders)
         while n_pairs < n and (batch := list(islice(remaining, min(_BATCH_SIZE, n - n_pairs)))):
             for planned in _plan_batch(batch, images, out, plan_photos):
                 try:
-                    left[_make_pair(planned, out, left, fill, rules)] -= 1
+                    left[_make_pair(planned, out, left, fill, settings.rules)] -= 1
                 except Rejection as rejection:
                     append_rejection(out, planned.photo.name, rejection)
                     continue

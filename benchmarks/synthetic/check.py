@@ -43,6 +43,16 @@ class AnswerCheck:
     errors: tuple[str, ...]
     spans: tuple[tuple[int, int], ...] = ()
 
+    def label(self, name: str) -> dict[str, Any]:
+        """Return the line of `labels.jsonl` for the answer to a sample of this id."""
+        return {
+            "id": name,
+            "faithful": self.faithful,
+            "correct": self.correct,
+            "errors": self.errors,
+            "false_spans": self.spans,
+        }
+
 
 class _Error(NamedTuple):
     """What is false, the words of the answer that say so, and words that precede these."""
@@ -205,18 +215,7 @@ def label_run(run: Run) -> dict[str, AnswerCheck]:
                 f"{run.path}: sample {name} lacks the contents of its images, which a check needs"
             )
         verdicts[name] = verdict
-    lines = [
-        json.dumps(
-            {
-                "id": name,
-                "faithful": verdict.faithful,
-                "correct": verdict.correct,
-                "errors": verdict.errors,
-                "false_spans": verdict.spans,
-            }
-        )
-        for name, verdict in verdicts.items()
-    ]
+    lines = [json.dumps(verdict.label(name)) for name, verdict in verdicts.items()]
     write_atomic(run.path / "labels.jsonl", "".join(line + "\n" for line in lines))
     return verdicts
 

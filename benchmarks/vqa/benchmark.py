@@ -17,6 +17,7 @@ from mmprobe.benchmarks.core.results import mean_metric
 from mmprobe.benchmarks.judges import Judge, Judgement, ask_by_name
 from mmprobe.benchmarks.judges.agreement import labels_at
 from mmprobe.benchmarks.judges.requests import correct_request
+from mmprobe.benchmarks.synthetic.check import check_sample
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.benchmarks.vqa.data import VqaQuestion, make_question
 from mmprobe.benchmarks.vqa.metrics import compute_metrics
@@ -142,27 +143,30 @@ def _score(
     return compute_metrics(records), records
 
 
-def label_answers(run: Run) -> dict[str, bool | None]:
+def label_answers(run: Run) -> int:
     """Say of each answer of a run whether it is right, in `labels.jsonl`, from which analyses read it.
 
-    Samples that say themselves whether their answer is faithful keep it, and those without `answer` are left out. A run
-    that has labels keeps them.
+    Drawn samples are checked against their scenes, and others against their `answer`. Labels that are there are kept, and
+    so is what a sample says itself (`faithful`). An answer that rules cannot read is labelled as unknown.
 
     Returns:
-        By sample, whether its answer is right; None if rules cannot tell.
+        The number of new labels.
     """
-    file = run.path / "labels.jsonl"
-    if file.exists():
-        return {}
-    verdicts = {}
-    for trace in run:
-        question = make_question(trace.sample) if trace.sample.faithful is None else None
-        if question is not None:
-            verdicts[trace.id] = read_answer(question, trace.answer)
-    lines = [{"id": name, "faithful": right, "correct": right} for name, right in verdicts.items()]
+    lines = []
+    for name in run.ids:
+        if name in run.labels or run.sample(name).faithful is not None:
+            continue
+        trace = run[name]
+        if (drawn := check_sample(trace.answer, trace.sample)) is not None:
+            lines.append(drawn.label(name))
+        elif (question := make_question(trace.sample)) is not None:
+            right = read_answer(question, trace.answer)
+            lines.append({"id": name, "faithful": right, "correct": right})
     if lines:
-        write_atomic(file, "".join(json.dumps(line) + "\n" for line in lines))
-    return verdicts
+        file = run.path / "labels.jsonl"
+        earlier = file.read_text(encoding="utf-8") if file.exists() else ""
+        write_atomic(file, earlier + "".join(json.dumps(line) + "\n" for line in lines))
+    return len(lines)
 
 
 BENCHMARK = Benchmark(
@@ -174,7 +178,7 @@ BENCHMARK = Benchmark(
     score_answers=score_answers,
     score_with_judge=score_with_judge,
     find_labels=labels_at("correct"),
-    headline=("accuracy", "unread"),
+    headline=("accuracy",),
     options=VqaOptions,
     visual=False,
 )

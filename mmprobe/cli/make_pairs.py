@@ -81,20 +81,22 @@ def make_pairs(
     elif source == "coco":
         if images is None or annotations is None:
             raise InputError("--source coco: needs --images and --annotations")
-        from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
+        from mmprobe.benchmarks.photo_pairs.pipeline import PhotoPairSettings, make_photo_pairs
 
         made = make_photo_pairs(
             images,
             annotations,
             out,
             n,
-            seed,
-            _parse_range(differences or "1-5"),
-            difficulty,
-            planner or "rules",
-            inpainter or "opencv",
-            limit=limit,
-            mix=mix,
+            PhotoPairSettings(
+                seed,
+                _parse_range(differences or "1-5"),
+                difficulty,
+                planner or "rules",
+                inpainter or "opencv",
+                mix=mix,
+            ),
+            limit,
         )
         if statistics:
             _write_statistics(statistics, made.samples)

@@ -81,6 +81,8 @@ def trace(
 ) -> None:
     """Answer samples with a model and record its internals.
 
+    Answers to samples that have an `answer` are labelled right or wrong, where rules can read them.
+
     \b
     Examples:
       mmprobe trace --model tiny-spd --data pairs/samples.jsonl --out runs/first
@@ -119,6 +121,7 @@ def trace(
         raise InputError("--data: give the samples (see mmprobe trace --help)")
     samples = (load_samples(data) if data else answered_samples(answers or Path()))[:limit]
 
+    from mmprobe.benchmarks.vqa.benchmark import label_answers
     from mmprobe.models import load_model, load_shapes
     from mmprobe.traces import load_capture
     from mmprobe.traces import trace as trace_samples
@@ -156,4 +159,6 @@ def trace(
     )
     if shard is not None and shards_differ(out):
         raise typer.Exit(1)  # a warning said why
+    if shard is None or run.path == out:
+        label_answers(run)
     print_run(run, as_json)

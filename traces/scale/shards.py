@@ -179,7 +179,7 @@ def trace_shard(
     """Trace a shard's samples, and return the whole run if this shard was the last; else the shard's own run."""
     part = choose_part(out, text, samples, settings, source.model, traced=True)
     recorder = replace(recorder, whole=out)
-    deque(answer(source, part.samples, part.folder, settings, recorder, "trace"), maxlen=0)
+    deque(answer(source, part.samples, part.folder, settings, recorder, "trace", samples), maxlen=0)
     run = open_run(part.folder)
     run.ids  # noqa: B018  # they are read now, since another shard may soon move the traces
     finish_shard(part)

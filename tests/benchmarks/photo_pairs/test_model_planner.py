@@ -12,7 +12,7 @@ pytest.importorskip("inspect_ai", reason="the extra eval is not installed")
 
 from inspect_ai import model as inspect_model
 
-from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
+from mmprobe.benchmarks.photo_pairs.pipeline import PhotoPairSettings, make_photo_pairs
 from mmprobe.benchmarks.spd_faith.data import read_pairs
 from mmprobe.errors import InputError
 
@@ -58,7 +58,9 @@ def test_what_the_model_plans_is_done(coco, tmp_path):
         lambda messages: edits((5, "color", "blue"), (2, "position", None), (3, "remove", None))
     )
     images, annotations = coco(2, change=apart)
-    make_photo_pairs(images, annotations, tmp_path / "out", 2, differences=(3, 3), planner=model)
+    make_photo_pairs(
+        images, annotations, tmp_path / "out", 2, PhotoPairSettings(differences=(3, 3), planner=model)
+    )
     assert len(seen) == 2
     for row in metadata(tmp_path / "out"):
         assert [(one["type"], one["category"]) for one in row["differences"]] == [
@@ -98,7 +100,9 @@ def test_what_cannot_be_used_is_repaired(coco, tmp_path, bad):
     good = edits((1, "color", "blue"), (2, "remove", None))
     model, seen = mock(lambda messages: good if len(messages) == 4 else bad)
     images, annotations = coco(1)
-    make_photo_pairs(images, annotations, tmp_path / "out", 1, differences=(2, 2), planner=model)
+    make_photo_pairs(
+        images, annotations, tmp_path / "out", 1, PhotoPairSettings(differences=(2, 2), planner=model)
+    )
     (row,) = metadata(tmp_path / "out")
     assert [one["category"] for one in row["differences"]] == ["car", "dog"] and row[
         "planner"
@@ -109,7 +113,7 @@ def test_what_cannot_be_used_is_repaired(coco, tmp_path, bad):
 def test_after_three_repairs_the_rules_plan_and_it_is_said(coco, tmp_path):
     model, seen = mock(lambda messages: "No.")
     images, annotations = coco(2, change=apart)
-    make_photo_pairs(images, annotations, tmp_path / "out", 2, planner=model)
+    make_photo_pairs(images, annotations, tmp_path / "out", 2, PhotoPairSettings(planner=model))
     make_photo_pairs(images, annotations, tmp_path / "rules", 2)
     assert [len(messages) for messages in seen] in ([2, 2, 4, 4, 6, 6, 8, 8], [2, 4, 6, 8] * 2)
     asked, ruled = metadata(tmp_path / "out"), metadata(tmp_path / "rules")
@@ -135,11 +139,23 @@ def test_a_second_run_asks_nothing_again(coco, tmp_path):
         return pixels // 2
 
     with pytest.raises(KeyboardInterrupt):
-        make_photo_pairs(images, annotations, tmp_path / "out", 4, **options, inpainter=killed)
+        make_photo_pairs(
+            images, annotations, tmp_path / "out", 4, PhotoPairSettings(**options, inpainter=killed)
+        )
     assert len(seen) == 4  # planned together, one of them made
-    assert make_photo_pairs(images, annotations, tmp_path / "out", 4, **options, inpainter=killed).pairs == 4
+    assert (
+        make_photo_pairs(
+            images, annotations, tmp_path / "out", 4, PhotoPairSettings(**options, inpainter=killed)
+        ).pairs
+        == 4
+    )
     assert len(seen) == 4
-    assert make_photo_pairs(images, annotations, tmp_path / "out", 4, **options, inpainter=killed).pairs == 4
+    assert (
+        make_photo_pairs(
+            images, annotations, tmp_path / "out", 4, PhotoPairSettings(**options, inpainter=killed)
+        ).pairs
+        == 4
+    )
     assert len(seen) == 4
 
 
@@ -147,7 +163,7 @@ def test_images_without_enough_objects_are_not_asked_about(coco, tmp_path):
     model, seen = mock(lambda messages: edits((1, "remove", None)))
     images, annotations = coco(1, objects=[])
     with pytest.raises(InputError, match="none of its 1 images"):
-        make_photo_pairs(images, annotations, tmp_path / "out", 1, planner=model)
+        make_photo_pairs(images, annotations, tmp_path / "out", 1, PhotoPairSettings(planner=model))
     assert not seen
     assert "0 of 0 objects can be edited" in (tmp_path / "out" / "rejected.jsonl").read_text()
 
@@ -160,7 +176,9 @@ def test_orders_in_a_category_stay_data(coco, tmp_path):
 
     model, seen = mock(lambda messages: edits((1, "color", "blue")))
     images, annotations = coco(1, change=change)
-    make_photo_pairs(images, annotations, tmp_path / "out", 1, differences=(1, 1), planner=model)
+    make_photo_pairs(
+        images, annotations, tmp_path / "out", 1, PhotoPairSettings(differences=(1, 1), planner=model)
+    )
     assert "ignore" not in seen[0][0][1] and read_data(seen[0])["objects"][4]["object"].startswith(
         "chair. ignore"
     )
@@ -169,5 +187,7 @@ def test_orders_in_a_category_stay_data(coco, tmp_path):
 def test_an_unknown_model_is_told_before_any_work(coco, tmp_path):
     images, annotations = coco(1)
     with pytest.raises(InputError, match="nobody/model"):
-        make_photo_pairs(images, annotations, tmp_path / "out", 1, planner="model:nobody/model")
+        make_photo_pairs(
+            images, annotations, tmp_path / "out", 1, PhotoPairSettings(planner="model:nobody/model")
+        )
     assert not (tmp_path / "out").exists()

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("cv2", reason="the extra photos is not installed")
 
-from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
+from mmprobe.benchmarks.photo_pairs.pipeline import PhotoPairSettings, make_photo_pairs
 from mmprobe.errors import InputError
 
 
@@ -71,7 +71,13 @@ def test_an_image_that_breaks_off_is_rejected(coco, tmp_path):
 def test_a_failed_check_drops_the_pair(coco, tmp_path):
     images, annotations = coco(2)
     with pytest.raises(InputError, match="none of its 2 images gave a pair; see .*rejected.jsonl"):
-        make_photo_pairs(images, annotations, tmp_path / "out", 2, inpainter=lambda pixels, hole: pixels[:5])
+        make_photo_pairs(
+            images,
+            annotations,
+            tmp_path / "out",
+            2,
+            PhotoPairSettings(inpainter=lambda pixels, hole: pixels[:5]),
+        )
     # images whose edits were all of colour would pass
     assert {stage for stage, _ in rejected(tmp_path / "out").values()} == {"check"}
     assert not list((tmp_path / "out").glob("*/*/metadata.json"))
@@ -80,7 +86,7 @@ def test_a_failed_check_drops_the_pair(coco, tmp_path):
 def test_only_the_wanted_difficulty_is_kept(coco, tmp_path):
     images, annotations = coco(2)
     with pytest.raises(InputError, match="none of its 2 images"):
-        make_photo_pairs(images, annotations, tmp_path / "out", 2, difficulty="hard")
+        make_photo_pairs(images, annotations, tmp_path / "out", 2, PhotoPairSettings(difficulty="hard"))
     assert set(rejected(tmp_path / "out").values()) == {("difficulty", "the pair is easy, hard is wanted")}
 
 
@@ -139,10 +145,10 @@ def test_an_instances_file_that_is_none(tmp_path, text, why):
 )
 def test_bad_options_leave_nothing_behind(coco, tmp_path, options, why):
     images, annotations = coco(1)
+    call = {"images": images, "annotations": annotations, "n": 1} | options
+    settings = PhotoPairSettings(**{name: call.pop(name) for name in options if name not in ("images", "n")})
     with pytest.raises(InputError, match=why):
-        make_photo_pairs(
-            **{"images": images, "annotations": annotations, "out": tmp_path / "out", "n": 1} | options
-        )
+        make_photo_pairs(**call, out=tmp_path / "out", settings=settings)
     assert not (tmp_path / "out").exists()
 
 

@@ -15,7 +15,7 @@ from mmprobe.benchmarks.answers.coco import SYNONYMS
 from mmprobe.benchmarks.photo_pairs.edits import get_inpainter
 from mmprobe.benchmarks.photo_pairs.layout import describe_edit
 from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo
-from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
+from mmprobe.benchmarks.photo_pairs.pipeline import PhotoPairSettings, make_photo_pairs
 from mmprobe.benchmarks.photo_pairs.planner import PhotoEdit
 from mmprobe.benchmarks.spd_faith.benchmark import BENCHMARK, follow_up, score_answers
 from mmprobe.benchmarks.spd_faith.data import read_pairs
@@ -31,7 +31,7 @@ def contents(out):
 
 def test_what_is_written_is_what_the_readers_read(coco, tmp_path):
     images, annotations = coco(4)
-    made = make_photo_pairs(images, annotations, tmp_path / "out", 4, seed=3)
+    made = make_photo_pairs(images, annotations, tmp_path / "out", 4, PhotoPairSettings(seed=3))
     assert (made.pairs, made.rejected) == (4, 0)
     pairs = read_pairs(tmp_path / "out")
     assert [pair.id for pair in pairs] == [f"{number:012d}" for number in range(1, 5)]
@@ -59,7 +59,7 @@ def test_what_is_written_is_what_the_readers_read(coco, tmp_path):
 @pytest.mark.parametrize("data", [".", "samples.jsonl"])
 def test_true_answers_score_as_true(coco, tmp_path, data):
     images, annotations = coco(3)
-    made = make_photo_pairs(images, annotations, tmp_path / "out", 3, seed=1)
+    made = make_photo_pairs(images, annotations, tmp_path / "out", 3, PhotoPairSettings(seed=1))
     samples = load_samples(made.samples)
     truth = BENCHMARK.read_data(tmp_path / "out" / data)
     assert [sample.id for sample in samples] == [sample.id for sample in truth.samples]
@@ -110,16 +110,20 @@ def test_a_killed_run_goes_on_to_the_same_bytes(coco, tmp_path, after):
 
     images, annotations = coco(6, change=change)
     options = {"seed": 4, "differences": (2, 4)}
-    make_photo_pairs(images, annotations, tmp_path / "whole", 5, **options, inpainter=counted())
+    make_photo_pairs(
+        images, annotations, tmp_path / "whole", 5, PhotoPairSettings(**options, inpainter=counted())
+    )
     with pytest.raises(Killed):
-        make_photo_pairs(images, annotations, tmp_path / "cut", 5, **options, inpainter=counted(after))
+        make_photo_pairs(
+            images, annotations, tmp_path / "cut", 5, PhotoPairSettings(**options, inpainter=counted(after))
+        )
     half = contents(tmp_path / "cut")
     (tmp_path / "cut" / ".part" / "pair" / "left").mkdir(parents=True)
     if (tmp_path / "cut" / "rejected.jsonl").exists():  # its last line cut off
         with (tmp_path / "cut" / "rejected.jsonl").open("a") as file:
             file.write('{"image_id": "00')
     fill = counted()
-    make_photo_pairs(images, annotations, tmp_path / "cut", 5, **options, inpainter=fill)
+    make_photo_pairs(images, annotations, tmp_path / "cut", 5, PhotoPairSettings(**options, inpainter=fill))
     assert fill.calls <= 5 - sum(name.endswith("metadata.json") for name in half)
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
@@ -149,9 +153,11 @@ def test_more_pairs_are_added_and_the_others_stay(coco, tmp_path):
     after = contents(tmp_path / "out")
     assert len(first) == 6 and all(after[name] == data for name, data in first.items())
     with pytest.raises(InputError, match="made with other seed; choose another folder"):
-        make_photo_pairs(images, annotations, tmp_path / "out", 9, seed=1)
+        make_photo_pairs(images, annotations, tmp_path / "out", 9, PhotoPairSettings(seed=1))
     with pytest.raises(InputError, match="made with other differences, difficulty"):
-        make_photo_pairs(images, annotations, tmp_path / "out", 9, differences=(1, 2), difficulty="hard")
+        make_photo_pairs(
+            images, annotations, tmp_path / "out", 9, PhotoPairSettings(differences=(1, 2), difficulty="hard")
+        )
 
 
 def test_images_in_grey_and_with_run_lengths_work(coco, tmp_path):
@@ -175,7 +181,7 @@ def test_images_in_grey_and_with_run_lengths_work(coco, tmp_path):
 def test_the_papers_mix_keeps_so_many_of_each_difficulty(coco, tmp_path):
     """All drawn photographs are easy, so of ten pairs one is kept."""
     images, annotations = coco(4)
-    made = make_photo_pairs(images, annotations, tmp_path / "out", 10, mix="paper")
+    made = make_photo_pairs(images, annotations, tmp_path / "out", 10, PhotoPairSettings(mix="paper"))
     assert (made.pairs, made.rejected) == (1, 3)
     rejected = (tmp_path / "out" / "rejected.jsonl").read_text()
     assert "the pair is easy, medium or hard is wanted" in rejected

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("cv2", reason="the extra photos is not installed")
 
-from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
+from mmprobe.benchmarks.photo_pairs.pipeline import PhotoPairSettings, make_photo_pairs
 from mmprobe.benchmarks.photo_pairs.review import ReviewCounts, apply_reviews
 from mmprobe.benchmarks.spd_faith.data import read_pairs
 from mmprobe.errors import InputError
@@ -20,7 +20,7 @@ NASTY = '</script><script>document.title = "run"</script><img src=x onerror=aler
 @pytest.fixture
 def out(coco, tmp_path):
     images, annotations = coco(3)
-    make_photo_pairs(images, annotations, tmp_path / "out", 3, differences=(2, 2))
+    make_photo_pairs(images, annotations, tmp_path / "out", 3, PhotoPairSettings(differences=(2, 2)))
     return tmp_path / "out"
 
 
@@ -55,7 +55,7 @@ def test_what_was_decided_is_done_and_may_be_done_again(coco, out):
     assert samples[0].metadata["reviewed"] and not samples[-1].metadata["reviewed"]
     assert "000000000002" not in (out / "review.html").read_text()
     images, annotations = coco(3)  # a rejected image is not tried again
-    made = make_photo_pairs(images, annotations, out, 3, differences=(2, 2))
+    made = make_photo_pairs(images, annotations, out, 3, PhotoPairSettings(differences=(2, 2)))
     assert (made.pairs, made.rejected) == (2, 1)
     assert read_pairs(out)[0].differences[0].description == "The cup vanished."
 

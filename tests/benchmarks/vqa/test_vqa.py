@@ -13,6 +13,7 @@ from PIL import Image
 import mmprobe as mp
 from mmprobe.benchmarks import BENCHMARKS
 from mmprobe.benchmarks.judges.model import ModelJudge
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.vqa.benchmark import ask_questions, label_answers
 from mmprobe.benchmarks.vqa.data import make_question
 from mmprobe.benchmarks.vqa.rule_labels import read_answer
@@ -164,7 +165,27 @@ def test_a_run_is_labelled_right_and_wrong(tmp_path):
     run = write_run(
         tmp_path / "run", {k: v | {"steps/entropy": [1.0]} for k, v in traces.items()}, answer=said
     )
-    assert label_answers(run) == {"right": True, "wrong": False, "unread": None}
+    assert label_answers(run) == 3
     labels = {name: mp.open_run(run.path).faithful(name) for name in run.ids}
     assert labels == {"right": True, "wrong": False, "unread": None, "known": False, "open": None}
-    assert label_answers(mp.open_run(run.path)) == {}
+    before = (run.path / "labels.jsonl").read_bytes()
+    assert label_answers(mp.open_run(run.path)) == 0 and (run.path / "labels.jsonl").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_the_command_labels_what_it_traced(tmp_path):
+    """Samples of one's own by their answers, also after --resume; drawn ones against their scenes."""
+    data, out = write_data(tmp_path), tmp_path / "run"
+    options = ("--model", "tiny-spd", "--data", data, "--out", out, "--max-new-tokens", 4)
+    assert run_in_process("trace", *options, "--limit", 8).code == 0
+    run = mp.open_run(out)
+    assert set(run.labels) == {f"q{number}" for number in range(7)}
+    lines = (out / "labels.jsonl").read_text().splitlines()
+    (out / "labels.jsonl").write_text("".join(line + "\n" for line in lines[:3]))
+    assert run_in_process("trace", *options, "--resume").code == 0
+    assert (out / "labels.jsonl").read_text().splitlines() == lines
+    pairs = make_pairs(tmp_path / "pairs", 1, 0)
+    done = run_in_process("trace", "--model", "tiny-spd", "--data", pairs, "--out", tmp_path / "drawn")
+    assert done.code == 0
+    run = mp.open_run(tmp_path / "drawn")
+    assert set(run.labels) == set(run.ids) and None not in run.labels.values()
