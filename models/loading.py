@@ -116,6 +116,24 @@ class Model:
         )
 
     @cached_property
+    def why_irregular(self) -> str | None:
+        """Why not every layer has attention rows, a module that reads resid_mid, and as many heads; None if all have.
+
+        Example:
+            >>> load_model("tiny-spd").why_irregular is None
+            True
+        """
+        parts = [self.family.parts(layer) for layer in self.family.decoder(self.hf).layers]
+        if any(each.attention is None for each in parts):
+            return f"some layers of {self.family.name} have no attention rows"
+        if any(each.mid is None for each in parts):
+            return f"attention and FFN of {self.family.name} read the same residual stream"
+        layers = self.hf.config.get_text_config().per_layer_config
+        if len({config.num_attention_heads for config in layers}) > 1:
+            return f"layers of {self.family.name} have different numbers of heads"
+        return None
+
+    @cached_property
     def n_neurons(self) -> int:
         """Number of gate neurons of a decoder layer: of the widest FFN with gates, where layers differ."""
         layers = self.family.decoder(self.hf).layers

@@ -22,6 +22,8 @@ def check_family(model: Model) -> None:
     """Raise NotApplicable if the model's tokens do not attend to its images in the prompt."""
     if model.has_cross_attention:
         raise NotApplicable(f"{model.family.name} reads images by cross-attention and has no visual tokens")
+    if model.why_irregular:
+        raise NotApplicable(f"{model.name}: {model.why_irregular}, so not every path can be blocked")
 
 
 def list_windows(n_layers: int, window: int | None, stride: int | None) -> list[range]:
