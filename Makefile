@@ -1,5 +1,6 @@
 # make check    lint, check types, run the fast tests of this checkout
 # make test     lint, check types, run the tests of the built wheel
+# make families compare a tiny model of every type with eager transformers (ten minutes on one core)
 # make stress   run the tests that kill, attack, train and measure, of the built wheel
 # make types    check types alone
 # make demo     trace the embedded model and write a report
@@ -19,7 +20,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # A worker that has nothing left to do takes tests from another one. Each has one core.
 PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: check test stress lint types links demo perf gpu docs site organisms model-card format clean
+.PHONY: check test families stress lint types links demo perf gpu docs site organisms model-card format clean
 
 check: lint types $(VENV)/.editable
 	$(PYTEST) -m "not slow and not browser and not stress" tests
@@ -29,6 +30,10 @@ test: lint types $(VENV)/.wheel $(VENV)/.browser
 
 stress: $(VENV)/.dev $(VENV)/.wheel
 	$(PYTEST) $(PYTEST_OPTIONS) -m stress tests
+
+families: $(VENV)/.editable
+	$(PIP) install -c constraints.txt torchvision timm
+	$(PYTEST) tests/models/test_types.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -102,7 +102,8 @@ def residual_drift(
     for pair, ids in tqdm(pairs.items(), desc="residual_drift", unit="pair", disable=None):
         with ExitStack() as stack:
             traces = [stack.enter_context(run[name].keep_open()) for name in ids]
-            *row, bad = _measure_pair(*(trace.array(path) for trace in traces), final_norm)
+            first, second = (trace.array(path) for trace in traces)
+            *row, bad = _measure_pair(first, second, final_norm)
             said = [read_yes_no(trace.answer) for trace in traces]
             answers = [None if word is None else word == "yes" for word in said]
         left_out += [name for name, is_bad in zip(ids, bad, strict=True) if is_bad]

@@ -108,12 +108,30 @@ class Model:
             return fingerprint_checkpoint(self.checkpoint.places, self.revision) | dtype
         return fingerprint_memory(self.hf, self.processor) | dtype
 
-    @property
+    @cached_property
     def has_cross_attention(self) -> bool:
         """Whether the model sees images by cross-attention instead of by tokens of the prompt."""
         return any(
             self.family.parts(layer).has_cross_attention for layer in self.family.decoder(self.hf).layers
         )
+
+    @cached_property
+    def why_irregular(self) -> str | None:
+        """Why not every layer has attention rows, a module that reads resid_mid, and as many heads; None if all have.
+
+        Example:
+            >>> load_model("tiny-spd").why_irregular is None
+            True
+        """
+        parts = [self.family.parts(layer) for layer in self.family.decoder(self.hf).layers]
+        if any(each.attention is None for each in parts):
+            return f"some layers of {self.family.name} have no attention rows"
+        if any(each.mid is None for each in parts):
+            return f"attention and FFN of {self.family.name} read the same residual stream"
+        layers = self.hf.config.get_text_config().per_layer_config
+        if len({config.num_attention_heads for config in layers}) > 1:
+            return f"layers of {self.family.name} have different numbers of heads"
+        return None
 
     @cached_property
     def n_neurons(self) -> int:

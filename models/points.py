@@ -151,7 +151,7 @@ def change_component(model: Model, kind: str, layer: int, change: Change) -> Abs
     - `resid_mid`, `resid_post`: the stream between attention and FFN, and the stream that leaves the layer
 
     Raises:
-        NotApplicable: no module of the layer reads the stream between attention and FFN.
+        NotApplicable: no module of the layer is this component.
 
     Example:
         >>> with change_component(model, "head", 3, torch.zeros_like):       # doctest: +SKIP
@@ -159,15 +159,13 @@ def change_component(model: Model, kind: str, layer: int, change: Change) -> Abs
     """
     module = model.family.decoder(model.hf).layers[layer]
     parts = model.family.parts(module)
+    needed = {"head": parts.attention, "ffn": parts.mid, "resid_mid": parts.mid}
+    if needed.get(kind, module) is None:
+        raise NotApplicable(f"{model.name}: layer {layer} has no {kind} to change ({model.why_irregular})")
     if kind == "head":
         return change_heads([model.hf.config.get_text_config()], {parts.attention: change})
     if kind == "attention":
         return nullcontext() if parts.update is None else replace(parts.update, outputs=change)
-    if kind in ("ffn", "resid_mid") and parts.mid is None:
-        raise NotApplicable(
-            f"{model.name}: no module of {model.family.name} reads the stream between attention and FFN, so {kind} cannot "
-            "be changed"
-        )
     if kind == "ffn":
         return _change_ffn(module, parts.mid, change)
     if kind == "resid_mid":

@@ -1,42 +1,123 @@
-"""Write the table of model families into the README, from their declarations.
+"""Write docs/models.md and the README's list of families, from the families' declarations.
 
 python scripts/write_families_doc.py
 """
 
 from __future__ import annotations
 
+import inspect
 import re
+import textwrap
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 from partial_page import read_only, write_page
 from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
+from mmprobe.models.aliases import load_aliases
 from mmprobe.models.families import FAMILIES
+from mmprobe.models.families.refused import REFUSED
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "models.md"
 MARKS = re.compile(r"(?<=<!-- families -->\n).*?(?=<!-- /families -->)", re.DOTALL)
+CHECKPOINT = re.compile(r'checkpoint="([\w.-]+/[\w.-]+)"')
+TYPES = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 HEADER = """\
-| family | `model_type` | extras | vision encoder | TransformerLens | |
-|---|---|---|---|---|---|"""
+| type | traced | checkpoints of the hub, among others | extras | answers are read | vision encoder | TransformerLens | |
+|---|---|---|---|---|---|---|---|"""
+ABOUT = """\
+# Models
+
+transformers lists {types} types of models that write text about images. mmprobe traces {traced} of them, {mapless} of these
+without a map of patches, and refuses {refused} when they are loaded. A model's type is `model_type` in its `config.json`.
+
+For each type that is traced, a tiny model with random weights is compared with eager transformers: tokens, attention rows,
+masses and residual streams, with one image and two, square and not, alone and in a batch of three with prompts of several
+lengths. Cells of images are painted, and the visual token that changes most must be that of the cell, so rows are rows and
+columns are columns. `make families` runs these tests for all types; `make test` for a part. No checkpoint of the hub is
+among the tests: `mmprobe check MODEL` does the same with yours.
+
+**Without a map** means that a visual token is a learned query, which shows no part of an image: groups, residual streams and
+heads are recorded; maps, attention by patch and token activation maps are not. **Answers are read** after they are generated
+in one pass, or while they are decoded, which takes longer. Checkpoints that are fine-tuned from others have their type. A
+type that transformers does not list can work as well: [add a family](adding-a-family.md).
+
+## Types that are traced
+
+{table}
+
+## Types that are refused
+
+| type | why |
+|---|---|
+{reasons}
+"""
+
+
+@cache
+def read_checkpoints() -> dict[str, list[str]]:
+    """Return hub ids by type: those with a short name, and what the documentation of the type's config names.
+
+    Configs that were copied from another type's name the other's checkpoint: it is left out.
+    """
+    found = {kind: [] for kind in TYPES}
+    for alias in load_aliases().values():
+        if "/" in alias.source:
+            found[alias.family].append(alias.source)
+    documented = {}
+    for kind in TYPES:
+        source = inspect.getsource(inspect.getmodule(CONFIG_MAPPING[kind]))
+        before = source[: source.find(f"class {CONFIG_MAPPING[kind].__name__}(")]
+        documented[kind] = (CHECKPOINT.findall(before) or CHECKPOINT.findall(source) or [None])[-1]
+    known = Counter(documented.values())
+    for kind, checkpoint in documented.items():
+        if checkpoint and known[checkpoint] == 1 and checkpoint not in found[kind]:
+            found[kind].append(checkpoint)
+    return found
+
+
+def row(kind: str) -> str:
+    """Return the row of a type that is traced."""
+    family = next(each for each in FAMILIES.values() if kind in each.model_types)
+    cells = (
+        f"`{kind}`",
+        "without a map" if family.without_map else "yes",
+        ", ".join(f"`{each}`" for each in read_checkpoints()[kind]),
+        ", ".join(f"`{extra}`" for extra in family.extras),
+        "after" if family.shares_prefixes else "while decoding",
+        "yes" if family.vision else "no",
+        "yes" if TYPES[kind] in SUPPORTED_ARCHITECTURES else "no",
+        family.notes,
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def page() -> str:
+    """Return docs/models.md."""
+    traced = sorted(kind for family in FAMILIES.values() for kind in family.model_types if kind in TYPES)
+    mapless = [kind for family in FAMILIES.values() if family.without_map for kind in family.model_types]
+    return ABOUT.format(
+        types=len(TYPES),
+        traced=len(traced),
+        mapless=len(mapless),
+        refused=len(REFUSED),
+        table="\n".join([HEADER, *map(row, traced)]),
+        reasons="\n".join(f"| `{kind}` | {reason} |" for kind, reason in sorted(REFUSED.items())),
+    )
 
 
 def table() -> str:
-    rows = [HEADER]
-    for family in sorted(FAMILIES.values(), key=lambda family: family.name):
-        classes = {MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[kind] for kind in family.model_types}
-        cells = (
-            family.name,
-            ", ".join(f"`{kind}`" for kind in family.model_types),
-            ", ".join(f"`{extra}`" for extra in family.extras),
-            "yes" if family.vision else "no",
-            "yes" if classes <= set(SUPPORTED_ARCHITECTURES) else "no",
-            family.notes,
-        )
-        rows.append("| " + " | ".join(cells) + " |")
-    return "\n".join(rows) + "\n"
+    """Return the README's list of families."""
+    names = ", ".join(sorted(kind for family in FAMILIES.values() for kind in family.model_types))
+    return textwrap.fill(names, 120, break_on_hyphens=False) + "\n"
 
 
 if __name__ == "__main__":
-    readme = README.read_text(encoding="utf-8")
-    write_page(README, MARKS.sub(lambda _: table(), readme), read_only(__doc__))
+    only = read_only(__doc__)
+    write_page(PAGE, page(), only)
+    if not only:
+        README.write_text(MARKS.sub(lambda _: table(), README.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,6 +1,7 @@
 """Test the claims of SPD-Faith Bench (arXiv:2602.07833) on the embedded model and write docs/findings.md.
 
 python scripts/write_findings.py --folder findings        # half an hour on two CPU cores; resumes if stopped
+python scripts/write_findings.py --folder findings --pairs 200 --attention      # the rows on attention alone: minutes
 
 The folder keeps pairs, runs and analyses. Types of questions differ in length and difficulty, so answers are compared
 within one type: the opposite questions `same` and `different` are one run, the step-by-step comparisons
@@ -27,7 +28,16 @@ from tqdm import tqdm
 import mmprobe as mp
 from mmprobe.analyses import export
 from mmprobe.analyses.files import analyses_folder, read_export
-from mmprobe.analyses.findings import CLAIMED, Finding, RunAnswers, add_twins, decide, findings, mean_finding
+from mmprobe.analyses.findings import (
+    CLAIMED,
+    Finding,
+    RunAnswers,
+    add_twins,
+    compare_verdicts,
+    decide,
+    findings,
+    mean_finding,
+)
 from mmprobe.benchmarks.synthetic.check import label_run
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
@@ -43,10 +53,11 @@ QUESTIONS = {"verdicts": ("same", "different"), "steps": ("steps",)}
 MAX_NEW_TOKENS = 128
 ATTRIBUTED = 40  # answers with attributions, which take long
 EVERY = 16  # steps between two attributed tokens
+ATTENTION = ("attention_decay", "attention_ratio")
 INTERVENED = 80  # answers of each run with interventions
 
 
-def trace_runs(model: Model, folder: Path, pairs: int) -> dict[str, Run]:
+def trace_runs(model: Model, folder: Path, pairs: int, capture: str = "full") -> dict[str, Run]:
     """Trace and label the runs, and return them by name; finished traces are kept."""
     file, runs = folder / "pairs" / "samples.jsonl", {}
     if not file.exists():
@@ -59,7 +70,7 @@ def trace_runs(model: Model, folder: Path, pairs: int) -> dict[str, Run]:
             model,
             questions,
             out,
-            capture="full",
+            capture=capture,
             max_new_tokens=MAX_NEW_TOKENS,
             batch_size=8,
             resume=(out / "run.json").exists(),
@@ -181,6 +192,50 @@ def count_agreement(tables: list[xr.Dataset]) -> str:
     )
 
 
+def put_correlations(page: str, tables: Sequence[xr.Dataset]) -> str:
+    """Return a page with new rows of correlations; rows of interventions, and of other claims, stay.
+
+    A claim keeps its row, whatever layer it names. One that the page lacks follows the claim before it.
+
+    Args:
+        tables: findings of each run, in the order of the page's tables.
+    """
+    head, *parts = re.split(r"(?<=\|---\|---\|---\|---\|---\|---\|---\|\n)", page)
+    for number, table in enumerate(tables):
+        listed, rest = re.match(r"((?:\|[^\n]*\n)+)(.*)", parts[number], re.DOTALL).groups()  # type: ignore[union-attr]
+        lines = listed.splitlines()
+        keys = [_key(line) for line in lines]
+        place = 0
+        for line, intervention in zip(make_table(table)[2::2], make_table(table)[3::2], strict=True):
+            if _key(line) in keys:
+                place = keys.index(_key(line))
+                lines[place] = line
+            else:
+                lines[place + 2 : place + 2] = [line, intervention]
+                keys[place + 2 : place + 2] = [_key(line), ""]
+                place += 2
+        parts[number] = "\n".join(lines) + "\n" + rest
+    page = "".join([head, *parts])
+    return re.sub(
+        r"Of the \d+ rows of claims.*?undecided\.", lambda _: _count_on(page), page, count=1, flags=re.DOTALL
+    )
+
+
+def _key(line: str) -> str:
+    """Return what names a claim's row: claim and measure without the number of a layer; empty for an intervention."""
+    claim, _, evidence, measure = (cell.strip() for cell in line.split("|")[1:5])
+    return (
+        "" if evidence == "intervention" else f"{claim.split(' (layer ')[0]}|{measure.split('; half of')[0]}"
+    )
+
+
+def _count_on(page: str) -> str:
+    """Return in words how often the two verdicts of the claims of a page agree."""
+    verdicts = re.findall(r"^\|.*\| \*\*(.+?)\*\* \|$", page, re.MULTILINE)
+    agree = [compare_verdicts(*pair) for pair in zip(verdicts[::2], verdicts[1::2], strict=True)]
+    return count_agreement([xr.Dataset({"agree": ("finding", np.array(agree, str))})])
+
+
 TEXT = """\
 # Claims tested on the embedded model
 
@@ -252,8 +307,21 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, default=Path("findings"), help="folder of the pairs and runs")
     parser.add_argument("--pairs", type=int, default=600)
+    parser.add_argument(
+        "--attention",
+        action="store_true",
+        help="write only the rows of what attention correlates with; minutes instead of half an hour",
+    )
     arguments = add_only(parser).parse_args()
     model = mp.load_model("tiny-spd", device="cpu")
+    if arguments.attention:
+        runs = trace_runs(model, arguments.folder / "attention", arguments.pairs, "default")
+        tables = [
+            findings(run, [getattr(mp.analyses, name)(run) for name in ATTENTION]) for run in runs.values()
+        ]
+        page = DOCS / "findings.md"
+        page.write_text(put_correlations(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
+        return
     runs = trace_runs(model, arguments.folder, arguments.pairs)
     datasets: Datasets = {}
     for name, run in runs.items():

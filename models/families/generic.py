@@ -109,7 +109,7 @@ def find_structure_errors(hf: Any, family: Family) -> list[str]:
         family.image_token_id(hf.config)
     except LookupError as error:
         errors.append(str(error))
-    if hf.config.is_encoder_decoder:
+    if hf.config.is_encoder_decoder or hf.config.get_text_config().is_encoder_decoder:
         errors.append(f"{type(hf).__name__} has a text encoder beside its decoder")
     if hf.get_output_embeddings() is None:
         errors.append(f"{type(hf).__name__} has no output embeddings")

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 
 from mmprobe.models.families.base import Family, View, VisionEncoder, get_parallel_parts
 from mmprobe.models.families.views import build_patch_positions, split_into_tiles
@@ -60,8 +59,13 @@ def _find_side(processor: Any, config: Any) -> int:
 
 
 def _build_tiles(
-    sizes: Sequence[tuple[int, int]], image_processor: Any, side: int, choose: Any = get_optimal_tiled_canvas
+    sizes: Sequence[tuple[int, int]], image_processor: Any, side: int, choose: Any = None
 ) -> list[list[View]]:
+    """Return the tiles of each image and the whole; `choose` arranges them, by default as GOT-OCR 2 does."""
+    if choose is None:
+        from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
+
+        choose = get_optimal_tiled_canvas
     tile = image_processor.size["height"], image_processor.size["width"]
     min_tiles, max_tiles = image_processor.min_patches, image_processor.max_patches
     views = []

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from mmprobe.models.families.base import Family, View
 
 
@@ -16,6 +14,8 @@ def build_views(
     """Return the tiles of each image, row by row, padded at the right and lower end, then the stretched whole."""
     if not sizes:
         return []
+    import torch
+
     # needs torchvision
     from transformers.models.llama4.image_processing_llama4 import find_supported_resolutions, get_best_fit
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from transformers.vision_utils import get_vision_window_index
 
 from mmprobe.models.families.base import Family, View, VisionEncoder, get_parallel_parts
 from mmprobe.models.families.views import (
@@ -27,6 +26,8 @@ LINEAR = "Three of four layers have linear attention: they have no rows, and are
 
 def find_window_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
     """Return image, row and column of each patch; the encoder sorts its patches by attention window."""
+    from transformers.vision_utils import get_vision_window_index
+
     vision = hf.config.vision_config
     windows, _ = get_vision_window_index(
         inputs["image_grid_thw"],

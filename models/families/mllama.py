@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from transformers.models.mllama.image_processing_pil_mllama import (
-    get_image_size_fit_to_canvas,
-    get_optimal_tiled_canvas,
-)
 
-from mmprobe.models.devices import read_weight
 from mmprobe.models.families.base import Family, LayerParts, View, VisionEncoder, get_decoder_parts
 
 
@@ -28,6 +23,11 @@ def build_views(
 
 def _build_tiles(size: tuple[int, int], image: int, vision: Any) -> list[View]:
     """Return the tiles of the image with that index in its prompt."""
+    from transformers.models.mllama.image_processing_pil_mllama import (
+        get_image_size_fit_to_canvas,
+        get_optimal_tiled_canvas,
+    )
+
     edge, side = vision.image_size, vision.image_size // vision.patch_size
     canvas = get_optimal_tiled_canvas(*size, vision.max_num_tiles, edge)
     canvas_height, canvas_width = (int(length) for length in canvas)
@@ -48,6 +48,8 @@ def get_layer_parts(layer: Any) -> LayerParts:
     """Return the parts of a layer; those with `cross_attn` attend to the images and scale what they add."""
     if not hasattr(layer, "cross_attn"):
         return get_decoder_parts(layer)
+    from mmprobe.models.devices import read_weight
+
     return LayerParts(
         attention=layer.cross_attn,
         update=layer.cross_attn,

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformers.models.ovis2.image_processing_pil_ovis2 import get_min_tile_covering_grid
-
 from mmprobe.models.families.base import Family, View
 from mmprobe.models.families.views import split_into_tiles
 
@@ -18,6 +16,8 @@ def build_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
     """Return the whole of each image, then its tiles, row by row."""
+    from transformers.models.ovis2.image_processing_pil_ovis2 import get_min_tile_covering_grid
+
     image_processor, views = processor.image_processor, []
     side = math.isqrt(processor.image_seq_length)
     for size in sizes:

@@ -53,7 +53,7 @@ def _declare(name: str, **options: Any) -> Family:
     return Family(name=name, model_types=(name,), without_map=QUERIES, **options)
 
 
-ONE_IMAGE = "Takes one image a prompt, and one prompt at a time."
+ONE_IMAGE = "Takes one image a prompt, and one prompt at a time. Not with T5, which has an encoder."
 IDEFICS2 = _declare("idefics2", shares_prefixes=True)
 ARIA = _declare("aria")
 OF_BLIP: dict[str, Any] = {

@@ -2,6 +2,8 @@
 
 Some crop images, pad them or cut them into tiles, each of which CLIP or SigLIP reads. Qwen-like families show each
 image in one view, as large as the image allows, and their encoder merges its patches in squares.
+
+Modules of families import torch and transformers where they use them, so that families are listed at once.
 """
 
 from __future__ import annotations
@@ -10,9 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from transformers.image_processing_utils import select_best_resolution
-from transformers.models.llava_next.modeling_llava_next import unpad_image
 
 from mmprobe.models.families.base import View
 
@@ -63,6 +62,8 @@ def split_into_tiles(size: Size, rows: int, columns: int, side: int) -> list[Vie
 
 def count_tiles(size: Size, config: Any) -> Size:
     """Return rows and columns of tiles in the resolution of `image_grid_pinpoints` that suits an image."""
+    from transformers.image_processing_utils import select_best_resolution
+
     height, width = select_best_resolution(size, config.image_grid_pinpoints)
     edge = config.vision_config.image_size
     return height // edge, width // edge
@@ -77,6 +78,9 @@ def build_unpadded_view(size: Size, config: Any, side: int | None = None) -> Vie
     A patch at the edge may show both padding and image, and is kept or dropped as a whole. So the box may be
     a little larger or smaller than the image.
     """
+    import torch
+    from transformers.models.llava_next.modeling_llava_next import unpad_image
+
     height, width = size
     side = side or config.vision_config.image_size // config.vision_config.patch_size
     rows, columns = (count * side for count in count_tiles(size, config))

@@ -191,7 +191,7 @@ def folder(name: str) -> Path:
                 return FOLDER / candidate
     if "/" in short and (Path(short) / "card.json").is_file():
         return Path(short)
-    hint = suggest_names(short, known, "see `mmprobe models`")
+    hint = suggest_names(short, known, "see `mmprobe models --organisms`")
     raise InputError(f"model {name!r}: no such organism; {hint}")
 
 

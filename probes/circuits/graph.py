@@ -95,6 +95,8 @@ def read_layers(model: Model) -> list[LayerModules]:
             f"{model.name}: {model.family.name} reads images by cross-attention, whose keys and values come from no "
             "residual stream; find_circuit needs visual tokens"
         )
+    if model.why_irregular:
+        raise NotApplicable(f"{model.name}: {model.why_irregular}; find_circuit needs layers that are alike")
     layers = []
     for index, module in enumerate(model.family.decoder(model.hf).layers):
         parts = model.family.parts(module)

@@ -80,6 +80,8 @@ def direct_logit_attribution(
         raise NotApplicable(
             f"{model.name}: {model.family.name} scales or caps its logits, so they are not a sum"
         )
+    if model.why_irregular:
+        raise NotApplicable(f"{model.name}: {model.why_irregular}, of which this probe makes the sum")
     reading = read_true_answer(model, sample, answer, max_new_tokens)
     record = _AnswerPass(reading)
     direction, logit = record.direction(contrast)

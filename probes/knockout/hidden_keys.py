@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ def check_family(model: Model) -> None:
     """Raise NotApplicable if the model's tokens do not attend to its images in the prompt."""
     if model.has_cross_attention:
         raise NotApplicable(f"{model.family.name} reads images by cross-attention and has no visual tokens")
+    if model.why_irregular:
+        raise NotApplicable(f"{model.name}: {model.why_irregular}, so not every path can be blocked")
 
 
 def list_windows(n_layers: int, window: int | None, stride: int | None) -> list[range]:
@@ -68,12 +70,14 @@ class SeenKeys(NamedTuple):
         reading: the answer after its prompt, one row.
         keys: keys and values of each layer that runs, [1, kv_head, position, dim].
         visible: bool [query, key], True where some layer lets a query see a key.
+        attentions: the modules of the layers.
         before: float32 [step], log-probability of each token with nothing hidden.
     """
 
     reading: Reading
     keys: KeysAndValues
     visible: Tensor
+    attentions: Sequence[Any]
     before: Tensor
 
     def differ(self, layers: Sequence[int], others: KeysAndValues) -> Tensor:
@@ -115,9 +119,11 @@ def read_keys(reading: Reading) -> SeenKeys:
             )
 
     layers = range(reading.model.n_layers)
-    with _same_kernel(reading, length), torch.no_grad():
+    attentions = [find_attention(reading.model, layer) for layer in layers]
+    seen = SeenKeys(reading, keys, visible, attentions, torch.zeros(0))
+    with _same_kernel(seen, 0), torch.no_grad():
         logits = reading.logits(observers={("call", layer): partial(keep, layer) for layer in layers})
-    return SeenKeys(reading, keys, visible, own_logprobs(logits[0], reading.row.ids))
+    return seen._replace(before=own_logprobs(logits[0], reading.row.ids))
 
 
 def lose_keys(seen: SeenKeys, pairs: Tensor, layers: Sequence[int], replacement: Replacement) -> Tensor:
@@ -137,18 +143,17 @@ def lose_keys(seen: SeenKeys, pairs: Tensor, layers: Sequence[int], replacement:
     if not concerned.any():
         return torch.zeros_like(seen.before)
     start = reading.begin_at(int(pairs.any(1).nonzero()[0]), seen.keys)
-    with _same_kernel(reading, len(pairs) - start), torch.no_grad():
+    with _same_kernel(seen, start), torch.no_grad():
         before = own_logprobs(reading.unchanged[0], reading.row.ids) if start else seen.before
         logits = reading.logits(_hide(seen, pairs, layers, replacement))
     return before - own_logprobs(logits[0], reading.row.ids)
 
 
-def _same_kernel(reading: Reading, queries: int) -> AbstractContextManager[None]:
-    """Within the block, attend as when keys are hidden, without hiding any."""
-    model, length = reading.model, reading.inputs["input_ids"].shape[1]
-    nothing = torch.zeros(queries, length, dtype=torch.bool, device=model.device)
-    attentions = [find_attention(model, layer) for layer in range(model.n_layers)]
-    return block_attention([model.hf.config.get_text_config()], dict.fromkeys(attentions, nothing))
+def _same_kernel(seen: SeenKeys, start: int) -> AbstractContextManager[None]:
+    """Within the block, attend as when keys are hidden, without hiding any, from a position on."""
+    nothing = torch.zeros_like(seen.visible[start:])
+    configs = [seen.reading.model.hf.config.get_text_config()]
+    return block_attention(configs, dict.fromkeys(seen.attentions, nothing))
 
 
 def _hide(seen: SeenKeys, pairs: Tensor, layers: Sequence[int], replacement: Replacement) -> Changes:

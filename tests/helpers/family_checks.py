@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -153,7 +154,11 @@ def read_visual_states(model: Model, sample: Sample) -> np.ndarray:
 def choose_cells(
     views: Sequence[View], sources: Sequence[int], sizes: Sequence[tuple[int, int]], most: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield view, row and column of some cells that lie within their images."""
+    """Yield view, row and column of some cells that lie within their images.
+
+    Views take turns, large ones first. Of each come first the cells that have another place among the tokens if
+    these come column by column.
+    """
     rng = np.random.default_rng(3)
     inside = [
         (number, row, column)
@@ -162,8 +167,18 @@ def choose_cells(
         for column in range(view.grid[1])
         if _is_inside(cell_box(view, row, column), sizes[source])
     ]
-    for index in rng.permutation(len(inside))[:most]:
-        yield inside[index]
+    by_view: list[list[tuple[int, int, int]]] = [[] for _ in views]
+    for index in rng.permutation(len(inside)):
+        by_view[inside[index][0]].append(inside[index])
+    for number, (rows, columns) in enumerate(view.grid for view in views):
+        by_view[number].sort(key=lambda cell: cell[1] * columns + cell[2] == cell[2] * rows + cell[1])
+    in_turn = [
+        cell
+        for each in zip_longest(*sorted(by_view, key=len, reverse=True))
+        for cell in each
+        if cell is not None
+    ]
+    yield from in_turn[:most]
 
 
 def cell_box(view: View, row: int, column: int) -> tuple[float, float, float, float]:
@@ -199,10 +214,14 @@ SPREADS = {
 }
 
 
+MISSES = {"granite4_vision": 1 / 4}
+"""The share of painted cells that may miss: of this one, windows of an attending downsampler mix their cells."""
+
+
 def check_grids(model: Model, folder: Path, images: Sequence[str] = ("wide", "tall"), most: int = 12) -> None:
     """Paint cells of images that are not square, and see which visual token changes most.
 
-    It must be that of the cell, but for one in four, since resizing and attention spread what is painted. Then rows
+    It must be that of the cell, but for one in eight, since resizing and attention spread what is painted. Then rows
     are rows, columns are columns, and the box is where the view looks. Where an encoder spreads what is painted, the
     centre of what changes must follow the painted cell along rows and along columns.
     """
@@ -232,7 +251,7 @@ def check_grids(model: Model, folder: Path, images: Sequence[str] = ("wide", "ta
         pairs.append((number, (np.array([row, column]) + last) / 2, centre))
     assert tried >= 4, "there are too few cells to paint"
     if model.name not in SPREADS:
-        assert len(missed) <= tried / 4, missed
+        assert len(missed) <= tried * MISSES.get(model.name, 1 / 8), missed
         return
     for number in range(len(prompt.views)):
         painted_cells, centres = (

@@ -64,7 +64,7 @@ def test_an_unknown_organism_is_one_line_with_names_like_it(name):
 
 
 def test_a_name_like_no_other_says_where_the_list_is():
-    with pytest.raises(InputError, match=r"'organism:': no such organism; see `mmprobe models`"):
+    with pytest.raises(InputError, match=r"'organism:': no such organism; see `mmprobe models --organisms`"):
         mp.load_model("organism:")
 
 

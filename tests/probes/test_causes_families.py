@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 from helpers.tiny_models import load_tiny_model
 from PIL import Image
@@ -15,6 +16,7 @@ from mmprobe import probes
 from mmprobe.errors import NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.hooks import observe
+from mmprobe.models.points import change_component
 from mmprobe.probes import (
     attribution_patching,
     direct_logit_attribution,
@@ -22,6 +24,7 @@ from mmprobe.probes import (
     image_interchange_run,
     patch_components,
 )
+from mmprobe.probes.circuits.graph import read_layers
 from mmprobe.probes.reasoning import Chain
 from mmprobe.samples import Region, Sample
 
@@ -164,3 +167,13 @@ def test_what_a_family_cannot_do_is_refused_by_name(samples):
     vars(scaled)["has_plain_logits"] = False
     with pytest.raises(NotApplicable, match="qwen2_vl scales or caps its logits"):
         direct_logit_attribution(scaled, samples[0])
+
+
+def test_layers_without_attention_rows_are_refused_where_all_are_needed(samples):
+    model, (clean, *_) = load_tiny_model("qwen3_5"), samples
+    with pytest.raises(NotApplicable, match="some layers of qwen3_5 have no attention rows"):
+        probes.direct_logit_attribution(model, clean)
+    with pytest.raises(NotApplicable, match="some layers of qwen3_5 have no attention rows"):
+        read_layers(model)
+    with pytest.raises(NotApplicable, match="layer 0 has no head to change"):
+        change_component(model, "head", 0, torch.zeros_like)

@@ -26,7 +26,8 @@ from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.models import Batch, Model
 from mmprobe.models.attention import AttentionCall, Observer, observe_attention
 from mmprobe.models.devices import is_dispatched
-from mmprobe.models.hooks import find_hooked_module, observe, observe_mid
+from mmprobe.models.hooks import Listener, find_hooked_module, observe
+from mmprobe.models.points import Point, observe_points
 from mmprobe.models.reading import AnswerReader, DecodedLogprobs, ForcedTokens, pass_length
 from mmprobe.models.shared_prefix import SharedStart
 from mmprobe.traces.attention_rows import LayerKeys, attention_received, prompt_rows
@@ -88,8 +89,7 @@ class BatchRecorder(StoppingCriteria):
         decoder = model.family.decoder(model.hf)
         self.norm = model.family.final_norm(model.hf)
         self.layers = spec.layer_indices(model.n_layers)
-        self.modules = {layer: decoder.layers[layer] for layer in self.layers}
-        self.parts = {layer: model.family.parts(module) for layer, module in self.modules.items()}
+        self.parts = {layer: model.family.parts(decoder.layers[layer]) for layer in self.layers}
         self.prompt_length = recorders[0].prompt.padding + len(recorders[0].prompt.ids)  # padding included
         self.n_steps = 0  # steps passed on
         self.ids: Tensor | None = None  # [batch, token]; None until the forward pass of the prompt is over
@@ -160,23 +160,19 @@ class BatchRecorder(StoppingCriteria):
     @contextmanager
     def install_hooks(self) -> Iterator[None]:
         """Within the block, observe what the capture needs of the model."""
-        spec, observers = self.spec, {}
-        with ExitStack() as stack:
-            for layer, module in self.modules.items():
-                parts = self.parts[layer]
-                if spec.wants("attention/", "prompt/attention") and parts.attention is not None:
-                    observers[parts.attention] = self._attention_observer(layer)
-                if spec.wants("residual/", "update/", "prompt/residual"):
-                    pre, mid, post = (self._residual_listener(name, layer) for name in ("pre", "mid", "post"))
-                    stack.enter_context(observe(module, pre, post))
-                    stack.enter_context(observe_mid(module, parts, mid))
-                if spec.wants("ffn/") and parts.activation is not None:
-                    stack.enter_context(observe(parts.activation, outputs=partial(self._add_gate, layer)))
-            stack.enter_context(observe(self.model.family.answering(self.model.hf), outputs=self._add_logits))
-            if spec.wants("tam/"):
-                stack.enter_context(observe(self.norm, outputs=self._add_normed))
-            text_config = self.model.hf.config.get_text_config()
-            stack.enter_context(observe_attention([text_config], observers))
+        spec, observers = self.spec, dict[Point, Listener]()
+        for layer in self.layers:
+            if spec.wants("attention/", "prompt/attention"):
+                observers["call", layer] = self._attention_observer(layer)
+            if spec.wants("residual/", "update/", "prompt/residual"):
+                for point, name in (("residual", "pre"), ("resid_mid", "mid"), ("resid_post", "post")):
+                    observers[point, layer] = self._residual_listener(name, layer)
+            if spec.wants("ffn/"):
+                observers["gate", layer] = partial(self._add_gate, layer)
+        if spec.wants("tam/"):
+            observers["normed", -1] = self._add_normed
+        answering = self.model.family.answering(self.model.hf)
+        with observe(answering, outputs=self._add_logits), observe_points(self.model, observers):
             yield
 
     def _add_logits(self, output: Any) -> None:

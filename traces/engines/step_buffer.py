@@ -118,4 +118,6 @@ def unsupported_reason(model: Model, batch_size: int) -> str | None:
         return 'takes one sample at a time; use batch_size=1 or engine="native"'
     if model.has_cross_attention:
         return f'does not support the cross-attention of {model.family.name}; use engine="native"'
+    if reason := model.why_irregular:
+        return f'{reason}, which it does not support; use engine="native"'
     return None
