@@ -11,7 +11,7 @@ from typing import Any
 from mmprobe.benchmarks.core.api_models import open_model, run_all
 from mmprobe.benchmarks.judges.judge import Item, Judge, Judgement, JudgeRequest
 from mmprobe.benchmarks.judges.local import PREFIX
-from mmprobe.benchmarks.judges.model import ModelJudge
+from mmprobe.benchmarks.judges.model import JudgeSettings, ModelJudge
 from mmprobe.errors import InputError
 
 
@@ -40,7 +40,9 @@ def open_ensemble_judge(
     for model in models[1:]:
         if not model.startswith(PREFIX):
             open_model(model, "judge")
-    return EnsembleJudge([ModelJudge(model, cache, retry_unscored=retry_unscored) for model in models])
+    return EnsembleJudge(
+        [ModelJudge(model, cache, JudgeSettings(retry_unscored=retry_unscored)) for model in models]
+    )
 
 
 def majority_labels(judgements: Sequence[Judgement[Item]], tie: Item | None = None) -> Judgement[Item]:

@@ -34,49 +34,74 @@ class _PendingRequest:
     judgement: Judgement[Any] | None = None  # still None when done: the request was cancelled
 
 
+@dataclass(frozen=True)
+class JudgeSettings:
+    """How a judge's model is called.
+
+    Attributes:
+        concurrency: calls at a time.
+        timeout: seconds for one attempt; a call may take this times 1 + retries.
+        retries: attempts after the first.
+        repairs: how often an unusable reply is sent back; after that the sample is unscored.
+        temperature, seed: None leaves them to the provider.
+        max_tokens: the longest reply.
+        retry_unscored: whether to send again the samples that an earlier judge with this cache left unscored.
+
+    Raises:
+        InputError: a number is out of range.
+    """
+
+    concurrency: int = 8
+    timeout: float = 120.0
+    retries: int = 3
+    repairs: int = 3
+    temperature: float | None = 0.0
+    seed: int | None = 0
+    max_tokens: int = 4096
+    retry_unscored: bool = True
+
+    def __post_init__(self) -> None:
+        if (
+            self.concurrency < 1
+            or self.max_tokens < 1
+            or self.timeout <= 0
+            or min(self.retries, self.repairs) < 0
+        ):
+            raise InputError(
+                "judge: concurrency and max_tokens must be 1 or more, timeout above 0, "
+                "retries and repairs 0 or more"
+            )
+
+
 class ModelJudge:
     """A judge that calls a model of inspect-ai, or one of mmprobe (`local/FOLDER`). Any number of tasks can share one.
 
-    Its replies must follow a strict form. An unusable reply is sent back up to `repairs` times; after that
-    the sample is unscored. The `cache` file (None: memory) keeps every reply that was understood, and the
-    model is not asked for it again. `timeout` is in seconds, for one attempt; a call may take this times 1 +
-    retries. None leaves temperature and seed to the provider. `retry_unscored` sends again the samples that
-    an earlier judge with this cache left unscored. Raises InputError where the model cannot be opened, or a
-    number is out of range.
+    Its replies must follow a strict form. The `cache` file (None: memory) keeps every reply that was understood, and the
+    model is not asked for it again. Raises InputError where the model cannot be opened.
     """
 
     def __init__(
         self,
         model: Any,
         cache: str | Path | None = None,
-        *,
-        concurrency: int = 8,
-        timeout: float = 120.0,
-        retries: int = 3,
-        repairs: int = 3,
-        temperature: float | None = 0.0,
-        seed: int | None = 0,
-        max_tokens: int = 4096,
-        retry_unscored: bool = True,
+        settings: JudgeSettings = JudgeSettings(),
     ) -> None:
-        if concurrency < 1 or max_tokens < 1 or timeout <= 0 or min(retries, repairs) < 0:
-            raise InputError(
-                "judge: concurrency and max_tokens must be 1 or more, timeout above 0, "
-                "retries and repairs 0 or more"
-            )
         self.name = str(model)
-        self.sampling: dict[str, Any] = {"temperature": temperature, "seed": seed, "max_tokens": max_tokens}
+        names = ("temperature", "seed", "max_tokens")
+        self.sampling: dict[str, Any] = {name: getattr(settings, name) for name in names}
         # The client first: without a key, no cache is made.
         self._client: ModelClient | LocalClient
         if self.name.startswith(PREFIX):
             local = self._client = LocalClient(self.name.removeprefix(PREFIX), self.sampling)
             self._identity = f"{self.name} {local.identity}"
         else:
-            self._client = ModelClient(model, self.sampling, concurrency, timeout, retries, "judge")
+            self._client = ModelClient(
+                model, self.sampling, settings.concurrency, settings.timeout, settings.retries, "judge"
+            )
             self._identity = self.name
         self._cache = ReplyCache(cache)
-        self._repairs = repairs
-        self._retry_unscored = retry_unscored
+        self._repairs = settings.repairs
+        self._retry_unscored = settings.retry_unscored
         self._pending: RunVar[dict[str, _PendingRequest]] = RunVar("judge")
         self._logged_errors: set[str] = set()
 
@@ -212,4 +237,4 @@ def open_model_judge(
 ) -> ModelJudge:
     """Open the judge of one model, with a file for its replies."""
     (model,) = models
-    return ModelJudge(model, cache, retry_unscored=retry_unscored)
+    return ModelJudge(model, cache, JudgeSettings(retry_unscored=retry_unscored))

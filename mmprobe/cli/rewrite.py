@@ -59,7 +59,7 @@ def rewrite(
       mmprobe rewrite --data questions.jsonl --model openai/gpt-4o --parts topics --limit 20 --out classified
     """
     from mmprobe.benchmarks.core.prompts import read_prompts
-    from mmprobe.benchmarks.judges.model import ModelJudge
+    from mmprobe.benchmarks.judges.model import JudgeSettings, ModelJudge
     from mmprobe.benchmarks.mirage.data import load_questions
     from mmprobe.benchmarks.mirage.prompts import MiragePrompts
     from mmprobe.benchmarks.mirage.rewrites import PARTS, rewrite_questions
@@ -77,7 +77,7 @@ def rewrite(
         if overwrite:
             for earlier in (file, out / _REPLIES):
                 earlier.unlink(missing_ok=True)
-        writer = ModelJudge(model, out / _REPLIES, retry_unscored=retry_unscored)
+        writer = ModelJudge(model, out / _REPLIES, JudgeSettings(retry_unscored=retry_unscored))
         rewritten = rewrite_questions(questions, writer, names, references, texts)
         write_atomic(file, "".join(_to_line(question, out) for question in rewritten.questions))
     if rewritten.failures:

@@ -16,7 +16,7 @@ from attacks.world import Case, World, check, run_command
 from inspect_ai import model as inspect_model
 
 from mmprobe.benchmarks.judges.cache import ReplyCache
-from mmprobe.benchmarks.judges.model import ModelJudge
+from mmprobe.benchmarks.judges.model import JudgeSettings, ModelJudge
 from mmprobe.benchmarks.spd_faith.model_labels import claims_request
 
 ANSWERS = [f"The dog {number} is gone." for number in range(6)]
@@ -80,7 +80,9 @@ def cases(rng: random.Random, count: int) -> Iterator[Case]:
 def _extract(folder: Path, bad_hour: random.Random | None) -> list[str | None]:
     """Return the first claim of each answer, None for answers that are unscored."""
     Hostile.bad_hour = bad_hour
-    judge = ModelJudge("hostile/judge", folder / "judge.sqlite", timeout=0.5, retries=0, repairs=1)
+    judge = ModelJudge(
+        "hostile/judge", folder / "judge.sqlite", JudgeSettings(timeout=0.5, retries=0, repairs=1)
+    )
     try:
         judgements = asyncio.run(judge.ask([claims_request(answer) for answer in ANSWERS]))
     finally:

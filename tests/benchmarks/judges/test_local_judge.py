@@ -9,7 +9,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from mmprobe.benchmarks.judges.judge import open_judge
-from mmprobe.benchmarks.judges.model import ModelJudge
+from mmprobe.benchmarks.judges.model import JudgeSettings, ModelJudge
 from mmprobe.benchmarks.judges.requests import correct_request
 from mmprobe.errors import InputError
 from mmprobe.models import text_model
@@ -37,7 +37,7 @@ def text_folder(tiny_spd, tmp_path):
 
 
 def test_a_vision_language_model_judges_and_its_useless_replies_are_unscored(tmp_path):
-    judge = ModelJudge("local/tiny-spd", tmp_path / "cache.sqlite", max_tokens=8, repairs=1)
+    judge = ModelJudge("local/tiny-spd", tmp_path / "cache.sqlite", JudgeSettings(max_tokens=8, repairs=1))
     (judgement,) = asyncio.run(judge.ask([REQUEST]))
     assert (judgement.items, judgement.unscored, judgement.calls) == (None, "garbage", 2)
 
@@ -62,7 +62,7 @@ def test_a_model_for_text_alone_judges(text_folder, tmp_path, monkeypatch):
 def test_a_model_for_text_alone_is_shown_no_images(text_folder, tmp_path):
     from dataclasses import replace
 
-    judge = ModelJudge(f"local/{text_folder}", max_tokens=8, repairs=0)
+    judge = ModelJudge(f"local/{text_folder}", settings=JudgeSettings(max_tokens=8, repairs=0))
     assert asyncio.run(judge.ask([REQUEST]))[0].unscored == "garbage"
     (tmp_path / "a.png").write_bytes(b"x")
     with pytest.raises(InputError, match="reads text alone"):

@@ -12,7 +12,7 @@ from helpers.prompts import system_prompt
 
 from mmprobe.benchmarks.judges import Judgement
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
-from mmprobe.benchmarks.judges.model import ModelJudge
+from mmprobe.benchmarks.judges.model import JudgeSettings, ModelJudge
 from mmprobe.benchmarks.judges.requests import fence
 from mmprobe.benchmarks.spd_faith.model_labels import claims_request, match_request, pair_request
 from mmprobe.benchmarks.spd_faith.prompts import JudgedClaim, Match, SpdFaithPrompts
@@ -61,7 +61,7 @@ class Mock:
 
 
 def judge(mock, cache=None, **options):
-    return ModelJudge(mock.model if isinstance(mock, Mock) else mock, cache, **options)
+    return ModelJudge(mock.model if isinstance(mock, Mock) else mock, cache, JudgeSettings(**options))
 
 
 def extract(mock, answers, cache=None, **options):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mmprobe.benchmarks.judges.model import ModelJudge
+from mmprobe.benchmarks.judges.model import JudgeSettings, ModelJudge
 from mmprobe.benchmarks.spd_faith.model_labels import claims_request
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
@@ -33,7 +33,11 @@ class Slow(inspect_model.ModelAPI):
 
 
 def extract(model, answers, **options):
-    return asyncio.run(ModelJudge(model, **options).ask([claims_request(answer) for answer in answers]))
+    return asyncio.run(
+        ModelJudge(model, settings=JudgeSettings(**options)).ask(
+            [claims_request(answer) for answer in answers]
+        )
+    )
 
 
 def slow(seconds):
@@ -84,7 +88,7 @@ def test_a_failed_call_fails_all_that_wait_for_it():
 
 def test_one_judge_works_in_several_event_loops():
     _, model = slow(0.01)
-    judge = ModelJudge(model, concurrency=2)
+    judge = ModelJudge(model, settings=JudgeSettings(concurrency=2))
     for number in range(3):
         judgements = asyncio.run(judge.ask([claims_request(f"{word} {number}") for word in "abcdef"]))
         assert [judgement.items for judgement in judgements] == [()] * 6

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from mmprobe.benchmarks.core import api_models
 from mmprobe.benchmarks.judges.cache import ReplyCache
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
-from mmprobe.benchmarks.judges.model import ModelJudge
+from mmprobe.benchmarks.judges.model import JudgeSettings, ModelJudge
 from mmprobe.benchmarks.mirage.prompts import MiragePrompts
 from mmprobe.benchmarks.spd_faith.model_labels import claims_request
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -90,7 +90,9 @@ class Server:
         """Judge answers as a new process would; return the judgements and the number of new calls."""
         before = self.calls
         judgements = asyncio.run(
-            ModelJudge(self.model, cache, **options).ask([claims_request(each) for each in answers])
+            ModelJudge(self.model, cache, JudgeSettings(**options)).ask(
+                [claims_request(each) for each in answers]
+            )
         )
         assert sum(judgement.calls for judgement in judgements) == self.calls - before
         return judgements, self.calls - before

@@ -10,7 +10,7 @@ from helpers.prompts import system_prompt
 
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.judge import CountingJudge
-from mmprobe.benchmarks.judges.model import ModelJudge
+from mmprobe.benchmarks.judges.model import JudgeSettings, ModelJudge
 from mmprobe.benchmarks.mirage.benchmark import (
     DEFAULTS,
     MirageOptions,
@@ -85,7 +85,9 @@ def question(name: str, **fields: object) -> MirageQuestion:
 def by(mock, responses, *questions, options=DEFAULTS, **settings):
     names = [name for name in responses if "--" not in name]
     truth = MirageTruth(list(questions) or [question(name) for name in names])
-    metrics, records = score_with_judge(truth, responses, ModelJudge(mock.model, None, **settings), options)
+    metrics, records = score_with_judge(
+        truth, responses, ModelJudge(mock.model, None, JudgeSettings(**settings)), options
+    )
     return metrics, {record["id"]: record for record in records}
 
 

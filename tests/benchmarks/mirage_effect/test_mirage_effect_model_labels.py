@@ -11,7 +11,7 @@ from helpers.prompts import system_prompt
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.judges import MAX_ANSWER_CHARS
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
-from mmprobe.benchmarks.judges.model import ModelJudge
+from mmprobe.benchmarks.judges.model import JudgeSettings, ModelJudge
 from mmprobe.benchmarks.judges.requests import UnusableReply, fence
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, MirageEffectTruth
 from mmprobe.benchmarks.mirage_effect.model_labels import read_labels
@@ -41,7 +41,8 @@ def make_judge(answer, seen: list[list[str]], **options) -> ModelJudge:
         return output
 
     return ModelJudge(
-        inspect_model.get_model("mockllm/model", custom_outputs=outputs, memoize=False), **options
+        inspect_model.get_model("mockllm/model", custom_outputs=outputs, memoize=False),
+        settings=JudgeSettings(**options),
     )
 
 

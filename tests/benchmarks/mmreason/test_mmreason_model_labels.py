@@ -9,7 +9,7 @@ import pytest
 from helpers.prompts import system_prompt
 
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
-from mmprobe.benchmarks.judges.model import ModelJudge
+from mmprobe.benchmarks.judges.model import JudgeSettings, ModelJudge
 from mmprobe.benchmarks.judges.requests import UnusableReply
 from mmprobe.benchmarks.mmreason.benchmark import BENCHMARK, MMReasonTruth
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
@@ -70,7 +70,7 @@ def question(name: str, **fields: object) -> ReasonQuestion:
 
 
 def label_responses(mock, responses, questions=None, **options):
-    judge = ModelJudge(mock.model, None, **options)
+    judge = ModelJudge(mock.model, None, JudgeSettings(**options))
     return label_by_judge(questions or [question(name) for name in responses], responses, judge)
 
 
@@ -123,7 +123,9 @@ def test_lists_of_the_wrong_length_are_asked_again_then_unscored_and_counted():
     mock = Mock(steps=short)
     truth = MMReasonTruth([question("a"), question("b")], [])
     responses = {"a": "Right one. Right two. [7 cm]", "b": "[7 cm]"}
-    metrics, records = BENCHMARK.score_with_judge(truth, responses, ModelJudge(mock.model, None, repairs=3))
+    metrics, records = BENCHMARK.score_with_judge(
+        truth, responses, ModelJudge(mock.model, None, JudgeSettings(repairs=3))
+    )
     assert [kind for kind, data in mock.asked if kind == "steps" and len(data["response"]) == 3] == [
         "steps"
     ] * 4
@@ -138,7 +140,7 @@ def test_unscored_answers_are_not_wrong():
     for broken, response in (("answer", "[7 cm]"), ("equivalent", "[9 cm]")):
         mock = Mock(**{broken: "I would say so."})
         metrics, records = BENCHMARK.score_with_judge(
-            truth, {"a": response}, ModelJudge(mock.model, None, repairs=1)
+            truth, {"a": response}, ModelJudge(mock.model, None, JudgeSettings(repairs=1))
         )
         assert metrics["s_final"].value is None and metrics["unscored_answers"].value == 1
         assert metrics["unscored_answers"].n == 1 and records[0]["unscored"]["answer"] == "garbage"
@@ -235,7 +237,7 @@ def test_a_filter_with_a_judge(tmp_path):
     for judge in (
         None,
         ModelJudge(Mock().model, None),
-        ModelJudge(Mock(answer="Well.").model, None, repairs=0),
+        ModelJudge(Mock(answer="Well.").model, None, JudgeSettings(repairs=0)),
     ):
         ask = ask_voters(truth, Settings(max_new_tokens=8, temperature=TEMPERATURE), sources={"m": voter})
         results.append(filter_questions(truth, ["m"], ask, tmp_path / "out", {}, judge=judge)[1])
