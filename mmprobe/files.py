@@ -111,7 +111,8 @@ def redact(text: str) -> str:
         >>> del os.environ["MADE_UP_API_KEY"]
     """
     for name, value in os.environ.items():
-        if len(value) >= _SHORTEST_KEY and _SECRET.search(name) and value in text:
+        is_key = len(value) >= _SHORTEST_KEY and any(map(str.isdigit, value)) and _SECRET.search(name)
+        if is_key and value in text:
             text = text.replace(value, f"[{name}]")
     return text
 
@@ -144,8 +145,8 @@ def write_whole(contents: Mapping[Path, bytes | memoryview | Iterable[bytes]]) -
 
 
 def write_atomic(file: Path, text: str) -> Path:
-    """Write a file that appears when it is complete. Half a surrogate pair, as of a cut emoji, is `?`."""
-    write_whole({file: text.encode("utf-8", errors="replace")})
+    """Write a file that appears when it is complete, without keys. Half a surrogate pair, as of a cut emoji, is `?`."""
+    write_whole({file: redact(text).encode("utf-8", errors="replace")})
     return file
 
 
@@ -479,7 +480,7 @@ def append_lines(file: Path, records: Iterable[Any], ensure_ascii: bool = True) 
     with _name_errors(file):
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NO_LINK
         with os.fdopen(os.open(check_no_link(file), flags, 0o666), "ab") as stream:
-            stream.write(lines.encode("utf-8", errors="replace"))
+            stream.write(redact(lines).encode("utf-8", errors="replace"))
 
 
 def cut_torn_line(file: Path) -> bool:

@@ -67,6 +67,7 @@ _LOCKING = {  # file systems whose locks bind every process
     ),
     *("ramfs", "vfat", "exfat", "ntfs3", "ceph", "gfs2", "ocfs2", "gpfs"),
 }
+_MOST_PARTS = 200  # of a path
 _taking_over = False
 
 
@@ -380,6 +381,7 @@ def lock_folder(folder: Path, task: str) -> Iterator[None]:
         >>> with lock_folder(Path("runs/demo"), "tracing into it"):     # doctest: +SKIP
         ...     ...
     """
+    _check_length(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; choose another folder")
     new = [path for path in (folder, *folder.parents) if not path.exists()]
@@ -399,12 +401,19 @@ def lock_folder(folder: Path, task: str) -> Iterator[None]:
                 path.rmdir()  # only where it is empty, as after bad input
 
 
+def _check_length(folder: Path) -> None:
+    """Refuse a path with very many parts: pathlib makes each folder within a call of its own."""
+    if len(folder.parts) > _MOST_PARTS:
+        raise InputError(f"{str(folder)[:100]}…: has over {_MOST_PARTS} parts; choose a shorter path")
+
+
 def check_unlocked(folder: Path) -> None:
     """Check that no other process writes to a folder, before something slow is done.
 
     Raises:
         InputError: another process holds the lock.
     """
+    _check_length(folder)
     if (folder / ".lock.json").exists():
         with lock_folder(folder, "looking at it"):
             pass

@@ -159,9 +159,7 @@ def check_run(model: Model, run: Run) -> None:
     about, place = run.config["model"], f"{run.path}: was traced with {run.config['model']['name']}"
     used = {name: value for name, value in model.fingerprint.items() if name not in _MAY_DIFFER}
     if change := find_change(run.config.get(FINGERPRINT), {"model": used}):
-        raise InputError(
-            f"{place}, and {change} differs from that of {model.name}; give the model of the run"
-        )
+        raise InputError(f"{place}, not with {model.name}: {change} differ; give the model of the run")
     known = {"family": model.family.name, "layers": model.n_layers}
     for name, value in known.items():
         if about[name] and about[name] != value:

@@ -22,7 +22,7 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from mmprobe.errors import InputError
-from mmprobe.files import check_readable
+from mmprobe.files import check_readable, redact
 from mmprobe.samples import Answer, Sample
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class ModelClient:
             raise CallFailed("timeout" if late else "error", kind) from None
         if not output.choices:
             return Reply("", "unknown")
-        return Reply(output.completion, str(output.stop_reason))
+        return Reply(redact(output.completion), str(output.stop_reason))  # a server may repeat its key
 
     def _open_in_loop(self) -> _LoopClient:
         """Return the client of the running event loop.
