@@ -60,6 +60,7 @@ class ReservedSpace:
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> with NewFile(Path(tempfile.mkdtemp()) / "a.h5") as new:
         ...     ReservedSpace(new).reserve(1000)
     """

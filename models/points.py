@@ -109,7 +109,7 @@ def change_points(model: Model, changes: Changes) -> Iterator[None]:
         >>> with change_points(model, {("resid_post", 0): lambda value: 0 * value}):
         ...     with observe_points(model, {("residual", 1): streams.append}):
         ...         _ = model.hf(**model.prepare(Sample(id="a", question="Is there a star?")))
-        >>> float(streams[0].abs().max())
+        >>> float(streams[0].detach().abs().max())
         0.0
     """
     configs = [model.hf.config.get_text_config()]

@@ -129,7 +129,7 @@ METHODS: dict[str, tuple[str, Callable[..., Any]]] = {
 OTHERS = {
     "attribute", "linear_probe", "linear_probe_by_step", "logit_lens", "compare_with_regions", "object_presence",
     "early_verdict", "prefill_chain", "mean_difference", "probe_direction", "random_direction", "concept_eraser",
-    "claim_interventions", "run_probes", "PROBES", "Probe",
+    "claim_interventions", "run_probes", "PROBES", "Probe", "final_norm",
 }  # fmt: skip
 
 
