@@ -392,12 +392,15 @@ def check_depth(content: Any) -> None:
         raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
 
 
-def parse_yaml(text: str) -> Any:
+def parse_yaml(text: str, most_aliases: int = MAX_ALIASES) -> Any:
     """Return the content of a YAML text.
 
+    Args:
+        most_aliases: number of references (`*name`) that it may have. Those of references, and their merge keys, can grow
+            without end.
+
     Raises:
-        ValueError: it is not YAML, is too long, or has many aliases: those of aliases, and their merge keys, can grow
-            without end. The message is one line.
+        ValueError: it is not YAML, is too long, has more aliases, or is nested too deeply. The message is one line.
 
     Example:
         >>> parse_yaml("a: [1, 2]")
@@ -406,16 +409,31 @@ def parse_yaml(text: str) -> Any:
     import yaml
 
     if len(text) > MAX_YAML:
-        raise ValueError(f"over {MAX_YAML} characters")
+        raise ValueError(f"has more than {MAX_YAML:,} characters; shorten it")
+    depth = n_aliases = 0
     try:
-        aliases = [token for token in yaml.scan(text, yaml.SafeLoader) if isinstance(token, yaml.AliasToken)]
-        if len(aliases) > MAX_ALIASES:
-            raise ValueError(f"over {MAX_ALIASES} aliases; write it out")
+        # The scanner stops where the text is nested too deeply: it takes the square of the depth, and the parser more.
+        for token in yaml.scan(text, yaml.SafeLoader):
+            if isinstance(token, yaml.AliasToken):
+                n_aliases += 1
+                if n_aliases > most_aliases:
+                    many = f"over {most_aliases} aliases; write it out"
+                    raise ValueError(
+                        many if most_aliases else f"a reference (*{token.value}); write the text out"
+                    )
+            depth += token.id in _YAML_OPENS
+            depth -= token.id in _YAML_CLOSES
+            if depth > MAX_DEPTH:
+                raise ValueError("nested too deeply")
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(str(error).splitlines()[0]) from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+_YAML_OPENS = ("[", "{", "<block sequence start>", "<block mapping start>")
+_YAML_CLOSES = ("]", "}", "<block end>")
 
 
 # JSON lines

@@ -15,16 +15,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
 from mmprobe.errors import InputError, suggest_names
-from mmprobe.files import check_depth, read_text
+from mmprobe.files import parse_yaml, read_text
 
 DEFAULT = "default"
 NOTICE = "notice"  # the placeholder of what tells a judge how its data come, see `judges.requests`
-_MAX_CHARS = 1_000_000
 _PLACEHOLDER = re.compile(r"(?<!\{)\{([a-z][a-z0-9_]*)\}(?!\})")
 _PLACEHOLDER_OR_ESCAPE = re.compile(r"\{\{([a-z][a-z0-9_]*)\}\}|\{([a-z][a-z0-9_]*)\}")
 
@@ -245,18 +243,12 @@ def _read_text(folder: str, wording: str) -> _Source:
 
 def _parse_yaml(text: str, where: str) -> Mapping[str, Any]:
     """Return the mapping in a YAML text. References to other places of the text are refused, as they can expand without end."""
-    if len(text) > _MAX_CHARS:
-        raise InputError(f"{where}: has more than {_MAX_CHARS:,} characters; shorten it")
     try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent):
-                raise InputError(f"{where}: a reference (*{event.anchor}); write the text out")
-        content = yaml.safe_load(text)
-        check_depth(content)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{where}: not YAML ({str(error).splitlines()[0]})") from None
+        content = parse_yaml(text, most_aliases=0)
+    except ValueError as error:
+        reason = str(error)
+        known = reason.startswith(("a reference", "has more than"))
+        raise InputError(f"{where}: {reason}" if known else f"{where}: not YAML ({reason})") from None
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise InputError(f"{where}: not a mapping from names of prompts to texts")
     return content
