@@ -351,9 +351,10 @@ class BatchAnswerer:
             with self.tracer.open_batch(samples) as batch:
                 answers = generate_batch(self.model, samples, settings, self.prefixes, chats, batch.decode)
                 batch.finish(answers)
+        texts = [each.text if self.tracer is not None else each.text.strip() for each in answers]
         return [
-            (sample.id, Answer(each.text, each.is_truncated(self.model), each.token_ids))
-            for sample, each in zip(samples, answers, strict=True)
+            (sample.id, Answer(text, each.is_truncated(self.model), each.token_ids))
+            for sample, text, each in zip(samples, texts, answers, strict=True)
         ]
 
 

@@ -75,8 +75,12 @@ def test_tokens_equal_plain_generate(traced):
 def test_rows_equal_eager(traced):
     _, _, trace, eager = traced
     np.testing.assert_array_equal(trace.steps["id"].values, eager["ids"])
-    rows = np.nan_to_num(trace.array("attention/row").values)
-    np.testing.assert_allclose(rows, eager["attention"], atol=1e-5)
+    rows = trace.array(
+        "attention/row"
+    ).values  # NaN for later tokens, and where a layer has no rows on the prompt
+    without = np.isnan(eager["attention"]).all(-1)
+    assert np.isnan(rows[without]).all()
+    np.testing.assert_allclose(np.nan_to_num(rows[~without]), eager["attention"][~without], atol=1e-5)
 
 
 def test_masses_equal_eager(traced):
@@ -219,7 +223,9 @@ def test_other_engines_agree_or_refuse(model, engine, image_paths, tmp_path):
     if refusal is not None:
         with pytest.raises(InputError, match=f"engine {engine}: "):
             mp.trace(model, [sample], tmp_path / "run", engine=engine)
-        assert "no adapter" in refusal or "cross-attention" in refusal
+        assert any(reason in refusal for reason in ("no adapter", "cross-attention", "no attention rows")), (
+            refusal
+        )
         return
     native, run = (
         mp.trace(model, [sample], tmp_path / name, capture=FULL_CAPTURE, max_new_tokens=STEPS, engine=name)

@@ -14,7 +14,7 @@ from mmprobe.models.reading import AnswerReader
 from mmprobe.samples import Sample
 from mmprobe.traces.check import LEAST_FOUND, check_model, describe_setting, was_checked
 
-FAMILIES = sorted(set(TINY_BUILDERS) - {"instructblip"})
+FAMILIES = sorted(TINY_BUILDERS)
 
 
 def not_ok(model: Model, *samples: Sample) -> set[str]:
@@ -109,6 +109,7 @@ def test_the_command_writes_its_lines(tmp_path, monkeypatch, tiny_spd, image_pat
     assert done.stdout.splitlines()[-1] == f"0 of {len(result['checks'])} not ok; written to check.json"
 
     monkeypatch.setattr("mmprobe.traces.check.LEAST_FOUND", 1.1)
+    monkeypatch.setattr("mmprobe.traces.check.LEAST_FOLLOWING", 1.1)
     done = run_in_process("check", "tiny-spd", "--json")
     assert done.code == 1 and json.loads(done.stdout)["ok"] is False
     assert run_in_process("check", "tiny-spd", "--data", "nowhere.jsonl").code == 2

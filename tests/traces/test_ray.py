@@ -55,7 +55,7 @@ def test_a_run_with_a_killed_worker_is_that_of_one_process(cluster, tiny_spd, tm
         stdout, stderr = process.communicate(timeout=300)
         assert (process.returncode, without_waiting(stderr)) == (0, []), (killed, stdout)
         assert (out / "run.json").read_bytes() == (whole.path / "run.json").read_bytes()
-        assert {path.name for path in out.iterdir()} == {"run.json", "samples"}
+        assert {path.name for path in out.iterdir()} == {"run.json", "samples", "labels.jsonl"}
         run = mp.open_run(out)
         assert run.ids == whole.ids
         for name in run.ids:
