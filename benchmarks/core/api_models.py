@@ -73,6 +73,9 @@ class Reply(NamedTuple):
     stop: str
 
 
+NO_REPLY = "no reply"  # why a model stopped that a server answered for, without a choice
+
+
 class CallFailed(Exception):
     """A call without a reply: why, and the class of the error. Its message is left out: it may hold a key."""
 
@@ -158,7 +161,7 @@ class ModelClient:
             late = isinstance(error, TimeoutError) or "Timeout" in kind
             raise CallFailed("timeout" if late else "error", kind) from None
         if not output.choices:
-            return Reply("", "unknown")
+            return Reply("", NO_REPLY)
         return Reply(redact(output.completion), str(output.stop_reason))  # a server may repeat its key
 
     def _open_in_loop(self) -> _LoopClient:
@@ -349,6 +352,8 @@ async def _ask_all(
             got: Answer | Failure
             try:
                 reply = await client.call(messages_of(sample), _settings_of(sample, settings))
+                if reply.stop == NO_REPLY:
+                    raise CallFailed("error", NO_REPLY)
                 got = Answer(reply.text.strip(), is_cut_off(reply.stop))
             except (CallFailed, OSError) as error:
                 kind = error.error if isinstance(error, CallFailed) else type(error).__name__

@@ -1,4 +1,4 @@
-"""Attack mmprobe: damage, crafted files, hostile inputs, faults, two writers and judges.
+"""Attack mmprobe: damage, crafted files, hostile inputs, faults, two writers, judges, changed models, links, plug-ins and hosts.
 
 python tests/attacks/run.py --seed 0 --n 1000              a table of what was held, and each case that was not
 python tests/attacks/run.py --seed 0 --n 1000 --write      writes the table into docs/reliability.md, too
@@ -23,7 +23,10 @@ from attacks.world import Case, build_world  # noqa: E402
 
 PAGE = ROOT / "docs" / "reliability.md"
 MARKS = re.compile(r"(?<=<!-- attacks -->\n).*?(?=<!-- /attacks -->)", re.DOTALL)
-SHARES = {"damage": 0.16, "crafted": 0.24, "inputs": 0.4, "faults": 0.08, "writers": 0.03, "judges": 0.09}
+SHARES = {  # of the number of cases
+    **{"damage": 0.16, "crafted": 0.24, "inputs": 0.4, "faults": 0.08, "writers": 0.03, "judges": 0.09},
+    **{"identity": 0.06, "links": 0.04, "plug_ins": 0.04, "models": 0.04, "hosts": 0.015, "load": 0.01},
+}
 WHAT = {
     "damage": "flipped bits, missing ends, zeroed pages, swapped files",
     "crafted": "traces with valid checksums and hostile content",
@@ -31,6 +34,12 @@ WHAT = {
     "faults": "kill -9, SIGTERM, Ctrl-C, a disk that fills up",
     "writers": "two processes at once",
     "judges": "useless, huge and late replies of a judge",
+    "identity": "weights, settings, images, questions and adapters that change under their names",
+    "links": "links in place of files, parts and folders, and in an index of weights",
+    "plug_ins": "broken plug-ins of each kind: of a wrong type, that raise or exit when imported or used",
+    "models": "pipes, devices, bombs and huge numbers in model folders, YAML, paths and notes of locks",
+    "hosts": "processes of other host names, killed or alive",
+    "load": "hundreds of small works in one process",
 }
 
 
@@ -61,9 +70,9 @@ def attack(
     return counts, failures
 
 
-def format_table(counts: dict[str, tuple[int, int]], seed: int) -> str:
+def format_table(counts: dict[str, tuple[int, int]], seed: int, count: int) -> str:
     """Return the table of the page."""
-    rows = [f"`python tests/attacks/run.py --seed {seed} --n {sum(n for n, _ in counts.values())}`\n"]
+    rows = [f"`python tests/attacks/run.py --seed {seed} --n {count}`\n"]
     rows += ["| class | attacks | cases | held | not held |", "|---|---|---|---|---|"]
     rows += [
         f"| {group} | {WHAT[group]} | {n} | {held} | {n - held} |" for group, (n, held) in counts.items()
@@ -83,7 +92,7 @@ def main() -> None:
     options = parser.parse_args()
     began = time.monotonic()
     counts, failures = attack(options.seed, options.n, options.only)
-    table = format_table(counts, options.seed)
+    table = format_table(counts, options.seed, options.n)
     print("\n".join([*failures, table, f"{time.monotonic() - began:.0f} seconds"]))
     if options.write:
         text = PAGE.read_text(encoding="utf-8")

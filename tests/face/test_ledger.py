@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mmprobe import ledger as ledger_module
 from mmprobe.errors import InputError, command_line_options, option
 from mmprobe.ledger import Ledger, find_change, fingerprint, hash_images, list_differences
 from mmprobe.samples import Sample
@@ -140,3 +141,24 @@ def test_what_the_ledger_owns_is_cleared_and_the_mark_goes_last(tmp_path, monkey
 def test_settings_are_compared_as_json():
     assert list_differences({"a": [1, 2], "b": None}, {"a": (1, 2), "b": None, "c": None}) == []
     assert list_differences({}, {"a": 1}) == ["a"]
+
+
+def test_another_dtype_is_refused_even_where_the_weights_are_in_memory(tmp_path):
+    ledger = make_ledger(tmp_path)
+    ledger.begin({"a": 1}, fingerprint({"of": "files", "weights": "1", "dtype": "float32"}))
+    for model in ({"of": "files", "weights": "1"}, {"of": "memory", "weights": "2"}):
+        with pytest.raises(InputError, match="the model's dtype changed since the earlier call"):
+            ledger.begin({"a": 1}, fingerprint(model | {"dtype": "bfloat16"}))
+        ledger.begin({"a": 1}, fingerprint(model | {"dtype": "float32"}))
+
+
+def test_other_versions_of_libraries_are_a_warning_that_names_both(tmp_path, monkeypatch, caplog):
+    ledger = make_ledger(tmp_path)
+    ledger.begin({"a": 1}, fingerprint({"of": "files", "weights": "1"}))
+    ledger.begin({"a": 1}, fingerprint({"of": "files", "weights": "1"}))
+    assert not caplog.text
+    now = ledger_module.library_versions() | {"torch": "99.0"}
+    monkeypatch.setattr(ledger_module, "library_versions", lambda: now)
+    ledger.begin({"a": 1}, fingerprint({"of": "files", "weights": "1"}))
+    assert "was begun with torch " in caplog.text and "now 99.0; digits may differ" in caplog.text
+    assert "numpy" not in caplog.text

@@ -1,0 +1,64 @@
+"""What servers of models send: outputs without a reply, and the key that they were called with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
+
+from mmprobe.benchmarks import evaluate
+from mmprobe.benchmarks.core import api_models
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+
+KEY = "sk-made-up-0123456789"
+
+
+def serve(*texts: str | None):
+    """Return a model that gives these replies in turn; None is an output without choices."""
+    outputs = [
+        ModelOutput(model="mockllm/model", choices=[])
+        if text is None
+        else ModelOutput.from_content("mockllm/model", text)
+        for text in texts
+    ]
+    for output in outputs:
+        output.usage = ModelUsage()  # else the mock fetches a tokenizer to count tokens
+    return get_model("mockllm/model", custom_outputs=outputs, memoize=False)
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> list[str]:
+    truth = BENCHMARKS["vqa"].draw_data(tmp_path / "vqa", 4, 7)
+    return [sample.id for sample in BENCHMARKS["vqa"].ask_questions(truth)]
+
+
+def ask(monkeypatch, model, tmp_path: Path, **options) -> list[dict]:
+    monkeypatch.setattr(api_models, "open_model", lambda name, use: model)
+    evaluate("vqa", "mockllm/model", tmp_path / "out", data=tmp_path / "vqa" / "samples.jsonl", **options)
+    file = tmp_path / "out" / "responses.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_an_output_without_choices_is_a_named_failure_and_is_asked_again(
+    questions, tmp_path, caplog, monkeypatch
+):
+    rest = ["yes"] * (len(questions) - 1)
+    answers = ask(monkeypatch, serve(None, *rest), tmp_path)
+    assert len(answers) == len(rest), "no answer is made up for it"
+    assert "unanswered (no reply)" in caplog.text
+    (failure,) = map(json.loads, (tmp_path / "out" / "failures.jsonl").read_text().splitlines())
+    assert failure["id"] in questions and "no reply" in json.dumps(failure)
+    answers = ask(monkeypatch, serve("no"), tmp_path, resume=True)
+    assert {line["id"] for line in answers} == set(questions)
+    assert next(line["response"] for line in answers if line["id"] == failure["id"]) == "no"
+
+
+def test_a_key_that_a_server_repeats_is_in_no_file(questions, tmp_path, monkeypatch):
+    monkeypatch.setenv("MADE_UP_API_KEY", KEY)
+    ask(monkeypatch, serve(*[f"yes, {KEY}"] * len(questions)), tmp_path)
+    texts = {file.name: file.read_text() for file in (tmp_path / "out").iterdir()}
+    assert {"responses.jsonl", "samples.jsonl", "results.json"} <= texts.keys()
+    assert not [name for name, text in texts.items() if KEY in text]
+    assert "[MADE_UP_API_KEY]" in texts["responses.jsonl"] and "[MADE_UP_API_KEY]" in texts["samples.jsonl"]
