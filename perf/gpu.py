@@ -268,17 +268,22 @@ def measure_devices(setting: Setting) -> Iterator[str]:
         seconds = time.perf_counter() - began
         result = f"{len(run)} traces, {len(run.failures)} failures"
         yield f"| {count} | {workers} workers, with their start | {len(chosen)} | {seconds:.1f} | {result} |"
-    if count < 2:
-        yield f"| {count} | one model over several GPUs | | | not run: it needs two |"
-        return
     few = chosen[:8]
-    one = mp.trace(load_model("tiny-spd", device="cuda:0"), few, setting.new_folder() / "one", batch_size=8)
-    began = time.perf_counter()
-    spread = mp.trace(
-        load_model("tiny-spd", device_map="balanced"), few, setting.new_folder() / "spread", batch_size=8
+    one = mp.trace(
+        load_model("tiny-spd", device=setting.device), few, setting.new_folder() / "one", batch_size=8
     )
+    began = time.perf_counter()
+    devices = "balanced" if count > 1 else {"": setting.device}
+    placed = load_model("tiny-spd", device_map=devices)
+    spread = mp.trace(placed, few, setting.new_folder() / "spread", batch_size=8)
+    seconds = time.perf_counter() - began
     same = sum(spread[name].answer == one[name].answer for name in one.ids)
-    yield f"| {count} | one model over them | {len(few)} | {time.perf_counter() - began:.1f} | {same} answers equal |"
+    way = (
+        f"one model over {count}"
+        if count > 1
+        else "a device map of one device; over several: not run, it needs two"
+    )
+    yield f"| {count} | {way} | {len(few)} | {seconds:.1f} | {same} answers equal |"
 
 
 class Section(NamedTuple):

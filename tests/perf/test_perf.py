@@ -44,7 +44,12 @@ def test_the_measurements_for_a_gpu_run_on_a_cpu_and_continue(tmp_path, monkeypa
     assert done.code == 0, done.stderr
     text = page.read_text()
     titles = re.findall("^## (.*)", text, re.MULTILINE)
-    assert len(titles) == 8 and text.count("No GPU: cpu, torch") == 8 and "not run: it needs two" in text
+    assert (
+        len(titles) == 8
+        and text.count("No GPU: cpu, torch") == 8
+        and "over several: not run, it needs two | 8 | " in text
+        and " | 8 answers equal |" in text
+    )
     parity = [
         [float(cell) for cell in row]
         for row in re.findall(r"\w \| float32 \| (\S+) \| (\S+) \| (\S+) \| (\S+) \|", text)
