@@ -59,8 +59,8 @@ class ReservedSpace:
     """Disk space of one file, reserved before HDF5 writes: a write that fails within HDF5 can crash the process.
 
     Example:
-        >>> import tempfile
-        >>> with NewFile(Path(tempfile.mkdtemp()) / "a.h5") as new:
+        >>> import pathlib, tempfile
+        >>> with NewFile(pathlib.Path(tempfile.mkdtemp()) / "a.h5") as new:
         ...     ReservedSpace(new).reserve(1000)
     """
 
