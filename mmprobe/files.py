@@ -410,6 +410,10 @@ def parse_yaml(text: str, most_aliases: int = MAX_ALIASES) -> Any:
 
     if len(text) > MAX_YAML:
         raise ValueError(f"has more than {MAX_YAML:,} characters; shorten it")
+    tokens = yaml.tokens
+    opens = (tokens.FlowSequenceStartToken, tokens.FlowMappingStartToken)
+    blocks = (tokens.BlockSequenceStartToken, tokens.BlockMappingStartToken)
+    closes = (tokens.FlowSequenceEndToken, tokens.FlowMappingEndToken, tokens.BlockEndToken)
     depth = n_aliases = 0
     try:
         # The scanner stops where the text is nested too deeply: it takes the square of the depth, and the parser more.
@@ -421,8 +425,8 @@ def parse_yaml(text: str, most_aliases: int = MAX_ALIASES) -> Any:
                     raise ValueError(
                         many if most_aliases else f"a reference (*{token.value}); write the text out"
                     )
-            depth += token.id in _YAML_OPENS
-            depth -= token.id in _YAML_CLOSES
+            depth += isinstance(token, opens + blocks)
+            depth -= isinstance(token, closes)
             if depth > MAX_DEPTH:
                 raise ValueError("nested too deeply")
         return yaml.safe_load(text)
@@ -430,10 +434,6 @@ def parse_yaml(text: str, most_aliases: int = MAX_ALIASES) -> Any:
         raise ValueError(str(error).splitlines()[0]) from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
-
-
-_YAML_OPENS = ("[", "{", "<block sequence start>", "<block mapping start>")
-_YAML_CLOSES = ("]", "}", "<block end>")
 
 
 # JSON lines

@@ -357,8 +357,8 @@ def _check_traces(
                 f"{reading['steps']:.0f} steps"
             )
             yield Check(f"reading of {traced.id}", gap <= of_logprob, gap, text)
-    if (reason := why_decoded(model, load_capture("default"))) is not None:
-        yield Check("reading", None, None, f"answers are recorded while they are decoded: {reason}")
+    if (why := why_decoded(model, load_capture("default"))) is not None:
+        yield Check("reading", None, None, f"answers are recorded while they are decoded: {why}")
 
 
 def _count_text(model: Model, answer: np.ndarray) -> int:

@@ -97,7 +97,8 @@ def _check_trace(world: World, folder: Path, finished: bool) -> None:
     run = folder / "out"
     if finished:
         check_same_run(world, run)
-        assert {path.name for path in run.iterdir()} == {"run.json", "samples"}
+        names = {path.name for path in world.run.iterdir()}
+        assert {path.name for path in run.iterdir()} == names, f"not {sorted(names)}, as an undisturbed run"
     elif (run / "run.json").exists():
         assert not [line for line in verify(run) if "not traced" not in line]
 
