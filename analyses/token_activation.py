@@ -127,7 +127,7 @@ def read_logits(trace: Trace, positions: np.ndarray) -> Logits:
 
     Raises:
         NotCaptured: the logits were not captured.
-        InputError: a logit is not finite.
+        InputError: a logit is not finite, or is not of the prompt's tokens.
 
     Example:
         >>> read_logits(trace, visual_positions(trace).positions).generated.shape     # doctest: +SKIP
@@ -140,6 +140,10 @@ def read_logits(trace: Trace, positions: np.ndarray) -> Logits:
     user = np.zeros((len(user_positions), 0))
     if len(positions):
         user = trace.tam_prompt.values.astype(np.float64)
+        if len(user) != len(user_positions):
+            raise InputError(
+                f"trace {trace.id}: tam/prompt has {len(user)} tokens of the user, and tokens/group {len(user_positions)}"
+            )
     queries = logit[:, prompt - 1 : prompt - 1 + steps]
     earlier = np.tri(steps, steps, -1, dtype=bool)
     arrays = [user, logit[:, positions], logit[:, user_positions], np.where(earlier, queries, 0)]

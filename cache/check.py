@@ -349,6 +349,10 @@ def check_views(root: TraceGroup) -> None:
     group = _read(root, "tokens/group")
     if group is not None and (group >= len(GROUP_NAMES)).any():
         raise root.error("tokens/group", f"contains a number over {len(GROUP_NAMES) - 1}")
+    if group is not None:
+        users, size = int((group == GROUP_NAMES.index("user")).sum()), root.size("user_token")
+        if size not in (None, users):
+            raise root.error("tam/prompt", f"has {size:,} tokens of the user, and tokens/group {users:,}")
     box = _read(root, "images/box")
     if box is not None and not (
         np.isfinite(box).all()
