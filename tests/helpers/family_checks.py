@@ -247,7 +247,8 @@ def check_grids(model: Model, folder: Path, images: Sequence[str] = ("wide", "ta
         tried += 1
         if moved.tolist() != [row, column]:
             missed.append(f"view {number} with {view.grid}: painted {row, column}, {moved.tolist()} moved")
-        centre = (np.mgrid[:rows, :columns].reshape(2, -1) * change**2).sum(1) / (change**2).sum()
+        weights = change**2 + 1e-30  # equal where nothing changes
+        centre = (np.mgrid[:rows, :columns].reshape(2, -1) * weights).sum(1) / weights.sum()
         pairs.append((number, (np.array([row, column]) + last) / 2, centre))
     assert tried >= 4, "there are too few cells to paint"
     if model.name not in SPREADS:
@@ -258,7 +259,10 @@ def check_grids(model: Model, folder: Path, images: Sequence[str] = ("wide", "ta
             np.array([pair[part] for pair in pairs if pair[0] == number]) for part in (1, 2)
         )
         for axis in range(2):
-            follows = np.corrcoef(painted_cells[:, axis], centres[:, axis])[0, 1]
+            with np.errstate(
+                invalid="ignore", divide="ignore"
+            ):  # NaN, which follows nothing, if all are equal
+                follows = np.corrcoef(painted_cells[:, axis], centres[:, axis])[0, 1]
             assert follows > 0.45, (
                 f"what moved does not follow what is painted: {follows:.2f} along axis {axis}"
             )

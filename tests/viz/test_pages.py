@@ -49,6 +49,15 @@ def visible_pages(page: Page) -> list[str]:
     )
 
 
+def wait_for_page(page: Page, name: str) -> None:
+    """Wait until a page alone is visible: a browser follows a link after the click."""
+    page.wait_for_function(
+        "name => Array.from(document.querySelectorAll('.page'))"
+        ".filter((page) => page.checkVisibility()).map((page) => page.id).join() === name",
+        arg=name,
+    )
+
+
 def drawn_figures(page: Page) -> set[str]:
     """Return the ids of the figures that plotly has drawn."""
     return set(
@@ -89,9 +98,9 @@ def test_links_show_one_page_at_a_time(report: Path, show: Callable[..., Page]) 
     assert "figure-0" not in drawn_figures(page), "its page was not shown yet"
 
     page.go_back()
-    assert visible_pages(page) == ["overview"]
+    wait_for_page(page, "overview")
     page.click("#attention-decay-preview .kicker a")
-    assert visible_pages(page) == ["attention-decay"]
+    wait_for_page(page, "attention-decay")
     ids = page.eval_on_selector_all("[id]", "all => all.map((element) => element.id)")
     assert len(ids) == len(set(ids))
 
