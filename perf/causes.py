@@ -37,7 +37,8 @@ from mmprobe.probes import (
     patch_components,
 )
 from mmprobe.probes.answers import read_answer
-from mmprobe.probes.components.attribution_patching import estimate_pairs
+from mmprobe.probes.components.attribution_patching import AttributionSettings, estimate_pairs
+from mmprobe.probes.components.pairs import read_pairs
 from mmprobe.samples import Sample, load_samples
 from mmprobe.stats.estimate import Estimate, estimate_mean
 from mmprobe.stats.intervals import QUANTITY
@@ -161,7 +162,7 @@ def measure_batch(model: Model, pairs: list[tuple[Sample, Sample]], metric: Any)
     """Return forward and backward passes a pair and seconds a pair of AtP over all pairs at once, by pair."""
     began = time.perf_counter()
     given = [(clean, corrupt, None) for clean, corrupt in pairs]
-    sets = estimate_pairs(model, given, "atp", 1, "head", metric, None, 0)
+    sets = estimate_pairs(read_pairs(model, given, metric), AttributionSettings("atp"))
     seconds = (time.perf_counter() - began) / len(pairs)
     return [[ds.attrs["forward_passes"], ds.attrs["backward_passes"], seconds, np.nan, np.nan] for ds in sets]
 

@@ -48,4 +48,4 @@ def test_the_script_for_slurm_makes_one_run_of_an_array(tmp_path):
     outputs = [task.communicate(timeout=300) for task in tasks]
     assert [task.returncode for task in tasks] == [0, 0], outputs
     assert len(mp.open_run(out)) == 4 and mp.verify(out) == []
-    assert {path.name for path in out.iterdir()} == {"run.json", "samples"}
+    assert {path.name for path in out.iterdir()} == {"run.json", "samples", "labels.jsonl"}
