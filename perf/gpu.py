@@ -19,8 +19,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -139,29 +139,31 @@ def measure_overhead(setting: Setting) -> Iterator[str]:
         ("3B", 8, None),
     ]
     for name, batch, side in cases[:1] if setting.quick else [*cases, ("7B", 1, LONG_SIDE)]:
-        with freed():
-            model = setting.large(name, side)
-            chosen = samples(setting.new_folder(), batch * 2)
-            extra = dict.fromkeys(("plain", "default", "full"), math.nan)
+        yield from measure_model(setting, name, batch, side, new)
+        free_memory()  # now that nothing holds the model: the next one would need room beside it
 
-            def measured(way: str, run: Callable[[], Any], extra: dict = extra, model: Model = model) -> Any:
-                def call() -> None:
-                    with measure_cost(model) as cost:
-                        run()
-                    extra[way] = np.nanmin([extra[way], cost.extra_mb])
 
-                return call
+def measure_model(setting: Setting, name: str, batch: int, side: int | None, new: int) -> list[str]:
+    """Return the rows of one model and batch size."""
+    model = setting.large(name, side)
+    chosen = samples(setting.new_folder(), batch * 2)
+    ways = {"plain": plain(model, chosen, batch, new)}
+    ways |= {way: traced(setting, model, chosen, batch, new, way) for way in ("default", "full")}
+    extra = dict.fromkeys(ways, math.nan)
 
-            ways = {"plain": measured("plain", plain(model, chosen, batch, new))}
-            for capture in ("default", "full"):
-                ways[capture] = measured(capture, traced(setting, model, chosen, batch, new, capture))
-            prompt = len(model.prompt(chosen[0]).ids)
-            for way, paired in in_turn(ways, setting.rounds).items():
-                goals = ("", "") if way == "plain" else ("1.03", "1" if side else "")
-                beyond = (extra[way] - extra["plain"]) / 1024
-                yield (
-                    f"| {model.name} | {prompt} | {new} | {batch} | {way} | {paired} | {goals[0]} | {beyond:.2f} | {goals[1]} |"
-                )
+    def call(way: str) -> None:
+        with measure_cost(model) as cost:
+            ways[way]()
+        extra[way] = np.nanmin([extra[way], cost.extra_mb])
+
+    prompt, rows = len(model.prompt(chosen[0]).ids), []
+    for way, paired in in_turn({way: partial(call, way) for way in ways}, setting.rounds).items():
+        goals = ("", "") if way == "plain" else ("1.03", "1" if side else "")
+        beyond = (extra[way] - extra["plain"]) / 1024
+        rows.append(
+            f"| {model.name} | {prompt} | {new} | {batch} | {way} | {paired} | {goals[0]} | {beyond:.2f} | {goals[1]} |"
+        )
+    return rows
 
 
 def measure_given(setting: Setting) -> Iterator[str]:
@@ -169,33 +171,32 @@ def measure_given(setting: Setting) -> Iterator[str]:
     yield "| model | prompt | answer | way | s | to generating | to one plain pass | goals |"
     yield "|---|---|---|---|---|---|---|---|"
     new = 4 if setting.quick else 256
-    with freed():
-        model = setting.large("7B")
-        chosen = samples(setting.new_folder(), 1)
-        inputs = model.prepare(chosen[0])
-        answer = (model.tokenizer("a star ", add_special_tokens=False)["input_ids"] * new)[:new]
-        both = append_answers(model, inputs, [answer])
+    model = setting.large("7B")
+    chosen = samples(setting.new_folder(), 1)
+    inputs = model.prepare(chosen[0])
+    answer = (model.tokenizer("a star ", add_special_tokens=False)["input_ids"] * new)[:new]
+    both = append_answers(model, inputs, [answer])
 
-        def one_pass() -> None:
-            with torch.inference_mode():
-                model.hf(**both, logits_to_keep=new)
+    def one_pass() -> None:
+        with torch.inference_mode():
+            model.hf(**both, logits_to_keep=new)
 
-        ways = {
-            "generating": plain(model, chosen, 1, new),
-            "one plain pass over prompt and answer": one_pass,
-            "tracing the given answer": traced(
-                setting, model, chosen, 1, new, "default", answers={chosen[0].id: answer}
-            ),
-        }
-        times = in_turn(ways, setting.rounds)
-        passed = times["one plain pass over prompt and answer"].seconds
-        prompt = inputs["input_ids"].shape[1]
-        for way, paired in times.items():
-            goals = "0.08; 2" if way == "tracing the given answer" else ""
-            yield (
-                f"| {model.name} | {prompt} | {new} | {way} | {paired.seconds:.3f} | {paired.ratio:.3f} "
-                f"| {paired.seconds / passed:.2f} | {goals} |"
-            )
+    ways = {
+        "generating": plain(model, chosen, 1, new),
+        "one plain pass over prompt and answer": one_pass,
+        "tracing the given answer": traced(
+            setting, model, chosen, 1, new, "default", answers={chosen[0].id: answer}
+        ),
+    }
+    times = in_turn(ways, setting.rounds)
+    passed = times["one plain pass over prompt and answer"].seconds
+    prompt = inputs["input_ids"].shape[1]
+    for way, paired in times.items():
+        goals = "0.08; 2" if way == "tracing the given answer" else ""
+        yield (
+            f"| {model.name} | {prompt} | {new} | {way} | {paired.seconds:.3f} | {paired.ratio:.3f} "
+            f"| {paired.seconds / passed:.2f} | {goals} |"
+        )
 
 
 def measure_prefixes(setting: Setting) -> Iterator[str]:
@@ -203,18 +204,17 @@ def measure_prefixes(setting: Setting) -> Iterator[str]:
     yield "| model | prompt | questions | new | way | s | ratio | middle half | rounds | goal |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     new = 2 if setting.quick else 16
-    with freed():
-        model = setting.large("7B", LONG_SIDE)
-        chosen = samples(setting.new_folder(), 6)
-        ways = {
-            "plain": plain(model, chosen, 1, new),
-            "traced, whole": traced(setting, model, chosen, 1, new, "default"),
-            "traced, shared": traced(setting, model, chosen, 1, new, "default", shared_prefix=True),
-        }
-        prompt = len(model.prompt(chosen[0]).ids)
-        for way, paired in in_turn(ways, setting.rounds).items():
-            goal = "0.28" if way == "traced, shared" else ""
-            yield f"| {model.name} | {prompt} | {len(chosen)} | {new} | {way} | {paired} | {goal} |"
+    model = setting.large("7B", LONG_SIDE)
+    chosen = samples(setting.new_folder(), 6)
+    ways = {
+        "plain": plain(model, chosen, 1, new),
+        "traced, whole": traced(setting, model, chosen, 1, new, "default"),
+        "traced, shared": traced(setting, model, chosen, 1, new, "default", shared_prefix=True),
+    }
+    prompt = len(model.prompt(chosen[0]).ids)
+    for way, paired in in_turn(ways, setting.rounds).items():
+        goal = "0.28" if way == "traced, shared" else ""
+        yield f"| {model.name} | {prompt} | {len(chosen)} | {new} | {way} | {paired} | {goal} |"
 
 
 def measure_writing(setting: Setting) -> Iterator[str]:
@@ -222,19 +222,19 @@ def measure_writing(setting: Setting) -> Iterator[str]:
     yield "| model | batch | capture | MB | MB/s of the whole run | peak of pinned memory, MB |"
     yield "|---|---|---|---|---|---|"
     new = 2 if setting.quick else 64
-    with freed():
-        model = setting.large("7B")
-        chosen = samples(setting.new_folder(), 16)
-        out = setting.new_folder()
-        began = time.perf_counter()
-        mp.trace(
-            model, chosen, out / "run", capture="full", max_new_tokens=new, batch_size=8, shared_prefix=False
-        )
-        seconds = time.perf_counter() - began
-        written = sum(path.stat().st_size for path in out.rglob("*.h5")) / 1e6
-        on_gpu = setting.device.startswith("cuda")
-        pinned = torch.cuda.host_memory_stats()["allocated_bytes.peak"] / 1e6 if on_gpu else math.nan
-        yield f"| {model.name} | 8 | full | {written:.0f} | {written / seconds:.0f} | {pinned:.0f} |"
+    model = setting.large("7B")
+    chosen = samples(setting.new_folder(), 16)
+    out, on_gpu = setting.new_folder(), setting.device.startswith("cuda")
+    if on_gpu:
+        torch.cuda.reset_peak_host_memory_stats()
+    began = time.perf_counter()
+    mp.trace(
+        model, chosen, out / "run", capture="full", max_new_tokens=new, batch_size=8, shared_prefix=False
+    )
+    seconds = time.perf_counter() - began
+    written = sum(path.stat().st_size for path in out.rglob("*.h5")) / 1e6
+    pinned = torch.cuda.host_memory_stats()["allocated_bytes.peak"] / 1e6 if on_gpu else math.nan
+    yield f"| {model.name} | 8 | full | {written:.0f} | {written / seconds:.0f} | {pinned:.0f} |"
 
 
 def measure_causes(setting: Setting) -> Iterator[str]:
@@ -353,10 +353,8 @@ def traced(
     return lambda: mp.trace(model, chosen, out, max_new_tokens=new, overwrite=True, **options)
 
 
-@contextmanager
-def freed() -> Iterator[None]:
-    """Free the GPU's memory after the block."""
-    yield
+def free_memory() -> None:
+    """Give back the GPU's memory that nothing uses."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -411,6 +409,7 @@ def main() -> None:
             for row in section.measure(Setting(arguments.device, arguments.quick, folder)):
                 print(row, flush=True)
                 rows.append(row)
+            free_memory()
             seconds = time.perf_counter() - began
             where = f"{describe_machine(arguments.device)} Measured in {seconds:.0f} s."
             done[name] = "\n\n".join([f"## {section.title}", section.text, "\n".join(rows), where])

@@ -48,25 +48,25 @@ class EndsRun(Exception):
     """An error that is not that of one sample: no other sample would be answered either."""
 
 
-class Failure(NamedTuple):
+class Unanswered(NamedTuple):
     """Why a sample has no answer: the class of the error, and the first line of its message."""
 
     error: str
     message: str
 
     @classmethod
-    def of(cls, error: BaseException) -> Failure:
+    def of(cls, error: BaseException) -> Unanswered:
         """Return the failure that an error is.
 
         Example:
-            >>> Failure.of(ValueError("too long\\nby a lot"))
-            Failure(error='ValueError', message='too long')
+            >>> Unanswered.of(ValueError("too long\\nby a lot"))
+            Unanswered(error='ValueError', message='too long')
         """
         name = type(error).__name__
         return cls(name, (str(error).strip().splitlines() or [name])[0])
 
 
-Answered = tuple[str, str | Failure]
+Answered = tuple[str, str | Unanswered]
 """The id of a sample, and its answer; an `Answer` where more is known than the text."""
 Ask = Callable[[Sequence[Sample], Settings], Generator[Answered]]
 """Answers samples in any order, each as soon as the answer is there: a model behind an API."""
@@ -155,7 +155,7 @@ def answer(
                         continue
                     done.add(name)
                     progress.update()
-                    if not isinstance(got, Failure):
+                    if not isinstance(got, Unanswered):
                         text = got if isinstance(got, Answer) else Answer(got)
                         keeper.keep(name, text)
                         yield name, text
@@ -309,7 +309,7 @@ class BatchAnswerer:
                 if size == 1:
                     if self.work.folder is None:
                         raise
-                    answered.append((pending.pop(0)[0].id, Failure.of(error)))
+                    answered.append((pending.pop(0)[0].id, Unanswered.of(error)))
                 elif isinstance(error, (torch.OutOfMemoryError, MemoryError)):
                     self.max_size = max_size = size // 2
                     log.warning("out of memory with %d samples at a time; continuing with %d", size, max_size)
@@ -336,7 +336,7 @@ class BatchAnswerer:
             except InputError as error:
                 if self.work.folder is None:
                     raise
-                failed.append((sample.id, Failure.of(error)))
+                failed.append((sample.id, Unanswered.of(error)))
         return failed, pending
 
     def _answer_together(self, pending: Sequence[tuple[Sample, Chat]]) -> list[Answered]:
@@ -408,7 +408,7 @@ class _Responses:
         return ((name, self.answers[name]) for name in names)
 
 
-def _append_failure(folder: Path, name: str, failure: Failure) -> None:
+def _append_failure(folder: Path, name: str, failure: Unanswered) -> None:
     append_lines(folder / FAILURES, [{"id": name, "error": failure.error, "message": failure.message}])
 
 

@@ -49,7 +49,7 @@ class Claim:
     text: str = ""
 
 
-class Reading(NamedTuple):
+class ReadClaims(NamedTuple):
     """What the lexical judge read: the claims, whether the answer says that nothing changed, and the rest."""
 
     claims: list[Claim]
@@ -182,7 +182,7 @@ def parse_claims(text: str) -> list[Claim]:
     return read_claims(text).claims
 
 
-def read_claims(text: str) -> Reading:
+def read_claims(text: str) -> ReadClaims:
     """Return the claims of an answer, and the sentences that the rules did not read.
 
     An answer is JSON, a list of `(type, category)`, or sentences; only what follows `Answer:` or
@@ -195,9 +195,9 @@ def read_claims(text: str) -> Reading:
     """
     structured = _read_structured(text)
     if structured is not None:
-        return Reading(structured, not structured, [])
+        return ReadClaims(structured, not structured, [])
     if is_refusal(text):
-        return Reading([], False, [text])
+        return ReadClaims([], False, [text])
     claims: list[Claim] = []
     unread: list[str] = []
     nothing = False
@@ -215,8 +215,8 @@ def read_claims(text: str) -> Reading:
             unread.append(sentence)
     claims = list(dict.fromkeys(claims))
     if unread or not (claims or nothing):
-        return Reading([], False, unread or ([text] if text.strip() else []))
-    return Reading(claims, nothing and not claims, [])
+        return ReadClaims([], False, unread or ([text] if text.strip() else []))
+    return ReadClaims(claims, nothing and not claims, [])
 
 
 def _read_sentence(sentence: str) -> list[Claim] | None:

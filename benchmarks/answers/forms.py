@@ -112,7 +112,7 @@ FORMS: tuple[Form, ...] = (
 _STRONG = ("mark", "braces", "lead")
 
 
-class Answer(NamedTuple):
+class DeclaredAnswer(NamedTuple):
     """The answer of a response: its own words, whether a mark declares it, and whether the response refuses.
 
     `text` is None if the response declares no answer, or several. Without a mark it is the whole response.
@@ -219,7 +219,7 @@ def last_part(response: str) -> str:
     return re.split(r"</conclusion>", stages[-1], flags=re.IGNORECASE)[0].strip() if len(stages) > 1 else text
 
 
-def find_answer(response: str) -> Answer:
+def find_answer(response: str) -> DeclaredAnswer:
     r"""Return the answer that a response declares, as text.
 
     Nothing after the last mark may take it back. A response that refuses, or has no letter and no digit, has no
@@ -239,7 +239,7 @@ def find_answer(response: str) -> Answer:
         return squashed or None
 
     value, marked, refused = decide(response, read)
-    return Answer(None if value is None else texts[value], marked, refused)
+    return DeclaredAnswer(None if value is None else texts[value], marked, refused)
 
 
 def decide(

@@ -27,7 +27,7 @@ from mmprobe.samples import Answer, Sample
 
 if TYPE_CHECKING:
     from mmprobe.interventions import Settings
-    from mmprobe.traces.asking import Answered, Ask, Failure
+    from mmprobe.traces.asking import Answered, Ask, Unanswered
 
 PROVIDERS = (
     *("anthropic", "azureai", "bedrock", "cloudflare", "deepseek", "fireworks", "google", "grok", "groq"),
@@ -325,7 +325,7 @@ class _Reply(NamedTuple):
     """An answer, and the function that frees its turn once it is on disk."""
 
     sample_id: str
-    got: Answer | Failure
+    got: Answer | Unanswered
     release: Callable[[], object]
 
 
@@ -341,7 +341,7 @@ async def _ask_all(
     A question keeps its turn until the consumer requests the next answer. By then its answer is on disk, so a
     kill costs no more answers than there are turns.
     """
-    from mmprobe.traces.asking import Failure
+    from mmprobe.traces.asking import Unanswered
 
     loop = asyncio.get_running_loop()
 
@@ -349,7 +349,7 @@ async def _ask_all(
         async with client.turn():
             if stop.is_set():
                 return
-            got: Answer | Failure
+            got: Answer | Unanswered
             try:
                 reply = await client.call(messages_of(sample), _settings_of(sample, settings))
                 if reply.stop == NO_REPLY:
@@ -358,7 +358,7 @@ async def _ask_all(
             except (CallFailed, OSError) as error:
                 kind = error.error if isinstance(error, CallFailed) else type(error).__name__
                 _log.warning("%s: unanswered (%s)", sample.id, kind)
-                got = Failure(kind, "unanswered")
+                got = Unanswered(kind, "unanswered")
             released = asyncio.Event()
 
             def release() -> None:

@@ -201,7 +201,7 @@ def whole_benchmark(
 
 
 @modelapi(name="mmprobe")
-class LocalModel(ModelAPI):
+class LocalModelAPI(ModelAPI):
     """A model that mmprobe loads: `mmprobe/tiny-spd`, `mmprobe/qwen2.5-vl-7b`, `mmprobe/FOLDER`.
 
     The caller's temperature, seed and max_tokens hold. Without them answers are greedy, with 256 tokens. Other settings of the

@@ -11,7 +11,7 @@ from mmprobe.benchmarks.core.prompts import Fills, Prompts, Text
 _RECORD = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class AnswerForms(BaseModel):
+class MirageForms(BaseModel):
     """What `{form}` is, by the type of the question."""
 
     model_config = _RECORD
@@ -41,7 +41,7 @@ class MiragePrompts(Prompts):
     folder = "mirage"
 
     question: Annotated[str, Fills("question", "form?")]
-    forms: AnswerForms
+    forms: MirageForms
     topic: Annotated[str, Fills("question")]
     topic_hints: TopicHints
     again: Annotated[str, Fills("question", "chain")]

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from mmprobe.benchmarks.core.prompts import Fills, Prompts, Text
 
 
-class AnswerForms(BaseModel):
+class MMReasonForms(BaseModel):
     """What `{form}` is in a question with options, and in an open one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -24,7 +24,7 @@ class MMReasonPrompts(Prompts):
     folder = "mmreason"
 
     question: Annotated[str, Fills("question", "form?")]
-    forms: AnswerForms
+    forms: MMReasonForms
     answer: Annotated[str, Fills("question?", "response", judge=True)]
     equivalent: Annotated[str, Fills("question?", "true", "given", judge=True)]
     steps: Annotated[str, Fills("question?", "solution", "response", judge=True)]

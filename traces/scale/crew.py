@@ -15,8 +15,8 @@ from mmprobe.models.shared_prefix import prefix_key
 from mmprobe.samples import Sample
 from mmprobe.traces.asking import (
     Answered,
-    Failure,
     LocalModel,
+    Unanswered,
     Work,
     finish_batch_on_interrupt,
 )
@@ -242,7 +242,7 @@ class _Batches:
 
     def give_up(self, sample: Sample) -> None:
         self.failed.add(sample.id)
-        self.given_up.append((sample.id, Failure("WorkerDied", f"its worker died {RETRIES + 1} times")))
+        self.given_up.append((sample.id, Unanswered("WorkerDied", f"its worker died {RETRIES + 1} times")))
 
 
 def answer_with_workers(
@@ -257,6 +257,6 @@ def answer_with_workers(
     lists = _Batches(batches, begin, keeper)
     job = AnswerJob(ModelChoice.of_shapes(source.model), work)
     for _, answered in Crew(source.workers, job, lists).results():
-        lists.failed.update(name for name, got in answered if isinstance(got, Failure))
+        lists.failed.update(name for name, got in answered if isinstance(got, Unanswered))
         yield answered
     yield lists.given_up
