@@ -57,16 +57,19 @@ def load_thresholds() -> Thresholds:
 
 
 def describe_shortage(n: int, sets: int, limits: Thresholds) -> str:
-    """Return in words that so many answers are too few.
+    """Return in words that so many answers are too few, and how many it takes.
 
     Example:
         >>> describe_shortage(3, 1, load_thresholds())
-        '3 answers about 1 set of images are too few; give 5 about 4 or more'
+        '3 answers about 1 set of images are too few; it takes 5 answers and 4 sets or more'
+        >>> describe_shortage(27, 3, load_thresholds())
+        '27 answers about 3 sets of images are too few; it takes 4 sets or more'
     """
     answers, images = "answer" if n == 1 else "answers", "set" if sets == 1 else "sets"
+    needed = [f"{limits.least_answers} answers"] if n < limits.least_answers else []
+    needed += [f"{limits.least_sets} sets"] if sets < limits.least_sets else []
     return (
-        f"{n} {answers} about {sets} {images} of images are too few; give {limits.least_answers} about "
-        f"{limits.least_sets} or more"
+        f"{n} {answers} about {sets} {images} of images are too few; it takes {' and '.join(needed)} or more"
     )
 
 
