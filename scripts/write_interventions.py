@@ -1,7 +1,7 @@
 """Compare the methods on the embedded model, and write docs/interventions.md.
 
-    python scripts/write_interventions.py --folder interventions     # about an hour on two CPU cores
-    python scripts/write_interventions.py --folder interventions --outer     # POPE, CHAIR and MME alone: about half an hour
+    python scripts/write_interventions.py --folder build/interventions     # about an hour on two CPU cores
+    python scripts/write_interventions.py --folder build/interventions --outer     # POPE, CHAIR and MME alone: about half an hour
 
 An interrupted run continues where it stopped, and answers are scored again without a model. Parameters are
 chosen on validation pairs, and results are reported on test pairs. The embedded model was trained on neither.
@@ -232,7 +232,7 @@ Methods that ask again decode plainly. Their traces would be those of plain on o
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--folder", type=Path, default="interventions", help="for pairs, answers and traces")
+    parser.add_argument("--folder", type=Path, default="build/interventions", help="for pairs, answers and traces")
     parser.add_argument("--workers", type=int, default=2, help="processes that answer")
     parser.add_argument(
         "--outer",
