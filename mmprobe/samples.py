@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from PIL import Image, UnidentifiedImageError
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from mmprobe.errors import InputError
 from mmprobe.files import NewFile, Record, check_readable, hash_file, read_records, read_text, writing_error
@@ -58,14 +67,71 @@ class Region(BaseModel):
     box: Box = Field(description="x, y, width, height")
 
 
+class Part(BaseModel):
+    """A part of a turn: a text, or the place of the sample's next image."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Literal["text", "image"]
+    text: str | None = None
+
+    @model_validator(mode="after")
+    def _check_text(self) -> Part:
+        if (self.type == "text") != (self.text is not None):
+            raise ValueError("a part of type text has a text, and no other part has")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _drop_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if value is not None}
+
+
+class Turn(BaseModel):
+    """A turn of a conversation, in the form of chat templates.
+
+    `reasoning_content` is what an assistant thought before its content. `tool_calls`, `tool_call_id` and `name` are
+    those of a turn with tools. A chat template may leave all four out.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: list[Part] = []
+    reasoning_content: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The texts of the turn, with a blank between them."""
+        return " ".join(part.text.strip() for part in self.content if part.text and part.text.strip())
+
+    @model_serializer(mode="wrap")
+    def _drop_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if value is not None}
+
+
+OWN_ARGUMENTS = ("messages", "conversation", "chat_template", "tokenize", "add_generation_prompt",
+                 "continue_final_message", "return_dict", "return_tensors", "images")  # fmt: skip
+"""Arguments of a chat template that mmprobe gives itself."""
+
+
 class Sample(BaseModel):
-    """One question with its images. The fields are those of a line of a samples file.
+    """One question with its images, or a conversation. The fields are those of a line of a samples file.
+
+    In the short form, a prompt is `system`, then all `images`, then `question`. `messages` says in place of them what
+    each turn contains, in any order: an image part names its file in `image`, or stands for the next of `images`.
+    `images` then has all of them in order of appearance, and `question` is the text of the user's last turn.
 
     `prefill` is text that the answer begins with. The model continues it, and the continuation is its answer.
+    `template` has arguments of the model's chat template, such as `enable_thinking` or `tools`.
 
     Example:
-        >>> Sample(id="0001", question="What is this?").images
-        []
+        >>> parts = [{"type": "text", "text": "Image 1:"}, {"type": "image", "image": "a.png"}]
+        >>> sample = Sample(id="0001", messages=[{"role": "user", "content": parts}])
+        >>> sample.question, [str(image) for image in sample.images]
+        ('Image 1:', ['a.png'])
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -74,6 +140,8 @@ class Sample(BaseModel):
     images: list[Path] = []
     question: str
     system: str | None = None
+    messages: list[Turn] = []
+    template: dict[str, Any] = {}
     prefill: str | None = None
     answer: str | None = None
     pair_id: str | None = None
@@ -84,6 +152,164 @@ class Sample(BaseModel):
 
     def _repr_html_(self) -> str:
         return show_fields(self.model_dump(exclude={"images"}), self.images)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_messages(cls, data: Any) -> Any:
+        """Take the files out of the image parts, and the question from the user's last turn."""
+        if (
+            not isinstance(data, Mapping)
+            or not isinstance(data.get("messages"), list)
+            or not data["messages"]
+        ):
+            return data
+        turns, files = _take_files(data["messages"])
+        data = {**data, "messages": turns}
+        named = [file for file in files if file is not None]
+        if named and (len(named) < len(files) or data.get("images")):
+            raise ValueError(
+                "messages: name the file in each image part, or in none and list all of them in images"
+            )
+        if named:
+            data["images"] = named
+        if data.get("system") is not None:
+            raise ValueError("system: with messages, the system prompt is a turn of its own in them")
+        question = _find_question(turns)
+        if question is not None and data.setdefault("question", question) != question:
+            raise ValueError("question: differs from the user's last turn in messages; leave it out")
+        return data
+
+    @model_validator(mode="after")
+    def _check_messages(self) -> Sample:
+        if self.messages:
+            n_parts = sum(part.type == "image" for turn in self.messages for part in turn.content)
+            if n_parts != len(self.images):
+                raise ValueError(f"messages: {n_parts} image parts, and images has {len(self.images)}")
+            if self.messages[-1].role not in ("user", "tool"):
+                raise ValueError(
+                    f"messages: the last turn is of the role {self.messages[-1].role}, and the model answers a user "
+                    "or a tool; an answer to compare with belongs in answer, the beginning of one in prefill"
+                )
+        for name in OWN_ARGUMENTS:
+            if name in self.template:
+                raise ValueError(f"template: {name!r} is given by mmprobe; leave it out")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _drop_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what only conversations have, so that other samples are stored, and hashed, as ever."""
+        empty = [name for name in ("messages", "template") if not getattr(self, name)]
+        return {name: value for name, value in dump(self).items() if name not in empty}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Sample:
+        """Return a copy with other values. Of a conversation, the messages follow them.
+
+        Raises:
+            InputError: the messages cannot follow: another number of images, or a question that does not contain the
+                old one where the user's last turn has several texts.
+        """
+        if self.messages and update and "messages" not in update:
+            update = {**update, **_follow(self, update)}
+        return super().model_copy(update=update, deep=deep)
+
+
+def _take_files(messages: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Return messages whose image parts name no file, and the files, None where a part named none."""
+    turns: list[Any] = []
+    files: list[Any] = []
+    for message in messages:
+        turn = message.model_dump() if isinstance(message, Turn) else message
+        if isinstance(turn, Mapping):
+            content = turn.get("content")
+            if isinstance(content, str):
+                content = [{"type": "text", "text": content}]
+            parts = [] if content is None else content
+            if isinstance(parts, list):
+                parts = [dict(part) if isinstance(part, Mapping) else part for part in parts]
+                files += [
+                    part.pop("image", None)
+                    for part in parts
+                    if isinstance(part, dict) and part.get("type") == "image"
+                ]
+            turn = {**turn, "content": parts}
+        turns.append(turn)
+    return turns, files
+
+
+def _find_question(turns: Sequence[Any]) -> str | None:
+    """Return the text of the user's last turn; None where the turns are not valid, which pydantic says."""
+    try:
+        read = [Turn.model_validate(turn) for turn in turns]
+    except ValidationError:
+        return ""  # so that the invalid turn is what is reported
+    questions = [turn.text for turn in read if turn.role == "user"]
+    if not questions:
+        raise ValueError("messages: no turn is of the role user")
+    return questions[-1]
+
+
+def _follow(sample: Sample, update: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the messages, and the fields that follow from them, of a conversation with other values."""
+    turns = list(sample.messages)
+    out: dict[str, Any] = {}
+    if "images" in update and len(update["images"]) != len(sample.images):
+        if update["images"]:
+            raise InputError(
+                f"sample {sample.id}: is a conversation with {len(sample.images)} images in their places, so it cannot "
+                f"be shown with {len(update['images'])}"
+            )
+        turns = [
+            turn.model_copy(update={"content": [part for part in turn.content if part.type != "image"]})
+            for turn in turns
+        ]
+    if update.get("question", sample.question) != sample.question:
+        last = max(index for index, turn in enumerate(turns) if turn.role == "user")
+        content = _replace_question(sample, turns[last].content, update["question"])
+        turns[last] = turns[last].model_copy(update={"content": content})
+        out["question"] = turns[last].text
+    if update.get("system") is not None:
+        system = Turn(role="system", content=[Part(type="text", text=update["system"])])
+        turns = [system, *(turns[1:] if turns[0].role == "system" else turns)]
+        out["system"] = None
+    return out | {"messages": turns}
+
+
+def _replace_question(sample: Sample, parts: Sequence[Part], question: str) -> list[Part]:
+    """Return the parts of the user's last turn with another question: its only text, or what is put around all."""
+    parts = list(parts)
+    places = [index for index, part in enumerate(parts) if part.type == "text"]
+    before, found, after = question.partition(sample.question)
+    if len(places) == 1:
+        parts[places[0]] = Part(type="text", text=question)
+    elif not places:
+        parts.append(Part(type="text", text=question))
+    elif found:
+        parts[places[0]] = Part(type="text", text=before + str(parts[places[0]].text))
+        parts[places[-1]] = Part(type="text", text=str(parts[places[-1]].text) + after)
+    else:
+        raise InputError(
+            f"sample {sample.id}: its last turn has {len(places)} texts, so another question cannot take their place"
+        )
+    return parts
+
+
+def with_template(samples: Iterable[Sample], arguments: Mapping[str, Any]) -> list[Sample]:
+    """Return samples with arguments of the chat template, which a sample's own ones replace.
+
+    Raises:
+        InputError: mmprobe gives an argument itself.
+
+    Example:
+        >>> with_template([Sample(id="a", question="?")], {"enable_thinking": False})[0].template
+        {'enable_thinking': False}
+    """
+    for name in OWN_ARGUMENTS:
+        if name in arguments:
+            raise InputError(f"template: {name!r} is given by mmprobe; leave it out")
+    return [
+        sample.model_copy(update={"template": {**arguments, **sample.template}}) if arguments else sample
+        for sample in samples
+    ]
 
 
 def set_keys(sample: Sample) -> list[str]:
@@ -241,6 +467,8 @@ def _make_sample(data: Any, where: str) -> Sample:
         )
         hint = f"; did you mean {near[0]!r}?" if near else ""
         message = first["msg"].removeprefix("Value error, ")
+        if not first["loc"] and first["type"] == "value_error":
+            raise InputError(f"{where}: {message}") from None
         raise InputError(f"{where}: field {field!r}: {message}{hint}") from None
     except ValueError:
         raise InputError(f"{where}: contains half a surrogate pair or is nested too deeply") from None
