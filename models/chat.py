@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jinja2 import TemplateError
 from PIL import Image
 
 from mmprobe.errors import InputError
@@ -229,9 +230,19 @@ def _apply_template(model: Model, chat: Chat) -> tuple[str, str]:
             raise InputError(f"{chat.name}: template: the chat template of {model.name} has no {name!r}")
     if "tool_calls" not in str(template) and any("tool_calls" in message for message in chat.messages):
         raise InputError(f"{chat.name}: the chat template of {model.name} has no tool_calls")
-    text = model.processor.apply_chat_template(
-        chat.messages, tokenize=False, add_generation_prompt=True, chat_template=template, **chat.template
-    )
+    if "role" not in str(template) and any(each["role"] in ("assistant", "tool") for each in chat.messages):
+        raise InputError(
+            f"{chat.name}: the chat template of {model.name} has no roles, so no earlier turns can be shown"
+        )
+    try:
+        text = model.processor.apply_chat_template(
+            chat.messages, tokenize=False, add_generation_prompt=True, chat_template=template, **chat.template
+        )
+    except (TemplateError, TypeError, ValueError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"{chat.name}: the chat template of {model.name} refuses the conversation ({reason})"
+        ) from None
     images = [chat.images] if chat.images else None
     layout = model.processor.prepare_inputs_layout(images=images, text=[text])
     return text, layout[1][0]
