@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import warnings
@@ -24,7 +25,16 @@ from pydantic import (
 )
 
 from mmprobe.errors import InputError
-from mmprobe.files import NewFile, Record, check_readable, hash_file, read_records, read_text, writing_error
+from mmprobe.files import (
+    NewFile,
+    Record,
+    check_readable,
+    hash_file,
+    read_records,
+    read_text,
+    write_whole,
+    writing_error,
+)
 from mmprobe.notebook import show_fields
 
 if TYPE_CHECKING:
@@ -153,6 +163,19 @@ class Sample(BaseModel):
     def _repr_html_(self) -> str:
         return show_fields(self.model_dump(exclude={"images"}), self.images)
 
+    @property
+    def transcript(self) -> str:
+        """What the model is shown, a line a turn, with `[image 1]` in the place of an image; without messages, the question."""
+        lines, number = [], 0
+        for turn in self.messages:
+            shown = []
+            for part in turn.content:
+                number += part.type == "image"
+                shown.append(f"[image {number}]" if part.text is None else part.text.strip())
+            shown += [json.dumps(call) for call in turn.tool_calls or ()]
+            lines.append(f"{turn.role}: {' '.join(each for each in shown if each)}")
+        return "\n".join(lines) or self.question
+
     @model_validator(mode="before")
     @classmethod
     def _read_messages(cls, data: Any) -> Any:
@@ -208,7 +231,9 @@ class Sample(BaseModel):
             InputError: the messages cannot follow: another number of images, or a question that does not contain the
                 old one where the user's last turn has several texts.
         """
-        if self.messages and update and "messages" not in update:
+        if update and update.get("messages"):
+            update = {**update, "question": _find_question(update["messages"])}
+        elif update and self.messages and "messages" not in update:
             update = {**update, **_follow(self, update)}
         return super().model_copy(update=update, deep=deep)
 
@@ -405,53 +430,196 @@ def samples_from(
     id: str | None = None,
     **fields: str,
 ) -> list[Sample]:
-    """Return samples from the rows of a `datasets.Dataset`, or of any table of images and questions.
+    """Return samples from the rows of a `datasets.Dataset`, or of any table of images and questions, or of conversations.
+
+    A row without a question may be a conversation, in a column `messages` or `conversations`: turns of a `role` and its
+    `content`, as OpenAI and transformers write them, or of `from` and `value`, as LLaVA does. `<image>` in the texts of the
+    latter, and parts of type image without a file, stand for the row's images in order. A last turn of the assistant is
+    the answer to compare with (`answer`), and is not shown to the model.
 
     Args:
-        rows: mappings. An image may be a `PIL.Image`, a path, or a list of them.
-        folder: where images that are not files yet are written, as PNG.
+        rows: mappings. An image may be a `PIL.Image`, a path, the bytes of a file, `{"bytes": …, "path": …}` as
+            `datasets` stores it, a `data:` URI, or a list of them.
+        folder: where images that are not files yet are written.
         question: the column of the questions.
-        image: the column of the images; several columns are images in this order. Rows may lack an image.
+        image: the column of the images; several columns are images in this order. Rows may lack an image. Without a
+            column `image`, it is `images`.
         id: the column of the ids; the default numbers the rows from 000000.
-        fields: columns of further fields by name, such as `answer="label"`.
+        fields: columns of further fields by name, such as `answer="label"`, or `messages="chat"`.
 
     Raises:
-        InputError: a row lacks a column, or a value cannot be used. The message names row and column.
+        InputError: a row lacks a column, or a value cannot be used, such as a URL: nothing is downloaded. The message names
+            row and column.
 
     Example:
         >>> samples_from([{"text": "What is this?", "gold": "a star"}], "images", question="text", answer="gold")
         [Sample(id='000000', images=[], question='What is this?', ... answer='a star', ...)]
     """
-    columns = {"question": question, **({"id": id} if id else {}), **fields}
     image_columns = [image] if isinstance(image, str) else list(image)
     samples = []
     for number, row in enumerate(rows):
         where = f"row {number}"
+        columns = {"question": question, **({"id": id} if id else {}), **fields}
+        if question not in row:
+            own = next((name for name in ("messages", "conversations") if name in row), None)
+            columns |= {"messages": own} if own and "messages" not in fields else {}
+        if "messages" in columns:
+            del columns["question"]
         for column in columns.values():
             if column not in row:
                 raise InputError(f"{where}: no column {column!r}; it has {', '.join(map(str, row))}")
         values = {"id": f"{number:06}"} | {field: row[column] for field, column in columns.items()}
-        cells = [row.get(column) for column in image_columns]
+        names = ["images"] if image_columns == ["image"] and "image" not in row else image_columns
+        cells = [row.get(name) for name in names]
         images = [each for cell in cells for each in (cell if isinstance(cell, list) else [cell])]
+        images = [each for each in images if each is not None]
+        if "messages" in columns:
+            values |= _read_conversation(values["messages"], images, "answer" not in fields, where)
+            images = values["images"]
         paths = [
             _image_file(each, Path(folder) / f"{number:06}-{index}.png", where)
             for index, each in enumerate(images)
-            if each is not None
         ]
         samples.append(_make_sample({**values, "id": str(values["id"]), "images": paths}, where))
     return samples
 
 
+IMAGE_MARK = "<image>"
+_ROLES = {"human": "user", "gpt": "assistant"}  # of LLaVA
+
+
+def _read_conversation(turns: Any, images: list[Any], takes_answer: bool, where: str) -> dict[str, Any]:
+    """Return `messages`, `images` in order of appearance, and `answer`, of a conversation as data sets store it.
+
+    Args:
+        images: of the row, to which parts without a file refer in order.
+        takes_answer: whether a last turn of the assistant is the answer.
+    """
+    if not isinstance(turns, list) or not all(isinstance(turn, Mapping) for turn in turns):
+        raise InputError(f"{where}: a conversation is a list of turns, each with role and content")
+    left, shown = list(images), []
+    messages = []
+    for turn in turns:
+        turn = {name: value for name, value in turn.items() if value is not None}  # datasets fills rows up
+        if "from" in turn:
+            role = str(turn.pop("from"))
+            turn = {"role": _ROLES.get(role, role), "content": turn.pop("value", ""), **turn}
+        content = turn.get("content", [])
+        parts = _split_marks(content) if isinstance(content, str) and images else content
+        if isinstance(parts, str):
+            parts = [{"type": "text", "text": parts}]
+        read = []
+        for part in parts:
+            kind, value = _read_part(part, where)
+            if kind == "image":
+                if value is None and not left:
+                    raise InputError(f"{where}: more images in the texts than the {len(images)} of the row")
+                shown.append(left.pop(0) if value is None else value)
+            read.append({"type": "image"} if kind == "image" else {"type": kind, "text": value})
+        messages.append({**turn, "content": read})
+    if left and len(left) < len(images):
+        raise InputError(f"{where}: the texts have {len(images) - len(left)} places for {len(images)} images")
+    if left:  # no place for any: before the user's first text, as LLaVA shows them
+        first = next((message for message in messages if message.get("role") == "user"), None)
+        if first is not None:
+            first["content"] = [{"type": "image"}] * len(left) + first["content"]
+            shown = [*left, *shown]
+    out: dict[str, Any] = {"messages": messages, "images": shown}
+    if messages and messages[-1].get("role") == "assistant" and takes_answer:
+        texts = [part.get("text") or "" for part in messages.pop()["content"]]
+        out["answer"] = " ".join(texts).strip()
+    return out
+
+
+def _split_marks(text: str) -> list[dict[str, Any]]:
+    """Return the parts of a text with `<image>` marks. Line breaks around a mark belong to it."""
+    parts: list[dict[str, Any]] = []
+    for number, piece in enumerate(text.split(IMAGE_MARK)):
+        if number:
+            parts.append({"type": "image"})
+            piece = piece.removeprefix("\n")
+        if piece.strip("\n"):
+            parts.append({"type": "text", "text": piece})
+    return parts
+
+
+def _read_part(part: Any, where: str) -> tuple[str, Any]:
+    """Return a part's type, text or image, and its text or image; None for an image of the row."""
+    if not isinstance(part, Mapping):
+        raise InputError(f"{where}: a part of a turn is a {type(part).__name__}, not an object with a type")
+    given = {name: value for name, value in part.items() if value is not None}
+    kind = str(given.get("type", "text" if "text" in given else "")).removeprefix("input_")
+    if kind == "text":
+        return kind, given.get("text", "")
+    if kind not in ("image", "image_url"):
+        raise InputError(
+            f"{where}: a part of type {given.get('type')!r}; known are text, image and image_url"
+        )
+    value = next(
+        (given[name] for name in ("image", "image_url", "path", "url", "bytes", "base64") if name in given),
+        None,
+    )
+    if "base64" in given and value is given["base64"]:
+        value = f"data:image/unknown;base64,{value}"
+    return "image", value.get("url") if isinstance(value, Mapping) and "url" in value else value
+
+
 def _image_file(image: Any, file: Path, where: str) -> Path:
-    """Return the file of an image. An image in memory is written to `file` first."""
+    """Return the file of an image. An image in memory is written to `file` first, with its format's ending."""
+    if isinstance(image, Mapping):  # as datasets stores it
+        image = image.get("bytes") or image.get("path")
+    if isinstance(image, str) and image.startswith("data:"):
+        image = read_data_uri(image, where)
     if isinstance(image, Image.Image):
         file.parent.mkdir(parents=True, exist_ok=True)
         image.save(file)
+    elif isinstance(image, bytes):
+        file = _write_bytes(image, file, where)
+    elif isinstance(image, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", image):
+        raise InputError(
+            f"{where}: image {image!r}: is a URL, and nothing is downloaded; save it as a file (curl -O URL) and give "
+            "its path, or its bytes"
+        )
     elif isinstance(image, str | Path):
         file = Path(image).absolute()
     else:
-        raise InputError(f"{where}: an image is a PIL image or a path, not a {type(image).__name__}")
+        raise InputError(
+            f"{where}: an image is a PIL image, a path, bytes or a data: URI, not a {type(image).__name__}"
+        )
     check_image(file, where)
+    return file
+
+
+def read_data_uri(uri: str, where: str) -> bytes:
+    """Return the bytes of a `data:` URI in base64.
+
+    Raises:
+        InputError: it is not one.
+
+    Example:
+        >>> read_data_uri("data:image/png;base64,AAAA", "here")
+        b'\\x00\\x00\\x00'
+    """
+    head, _, data = uri.partition(",")
+    try:
+        if not head.startswith("data:image/") or not head.endswith(";base64"):
+            raise ValueError
+        return base64.b64decode(data, validate=True)
+    except ValueError:
+        raise InputError(f"{where}: {head[:40]!r}: is not an image as a data: URI in base64") from None
+
+
+def _write_bytes(content: bytes, file: Path, where: str) -> Path:
+    """Write the bytes of an image as they are, and return the file, whose ending is that of their format."""
+    try:
+        with open_image(BytesIO(content)) as image:
+            file = file.with_suffix(f".{str(image.format).lower()}")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        raise InputError(
+            f"{where}: the bytes of an image are not PNG, JPEG, WebP, GIF, BMP or TIFF"
+        ) from None
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole({file: content})
     return file
 
 
