@@ -156,6 +156,8 @@ def check_run(model: Model, run: Run) -> None:
     Raises:
         InputError: naming what differs.
     """
+    if run.span is not None:
+        raise InputError(f"span {run.span!r}: probes read whole answers; give them the run")
     about, place = run.config["model"], f"{run.path}: was traced with {run.config['model']['name']}"
     used = {name: value for name, value in model.fingerprint.items() if name not in _MAY_DIFFER}
     if change := find_change(run.config.get(FINGERPRINT), {"model": used}):

@@ -33,6 +33,7 @@ from mmprobe.cli.options import (
     Settings,
     ShardOf,
     SharedPrefix,
+    TemplateArguments,
     WorkerCount,
     check_out,
     choose_drawn,
@@ -67,6 +68,7 @@ def bench(
     capture: Capture = "default",
     method: MethodName = "plain",
     settings: Settings = None,
+    template: TemplateArguments = None,
     batch_size: BatchSize = 1,
     max_new_tokens: LongestAnswer = None,
     repetition_penalty: RepetitionPenalty = None,
@@ -150,6 +152,7 @@ def bench(
         shard=shard,
         workers=open_workers(workers, ray, device),
         shared_prefix=shared_prefix,
+        template=parse_settings(template or []),
         **parse_settings(settings or []),
     )
     if evaluation.folder != out:
