@@ -497,7 +497,7 @@ def _find_beginnings(chats: Sequence[Chat], batch: Batch, prefixes: PrefixStore)
 
 
 def image_key(chat: Chat) -> tuple[object, ...]:
-    """Return what is equal for chats with the same pixels and system prompt.
+    """Return what is equal for chats with the same pixels, system prompt and parts up to the last image.
 
     Example:
         >>> from mmprobe.models.chat import build_chat
@@ -508,7 +508,9 @@ def image_key(chat: Chat) -> tuple[object, ...]:
     """
     pixels = ((image.mode, image.size, hashlib.sha256(image.tobytes()).digest()) for image in chat.images)
     system = (str(message["content"]) for message in chat.messages if message["role"] == "system")
-    return (*system, *pixels)
+    parts = [(message["role"], str(part)) for message in chat.messages for part in message["content"]]
+    last = max((place for place, (_, part) in enumerate(parts) if part == str({"type": "image"})), default=-1)
+    return (*system, *parts[: last + 1], str(dict(chat.template)), *pixels)
 
 
 def cut_inputs(inputs: dict[str, Any], tokens: slice) -> dict[str, Any]:
