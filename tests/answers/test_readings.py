@@ -105,7 +105,9 @@ def test_colloquial_words_are_read_as_yes_and_no(text, said):
 
 
 def test_a_unit_may_touch_its_number():
-    assert read_choice("12cm", {"A": "4 cm", "B": "12 cm"})[0] == "B" and judge_text("12mm", "12 cm") == "unread"
+    assert (
+        read_choice("12cm", {"A": "4 cm", "B": "12 cm"})[0] == "B" and judge_text("12mm", "12 cm") == "unread"
+    )
 
 
 @pytest.mark.parametrize(
