@@ -31,6 +31,7 @@ from mmprobe.cli.options import (
     print_result,
     read_device_map,
     split_names,
+    warn,
 )
 from mmprobe.errors import InputError, suggest_names
 from mmprobe.ledger import check_earlier
@@ -112,7 +113,7 @@ def compare(
         overwrite=overwrite,
         shared_prefix=shared_prefix,
         options=options,
-        progress=lambda line: typer.echo(line, err=True),
+        progress=warn,
     )
 
     from mmprobe.analyses import export
