@@ -59,12 +59,9 @@ class Run:
         config: the content of `run.json`.
         failures: samples that failed, each with `id`, `error` and `message`.
         labels: by sample, whether its answer is faithful; from `labels.jsonl`.
-<<<<<<< HEAD
-        span: the span of the answers whose steps alone the traces show; None for all.
-=======
         right: by sample, whether its answer is right, or None where rules could not read it; of the lines of
             `labels.jsonl` that say so (`correct`).
->>>>>>> page
+        span: the span of the answers whose steps alone the traces show; None for all.
     """
 
     def __init__(
@@ -73,16 +70,11 @@ class Run:
         config: dict[str, Any],
         failures: list[dict],
         labels: dict[str, bool | None],
-<<<<<<< HEAD
+        right: dict[str, bool | None] | None = None,
         span: str | None = None,
     ):
-        self.path, self.config, self.failures, self.labels, self.span = path, config, failures, labels, span
-=======
-        right: dict[str, bool | None] | None = None,
-    ):
         self.path, self.config, self.failures, self.labels = path, config, failures, labels
-        self.right = right or {}
->>>>>>> page
+        self.right, self.span = right or {}, span
 
     @property
     def packed(self) -> bool:
@@ -166,8 +158,7 @@ class Run:
         return Trace(self.path / "samples" / f"{name}.h5", span=self.span)
 
     def _part(self, names: list[str]) -> Run:
-<<<<<<< HEAD
-        return Run(self.path, {**self.config, "order": names}, [], self.labels, self.span)
+        return Run(self.path, {**self.config, "order": names}, [], self.labels, self.right, self.span)
 
     def within(self, span: str) -> Run:
         """Return the part of the run whose answers have steps of a span, `thinking` or `answer`, with these steps alone.
@@ -182,7 +173,7 @@ class Run:
             <Run runs/demo: 20 of 20 samples, qwen3.5-4b, thinking>
         """
         check_span(span)
-        limited = Run(self.path, self.config, [], self.labels, span)
+        limited = Run(self.path, self.config, [], self.labels, self.right, span)
         names = [
             name for name, trace in self.stream("spans") if (SPAN_NAMES.index(span) == trace.spans).any()
         ]
@@ -193,9 +184,6 @@ class Run:
                 "%d of %d answers have no %s, and are left out", len(self) - len(names), len(self), span
             )
         return limited._part(names)
-=======
-        return Run(self.path, {**self.config, "order": names}, [], self.labels, self.right)
->>>>>>> page
 
     def select(self, ids: Iterable[str] | None = None, **fields: Any) -> Run:
         """Return the part of the run whose samples have these values. Analyses take it like a run.

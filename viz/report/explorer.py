@@ -18,13 +18,9 @@ from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError
 from mmprobe.files import JsonRecord, check_readable, parse_record
 from mmprobe.samples import Region, Sample
-<<<<<<< HEAD
 from mmprobe.viz.panel import shown_groups
-from mmprobe.viz.report.elements import LABEL_NAMES, data_block, dump_json, label_counts, pack_array, render
-=======
 from mmprobe.viz.report.answers import UNUSED, Answers
 from mmprobe.viz.report.elements import data_block, dump_json, label_counts, pack_array, render
->>>>>>> page
 from mmprobe.viz.report.images import Images
 from mmprobe.viz.report.overview import HOW
 
