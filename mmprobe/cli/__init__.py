@@ -33,6 +33,7 @@ from mmprobe.cli.clean import clean
 from mmprobe.cli.compare import compare
 from mmprobe.cli.demo import demo
 from mmprobe.cli.diagnose import diagnose
+from mmprobe.cli.export import export
 from mmprobe.cli.filter_ import filter_by_votes
 from mmprobe.cli.generate import generate
 from mmprobe.cli.list_ import list_names
@@ -84,7 +85,7 @@ def _show_help(
 
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(demo, models, check, trace, merge, plan, analyze, report, verify, pack),
+    *(demo, models, check, trace, merge, plan, analyze, report, export, verify, pack),
     *(
         make_pairs,
         number_boxes,

@@ -107,6 +107,7 @@ RayAddress = Annotated[
         help="Workers on a Ray cluster: HOST:PORT of its head, auto, or local. Default: one a GPU, or a node without.",
     ),
 ]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Say why each analysis was left out.")]
 WorkerCount = Annotated[
     int | None,
     typer.Option("--workers", help="Processes with a model each: one a GPU, or a group of CPU cores.", min=1),
@@ -240,6 +241,21 @@ def print_result(result: dict[str, Any], text: str, as_json: bool) -> None:
 def warn(message: str) -> None:
     """Print one line on stderr."""
     typer.echo(f"mmprobe: {printable(message)}", err=True)
+
+
+def warn_left_out(left_out: Mapping[str, str], verbose: bool) -> None:
+    """Say on stderr which analyses were left out: in one line, or with the reason of each.
+
+    Args:
+        left_out: why, by name.
+        verbose: whether the reasons are wanted.
+    """
+    names = [name.replace("_", "-") for name in left_out]
+    if verbose:
+        for name, why in zip(names, left_out.values(), strict=True):
+            warn(f"{name} left out: {why}")
+    elif names:
+        warn(f"{len(names)} analyses left out: {', '.join(names)}; --verbose says why")
 
 
 def metric_values(metrics: Mapping[str, Metric]) -> dict[str, float | None]:
