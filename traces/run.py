@@ -31,6 +31,7 @@ from mmprobe.models import Batch, Group, Model, Prompt, load_model
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.models.reading import Gap
 from mmprobe.models.shared_prefix import SharedStart
+from mmprobe.registry import check_made
 from mmprobe.samples import Answer, Lengths, Sample, load_samples, longest
 from mmprobe.traces.asking import LocalModel, answer, sort_failures
 from mmprobe.traces.capture import CaptureSpec, load_capture
@@ -406,7 +407,9 @@ class BatchTraces:
             SampleRecorder(model, prompt, spec, BackgroundWriter(writer, tracer.thread))
             for prompt, writer in zip(batch.prompts, self.writers, strict=True)
         ]
-        output = tracer.run.record(model, batch, self.recorders, spec, dict(options), **own).tolist()
+        record = tracer.run.record
+        output = record(model, batch, self.recorders, spec, dict(options), **own)
+        output = check_made(record, output, torch.Tensor, np.ndarray).tolist()
         starts = [each.prompt.padding + len(each.prompt.ids) for each in self.recorders]
         return [
             ids[first : first + each.n_steps]
