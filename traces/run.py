@@ -35,7 +35,7 @@ from mmprobe.registry import check_made
 from mmprobe.samples import Answer, Lengths, Sample, load_samples, longest
 from mmprobe.traces.asking import LocalModel, answer, sort_failures
 from mmprobe.traces.capture import CaptureSpec, load_capture
-from mmprobe.traces.engines import load_engine, resolve_capture, why_decoded, why_whole_prompts
+from mmprobe.traces.engines import find_way, load_engine, resolve_capture, why_whole_prompts
 from mmprobe.traces.given_answers import Answers, GivenAnswer, check_length, digest, read_given_answers
 from mmprobe.traces.plan import max_trace_bytes
 from mmprobe.traces.recorder import SampleRecorder
@@ -206,7 +206,7 @@ class Recording:
         methods = _traceable(settings.methods, self.engine)
         record = load_engine(self.engine).record
         if self.engine == "native":
-            record = partial(record, decoded=why_decoded(model, spec, methods) is not None)
+            record = partial(record, way=find_way(model, spec, methods).name)
         length = longest(settings.max_new_tokens)
         if given is not None:
             length = max(each.longest for each in given.values())
