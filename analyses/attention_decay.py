@@ -196,7 +196,8 @@ def _measure_sample(trace: Trace) -> dict[str, np.ndarray] | None:
         return None
     sizes = np.bincount(trace.tokens["group"].values, minlength=mass.shape[-1]).astype(float)
     per_step = np.tile(sizes, (len(mass), 1))
-    per_step[:, -1] = np.arange(len(mass))  # generated tokens up to and including the query of each step
+    steps = np.arange(len(mass)) if trace.kept_steps is None else trace.kept_steps
+    per_step[:, _GENERATED] = steps  # generated tokens up to and including the query of each step
     with np.errstate(divide="ignore", invalid="ignore"):
         per_token = np.where(per_step[:, None, None] > 0, mass / per_step[:, None, None], np.nan)
     has_images = sizes[_VISUAL] > 0

@@ -137,8 +137,9 @@ def _measure_sample(trace: Trace, nouns: Things, function_words: frozenset[str])
     ]
     if not mentions:
         return None
-    texts = trace.tokens["text"].values[trace.tokens.sizes["token"] - trace.tam_logit.sizes["step"] :]
-    function_steps = [step for step, text in enumerate(texts) if str(text).strip().lower() in function_words]
+    function_steps = [
+        step for step, text in enumerate(trace.step_texts) if text.strip().lower() in function_words
+    ]
     views = visual_positions(trace)
     own = {name: find_patches(trace, nouns[name]) for name, _ in mentions}
     of_sample = find_patches(trace)

@@ -195,7 +195,11 @@ def _build_prompt(
 ) -> Prompt:
     views = [view for image_views in views_of_images for view in image_views]
     sources = [index for index, image_views in enumerate(views_of_images) for _ in image_views]
-    spans = rendered.spans if tokens.replacements else _shift_spans(model, chat, rendered, tokens)
+    spans = (
+        _follow_prefix(rendered, tokens)
+        if tokens.replacements
+        else _shift_spans(model, chat, rendered, tokens)
+    )
     group = _assign_groups(tokens, spans)
     if views and views[0].first_key is not None:  # the images are seen by cross-attention
         image = np.full(len(tokens.ids), -1, np.int16)
@@ -209,6 +213,14 @@ def _build_prompt(
     return Prompt(tokens.ids, group, image, views, sources, sizes, padding)
 
 
+def _follow_prefix(rendered: RenderedChat, tokens: _Tokens) -> list[TextSpan]:
+    """Return the spans of the texts where the processor may have put a token before all, as Molmo2's does."""
+    added = int(tokens.offsets[-1, 1]) - _shift_offset(len(rendered.layout), tokens.replacements)
+    if added <= 0 or added != tokens.offsets[0, 1]:
+        return rendered.spans
+    return [span._replace(start=span.start + added, end=span.end + added) for span in rendered.spans]
+
+
 def _shift_spans(model: Model, chat: Chat, rendered: RenderedChat, tokens: _Tokens) -> list[TextSpan]:
     """Return the spans of the texts in the string that was tokenised, if the processor does not say what it put in.
 
@@ -217,6 +229,9 @@ def _shift_spans(model: Model, chat: Chat, rendered: RenderedChat, tokens: _Toke
     Raises:
         InputError: a text is between images.
     """
+    added = int(tokens.offsets[-1, 1]) - len(rendered.layout)
+    if not added:
+        return rendered.spans
     parts = [part["type"] for message in chat.messages for part in message["content"]]
     before = [parts[:index].count("image") for index, kind in enumerate(parts) if kind == "text"]
     if any(0 < count < len(chat.images) for count in before):
@@ -224,7 +239,6 @@ def _shift_spans(model: Model, chat: Chat, rendered: RenderedChat, tokens: _Toke
             f"{chat.name}: the processor of {model.name} does not say where it puts visual tokens, so no text can be "
             "between two images; put all images first"
         )
-    added = int(tokens.offsets[-1, 1]) - len(rendered.layout)
     return [
         span._replace(start=span.start + added, end=span.end + added) if count and added > 0 else span
         for span, count in zip(rendered.spans, before, strict=True)

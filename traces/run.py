@@ -19,7 +19,8 @@ import torch
 from mmprobe.cache import Run, TraceWriter, open_run
 from mmprobe.cache.hdf5 import compression_filters
 from mmprobe.cache.run import hash_config
-from mmprobe.cache.schema import GROUP_NAMES
+from mmprobe.cache.schema import GROUP_NAMES, SPANS
+from mmprobe.cache.spans import spans_of_answer
 from mmprobe.errors import InputError, option, unknown_name
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.generate import GeneratedAnswer, Settings
@@ -449,6 +450,7 @@ def _finish_trace(model: Model, prompt: Prompt, given: GeneratedAnswer, writer: 
     writer.write("tokens/group", group)
     writer.write("tokens/image", np.concatenate([prompt.image, np.full(len(answer_ids), -1)]))
     writer.write("tokens/text", np.array(texts, dtype=object))
+    writer.write(SPANS, spans_of_answer(texts, group))
     writer.write("images/grid", np.reshape(prompt.grids, (-1, 2)))
     writer.write("images/size", np.reshape(sizes, (-1, 2)))
     writer.write("images/source", np.array(prompt.sources, np.int32))

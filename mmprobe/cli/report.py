@@ -24,7 +24,7 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="A run or a result folder of bench, score or compare; or two runs to compare.",
+            help="A run or a result folder of bench, score or compare; or two of them, side by side.",
         ),
     ],
     model: TracedModel = None,
@@ -39,8 +39,8 @@ def report(
 
     The file needs no network. It shows a benchmark's metrics and answers beside the model's internals if the answers
     were traced. It includes the results in RUN/analyses of `mmprobe analyze --only` with findings,
-    image-interchange, circuit and the other probes. Two runs are shown side by side in the same scales, with
-    the paired differences of the second from the first.
+    image-interchange, circuit and the other probes. Two runs or result folders are shown side by side: the settings
+    that differ, the answers that changed, the paired differences, and what these data could show.
 
     \b
     Examples:
@@ -48,6 +48,7 @@ def report(
       mmprobe report runs/first --model tiny-spd --out report.html
       mmprobe report results/spd --out report.html --explore 100
       mmprobe report runs/plain runs/sage --out side-by-side.html
+      mmprobe report results/vqa-3b results/vqa-7b --out side-by-side.html
     """
     from mmprobe.viz import write_figures, write_report
     from mmprobe.viz.report.results import find_comparison
@@ -67,8 +68,6 @@ def report(
         sides = []
         for path, name in zip(runs, _name_sides(runs), strict=True):
             run, datasets, _, results = _read(path, model)
-            if run is None:
-                raise InputError(f"{path}: has no traces; bench with --trace records them")
             sides.append(Side(name, run, datasets, results))
         file = write_side_by_side((sides[0], sides[1]), out)
     print_result({"report": str(file)}, str(file), as_json)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import mmprobe as mp
+from mmprobe.models import Group
 from mmprobe.samples import Sample
 from mmprobe.traces import attention_rows
 
@@ -65,7 +66,7 @@ def test_rows_of_the_prompt_equal_eager(traced):
 def test_masses_of_the_prompt_equal_eager(traced):
     trace, attention, _, _ = traced
     group = trace.tokens["group"].values[: attention.shape[-1]]
-    expected = np.stack([attention[..., group == code].sum(-1) for code in range(5)], -1)
+    expected = np.stack([attention[..., group == code].sum(-1) for code in range(len(Group))], -1)
     np.testing.assert_allclose(trace.array("prompt/attention_mass").values, expected, atol=1e-5)
 
 
