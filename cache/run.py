@@ -175,7 +175,7 @@ class Run:
         check_span(span)
         limited = Run(self.path, self.config, [], self.labels, self.right, span)
         names = [
-            name for name, trace in self.stream("spans") if (SPAN_NAMES.index(span) == trace.spans).any()
+            name for name, trace in self.stream("spans") if np.any(trace.spans == SPAN_NAMES.index(span))
         ]
         if len(self) and not names:
             raise InputError(f"{self.path}: no answer has the span {span!r}")
