@@ -34,8 +34,26 @@ def find_patches(trace: Trace, regions: Sequence[Region] | None = None) -> list[
         [Patch(view=1, top=2, bottom=3, left=0, right=1)]
     """
     source, box, grid = (trace.array(f"images/{name}").values for name in ("source", "box", "grid"))
+    return place_regions(trace.sample.regions if regions is None else regions, source, box, grid)
+
+
+def place_regions(
+    regions: Sequence[Region], source: np.ndarray, box: np.ndarray, grid: np.ndarray
+) -> list[Patch]:
+    """Return the cells that each region covers, as `find_patches`, of views that are given.
+
+    Args:
+        source: int [view], the image that each view shows.
+        box: [view, 4], the part of it: x, y, width and height in pixels.
+        grid: int [view, 2], rows and columns of its visual tokens.
+
+    Example:
+        >>> region = Region(image=0, box=(28, 0, 28, 28))
+        >>> place_regions([region], np.array([0]), np.array([[0, 0, 56, 28]]), np.array([[1, 2]]))
+        [Patch(view=0, top=0, bottom=1, left=1, right=2)]
+    """
     patches = []
-    for region in trace.sample.regions if regions is None else regions:
+    for region in regions:
         for view in np.flatnonzero(source == region.image):
             left, top, width, height = box[view]
             rows, columns = grid[view]

@@ -59,6 +59,8 @@ class Run:
         config: the content of `run.json`.
         failures: samples that failed, each with `id`, `error` and `message`.
         labels: by sample, whether its answer is faithful; from `labels.jsonl`.
+        right: by sample, whether its answer is right, or None where rules could not read it; of the lines of
+            `labels.jsonl` that say so (`correct`).
         span: the span of the answers whose steps alone the traces show; None for all.
     """
 
@@ -68,9 +70,11 @@ class Run:
         config: dict[str, Any],
         failures: list[dict],
         labels: dict[str, bool | None],
+        right: dict[str, bool | None] | None = None,
         span: str | None = None,
     ):
-        self.path, self.config, self.failures, self.labels, self.span = path, config, failures, labels, span
+        self.path, self.config, self.failures, self.labels = path, config, failures, labels
+        self.right, self.span = right or {}, span
 
     @property
     def packed(self) -> bool:
@@ -154,7 +158,7 @@ class Run:
         return Trace(self.path / "samples" / f"{name}.h5", span=self.span)
 
     def _part(self, names: list[str]) -> Run:
-        return Run(self.path, {**self.config, "order": names}, [], self.labels, self.span)
+        return Run(self.path, {**self.config, "order": names}, [], self.labels, self.right, self.span)
 
     def within(self, span: str) -> Run:
         """Return the part of the run whose answers have steps of a span, `thinking` or `answer`, with these steps alone.
@@ -169,10 +173,8 @@ class Run:
             <Run runs/demo: 20 of 20 samples, qwen3.5-4b, thinking>
         """
         check_span(span)
-        limited = Run(self.path, self.config, [], self.labels, span)
-        names = [
-            name for name, trace in self.stream("spans") if (trace.spans == SPAN_NAMES.index(span)).any()
-        ]
+        limited = Run(self.path, self.config, [], self.labels, self.right, span)
+        names = [name for name, trace in self.stream("spans") if SPAN_NAMES.index(span) in trace.spans]
         if len(self) and not names:
             raise InputError(f"{self.path}: no answer has the span {span!r}")
         if len(names) < len(self):
@@ -235,7 +237,7 @@ class Run:
         return stack_traces(self, path)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return a table with a row a sample: its fields, the model's answer, its steps and whether it is faithful.
+        """Return a table with a row a sample: its fields, the model's answer, its steps, whether it is right and faithful.
 
         `truth` is the sample's own answer, `answer` the model's. Metadata have columns `metadata.NAME`.
 
@@ -249,7 +251,8 @@ class Run:
             sample = trace.sample
             row = sample.model_dump(include={"question", "pair_id", "polarity"})
             row |= {"truth": sample.answer, "answer": trace.answer, "n_images": len(sample.images)}
-            row |= {"n_steps": trace.steps.sizes["step"], "faithful": self.labels.get(name, sample.faithful)}
+            row |= {"n_steps": trace.steps.sizes["step"], "right": self.right.get(name)}
+            row |= {"faithful": self.labels.get(name, sample.faithful)}
             rows.append(row | {f"metadata.{key}": value for key, value in sample.metadata.items()})
         return pd.DataFrame(rows, index=pd.Index(self.ids, name="id"))
 
@@ -302,15 +305,12 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-def _read_labels(path: Path) -> dict[str, bool | None]:
-    """Return the labels by id. Users write this file, so every line is checked."""
+def _read_labels(path: Path) -> list[Label]:
+    """Return the labels. Users write this file, so every line is checked."""
     lines = check_readable(path).read_bytes().splitlines() if path.exists() else []
-    labels = {}
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            label = _parse_label(line, f"{path}, line {number}")
-            labels[label.id] = label.faithful
-    return labels
+    return [
+        _parse_label(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()
+    ]
 
 
 def _parse_label(line: bytes, where: str) -> Label:
@@ -322,14 +322,14 @@ def _parse_label(line: bytes, where: str) -> Label:
         ) from None
 
 
-def _read_packed(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, bool | None]]:
+def _read_packed(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[Label]]:
     """Return the content of run.json, the failures and the labels of a packed run."""
     with open_checked(path) as file:
         run, failures, labels = (read_text_attribute(file.id, name) for name in ("run", "failures", "labels"))
     return (
         _parse_config(run, f"{path}, run"),
         parse_record(failures, FailureList, f"{path}, failures").model_dump(),
-        {label.id: label.faithful for label in parse_record(labels, LabelList, f"{path}, labels").root},
+        parse_record(labels, LabelList, f"{path}, labels").root,
     )
 
 
@@ -367,7 +367,8 @@ def open_run(path: str | Path) -> Run:
     except (OSError, KeyError, RuntimeError, SystemError, ValueError) as error:
         repeat_interrupt(error)
         raise InputError(f"{path}: not a readable run ({str(error).splitlines()[0]})") from None
-    return Run(path, config, failures, labels)
+    right = {label.id: label.correct for label in labels if "correct" in label.model_fields_set}
+    return Run(path, config, failures, {label.id: label.faithful for label in labels}, right)
 
 
 def pack(path: str | Path, out: str | Path) -> Path:
@@ -390,7 +391,10 @@ def pack(path: str | Path, out: str | Path) -> Path:
     with lock_file(out, "packing into it"):
         if out.exists():
             raise InputError(f"{out}: exists; choose another file for out")
-        labels = [{"id": name, "faithful": faithful} for name, faithful in run.labels.items()]
+        right = {name: {"correct": each} for name, each in run.right.items()}
+        labels = [
+            {"id": name, "faithful": faithful, **right.get(name, {})} for name, faithful in run.labels.items()
+        ]
         texts = {"run": run.config, "failures": run.failures, "labels": labels}
         write_pack(tqdm(run, "pack", len(run), unit="trace", disable=None), texts, out)
     return out

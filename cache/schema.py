@@ -129,10 +129,11 @@ class Failure(JsonRecord):
 
 
 class Label(JsonRecord):
-    """A line of labels.jsonl: whether the answer to a sample is faithful."""
+    """A line of labels.jsonl: whether the answer to a sample is faithful, and where a reader said so, whether it is right."""
 
     id: str
     faithful: bool | None
+    correct: bool | None = None
 
 
 class Format(JsonRecord):

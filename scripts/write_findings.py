@@ -305,7 +305,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--folder", type=Path, default=Path("build/findings"), help="folder of the pairs and runs")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("build/findings"), help="folder of the pairs and runs"
+    )
     parser.add_argument("--pairs", type=int, default=600)
     parser.add_argument(
         "--attention",

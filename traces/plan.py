@@ -21,7 +21,7 @@ from mmprobe.models.devices import check_accelerate
 from mmprobe.models.shared_prefix import MAX_BYTES, prefix_bytes
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.engines import why_decoded, why_whole_prompts
+from mmprobe.traces.engines import find_way, why_whole_prompts
 
 _FILE_BYTES = 40_000  # headers, indices, dimension scales and texts of one trace
 
@@ -114,17 +114,7 @@ def plan(
             f"answers of {max_new_tokens} tokens"
         ),
         prefixes=prefixes,
-        recording=_plan_recording(model, spec, active),
-    )
-
-
-def _plan_recording(model: Model, spec: CaptureSpec, methods: Sequence[Method]) -> str:
-    """Return when the native engine records the answers, in words."""
-    reason = why_decoded(model, spec, methods)
-    return (
-        "answers are read once more after they are generated"
-        if reason is None
-        else f"while answers are decoded: {reason}"
+        recording=find_way(model, spec, active).text,
     )
 
 

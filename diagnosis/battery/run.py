@@ -10,9 +10,18 @@ from typing import Any
 from tqdm import tqdm
 
 from mmprobe.benchmarks.synthetic.check import check_sample
+from mmprobe.benchmarks.vqa.data import make_question
+from mmprobe.benchmarks.vqa.rule_labels import read_answer
 from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
 from mmprobe.diagnosis.battery.attributes import measure_attributes, measure_truth
-from mmprobe.diagnosis.battery.cues import ask_cues, draw_questions, find_claims
+from mmprobe.diagnosis.battery.cues import (
+    ask_cues,
+    draw_questions,
+    find_claims,
+    find_suspects,
+    measure_edits,
+    plan_edits,
+)
 from mmprobe.diagnosis.battery.hints import find_choice, measure_hints
 from mmprobe.diagnosis.battery.images import (
     OtherImages,
@@ -32,7 +41,7 @@ from mmprobe.traces.given_answers import GivenAnswer, find_given
 
 log = logging.getLogger("mmprobe")
 
-ANSWERS, MEASURES = "answers.part.jsonl", "measures.jsonl"
+ANSWERS, MEASURES, EDITS = "answers.part.jsonl", "measures.jsonl", "edits.jsonl"
 MAX_NEW_TOKENS = 128
 
 
@@ -74,7 +83,30 @@ def run_battery(
             ledger.append(MEASURES, tests.measure(batch))
             progress.update(len(batch))
     done = _by_id(ledger.lines(MEASURES))
-    return [done[sample.id] for sample in samples if sample.id in done]
+    records = [done[sample.id] for sample in samples if sample.id in done]
+    edited = _edit_cues(model, samples, records, ledger, batch_size)
+    for record in records:
+        own = [line for line in edited if line["id"] == record["id"]]
+        record["edited"] = own
+        record["passes"] += len(own)
+    return records
+
+
+def _edit_cues(
+    model: Model,
+    samples: Sequence[Sample],
+    records: Sequence[AnswerRecord],
+    ledger: Ledger,
+    batch_size: int,
+) -> list[dict[str, Any]]:
+    """Return what the model claims of images in which suspected cues were edited."""
+    edits = plan_edits(samples, find_suspects(records))
+    done = len(ledger.lines(EDITS))
+    for start in range(done, len(edits), 4 * batch_size):  # single images with one token to read
+        batch = edits[start : start + 4 * batch_size]
+        claims = measure_edits(model, batch)
+        ledger.append(EDITS, [{"id": edit.id, **each} for edit, each in zip(batch, claims, strict=True)])
+    return ledger.lines(EDITS)
 
 
 class _Tests:
@@ -110,7 +142,6 @@ class _Tests:
         for answer, reading, truth, step, hint, questions in zip(
             batch, readings, truths, steps, hints, asked, strict=True
         ):
-            verdict = check_sample(answer.text, answer.sample)
             records.append(
                 {
                     "id": answer.sample.id,
@@ -122,7 +153,7 @@ class _Tests:
                     "listed": find_claims(answer.sample, answer.text),
                     "attributes": measure_attributes(answer.sample, answer.text),
                     "doubt": truth,
-                    "right": None if verdict is None else verdict.faithful,
+                    "right": judge_answer(answer.sample, answer.text),
                     "passes": 1
                     + len(reading)
                     + (truth is not None and answer.sample.answer != answer.text.strip())
@@ -179,6 +210,22 @@ def _take_given(
 def find_unread(ledger: Ledger) -> dict[str, str]:
     """Return why given answers cannot be read, by id."""
     return {record["id"]: record["unread"] for record in ledger.lines(ANSWERS) if "unread" in record}
+
+
+def judge_answer(sample: Sample, text: str) -> bool | None:
+    """Return whether an answer is true: in the drawn world, that nothing in it is false; else by the rules of `vqa`.
+
+    None where the true answer is not known or no rule can tell.
+
+    Example:
+        >>> judge_answer(Sample(id="a", question="Is it a cat?", answer="no"), "No, it is a dog. I hope it helps.")
+        True
+    """
+    verdict = check_sample(text, sample)
+    if verdict is not None:
+        return verdict.faithful
+    question = make_question(sample)
+    return None if question is None else read_answer(question, text)
 
 
 def _batches(items: Sequence[Any], size: int, key: Callable[[Any], int]) -> Iterator[list[Any]]:
