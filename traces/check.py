@@ -175,16 +175,29 @@ def _check_prompts(model: Model, samples: Sequence[Sample]) -> Iterator[Check]:
     if getattr(model.processor, "chat_template", None) is None:
         yield Check("prompt", None, None, "the processor has no chat template")
         return
-    for sample in samples:
+    for sample in [*samples, *_make_conversations(samples)]:
         chat = build_chat(sample)
-        content = [{"type": "image", "image": image} for image in chat.images]
-        messages = [{"role": "user", "content": [*content, {"type": "text", "text": sample.question}]}]
-        if sample.system is not None:
-            messages.insert(0, {"role": "system", "content": [{"type": "text", "text": sample.system}]})
+        images = iter(chat.images)
+        messages = [
+            turn
+            | {
+                "content": [
+                    {"type": "image", "image": next(images)} if part["type"] == "image" else part
+                    for part in turn["content"]
+                ]
+            }
+            for turn in chat.messages
+        ]
+        try:
+            ids = model.prompt(sample).ids.tolist()
+        except InputError as error:
+            if not sample.messages:
+                raise
+            yield Check(f"prompt of {sample.id}", None, None, str(error))
+            continue
         expected = model.processor.apply_chat_template(
             messages, tokenize=True, add_generation_prompt=True, return_dict=True, return_tensors="pt"
         )["input_ids"][0].tolist()
-        ids = model.prompt(sample).ids.tolist()
         yield Check(
             f"prompt of {sample.id}",
             ids == expected,
@@ -193,6 +206,33 @@ def _check_prompts(model: Model, samples: Sequence[Sample]) -> Iterator[Check]:
             if ids == expected
             else f"{len(ids)} tokens, but apply_chat_template gives {len(expected)} or other ones",
         )
+
+
+def _make_conversations(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the last question with texts before each image, and after an example."""
+    last = samples[-1]
+    shown: list[dict[str, Any]] = []
+    for number, image in enumerate(last.images, 1):
+        shown += [{"type": "text", "text": f"Image {number}: "}, {"type": "image", "image": image}]
+    question = {"role": "user", "content": [*shown, {"type": "text", "text": last.question}]}
+    example = (
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image", "image": last.images[0]},
+                    {"type": "text", "text": "What is it?"},
+                ],
+            },
+            {"role": "assistant", "content": "A picture."},
+        ]
+        if last.images
+        else []
+    )
+    return [
+        Sample.model_validate({"id": f"{last.id}-{name}", "messages": messages})
+        for name, messages in (("interleaved", [question]), ("few-shot", [*example, question]))
+    ]
 
 
 def _check_grid(model: Model, sample: Sample) -> Check:

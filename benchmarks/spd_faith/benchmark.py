@@ -142,7 +142,7 @@ def read_data(path: Path, prompts: SpdFaithPrompts | None = None) -> SpdFaithTru
 def _read_truth(path: Path, prompts: SpdFaithPrompts) -> SpdFaithTruth:
     if path.suffix == ".jsonl" and path.is_file():
         beginning = path.read_text(encoding="utf-8-sig", errors="replace").lstrip()[:4000]
-        if '"question"' in beginning:
+        if '"question"' in beginning or '"messages"' in beginning:
             samples = load_short_samples(path, "spd-faith")
             if "image_id" in samples[0].metadata:
                 return build_photo_truth(samples)

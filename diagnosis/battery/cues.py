@@ -90,9 +90,12 @@ class CueEdit(NamedTuple):
 
 
 def ask(sample: Sample, image: Path, thing: str) -> Sample:
-    """Return the question whether a thing is in an image."""
+    """Return the question whether a thing is in an image. Of a conversation, it keeps the system prompt alone."""
     question = QUESTION.format(article="an" if thing[0] in "aeiou" else "a", thing=thing)
     fields = {"images": [image], "question": question, "prefill": None, "regions": []}
+    if sample.messages:
+        system = [turn.text for turn in sample.messages if turn.role == "system"]
+        fields |= {"messages": [], "system": "\n".join(system) or None}
     return sample.model_copy(update=fields)
 
 
