@@ -161,7 +161,9 @@ def test_a_report_leaves_out_what_was_not_captured(pairs, tmp_path):
     finished = run_in_process("report", run, "--out", tmp_path / "report.html")
     assert finished.code == 0
     (line,) = finished.stderr.splitlines()
-    assert line.startswith("mmprobe: 12 analyses left out: attention-decay, ") and "--verbose says why" in line
+    assert (
+        line.startswith("mmprobe: 12 analyses left out: attention-decay, ") and "--verbose says why" in line
+    )
     finished = run_in_process("report", run, "--out", tmp_path / "report.html", "--verbose")
     assert "attention-decay left out: " in finished.stderr and "was not captured" in finished.stderr
     assert (tmp_path / "report.html").exists()
