@@ -26,7 +26,7 @@ from mmprobe.models.devices import DeviceMap
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
 from mmprobe.samples import Sample, check_image, sampling_of
 from mmprobe.traces.asking import FAILURES, RESPONSES, LocalModel, Source, answer
-from mmprobe.traces.given_answers import QUESTIONS
+from mmprobe.traces.given_answers import QUESTIONS, answered_samples, read_given_answers
 from mmprobe.traces.run import Recording
 
 if TYPE_CHECKING:
@@ -71,9 +71,12 @@ def run_benchmark(
     questions = benchmark.ask_questions(truth)
     open_answers(out, questions, about, source, resume)
 
+    every: list[Sample] = []  # as they were asked
+
     def ask(questions: Sequence[Sample]) -> dict[str, str]:
         kind = about.get("perturbation")
         asked = [each if kind is None else perturb(each, kind, out / "perturbed") for each in questions]
+        every.extend(asked)
         if recording is not None:
             _trace(asked, source, out, settings, recording)
         elif asked:
@@ -82,7 +85,7 @@ def run_benchmark(
 
     follow_up = benchmark.follow_up(truth, ask(questions))
     responses = ask(follow_up)
-    write_atomic(out / QUESTIONS, "".join(f"{_as_line(sample)}\n" for sample in [*questions, *follow_up]))
+    write_atomic(out / QUESTIONS, "".join(f"{_as_line(sample)}\n" for sample in every))
     metrics, records = benchmark.score_answers(truth, responses)
     add_truth(records, [*questions, *follow_up], out)
     metrics = group_by_images(metrics | truncated_share(responses), [*questions, *follow_up])
@@ -118,6 +121,20 @@ def _trace(
             len(changed),
             option("overwrite"),
         )
+
+
+def trace_answers(reader: LocalModel, out: Path, settings: Settings, recording: Recording) -> None:
+    """Read the answers in a result folder with a local model into `out/run`, as `mmprobe trace --answers` does.
+
+    A second call adds the answers that are new since the first.
+
+    Raises:
+        InputError: there is no answer, or `out/run` contains traces of another model or capture.
+    """
+    questions, run = answered_samples(out), out / "run"
+    reader = replace(reader, given=read_given_answers(out, questions))
+    recording = replace(recording, resume=(run / "run.json").exists(), adds=True)
+    deque(answer(reader, questions, run, settings, recording, "trace"), maxlen=0)
 
 
 def answer_shard(
