@@ -174,9 +174,7 @@ class Run:
         """
         check_span(span)
         limited = Run(self.path, self.config, [], self.labels, self.right, span)
-        names = [
-            name for name, trace in self.stream("spans") if (SPAN_NAMES.index(span) == trace.spans).any()
-        ]
+        names = [name for name, trace in self.stream("spans") if SPAN_NAMES.index(span) in trace.spans]
         if len(self) and not names:
             raise InputError(f"{self.path}: no answer has the span {span!r}")
         if len(names) < len(self):

@@ -153,5 +153,9 @@ class _StepTokens(BackendArray):
         values = np.full((len(rows), self.shape[1]), "", object)
         traces = self.run.stream("texts", [self.run.ids[row] for row in rows])
         for row, target, (_, trace) in zip(rows, values, traces, strict=True):
-            target[: self.lengths[row]] = trace.step_texts
+            if trace.kept_steps is None:
+                texts = trace.array("tokens/text").values
+                target[: self.lengths[row]] = texts[len(texts) - self.lengths[row] :]
+            else:
+                target[: self.lengths[row]] = trace.step_texts
         return values[slice(None) if isinstance(key[0], slice) else 0, key[1]]

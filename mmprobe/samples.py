@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from io import BytesIO
+from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -180,12 +181,10 @@ class Sample(BaseModel):
     @classmethod
     def _read_messages(cls, data: Any) -> Any:
         """Take the files out of the image parts, and the question from the user's last turn."""
-        if (
-            not isinstance(data, Mapping)
-            or not isinstance(data.get("messages"), list)
-            or not data["messages"]
-        ):
+        if not isinstance(data, Mapping) or not data.get("messages"):
             return data
+        if not isinstance(data["messages"], list):
+            return {"question": "", **data}  # so that the messages are what is reported
         turns, files = _take_files(data["messages"])
         data = {**data, "messages": turns}
         named = [file for file in files if file is not None]
@@ -228,8 +227,8 @@ class Sample(BaseModel):
         """Return a copy with other values. Of a conversation, the messages follow them.
 
         Raises:
-            InputError: the messages cannot follow: another number of images, or a question that does not contain the
-                old one where the user's last turn has several texts.
+            InputError: the messages cannot follow: another number of images, or a question that changes more than one text
+                of the user's last turn.
         """
         if update and update.get("messages"):
             update = {**update, "question": _find_question(update["messages"])}
@@ -300,22 +299,36 @@ def _follow(sample: Sample, update: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replace_question(sample: Sample, parts: Sequence[Part], question: str) -> list[Part]:
-    """Return the parts of the user's last turn with another question: its only text, or what is put around all."""
-    parts = list(parts)
-    places = [index for index, part in enumerate(parts) if part.type == "text"]
-    before, found, after = question.partition(sample.question)
+    """Return the parts of the user's last turn with another question: its only text, what is put around all, or a change
+    within one of them."""
+    parts, old = list(parts), sample.question
+    places = [index for index, part in enumerate(parts) if part.text and part.text.strip()]
+    before, found, after = question.partition(old)
+    if not places:
+        return [*parts, Part(type="text", text=question)]
     if len(places) == 1:
-        parts[places[0]] = Part(type="text", text=question)
-    elif not places:
-        parts.append(Part(type="text", text=question))
-    elif found:
+        first = places[0]
+        parts[first] = Part(type="text", text=question)
+        return parts
+    if found:
         parts[places[0]] = Part(type="text", text=before + str(parts[places[0]].text))
         parts[places[-1]] = Part(type="text", text=str(parts[places[-1]].text) + after)
-    else:
-        raise InputError(
-            f"sample {sample.id}: its last turn has {len(places)} texts, so another question cannot take their place"
-        )
-    return parts
+        return parts
+    start = len(commonprefix([old, question]))
+    end = len(old) - min(
+        len(commonprefix([old[::-1], question[::-1]])), len(old) - start, len(question) - start
+    )
+    first = 0  # character of the question with which the part's text begins
+    for index in places:
+        text = str(parts[index].text).strip()
+        if first <= start and end <= first + len(text):
+            changed = question[start : len(question) - (len(old) - end)]
+            parts[index] = Part(type="text", text=text[: start - first] + changed + text[end - first :])
+            return parts
+        first += len(text) + 1
+    raise InputError(
+        f"sample {sample.id}: its last turn has {len(places)} texts, so another question cannot take their place"
+    )
 
 
 def with_template(samples: Iterable[Sample], arguments: Mapping[str, Any]) -> list[Sample]:
@@ -418,6 +431,34 @@ def load_samples(path: str | Path) -> list[Sample]:
         samples.append(sample)
     if not samples:
         raise InputError(f"{path}: contains no samples")
+    return samples
+
+
+def check_short(samples: Iterable[Sample], use: str) -> None:
+    """Check that samples are of the short form, where their questions are shown in prompts of another form.
+
+    Args:
+        use: what shows them, for the message.
+
+    Raises:
+        InputError: one is a conversation, or has arguments of the chat template.
+
+    Example:
+        >>> check_short([Sample(id="a", question="?")], "pope")
+    """
+    for sample in samples:
+        field = "messages" if sample.messages else "template"
+        if getattr(sample, field):
+            raise InputError(
+                f"sample {sample.id}: field {field!r}: {use} makes its own prompts and does not show it; trace, bench "
+                "vqa and diagnose do"
+            )
+
+
+def load_short_samples(path: str | Path, use: str) -> list[Sample]:
+    """Read a samples file, all of the short form. Arguments and errors are those of `load_samples` and `check_short`."""
+    samples = load_samples(path)
+    check_short(samples, use)
     return samples
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +12,7 @@ import numpy as np
 from mmprobe.errors import InputError
 from mmprobe.models.chat import Chat, Group, RenderedChat, TextSpan, render_chat
 from mmprobe.models.families import View
+from mmprobe.registry import check_made
 
 if TYPE_CHECKING:
     from mmprobe.models.loading import Model
@@ -115,7 +116,8 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
     _check_lengths(model, chats, outputs["attention_mask"].sum(1).tolist())
     offsets, replacements = outputs.pop("offset_mapping"), outputs.pop("text_replacement_offsets", None)
     sizes = [(image.height, image.width) for chat in chats for image in chat.images]
-    views = iter(model.family.views(outputs, sizes, model.processor, model.hf.config))
+    build = model.family.views
+    views = iter(check_made(build, build(outputs, sizes, model.processor, model.hf.config), Iterable))
     prompts = []
     for row, (chat, rendered) in enumerate(zip(chats, rendered_chats, strict=True)):
         is_token = outputs["attention_mask"][row].numpy().astype(bool)

@@ -21,7 +21,7 @@ from mmprobe.models.devices import check_accelerate
 from mmprobe.models.shared_prefix import MAX_BYTES, prefix_bytes
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.engines import why_decoded, why_whole_prompts
+from mmprobe.traces.engines import find_way, why_whole_prompts
 
 _FILE_BYTES = 40_000  # headers, indices, dimension scales and texts of one trace
 
@@ -114,7 +114,7 @@ def plan(
             f"answers of {max_new_tokens} tokens" + _describe_prompt(model, spec, prompt)
         ),
         prefixes=prefixes,
-        recording=_plan_recording(model, spec, active),
+        recording=find_way(model, spec, active).text,
     )
 
 
@@ -127,16 +127,6 @@ def _describe_prompt(model: Model, spec: CaptureSpec, prompt: PromptSize) -> str
     return (
         f"; {recorded_positions(spec, prompt):.0f} tokens of each prompt{of_groups} are recorded in {layers} of "
         f"{model.n_layers} layers"
-    )
-
-
-def _plan_recording(model: Model, spec: CaptureSpec, methods: Sequence[Method]) -> str:
-    """Return when the native engine records the answers, in words."""
-    reason = why_decoded(model, spec, methods)
-    return (
-        "answers are read once more after they are generated"
-        if reason is None
-        else f"while answers are decoded: {reason}"
     )
 
 

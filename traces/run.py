@@ -31,10 +31,11 @@ from mmprobe.models import Batch, Group, Model, Prompt, load_model
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.models.reading import Gap
 from mmprobe.models.shared_prefix import SharedStart
+from mmprobe.registry import check_made
 from mmprobe.samples import Answer, Lengths, Sample, load_samples, longest
 from mmprobe.traces.asking import LocalModel, answer, sort_failures
 from mmprobe.traces.capture import CaptureSpec, load_capture
-from mmprobe.traces.engines import load_engine, resolve_capture, why_decoded, why_whole_prompts
+from mmprobe.traces.engines import find_way, load_engine, resolve_capture, why_whole_prompts
 from mmprobe.traces.given_answers import Answers, GivenAnswer, check_length, digest, read_given_answers
 from mmprobe.traces.plan import max_trace_bytes
 from mmprobe.traces.recorder import SampleRecorder
@@ -205,7 +206,7 @@ class Recording:
         methods = _traceable(settings.methods, self.engine)
         record = load_engine(self.engine).record
         if self.engine == "native":
-            record = partial(record, decoded=why_decoded(model, spec, methods) is not None)
+            record = partial(record, way=find_way(model, spec, methods).name)
         length = longest(settings.max_new_tokens)
         if given is not None:
             length = max(each.longest for each in given.values())
@@ -408,7 +409,9 @@ class BatchTraces:
             SampleRecorder(model, prompt, spec, BackgroundWriter(writer, tracer.thread))
             for prompt, writer in zip(batch.prompts, self.writers, strict=True)
         ]
-        output = tracer.run.record(model, batch, self.recorders, spec, dict(options), **own).tolist()
+        record = tracer.run.record
+        output = record(model, batch, self.recorders, spec, dict(options), **own)
+        output = check_made(record, output, torch.Tensor, np.ndarray).tolist()
         starts = [each.prompt.padding + len(each.prompt.ids) for each in self.recorders]
         return [
             ids[first : first + each.n_steps]

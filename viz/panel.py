@@ -21,7 +21,7 @@ GROUP_COLOURS = {
     "visual": "#d55e00",
     "user": "#e69f00",
     "generated": "#009e73",
-    "assistant": "#cc79a7",
+    "assistant": "#882255",
 }
 LABEL_COLOURS = {"all": "#7c8594", "faithful": "#0072b2", "unfaithful": "#d55e00"}
 UPLOAD_BUTTON = "sendChartToCloud"  # sends the figure to a server; plotly's toolbar has it by default

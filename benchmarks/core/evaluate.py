@@ -66,6 +66,12 @@ class Evaluation(NamedTuple):
     headline: tuple[str, ...] = ()
     layout: str | None = None
 
+    def __repr__(self) -> str:
+        """Show the headline metrics; the records alone can fill a screen."""
+        names = [name for name in self.headline if name in self.metrics] or list(self.metrics)[:3]
+        shown = ", ".join(f"{name} {self.metrics[name]}" for name in names)
+        return f"<Evaluation {self.benchmark}: {shown}, {len(self.records)} records in {self.folder}>"
+
 
 def evaluate(
     name: str,

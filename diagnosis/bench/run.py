@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ from mmprobe.models import Model, load_model
 from mmprobe.models.aliases import find_checkpoint
 from mmprobe.models.fingerprint import fingerprint_checkpoint
 from mmprobe.models.organisms import Card, acts_on, card, folder, names
+from mmprobe.registry import check_made, tolerate_plug_ins
 from mmprobe.samples import Sample, load_samples
 from mmprobe.stats.estimate import Estimate
 
@@ -83,7 +84,7 @@ def bench_diagnosis(
         >>> bench_diagnosis("results/tools", tools=["diagnosis", "chance"])      # doctest: +SKIP
     """
     out, chosen = Path(out), list(names() if models is None else models)
-    loaded = {name: TOOLS[name] for name in (TOOLS if tools is None else tools)}
+    loaded = dict(TOOLS.working()) if tools is None else {name: TOOLS[name] for name in tools}
     if not chosen:
         raise InputError(
             "bench diagnosis: no organisms ship with this copy; plant them with `make organisms`"
@@ -105,8 +106,9 @@ def bench_diagnosis(
                     model = load_model(f"organism:{organism}", device=device)
                     samples = load_pairs(out / "pairs", each, n)
                     for name, tool in left.items():
-                        row = run_tool(name, tool, model, samples, organism)
-                        append_lines(file, [{"n": n, FINGERPRINT: used[each.name], **row.model_dump()}])
+                        with tolerate_plug_ins() if tools is None else nullcontext():
+                            row = run_tool(name, tool, model, samples, organism)
+                            append_lines(file, [{"n": n, FINGERPRINT: used[each.name], **row.model_dump()}])
                         progress.update()
         wanted = {each.name for each in cards.values()}
         rows = [row for row in read_rows(file, n).values() if row.model in wanted and row.tool in loaded]
@@ -139,7 +141,7 @@ def run_tool(name: str, tool: Tool, model: Model, samples: Sequence[Sample], org
     note, tool_scores = "", ToolScores({})
     with count_passes(model) as passes:
         try:
-            result = tool(model, samples)
+            result = check_made(tool, tool(model, samples), ToolScores, Mapping)
             tool_scores = result if isinstance(result, ToolScores) else ToolScores(result)
         except NotApplicable as error:
             note = str(error)

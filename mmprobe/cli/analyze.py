@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 import typer
 
 import mmprobe
-from mmprobe.cli.options import AsJson, GivenAnswers, RunPath, TracedModel, print_result, split_names, warn
+from mmprobe.cli.options import (
+    AsJson,
+    GivenAnswers,
+    RunPath,
+    TracedModel,
+    Verbose,
+    print_result,
+    split_names,
+    warn,
+    warn_left_out,
+)
 from mmprobe.errors import InputError, NotApplicable
 
 if TYPE_CHECKING:
@@ -131,6 +141,7 @@ def analyze(
     ] = False,
     answers: GivenAnswers = None,
     workers: Annotated[int, typer.Option(help="Processes that take one analysis at a time each.", min=1)] = 1,
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Analyse a run.
@@ -172,10 +183,12 @@ def analyze(
             _forget(finished, names)
         if names:
             datasets, notes = _analyze_only(opened, functions, workers)
+            for note in notes:
+                warn(note)
         else:
-            datasets, notes = analyze_all(opened, functions, workers)
-        for note in notes:
-            warn(note)
+            by_name, left_out = analyze_all(opened, functions, workers)
+            warn_left_out(left_out, verbose)
+            datasets = list(by_name.values())
         files = [str(file) for dataset in datasets for file in export(dataset, out)]
         _forget(finished, names)
     print_result({"files": files}, "\n".join(files), as_json)
@@ -222,7 +235,7 @@ def find_claims(run: Run, model: Model | None = None, **settings: Any) -> list[x
 
     datasets, _ = analyze_all(run, {name: ANALYSES[name] for name in CLAIMED})
     interventions = [] if model is None else [intervene(run, model, **settings)]
-    return [findings(run, datasets + interventions), *interventions]
+    return [findings(run, [*datasets.values(), *interventions]), *interventions]
 
 
 def intervene(run: Run, model: Model, **settings: Any) -> xr.Dataset:

@@ -41,7 +41,7 @@ from mmprobe.cli.options import (
     print_evaluation,
     print_result,
     read_device_map,
-    warn,
+    warn_of_failures,
 )
 from mmprobe.errors import InputError
 from mmprobe.interventions.parameters import parse_settings
@@ -163,6 +163,5 @@ def bench(
         if shards_differ(out / "run" if trace else out):
             raise typer.Exit(1)  # a warning said why
         return
-    for run, n_failures in evaluation.failures.items():
-        warn(f"{n_failures} questions failed, see {run / 'failures.jsonl'}; --resume retries them")
+    warn_of_failures(evaluation.failures)
     print_evaluation(evaluation, as_json)

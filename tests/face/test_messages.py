@@ -126,6 +126,14 @@ def test_what_a_copy_changes_is_changed_in_the_messages(sample, images):
     assert asked.question == "Image 1: Image 2: Same?\nAnswer yes or no."
     hinted = sample.model_copy(update={"question": f"I say yes. {sample.question}"})
     assert hinted.messages[1].content[0].text == "I say yes. Image 1:"
+    middle = sample.model_copy(update={"question": sample.question.replace("2", "two")})
+    assert [part.text for part in middle.messages[1].content] == [
+        "Image 1:",
+        None,
+        "Image two:",
+        None,
+        "Same?",
+    ]
     blind = sample.model_copy(update={"images": []})
     assert [part.text for part in blind.messages[1].content] == ["Image 1:", "Image 2:", "Same?"]
     brief = sample.model_copy(update={"system": "Be long."})

@@ -71,7 +71,8 @@ def faithful_share(answers: Iterable[LabelledAnswer]) -> dict[str, Any] | None:
     """Return the share of faithful or right answers with its interval, for all and by type of question; None without any.
 
     Example:
-        >>> sample = mp.Sample(id="a", question="?")
+        >>> from mmprobe.samples import Sample
+        >>> sample = Sample(id="a", question="?")
         >>> share = faithful_share([LabelledAnswer(True, "", sample), LabelledAnswer(False, "", sample)])
         >>> share["right"], share["n"], share["percent"]
         (1, 2, '50%')

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import xarray as xr
@@ -44,6 +44,7 @@ def write_report(
     explorer_size: int = 24,
     findings: Findings | None = None,
     results: ResultFolder | None = None,
+    left_out: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the report of a run, of a benchmark's results, or of both.
 
@@ -57,7 +58,8 @@ def write_report(
             left.
         explorer_size: largest number of samples in the explorer, unfaithful samples first.
         findings: claims and verdicts for a table in the overview (see `overview.findings_table`).
-        results: results of the traced benchmark (see `result_files.find_results`).
+        results: results of the traced benchmark (see `results.find_results`).
+        left_out: why, by name, of the analyses that could not be applied.
 
     Raises:
         InputError: `out` cannot be written, both run and results are None, a trace is damaged, no analysis
@@ -94,6 +96,7 @@ def write_report(
         diagnoses=find_diagnoses(run),
         answers=table,
         findings=findings_table(findings),
+        left_out={name.replace("_", "-"): why for name, why in (left_out or {}).items()},
         counts=counts,
         untraced=untraced,
         facts=(run_facts(run) if run is not None else {})
