@@ -382,6 +382,8 @@ class RunTracer:
             "run_hash": self.run_hash,
             "fingerprint": json.dumps(model.fingerprint),
         }
+        if spec.groups is not None:
+            attributes["prompt_groups"] = ", ".join(spec.groups)
         if image_hash := sample.images and hash_images(sample):
             attributes["image_hash"] = image_hash
         path = self.out / "samples" / f"{sample.id}.h5"

@@ -58,7 +58,7 @@ def run_config(
             "dtype": str(model.hf.dtype).removeprefix("torch."),
             "layers": model.n_layers,
         },
-        "capture": spec.model_dump(),
+        "capture": spec.model_dump(exclude=None if spec.groups else {"groups"}),
         "generate": generation,
         "generation_settings": _settings_in_force(model, generation),
         "engine": engine,
