@@ -28,7 +28,7 @@ from mmprobe.diagnosis.bench.scoring import (
     confusion,
     score_tool,
 )
-from mmprobe.diagnosis.bench.tools import DIAGNOSIS, TOOLS, Tool, ToolScores, conclude_again
+from mmprobe.diagnosis.bench.tools import DIAGNOSIS, TOOLS, Tool, ToolScores, conclude_again, run_diagnosis
 from mmprobe.diagnosis.rules import CONTROL
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.files import append_lines, cut_torn_line, json_lines, write_atomic
@@ -118,7 +118,7 @@ def bench_diagnosis(
                     samples = load_pairs(out / "pairs", each, n, draw)
                     for name, tool in left.items():
                         if name == DIAGNOSIS:
-                            tool = partial(tool, folder=_diagnosis_folder(out, each.name, draw))
+                            tool = partial(run_diagnosis, folder=_diagnosis_folder(out, each.name, draw))
                         with tolerate_plug_ins() if tools is None else nullcontext():
                             row = run_tool(name, tool, model, samples, each, draw)
                             append_lines(file, [{"n": n, FINGERPRINT: used[each.name], **row.model_dump()}])
