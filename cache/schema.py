@@ -24,6 +24,7 @@ TEXT_ATTRIBUTES = (
     "fingerprint",
     "image_hash",
     "reading",
+    "prompt_groups",
 )  # of a trace
 WHOLE_GROUPS = ("tokens", "images", "steps")  # every trace has all data sets of these
 SPANS = "steps/span"  # but for this one, which version 1 lacks

@@ -374,6 +374,25 @@ class Trace:
         return self._text("answer")
 
     @property
+    def prompt_positions(self) -> np.ndarray:
+        """The positions of the prompt's tokens that data sets under `prompt/` have, in ascending order.
+
+        Example:
+            >>> open_run("runs/demo")["0001"].prompt_positions[:3]                             # doctest: +SKIP
+            array([0, 1, 2])
+        """
+        with self._open() as root:
+            text = root.text("prompt_groups")
+        group = self.tokens["group"].values
+        of_prompt = group[: len(group) - self.steps.sizes["step"]]
+        if text is None:
+            return np.arange(len(of_prompt))
+        names = text.split(", ")
+        if not set(names) <= set(GROUP_NAMES):
+            raise self.damage_error(ValueError(f"prompt_groups: {text!r} are not groups of tokens"))
+        return np.flatnonzero(np.isin(of_prompt, [GROUP_NAMES.index(name) for name in names]))
+
+    @property
     def reading(self) -> dict[str, float] | None:
         """How far the reading that was traced is from the decoding of the same answer. None if there was no reading.
 

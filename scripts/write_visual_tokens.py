@@ -99,8 +99,9 @@ without its share at other cells.
 
 ## Captures
 
-`visual_tokens_run` reads the prompts again, in one pass for each set of images. To keep the streams themselves, for your own lens,
-record them at the visual tokens alone, in a few layers; `mmprobe plan` says what they take ([captures](captures.md)):
+`visual_tokens_run` reads the prompts again, in one pass for each set of images, where the run does not have their streams. To
+record them with the answers, do it at the visual tokens alone, in a few layers; `mmprobe plan` says what that takes
+([captures](captures.md)):
 
 ```yaml
 datasets: [residual/post]

@@ -58,7 +58,7 @@ def run_config(
             "dtype": str(model.hf.dtype).removeprefix("torch."),
             "layers": model.n_layers,
         },
-        "capture": spec.model_dump(),
+        "capture": spec.model_dump(exclude=None if spec.groups else {"groups"}),
         "generate": generation,
         "generation_settings": _settings_in_force(model, generation),
         "engine": engine,
@@ -125,6 +125,7 @@ def open_folder(
 
 def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample], adds: bool) -> set[str]:
     """Return the ids of the finished samples, less those whose trace has to be made again."""
+    make_folder(out / "samples")  # somebody may have deleted it
     remove_unreadable(out)
     earlier = open_run(out)
     settings = {key: config[key] for key in HASHED_KEYS}

@@ -12,7 +12,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from mmprobe.cache import Run
+from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model, Prompt
 from mmprobe.models.prompt import decode_tokens
@@ -134,7 +134,8 @@ def visual_tokens_run(
 ) -> xr.Dataset:
     """Return how often visual tokens name the objects that they show, by lens and layer, and their words.
 
-    One sample of each set of images is read, in one pass over its prompt. The lenses are
+    One sample of each set of images is read, in one pass over its prompt, or taken from traces with
+    `prompt/residual_post`. The lenses are
 
     - `logit`: the final norm and the unembedding, without training
     - `jacobian`: the stream of the last layer by regression on that of the layer, then the logit lens (`fit_jacobian`)
@@ -235,6 +236,10 @@ def _read_samples(
         )
 
     def measure(answers: list[RunAnswer]) -> list[Arrays]:
+        if isinstance(source, Run):
+            captured = [find_captured(source[answer.sample.id], layers) for answer in answers]
+            if all(states is not None for states in captured):
+                return [{"states": states} for states in captured if states is not None]
         read = read_cells(model, [answer.sample for answer in answers], layers)
         return [{"states": states.values.numpy()} for states in read]
 
@@ -256,6 +261,22 @@ def _read_samples(
         known = texts[tuple(map(str, answer.sample.images))] or [own]
         shown.append(Shown(answer.sample, prompt, torch.from_numpy(arrays["states"]), things, tuple(known)))
     return shown
+
+
+def find_captured(trace: Trace, layers: Sequence[int]) -> np.ndarray | None:
+    """Return resid_post at the visual tokens as a trace has it, float32 [layer, cell, hidden]; None if it lacks some.
+
+    Example:
+        >>> find_captured(run["0001"], [0, 7])                               # doctest: +SKIP
+    """
+    if "prompt/residual_post" not in trace.captured:
+        return None
+    streams, positions = trace.array("prompt/residual_post"), trace.prompt_positions
+    visual = np.flatnonzero(trace.tokens["image"].values >= 0)
+    if not set(layers) <= set(streams["layer"].values.tolist()) or not np.isin(visual, positions).all():
+        return None
+    rows = np.searchsorted(positions, visual)
+    return streams.sel(layer=list(layers)).values[rows].swapaxes(0, 1).astype(np.float32)
 
 
 def _find_text(model: Model, answered: AnswerSource, sample: Sample) -> str | None:

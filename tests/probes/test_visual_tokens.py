@@ -28,7 +28,7 @@ from mmprobe.probes.visual_tokens.lenses import (
     nearest_embeddings,
     unembedding_lens,
 )
-from mmprobe.probes.visual_tokens.run import Shown, find_ids, visual_tokens_run, visual_words
+from mmprobe.probes.visual_tokens.run import Shown, find_captured, find_ids, visual_tokens_run, visual_words
 from mmprobe.samples import Region, Sample
 from mmprobe.viz.figures import figures
 
@@ -296,3 +296,16 @@ def test_what_was_read_is_kept(tiny_spd, drawn, measured, tmp_path: Path, monkey
     monkeypatch.setattr(module, "read_cells", None)
     again = visual_tokens_run(tiny_spd, drawn, layers=[3, 7], finished=folder)
     assert json.dumps(again.to_dict(), default=str) == json.dumps(kept.to_dict(), default=str)
+
+
+def test_a_run_that_has_the_streams_is_not_read_again(tiny_spd, drawn, measured, tmp_path: Path, monkeypatch):
+    spec = mp.CaptureSpec(
+        datasets=["residual/post"], positions="prompt", groups=["visual"], layers=[3, 7], dtype="float32"
+    )
+    run = mp.trace(tiny_spd, drawn, tmp_path / "run", capture=spec, max_new_tokens=40)
+    monkeypatch.setattr(module, "read_cells", None)
+    ds = visual_tokens_run(tiny_spd, run, layers=[3, 7])
+    np.testing.assert_allclose(
+        ds.score.sel(lens="logit"), measured.score.sel(lens="logit"), atol=1e-3, rtol=1e-3
+    )
+    assert find_captured(run[run.ids[0]], [0, 7]) is None  # a layer that was not captured
