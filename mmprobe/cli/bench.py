@@ -34,8 +34,12 @@ from mmprobe.cli.options import (
     ShardOf,
     SharedPrefix,
     WorkerCount,
+    check_data,
+    check_methods,
+    check_model,
     check_out,
     choose_drawn,
+    complete_models,
     open_workers,
     parse_benchmark_options,
     print_evaluation,
@@ -54,7 +58,11 @@ def bench(
     out: Annotated[Path, typer.Option(help="The result folder.")],
     model: Annotated[
         str | None,
-        typer.Option(help="Alias, local folder or hub id; or PROVIDER/MODEL, such as openai/gpt-4o."),
+        typer.Option(
+            help="Alias, local folder or hub id; or PROVIDER/MODEL, such as openai/gpt-4o.",
+            callback=check_model,
+            autocompletion=complete_models,
+        ),
     ] = None,
     data: Annotated[
         Path | None,
@@ -115,8 +123,10 @@ def bench(
         raise InputError(f"bench {name}: give --model")
     if device_map is not None and (ray is not None or (workers or 1) > 1):
         raise InputError("--device-map: goes with one process; leave out --workers and --ray")
+    check_methods(method)
     devices = read_device_map(device_map)
     pairs, seed = choose_drawn(data, n, seed)
+    check_data(data)
     check_unlocked(out)
     check_earlier(out / "responses.jsonl", "answers", resume, overwrite, TO_CONTINUE)
     check_out(out, [data] if data else [])

@@ -26,6 +26,8 @@ from mmprobe.cli.options import (
     RepetitionPenalty,
     Resume,
     SharedPrefix,
+    check_data,
+    check_methods,
     choose_drawn,
     parse_benchmark_options,
     print_result,
@@ -84,7 +86,9 @@ def compare(
       mmprobe compare --model qwen2.5-vl-7b --ablate sage --benchmarks spd-faith --data pairs/samples.jsonl \\
         --out results/ablation
     """
+    check_methods(*split_names(methods))
     pairs, seed = choose_drawn(data, n, seed)
+    check_data(data)
     devices = read_device_map(device_map)
     earlier = next(out.glob("*/*/responses.jsonl"), out / "responses.jsonl")
     check_earlier(earlier, "a comparison", resume, overwrite, TO_CONTINUE, out)

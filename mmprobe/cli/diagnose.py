@@ -21,6 +21,7 @@ from mmprobe.cli.options import (
     Overwrite,
     Resume,
     Revision,
+    check_data,
     check_out,
     choose_drawn,
     print_result,
@@ -79,13 +80,12 @@ def diagnose(
             raise unknown_name("--fail-on", name, [*CAUSES, "unknown"])
     devices = read_device_map(device_map)
     pairs, seed = choose_drawn(data or answers, n, seed)
+    check_data(data, answers)
     check_unlocked(out)
     check_out(out, [path for path in (data, answers) if path])
 
-    from mmprobe.models.aliases import locate
     from mmprobe.samples import load_samples
 
-    locate(model)
     if answers is not None and data is None:
         from mmprobe.traces.given_answers import answered_samples
 
