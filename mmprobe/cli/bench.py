@@ -10,6 +10,7 @@ import typer
 import mmprobe
 from mmprobe.benchmarks.synthetic import PAIRS
 from mmprobe.cli.diagnose import bench_tools
+from mmprobe.cli.log_to import LogTo, check_tracker, log_metrics
 from mmprobe.cli.options import (
     TO_CONTINUE,
     AsJson,
@@ -48,6 +49,7 @@ from mmprobe.cli.options import (
     warn,
 )
 from mmprobe.errors import InputError
+from mmprobe.files import read_results
 from mmprobe.interventions.parameters import parse_settings
 from mmprobe.ledger import check_earlier, check_unlocked
 
@@ -93,6 +95,7 @@ def bench(
     workers: WorkerCount = None,
     ray: RayAddress = None,
     shared_prefix: SharedPrefix = True,
+    log_to: LogTo = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a model a benchmark's questions and score its answers.
@@ -124,6 +127,7 @@ def bench(
     if device_map is not None and (ray is not None or (workers or 1) > 1):
         raise InputError("--device-map: goes with one process; leave out --workers and --ray")
     check_methods(method)
+    check_tracker(log_to)
     devices = read_device_map(device_map)
     pairs, seed = choose_drawn(data, n, seed)
     check_data(data)
@@ -175,4 +179,7 @@ def bench(
         return
     for run, n_failures in evaluation.failures.items():
         warn(f"{n_failures} questions failed, see {run / 'failures.jsonl'}; --resume retries them")
+    if log_to is not None:
+        about = read_results(evaluation.folder).model_dump(exclude={"metrics"}, exclude_unset=True)
+        log_metrics(log_to, evaluation.folder, about, evaluation.metrics)
     print_evaluation(evaluation, as_json)

@@ -123,10 +123,11 @@ def compare(
     from mmprobe.analyses import export
     from mmprobe.benchmarks.core.compare import markdown
     from mmprobe.files import write_atomic
+    from mmprobe.viz.report.two_runs import write_comparison
 
     files = [str(file) for file in export(ds, out)]
     write_atomic(out / "compare.md", markdown(ds) + "\n")
-    mmprobe.viz.write_figures(ds, out / "compare.html", (ds.attrs["model"], "comparison of methods"))
+    write_comparison(ds, out, out / "compare.html")
     files += [str(out / "compare.md"), str(out / "compare.html")]
     headline = [
         f"{name} {metric}" for name in names for metric in mmprobe.benchmarks.BENCHMARKS[name].headline
