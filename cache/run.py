@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +18,8 @@ from tqdm import tqdm
 from mmprobe.cache.check import read_text_attribute
 from mmprobe.cache.checksums import open_checked, repeat_interrupt
 from mmprobe.cache.packs import PACKS, PackedFile, PackedNames, open_packed, packed_names, write_pack
-from mmprobe.cache.schema import FORMAT_VERSION, Failure, FailureList, Format, Label, LabelList, RunConfig
+from mmprobe.cache.schema import READ_VERSIONS, Failure, FailureList, Format, Label, LabelList, RunConfig
+from mmprobe.cache.spans import SPAN_NAMES, check_span
 from mmprobe.cache.stack import stack_traces
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError, unknown_name
@@ -29,6 +31,8 @@ from mmprobe.samples import Sample
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+
+log = logging.getLogger("mmprobe")
 
 SHOWN_ROWS = 20
 HASHED_KEYS = ("model", "capture", "generate", "engine", "batch_size")  # of run.json
@@ -57,6 +61,7 @@ class Run:
         labels: by sample, whether its answer is faithful; from `labels.jsonl`.
         right: by sample, whether its answer is right, or None where rules could not read it; of the lines of
             `labels.jsonl` that say so (`correct`).
+        span: the span of the answers whose steps alone the traces show; None for all.
     """
 
     def __init__(
@@ -66,9 +71,10 @@ class Run:
         failures: list[dict],
         labels: dict[str, bool | None],
         right: dict[str, bool | None] | None = None,
+        span: str | None = None,
     ):
         self.path, self.config, self.failures, self.labels = path, config, failures, labels
-        self.right = right or {}
+        self.right, self.span = right or {}, span
 
     @property
     def packed(self) -> bool:
@@ -148,11 +154,34 @@ class Run:
         if name not in self:
             raise KeyError(f"{self.path}: no finished sample {name!r}")
         if name in self._packs:
-            return Trace(self._packs[name], f"/samples/{name}")
-        return Trace(self.path / "samples" / f"{name}.h5")
+            return Trace(self._packs[name], f"/samples/{name}", self.span)
+        return Trace(self.path / "samples" / f"{name}.h5", span=self.span)
 
     def _part(self, names: list[str]) -> Run:
-        return Run(self.path, {**self.config, "order": names}, [], self.labels, self.right)
+        return Run(self.path, {**self.config, "order": names}, [], self.labels, self.right, self.span)
+
+    def within(self, span: str) -> Run:
+        """Return the part of the run whose answers have steps of a span, `thinking` or `answer`, with these steps alone.
+
+        Analyses take it like a run. A warning says how many answers do not have the span.
+
+        Raises:
+            InputError: there is no such span, or no answer has it.
+
+        Example:
+            >>> run.within("thinking")                              # doctest: +SKIP
+            <Run runs/demo: 20 of 20 samples, qwen3.5-4b, thinking>
+        """
+        check_span(span)
+        limited = Run(self.path, self.config, [], self.labels, self.right, span)
+        names = [name for name, trace in self.stream("spans") if SPAN_NAMES.index(span) in trace.spans]
+        if len(self) and not names:
+            raise InputError(f"{self.path}: no answer has the span {span!r}")
+        if len(names) < len(self):
+            log.warning(
+                "%d of %d answers have no %s, and are left out", len(self) - len(names), len(self), span
+            )
+        return limited._part(names)
 
     def select(self, ids: Iterable[str] | None = None, **fields: Any) -> Run:
         """Return the part of the run whose samples have these values. Analyses take it like a run.
@@ -228,7 +257,7 @@ class Run:
         return pd.DataFrame(rows, index=pd.Index(self.ids, name="id"))
 
     def __repr__(self) -> str:
-        return f"<Run {self.path}: {len(self)} of {len(self.config['order'])} samples, {self.config['model']['name']}>"
+        return f"<Run {self.path}: {len(self)} of {len(self.config['order'])} samples, {self.config['model']['name']}{f', {self.span}' if self.span else ''}>"
 
     def _repr_html_(self) -> str:
         rows = [(trace.id, trace.sample.question, trace.answer) for trace in self[:SHOWN_ROWS]]
@@ -252,8 +281,9 @@ class Run:
 def _parse_config(text: str | bytes, where: str) -> dict[str, Any]:
     """Return the content of run.json. Optional entries that it lacks are empty."""
     version = parse_record(text, Format, where).format
-    if version != FORMAT_VERSION:
-        raise InputError(f"{where}: run format {version}, this mmprobe reads {FORMAT_VERSION}")
+    if version not in READ_VERSIONS:
+        known = " and ".join(map(str, READ_VERSIONS))
+        raise InputError(f"{where}: run format {version}, this mmprobe reads {known}")
     return parse_record(text, RunConfig, where).model_dump()
 
 

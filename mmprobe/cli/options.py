@@ -14,6 +14,7 @@ import typer
 
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError, printable, unknown_name
+from mmprobe.files import redact
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks import Evaluation
@@ -204,6 +205,12 @@ SharedPrefix = Annotated[
     ),
 ]
 Temperature = Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.", min=0)]
+TemplateArguments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--template", help="An argument of the chat template, as enable_thinking=false; repeatable."
+    ),
+]
 RayAddress = Annotated[
     str | None,
     typer.Option(
@@ -357,7 +364,7 @@ def print_result(result: dict[str, Any], text: str, as_json: bool) -> None:
 
 def warn(message: str) -> None:
     """Print one line on stderr."""
-    typer.echo(f"mmprobe: {printable(message)}", err=True)
+    typer.echo(f"mmprobe: {redact(printable(message))}", err=True)
 
 
 def warn_left_out(left_out: Mapping[str, str], verbose: bool) -> None:
@@ -403,10 +410,31 @@ def print_run(run: Run, as_json: bool) -> None:
     out, samples, failed = run.path, len(run.config["order"]), len(run.failures)
     text = f"{len(run)} of {samples} samples traced to {out}"
     if failed:
-        text += f"; {failed} failed, see {out / 'failures.jsonl'}"
+        text += f"; {describe_failures('', run.failures, out)}"
     print_result({"run": str(out), "samples": samples, "traced": len(run), "failed": failed}, text, as_json)
     if failed:
         raise typer.Exit(1)
+
+
+def describe_failures(what: str, failures: Sequence[Mapping[str, Any]], folder: Path) -> str:
+    """Return how many samples of a folder failed, and why the first did.
+
+    Example:
+        >>> print(describe_failures("questions", [{"id": "a", "error": "ValueError", "message": "too long"}], Path("out")))
+        1 questions failed, see out/failures.jsonl (a: ValueError: too long)
+    """
+    first = failures[0]
+    reason = f"{first.get('id')}: {first.get('error')}: {first.get('message')}"
+    return f"{len(failures)} {what} failed, see {folder / 'failures.jsonl'} ({reason})".replace("  ", " ")
+
+
+def warn_of_failures(folders: Iterable[Path]) -> None:
+    """Say in which folders questions failed."""
+    from mmprobe.traces.asking import read_failures
+
+    for folder in folders:
+        if failures := list(read_failures(folder).values()):
+            warn(f"{describe_failures('questions', failures, folder)}; --resume retries them")
 
 
 def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -11,7 +11,7 @@ import xarray as xr
 from mmprobe.analyses import ANALYSES
 from mmprobe.errors import InputError
 from mmprobe.files import write_whole
-from mmprobe.registry import Registry, tolerate_plug_ins
+from mmprobe.registry import Registry, check_made, tolerate_plug_ins
 from mmprobe.viz.panel import Panel
 
 FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
@@ -38,6 +38,7 @@ FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
         "component_patching": "mmprobe.viz.figures.component_effects:panels",
         "attribution_patching": "mmprobe.viz.figures.component_effects:panels",
         "direct_logit_attribution": "mmprobe.viz.figures.logit_attribution:panels",
+        "visual_tokens": "mmprobe.viz.figures.visual_tokens:panels",
         "circuit": "mmprobe.viz.figures.circuit:panels",
         "circuit_faithfulness": "mmprobe.viz.figures.circuit_faithfulness:panels",
         "circuit_check": "mmprobe.viz.figures.circuit_faithfulness:check_panels",
@@ -101,7 +102,8 @@ def figures(dataset: xr.Dataset) -> list[Panel]:
     if name in FIGURES:
         panels: list[Panel] = []
         with tolerate_plug_ins():
-            panels = FIGURES[name](dataset)
+            draw = FIGURES[name]
+            panels = [check_made(draw, each, Panel) for each in check_made(draw, draw(dataset), list)]
         return panels
     if name in ANALYSES:
         return []  # it has numbers alone

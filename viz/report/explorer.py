@@ -18,6 +18,7 @@ from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError
 from mmprobe.files import JsonRecord, check_readable, parse_record
 from mmprobe.samples import Region, Sample
+from mmprobe.viz.panel import shown_groups
 from mmprobe.viz.report.answers import UNUSED, Answers
 from mmprobe.viz.report.elements import data_block, dump_json, label_counts, pack_array, render
 from mmprobe.viz.report.images import Images
@@ -190,7 +191,7 @@ def sample_data(
     activation, reason = _activation_maps(trace) if sample.images else (None, "")
     return {
         "id": sample.id,
-        "question": sample.question,
+        "question": sample.transcript,
         "truth": sample.answer,
         "faithful": faithful,
         "images": _view_data(trace, sample, images),
@@ -213,6 +214,7 @@ def sample_data(
 
 def _pack_mass(mass: xr.DataArray, with_heads: bool) -> dict[str, Any]:
     """Return attention by token group, with the names of the groups and the number of heads (1: their mean)."""
+    mass = mass.sel(group=shown_groups(mass))
     mass = mass if with_heads else mass.mean("head", keepdims=True)
     values = np.rint(_MASS_UNIT * np.clip(np.nan_to_num(mass.values), 0, 1))
     return {
@@ -275,7 +277,7 @@ def _token_data(trace: Trace, false_spans: Sequence[tuple[int, int]]) -> list[di
 
     A special token looks special and is not in the answer.
     """
-    texts = trace.tokens["text"].values[trace.tokens.sizes["token"] - trace.steps.sizes["step"] :].tolist()
+    texts = trace.step_texts
     answer = trace.answer
     start = max("".join(texts).find(answer), 0)
     tokens = []
