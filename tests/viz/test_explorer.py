@@ -40,7 +40,11 @@ def test_the_address_keeps_sample_step_layer_and_head(
     assert selected.get_attribute("data-step") == "3"
     assert page.locator("#layer-name").inner_text() == "2"
     assert page.locator("#head").input_value() == "1"
-    mass = labelled["plain"].attention_mass.values[3, 1, 1]
+    mass = labelled["plain"].attention_mass
+    assert mass.sizes["group"] == 6 and not mass.sel(group="assistant").any(), (
+        "no earlier turns, so it is not shown"
+    )
+    mass = mass.sel(group=mass["group"] != "assistant").values[3, 1, 1]
     shown = [float(text.split()[1]) / 100 for text in page.locator("#mass-keys li").all_inner_texts()]
     np.testing.assert_allclose(shown, mass, atol=0.006)
 
