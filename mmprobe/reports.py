@@ -57,16 +57,16 @@ def make_report(
     Returns:
         The file, and for each analysis that was left out why, by name.
     """
-    from mmprobe.viz import write_figures, write_report
+    from mmprobe.viz import write_report
     from mmprobe.viz.report.results import find_comparison
-    from mmprobe.viz.report.two_runs import Side, write_side_by_side
+    from mmprobe.viz.report.two_runs import Side, write_comparison, write_side_by_side
     from mmprobe.viz.report.write import check_output
 
     check_output(out)
     paths = [each.path if isinstance(each, Run) else Path(each) for each in runs]
     comparison = find_comparison(paths[0]) if len(paths) == 1 else None
     if comparison is not None:
-        return write_figures(comparison, out, (comparison.attrs["model"], "comparison of methods")), {}
+        return write_comparison(comparison, paths[0], out), {}
     if len(paths) == 1:
         run, datasets, findings, results, left_out = _read(runs[0], model)
         return write_report(run, datasets, out, explorer_size, findings, results, left_out), left_out

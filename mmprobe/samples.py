@@ -413,6 +413,8 @@ def load_samples(path: str | Path) -> list[Sample]:
     """
     path = Path(path)
     text = read_text(path)
+    if text.lstrip().startswith("["):
+        raise InputError(f"{path}: is one JSON array; write one JSON object a line (jq -c '.[]' does it)")
     samples: list[Sample] = []
     line_of_id: dict[str, int] = {}
     checked: set[Path] = set()

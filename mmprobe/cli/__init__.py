@@ -296,7 +296,8 @@ def main() -> None:
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         where = context.command_path if context else "mmprobe"
-        _exit(f"{error.format_message().rstrip('.')} (see {where} --help)", 2)
+        message = error.format_message().rstrip(".").replace("Value error, ", "")  # pydantic's prefix
+        _exit(f"{message} (see {where} --help)", 2)
     except (KeyboardInterrupt, _Interrupted, typer.Abort) as error:
         _exit(f"interrupted; {str(error) or 'what was finished is kept'}", _INTERRUPTED)
     except OSError as error:

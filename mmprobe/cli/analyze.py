@@ -18,6 +18,7 @@ from mmprobe.cli.options import (
     RunPath,
     TracedModel,
     Verbose,
+    complete_analyses,
     print_result,
     split_names,
     warn,
@@ -125,7 +126,11 @@ def _check_settings(name: str, settings: list[str]) -> dict[str, Any]:
 def analyze(
     run: RunPath,
     only: Annotated[
-        str | None, typer.Option(help="Names with commas between, such as attention-decay; default: all.")
+        str | None,
+        typer.Option(
+            help="Names with commas between, such as attention-decay; default: all.",
+            autocompletion=complete_analyses,
+        ),
     ] = None,
     model: TracedModel = None,
     settings: Annotated[

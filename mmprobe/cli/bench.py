@@ -10,6 +10,7 @@ import typer
 import mmprobe
 from mmprobe.benchmarks.synthetic import PAIRS
 from mmprobe.cli.diagnose import bench_tools
+from mmprobe.cli.log_to import LogTo, check_tracker, log_metrics
 from mmprobe.cli.options import (
     TO_CONTINUE,
     AsJson,
@@ -35,8 +36,12 @@ from mmprobe.cli.options import (
     SharedPrefix,
     TemplateArguments,
     WorkerCount,
+    check_data,
+    check_methods,
+    check_model,
     check_out,
     choose_drawn,
+    complete_models,
     open_workers,
     parse_benchmark_options,
     print_evaluation,
@@ -45,6 +50,7 @@ from mmprobe.cli.options import (
     warn_of_failures,
 )
 from mmprobe.errors import InputError
+from mmprobe.files import read_results
 from mmprobe.interventions.parameters import parse_settings
 from mmprobe.ledger import check_earlier, check_unlocked
 
@@ -55,7 +61,11 @@ def bench(
     out: Annotated[Path, typer.Option(help="The result folder.")],
     model: Annotated[
         str | None,
-        typer.Option(help="Alias, local folder or hub id; or PROVIDER/MODEL, such as openai/gpt-4o."),
+        typer.Option(
+            help="Alias, local folder or hub id; or PROVIDER/MODEL, such as openai/gpt-4o.",
+            callback=check_model,
+            autocompletion=complete_models,
+        ),
     ] = None,
     data: Annotated[
         Path | None,
@@ -91,6 +101,7 @@ def bench(
     workers: WorkerCount = None,
     ray: RayAddress = None,
     shared_prefix: SharedPrefix = True,
+    log_to: LogTo = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a model a benchmark's questions and score its answers.
@@ -123,8 +134,11 @@ def bench(
         raise InputError(f"bench {name}: give --model")
     if device_map is not None and (ray is not None or (workers or 1) > 1):
         raise InputError("--device-map: goes with one process; leave out --workers and --ray")
+    check_methods(method)
+    check_tracker(log_to)
     devices = read_device_map(device_map)
     pairs, seed = choose_drawn(data, n, seed)
+    check_data(data)
     check_unlocked(out)
     check_earlier(out / "responses.jsonl", "answers", resume, overwrite, TO_CONTINUE)
     check_out(out, [data] if data else [])
@@ -174,4 +188,7 @@ def bench(
             raise typer.Exit(1)  # a warning said why
         return
     warn_of_failures(evaluation.failures)
+    if log_to is not None:
+        about = read_results(evaluation.folder).model_dump(exclude={"metrics"}, exclude_unset=True)
+        log_metrics(log_to, evaluation.folder, about, evaluation.metrics)
     print_evaluation(evaluation, as_json)

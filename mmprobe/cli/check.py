@@ -8,12 +8,28 @@ from typing import Annotated
 
 import typer
 
-from mmprobe.cli.options import AsJson, Device, DeviceMapOption, Dtype, Revision, read_device_map
+from mmprobe.cli.options import (
+    AsJson,
+    Device,
+    DeviceMapOption,
+    Dtype,
+    Revision,
+    check_model,
+    complete_models,
+    read_device_map,
+)
 from mmprobe.errors import InputError
 
 
 def check(
-    model: Annotated[str, typer.Argument(help="Alias (see mmprobe models), local folder or hub id.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Alias (see mmprobe models), local folder or hub id.",
+            callback=check_model,
+            autocompletion=complete_models,
+        ),
+    ],
     data: Annotated[
         Path | None, typer.Option(help="Samples file, of which two are compared beside the drawn pictures.")
     ] = None,

@@ -26,6 +26,8 @@ from mmprobe.cli.options import (
     RepetitionPenalty,
     Resume,
     SharedPrefix,
+    check_data,
+    check_methods,
     choose_drawn,
     parse_benchmark_options,
     print_result,
@@ -85,7 +87,9 @@ def compare(
       mmprobe compare --model qwen2.5-vl-7b --ablate sage --benchmarks spd-faith --data pairs/samples.jsonl \\
         --out results/ablation
     """
+    check_methods(*split_names(methods))
     pairs, seed = choose_drawn(data, n, seed)
+    check_data(data)
     devices = read_device_map(device_map)
     earlier = next(out.glob("*/*/responses.jsonl"), out / "responses.jsonl")
     check_earlier(earlier, "a comparison", resume, overwrite, TO_CONTINUE, out)
@@ -120,10 +124,11 @@ def compare(
     from mmprobe.analyses import export
     from mmprobe.benchmarks.core.compare import markdown
     from mmprobe.files import write_atomic
+    from mmprobe.viz.report.two_runs import write_comparison
 
     files = [str(file) for file in export(ds, out)]
     write_atomic(out / "compare.md", markdown(ds) + "\n")
-    mmprobe.viz.write_figures(ds, out / "compare.html", (ds.attrs["model"], "comparison of methods"))
+    write_comparison(ds, out, out / "compare.html")
     files += [str(out / "compare.md"), str(out / "compare.html")]
     warn_of_failures(sorted({file.parent for file in out.glob("*/*/failures.jsonl")}))
     headline = [

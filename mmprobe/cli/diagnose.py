@@ -22,6 +22,7 @@ from mmprobe.cli.options import (
     Resume,
     Revision,
     TemplateArguments,
+    check_data,
     check_out,
     choose_drawn,
     print_result,
@@ -83,14 +84,13 @@ def diagnose(
             raise unknown_name("--fail-on", name, [*CAUSES, "unknown"])
     devices = read_device_map(device_map)
     pairs, seed = choose_drawn(data or answers, n, seed)
+    check_data(data, answers)
     check_unlocked(out)
     check_out(out, [path for path in (data, answers) if path])
 
     from mmprobe.interventions.parameters import parse_settings
-    from mmprobe.models.aliases import locate
     from mmprobe.samples import load_samples, with_template
 
-    locate(model)
     if answers is not None and data is None:
         from mmprobe.traces.given_answers import answered_samples
 

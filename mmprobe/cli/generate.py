@@ -21,9 +21,11 @@ from mmprobe.cli.options import (
     Settings,
     Temperature,
     TemplateArguments,
+    check_methods,
     print_result,
     read_device_map,
 )
+from mmprobe.errors import InputError
 from mmprobe.interventions.parameters import parse_settings
 
 
@@ -52,12 +54,13 @@ def generate(
       mmprobe generate --model tiny-spd --method sage --set eta=0.25 --image a.png --image b.png \\
         --prompt "Are the two pictures the same?"
     """
+    if not prompt.strip():
+        raise InputError("--prompt: is empty; write the question")
+    check_methods(method)
     from mmprobe.interventions.registry import load_methods
-    from mmprobe.models.aliases import locate
     from mmprobe.samples import Sample, check_image, with_template
 
     methods = load_methods(method, **parse_settings(settings or []))
-    locate(model)
     devices = read_device_map(device_map)
     for path in image or []:
         check_image(path, "--image")

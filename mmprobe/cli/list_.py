@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from mmprobe.cli.options import AsJson, print_result, show_table
+from mmprobe.errors import InputError
 from mmprobe.registry import Registry, load
 
-ListedKind = Literal[
-    "benchmarks",
-    "methods",
-    "analyses",
-    "causes",
-    "probes",
-    "figures",
-    "families",
-    "engines",
-    "layouts",
-    "judges",
-    "perturbations",
-    "tools",
-]
-KINDS: dict[ListedKind, str] = {
+KINDS: dict[str, str] = {
     "benchmarks": "mmprobe.benchmarks.core.benchmark:BENCHMARKS",
     "methods": "mmprobe.interventions.registry:METHODS",
     "analyses": "mmprobe.analyses:ANALYSES",
@@ -41,7 +28,13 @@ KINDS: dict[ListedKind, str] = {
 
 
 def list_names(
-    kind: Annotated[ListedKind, typer.Argument(help="What to list.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help=f"What to list: {', '.join(KINDS)}.",
+            autocompletion=lambda incomplete: [name for name in KINDS if name.startswith(incomplete)],
+        ),
+    ],
     as_json: AsJson = False,
 ) -> None:
     """List benchmarks, methods, analyses, causes or another kind of things, each with one line.
@@ -53,6 +46,9 @@ def list_names(
       mmprobe list benchmarks
       mmprobe list methods --json
     """
+    if kind not in KINDS:
+        hint = "mmprobe models lists the models" if kind in ("model", "models") else "choose one of these"
+        raise InputError(f"list {kind}: {hint}; list knows {', '.join(KINDS)}")
     rows = _list(kind)
     if (
         kind == "analyses"
@@ -62,7 +58,7 @@ def list_names(
     print_result({kind: listed}, show_table(("Name", "About"), rows), as_json)
 
 
-def _list(kind: ListedKind) -> list[tuple[str, str]]:
+def _list(kind: str) -> list[tuple[str, str]]:
     """Return the name of each thing of a kind, as the commands take it, and one line about it."""
     registry: Registry[Any] = load(KINDS[kind])
     dashed = kind in ("analyses", "probes")

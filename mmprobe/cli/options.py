@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
-from mmprobe.errors import InputError, printable
+from mmprobe.errors import InputError, printable, unknown_name
 from mmprobe.files import redact
 
 if TYPE_CHECKING:
@@ -28,6 +28,99 @@ _SEED_HELP = "Seed of what is drawn at random: pairs, boxes, or sampled tokens"
 TO_CONTINUE = (
     "use --resume to continue, --overwrite to start over, or another --out"  # if a folder has an earlier call
 )
+
+
+def complete_models(incomplete: str) -> list[str]:
+    """Return the short names of models that begin so, for the shell."""
+    from mmprobe.models.aliases import load_aliases
+
+    return [name for name in load_aliases() if name.startswith(incomplete)]
+
+
+def complete_benchmarks(incomplete: str) -> list[str]:
+    """Return the names of benchmarks that begin so, for the shell."""
+    from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+
+    return [name for name in BENCHMARKS if name.startswith(incomplete)]
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """Return the names of methods that begin so, for the shell."""
+    from mmprobe.interventions.registry import METHODS
+
+    return [name for name in METHODS if name.startswith(incomplete)]
+
+
+def complete_analyses(incomplete: str) -> list[str]:
+    """Return the names of analyses and probes that begin so, after names with commas, for the shell."""
+    from mmprobe.analyses import ANALYSES
+    from mmprobe.probes.registry import PROBES
+
+    before, comma, last = incomplete.rpartition(",")
+    names = (name.replace("_", "-") for name in (*ANALYSES, *PROBES, "findings"))
+    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+
+ASK_APIS = ("bench", "compare")  # commands that an API's answers are enough for
+
+
+def check_model(context: typer.Context, name: str | None) -> str | None:
+    """Check the name of a model before anything heavy is imported.
+
+    Raises:
+        InputError: there is no such model, or it is an API's and the command looks inside.
+    """
+    if name is None or context.resilient_parsing:
+        return name
+    from mmprobe.benchmarks.core.api_models import is_api
+
+    if not is_api(name):
+        from mmprobe.models.aliases import locate
+
+        locate(name)
+    elif context.info_name not in ASK_APIS and not Path(name).is_dir():
+        raise InputError(
+            f"--model {name}: an API shows no internals; mmprobe bench asks it, and mmprobe trace --answers RESULTS "
+            "--model LOCAL traces its answers with a local model"
+        )
+    return name
+
+
+def check_run_path(context: typer.Context, path: Path) -> Path:
+    """Check that there is a run at a path before anything heavy is imported.
+
+    Raises:
+        InputError: naming the path.
+    """
+    if not context.resilient_parsing and not path.is_file() and not (path / "run.json").is_file():
+        hint = f"; did you mean {path / 'run'}?" if (path / "run" / "run.json").is_file() else ""
+        raise InputError(f"{path}: no run here (run.json is missing){hint}")
+    return path
+
+
+def check_methods(*sources: str) -> None:
+    """Check the names of methods, such as `pai+vcd`, before anything heavy is imported; files are read later.
+
+    Raises:
+        InputError: naming the first that does not exist.
+    """
+    from mmprobe.interventions.registry import METHODS
+
+    for name in (name for source in sources for name in source.split("+")):
+        if not name.endswith((".yaml", ".yml")) and name not in METHODS:
+            raise unknown_name("method", name, METHODS)
+
+
+def check_data(*paths: Path | None) -> None:
+    """Check that files of data exist before anything heavy is imported.
+
+    Raises:
+        InputError: naming the first that does not.
+    """
+    for path in paths:
+        if path is not None and not path.exists():
+            raise InputError(f"{path}: no such file")
+
 
 GivenAnswers = Annotated[
     Path | None,
@@ -64,10 +157,21 @@ JudgeName = Annotated[
     ),
 ]
 MethodName = Annotated[
-    str, typer.Option("--method", help="How to answer: plain, sage, vcd, … or a YAML file.")
+    str,
+    typer.Option(
+        "--method",
+        help="How to answer: plain, sage, vcd, … or a YAML file.",
+        autocompletion=complete_methods,
+    ),
 ]
 ModelName = Annotated[
-    str, typer.Option("--model", help="Alias (see mmprobe models), local folder or hub id.")
+    str,
+    typer.Option(
+        "--model",
+        help="Alias (see mmprobe models), local folder or hub id.",
+        callback=check_model,
+        autocompletion=complete_models,
+    ),
 ]
 RepetitionPenalty = Annotated[
     float | None,
@@ -120,7 +224,12 @@ WorkerCount = Annotated[
     typer.Option("--workers", help="Processes with a model each: one a GPU, or a group of CPU cores.", min=1),
 ]
 BenchmarkName = Annotated[
-    str, typer.Argument(metavar="NAME", help="spd-faith, pope, chair, mme, mirage, magic, …")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="spd-faith, pope, chair, mme, mirage, magic, …",
+        autocompletion=complete_benchmarks,
+    ),
 ]
 Limit = Annotated[
     int | None,
@@ -131,11 +240,19 @@ LongestAnswer = Annotated[
     typer.Option(help="Longest answer in tokens; default: the benchmark's, by type of question.", min=1),
 ]
 RunPath = Annotated[
-    Path, typer.Argument(metavar="RUN", help="A run's folder, or the file that pack made of one.")
+    Path,
+    typer.Argument(
+        metavar="RUN", help="A run's folder, or the file that pack made of one.", callback=check_run_path
+    ),
 ]
 TracedModel = Annotated[
     str | None,
-    typer.Option("--model", help="The model of the run: adds what needs it, such as the logit lens."),
+    typer.Option(
+        "--model",
+        help="The model of the run: adds what needs it, such as the logit lens.",
+        callback=check_model,
+        autocompletion=complete_models,
+    ),
 ]
 
 

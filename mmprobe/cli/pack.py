@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from mmprobe.cli.options import AsJson, print_result
+from mmprobe.cli.options import AsJson, check_run_path, print_result
 
 
 def pack(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.", callback=check_run_path)],
     out: Annotated[Path, typer.Option(help="The HDF5 file.")],
     as_json: AsJson = False,
 ) -> None:

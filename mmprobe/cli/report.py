@@ -45,20 +45,11 @@ def report(
     """
     if len(runs) > 2:
         raise InputError(f"report: takes one or two runs, not {len(runs)}")
-    check_readable_paths(runs)
+    for path in runs:
+        if not path.exists():
+            raise InputError(f"{path}: no such run or result folder")
     from mmprobe.reports import make_report
 
     file, left_out = make_report(list(runs), out, model, explore)
     warn_left_out(left_out, verbose)
     print_result({"report": str(file)}, str(file), as_json)
-
-
-def check_readable_paths(runs: list[Path]) -> None:
-    """Check that there is a run or results at each path, before anything heavy is imported.
-
-    Raises:
-        InputError: naming the path.
-    """
-    for path in runs:
-        if not path.exists():
-            raise InputError(f"{path}: no such run or result folder")

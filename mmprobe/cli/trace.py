@@ -31,6 +31,8 @@ from mmprobe.cli.options import (
     Temperature,
     TemplateArguments,
     WorkerCount,
+    check_data,
+    check_methods,
     open_workers,
     print_run,
     read_device_map,
@@ -102,6 +104,10 @@ def trace(
         raise InputError("--remote and --ray: choose one")
     if device_map is not None and (remote or ray is not None or (workers or 1) > 1):
         raise InputError("--device-map: goes with one process; leave out --workers, --ray and --remote")
+    if data is None and answers is None:
+        raise InputError("--data: give the samples (see mmprobe trace --help)")
+    check_data(data, answers)
+    check_methods(method)
     devices = read_device_map(device_map)
     check_earlier(out / "run.json", "a run", resume, overwrite, TO_CONTINUE)
     check_unlocked(out)
@@ -114,15 +120,14 @@ def trace(
 
     from mmprobe.interventions.parameters import parse_settings
     from mmprobe.interventions.registry import load_methods
-    from mmprobe.models.aliases import locate
     from mmprobe.samples import load_samples, with_template
+
+    samples = load_samples(data)[:limit] if data else []
+    methods = load_methods(method, **parse_settings(settings or []))
+
     from mmprobe.traces.given_answers import answered_samples
 
-    methods = load_methods(method, **parse_settings(settings or []))
-    locate(model)
-    if data is None and answers is None:
-        raise InputError("--data: give the samples (see mmprobe trace --help)")
-    samples = (load_samples(data) if data else answered_samples(answers or Path()))[:limit]
+    samples = samples or answered_samples(answers or Path())[:limit]
     samples = with_template(samples, parse_settings(template or []))
 
     from mmprobe.benchmarks.vqa.benchmark import label_answers

@@ -6,6 +6,8 @@ import json
 import logging
 import shutil
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -165,3 +167,59 @@ def test_a_provider_without_its_package_names_the_package(tmp_path, monkeypatch)
     monkeypatch.setattr(inspect_model, "get_model", fail)
     call = ["bench", "spd-faith", "--model", "openai/gpt-4o", "--n", 1, "--out", tmp_path / "out"]
     assert_fails(run_in_process(*call), "model openai/gpt-4o: ERROR: OpenAI needs more. pip install openai")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ("trace", "--model", "openai/gpt-4o"),
+            "an API shows no internals; mmprobe bench asks it, and mmprobe trace --answers",
+        ),
+        (("diagnose", "--model", "openai/gpt-4o"), "an API shows no internals"),
+        (("check", "openai/gpt-4o"), "an API shows no internals"),
+        (("trace", "--model", "nope"), "neither an alias"),
+        (("trace", "--model", "tiny-spd", "--data", "none.jsonl"), "none.jsonl: no such file"),
+        (
+            ("trace", "--model", "tiny-spd", "--data", "array.jsonl"),
+            "array.jsonl: is one JSON array; write one JSON object a line",
+        ),
+        (("bench", "vqa", "--model", "tiny-spd", "--method", "nope"), "method 'nope': there is none"),
+        (("bench", "nope", "--model", "tiny-spd"), "benchmark 'nope': there is none"),
+        (("compare", "--model", "tiny-spd", "--methods", "plain,nope"), "method 'nope': there is none"),
+        (("diagnose", "--model", "tiny-spd", "--data", "none.jsonl"), "none.jsonl: no such file"),
+        (("generate", "--model", "tiny-spd", "--prompt", " "), "--prompt: is empty; write the question"),
+        (("analyze", "none"), "none: no run here"),
+        (("verify", "none"), "none: no run here"),
+        (("list", "models"), "mmprobe models lists the models; list knows benchmarks, methods"),
+        (("report", "none"), "none: no such run or result folder"),
+    ],
+    ids=lambda value: " ".join(value[:3]) if isinstance(value, tuple) else "",
+)
+def test_wrong_names_are_said_before_anything_heavy_is_imported(arguments, line, tmp_path):
+    """An import of torch takes seconds; a fresh process must not make it."""
+    (tmp_path / "array.jsonl").write_text('[{"id": "1", "question": "?"}]')
+    data = (
+        ("--data", "array.jsonl")
+        if arguments[0] in ("trace", "diagnose") and "--data" not in arguments
+        else ()
+    )
+    out = ("--out", "out") if arguments[0] in ("trace", "bench", "compare", "diagnose") else ()
+    code = (
+        "import sys; from mmprobe.cli import main\n"
+        f"sys.argv = ['mmprobe', *{[*arguments, *data, *out]!r}]\n"
+        "try:\n    main()\nfinally:\n    print('torch' in sys.modules)"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert finished.returncode == 2 and line in finished.stderr, finished.stderr
+    assert finished.stdout.strip() == "False", "torch was imported"
+    assert len(finished.stderr.splitlines()) == 1
+
+
+def test_the_shell_completes_names():
+    from mmprobe.cli import options
+
+    assert "tiny-spd" in options.complete_models("tiny")
+    assert options.complete_benchmarks("sp") == ["spd-faith"]
+    assert options.complete_methods("vc") == ["vcd"]
+    assert options.complete_analyses("attention-decay,residual") == ["attention-decay,residual-drift"]

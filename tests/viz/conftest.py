@@ -97,6 +97,19 @@ def one_trace(tmp_path: Path) -> Callable[..., Run]:
 
 
 @pytest.fixture
+def many_heads(tmp_path: Path) -> Run:
+    """Return a run of a trace with three heads, which attend most to the first, fifth and last of eight visual tokens."""
+    trace = make_trace(tmp_path, "many", [(2, 3), (1, 2)])
+    weights = np.full((len(TEXTS), len(LAYERS), 3, 8), 0.01, np.float16)
+    for head, (cell, weight) in enumerate(((0, 0.4), (4, 0.2), (7, 0.1))):
+        weights[:, :, head, cell] = weight
+    del trace["attention/visual"]
+    trace["attention/mass"] = np.repeat(trace["attention/mass"][:, :, :1], 3, axis=2)
+    trace["attention/leading"] = trace["attention/mass"][..., 0] / 2
+    return make_run(tmp_path, {"many": trace | {"attention/visual_head": weights}})
+
+
+@pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Return a run: `plain` is unlabelled with one image, `evil` unfaithful with two, one sample failed."""
     folder = tmp_path / "run"

@@ -40,7 +40,11 @@ def test_the_address_keeps_sample_step_layer_and_head(
     assert selected.get_attribute("data-step") == "3"
     assert page.locator("#layer-name").inner_text() == "2"
     assert page.locator("#head").input_value() == "1"
-    mass = labelled["plain"].attention_mass.values[3, 1, 1]
+    mass = labelled["plain"].attention_mass
+    assert mass.sizes["group"] == 6 and not mass.sel(group="assistant").any(), (
+        "no earlier turns, so it is not shown"
+    )
+    mass = mass.sel(group=mass["group"] != "assistant").values[3, 1, 1]
     shown = [float(text.split()[1]) / 100 for text in page.locator("#mass-keys li").all_inner_texts()]
     np.testing.assert_allclose(shown, mass, atol=0.006)
 
@@ -62,6 +66,28 @@ def test_the_address_keeps_sample_step_layer_and_head(
     wait_for(page, "evil")
     assert [each.get_attribute("data-step") for each in wrong.all()] == ["0", "1"]
     assert page.locator(".wrong-key").is_visible()
+
+
+def test_all_heads_are_over_the_image_and_a_click_fixes_one(
+    many_heads: Run, tmp_path: Path, show: Callable[..., Page]
+) -> None:
+    page = show(write_report(many_heads, [], tmp_path / "report.html"), "explorer")
+    wait_for(page, "many")
+    assert page.locator("#head-maps button").count() == 0, "folded: nothing is drawn"
+    page.click("#all-heads summary")
+    page.wait_for_selector("#head-maps button")
+    brightest = page.locator("#head-maps button").evaluate_all(
+        """buttons => buttons.map((button) => [...button.querySelectorAll("canvas")].flatMap((canvas) =>
+            [...canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data].filter((_, i) => i % 4 === 3)))"""
+    )
+    assert [int(np.argmax(cells)) for cells in brightest] == [0, 4, 7]
+    assert [max(cells) for cells in brightest] == sorted((max(cells) for cells in brightest), reverse=True)
+    page.click("#head-maps button >> nth=1")
+    assert page.locator("#head").input_value() == "1"
+    assert page.locator("#map-name").inner_text() == "Attention, mean over layers, head 1"
+    assert page.locator("#head-maps [aria-pressed=true]").get_attribute("data-head") == "1"
+    page.click("#head-maps button >> nth=1")
+    assert page.locator("#head").input_value() == "", "a second click frees it"
 
 
 def test_samples_are_searched_and_the_list_can_be_skipped(

@@ -138,4 +138,4 @@ def test_one_threshold() -> None:
     from mmprobe.viz.report.elements import read_asset
 
     assert answers.UNUSED == UNUSED
-    assert f"under {load_thresholds().unused_effect} nat" in read_asset("overview.html")
+    assert f"under {load_thresholds().unused_effect} of the usual margin" in read_asset("overview.html")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+import xarray as xr
 from helpers.command_line import assert_fails, run_in_process
 from playwright.sync_api import Page
 
@@ -18,7 +20,13 @@ from mmprobe.cache import Run, open_run
 from mmprobe.errors import InputError
 from mmprobe.stats.intervals import mean_interval
 from mmprobe.viz.report.results import ResultFolder
-from mmprobe.viz.report.two_runs import Side, share_scales, smallest_difference, write_side_by_side
+from mmprobe.viz.report.two_runs import (
+    Side,
+    share_scales,
+    smallest_difference,
+    write_comparison,
+    write_side_by_side,
+)
 
 
 @pytest.fixture
@@ -141,4 +149,40 @@ def test_what_pairs_can_show(groups: np.ndarray, smallest: float | None) -> None
 def test_the_command_takes_one_or_two(tmp_path: Path) -> None:
     assert_fails(
         run_in_process("report", *"abc", "--out", tmp_path / "x.html"), "takes one or two runs, not 3"
+    )
+
+
+def test_a_comparison_has_the_changed_answers(tmp_path: Path) -> None:
+    for method, right in (("plain", [True, False]), ("pai", [True, True]), ("sage", [True, False])):
+        folder = tmp_path / method / "vqa"
+        folder.mkdir(parents=True)
+        lines = [
+            {"id": str(number), "question": "?", "response": f"{value}", "correct": value, "images": []}
+            for number, value in enumerate(right)
+        ]
+        (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (folder / "results.json").write_text(
+            json.dumps({"benchmark": "vqa", "metrics": {}, "method": method})
+        )
+    columns = ("value", "difference", "difference_low", "difference_high", "n_paired")
+    values = (("metric", "contender"), np.zeros((1, 3)))
+    comparison = xr.Dataset(
+        dict.fromkeys(columns, values),
+        coords={"metric": ["vqa accuracy"], "contender": ["plain", "pai", "sage"]},
+        attrs={"analysis": "method_comparison", "baseline": "plain", "model": "tiny"},
+    )
+    html = write_comparison(comparison, tmp_path, tmp_path / "compare.html").read_text()
+    assert re.findall(r"<section class='page' id='([^']*)'", html) == [
+        "method-comparison",
+        "pai-vqa",
+        "sage-vqa",
+    ]
+    assert (
+        "1 of the 2 questions that both answered" in html
+        and "0 of the 2 questions that both answered" in html
+    )
+    assert (
+        len(re.findall(r'id="figure-data-(\d+)"', html))
+        == 3
+        == len(set(re.findall(r'id="figure-data-(\d+)"', html)))
     )

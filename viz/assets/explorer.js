@@ -57,6 +57,34 @@
     }
   }
 
+  /** Shows what each head of the chosen layers attends to, all in one scale. Nothing while the part is folded. */
+  function showHeads(step) {
+    const heads = sample.attention?.heads ?? 0;
+    if (!find("all-heads").open || !heads) return;
+    const { layers } = choice();
+    const weights = Array.from({ length: heads }, (_, head) => sampleData.visualWeights(sample, step, { layers, head: String(head) }));
+    const maximum = sampleData.largest(weights.map(sampleData.largest));
+    const figures = weights.map((values, head) => {
+      const chosen = find("head").value === String(head);
+      const button = make("button", { type: "button", title: `Head ${head}` });
+      button.dataset.head = head;
+      button.setAttribute("aria-pressed", String(chosen));
+      let start = 0;
+      sample.images.forEach((image, index) => {
+        const part = heat.imageFigure(image, index, sample.images.length, true).querySelector(".frame");
+        const canvas = part.querySelector("canvas");
+        const end = start + canvas.width * canvas.height;
+        heat.paint(canvas, values.subarray(start, end), maximum);
+        canvas.style.opacity = find("opacity").value;
+        start = end;
+        button.append(part);
+      });
+      button.append(make("span", { textContent: `head ${head}` }));
+      return button;
+    });
+    find("head-maps").replaceChildren(...figures);
+  }
+
   function showRegions() {
     for (const container of ["sample-images", "sample-activation"]) {
       find(container).classList.toggle("outlined", find("regions").checked);
@@ -127,6 +155,7 @@
     }
     showNumbers(step);
     showHeat(step);
+    showHeads(step);
     if (sample.mass) showMass(step);
     if (hasShare()) {
       const cursor = find("share").querySelector(".cursor");
@@ -142,6 +171,7 @@
     const mean = find("layer-mean").checked;
     const name = sample.layers[Number(find("layer").value)];
     find("layer-name").textContent = mean ? "mean" : name;
+    find("heads-layer").textContent = mean ? "all layers" : `layer ${name}`;
     document.querySelectorAll(".layer-words").forEach((words) => {
       words.textContent = (mean ? "mean over layers" : `layer ${name}`) + headWords();
     });
@@ -175,6 +205,7 @@
       share: hasShare() && sample.images.length && sample.tokens.length,
       layers: sample.layers.length,
       heads: sampleData.countHeads(sample) > 1,
+      visualHeads: (sample.attention?.heads ?? 0) > 1 && sample.tokens.length,
       wrong: sample.tokens.some((token) => token.wrong),
       regions: sample.images.some((image) => image.regions.length),
     };
@@ -321,6 +352,16 @@
     });
     find("layer-mean").addEventListener("change", showLayers);
     find("head").addEventListener("change", showLayers);
+    find("all-heads").addEventListener("toggle", showStep);
+    find("head-maps").addEventListener("click", (event) => {
+      const button = event.target.closest("[data-head]");
+      if (!button) return;
+      find("head").value = find("head").value === button.dataset.head ? "" : button.dataset.head; // a second click frees it
+      mapChosen = true;
+      find("map").value = "attention";
+      showMap();
+      find("head-maps").querySelector(`[data-head="${button.dataset.head}"]`).focus();
+    });
     find("save-svg").addEventListener("click", () => {
       const lines = [`${sample.id}: ${sample.question}`, `step ${pinned}, ${find("step-name").textContent}`,
         `${find("map-name").textContent}; largest ${find("legend-max").textContent}`];

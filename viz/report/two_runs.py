@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from mmprobe.samples import image_sets
 from mmprobe.stats.estimate import Estimate, estimate_mean
 from mmprobe.stats.intervals import COSINE, QUANTITY
 from mmprobe.viz.panel import Panel, apply_layout, escape_text
-from mmprobe.viz.report.analysis_pages import figure_values
+from mmprobe.viz.report.analysis_pages import analysis_pages, figure_values
 from mmprobe.viz.report.answers import (
     Answers,
     collect_answers,
@@ -36,9 +37,10 @@ from mmprobe.viz.report.elements import (
 )
 from mmprobe.viz.report.images import Images
 from mmprobe.viz.report.overview import faithful_share
-from mmprobe.viz.report.results import ResultFolder, metric_groups
+from mmprobe.viz.report.results import ResultFolder, metric_groups, read_results
 from mmprobe.viz.report.write import write_pages
 
+MAX_COMPARED = 12  # pages of methods and benchmarks; mmprobe report A B makes any other
 MAX_CHANGED = 200  # answers in the table of those that changed
 _HIDDEN_SETTINGS = {"format", "order", "headline", "fingerprint", "judging"}
 _MAX_SETTING = 200  # characters
@@ -95,6 +97,42 @@ def write_side_by_side(sides: tuple[Side, Side], out: Path) -> Path:
     figures = 1 if page.data and "figure-data-0" in page.data[0] else 0
     pages = [page, *_figure_pages(sides, figures)]
     return write_pages(pages, out, (f"{first.name} and {second.name}", _name_models(sides)))
+
+
+def write_comparison(dataset: xr.Dataset, folder: Path, out: Path) -> Path:
+    """Write the report of `mmprobe compare`: its figure, and a page for each method and benchmark beside the baseline.
+
+    Args:
+        dataset: that of the comparison.
+        folder: where it is; each method has a folder in it, with one for each benchmark.
+        out: the HTML file.
+
+    Raises:
+        InputError: `out` cannot be written, or a result folder is damaged.
+
+    Example:
+        >>> write_comparison(comparison, Path("results/compare"), Path("compare.html"))         # doctest: +SKIP
+    """
+    baseline = str(dataset.attrs["baseline"])
+    pages, images = analysis_pages([dataset]), Images()
+    number = sum(len(page.data) for page in pages)
+    found = [file.parent for file in sorted(folder.glob("*/*/results.json"))]
+    compared = [
+        each
+        for each in found
+        if each.parent.name != baseline and (folder / baseline / each.name / "results.json").is_file()
+    ]
+    for each in compared[:MAX_COMPARED]:
+        sides = (
+            Side(baseline, None, [], read_results(folder / baseline / each.name)),
+            Side(each.parent.name, None, [], read_results(each)),
+        )
+        slug = re.sub(r"[^\w-]+", "-", f"{each.parent.name}-{each.name}")
+        page = comparison_page(sides, slug, f"{each.parent.name}, {each.name}", images, number)
+        number += len(page.data)
+        pages.append(page)
+    pages[0].data.extend(images.blocks())
+    return write_pages(pages, out, (str(dataset.attrs["model"]), "comparison of methods"))
 
 
 def _name_models(sides: tuple[Side, Side]) -> str:
