@@ -104,10 +104,11 @@ def summarise(readings: list[Reading], first: int, window: int) -> tuple[list[st
     A window's memory is the median of its readings, since batches come and go.
     """
     total = readings[-1].traces
-    processes = sorted({number for reading in readings for number in reading.megabytes})
-    processes = [
-        n for n in processes if sum(n in reading.megabytes for reading in readings) > len(readings) / 2
-    ]
+    sizes: dict[int, list[float]] = {}
+    for reading in readings:
+        for number, size in reading.megabytes.items():
+            sizes.setdefault(number, []).append(size)
+    processes = sorted(number for number, own in sizes.items() if statistics.median(own) > HELPER_MB)
     rows, medians = [], []
     for end in range(first, total + 1, window):
         part = [each for each in readings if end - window <= each.traces < end] or readings[-1:]
