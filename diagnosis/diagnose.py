@@ -18,7 +18,7 @@ from mmprobe.diagnosis.causes import CAUSES, measure_causes
 from mmprobe.diagnosis.effects import Effect, Loss, Table, load_thresholds
 from mmprobe.diagnosis.rules import Named, find_verdict, name_causes
 from mmprobe.errors import InputError, NotApplicable, option
-from mmprobe.files import write_whole
+from mmprobe.files import redact, write_whole
 from mmprobe.ledger import Ledger, fingerprint, hash_questions, lock_folder
 from mmprobe.models import Model
 from mmprobe.samples import Sample
@@ -232,7 +232,7 @@ def write_results(diagnosis: Diagnosis, out: Path) -> None:
     """Write `diagnosis.json` and `answers.jsonl`."""
     text = json.dumps(diagnosis.to_json(), indent=1) + "\n"
     lines = "".join(json.dumps(answer) + "\n" for answer in diagnosis.answers)
-    write_whole({out / RESULTS[0]: text.encode(), out / RESULTS[1]: lines.encode()})
+    write_whole({out / RESULTS[0]: redact(text).encode(), out / RESULTS[1]: redact(lines).encode()})
 
 
 def diagnosis_ledger(out: Path) -> Ledger:

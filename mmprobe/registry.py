@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 log = logging.getLogger("mmprobe")
 
+_ENTRY = "entry point "
+
 
 class WrongResult(TypeError):
     """What a thing returned has another type than things of its kind return.
@@ -182,7 +184,7 @@ def _describe_entry(entry: EntryPoint, problem: str) -> str:
 
 
 def _name_entry(entry: EntryPoint) -> str:
-    return f"entry point {entry.value} of {entry.group}"
+    return f"{_ENTRY}{entry.value} of {entry.group}"
 
 
 def describe_error(error: BaseException) -> str:
@@ -227,6 +229,16 @@ def check_made(maker: Any, made: Any, *forms: type) -> Any:
     whose = _name_entry(entry) if entry else f"{module}.{getattr(function, '__qualname__', function)}"
     wanted = " or ".join(form.__name__ for form in forms)
     raise WrongResult(f"it returned {type(made).__name__}, not {wanted}", whose)
+
+
+def is_of_plug_in(reason: str) -> bool:
+    """Return whether a reason, in words, begins with the name of a plug-in, as `find_plug_in` gives it.
+
+    Example:
+        >>> is_of_plug_in("entry point mine:THING of mmprobe.analyses: ValueError: no"), is_of_plug_in("no data")
+        (True, False)
+    """
+    return reason.startswith(_ENTRY)
 
 
 def list_plug_ins_in_use() -> list[str]:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,14 +24,16 @@ N_WORKERS = 2
 QUESTIONS = 9  # of a pair, at most
 FIRST, WINDOW = 500, 250  # traces before the first reading, and of a reading
 GOAL_MB = 2.0
-HEADER = "| traces | traces a second | {names} |"
+HELPER_MB = 100  # multiprocessing's own process is smaller
+HEADER = "| traces | processor ms a trace | {names} |"
+TICKS = os.sysconf("SC_CLK_TCK")  # of a second
 
 
 class Reading(NamedTuple):
     """What was seen at one moment.
 
     Attributes:
-        seconds: since the start.
+        seconds: of the processor, of all processes until then. A busy machine does not change them.
         traces: finished by then.
         megabytes: resident memory of each process: the parent and its workers.
     """
@@ -43,32 +46,36 @@ class Reading(NamedTuple):
 def watch(run: Path, command: list[str]) -> list[Reading]:
     """Run a command that traces into a folder, and return a reading every half second."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    began, readings = time.monotonic(), []
+    readings: list[Reading] = []
+    packed: dict[Path, set[str]] = {}
+    spent: dict[int, float] = {}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
-        packed: dict[Path, int] = {}
         while process.poll() is None:
             time.sleep(0.5)
-            sizes = {number: read_memory(number) for number in [process.pid, *find_children(process.pid)]}
-            memory = {number: size for number, size in sizes.items() if size}
-            readings.append(Reading(time.monotonic() - began, count_traces(run, packed), memory))
+            memory = {}
+            for number in [process.pid, *find_children(process.pid)]:
+                with suppress(OSError):  # it ended
+                    spent[number] = read_seconds(number)
+                    memory[number] = read_memory(number)
+            readings.append(Reading(sum(spent.values()), count_traces(run, packed), memory))
     if process.returncode:
         raise SystemExit(f"the run failed with {process.returncode}")
     return readings
 
 
-def count_traces(run: Path, packed: dict[Path, int]) -> int:
+def count_traces(run: Path, packed: dict[Path, set[str]]) -> int:
     """Return the number of finished traces of a run that is being written.
 
     Args:
-        packed: number of traces of each pack; it is updated.
+        packed: the traces of each pack; it is updated. For a moment they have files of their own, too.
     """
     import h5py
 
     for pack in (run / "packs").glob("*.h5"):
         if pack not in packed:
             with h5py.File(pack, "r", locking=False) as file:
-                packed[pack] = len(file["samples"])
-    return sum(packed.values()) + len(list((run / "samples").glob("*.h5")))
+                packed[pack] = set(file["samples"])
+    return len(set().union({file.stem for file in (run / "samples").glob("*.h5")}, *packed.values()))
 
 
 def find_children(parent: int) -> list[int]:
@@ -79,13 +86,16 @@ def find_children(parent: int) -> list[int]:
     return sorted(found)
 
 
-def read_memory(process: int) -> float | None:
-    """Return the resident memory of a process in MB; None if it ended, or keeps nothing of its own."""
-    try:
-        found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{process}/status").read_text())
-    except OSError:
-        return None
-    return int(found[1]) / 1024 if found and int(found[1]) > 50_000 else None
+def read_memory(process: int) -> float:
+    """Return the resident memory of a process in MB."""
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{process}/status").read_text())
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def read_seconds(process: int) -> float:
+    """Return the processor time of a process in seconds."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def summarise(readings: list[Reading], first: int, window: int) -> tuple[list[str], dict[int, float]]:
@@ -94,18 +104,19 @@ def summarise(readings: list[Reading], first: int, window: int) -> tuple[list[st
     A window's memory is the median of its readings, since batches come and go.
     """
     total = readings[-1].traces
-    processes = sorted({number for reading in readings for number in reading.megabytes})
-    processes = [
-        n for n in processes if sum(n in reading.megabytes for reading in readings) > len(readings) / 2
-    ]
+    sizes: dict[int, list[float]] = {}
+    for reading in readings:
+        for number, size in reading.megabytes.items():
+            sizes.setdefault(number, []).append(size)
+    processes = sorted(number for number, own in sizes.items() if statistics.median(own) > HELPER_MB)
     rows, medians = [], []
     for end in range(first, total + 1, window):
         part = [each for each in readings if end - window <= each.traces < end] or readings[-1:]
         medians.append({n: statistics.median(each.megabytes.get(n, 0.0) for each in part) for n in processes})
-        seconds = part[-1].seconds - part[0].seconds
-        speed = (part[-1].traces - part[0].traces) / seconds if seconds else float("nan")
+        count = part[-1].traces - part[0].traces
+        cost = 1000 * (part[-1].seconds - part[0].seconds) / count if count else float("nan")
         numbers = " | ".join(f"{medians[-1][n]:.1f}" for n in processes)
-        rows.append(f"| {end - window}-{end} | {speed:.1f} | {numbers} |")
+        rows.append(f"| {end - window}-{end} | {cost:.0f} | {numbers} |")
     names = " | ".join(["parent, MB", *(f"worker {n}, MB" for n in range(1, len(processes)))])
     rows = [HEADER.format(names=names), "|---" * (len(processes) + 2) + "|", *rows]
     return rows, {n: medians[-1][n] - medians[0][n] for n in processes}

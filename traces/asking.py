@@ -21,7 +21,7 @@ import torch
 from tqdm import tqdm
 
 from mmprobe.errors import InputError, option
-from mmprobe.files import append_lines, cut_torn_line, json_lines, write_whole
+from mmprobe.files import append_lines, cut_torn_line, json_lines, write_atomic
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.generate import (
     Settings,
@@ -438,7 +438,7 @@ def sort_failures(folder: Path, order: Sequence[str]) -> None:
 
 def _write_failures(folder: Path, failures: Sequence[Mapping[str, Any]]) -> None:
     if failures:
-        write_whole({folder / FAILURES: "".join(json.dumps(each) + "\n" for each in failures).encode()})
+        write_atomic(folder / FAILURES, "".join(json.dumps(each) + "\n" for each in failures))
     else:
         (folder / FAILURES).unlink(missing_ok=True)
 

@@ -66,18 +66,18 @@ def read_table(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
     number = 0
     try:
-        table = pd.read_csv(
+        with pd.read_csv(
             check_readable(path),
             sep="\t",
             dtype=str,
             keep_default_na=False,
             chunksize=16,
             encoding="utf-8-sig",
-        )
-        for chunk in table:
-            for row in chunk.to_dict("records"):
-                number += 1
-                yield f"{path}, row {number}", {str(key): str(value) for key, value in row.items()}
+        ) as table:
+            for chunk in table:
+                for row in chunk.to_dict("records"):
+                    number += 1
+                    yield f"{path}, row {number}", {str(key): str(value) for key, value in row.items()}
     except (OSError, UnicodeDecodeError, pd.errors.ParserError) as error:
         raise InputError(f"{path}: cannot be read after row {number} ({error})") from None
 

@@ -15,6 +15,7 @@ import typer
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError, printable, unknown_name
 from mmprobe.files import redact
+from mmprobe.registry import is_of_plug_in
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks import Evaluation
@@ -370,16 +371,20 @@ def warn(message: str) -> None:
 def warn_left_out(left_out: Mapping[str, str], verbose: bool) -> None:
     """Say on stderr which analyses were left out: in one line, or with the reason of each.
 
+    One that failed in another package is named with its reason in any case.
+
     Args:
         left_out: why, by name.
         verbose: whether the reasons are wanted.
     """
-    names = [name.replace("_", "-") for name in left_out]
-    if verbose:
-        for name, why in zip(names, left_out.values(), strict=True):
-            warn(f"{name} left out: {why}")
-    elif names:
-        warn(f"{len(names)} analyses left out: {', '.join(names)}; --verbose says why")
+    silent = []
+    for name, why in left_out.items():
+        if verbose or is_of_plug_in(why):
+            warn(f"{name.replace('_', '-')} left out: {why}")
+        else:
+            silent.append(name.replace("_", "-"))
+    if silent:
+        warn(f"{len(silent)} analyses left out: {', '.join(silent)}; --verbose says why")
 
 
 def metric_values(metrics: Mapping[str, Metric]) -> dict[str, float | None]:

@@ -135,7 +135,7 @@ def _use(rng: random.Random, world: World, folder: Path, kind: str, fault: str) 
             done = run_command(*call)
             lines = done.stderr.splitlines()
             assert done.code == 0 and all(line.startswith("mmprobe: ") for line in lines), done
-            assert "THING = Layout" in code or named in done.stderr, f"is not named: {done.stderr}"
+            assert PACKAGE in done.stderr, f"is not named: {done.stderr}"
         _check_others(rng, world, folder)
 
 

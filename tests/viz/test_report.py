@@ -282,7 +282,8 @@ def test_large_images_are_made_smaller(tmp_path: Path) -> None:
     assert problem is None
     assert source
     (tmp_path / "small.png").write_bytes(base64.b64decode(source.partition(",")[2]))
-    assert Image.open(tmp_path / "small.png").size == (448, 224)
+    with Image.open(tmp_path / "small.png") as small:
+        assert small.size == (448, 224)
 
 
 def test_a_run_without_samples_has_a_report(

@@ -14,7 +14,7 @@ import xarray as xr
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.files import write_whole
+from mmprobe.files import redact, write_whole
 from mmprobe.ledger import lock_file
 from mmprobe.viz.panel import GROUP_COLOURS
 from mmprobe.viz.report.analysis_pages import analysis_pages
@@ -212,4 +212,4 @@ def _security_policy(scripts: Iterable[str]) -> str:
 def _write_file(html: str, out: Path) -> None:
     # Names of files that are not UTF-8 appear in messages as lone surrogates, which cannot be encoded.
     with lock_file(out, "writing it"):
-        write_whole({out: html.encode("utf-8", errors="replace")})
+        write_whole({out: redact(html).encode("utf-8", errors="replace")})

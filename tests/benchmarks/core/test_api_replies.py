@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from helpers.command_line import run_in_process
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 from mmprobe.benchmarks import evaluate
@@ -62,3 +63,25 @@ def test_a_key_that_a_server_repeats_is_in_no_file(questions, tmp_path, monkeypa
     assert {"responses.jsonl", "samples.jsonl", "results.json"} <= texts.keys()
     assert not [name for name, text in texts.items() if KEY in text]
     assert "[MADE_UP_API_KEY]" in texts["responses.jsonl"] and "[MADE_UP_API_KEY]" in texts["samples.jsonl"]
+
+
+def test_a_key_in_answers_and_in_a_judges_replies_is_in_no_file(tmp_path, monkeypatch):
+    """The answers are a file of another tool, which kept the key; the judge repeats it."""
+    monkeypatch.setenv("MADE_UP_API_KEY", KEY)
+    truth = BENCHMARKS["mirage"].draw_data(tmp_path / "mirage", 2, 7)
+    ids = [sample.id for sample in BENCHMARKS["mirage"].ask_questions(truth)]
+    lines = [json.dumps({"id": name, "response": f"A red star. {KEY} Answer: 1"}) + "\n" for name in ids]
+    (tmp_path / "responses.jsonl").write_text("".join(lines))
+    monkeypatch.setattr(api_models, "open_model", lambda name, use: serve(*[f"not JSON {KEY}"] * 500))
+    out = tmp_path / "out"
+    call = ["score", "mirage", "--data", tmp_path / "mirage" / "samples.jsonl", "--out", out]
+    done = run_in_process(
+        *call, "--responses", tmp_path / "responses.jsonl", "--judge", "model:mockllm/model"
+    )
+    assert done.code == 0, done.stderr
+    shown = run_in_process("report", out, "--out", tmp_path / "out" / "report.html")
+    assert shown.code == 0, shown.stderr
+    files = {file.name: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    assert {"results.json", "samples.jsonl", "judge.sqlite", "report.html"} <= files.keys()
+    assert not [name for name, content in files.items() if KEY.encode() in content]
+    assert KEY not in done.stdout + done.stderr + shown.stdout + shown.stderr

@@ -544,3 +544,15 @@ def test_lists_of_questions_about_missing_images(tmp_path):
     (tmp_path / "bare.json").write_text(json.dumps({"questions": [{"prompt": "Who is this?"}]}))
     bare = load_truth(benchmark, tmp_path / "bare.json", tmp_path / "bare")
     assert bare.imageless[0] == ("phantom-001", "phantom-0", "Who is this?")
+
+
+def test_a_table_that_is_read_in_part_is_closed(tmp_path):
+    from mmprobe.benchmarks.layouts.mmreason import read_table
+
+    file = tmp_path / "table.tsv"
+    file.write_text("index\ttext\n" + "".join(f"{number}\tx\n" for number in range(100)))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    rows = read_table(file)
+    assert next(rows)[1]["index"] == "0"
+    rows.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
