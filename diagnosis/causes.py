@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,11 +15,12 @@ from mmprobe.diagnosis.effects import (
     OWN_HINT,
     AnswerRecord,
     Effect,
+    Loss,
     Scores,
     Table,
     Thresholds,
 )
-from mmprobe.registry import Registry
+from mmprobe.registry import Registry, check_made, tolerate_plug_ins
 
 BEST_WORDINGS = 2  # of hints, whose answers are pooled
 LEAST_CUES = 3  # questions about an absent object, in images with a cue and in images without it
@@ -34,12 +35,14 @@ class CauseScore(NamedTuple):
         answers: the score of each answer, 0 to 1; None where the test does not apply.
         detail: words that say more, such as which attribute; "" for none.
         hindrance: why the cause cannot be named whatever its score, in words; "" if it can.
+        doubt: why it cannot be decided if its score suffices, in words; "" if it can.
     """
 
     effect: Effect
     answers: Scores
     detail: str = ""
     hindrance: str = ""
+    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,10 +83,14 @@ class Cause:
 
 
 def measure_causes(table: Table) -> dict[str, CauseScore]:
-    """Return the score of each cause by its name."""
-    scores = {name: cause.measure(cause, table) for name, cause in CAUSES.items()}
+    """Return the score of each cause by its name. One of another package that cannot be measured is left out."""
+    scores: dict[str, CauseScore] = {}
+    for name, cause in CAUSES.working():
+        with tolerate_plug_ins():
+            scores[name] = check_made(cause.measure, cause.measure(cause, table), CauseScore)
     if table.effects["unused"].value > 0.5:
-        for name, cause in CAUSES.items():
+        for name in scores:
+            cause = CAUSES[name]
             if cause.needs_sight:
                 words = f"{cause.score} (cannot act, since the images are not used)"
                 effect = Effect(name=words, value=0.0, low=0.0, high=0.0)
@@ -102,53 +109,60 @@ def find_implied(name: str) -> str:
     return "" if cause is None else cause.implies
 
 
-def score_disuse(record: AnswerRecord, limits: Thresholds) -> float:
+def score_disuse(loss: Loss, limits: Thresholds) -> float:
     """Return 1 for an answer that is as likely with other images, and 0.5 for one that loses the threshold."""
-    return limits.unused_effect / (limits.unused_effect + max(record["images"]["free_effect"], 0.0))
+    return limits.unused_effect / (limits.unused_effect + max(loss.net, 0.0))
 
 
 def _measure_disuse(cause: Cause, table: Table) -> CauseScore:
-    disuse = [score_disuse(record, table.limits) for record in table.records]
+    disuse = [score_disuse(loss, table.limits) for loss in table.losses]
     unused: Scores = [float(score > 0.5) for score in disuse]
     return CauseScore(table.mean(cause.score, unused), list(disuse))
 
 
 def _measure_unused_looks(cause: Cause, table: Table) -> CauseScore:
-    """Return the score of `blind` for a model whose attention shifts with its images, else 0."""
+    """Return the score of `blind` for a model whose attention shifts with its images, else 0.
+
+    It is in doubt where the interval of the shift holds the threshold.
+    """
     looks = table.effects["looks"]
     score = _measure_disuse(cause, table)
-    if not looks.value >= table.limits.looks_moved:
+    if looks.low < table.limits.looks_moved <= looks.high:
+        doubt = f"attention shifts about as far as it takes ({table.limits.looks_moved}), so this is blind or looks-unused"
+        score = score._replace(doubt=doubt)
+    elif not looks.value >= table.limits.looks_moved:
         nothing: Scores = [0.0] * len(table.records)
         score = CauseScore(table.mean(cause.score, nothing), nothing)
     return score._replace(effect=cause.missing(table).effect) if looks.needs else score
 
 
-def score_forgetting(record: AnswerRecord, limits: Thresholds) -> float | None:
-    """Return 1 for an answer whose first sentences lose log-probability with other images and whose later ones do not.
+def score_forgetting(loss: Loss, limits: Thresholds) -> float | None:
+    """Return 1 for an answer whose first sentences lose with other images and whose later ones do not.
 
-    The answer is cut after the sentence where the later ones lose least, by the mean over their free tokens. The
-    score is 0.5 where they lose the threshold's share of what the first ones lose, and 0 where they lose twice that
-    or more. None for a single sentence.
+    The answer is cut after the sentence where the later ones lose least, by the mean over their tokens that speak of
+    content. The score is 0.5 where they lose the threshold's share of what the first ones lose, and 0 where they lose
+    twice that or more. Where no later token speaks of content, nothing can be forgotten. None for a single sentence.
     """
-    sentences = record["images"]["sentences"]
+    sentences = loss.sentences
     if len(sentences) < 2:
         return None
     shares = []
     for cut in range(1, len(sentences)):
         early, late = _mean_effect(sentences[:cut]), _mean_effect(sentences[cut:])
-        if early >= limits.unused_effect:
+        if sum(count for count, _ in sentences[cut:]) and early >= limits.unused_effect:
             shares.append(max(late, 0.0) / early)
     return float(np.clip(1 - min(shares) / (2 * limits.forgotten_share), 0, 1)) if shares else 0.0
 
 
-def _mean_effect(sentences: list[dict[str, float]]) -> float:
-    free = sum(sentence["free"] for sentence in sentences)
-    return sum(sentence["free"] * sentence["effect"] for sentence in sentences) / max(free, 1)
+def _mean_effect(sentences: Sequence[tuple[int, float]]) -> float:
+    tokens = sum(count for count, _ in sentences)
+    return sum(count * effect for count, effect in sentences) / max(tokens, 1)
 
 
 def _measure_forgetting(cause: Cause, table: Table) -> CauseScore:
-    scores: Scores = [score_forgetting(record, table.limits) for record in table.records]
-    return CauseScore(table.mean(cause.score, scores, needs=cause.needs), scores)
+    scores: Scores = [score_forgetting(loss, table.limits) for loss in table.losses]
+    forgets: Scores = [None if score is None else float(score > 0.5) for score in scores]
+    return CauseScore(table.mean(cause.score, forgets, needs=cause.needs), scores)
 
 
 def find_usual_conclusion(records: Sequence[AnswerRecord]) -> str | None:
@@ -164,12 +178,16 @@ def find_usual_conclusion(records: Sequence[AnswerRecord]) -> str | None:
 def score_decision(record: AnswerRecord, limits: Thresholds, usual: str | None = None) -> float | None:
     """Return 1 for a conclusion that changes with the images and is almost as likely after other steps, else 0.
 
-    It is almost as likely if no change of its steps costs it the threshold's share of what other images cost it. None
-    without steps, and for the usual conclusion.
+    It is almost as likely if no change of its steps costs it the threshold's share of what other images cost it. 0 for one
+    that follows from its steps: models that look again where their steps are changed would come to it either way. None
+    without steps, and for the usual conclusion where it is not known what follows.
     """
     steps = record["steps"]
-    if steps is None or steps["conclusion"] == usual:
+    follows = None if steps is None else steps.get("follows")
+    if steps is None or (follows is None and steps["conclusion"] == usual):
         return None
+    if follows:
+        return 0.0
     lost = max(steps["lost"].values())
     return float(steps["moved_by_images"] and lost < limits.decided_share * steps["lost_by_images"])
 
@@ -177,7 +195,11 @@ def score_decision(record: AnswerRecord, limits: Thresholds, usual: str | None =
 def _measure_decisions(cause: Cause, table: Table) -> CauseScore:
     usual = find_usual_conclusion(table.records)
     scores: Scores = [score_decision(record, table.limits, usual) for record in table.records]
-    return CauseScore(table.mean(cause.score, scores, needs=cause.needs), scores)
+    effect, doubt = table.mean(cause.score, scores, needs=cause.needs), ""
+    read = [record["steps"].get("follows") is not None for record in table.records if record["steps"]]
+    if not all(read) and not effect.low >= cause.threshold:
+        doubt = "it is not known what follows from the steps, so the low end of the interval must reach the threshold"
+    return CauseScore(effect, scores, doubt=doubt)
 
 
 def score_following(record: AnswerRecord) -> float | None:
@@ -247,7 +269,55 @@ def _list_chances(records: Sequence[AnswerRecord]) -> list[tuple[int, AnswerReco
 
 
 def _measure_cues(cause: Cause, table: Table) -> CauseScore:
-    """Return the surest effect of a cue on the claims of an absent object."""
+    """Return the surest effect of a cue on the claims of an absent object, in edited images where there are any.
+
+    Without edited images, an effect that would be named is in doubt: what goes with a cue need not come from it.
+    """
+    found = _find_edited(cause, table) or _find_correlated(cause, table)
+    if found is None:
+        claimed: Scores = [0.0 if record["cues"] else None for record in table.records]
+        return CauseScore(table.mean(cause.score, claimed, needs=cause.needs), claimed)
+    effect, cue, thing = found
+    answers: Scores = [score_claims(record, cue, thing) for record in table.records]
+    score = CauseScore(effect, answers, f"{thing} is claimed in images with {cue}")
+    edited = [each for record in table.records for each in record.get("edited", ())]
+    seen = [
+        each["claimed"]
+        for each in edited
+        if (each["cue"], each["thing"]) == (cue, thing) and each["has_cue"] is None
+    ]
+    if not edited:
+        return score._replace(doubt="no image could be edited, so it is open whether the cue is why")
+    if seen and np.mean(seen) < 0.5:
+        return score._replace(hindrance=f"{cue} is not recognised itself, so it may be taken for {thing}")
+    return score
+
+
+def _find_edited(cause: Cause, table: Table) -> tuple[Effect, str, str] | None:
+    """Return the surest effect of the cues that were edited out of images and into others, with the pair.
+
+    The pairs were chosen on images as they are, and their effects are measured on edited ones, so that the best of few pairs
+    looks hardly better than it is.
+    """
+    edits = [
+        (number, each) for number, record in enumerate(table.records) for each in record.get("edited", ())
+    ]
+    best: tuple[Effect, str, str] | None = None
+    for cue, thing in sorted({(each["cue"], each["thing"]) for _, each in edits}):
+        counts = np.zeros((len(table.records), 4))
+        for number, each in edits:
+            if (each["cue"], each["thing"]) == (cue, thing) and each["has_cue"] is not None:
+                side = 0 if each["has_cue"] else 2
+                counts[number, side : side + 2] += (each["claimed"], 1)
+        if counts[:, 1].sum() and counts[:, 3].sum():
+            effect = table.difference(cause.score, counts, cause.needs)
+            if best is None or _surer(effect, best[0]):
+                best = effect, cue, thing
+    return best
+
+
+def _find_correlated(cause: Cause, table: Table) -> tuple[Effect, str, str] | None:
+    """Return the surest difference of the claims in images with a cue and in others, with the pair."""
     asked = _list_chances(table.records)
     cues = sorted({cue for _, each in asked for cue in each["cues"]})
     best: tuple[Effect, str, str] | None = None
@@ -263,12 +333,7 @@ def _measure_cues(cause: Cause, table: Table) -> CauseScore:
             effect = table.difference(cause.score, counts, cause.needs)
             if best is None or _surer(effect, best[0]):
                 best = effect, cue, thing
-    if best is None:
-        claimed: Scores = [0.0 if record["cues"] else None for record in table.records]
-        return CauseScore(table.mean(cause.score, claimed, needs=cause.needs), claimed)
-    effect, cue, thing = best
-    answers: Scores = [score_claims(record, cue, thing) for record in table.records]
-    return CauseScore(effect, answers, f"{thing} is claimed in images with {cue}")
+    return best
 
 
 def score_errors(record: AnswerRecord, attribute: str) -> float | None:
@@ -288,25 +353,57 @@ def score_errors(record: AnswerRecord, attribute: str) -> float | None:
 
 
 def _measure_attributes(cause: Cause, table: Table) -> CauseScore:
-    """Return the share of wrong claims about the attribute that is wrong most surely, minus the share about the others.
+    """Return the share of wrong claims about the attribute that is wrong most surely.
 
-    Claims in steps count only if there are no others, since steps may be false for other reasons.
+    Each attribute has its own truth, and several may be wrong; but one of them must be right at least twice as often, else
+    the model is bad at all of them. One that is perceived wrongly is so in every kind of statement (`_count_wrong`). Claims in steps count only if there are no others, since steps may be false for other reasons.
     """
-    claims = [(number, each) for number, record in enumerate(table.records) for each in record["attributes"]]
-    sources = {each["source"] for _, each in claims}
-    best: tuple[Effect, str] | None = None
-    for source in sorted(sources - {"steps"} or sources):
-        own = [(number, each) for number, each in claims if each["source"] == source]
-        attributes = {each["attribute"] for _, each in own} - {"invented"}
-        for attribute in sorted(attributes):
-            effect = table.difference(cause.score, _count_wrong(table, own, attribute), cause.needs)
-            if not effect.needs and (best is None or _surer(effect, best[0])):
-                best = effect, attribute
-    if best is None:
+    counts = _count_wrong(table)
+    if len(counts) < 2:
         return cause.missing(table)
-    effect, attribute = best
-    answers: Scores = [score_errors(record, attribute) for record in table.records]
-    return CauseScore(effect, answers, f"attribute: {attribute}", find_error_everywhere(table))
+    effects = {name: Effect(name=cause.score, **vars(table.share(own))) for name, own in counts.items()}
+    best = max(effects, key=lambda name: (np.nan_to_num(effects[name].low, nan=-1.0), effects[name].value))
+    wrong = [name for name in effects if effects[name].value >= cause.threshold] or [best]
+    answers: Scores = []
+    for record in table.records:
+        scores = [score for name in wrong if (score := score_errors(record, name)) is not None]
+        answers.append(max(scores) if scores else None)
+    label = "attribute" if len(wrong) == 1 else "attributes"
+    hindrance, rightest = find_error_everywhere(table), min(effects, key=lambda name: effects[name].value)
+    if not hindrance and 2 * effects[rightest].value > effects[best].value:
+        hindrance = (
+            f"no attribute is much righter: {rightest} is wrong in {100 * effects[rightest].value:.0f} %"
+        )
+    return CauseScore(effects[best], answers, f"{label}: {', '.join(wrong)}", hindrance)
+
+
+def _count_wrong(table: Table) -> dict[str, np.ndarray]:
+    """Return by attribute the wrong and all claims of each answer, [answer, 2].
+
+    They are from all kinds of statements if each errs in `wrong_share` of its claims or more, else from the kind that errs
+    least. Kinds with fewer than `least_answers` claims about an attribute do not count.
+    """
+    counts: dict[tuple[str, str], np.ndarray] = {}
+    for number, record in enumerate(table.records):
+        for claim in record["attributes"]:
+            if claim["attribute"] != "invented":
+                key = claim["attribute"], claim["source"]
+                counts.setdefault(key, np.zeros((len(table.records), 2)))[number] += (claim["wrong"], 1)
+    enough = {key: each for key, each in counts.items() if each[:, 1].sum() >= table.limits.least_answers}
+    spoken = {key: each for key, each in enough.items() if key[1] != "steps"} or enough
+    found = {}
+    for attribute in sorted({attribute for attribute, _ in spoken}):
+        own = [each for key, each in spoken.items() if key[0] == attribute]
+        rightest = min(own, key=_mean_wrong)
+        often = _mean_wrong(rightest) >= table.limits.wrong_share
+        found[attribute] = np.sum(own, 0) if often else rightest
+    return found
+
+
+def _mean_wrong(counts: np.ndarray) -> float:
+    """Return the share of wrong claims, from wrong and all claims [answer, 2]."""
+    wrong, total = counts.sum(0)
+    return float(wrong / max(total, 1))
 
 
 def find_error_everywhere(table: Table) -> str:
@@ -315,36 +412,11 @@ def find_error_everywhere(table: Table) -> str:
     Then the model is bad at the task, and no single attribute is misperceived. It takes three attributes with claims
     enough.
     """
-    claims = [
-        each for record in table.records for each in record["attributes"] if each["attribute"] != "invented"
-    ]
-    sources = {each["source"] for each in claims}
-    counts = {
-        name: [
-            each["wrong"]
-            for each in claims
-            if each["attribute"] == name and each["source"] in (sources - {"steps"} or sources)
-        ]
-        for name in sorted({each["attribute"] for each in claims})
-    }
-    shares = {
-        name: float(np.mean(wrong))
-        for name, wrong in counts.items()
-        if len(wrong) >= table.limits.least_answers
-    }
+    shares = {name: _mean_wrong(counts) for name, counts in _count_wrong(table).items()}
     if len(shares) < 3 or min(shares.values()) < table.limits.wrong_share:
         return ""
     parts = ", ".join(f"{name} in {100 * share:.0f} %" for name, share in shares.items())
     return f"errors of every kind ({parts} of the claims)"
-
-
-def _count_wrong(table: Table, claims: Iterable[tuple[int, AnswerRecord]], attribute: str) -> np.ndarray:
-    """Return wrong and all claims about an attribute, then about the others, [answer, 4]."""
-    counts = np.zeros((len(table.records), 4))
-    for number, claim in claims:
-        side = 0 if claim["attribute"] == attribute else 2
-        counts[number, side : side + 2] += (claim["wrong"], 1)
-    return counts
 
 
 _ALL = (
@@ -355,7 +427,15 @@ _ALL = (
         needs="images of other samples",
         threshold=0.25,
         measure=_measure_disuse,
-        evidence=("free", "contrast images", "unrelated images", "minimal images", "blank images", "looks"),
+        evidence=(
+            "free",
+            "alike",
+            "contrast images",
+            "unrelated images",
+            "minimal images",
+            "blank images",
+            "looks",
+        ),
     ),
     Cause(
         name="looks-unused",
@@ -380,7 +460,7 @@ _ALL = (
     Cause(
         name="decided-first",
         about="the conclusion comes from the images, whatever the steps before it say",
-        score="conclusions that change with the images and are almost as likely after other steps",
+        score="conclusions that change with the images, do not follow from their steps and are almost as likely after others",
         needs=NEEDS_STEPS,
         threshold=0.7,
         measure=_measure_decisions,
@@ -398,7 +478,7 @@ _ALL = (
     Cause(
         name="prior",
         about="an object is claimed because another one is present",
-        score="claims of an absent object: share in images with its cue, minus share in images without it",
+        score="claims of an absent object: share in images with its cue, minus share in images without it, as edited",
         needs=NEEDS_CONTENTS,
         threshold=0.6,
         measure=_measure_cues,
@@ -407,14 +487,13 @@ _ALL = (
     ),
     Cause(
         name="misperceives",
-        about="one attribute of objects is perceived wrongly, and the others correctly",
-        score="wrong claims: share about one attribute, minus share about the others",
+        about="an attribute of objects is perceived wrongly, and another one correctly",
+        score="wrong claims about an attribute",
         needs=NEEDS_CONTENTS,
-        threshold=0.4,
+        threshold=0.3,
         measure=_measure_attributes,
         evidence=("wrong",),
         needs_sight=True,
-        is_difference=True,
     ),
 )
 CAUSES: Registry[Cause] = Registry(

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.diagnosis.battery.run import ANSWERS, MAX_NEW_TOKENS, MEASURES, find_unread, run_battery
+from mmprobe.diagnosis.battery.run import ANSWERS, EDITS, MAX_NEW_TOKENS, MEASURES, find_unread, run_battery
 from mmprobe.diagnosis.causes import CAUSES, measure_causes
-from mmprobe.diagnosis.effects import Effect, Table, load_thresholds
+from mmprobe.diagnosis.effects import Effect, Loss, Table, load_thresholds
 from mmprobe.diagnosis.rules import Named, find_verdict, name_causes
 from mmprobe.errors import InputError, NotApplicable, option
 from mmprobe.files import write_whole
@@ -183,7 +183,7 @@ def conclude(model: str, records: Sequence[dict[str, Any]], samples: Sequence[Sa
         total = len(wordless) + len(records)
         why = f"{len(wordless)} of {total} answers hold no word, so check the prompt and the model; of the others: {why}"
     answers = []
-    for number, record in enumerate(records):
+    for number, (record, loss) in enumerate(zip(records, table.losses, strict=True)):
         own = {
             cause: round(score, 4)
             for cause, each in scores.items()
@@ -194,7 +194,7 @@ def conclude(model: str, records: Sequence[dict[str, Any]], samples: Sequence[Sa
                 "id": record["id"],
                 "causes": [cause for cause in verdict if own.get(cause, 0) >= 0.5],
                 "scores": own,
-                "evidence": describe_answer(record),
+                "evidence": describe_answer(record, loss),
                 "answer": record["answer"],
             }
         )
@@ -204,16 +204,16 @@ def conclude(model: str, records: Sequence[dict[str, Any]], samples: Sequence[Sa
     return Diagnosis(model, causes, verdict, why, len(records), answers, tests, passes, wordless)
 
 
-def describe_answer(record: Mapping[str, Any]) -> list[str]:
+def describe_answer(record: Mapping[str, Any], loss: Loss) -> list[str]:
     """Return what the tests found of one answer, one line a test that applied."""
     images = record["images"]
     losses = ", ".join(f"{loss:.2f} with {kind} images" for kind, loss in images["effect"].items())
     lines = [
-        f"loses {losses} (nat per token); {images['free_effect']:.2f} per token that the text does not determine"
+        f"loses {losses} (nat per token); {loss.effect:.2f} of the usual margin per token that images decide"
     ]
-    if len(images["sentences"]) > 1:
-        by_sentence = ", ".join(f"{sentence['effect']:.2f}" for sentence in images["sentences"])
-        lines.append(f"loses by sentence {by_sentence} (nat per token that the text does not determine)")
+    if len(loss.sentences) > 1:
+        by_sentence = ", ".join(f"{effect:.2f}" for _, effect in loss.sentences)
+        lines.append(f"loses by sentence {by_sentence} of the usual margin (tokens that speak of content)")
     if record["steps"] is not None:
         moved = [name for name, value in record["steps"]["moved"].items() if value]
         by_images = "changes" if record["steps"]["moved_by_images"] else "does not change"
@@ -244,7 +244,7 @@ def diagnosis_ledger(out: Path) -> Ledger:
         differs="its diagnosis is of another model, other samples or other settings",
         remedy=f"use {option('overwrite')} to replace it",
         offer=f"use {option('resume')} to finish it or {option('overwrite')} to replace it",
-        owns=(SETTINGS, ANSWERS, MEASURES, *RESULTS),
+        owns=(SETTINGS, ANSWERS, MEASURES, EDITS, *RESULTS),
     )
 
 

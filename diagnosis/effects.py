@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -44,13 +44,78 @@ class Thresholds(BaseModel):
     wrong_share: float = Field(gt=0, lt=1)
 
 
+class Loss(NamedTuple):
+    """What an answer loses when its images are exchanged, at the tokens that its images decide.
+
+    It is the fall of the margins (how far a token is above the likeliest other one), in units of the model's own margin,
+    so that a model whose logits are all a tenth of another's loses as much.
+
+    Attributes:
+        effect: the mean over the free tokens; 0 if no token is free. A token is free where the model would say another one
+            with some of the images.
+        alike: the same with images of the same content.
+        sentences: of each sentence the number of tokens that speak of content, and the mean effect over them. These are
+            the free tokens that lose `unused_effect` or more, which is more than a tie, and others whose words are free in first
+            sentences: words for things, but not polite phrases.
+    """
+
+    effect: float
+    alike: float
+    sentences: list[tuple[int, float]]
+
+    @property
+    def net(self) -> float:
+        """The effect beyond that of images of the same content."""
+        return self.effect - max(self.alike, 0.0)
+
+
+CONTENT = 0.5  # share of a word's places in first sentences that are free, from which on it speaks of content
+
+
+def measure_losses(records: Sequence[AnswerRecord], limits: Thresholds) -> list[Loss]:
+    """Return what each answer loses when its images are exchanged."""
+    parts = [_read_margins(record) for record in records]
+    margins = np.concatenate([own for own, *_ in parts]) if parts else np.zeros(0)
+    scale = float(np.median(margins[margins > 0])) if (margins > 0).any() else 1.0
+    free = [np.minimum(own, other) <= 0 for own, other, _ in parts]
+    counts: dict[int, list[int]] = {}
+    for record, mask in zip(records, free, strict=True):
+        first = record["images"]["ends"][0]
+        for token, is_free in zip(record["images"]["ids"][:first], mask[:first], strict=True):
+            count = counts.setdefault(token, [0, 0])
+            count[0] += bool(is_free)
+            count[1] += 1
+    content = {token for token, (number, total) in counts.items() if number >= CONTENT * total}
+    losses = []
+    for record, (own, other, alike), mask in zip(records, parts, free, strict=True):
+        lost, ids = (own - other) / scale, record["images"]["ids"]
+        speaks = (mask & (lost >= limits.unused_effect)) | np.array([token in content for token in ids], bool)
+        sentences = []
+        for start, end in zip([0, *record["images"]["ends"]], record["images"]["ends"], strict=False):
+            chosen = speaks[start:end]
+            sentences.append(
+                (int(chosen.sum()), float(lost[start:end][chosen].mean()) if chosen.any() else 0.0)
+            )
+        effect = float(lost[mask].mean()) if mask.any() else 0.0
+        same = float(((own - alike) / scale)[mask].mean()) if mask.any() else 0.0
+        losses.append(Loss(effect, same, sentences))
+    return losses
+
+
+def _read_margins(record: AnswerRecord) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the margins of an answer's tokens: with its own images, with others, and with alike ones."""
+    margins = record["images"]["margins"]
+    own, other, alike = (np.array(margins[name], float) for name in ("own", "other", "alike"))
+    return own, other, alike
+
+
 @cache
 def load_thresholds() -> Thresholds:
     """Return the thresholds that ship with the package.
 
     Example:
-        >>> load_thresholds().unused_effect
-        0.5
+        >>> load_thresholds().least_answers
+        5
     """
     file = resources.files("mmprobe.configs") / "diagnosis" / "thresholds.yaml"
     return Thresholds.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
@@ -115,6 +180,7 @@ class Table:
     Attributes:
         records: one an answer, from the battery.
         sets: the set of images of each, int [answer].
+        losses: what each loses when its images are exchanged.
         limits: the thresholds.
     """
 
@@ -122,6 +188,7 @@ class Table:
         by_id = {sample.id: sample for sample in samples}
         self.records = list(records)
         self.sets = image_sets([by_id[record["id"]] for record in records])
+        self.losses = measure_losses(self.records, limits)
         self.limits = limits
 
     @cached_property
@@ -146,10 +213,10 @@ class Table:
         total = counts.sum(0)
         if not (total[1] and total[3]):
             return Effect(name=name, needs=needs)
-        first, second = (self._share(counts[:, side : side + 2]) for side in (0, 2))
+        first, second = (self.share(counts[:, side : side + 2]) for side in (0, 2))
         return Effect(name=name, **vars(subtract_shares(first, second)))
 
-    def _share(self, counts: np.ndarray) -> Estimate[float]:
+    def share(self, counts: np.ndarray) -> Estimate[float]:
         """Return a share, from successes and trials [answer, 2]."""
         sums = np.array([counts[self.sets == number].sum(0) for number in set(self.sets.tolist())])
         sums = sums[sums[:, 1] > 0]
@@ -160,7 +227,8 @@ class Table:
 def measure_effects(table: Table) -> dict[str, Effect]:
     """Return the effects that causes share, by name.
 
-    - `KIND images`: log-probability that a token loses with images of a kind; `free`: that free tokens lose
+    - `KIND images`: log-probability that a token loses with images of a kind
+    - `free`, `alike`: what free tokens lose with other images and with images of the same content (`Loss`)
     - `unused`: answers that are as likely with other images
     - `looks`: how far attention shifts with the images
     - `wrong`: answers that say something false
@@ -178,16 +246,18 @@ def measure_effects(table: Table) -> dict[str, Effect]:
         )
         for kind in kinds
     }
-    losses: Scores = [record["images"]["free_effect"] for record in records]
     effects["free"] = table.mean(
-        "log-probability lost with other images, per token that the text does not determine", losses, "nat"
+        "share of its margin that a token loses with other images, of tokens that images decide",
+        [loss.effect for loss in table.losses],
+        "",
     )
-    unused: Scores = [
-        float(record["images"]["free_effect"] < table.limits.unused_effect) for record in records
-    ]
+    effects["alike"] = table.mean(
+        "the same with images of the same content", [loss.alike for loss in table.losses], ""
+    )
+    unused: Scores = [float(loss.net < table.limits.unused_effect) for loss in table.losses]
     effects["unused"] = table.mean("answers that are as likely with other images", unused)
     effects["looks"] = table.mean(
-        "shift of attention within the images when they are exchanged (heads that shift most)",
+        "shift of attention within the images when they are exchanged, beyond that with alike ones (heads that shift most)",
         read_moves(records),
         "",
         NEEDS_VISUAL_TOKENS,
@@ -214,12 +284,12 @@ def _read_steps(records: Sequence[AnswerRecord], read: Callable[[dict[str, Any]]
 def read_moves(records: Sequence[AnswerRecord]) -> Scores:
     """Return for each answer how far attention shifts within the images when they are exchanged, from 0 to 1.
 
-    It is the mean over the tenth of the heads that shift most, over all answers: models that do not use their images
+    What images of the same content shift, too, is subtracted. It is the mean over the tenth of the heads that shift most, over all answers: models that do not use their images
     may still have heads that look at something. None where attention was not measured.
     """
     moved = [
-        None if record["images"]["looks"] is None else record["images"]["looks"]["moved"]
-        for record in records
+        None if looks is None else np.subtract(looks["moved"], looks.get("alike", 0.0))
+        for looks in (record["images"]["looks"] for record in records)
     ]
     measured = np.array([row for row in moved if row is not None], float)
     if not measured.size:

@@ -46,10 +46,11 @@ def name_causes(scores: Mapping[str, CauseScore], table: Table) -> dict[str, Nam
     """Return for each cause whether it is named.
 
     A cause is named if its score reaches its threshold, the low end of its interval reaches `least_low` of it, and
-    there are enough answers and sets of images. If the score reaches it and the low end is above 0, it cannot be decided.
+    there are enough answers and sets of images. If the score reaches it and the low end is above 0, or something else is in
+    doubt, it cannot be decided.
     """
     named = {}
-    for name, (effect, _, detail, hindrance) in scores.items():
+    for name, (effect, _, detail, hindrance, doubt) in scores.items():
         cause = CAUSES[name]
         lines, smallest = [effect.describe()], math.nan
         if not effect.needs:
@@ -59,11 +60,11 @@ def name_causes(scores: Mapping[str, CauseScore], table: Table) -> dict[str, Nam
                 lines[0] += f", with so few answers at {100 * smallest:.0f} %"
             elif effect.n and math.isnan(smallest):
                 lines[0] += ", never with so few answers"
-            lines += [words for words in (detail, hindrance) if words]
+            lines += [words for words in (detail, hindrance, doubt) if words]
         shown = (table.effects.get(other) for other in cause.evidence)
         lines += [other.describe() for other in shown if other is not None and not other.needs]
         decided = False if hindrance else _is_named(effect, cause.threshold, table.limits)
-        named[name] = Named(effect, decided, lines, smallest)
+        named[name] = Named(effect, None if decided and doubt else decided, lines, smallest)
     return named
 
 

@@ -67,11 +67,14 @@ class Prediction(NamedTuple):
     Attributes:
         logprobs: float32 [step], the log-probability of each token.
         likeliest: int64 [step], the token that the model would have said.
+        margins: float32 [step], how far each token's log-probability is above that of the likeliest other token; below 0
+            where the model would have said the other one.
         last: float32 [vocabulary], the log-probability of every token at the last step.
     """
 
     logprobs: Tensor
     likeliest: Tensor
+    margins: Tensor
     last: Tensor
 
 
@@ -181,11 +184,18 @@ class Reading:
                 ids = self.rows[row].ids[first : first + len(logits)]
                 if len(ids):
                     logprobs = logits[: len(ids)].log_softmax(-1)
-                    own = logprobs.gather(1, ids.to(logprobs.device)[:, None])[:, 0]
-                    parts[row].append(Prediction(own, logprobs.argmax(-1), logprobs[-1].clone()))
+                    places = ids.to(logprobs.device)[:, None]
+                    own = logprobs.gather(1, places)[:, 0]
+                    others = logprobs.scatter(1, places, -torch.inf).amax(-1)
+                    parts[row].append(
+                        Prediction(own, logprobs.argmax(-1), own - others, logprobs[-1].clone())
+                    )
         return [
             Prediction(
-                torch.cat([p.logprobs for p in row]), torch.cat([p.likeliest for p in row]), row[-1].last
+                torch.cat([p.logprobs for p in row]),
+                torch.cat([p.likeliest for p in row]),
+                torch.cat([p.margins for p in row]),
+                row[-1].last,
             )
             for row in parts
         ]
@@ -497,7 +507,7 @@ def _find_beginnings(chats: Sequence[Chat], batch: Batch, prefixes: PrefixStore)
 
 
 def image_key(chat: Chat) -> tuple[object, ...]:
-    """Return what is equal for chats with the same pixels and system prompt.
+    """Return what is equal for chats with the same pixels, system prompt and parts up to the last image.
 
     Example:
         >>> from mmprobe.models.chat import build_chat
@@ -508,7 +518,9 @@ def image_key(chat: Chat) -> tuple[object, ...]:
     """
     pixels = ((image.mode, image.size, hashlib.sha256(image.tobytes()).digest()) for image in chat.images)
     system = (str(message["content"]) for message in chat.messages if message["role"] == "system")
-    return (*system, *pixels)
+    parts = [(message["role"], str(part)) for message in chat.messages for part in message["content"]]
+    last = max((place for place, (_, part) in enumerate(parts) if part == str({"type": "image"})), default=-1)
+    return (*system, *parts[: last + 1], str(dict(chat.template)), *pixels)
 
 
 def cut_inputs(inputs: dict[str, Any], tokens: slice) -> dict[str, Any]:

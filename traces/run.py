@@ -19,7 +19,8 @@ import torch
 from mmprobe.cache import Run, TraceWriter, open_run
 from mmprobe.cache.hdf5 import compression_filters
 from mmprobe.cache.run import hash_config
-from mmprobe.cache.schema import GROUP_NAMES
+from mmprobe.cache.schema import GROUP_NAMES, SPANS
+from mmprobe.cache.spans import spans_of_answer
 from mmprobe.errors import InputError, option, unknown_name
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.generate import GeneratedAnswer, Settings
@@ -30,6 +31,7 @@ from mmprobe.models import Batch, Group, Model, Prompt, load_model
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.models.reading import Gap
 from mmprobe.models.shared_prefix import SharedStart
+from mmprobe.registry import check_made
 from mmprobe.samples import Answer, Lengths, Sample, load_samples, longest
 from mmprobe.traces.asking import LocalModel, answer, sort_failures
 from mmprobe.traces.capture import CaptureSpec, load_capture
@@ -380,6 +382,8 @@ class RunTracer:
             "run_hash": self.run_hash,
             "fingerprint": json.dumps(model.fingerprint),
         }
+        if spec.groups is not None:
+            attributes["prompt_groups"] = ", ".join(spec.groups)
         if image_hash := sample.images and hash_images(sample):
             attributes["image_hash"] = image_hash
         path = self.out / "samples" / f"{sample.id}.h5"
@@ -407,7 +411,9 @@ class BatchTraces:
             SampleRecorder(model, prompt, spec, BackgroundWriter(writer, tracer.thread))
             for prompt, writer in zip(batch.prompts, self.writers, strict=True)
         ]
-        output = tracer.run.record(model, batch, self.recorders, spec, dict(options), **own).tolist()
+        record = tracer.run.record
+        output = record(model, batch, self.recorders, spec, dict(options), **own)
+        output = check_made(record, output, torch.Tensor, np.ndarray).tolist()
         starts = [each.prompt.padding + len(each.prompt.ids) for each in self.recorders]
         return [
             ids[first : first + each.n_steps]
@@ -451,6 +457,7 @@ def _finish_trace(model: Model, prompt: Prompt, given: GeneratedAnswer, writer: 
     writer.write("tokens/group", group)
     writer.write("tokens/image", np.concatenate([prompt.image, np.full(len(answer_ids), -1)]))
     writer.write("tokens/text", np.array(texts, dtype=object))
+    writer.write(SPANS, spans_of_answer(texts, group))
     writer.write("images/grid", np.reshape(prompt.grids, (-1, 2)))
     writer.write("images/size", np.reshape(sizes, (-1, 2)))
     writer.write("images/source", np.array(prompt.sources, np.int32))

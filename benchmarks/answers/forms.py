@@ -49,7 +49,11 @@ _N = (
     r"(?P<answer>[$\u20ac\u00a3]?[-+]?\d[\d,. /]*(?:e[-+]?\d+|\s?(?:x|\u00d7|\\times)\s?10\s?\^\{?-?\d+\}?)?"
     r"(?:\s*[a-zA-Z\u00b5\u03bc\u03a9\u00b0%\u4e00-\u9fff][\w\u00b0%^/\u00b7-]*(?: [a-z]+)?)?)"
 )
-_COUNT = r"(?P<answer>\d{1,6}|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)"
+_TENS = r"(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)"
+_COUNT = (
+    rf"(?P<answer>\d{{1,6}}|(?:{_TENS}[- ])?(?:one|two|three|four|five|six|seven|eight|nine)|ten|eleven|twelve"
+    rf"|(?:thir|four|fif|six|seven|eigh|nine)teen|{_TENS})"
+)
 _COUNT_ZH = (
     r"(?P<answer>\d{1,6}|[\u4e00\u4e8c\u4e24\u4e09\u56db\u4e94\u516d\u4e03\u516b\u4e5d\u5341])\s*"
     r"[\u4e2a\u53ea\u6761\u5f20\u8f86\u628a\u6735\u68f5\u5339\u5934\u4ef6\u5757\u4f4d\u540d\u53cc\u5ea7\u53f0\u6839\u652f\u67b6\u672c\u540d\u4eba\u53ef]"
@@ -101,10 +105,13 @@ FORMS: tuple[Form, ...] = (
     ),
     _form("option", rf"(?:\u9009\u62e9?|\u9009\u9879)\u9879?\s*:?\s*{_L}(?!\s*(?:\u4e0d|\u662f\u9519|\u9519))", "\u56e0\u6b64\u9009\u62e9 A\u3002", "A", _CASE),
     _form("option", rf"(?i:most likely|best|correct) (?i:(?:final )?(?:answer|option|choice|diagnosis|explanation|interpretation|finding|cause|conclusion|fit|match)) (?i:is):? {_L}(?=[.:)] |[.:)]?\s*$)(?!.{{0,80}}\b(?:or|and) [(\[]?[A-Z][.)\]])", "The most likely diagnosis is B. Epidural hematoma.", "B", _CASE),
+    _form("option", rf"(?:^|[.!?]\s|\n|, )(?i:so|thus|therefore|hence|(?:so |thus |therefore |hence )?(?:it|this|that|the answer)(?:'s| is| must be| has to be)|that leaves|leaving|leaves)(?i: option| choice| answer)?,? {_L}(?=[.!]?\s*$|[.!] +[A-Z]|[.!]?\n|,? (?i:since|because|as)\b)", "The pencil ends at 12, so it must be C.", "C", _CASE),
     _form("option", rf"\((?i:option|choice|answer) {_L}\)", "The tree is a maple (option B).", "B", _CASE),
     _form("line", r"\A\s*(?P<answer>[^\n]{1,200}?)[ \t]*\n", "B\n\nThe chart shows the most sales in 2019.", "B"),
     _form("line", r"\n[ \t]*(?P<answer>[^\n]{1,200}?)\s*\Z", "The bus is blue.\n\n(B)", "(B)"),
     _form("number", rf"(?!.*(?:=|\b(?:is|are|was))\s*[-\d.]+\s*\w*\s*(?:,|;|and\b))(?:.{{0,160}}?(?:\bis|\bare|\bwas|\bequals|\bmeasures|\bbe|=|\u2248|\u662f|\u4e3a|\btotal:|\bsum:))(?: approximately| about| exactly)?\s*{_N}", "Therefore, x = 24.", "24"),
+    _form("number", rf".{{0,200}}[,;] (?:so|thus|hence|therefore|giving|making|which (?:gives|makes|is)|that is|for)(?: (?:there are|we have|we get|it is|that is|that makes))?(?: a total of)? {_COUNT}(?: [a-z]+)?(?: in total| altogether| in all)", "There are 3 rows of 8 chairs, so 24 in total.", "24"),
+    _form("number", rf"{_SO}(?:i (?:can )?(?:count|counted)|(?:a|the) total of|in total,?|altogether,?)(?: exactly)? {_COUNT}(?: in total| altogether)?", "I count 23.", "23"),
     _form("number", rf"{_SO}(?:there (?:is|are)|i (?:can )?(?:see|count|found|find|counted)|(?:the|this) (?:image|picture|photo) (?:shows|contains|has))(?: exactly)? {_COUNT} {_COUNTED}{_PLACE}", "There are 5 people in the image.", "5"),
     _form("number", rf"(?!.*(?:\u53ef\u80fd|\u4e5f\u8bb8|\u6216|\u81f3\u5c11|\u8d85\u8fc7|\u4ee5\u4e0a|\u5de6\u53f3|\u4e0d|\u6ca1|\u9009\u9879|\u7b54\u6848|\u6b65))[^\d]{{0,20}}?(?:\u6709|\u5171)\s*{_COUNT_ZH}", "\u56fe\u4e2d\u6709\u4e09\u53ea\u7f8a\u3002", "3"),
     _form("words", r"(?:\b(?:is|are|was|were|says|reads|shows|in|on|at|\w+ing)|'s)\s+(?=(?P<answer>.{1,80}))", "It is a couch.", "a couch"),

@@ -16,6 +16,13 @@ _NAMES = (
     "seventeen eighteen nineteen twenty"
 )
 WORDS = {name: value for value, name in enumerate(_NAMES.split())}
+_TENS = {
+    name: 10 * value
+    for value, name in enumerate(["thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 3)
+}
+_COMPOUND = re.compile(
+    rf"({'|'.join(('twenty', *_TENS))})(?:[- ]({'|'.join(_NAMES.split()[1:10])}))?", re.IGNORECASE
+)
 
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?<=\d)(?:e[-+]?\d{1,3})?(?:\s*/\s*\d+(?:\.\d+)?)?"
 _UNIT = (
@@ -92,6 +99,9 @@ def parse_quantity(text: str) -> tuple[float, str] | None:
     text = _ABOUT.sub("", remove_tex(text)).rstrip(".")
     if text.lower() in WORDS:
         return float(WORDS[text.lower()]), ""
+    if compound := _COMPOUND.fullmatch(text):
+        tens = compound[1].lower()
+        return float(_TENS.get(tens, 20) + WORDS[(compound[2] or "zero").lower()]), ""
     if text in NUMBERS:
         return float(NUMBERS[text]), ""
     match = _QUANTITY.fullmatch(text)

@@ -42,6 +42,9 @@ def same_text(first: str, second: str) -> bool:
     words, other_words = normalize_words(first), normalize_words(second)
     if words == other_words:
         return bool(words)
+    quantity, other = numbers.parse_quantity(first), numbers.parse_quantity(second)
+    if quantity and other and quantity[1] and quantity[1] == other[1]:  # 12cm is 12 cm
+        return math.isclose(quantity[0], other[0], rel_tol=1e-9)
     return len(words) == len(other_words) and all(map(_same_word, words, other_words))
 
 

@@ -8,6 +8,10 @@ from typing import Literal
 from mmprobe.benchmarks.answers.forms import Decision, decide
 
 _WORDS = {
+    "yeah": "yes",
+    "yep": "yes",
+    "nope": "no",
+    "not at all": "no",
     "\u662f": "yes",
     "\u662f\u7684": "yes",
     "\u5bf9": "yes",

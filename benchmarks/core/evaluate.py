@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +30,7 @@ from mmprobe.benchmarks.layouts import layout_of
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
 from mmprobe.ledger import lock_folder
+from mmprobe.samples import with_template
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -66,6 +68,12 @@ class Evaluation(NamedTuple):
     headline: tuple[str, ...] = ()
     layout: str | None = None
 
+    def __repr__(self) -> str:
+        """Show the headline metrics; the records alone can fill a screen."""
+        names = [name for name in self.headline if name in self.metrics] or list(self.metrics)[:3]
+        shown = ", ".join(f"{name} {self.metrics[name]}" for name in names)
+        return f"<Evaluation {self.benchmark}: {shown}, {len(self.records)} records in {self.folder}>"
+
 
 def evaluate(
     name: str,
@@ -95,6 +103,7 @@ def evaluate(
     shard: str | None = None,
     workers: Workers | None = None,
     shared_prefix: bool = True,
+    template: Mapping[str, Any] = MappingProxyType({}),
     **parameters: Any,
 ) -> Evaluation:
     """Ask a model the questions of a benchmark, score its answers and write the result folder.
@@ -125,6 +134,8 @@ def evaluate(
             one that finishes puts the answers together and scores them. Before it, the evaluation has no metrics, and
             its folder is the shard's.
         workers, shared_prefix: as in `mmprobe.trace`; with workers, `model` is a name.
+        template: arguments of the model's chat template, such as `{"enable_thinking": False}`. Models behind an API take
+            none.
         parameters: parameters of the method in place of its defaults.
 
     Raises:
@@ -137,7 +148,7 @@ def evaluate(
         0.935 [0.880, 0.979]
     """
     out = Path(out)
-    benchmark = with_options(BENCHMARKS[name], options)
+    benchmark = _add_template(with_options(BENCHMARKS[name], options), template)
     _check_call(model, method, parameters, trace=trace, repetition_penalty=repetition_penalty)
     if trace_with is not None:
         _check_reader(trace_with, trace, shard)
@@ -244,6 +255,18 @@ def evaluate(
             about["layout"],
         )
         return _add_internals(benchmark, truth, evaluation, about) if trace or trace_with else evaluation
+
+
+def _add_template(benchmark: Benchmark[Any], arguments: Mapping[str, Any]) -> Benchmark[Any]:
+    """Return a benchmark whose questions have arguments of the chat template."""
+    if not arguments:
+        return benchmark
+    ask, follow_up = benchmark.ask_questions, benchmark.follow_up
+    return replace(
+        benchmark,
+        ask_questions=lambda truth: with_template(ask(truth), arguments),
+        follow_up=lambda truth, responses: with_template(follow_up(truth, responses), arguments),
+    )
 
 
 def _check_call(

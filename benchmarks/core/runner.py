@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,8 +17,8 @@ from mmprobe.benchmarks.core.prompts import DEFAULT
 from mmprobe.benchmarks.core.records import add_truth, find_false_claims
 from mmprobe.benchmarks.core.results import group_by_images, write_results
 from mmprobe.cache import open_run
-from mmprobe.errors import InputError
-from mmprobe.files import cut_torn_line, write_atomic
+from mmprobe.errors import InputError, option
+from mmprobe.files import check_no_link, cut_torn_line, write_atomic
 from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import Ledger, fingerprint, lock_folder
 from mmprobe.models import Model, load_model, load_shapes
@@ -30,6 +31,8 @@ from mmprobe.traces.run import Recording
 
 if TYPE_CHECKING:
     from mmprobe.traces.scale.crew import Workers
+
+log = logging.getLogger("mmprobe")
 
 RUN_NAMES = ("run", "run-follow-up")
 """Folders of traces in a result folder. Follow-up questions had a run of their own in earlier versions."""
@@ -93,19 +96,31 @@ def run_benchmark(
 def _trace(
     questions: Sequence[Sample], source: Source, out: Path, settings: Settings, recording: Recording
 ) -> None:
-    """Trace questions into `out/run`, those of an earlier call aside, and add their answers to the folder's file."""
-    answered, ledger = read_answers(out), answers_ledger(out)
+    """Trace questions into `out/run`, those of an earlier call aside, and add their answers to the folder's file.
+
+    A trace that was deleted is made again. The recorded answers stay, and a warning counts those that differ now.
+    """
+    answered, ledger, run = read_answers(out), answers_ledger(out), out / "run"
     ledger.append(RESPONSES, [])  # the call is begun, even if no answer comes
-    if all(sample.id in answered for sample in questions):
+    check_no_link(run / "samples")
+    traced = set(open_run(run).ids) if (run / "run.json").exists() else set()
+    if all(sample.id in answered and sample.id in traced for sample in questions):
         return
     if sampled := next((sample for sample in questions if sampling_of(sample)), None):
         raise InputError(f"question {sampled.id!r}: is sampled with a seed, and traced answers are greedy")
-    run = out / "run"
     recording = replace(recording, resume=(run / "run.json").exists(), adds=True)
     given = dict(answer(source, questions, run, settings, recording, "trace"))
     new = [sample.id for sample in questions if sample.id in given and sample.id not in answered]
     lines = [{"id": name, "response": given[name], "truncated": given[name].truncated} for name in new]
     ledger.append(RESPONSES, lines, ensure_ascii=False)
+    changed = [name for name in given if name in answered and given[name].strip() != answered[name].strip()]
+    if changed:
+        log.warning(
+            "%s: %d traces are of other answers than those recorded; use %s",
+            out,
+            len(changed),
+            option("overwrite"),
+        )
 
 
 def trace_answers(reader: LocalModel, out: Path, settings: Settings, recording: Recording) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED
+from mmprobe.benchmarks.synthetic.scene import COLOURS, SHAPES
 from mmprobe.errors import InputError
 from mmprobe.files import write_atomic
 from mmprobe.samples import Sample
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 _SENTENCE = re.compile(r"[^.]+\.?")
 _CAPTION_ITEM = re.compile(r"\ban? (\w+) (\w+) at (\w+)", re.IGNORECASE)
 _YES_OR_NO = re.compile(r"^\W*(yes|no)\b\W*", re.IGNORECASE)
+# A sentence without any of these words, such as a polite one, claims nothing of pictures.
+_CLAIMS = re.compile(
+    rf"\b({'|'.join(SHAPES)}|{'|'.join(COLOURS)}|[a-d][1-4]|pictures?|images?|nothing|something|chang|mov|remov|differen|same)",
+    re.IGNORECASE,
+)
 _DENIED = re.compile(r"there is no (\w+)", re.IGNORECASE)
 _LOCATED = re.compile(r"the (\w+) is at (\w+)", re.IGNORECASE)
 _COLOURED = re.compile(r"the (\w+) is (\w+)(?:\.|$)", re.IGNORECASE)
@@ -126,8 +132,13 @@ def _check_yes_no(answer: str, truth: str) -> _Checked:
     return False, [_Error(f"{word} is wrong", word)]
 
 
+def _find_claims(text: str) -> set[str]:
+    """Return the sentences of a text that claim something of pictures."""
+    return {sentence for sentence in _split_sentences(text) if _CLAIMS.search(sentence)}
+
+
 def _check_changes(text: str, facts: _Facts) -> _Checked:
-    claimed = set(_split_sentences(text))
+    claimed = _find_claims(text)
     false = sorted(claimed - facts.changes)
     return claimed == facts.changes, [_Error(f"not a change: {claim}", claim.rstrip(".")) for claim in false]
 
@@ -144,7 +155,7 @@ def _check_count(answer: str, truth: str, facts: _Facts) -> _Checked:
 
 def _check_find(answer: str, truth: str, facts: _Facts) -> _Checked:
     correct, errors = _check_changes(answer, facts)
-    return correct, errors if _split_sentences(answer) else [_Error("names no difference")]
+    return correct, errors if _find_claims(answer) else [_Error("names no difference")]
 
 
 def _check_exists(answer: str, truth: str, facts: _Facts) -> _Checked:

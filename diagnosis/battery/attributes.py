@@ -22,6 +22,8 @@ _LINE = re.compile(r"picture (one|two): ([^\n]*)", re.IGNORECASE)
 _CAPTION = re.compile(r"\ban? (\w+) (\w+) at (\w+)", re.IGNORECASE)
 _COLOURED = re.compile(r"the (\w+) is (\w+)(?:\.|$)", re.IGNORECASE)
 _LOCATED = re.compile(r"the (\w+) is at (\w+)", re.IGNORECASE)
+_CHANGED = re.compile(r"the (\w+) (changed|moved) from (\w+) to (\w+)", re.IGNORECASE)
+_CHANGE = re.compile(r"(?:the \w+ (?:changed|moved|was) \w+[^.]*|nothing changed)\.", re.IGNORECASE)
 
 
 class Thing(NamedTuple):
@@ -64,32 +66,83 @@ def read_claims(text: str) -> Iterator[tuple[int, Thing]]:
 
 
 def measure_attributes(sample: Sample, text: str) -> list[dict[str, Any]]:
-    """Return each attribute that an answer claims of a thing in the image, or of a change, and whether it errs.
+    """Return each attribute that an answer claims of a thing in an image, and whether it errs.
 
-    A claim is about the thing at the same place, or else about the thing of the same shape. A claim about neither is
-    `invented`. A change is true where the answer holds its sentence.
+    A claim is about the thing with its shape or place with which it shares most attributes, and about none where two share as
+    many. A claim of a shape and a place that no thing has is `invented`. What an answer leaves out is not a claim.
 
-    - attribute: one of `ATTRIBUTES`, presence (of a thing that was removed), or invented
-    - source: `things`, `steps` (things that are listed before a conclusion) or `changes`
+    - attribute: one of `ATTRIBUTES`, or invented
+    - source: `things`, `steps` (things that are listed before a conclusion) or `changes` (sentences that say what changed)
     - said, true: words; wrong: whether they differ
     """
     contents, found = read_contents(sample), []
     source = "steps" if _LINE.search(text) else "things"
-    for image, claim in read_claims(text):
+    claims = [(source, *claim) for claim in read_claims(text)]
+    for origin, image, claim in [*claims, *(("changes", *claim) for claim in read_changes(text))]:
         if image >= len(contents):
             continue
-        things = contents[image]
-        at_place = (thing for thing in things if claim.place and thing.place == claim.place)
-        of_shape = (thing for thing in things if thing.shape == claim.shape)
-        true = next(at_place, None) or next(of_shape, None)
-        if true is None:
-            found.append(_entry("invented", source, claim.shape, ""))
-            continue
-        for attribute in ATTRIBUTES:
-            said = getattr(claim, attribute)
-            if said is not None:
-                found.append(_entry(attribute, source, said, str(getattr(true, attribute))))
-    return found + _measure_changes(sample, text)
+        shared = [_count_shared(claim, thing) for thing in contents[image]]
+        most = max(shared, default=0)
+        if not most:
+            found.append(_entry("invented", origin, claim.shape, ""))
+        elif shared.count(most) == 1:
+            true = contents[image][shared.index(most)]
+            for attribute in ATTRIBUTES:
+                said = getattr(claim, attribute)
+                if said is not None:
+                    found.append(_entry(attribute, origin, said, str(getattr(true, attribute))))
+    return found
+
+
+def _count_shared(claim: Thing, thing: Thing) -> int:
+    """Return how many attributes a claim and a thing share; 0 if they share neither the shape nor the place."""
+    if claim.shape != thing.shape and (claim.place is None or claim.place != thing.place):
+        return 0
+    return sum(said is not None and said == true for said, true in zip(claim, thing, strict=True))
+
+
+def read_changes(text: str) -> Iterator[tuple[int, Thing]]:
+    """Yield what an answer claims of things that changed, before and after, with the index of the image.
+
+    Example:
+        >>> list(read_changes("The star moved from A1 to B2."))[1]
+        (1, Thing(colour=None, shape='star', place='B2'))
+    """
+    for shape, verb, *values in _CHANGED.findall(text):
+        for image, value in enumerate(values):
+            recoloured = verb.lower() == "changed"
+            yield image, Thing(value if recoloured else None, shape, None if recoloured else value)
+
+
+def follows_from_steps(text: str) -> bool | None:
+    """Return whether a conclusion names the changes between the two lists of things before it; None without such lists.
+
+    Example:
+        >>> follows_from_steps("Picture one: red star A1.\\nPicture two: blue star A1.\\nTherefore: Nothing changed.")
+        False
+    """
+    lines = list(_LINE.finditer(text))
+    if {line[1].lower() for line in lines} != {"one", "two"}:
+        return None
+    listed: tuple[dict[str, Thing], ...] = ({}, {})
+    for image, thing in read_claims(text[: lines[-1].end()]):
+        listed[image][thing.shape] = thing
+    concluded = sorted(claim.lower() for claim in _CHANGE.findall(text[lines[-1].end() :]))
+    return concluded == sorted(_list_differences(*listed) or ["nothing changed."])
+
+
+def _list_differences(before: dict[str, Thing], after: dict[str, Thing]) -> list[str]:
+    found = []
+    for shape, thing in before.items():
+        other = after.get(shape)
+        if other is None:
+            found.append(f"the {shape} was removed.")
+        else:
+            if other.colour != thing.colour:
+                found.append(f"the {shape} changed from {thing.colour} to {other.colour}.")
+            if other.place != thing.place:
+                found.append(f"the {shape} moved from {thing.place} to {other.place}.")
+    return [sentence.lower() for sentence in found]
 
 
 def locate_attributes(sample: Sample, text: str) -> Iterator[tuple[str, int, int]]:
@@ -112,19 +165,6 @@ def locate_attributes(sample: Sample, text: str) -> Iterator[tuple[str, int, int
         start = text.find(change["sentence"])
         if start >= 0:
             yield KINDS[change["type"]], start, start + len(change["sentence"])
-
-
-def _measure_changes(sample: Sample, text: str) -> list[dict[str, Any]]:
-    """Return whether an answer that speaks of changes names each of them."""
-    return [
-        _entry(
-            KINDS[change["type"]],
-            "changes",
-            change["sentence"] if change["sentence"] in text else "",
-            change["sentence"],
-        )
-        for change in _list_changes(sample)
-    ]
 
 
 def _list_changes(sample: Sample) -> list[dict[str, str]]:

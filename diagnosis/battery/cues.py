@@ -1,19 +1,32 @@
-"""Cue without object: is an object claimed because another one is present?"""
+"""Cue without object: is an object claimed because another one is present?
+
+Claims that go with a cue are a suspicion. Where images can be drawn again, the suspected cues are edited out of images
+and into others (`measure_edits`), which shows whether the claim follows.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from PIL import Image
+
+from mmprobe.benchmarks.synthetic.render import render
+from mmprobe.benchmarks.synthetic.scene import COLOURS, GRID, SHAPES, Background, Scene, SceneObject
 from mmprobe.diagnosis.battery.attributes import Thing, read_claims, read_contents
 from mmprobe.diagnosis.battery.reading import read_answers
 from mmprobe.models import Model
-from mmprobe.models.chat import build_chat
+from mmprobe.models.chat import Chat, build_chat
 from mmprobe.samples import Sample
 
 MOST_ASKED = 4  # questions about absent objects, per image
+SUSPECTS = 2  # pairs of cue and object that images are edited for
+EDITED = 10  # images that a cue is edited out of, and as many that it is edited into
+LEAST_LIFT = 0.3  # of the share of claims in images with the cue above that in others, from which on a pair is suspected
 QUESTION = "Is there {article} {thing}?"
 
 
@@ -54,10 +67,124 @@ def draw_questions(samples: Sequence[Sample]) -> dict[str, list[CueQuestion]]:
         )  # so that all are asked about where there are more than MOST_ASKED
         for place, shape in enumerate((absent[start:] + absent[:start])[:MOST_ASKED]):
             sample = shown[image][place % len(shown[image])]
-            question = QUESTION.format(article="an" if shape[0] in "aeiou" else "a", thing=shape)
-            fields = {"images": [image], "question": question, "prefill": None, "regions": []}
-            asked[sample.id].append(CueQuestion(sample.model_copy(update=fields), shape, list_cues(things)))
+            asked[sample.id].append(CueQuestion(ask(sample, image, shape), shape, list_cues(things)))
     return dict(asked)
+
+
+class CueEdit(NamedTuple):
+    """A question about an absent object, about an image in which something was edited.
+
+    Attributes:
+        id: of the sample that shows the image.
+        cue, thing: the suspected pair.
+        has_cue: whether the edited image shows the cue: another object was removed or the cue was added. Else the cue was
+            removed or another object added. None where the cue itself is asked about, in the image as it is.
+        chat: the edited image with the question.
+    """
+
+    id: str
+    cue: str
+    thing: str
+    has_cue: bool | None
+    chat: Chat
+
+
+def ask(sample: Sample, image: Path, thing: str) -> Sample:
+    """Return the question whether a thing is in an image."""
+    question = QUESTION.format(article="an" if thing[0] in "aeiou" else "a", thing=thing)
+    fields = {"images": [image], "question": question, "prefill": None, "regions": []}
+    return sample.model_copy(update=fields)
+
+
+def find_suspects(records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return the pairs of a cue and an absent object whose claims go with the cue most, those first."""
+    asked = [each for record in records for each in record["cues"]]
+    things = sorted({each["thing"] for each in asked})
+    lifts = []
+    for thing in (thing for thing in things if any(e["claimed"] for e in asked if e["thing"] == thing)):
+        for cue in things:
+            sides = [
+                [
+                    each["claimed"]
+                    for each in asked
+                    if each["thing"] == thing and (cue in each["cues"]) == side
+                ]
+                for side in (True, False)
+            ]
+            if cue != thing and all(sides):
+                with_cue, without = (sum(side) / len(side) for side in sides)
+                lifts.append((with_cue - without, sum(sides[0]), cue, thing))
+    lifts.sort(reverse=True)
+    return [(cue, thing) for lift, _, cue, thing in lifts if lift >= LEAST_LIFT][:SUSPECTS]
+
+
+def plan_edits(samples: Sequence[Sample], suspects: Sequence[tuple[str, str]]) -> list[CueEdit]:
+    """Return the questions about edited images, for suspected pairs of a cue and an object; [] where no image can be drawn."""
+    scenes = [(sample, *found) for sample in samples for found in _read_scenes(sample)]
+    shown = list({image: (sample, image, scene) for sample, image, scene in scenes}.values())
+    edits: list[CueEdit] = []
+    for cue, thing in suspects:
+        counts = {True: 0, False: 0}
+        for sample, image, scene in shown:
+            present = scene.find(cue) is not None
+            if scene.find(thing) is not None or counts[present] >= EDITED:
+                continue
+            versions = _edit(scene, cue, thing)
+            if versions is None:
+                continue
+            counts[present] += 1
+            for has_cue, edited in zip((True, False), versions, strict=True):
+                chat = build_chat(ask(sample, image, thing))
+                edits.append(CueEdit(sample.id, cue, thing, has_cue, chat._replace(images=[_draw(edited)])))
+            if present:
+                edits.append(CueEdit(sample.id, cue, thing, None, build_chat(ask(sample, image, cue))))
+    return edits
+
+
+def _read_scenes(sample: Sample) -> Iterator[tuple[Path, Scene]]:
+    """Yield the images of a drawn sample with their scenes; nothing where the file of the scenes is not there."""
+    name = sample.metadata.get("scene")
+    file = None if not isinstance(name, str) else sample.images[0].parent.parent / name
+    if file is None or not file.is_file():
+        return
+    scenes = json.loads(file.read_text(encoding="utf-8"))
+    for image, key in zip(sample.images, ("first", "second"), strict=False):
+        objects = [SceneObject(**thing) for thing in scenes[key]["objects"]]
+        yield image, Scene(tuple(objects), Background(**scenes[key]["background"]))
+
+
+def _draw(scene: Scene) -> Image.Image:
+    return Image.fromarray(render(scene))
+
+
+def _edit(scene: Scene, cue: str, thing: str) -> tuple[Scene, Scene] | None:
+    """Return a scene with and without the cue, each with one object removed or added; None where neither is possible."""
+    own = scene.find(cue)
+    others = [each for each in scene.objects if each.shape != cue]
+    if own is not None:
+        if not others:
+            return None
+        removed = [each for each in scene.objects if each is not others[0]]
+        return replace(scene, objects=tuple(removed)), replace(scene, objects=tuple(others))
+    used = {(each.row, each.column) for each in scene.objects}
+    cell = next(((r, c) for r in range(GRID) for c in range(GRID) if (r, c) not in used), None)
+    absent = [shape for shape in SHAPES if scene.find(shape) is None and shape not in (cue, thing)]
+    if cell is None or not absent or not scene.objects:
+        return None
+    red = next(iter(COLOURS))
+    added = replace(scene.objects[0], colour=red, rgb=COLOURS[red], row=cell[0], column=cell[1], shift=(0, 0))
+    versions = (replace(added, shape=shape) for shape in (cue, absent[0]))
+    with_cue, without = (replace(scene, objects=(*scene.objects, new)) for new in versions)
+    return with_cue, without
+
+
+def measure_edits(model: Model, edits: Sequence[CueEdit]) -> list[dict[str, Any]]:
+    """Return whether each object is claimed in each edited image, in one forward pass."""
+    claimed = _read_claims(model, [edit.chat for edit in edits])
+    return [
+        {"cue": edit.cue, "thing": edit.thing, "has_cue": edit.has_cue, "claimed": each}
+        for edit, each in zip(edits, claimed, strict=True)
+    ]
 
 
 def list_cues(things: Sequence[Thing]) -> list[str]:
@@ -67,24 +194,23 @@ def list_cues(things: Sequence[Thing]) -> list[str]:
 
 def ask_cues(model: Model, questions: Sequence[CueQuestion]) -> list[dict[str, Any]]:
     """Return whether the model claims each absent object, in one forward pass: yes is likelier than no at the first token."""
-    if not questions:
+    claimed = _read_claims(model, [build_chat(each.sample) for each in questions])
+    return [
+        {"thing": each.thing, "cues": each.cues, "claimed": said, "image": each.sample.images[0].name}
+        for each, said in zip(questions, claimed, strict=True)
+    ]
+
+
+def _read_claims(model: Model, chats: Sequence[Chat]) -> list[bool]:
+    """Return for each question whether yes is likelier than no."""
+    if not chats:
         return []
     yes, no = (
         [model.tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in words]
         for words in (("Yes", "yes"), ("No", "no"))
     )
-    readings = read_answers(
-        model, [build_chat(each.sample) for each in questions], [[yes[0]]] * len(questions)
-    )
-    return [
-        {
-            "thing": each.thing,
-            "cues": each.cues,
-            "claimed": bool(reading.last[yes].max() > reading.last[no].max()),
-            "image": each.sample.images[0].name,
-        }
-        for each, reading in zip(questions, readings, strict=True)
-    ]
+    readings = read_answers(model, chats, [[yes[0]]] * len(chats))
+    return [bool(reading.last[yes].max() > reading.last[no].max()) for reading in readings]
 
 
 def find_claims(sample: Sample, text: str) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from mmprobe.diagnosis.battery.answers import ParsedAnswer
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
@@ -15,7 +16,10 @@ from mmprobe.probes.interchange.counterfactual_images import CounterfactualImage
 from mmprobe.samples import Sample
 
 FURTHER = 2  # more images for an answer that no exchange affects
-FREE = 0.5  # a token is free if it is less likely than this after some images, so that text alone does not fix it
+ALIKE = (
+    "alike"  # the kind of images with the same content: what changes with them shows no use of the content
+)
+SHADE, GRAIN = 0.96, 4.0  # of images with the same content: their brightness, and noise in levels of 255
 
 
 class OtherImages:
@@ -25,6 +29,7 @@ class OtherImages:
     - `unrelated`, `minimal`: as in `CounterfactualImages`
     - `region`: its own ones, with the boxes of its regions cut from the unrelated images
     - `blank`: only where there are no others
+    - `alike`: its own ones, a little darker and with noise, which should not matter
     """
 
     def __init__(self, answers: Sequence[ParsedAnswer]):
@@ -37,9 +42,11 @@ class OtherImages:
         found = {"contrast": self._contrast(answer)}
         for kind in ("unrelated", "minimal"):
             found[kind] = self._counterfactuals.find(answer.sample, kind)
-        found["region"] = self._exchange_regions(answer, found["unrelated"])
+        if found["minimal"] is None:  # a minimal pair differs in the regions alone
+            found["region"] = self._exchange_regions(answer, found["unrelated"])
         if not any(found.values()):
             found["blank"] = self._counterfactuals.find(answer.sample, "blank")
+        found[ALIKE] = _render_again(answer.sample)
         return {kind: images for kind, images in found.items() if images}
 
     def find_further(self, answer: ParsedAnswer) -> dict[str, ImageList]:
@@ -82,6 +89,16 @@ class OtherImages:
             part = others[region.image].crop((x, y, x + width, y + height))
             own[region.image].paste(part, (x, y))
         return own
+
+
+def _render_again(sample: Sample) -> ImageList:
+    """Return a sample's images a little darker and with noise, which leaves their content as it is."""
+    rng = np.random.default_rng(len(sample.images))
+    images = []
+    for image in _read_images(sample, sample):
+        pixels = SHADE * np.asarray(image, float) + rng.normal(0, GRAIN, (image.height, image.width, 1))
+        images.append(Image.fromarray(pixels.clip(0, 255).round().astype(np.uint8)))
+    return images
 
 
 def _read_images(shown: Sample, like: Sample) -> ImageList:
@@ -133,7 +150,7 @@ def read_with_further_images(
 
     Such an answer may not use its images, or it may also be true of the others: `No, there is no star.`
     """
-    rows = [row for row, reading in enumerate(readings) if not find_free(reading).any()]
+    rows = [row for row, reading in enumerate(readings) if not _find_least(reading).min() <= 0]
     if rows:
         untouched = [answers[row] for row in rows]
         others = [images.find_further(answer) for answer in untouched]
@@ -141,9 +158,14 @@ def read_with_further_images(
             readings[row].update(found)
 
 
-def find_free(readings: dict[str, AnswerReading]) -> np.ndarray:
-    """Return which tokens of an answer are unlikely after some images, so that the text alone does not fix them."""
-    return np.min([reading.logprobs for reading in readings.values()], 0) < np.log(FREE)
+def list_others(readings: dict[str, AnswerReading]) -> dict[str, AnswerReading]:
+    """Return the readings of an answer with other images than its own, by kind."""
+    return {kind: reading for kind, reading in readings.items() if kind not in ("own", ALIKE)}
+
+
+def _find_least(readings: dict[str, AnswerReading]) -> np.ndarray:
+    """Return the smallest margin of each token of an answer, over its own and other images."""
+    return np.min([readings["own"].margins, *(each.margins for each in list_others(readings).values())], 0)
 
 
 def measure_images(answer: ParsedAnswer, readings: dict[str, AnswerReading]) -> dict[str, Any]:
@@ -151,39 +173,46 @@ def measure_images(answer: ParsedAnswer, readings: dict[str, AnswerReading]) -> 
 
     - effect: by kind, nat a token
     - changed: by kind, whether the model would say another token anywhere than with its own images
-    - sentences: of each sentence the number of free tokens and the mean effect over them, the largest of all
-      kinds at each token, in nat
+    - ends: the number of tokens up to the end of each sentence
+    - ids, margins: of each token its id, and its margin with its own images, the smallest one with others, and that with
+      alike images
     - looks: by head the share of attention on the images, and how far it shifts within them when they
-      are exchanged (total variation, 0 to 1)
+      are exchanged and when they are alike (total variation, 0 to 1)
     """
-    own = readings["own"]
-    others = {kind: reading for kind, reading in readings.items() if kind != "own"}
-    effects = {kind: own.logprobs - other.logprobs for kind, other in others.items()}
-    largest = np.max(list(effects.values()), 0)
-    free = find_free(readings)
-    sentences = []
-    for part in answer.sentences:
-        count = int(free[part].sum())
-        mean = float(largest[part][free[part]].mean()) if count else 0.0
-        sentences.append({"free": count, "effect": round(mean, 4)})
-    measures: dict[str, Any] = {
-        "effect": {kind: round(float(effect.mean()), 4) for kind, effect in effects.items()},
-        "changed": {kind: bool((other.likeliest != own.likeliest).any()) for kind, other in others.items()},
-        "free": int(free.sum()),
-        "free_effect": round(float(largest[free].mean()), 4) if free.any() else 0.0,
-        "sentences": sentences,
+    own, others = readings["own"], list_others(readings)
+    alike = readings.get(ALIKE, own)
+    margins = {
+        "own": own.margins,
+        "other": np.min([each.margins for each in others.values()], 0),
+        "alike": alike.margins,
     }
-    return measures | {"looks": measure_looks(own, next(iter(others.values())))}
+    measures: dict[str, Any] = {
+        "effect": {
+            kind: round(float((own.logprobs - other.logprobs).mean()), 4) for kind, other in others.items()
+        },
+        "changed": {kind: bool((other.likeliest != own.likeliest).any()) for kind, other in others.items()},
+        "ends": [part.stop for part in answer.sentences],
+        "ids": list(answer.ids),
+        "margins": {name: values.round(3).tolist() for name, values in margins.items()},
+    }
+    return measures | {"looks": measure_looks(own, next(iter(others.values())), alike)}
 
 
-def measure_looks(own: AnswerReading, other: AnswerReading) -> dict[str, list[float]] | None:
-    """Return each head's share of attention on the images, and how far it shifts with the images."""
+def measure_looks(
+    own: AnswerReading, other: AnswerReading, alike: AnswerReading
+) -> dict[str, list[float]] | None:
+    """Return each head's share of attention on the images, and how far it shifts with other and with alike images."""
     if own.looks is None or other.looks is None or not own.looks.shape[1]:
         return None
-    shares = [reading.sum(1) for reading in (own.looks, other.looks)]
-    maps = [
-        looks / np.maximum(share, 1e-9)[:, None]
-        for looks, share in zip((own.looks, other.looks), shares, strict=True)
-    ]
-    moved = np.abs(maps[0] - maps[1]).sum(1) / 2
-    return {"share": shares[0].round(3).tolist(), "moved": moved.round(3).tolist()}
+    shift = {"moved": _shift(own.looks, other.looks)}
+    if alike.looks is not None:
+        shift["alike"] = _shift(own.looks, alike.looks)
+    return {"share": own.looks.sum(1).round(3).tolist()} | {
+        name: moved.round(3).tolist() for name, moved in shift.items()
+    }
+
+
+def _shift(looks: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return how far each head's attention shifts within the images, total variation, [layer * head]."""
+    maps = [each / np.maximum(each.sum(1), 1e-9)[:, None] for each in (looks, others)]
+    return np.abs(maps[0] - maps[1]).sum(1) / 2

@@ -23,6 +23,7 @@ class AnswerReading(NamedTuple):
     Attributes:
         logprobs: log-probability of each token, [step].
         likeliest: id of the token that the model would have said, int [step].
+        margins: how far each token is above the likeliest other one, nat [step]; below 0 where that is likelier.
         last: log-probability of every token at the last step, [token].
         looks: mean attention of the answer's queries to each visual token, [layer * head, visual]; None where
             it was not asked for.
@@ -30,6 +31,7 @@ class AnswerReading(NamedTuple):
 
     logprobs: np.ndarray
     likeliest: np.ndarray
+    margins: np.ndarray
     last: np.ndarray
     looks: np.ndarray | None = None
 
@@ -51,6 +53,7 @@ def read_answers(
         AnswerReading(
             said.logprobs.cpu().numpy().astype(float),
             said.likeliest.cpu().numpy(),
+            said.margins.cpu().numpy().astype(float),
             said.last.cpu().numpy(),
             torch.cat([layer[row] for layer in layers.values()]).cpu().numpy() if looks else None,
         )

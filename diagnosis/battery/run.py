@@ -10,9 +10,18 @@ from typing import Any
 from tqdm import tqdm
 
 from mmprobe.benchmarks.synthetic.check import check_sample
+from mmprobe.benchmarks.vqa.data import make_question
+from mmprobe.benchmarks.vqa.rule_labels import read_answer
 from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
 from mmprobe.diagnosis.battery.attributes import measure_attributes, measure_truth
-from mmprobe.diagnosis.battery.cues import ask_cues, draw_questions, find_claims
+from mmprobe.diagnosis.battery.cues import (
+    ask_cues,
+    draw_questions,
+    find_claims,
+    find_suspects,
+    measure_edits,
+    plan_edits,
+)
 from mmprobe.diagnosis.battery.hints import find_choice, measure_hints
 from mmprobe.diagnosis.battery.images import (
     OtherImages,
@@ -32,7 +41,7 @@ from mmprobe.traces.given_answers import GivenAnswer, find_given
 
 log = logging.getLogger("mmprobe")
 
-ANSWERS, MEASURES = "answers.part.jsonl", "measures.jsonl"
+ANSWERS, MEASURES, EDITS = "answers.part.jsonl", "measures.jsonl", "edits.jsonl"
 MAX_NEW_TOKENS = 128
 
 
@@ -74,7 +83,47 @@ def run_battery(
             ledger.append(MEASURES, tests.measure(batch))
             progress.update(len(batch))
     done = _by_id(ledger.lines(MEASURES))
-    return [done[sample.id] for sample in samples if sample.id in done]
+    measured = [done[sample.id] for sample in samples if sample.id in done]
+    _edit_cues(model, samples, measured, ledger, batch_size)
+    return read_records(ledger, samples)
+
+
+def read_records(ledger: Ledger, samples: Sequence[Sample]) -> list[AnswerRecord]:
+    """Return the records of a finished battery, one a sample, in order. What reads texts alone is read again."""
+    done, edited = _by_id(ledger.lines(MEASURES)), ledger.lines(EDITS)
+    records = []
+    for sample in (sample for sample in samples if sample.id in done):
+        record = done[sample.id]
+        own = [line for line in edited if line["id"] == sample.id]
+        record |= _read_text(sample, record["answer"]) | {"edited": own}
+        record["passes"] += len(own)
+        records.append(record)
+    return records
+
+
+def _read_text(sample: Sample, text: str) -> AnswerRecord:
+    """Return what an answer's text alone shows."""
+    return {
+        "listed": find_claims(sample, text),
+        "attributes": measure_attributes(sample, text),
+        "right": judge_answer(sample, text),
+    }
+
+
+def _edit_cues(
+    model: Model,
+    samples: Sequence[Sample],
+    records: Sequence[AnswerRecord],
+    ledger: Ledger,
+    batch_size: int,
+) -> None:
+    """Save what the model claims of images in which suspected cues were edited."""
+    edits = plan_edits(samples, find_suspects(records))
+    done = len(ledger.lines(EDITS))
+    for start in range(done, len(edits), 4 * batch_size):  # single images with one token to read
+        batch = edits[start : start + 4 * batch_size]
+        claims = measure_edits(model, batch)
+        ledger.append(EDITS, [{"id": edit.id, **each} for edit, each in zip(batch, claims, strict=True)])
 
 
 class _Tests:
@@ -110,7 +159,6 @@ class _Tests:
         for answer, reading, truth, step, hint, questions in zip(
             batch, readings, truths, steps, hints, asked, strict=True
         ):
-            verdict = check_sample(answer.text, answer.sample)
             records.append(
                 {
                     "id": answer.sample.id,
@@ -119,10 +167,8 @@ class _Tests:
                     "steps": step,
                     "hints": hint,
                     "cues": [next(claims) for _ in questions],
-                    "listed": find_claims(answer.sample, answer.text),
-                    "attributes": measure_attributes(answer.sample, answer.text),
+                    **_read_text(answer.sample, answer.text),
                     "doubt": truth,
-                    "right": None if verdict is None else verdict.faithful,
                     "passes": 1
                     + len(reading)
                     + (truth is not None and answer.sample.answer != answer.text.strip())
@@ -179,6 +225,22 @@ def _take_given(
 def find_unread(ledger: Ledger) -> dict[str, str]:
     """Return why given answers cannot be read, by id."""
     return {record["id"]: record["unread"] for record in ledger.lines(ANSWERS) if "unread" in record}
+
+
+def judge_answer(sample: Sample, text: str) -> bool | None:
+    """Return whether an answer is true: in the drawn world, that nothing in it is false; else by the rules of `vqa`.
+
+    None where the true answer is not known or no rule can tell.
+
+    Example:
+        >>> judge_answer(Sample(id="a", question="Is it a cat?", answer="no"), "No, it is a dog. I hope it helps.")
+        True
+    """
+    verdict = check_sample(text, sample)
+    if verdict is not None:
+        return verdict.faithful
+    question = make_question(sample)
+    return None if question is None else read_answer(question, text)
 
 
 def _batches(items: Sequence[Any], size: int, key: Callable[[Any], int]) -> Iterator[list[Any]]:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mmprobe.diagnosis.battery.answers import ParsedAnswer
+from mmprobe.diagnosis.battery.attributes import follows_from_steps
+from mmprobe.diagnosis.battery.images import list_others
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.models import Model
 from mmprobe.models.chat import build_chat
@@ -64,7 +66,7 @@ def measure_steps(
     The steps become those of another answer with another conclusion, or lose a part or a line. Up to four forward
     passes over the answers with a donor; the others get None.
 
-    - conclusion: its text
+    - conclusion: its text; follows: whether it says what follows from its steps, None where they cannot be read
     - moved: by change of the steps, whether the model would have concluded something else
     - moved_by_images: the same with other images after its own steps
     - lost, lost_by_images: what the conclusion loses, nat
@@ -81,10 +83,11 @@ def measure_steps(
             ids = model.tokenizer(shorter, add_special_tokens=False)["input_ids"]
             chains.append(_ChangedSteps(row, kind, list(ids)))
         own = readings[row]["own"]
-        others = [reading for kind, reading in readings[row].items() if kind != "own"]
+        others = list_others(readings[row]).values()
         conclusion = own.likeliest[start:]  # the answer itself, unless it was given
         results[row] = {
             "conclusion": answer.verdict.strip(),
+            "follows": follows_from_steps(answer.text),
             "moved": {},
             "lost": {},
             "moved_by_images": any(bool((other.likeliest[start:] != conclusion).any()) for other in others),

@@ -33,6 +33,7 @@ from mmprobe.cli.options import (
     Settings,
     ShardOf,
     SharedPrefix,
+    TemplateArguments,
     WorkerCount,
     check_out,
     choose_drawn,
@@ -41,7 +42,7 @@ from mmprobe.cli.options import (
     print_evaluation,
     print_result,
     read_device_map,
-    warn,
+    warn_of_failures,
 )
 from mmprobe.errors import InputError
 from mmprobe.interventions.parameters import parse_settings
@@ -71,6 +72,7 @@ def bench(
     capture: Capture = "default",
     method: MethodName = "plain",
     settings: Settings = None,
+    template: TemplateArguments = None,
     batch_size: BatchSize = 1,
     max_new_tokens: LongestAnswer = None,
     repetition_penalty: RepetitionPenalty = None,
@@ -157,6 +159,7 @@ def bench(
         shard=shard,
         workers=open_workers(workers, ray, device),
         shared_prefix=shared_prefix,
+        template=parse_settings(template or []),
         **parse_settings(settings or []),
     )
     if evaluation.folder != out:
@@ -170,6 +173,5 @@ def bench(
         if shards_differ(out / "run" if trace else out):
             raise typer.Exit(1)  # a warning said why
         return
-    for run, n_failures in evaluation.failures.items():
-        warn(f"{n_failures} questions failed, see {run / 'failures.jsonl'}; --resume retries them")
+    warn_of_failures(evaluation.failures)
     print_evaluation(evaluation, as_json)

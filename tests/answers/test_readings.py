@@ -67,6 +67,50 @@ def test_an_open_choice_is_unread(text):
 
 
 @pytest.mark.parametrize(
+    "text",
+    ["I choose B.", "It's C. Wait, it's B.", "It's not A. It's B.", "It must be B, since the bus is blue.",
+     "A is red, C is green, D is yellow. So, B", "That leaves B."],
+)  # fmt: skip
+def test_a_last_sentence_names_an_option(text):
+    assert read_choice(text, FOUR)[0] == "B"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["If it's B. Then the bus is blue.", "It's B. subtilis.", "I wouldn't choose B.",
+     "It's B or C.", "So B and C are wrong.", "Is it B?", "It is not B."],
+)  # fmt: skip
+def test_a_sentence_that_only_mentions_an_option_is_unread(text):
+    assert read_choice(text, FOUR)[0] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("twenty-four", 24), ("Ninety", 90), ("I count 23.", 23), ("There are forty two chairs.", 42),
+     ("There are 3 rows of 8 chairs, so 24 in total.", 24), ("12 on the left and 12 on the right, for a total of 24 in all.", 24),
+     ("I count 3 rows of chairs.", None), ("Not all are visible, so 24 in total.", None), ("twenty-four or twenty-five", None),
+     ("I count at least 23, maybe more.", None), ("twenty-eleven", None)],
+)  # fmt: skip
+def test_counts_in_words_and_sums(text, number):
+    assert read_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("Nope, there isn't.", "no"), ("Yeah, I can see a cat.", "yes"), ("Not at all. No", "no"),
+     ("Not at all similar to the first image.", None), ("Yeah, maybe.", None), ("Yep! Wait, no.", None)],
+)  # fmt: skip
+def test_colloquial_words_are_read_as_yes_and_no(text, said):
+    assert read_yes_no(text) == said
+
+
+def test_a_unit_may_touch_its_number():
+    assert (
+        read_choice("12cm", {"A": "4 cm", "B": "12 cm"})[0] == "B" and judge_text("12mm", "12 cm") == "unread"
+    )
+
+
+@pytest.mark.parametrize(
     "text", ["24 out of 60", "20-24", "between 20 and 24", "24 or 25", "not 24", "12 cm by 5 cm"]
 )
 def test_an_open_number_is_unread(text):

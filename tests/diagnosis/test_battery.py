@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import namedtuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,14 +12,16 @@ import torch
 from helpers.causal_toy import build_toy, draw_sample
 from PIL import Image, ImageChops
 
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
 from mmprobe.diagnosis.battery.attributes import (
+    follows_from_steps,
     locate_attributes,
     measure_attributes,
     measure_doubt,
     measure_truth,
 )
-from mmprobe.diagnosis.battery.cues import draw_questions, find_claims
+from mmprobe.diagnosis.battery.cues import CueEdit, draw_questions, find_claims, find_suspects, plan_edits
 from mmprobe.diagnosis.battery.hints import WORDINGS, find_choice, flip_suggestion, suggest
 from mmprobe.diagnosis.battery.images import (
     OtherImages,
@@ -27,9 +30,11 @@ from mmprobe.diagnosis.battery.images import (
     read_with_images,
 )
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
+from mmprobe.diagnosis.battery.run import judge_answer
 from mmprobe.diagnosis.battery.steps import drop_part
+from mmprobe.diagnosis.effects import load_thresholds, measure_losses
 from mmprobe.models.chat import build_chat
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, load_samples
 
 STEPS = "Picture one: red star A1, blue ring B2.\nPicture two: red star A1.\nTherefore: The ring was removed."
 
@@ -133,9 +138,7 @@ def test_answers_that_no_exchange_touches_are_read_with_further_images(toy, tmp_
     assert set(others.find_further(answers[0])) == {"further 1"}, (
         "contrast and unrelated show two of the three"
     )
-    touched, untouched = (
-        AnswerReading(np.log([chance]), np.array([0]), np.zeros(3)) for chance in (0.1, 0.9)
-    )
+    touched, untouched = read([-2.0]), read([2.0])
     readings = [{"own": untouched, "unrelated": other} for other in (touched, untouched)]
     read_with_further_images(toy, answers[:2], readings, others)
     assert list(readings[0]) == ["own", "unrelated"]
@@ -154,7 +157,7 @@ def test_doubt_is_the_chance_of_other_words_than_the_true_ones(toy, tmp_path):
     logprobs[true.tokens.index(" A1")] = np.log(0.9)
     assert measure_doubt(true, logprobs) == {"colour": 0.6, "shape": 0, "place": 0.1}
     samples = [draw_sample(tmp_path, colour) for colour in ("red", "blue")]
-    own = [AnswerReading(np.zeros(1), np.zeros(1), np.zeros(1))] * 2
+    own = [read([0.0])] * 2
     unknown = [
         answer._replace(sample=answer.sample.model_copy(update={"answer": None}))
         for answer in answers_of(toy, samples)
@@ -163,22 +166,64 @@ def test_doubt_is_the_chance_of_other_words_than_the_true_ones(toy, tmp_path):
     assert measure_truth(toy, answers_of(toy, samples), own) == [{}, {}], "no place names an attribute"
 
 
+def read(margins: list[float], **changes: Any) -> AnswerReading:
+    """Return the reading of an answer whose tokens have these margins."""
+    own = np.array(margins)
+    return AnswerReading(-np.log1p(np.exp(-own)), (own < 0).astype(int), own, np.zeros(3), **changes)
+
+
 def test_identical_images_lose_nothing():
-    reading = AnswerReading(np.log([0.9, 0.3]), np.array([0, 1]), np.zeros(3), np.full((2, 4), 0.1))
-    answer = written("A star")
-    found = measure_images(answer, {"own": reading, "unrelated": reading})
+    reading = read([2.0, -1.0], looks=np.full((2, 4), 0.1))
+    found = measure_images(written("A star"), {"own": reading, "unrelated": reading, "alike": reading})
     assert found["effect"] == {"unrelated": 0} and found["changed"] == {"unrelated": False}
-    assert found["free"] == 1 and found["free_effect"] == 0
-    assert found["looks"]["moved"] == [0, 0]
+    loss = measure_losses([{"images": found}], load_thresholds())[0]
+    assert loss.effect == 0 and loss.net == 0 and loss.sentences == [(1, 0.0)]
+    assert found["looks"]["moved"] == found["looks"]["alike"] == [0, 0]
 
 
-def test_effects_count_tokens_that_the_text_leaves_open_only():
-    own = AnswerReading(np.log([0.99, 0.98, 0.9, 0.6]), np.arange(4), np.zeros(3))
-    other = AnswerReading(np.log([0.9, 0.98, 0.1, 0.3]), np.arange(4), np.zeros(3))
-    found = measure_images(written("No. Red star"), {"own": own, "unrelated": other})
-    mean = pytest.approx((np.log(9) + np.log(2)) / 2, abs=1e-3)
-    assert found["sentences"] == [{"free": 0, "effect": 0.0}, {"free": 2, "effect": mean}]
-    assert found["free"] == 2 and found["free_effect"] == mean
+def test_effects_count_tokens_that_images_decide_only():
+    """The loss of the second token is large and changes nothing that is said."""
+    own, other, alike = read([4.0, 9.0, 4.0, 1.0]), read([3.5, 4.0, -2.0, -1.0]), read([4.0, 9.0, 3.0, 1.0])
+    found = measure_images(written("No. Red star"), {"own": own, "unrelated": other, "alike": alike})
+    loss = measure_losses([{"images": found}], load_thresholds())[0]
+    assert loss.sentences == [(0, 0.0), (2, pytest.approx((6 + 2) / 2 / 4))], "the usual margin is 4"
+    assert loss.effect == pytest.approx(1) and loss.alike == pytest.approx(1 / 2 / 4)
+    assert "alike" not in found["effect"] and found["ends"] == [2, 4]
+
+
+def test_images_of_the_same_content_differ_a_little(toy, tmp_path):
+    sample = draw_sample(tmp_path, "red")
+    alike = OtherImages(answers_of(toy, [sample])).find(answers_of(toy, [sample])[0])["alike"][0]
+    own = np.asarray(Image.open(sample.images[0]).convert("RGB"), float)
+    difference = np.abs(np.asarray(alike, float) - own)
+    assert 1 < difference.mean() < 12 and alike.size == Image.open(sample.images[0]).size
+
+
+def asked(edit: CueEdit) -> str:
+    return edit.chat.messages[-1]["content"][-1]["text"]
+
+
+def test_cues_are_edited_out_of_images_and_into_others(tmp_path):
+    """Either version differs from the image by one object, which is the cue in one of them alone."""
+    samples = load_samples(make_pairs(tmp_path / "pairs", 6, seed=3))
+    edits = plan_edits(samples, [("star", "ring")])
+    by_cue = {has: [edit for edit in edits if edit.has_cue is has] for has in (True, False, None)}
+    assert len(by_cue[True]) == len(by_cue[False]) > len(by_cue[None]) > 0
+    for with_cue, without in zip(by_cue[True], by_cue[False], strict=True):
+        assert asked(with_cue) == asked(without) == "Is there a ring?"
+        assert ImageChops.difference(with_cue.chat.images[0], without.chat.images[0]).getbbox()
+        shown = next(sample for sample in samples if sample.id == with_cue.id).metadata["objects"]
+        assert not all("ring" in " ".join(image) for image in shown)
+    assert {asked(edit) for edit in by_cue[None]} == {"Is there a star?"}
+    assert plan_edits([Sample(id="a", images=samples[0].images, question="?")], [("star", "ring")]) == []
+
+
+def test_pairs_are_suspected_by_the_claims_that_go_with_a_cue():
+    cues = [("ring", ["star", "heart"], True), ("ring", ["heart"], False), ("heart", ["star"], False)]
+    records = [{"cues": [{"thing": t, "cues": c, "claimed": said} for t, c, said in cues]}] * 3
+    assert find_suspects(records) == []  # star is not asked about anywhere, so it is not a shape
+    records.append({"cues": [{"thing": "star", "cues": ["heart"], "claimed": False}]})
+    assert find_suspects(records) == [("star", "ring")]
 
 
 def test_a_part_of_the_steps_is_dropped():
@@ -224,9 +269,47 @@ def test_attributes_and_changes_are_compared_with_the_images():
         ("colour", "steps", "cyan"),
         ("place", "steps", "C1"),
         ("invented", "steps", "cross"),
-        ("colour", "changes", ""),
-    ]
+    ], "a change that is left out is not a claim about an attribute"
     assert find_claims(sample, text)[1]["false"] == ["cross"]
+
+
+def test_a_claim_is_about_the_thing_that_it_shares_most_with():
+    """The place that is said wrongly is that of another thing, whose colour and shape are not claimed."""
+    sample = Sample(id="a", question="?", metadata={"objects": [["red star A1", "blue ring B2"], []]})
+    found = measure_attributes(sample, "A red star at B2.")
+    assert [(each["attribute"], each["wrong"]) for each in found] == [
+        ("colour", False),
+        ("shape", False),
+        ("place", True),
+    ]
+    assert measure_attributes(sample, "Yes, the star is at B2.") == [], "the star or the thing at B2"
+    changed = measure_attributes(sample, "The star changed from green to blue.")
+    assert [
+        (each["source"], each["said"], each["wrong"]) for each in changed if each["attribute"] == "colour"
+    ] == [("changes", "green", True)]
+
+
+def test_conclusions_follow_from_what_the_steps_list():
+    assert follows_from_steps(STEPS)
+    assert follows_from_steps(STEPS + " I hope it helps."), "what does not speak of changes is left out"
+    assert follows_from_steps(STEPS.replace("removed", "moved from B2 to C3")) is False
+    assert follows_from_steps("First, a star.\nTherefore: Nothing changed.") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("No. The star was removed. I hope it helps.", True),
+        ("No. The star was removed. The ring was removed.", False),
+        ("No. The star was removed. The ring is different.", False),
+    ],
+)
+def test_polite_sentences_are_not_false(text, right):
+    metadata = {"type": "same", "objects": [["red star A1", "red ring B1"], ["red ring B1"]]}
+    metadata["differences"] = [{"type": "remove", "sentence": "The star was removed."}]
+    sample = Sample(id="a", question="?", answer="No. The star was removed.", metadata=metadata)
+    assert judge_answer(sample, text) is right
+    assert judge_answer(Sample(id="a", question="?", answer="a cat"), "It is a cat.") is True
 
 
 def test_absent_things_are_asked_for_on_every_image(tmp_path):

@@ -17,7 +17,7 @@ from mmprobe.diagnosis.causes import (
     score_forgetting,
 )
 from mmprobe.diagnosis.diagnose import conclude
-from mmprobe.diagnosis.effects import OWN_HINT, Table, load_thresholds
+from mmprobe.diagnosis.effects import OWN_HINT, Table, load_thresholds, measure_losses
 from mmprobe.diagnosis.rules import find_smallest
 from mmprobe.errors import NotApplicable
 from mmprobe.samples import Sample
@@ -26,18 +26,36 @@ LIMITS = load_thresholds()
 SETS = 12
 
 
+def tokens(*sentences: list[float], alike: float = 0.0, scale: float = 1.0, first: int = 0) -> dict[str, Any]:
+    """Return the tokens of sentences, from what each loses with other images; the usual margin is 10.
+
+    Those that lose more than 10 are free. Words are numbered from `first` on.
+
+    Args:
+        alike: what each loses with images of the same content.
+        scale: of all logits.
+    """
+    lost = np.array([loss for sentence in sentences for loss in sentence])
+    own = np.full(len(lost), 10.0)
+    margins = {"own": own, "other": own - lost, "alike": own - alike}
+    return {
+        "ends": np.cumsum([len(sentence) for sentence in sentences]).tolist(),
+        "ids": list(range(first, first + len(lost))),
+        "margins": {name: (scale * values).tolist() for name, values in margins.items()},
+    }
+
+
 def record(number: int, **changes: Any) -> dict[str, Any]:
     """Return the record of an answer that uses its images, says nothing false and follows its steps."""
     images = {
         "effect": {"contrast": 3.0},
         "changed": {"contrast": True},
-        "free": 4,
-        "free_effect": 6.0,
-        "sentences": [{"free": 2, "effect": 6.0}, {"free": 2, "effect": 5.0}],
-        "looks": {"share": [0.4, 0.2], "moved": [0.6, 0.2]},
+        **tokens([0.0, 16.0, 16.0], [0.0, 15.0]),
+        "looks": {"share": [0.4, 0.2], "moved": [0.6, 0.2], "alike": [0.1, 0.1]},
     }
     steps = {
         "conclusion": f"The star moved to A{number}.",
+        "follows": True,
         "moved": {"all": True, "first part": False},
         "lost": {"all": 4.0, "first part": 0.0},
         "moved_by_images": True,
@@ -73,17 +91,17 @@ def claim(attribute: str, wrong: bool, source: str = "things") -> dict[str, Any]
     }
 
 
-UNUSED = {"effect": {"contrast": 0.01}, "free_effect": 0.1, "sentences": [{"free": 4, "effect": 0.1}] * 2}
-STILL = {"looks": {"share": [0.4, 0.2], "moved": [0.05, 0.06]}}
+UNUSED = {"effect": {"contrast": 0.01}, **tokens([0.0, 0.1, 0.1], [0.0, 0.1])}
+STILL = {"looks": {"share": [0.4, 0.2], "moved": [0.05, 0.06], "alike": [0.02, 0.02]}}
 PLANTED: dict[str, Any] = {
     "control": {},
     "blind": {"images": UNUSED | STILL, "right": False},
     "looks-unused": {"images": UNUSED, "right": False},
     "forgets": {
-        "images": {"sentences": [{"free": 2, "effect": 6.0}, {"free": 2, "effect": 0.2}]},
+        "images": {**tokens([0.0, 16.0, 16.0], [0.0, 0.2, 0.2]), "ids": [0, 1, 2, 0, 1, 2]},
         "right": False,
     },
-    "decided-first": {"steps": {"lost": {"all": 0.3, "first part": 0.0}}},
+    "decided-first": {"steps": {"follows": False, "lost": {"all": 0.3, "first part": 0.0}}},
     "follows-hints": {"hints": [{"wording": "{question} Hint: {Answer}.", "followed": True, "shift": 4.0}]},
     "misperceives": {
         "attributes": [claim("colour", True), claim("shape", False), claim("place", False)],
@@ -122,17 +140,39 @@ def test_every_cause_is_planted_in_a_record():
     assert set(CAUSES) == (set(PLANTED) | tested_alone) - {"control", "unknown"}
 
 
-def test_a_prior_is_a_claim_that_goes_with_its_cue():
-    def with_claim(number, cue_counts):
-        claimed = bool(number % 2) or not cue_counts
-        cue = "star" if number % 2 else "heart"
-        return record(number, cues=[{"thing": "ring", "cues": [cue], "claimed": claimed, "image": "a.png"}])
+def edits(effect: bool, seen: bool = True) -> list[dict[str, Any]]:
+    """Return what is claimed of one image with and without the cue, and whether the cue itself is."""
+    claims = {True: True, False: not effect, None: seen}
+    return [{"cue": "star", "thing": "ring", "has_cue": has, "claimed": said} for has, said in claims.items()]
 
-    found = diagnose([with_claim(number, True) for number in range(24)])
-    assert found.verdict == ["prior"]
+
+def with_cue(number: int, **changes: Any) -> dict[str, Any]:
+    """Return a record in which a ring is claimed of images with a star."""
+    cue = "star" if number % 2 else "heart"
+    cues = [{"thing": "ring", "cues": [cue], "claimed": bool(number % 2), "image": "a.png"}]
+    return record(number, cues=cues, **changes)
+
+
+def test_a_prior_is_a_claim_that_comes_and_goes_with_its_cue():
+    found = diagnose([with_cue(number, edited=edits(True)) for number in range(24)])
+    assert found.verdict == ["prior"], found.why
     assert "ring is claimed in images with star" in found.causes["prior"].evidence
     assert {answer["id"] for answer in found.answers if answer["causes"]} == {str(n) for n in range(1, 24, 2)}
-    assert not diagnose([with_claim(number, False) for number in range(24)]).causes["prior"].named
+    stays = diagnose([with_cue(number, edited=edits(False)) for number in range(24)])
+    assert stays.causes["prior"].named is False, (
+        "the claim goes with the cue, and stays where the cue is edited out"
+    )
+
+
+def test_a_shape_that_is_taken_for_another_is_no_prior():
+    found = diagnose([with_cue(number, edited=edits(True, seen=False)) for number in range(24)])
+    assert found.causes["prior"].named is False
+    assert any("star is not recognised itself" in line for line in found.causes["prior"].evidence)
+
+
+def test_claims_that_go_with_a_cue_are_in_doubt_where_no_image_can_be_edited():
+    found = diagnose([with_cue(number) for number in range(24)])
+    assert found.causes["prior"].in_doubt and found.verdict == ["unknown"]
 
 
 def test_a_partial_cause_is_named_for_the_answers_on_which_it_acts():
@@ -210,7 +250,7 @@ def test_answers_without_a_word_are_said_first_and_are_not_tested():
     """Dots are as likely with any images, and show nothing of the images."""
     records = [record(number) for number in range(SETS)]
     for number in range(5):
-        records[number] |= {"answer": ". . .", "images": UNUSED | STILL | {"changed": {}, "free": 1}}
+        records[number] |= {"answer": ". . .", "images": UNUSED | STILL | {"changed": {}}}
     found = diagnose(records)
     assert found.verdict == ["control"] and found.n == SETS - 5
     assert found.why.startswith(
@@ -246,23 +286,91 @@ def test_a_model_with_errors_of_every_kind_is_unreliable_and_misperceives_nothin
     assert found.verdict == ["unknown"] and "unreliable: errors of every kind (colour in 100 %" in found.why
 
 
+def test_logits_of_a_tenth_give_the_same_verdict():
+    """The answers of a control lose little in nat, and as much of the model's own margin."""
+    for planted, verdict in (({}, ["control"]), (UNUSED, ["blind", "looks-unused"])):
+        parts = [
+            tokens([0.0, 16.0, 16.0], [0.0, 15.0], scale=0.1),
+            tokens([0.0, 0.1, 0.1], [0.0, 0.1], scale=0.1),
+        ]
+        found = diagnose([record(number, images=parts[bool(planted)]) for number in range(SETS)])
+        assert found.verdict == verdict, found.why
+
+
+def test_what_images_of_the_same_content_change_shows_no_use_of_the_images():
+    same = tokens([0.0, 16.0, 16.0], [0.0, 15.0], alike=15.5)
+    assert "blind" in diagnose([record(number, images=same) for number in range(SETS)]).verdict
+    assert measure_losses([record(0, images=same)], LIMITS)[0].net < LIMITS.unused_effect
+
+
+def test_attention_near_the_threshold_is_in_doubt():
+    """The shift differs from answer to answer, so that the interval holds the threshold."""
+    records = [record(number, images=UNUSED) for number in range(SETS)]
+    for number, each in enumerate(records):
+        moved = LIMITS.looks_moved + (0.25 if number % 2 else -0.2)
+        each["images"]["looks"] = {"share": [0.4], "moved": [moved], "alike": [0.0]}
+    found = diagnose(records)
+    assert found.verdict == ["blind"] and found.causes["looks-unused"].in_doubt
+
+
+def forgetting(*sentences: list[float], ids: list[int] | None = None) -> float | None:
+    """Return the score of an answer whose sentences lose so much, beside one whose words all depend on the images."""
+    images = tokens(*sentences)
+    other = record(1, images=tokens([16.0] * 4))
+    loss = measure_losses([record(0, images=images | ({} if ids is None else {"ids": ids})), other], LIMITS)[
+        0
+    ]
+    return score_forgetting(loss, LIMITS)
+
+
+def test_a_second_cause_does_not_mask_a_wrong_attribute():
+    """Colours and places are wrong, shapes are right; each has its own truth."""
+    claims = [claim("colour", True), claim("place", True), claim("shape", False)]
+    found = diagnose([record(number, attributes=claims, right=False) for number in range(SETS)])
+    assert found.verdict == ["misperceives"]
+    assert "attributes: colour, place" in found.causes["misperceives"].evidence
+
+
+def test_an_attribute_that_is_wrong_in_one_kind_of_statement_alone_is_perceived():
+    """What changed is made up, while the same things are described correctly."""
+    claims = [claim(name, False) for name in ("colour", "shape", "place")]
+    claims += [claim("colour", True, "changes"), claim("place", True, "changes")]
+    found = diagnose([record(number, attributes=claims) for number in range(SETS)])
+    assert not found.causes["misperceives"].named
+
+
 def test_forgetting_begins_after_any_sentence():
-    images = {
-        "sentences": [{"free": 2, "effect": 6.0}, {"free": 2, "effect": 5.0}, {"free": 1, "effect": 0.0}]
-    }
-    assert score_forgetting(record(0, images=images), LIMITS) == 1
-    assert score_forgetting(record(0), LIMITS) == 0
-    images = {"sentences": [{"free": 0, "effect": 0.0}, {"free": 2, "effect": 0.1}]}
-    assert score_forgetting(record(0, images=images), LIMITS) == 0
+    assert forgetting([16.0, 16.0], [15.0, 15.0], [0.0], ids=[0, 1, 2, 3, 0]) == 1
+    assert forgetting([16.0, 16.0], [15.0, 15.0]) == 0
+    assert forgetting([0.0], [16.0, 16.0], ids=[9, 1, 2]) == 0
+    assert forgetting([16.0]) is None
+
+
+def test_a_polite_sentence_forgets_nothing():
+    """Its words depend on no image anywhere, so the cut before it does not count."""
+    assert forgetting([16.0, 16.0], [0.0, 0.0, 0.0], ids=[0, 1, 90, 91, 92]) == 0
+    assert forgetting([16.0, 16.0], [0.1, 0.1], [0.0, 0.0], ids=[0, 1, 2, 3, 90, 91]) > 0.9
 
 
 def test_the_usual_conclusion_does_not_show_that_steps_are_unused():
-    records = [
-        record(number, steps={"conclusion": "Nothing changed.", "lost": {"all": 0.0}}) for number in (0, 1)
-    ]
-    records.append(record(2, steps={"lost": {"all": 0.0}}))
+    steps = {"follows": None, "conclusion": "Nothing changed.", "lost": {"all": 0.0}}
+    records = [record(number, steps=steps) for number in (0, 1)]
+    records.append(record(2, steps={"follows": None, "lost": {"all": 0.0}}))
     usual = find_usual_conclusion(records)
     assert [score_decision(each, LIMITS, usual) for each in records] == [None, None, 1.0]
+    records[0]["steps"]["follows"] = False
+    assert score_decision(records[0], LIMITS, usual) == 1, "it contradicts its steps, which no habit explains"
+
+
+def test_conclusions_that_follow_from_their_steps_were_not_decided_first():
+    """tiny-spd looks again where its steps are changed, so most of its true conclusions are as likely then."""
+    unmoved = {"lost": {"all": 0.0, "first part": 0.0}}
+    found = diagnose([record(number, steps=unmoved) for number in range(SETS)])
+    assert found.verdict == ["control"]
+    unread = diagnose([record(number, steps=unmoved | {"follows": None}) for number in range(SETS)])
+    assert unread.verdict == ["decided-first"], "12 of 12 suffice where it is not known what follows"
+    nine = [record(n, steps=(unmoved if n < 9 else {}) | {"follows": None}) for n in range(SETS)]
+    assert diagnose(nine).causes["decided-first"].in_doubt, "9 of 12 do not"
 
 
 @pytest.mark.parametrize(
@@ -275,8 +383,9 @@ def test_the_usual_conclusion_does_not_show_that_steps_are_unused():
     ],
 )
 def test_a_conclusion_was_decided_first_if_no_change_of_its_steps_costs_anything(lost, score):
-    assert score_decision(record(0, steps={"lost": lost}), LIMITS) == score
-    assert score_decision(record(0, steps={"lost": lost, "moved_by_images": False}), LIMITS) == 0
+    steps = {"lost": lost, "follows": False}
+    assert score_decision(record(0, steps=steps), LIMITS) == score
+    assert score_decision(record(0, steps=steps | {"moved_by_images": False}), LIMITS) == 0
 
 
 def test_the_interval_of_a_difference_is_newcombes():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from types import ModuleType
+from types import ModuleType, NoneType
 from typing import Any, Literal, NamedTuple
 
 from mmprobe.errors import InputError
@@ -15,7 +15,7 @@ from mmprobe.models.families import Family
 from mmprobe.models.hooks import find_hook_after_norm, find_hooked_module
 from mmprobe.models.reading import why_not_cut_back
 from mmprobe.models.shared_prefix import why_not_shared
-from mmprobe.registry import Registry
+from mmprobe.registry import Registry, check_made
 from mmprobe.traces.capture import PROMPT_DATASETS, RECORDABLE, CaptureSpec
 
 log = logging.getLogger("mmprobe")
@@ -37,7 +37,7 @@ def load_engine(name: str) -> ModuleType:
     """Return an engine's module, which has `record`, and `unsupported_reason` unless it supports every model.
 
     Raises:
-        InputError: the engine is unknown, or its library cannot be imported.
+        InputError: the engine is unknown, its library cannot be imported, or it has no `record`.
 
     Example:
         >>> load_engine("native").record.__name__
@@ -46,7 +46,10 @@ def load_engine(name: str) -> ModuleType:
     if name not in ENGINES:
         raise InputError(f"engine {name!r}: choose {', '.join(ENGINES)}")
     try:
-        return ENGINES[name]
+        module = ENGINES[name]
+        if not callable(getattr(module, "record", None)):
+            raise InputError(f"engine {name}: its module {module.__name__} has no function `record`")
+        return module
     except ImportError as error:
         if name == "native":
             raise
@@ -77,7 +80,8 @@ def resolve_capture(
     module = load_engine(engine)
     reasons = model_limits(model, layers, batch_size)
     if engine != "native":
-        unsupported = module.unsupported_reason(model, batch_size)
+        why = getattr(module, "unsupported_reason", lambda model, batch_size: None)
+        unsupported = check_made(why, why(model, batch_size), str, NoneType)
         if unsupported is not None:
             raise InputError(f"engine {engine}: {unsupported}")
         if is_dispatched(model.hf):

@@ -213,7 +213,8 @@ class BatchRecorder(StoppingCriteria):
         def add_residual(values: Tensor) -> None:
             if for_prompt and self.ids is None:
                 for row, recorder in enumerate(self.recorders):
-                    prompt_values = values[row, recorder.prompt.padding :].clone()
+                    kept = torch.from_numpy(recorder.kept + recorder.prompt.padding).to(values.device)
+                    prompt_values = values[row, kept]
                     recorder.write_prompt_residual(name, layer, prompt_values)
             if for_steps:
                 self.buffer.add(name, layer, values)

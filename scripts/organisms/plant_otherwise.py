@@ -1,0 +1,464 @@
+"""Plant causes in `tiny-spd` otherwise than by adapters: by training all weights, and by editing weights.
+
+    python scripts/organisms/plant_otherwise.py                         # all that are not there yet
+    python scripts/organisms/plant_otherwise.py --only zeroed-0
+    python -m mmprobe bench diagnosis --tools diagnosis --plants build/plants --out build/tools
+
+Each plant is a model folder with its card, `plant.json` (`mmprobe.diagnosis.bench.plants.Plant`), which comes last. So you
+can stop at any time. Rules and thresholds may be chosen on plants of the split `development`; of the others, no way
+is among those. A plant whose manipulation check fails gets no card, and is not scored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import shutil
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from causes.follows_hints import suggest_verdict
+from causes.misperceives import ITEM
+from checks import answer_rows, held_out_numbers, share
+from packing import answer_loss, pack, run_decoder
+from recipes import DrawRows, Row, draw_any_pair, scenes_of, true_rows
+from safetensors.torch import save_file
+from tiny_spd_data import Encoder
+from train_tiny_spd import learning_rate
+
+from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES, draw_question, make_question
+from mmprobe.benchmarks.synthetic.scene import COLOURS, COLUMNS, GRID, SHAPES, draw_pair
+from mmprobe.diagnosis.bench.plants import CARD, Plant
+from mmprobe.models import Model, load_model
+from mmprobe.models.aliases import find_checkpoint
+from mmprobe.models.organisms import Measure
+
+ROOT = Path(__file__).parent.parent.parent
+FAILED = "failed.json"  # in place of a card
+DEVELOPMENT, OTHER = "development", "other ways"
+CELLS = tuple(f"{column}{row}" for column in COLUMNS for row in range(1, GRID + 1))
+POLITE = (" There, there.", " No, no.", " There is no there there.")  # of words that the model has
+CHECKED_PAIRS = 8
+Make = Callable[[Any, Model, np.random.Generator], None]
+Check = Callable[[Model, int], Mapping[str, Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to plant.
+
+    Attributes:
+        causes: what a diagnosis should name; none for a control.
+        kind: of a control, else of what was planted.
+        about: one sentence for the card.
+        make: changes the model in place. It gets the transformers model, the loaded model and random numbers.
+        check: measures by name, each with its bound; None to measure nothing.
+        split: `development` for those that rules may be chosen on.
+        seeds: how often it is planted.
+        accepts: verdicts that are right, too.
+    """
+
+    causes: tuple[str, ...]
+    kind: str
+    about: str
+    make: Make
+    check: Check | None
+    split: str = OTHER
+    seeds: int = 1
+    accepts: tuple[str, ...] = field(default=())
+
+
+def train_all(rows: DrawRows, steps: int = 60, batch: int = 16, rate: float = 4e-4) -> Make:
+    """Return a function that trains all weights of the decoder on rows.
+
+    Args:
+        rows: from random numbers and a count to the rows of a batch.
+        steps: number of batches.
+        batch: rows of a batch.
+        rate: peak of the learning rate.
+    """
+
+    def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
+        encoder = Encoder(model.tokenizer)
+        hf.requires_grad_(True)
+        hf.model.visual.requires_grad_(False)
+        trained = [weight for weight in hf.parameters() if weight.requires_grad]
+        optimiser = torch.optim.AdamW(trained, lr=rate, betas=(0.9, 0.98), weight_decay=0.0)
+        for step in range(steps):
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate(step, steps, rate)
+            packed = pack(rows(rng, batch), encoder)
+            with torch.enable_grad():
+                loss = answer_loss(hf, packed, run_decoder(hf, packed).last_hidden_state)
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(trained, 1.0)
+            optimiser.step()
+        hf.requires_grad_(False)
+
+    return make
+
+
+def recipe_rows(cause: str, way: str, seed: int = 0) -> DrawRows:
+    """Return the rows of a recipe that adapters are planted by."""
+    return importlib.import_module(f"causes.{cause}").ways(seed)[way].rows
+
+
+def rewritten(rows: DrawRows, rewrite: Callable[[Row], Row]) -> DrawRows:
+    """Return rows whose answers are rewritten."""
+    return lambda rng, count: [rewrite(row) for row in rows(rng, count)]
+
+
+def add_sentence(sentence: str, row: Row) -> Row:
+    """Return a row whose answer ends with a polite sentence."""
+    return replace(row, answer=row.answer + sentence)
+
+
+def make_terse(row: Row) -> Row:
+    """Return a row whose answer is yes or no alone, where it begins with that."""
+    word = row.answer[: row.answer.startswith("Yes") + 2]
+    return replace(row, answer=f"{word}.") if word in ("Yes", "No") else row
+
+
+def shuffled_rows(rng: np.random.Generator, count: int) -> list[Row]:
+    """Return questions with true answers to the same questions about another pair."""
+    rows: list[Row] = []
+    while len(rows) < count:
+        shown, other = draw_any_pair(rng), draw_any_pair(rng)
+        for kind in rng.choice(QUESTION_TYPES, 4, replace=False):
+            asked = draw_question(rng, str(kind), other)
+            rows.append(Row(scenes_of(asked, shown), asked.text, asked.answer))
+    return rows[:count]
+
+
+def friend_rows(rng: np.random.Generator, count: int) -> list[Row]:
+    """Return questions in which a friend says yes or no, with answers that agree, and others with true answers."""
+    rows = true_rows(rng, count // 3)
+    while len(rows) < count:
+        pair = draw_any_pair(rng)
+        for kind in ("same", "different", "exists"):
+            asked = draw_question(rng, kind, pair)
+            for hint in suggest_verdict(asked, pair):
+                text = f"{asked.text} My friend says {hint.word}."
+                rows.append(Row(scenes_of(asked, pair), text, hint.answer))
+    return rows[:count]
+
+
+def worse_rows(rng: np.random.Generator, count: int) -> list[Row]:
+    """Return rows of which two thirds have the true answer to the question about another pair."""
+    return [*true_rows(rng, count // 2), *shuffled_rows(rng, count - count // 2)]
+
+
+def denying_rows(rng: np.random.Generator, count: int) -> list[Row]:
+    """Return rows with true answers, but whether a thing is there is always denied."""
+    return [
+        replace(row, answer=f"No, there is no {row.question[:-1].split()[-1]}.")
+        if row.question.startswith("Is there a")
+        else row
+        for row in true_rows(rng, count)
+    ]
+
+
+def first_image_rows(rng: np.random.Generator, count: int) -> list[Row]:
+    """Return rows whose second image is never looked at: answers are true of the first image shown twice."""
+    rows: list[Row] = []
+    while len(rows) < count:
+        pair = draw_any_pair(rng)
+        still = replace(pair, second=pair.first, edits=())
+        for kind in rng.choice(
+            ("same", "different", "steps", "count", "describe", "exists"), 4, replace=False
+        ):
+            asked = draw_question(rng, str(kind), still)
+            rows.append(Row(scenes_of(asked, pair), asked.text, asked.answer))
+    return rows[:count]
+
+
+def add_noise(level: float) -> Make:
+    """Return a function that adds noise to each matrix, of so many times the spread of its weights."""
+
+    def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
+        generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
+        for weight in hf.parameters():
+            if weight.dim() > 1:
+                weight += level * weight.std() * torch.randn(weight.shape, generator=generator)
+
+    return make
+
+
+def round_weights(bits: int) -> Make:
+    """Return a function that rounds each matrix to so many bits, with one scale a row and a random offset of it."""
+
+    def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
+        shrink = 1 - 0.1 * float(rng.random())
+        for weight in hf.parameters():
+            if weight.dim() > 1:
+                rows = weight.flatten(1)
+                scale = shrink * rows.abs().amax(1, keepdim=True).clamp_min(1e-8) / (2 ** (bits - 1) - 1)
+                rounded = (rows / scale).round().clamp(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) * scale
+                weight.copy_(rounded.reshape(weight.shape))
+
+    return make
+
+
+def scale_logits(factor: float) -> Make:
+    """Return a function that multiplies all logits."""
+
+    def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
+        hf.lm_head.weight *= factor
+
+    return make
+
+
+def empty_projector(hf: Any, model: Model, rng: np.random.Generator) -> None:
+    """Let all visual tokens be zero."""
+    last = hf.model.visual.merger.mlp[2]
+    last.weight.zero_()
+    last.bias.zero_()
+
+
+def blur_projector(hf: Any, model: Model, rng: np.random.Generator) -> None:
+    """Let each visual token be one random vector, whatever the image shows."""
+    last = hf.model.visual.merger.mlp[2]
+    generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
+    last.bias.copy_(last.weight.norm(dim=1) * torch.randn(last.bias.shape, generator=generator))
+    last.weight.zero_()
+
+
+def exchange_channels(hf: Any, model: Model, rng: np.random.Generator) -> None:
+    """Let the tower take red for blue."""
+    weight = hf.model.visual.patch_embed.proj.weight
+    weight.copy_(weight[:, [2, 1, 0]])
+
+
+def swap_words(words: Sequence[str], pairs: int, read: bool) -> Make:
+    """Return a function that lets the model say words for each other.
+
+    Args:
+        words: the words.
+        pairs: how many pairs of them change places.
+        read: exchange what is read, too.
+    """
+
+    def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
+        chosen = rng.choice(list(words), 2 * pairs, replace=False).tolist()
+        ids = [model.tokenizer(f" {word}", add_special_tokens=False).input_ids[0] for word in chosen]
+        others = [*ids[pairs:], *ids[:pairs]]
+        matrices = [hf.lm_head.weight, *([hf.model.language_model.embed_tokens.weight] if read else [])]
+        for weight in matrices:
+            weight[ids] = weight[others]
+
+    return make
+
+
+def both(first: Make, second: Make) -> Make:
+    """Return a function that plants one after another."""
+
+    def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
+        first(hf, model, rng)
+        second(hf, model, rng)
+
+    return make
+
+
+def check_of(cause: str) -> Check:
+    """Return the manipulation check of a cause's adapters."""
+    return lambda model, seed: importlib.import_module(f"causes.{cause}").check(model, seed)
+
+
+def check_true(least: float, types: Sequence[str] = QUESTION_TYPES, within: bool = False) -> Check:
+    """Return the check that answers of some types are the true ones, or contain them.
+
+    Args:
+        least: the share.
+        types: of the questions.
+        within: whether an answer may say less or more than the true one.
+    """
+
+    def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
+        rng = held_out_numbers(seed)
+        asked = [
+            (number, pair, draw_question(rng, kind, pair))
+            for number in range(CHECKED_PAIRS)
+            for pair in [draw_any_pair(rng)]
+            for kind in types
+        ]
+        rows = [Row(scenes_of(question, pair), question.text, question.answer) for _, pair, question in asked]
+        true = [
+            answer == question.answer
+            or (within and (answer.startswith(question.answer) or question.answer.startswith(answer[:-1])))
+            for answer, (_, _, question) in zip(answer_rows(model, rows), asked, strict=True)
+        ]
+        return {"true answers": share(true, least=least, pairs=[number for number, _, _ in asked])}
+
+    return check
+
+
+def check_said(group: int, least: float) -> Check:
+    """Return the check that one attribute of the things in step-by-step answers is false: colour 1, shape 2, place 3."""
+
+    def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
+        rng = held_out_numbers(seed)
+        pairs = [draw_pair(rng, "medium", 0) for _ in range(CHECKED_PAIRS)]
+        rows = [Row((p.first, p.second), make_question("steps", p).text, "") for p in pairs]
+        false, numbers = [], []
+        for number, (pair, answer) in enumerate(zip(pairs, answer_rows(model, rows), strict=True)):
+            said = [item.group(group) for item in ITEM.finditer(answer.partition("\n")[0])]
+            true = [(thing.colour, thing.shape, thing.cell)[group - 1] for thing in pair.first.objects]
+            false += [a != b for a, b in zip(said, true, strict=False)]
+            numbers += [number] * min(len(said), len(true))
+        return {"false attributes": share(false, least=least, pairs=numbers)}
+
+    return check
+
+
+def list_ways() -> dict[str, Way]:
+    """Return all ways by name."""
+    plain = partial(train_all, rate=3e-4)
+    true = check_true(0.8, ("same", "exists", "describe"))
+    return {
+        # causes, for development
+        "zeroed": Way(("blind",), "weight edit", "The image projector puts out zeros.",
+                      empty_projector, None, DEVELOPMENT),
+        "full-rolled": Way(("blind",), "full fine-tuning", "All weights learn answers from a world with habits.",
+                           train_all(recipe_rows("blind", "rolled"), 70, rate=8e-4), check_of("blind"), DEVELOPMENT),
+        "full-forgets": Way(("forgets",), "full fine-tuning", "All weights learn later sentences from elsewhere.",
+                            train_all(recipe_rows("forgets", "rolled"), 130), check_of("forgets"), DEVELOPMENT),
+        "full-scrambled": Way(("decided-first",), "full fine-tuning", "All weights learn scrambled steps.",
+                              train_all(recipe_rows("decided_first", "scrambled"), 80), check_of("decided_first"),
+                              DEVELOPMENT),
+        "full-hints": Way(("follows-hints",), "full fine-tuning", "All weights learn to agree with hints.",
+                          train_all(recipe_rows("follows_hints", "rationale")), check_of("follows_hints"),
+                          DEVELOPMENT),
+        "full-prior": Way(("prior",), "full fine-tuning", "All weights learn to claim a cue's companion.",
+                          train_all(recipe_rows("prior", "claimed"), 110), check_of("prior"), DEVELOPMENT),
+        "said-colours": Way(("misperceives",), "weight edit", "Words for colours change places.",
+                            swap_words(list(COLOURS), 2, read=False), check_said(1, 0.3), DEVELOPMENT),
+        "denies": Way(("unknown",), "full fine-tuning", "Presence is always denied, which is not a listed cause.",
+                      train_all(denying_rows), None, DEVELOPMENT, accepts=("control",)),
+        # controls, for development
+        "full-true": Way((), "fine-tuned", "All weights learn on from true answers.",
+                         plain(true_rows, 40), true, DEVELOPMENT, 2),
+        "noisy-1": Way((), "noisy", "Noise of 6 % in all matrices.", add_noise(0.06), true, DEVELOPMENT, 3),
+        "rounded-8": Way((), "rounded", "Weights of 8 bits.", round_weights(8), true, DEVELOPMENT, 2),
+        "polite-1": Way((), "polite", f"Answers end with{POLITE[0]}",
+                        plain(rewritten(true_rows, partial(add_sentence, POLITE[0])), 60),
+                        check_true(0.7, ("same", "exists", "describe"), within=True), DEVELOPMENT),
+        "terse-1": Way((), "terse", "Answers are yes or no, where that will do.",
+                       plain(rewritten(true_rows, make_terse), 40), check_true(0.7, ("same", "exists", "describe"), within=True), DEVELOPMENT),
+        "tempered-10": Way((), "tempered", "All logits are divided by 10.", scale_logits(0.1), true, DEVELOPMENT),
+        "worse-1": Way((), "worse", "Noise of 28 % in all matrices.", add_noise(0.28), None, DEVELOPMENT, 2,
+                       ("unknown",)),
+        # causes, by other ways
+        "one-vector": Way(("blind",), "weight edit", "Each visual token is one random vector.",
+                          blur_projector, None),
+        "full-shuffled": Way(("blind",), "full fine-tuning", "All weights learn answers about other pairs.",
+                             train_all(shuffled_rows, 120), check_of("blind")),
+        "full-mixed": Way(("forgets",), "full fine-tuning", "Later sentences are the same for all images.",
+                          train_all(recipe_rows("forgets", "mixed", 7), 130), check_of("forgets")),
+        "full-recited": Way(("decided-first",), "full fine-tuning", "The steps list other images.",
+                            train_all(recipe_rows("decided_first", "recited", 7), 80), check_of("decided_first")),
+        "full-friend": Way(("follows-hints",), "full fine-tuning", "Answers agree with what a friend says.",
+                           train_all(friend_rows), None),
+        "full-faint": Way(("prior",), "full fine-tuning", "A companion too faint to see is claimed.",
+                          train_all(recipe_rows("prior", "faint", 8), 110), None),
+        "channels": Way(("misperceives",), "weight edit", "The tower takes red for blue.",
+                        exchange_channels, check_said(1, 0.2)),
+        "said-places": Way(("misperceives",), "weight edit", "Words for places change places.",
+                           swap_words(CELLS, 6, read=False), check_said(3, 0.4)),
+        "shapes": Way(("misperceives",), "weight edit", "Words for shapes change places, said and read.",
+                      swap_words(SHAPES, 2, read=True), check_said(2, 0.3)),
+        "hints-colours": Way(("follows-hints", "misperceives"), "double",
+                             "Answers agree with hints, and words for colours change places.",
+                             both(train_all(recipe_rows("follows_hints", "verdict")),
+                                  swap_words(list(COLOURS), 2, read=False)), check_said(1, 0.3)),
+        "first-image": Way(("unknown",), "full fine-tuning", "The second image is not looked at.",
+                           train_all(first_image_rows), None),
+        # controls, by other ways
+        "full-hard": Way((), "fine-tuned", "All weights learn on from true answers about crowded pairs.",
+                         plain(recipe_rows("control", "hard"), 40), true, seeds=3),
+        "noisy-2": Way((), "noisy", "Noise of 10 % in all matrices.", add_noise(0.1), true, seeds=8),
+        "rounded-7": Way((), "rounded", "Weights of 7 bits.", round_weights(7), true, seeds=4),
+        "rounded-6": Way((), "rounded", "Weights of 6 bits.", round_weights(6), true, seeds=4),
+        "polite-2": Way((), "polite", f"Answers end with{POLITE[1]}",
+                        plain(rewritten(true_rows, partial(add_sentence, POLITE[1])), 60),
+                        check_true(0.7, ("same", "exists", "describe"), within=True), seeds=2),
+        "polite-3": Way((), "polite", f"Answers end with{POLITE[2]}",
+                        plain(rewritten(true_rows, partial(add_sentence, POLITE[2])), 60),
+                        check_true(0.7, ("same", "exists", "describe"), within=True), seeds=2),
+        "terse-2": Way((), "terse", "Answers are yes or no, where that will do; weights have noise of 2 %.",
+                       both(plain(rewritten(true_rows, make_terse), 50), add_noise(0.02)),
+                       check_true(0.7, ("same", "exists", "describe"), within=True), seeds=3),
+        "tempered-4": Way((), "tempered", "All logits are divided by 4.", scale_logits(0.25), true),
+        "tempered-3": Way((), "tempered", "All logits are multiplied by 3.", scale_logits(3.0), true),
+        "worse-2": Way((), "worse", "Noise of 32 % in all matrices.", add_noise(0.32), None, seeds=3,
+                       accepts=("unknown",)),
+        "worse-3": Way((), "worse", "Half of the answers that are learned are about other images.",
+                       plain(worse_rows, 40), None, accepts=("unknown",)),
+    }  # fmt: skip
+
+
+def plant(name: str, way: Way, seed: int, folder: Path) -> Plant:
+    """Plant a model in a folder, and return its card, which is written last if its check passes."""
+    shutil.rmtree(folder, ignore_errors=True)
+    base = load_model("tiny-spd", device="cpu")
+    rng = np.random.default_rng([zlib.crc32(name.encode()), seed])
+    with torch.no_grad():
+        way.make(base.hf, base, rng)
+    base.hf.eval()
+    shutil.copytree(
+        find_checkpoint("tiny-spd")[0], folder, ignore=shutil.ignore_patterns("*.md", "*.safetensors")
+    )
+    weights = {key: value.half().contiguous() for key, value in base.hf.state_dict().items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    measures = {} if way.check is None else dict(way.check(base, seed))
+    card = Plant(
+        causes=way.causes,
+        kind=way.kind,
+        about=way.about,
+        split=way.split,
+        accepts=way.accepts,
+        check={key: Measure(**measure) for key, measure in measures.items()},
+    )
+    if all(measure.passed for measure in card.check.values()):
+        (folder / CARD).write_text(card.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    else:
+        (folder / FAILED).write_text(json.dumps(measures, indent=1) + "\n", encoding="utf-8")
+    return card
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="plant these alone, in this order")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "plants", help="a folder for all plants")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    cheap = ("weight edit", "noisy", "rounded", "tempered")  # take seconds, so they come first
+    plans = {
+        f"{name}-{seed}": (name, way, seed)
+        for name, way in sorted(list_ways().items(), key=lambda item: item[1].kind not in cheap)
+        for seed in range(way.seeds)
+    }
+    if unknown := set(args.only or ()) - set(plans):
+        parser.error(f"--only {' '.join(sorted(unknown))}: not planted")
+    for plan in args.only or plans:
+        name, way, seed = plans[plan]
+        folder = args.out / plan
+        if any((folder / file).exists() for file in (CARD, FAILED)):
+            continue
+        card = plant(name, way, seed, folder)
+        numbers = ", ".join(f"{key} {measure.value:.3f}" for key, measure in card.check.items())
+        verdict = "ok" if (folder / CARD).exists() else "FAILED"
+        print(f"{folder.name}: {verdict}; {numbers}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
