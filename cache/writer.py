@@ -26,6 +26,9 @@ from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
 from mmprobe.files import NewFile
 
 _LARGE_BYTES = 2**24
+_METADATA_BYTES = (
+    2**14
+)  # headers together: in HDF5's own blocks of 2 KB, flushing them takes five times as long
 _GROWING_DIMS = {"step", "token"}  # their sizes are known only when the answer has ended
 
 
@@ -60,7 +63,7 @@ class TraceWriter:
         self.path, self.float16 = path, float16
         self.filters = compression_filters(compression)
         self.new = NewFile(path)
-        self.file, self.space = create_file(self.new)
+        self.file, self.space = create_file(self.new, _METADATA_BYTES)
         self.file.attrs["mmprobe_format"] = FORMAT_VERSION
         self.scales: dict[str, DataSet] = {}
         self.datasets: dict[str, DataSet] = {}

@@ -28,12 +28,21 @@ name, capture, new, side, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), i
 model, chosen = toy(name, side=side), samples(Path(folder), 2)
 with torch.inference_mode():
     model.hf.generate(**model.prepare(chosen[0].model_copy(update={"images": []})), max_new_tokens=2, do_sample=False)
-if capture == "plain":
+options = {"max_new_tokens": new, "shared_prefix": False}
+if capture == "given":
+    options["answers"] = {sample.id: [7] * new for sample in chosen}
+if capture == "sage alone":
+    from mmprobe.interventions import Settings, generate_batch, load_methods
+    for sample in chosen:
+        generate_batch(model, [sample], Settings(load_methods("sage"), new))
+elif capture == "plain":
     with torch.inference_mode():
         for sample in chosen:
             model.hf.generate(**model.prepare(sample), max_new_tokens=new, do_sample=False)
 else:
-    mp.trace(model, chosen, Path(folder) / "run", capture=capture, max_new_tokens=new, overwrite=True, shared_prefix=False)
+    options["method"] = "sage" if capture == "sage" else "plain"
+    options["capture"] = capture if capture in ("default", "full") else "default"
+    mp.trace(model, chosen, Path(folder) / "run", **options)
 print(int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024)  # ru_maxrss counts the parent's, too
 """
 
@@ -57,8 +66,9 @@ def table(quick: bool = False) -> str:
     print(HEADER)
     for name, new, side in [("tiny-spd", 4, 0)] if quick else cases:
         runs = 1 if quick else 2
-        plain = peak(name, "plain", new, side, runs)
-        for capture in ("default",) if quick else ("default", "full"):
+        plains = {way: peak(name, way, new, side, runs) for way in ("plain", "sage alone")}
+        for capture in ("default", "given", "sage") if quick else ("default", "full", "given", "sage"):
+            plain = plains["sage alone" if capture == "sage" else "plain"]
             extra = peak(name, capture, new, side, runs) - plain
             rows.append(f"| {name} | {new} | {side or ''} | {capture} | {plain:.0f} | {extra:.0f} | 64 |")
             print(rows[-1], flush=True)

@@ -8,8 +8,10 @@ Traces are written to disk. All ways run in turn in one process, each round in a
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,6 @@ def methods(
             max_new_tokens=new,
             engine=engine,
             batch_size=batch,
-            overwrite=True,
             shared_prefix=False,  # the samples show the same images, and plain `generate` shares nothing
         )
 
@@ -101,6 +102,11 @@ def methods(
     return ways
 
 
+def remove_run(folder: Path) -> None:
+    """Remove the run of an earlier round, outside the times."""
+    shutil.rmtree(folder / "run", ignore_errors=True)
+
+
 def measure(
     name: str,
     model: Model,
@@ -114,7 +120,8 @@ def measure(
     """Return a row for each method: its time, and the ratio to plain generation."""
     with tempfile.TemporaryDirectory() as folder:
         chosen = samples(Path(folder), batch * batches)
-        times = in_turn(methods(model, chosen, batch, new, Path(folder), peers), rounds, seconds)
+        ways = methods(model, chosen, batch, new, Path(folder), peers)
+        times = in_turn(ways, rounds, seconds, partial(remove_run, Path(folder)))
         prompt = len(model.prompt(chosen[0]).ids)
     setting = f"| {name} | {prompt} | {new} | {batch} | {batches}"
     rows = [f"{setting} | {way} | {paired} | {GOALS.get(way, '')} |" for way, paired in times.items()]

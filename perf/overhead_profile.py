@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from overhead import methods
+from overhead import methods, remove_run
 from toys import parser, samples, toy
 
 from mmprobe.models.reading import AnswerReader, DecodedLogprobs
@@ -66,6 +66,7 @@ def profile(name: str, capture: str, size: int, new: int, rounds: int) -> dict[s
             began = time.process_time()
             ways["plain sdpa"]()
             plain = time.process_time() - began
+            remove_run(Path(folder))
             with ExitStack() as stack:
                 for part, functions in PARTS.items():
                     for owner, function in functions:

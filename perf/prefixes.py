@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from overhead import remove_run
 from paired import in_turn
 from toys import LONG_SIDE, parser, samples, toy
 
@@ -57,7 +58,7 @@ def methods(model: Model, chosen: list[Sample], new: int, folder: Path) -> dict[
         return answer
 
     def traced(shared_prefix: bool) -> Callable[[], Any]:
-        options = {"max_new_tokens": new, "overwrite": True, "shared_prefix": shared_prefix}
+        options = {"max_new_tokens": new, "shared_prefix": shared_prefix}
         return lambda: mp.trace(model, chosen, folder / "run", **options)
 
     return {
@@ -77,7 +78,8 @@ def measure(name: str, model: Model, new: int, rounds: int) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         images = samples(Path(folder), 1)[0].images
         chosen = [Sample(id=f"q{i}", images=images, question=each) for i, each in enumerate(QUESTIONS)]
-        times = in_turn(methods(model, chosen, new, Path(folder)), rounds)
+        before = partial(remove_run, Path(folder))
+        times = in_turn(methods(model, chosen, new, Path(folder)), rounds, before=before)
         prompt = len(model.prompt(chosen[0]).ids)
     goals = GOALS if prompt > 1000 else {}
     rows = [

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import causes
 import disk
 import full_size
+import given
 import judging
 import memory
 import overhead
@@ -101,9 +102,19 @@ spd-faith --trace` on four drawn pairs at 784 pixels, four or five questions a p
 Longer answers gain less, since each token of an answer still takes its own pass.""",
         lambda options: prefixes.table(options.device, options.quick),
     ),
+    "given": Section(
+        "Given answers, and SAGE",
+        """\
+Traces of answers that are there already, against generating them with plain `generate`, in turn in one process as above. Six
+questions about one pair of large images share what is read of them; the others are read whole. The last rows are traced answers
+with all stages of SAGE, against such answers alone.""",
+        lambda options: given.table(options.device, options.quick),
+    ),
     "memory": Section(
         "Memory",
-        "Peak memory of the process beyond plain `generate` of the same two prompts. Each is the smaller of two runs.",
+        """\
+Peak memory of the process beyond plain `generate` of the same two prompts; for "sage" beyond SAGE without a trace. "given" traces
+answers that are given. Each is the smaller of two runs.""",
         lambda options: memory.table(options.quick),
     ),
     "disk": Section(

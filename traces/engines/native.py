@@ -253,16 +253,16 @@ class BatchRecorder(StoppingCriteria):
         token_ids = self.ids[:, first:length]
         logits = torch.cat(self.logits[:steps], 1)
         by_name = self.buffer.take(steps)
-        queries = {
-            layer: values[:, :, index]
-            for name, (layers, values) in by_name.items()
-            if name[0] == "query"
-            for index, layer in enumerate(layers)
-        }
-        residuals = {
-            name: self._fill_layers(*by_name[name]) for name in ("pre", "mid", "post") if name in by_name
-        }
-        gates = self._join_gates([each for name, each in by_name.items() if name[0] == "gate"])
+        queries, gates = (
+            {
+                layer: values
+                for name, by_layer in by_name.items()
+                if name[0] == kind
+                for layer, values in by_layer.items()
+            }
+            for kind in ("query", "gate")
+        )
+        residuals = {name: by_name[name] for name in ("pre", "mid", "post") if name in by_name}
         if self.normed:
             self.normed[:] = [torch.cat(self.normed, 1)[:, : length - 1]]
         counts = self._count_steps(token_ids)
@@ -274,9 +274,11 @@ class BatchRecorder(StoppingCriteria):
                 likeliest = logits[row, :count].argmax(-1)
                 recorder.gap = self.decoded.compare(row, self.n_steps, logprobs, likeliest).join(recorder.gap)
             if residuals:
-                recorder.write_residuals({name: values[row, :count] for name, values in residuals.items()})
-            if gates is not None:
-                recorder.write_gates(gates[row, :count])
+                recorder.write_residuals(
+                    {name: self._join_layers(by_layer, row, count) for name, by_layer in residuals.items()}
+                )
+            if gates:
+                recorder.write_gates(self._join_layers(gates, row, count, self.model.n_neurons))
             if "tam/logit" in self.spec.stored:
                 end = first - 1 + count
                 states = self.normed[0][row, recorder.prompt.padding : end]
@@ -335,28 +337,29 @@ class BatchRecorder(StoppingCriteria):
             recorder.has_ended = recorder.has_ended or end is not None
         return counts
 
-    def _fill_layers(self, layers: list[int], values: Tensor) -> Tensor:
-        """Return values [batch, step, layer, ...] of all captured layers, NaN for layers that did not run."""
-        if layers == self.layers:
-            return values
-        filled = values.new_full((*values.shape[:2], len(self.layers), *values.shape[3:]), torch.nan)
-        filled[:, :, [self.layers.index(layer) for layer in layers]] = values
-        return filled
+    def _join_layers(
+        self, by_layer: Mapping[int, Tensor], row: int, count: int, width: int | None = None
+    ) -> Tensor:
+        """Return the first steps of an answer as one tensor [step, layer, ...].
 
-    def _join_gates(self, parts: list[tuple[list[int], Tensor]]) -> Tensor | None:
-        """Return act(gate) [batch, step, layer, neuron] of layers whose FFNs may differ in width.
+        It is NaN where a captured layer did not run, or is narrower than others.
 
-        It is NaN where a layer did not run, or is narrower than the widest one; None if there are no gates.
+        Args:
+            by_layer: what layers computed, each [batch, step, ...].
+            width: size of the last dimension; None where all layers have the same.
         """
-        if not parts:
-            return None
-        if len(parts) == 1 and parts[0][1].shape[-1] == self.model.n_neurons:
-            return self._fill_layers(*parts[0])
-        first = parts[0][1]
-        gates = first.new_full((*first.shape[:2], len(self.layers), self.model.n_neurons), torch.nan)
-        for layers, values in parts:
-            gates[:, :, [self.layers.index(layer) for layer in layers], : values.shape[-1]] = values
-        return gates
+        parts = [by_layer[layer][row, :count] if layer in by_layer else None for layer in self.layers]
+        known = [part for part in parts if part is not None]
+        if len(known) == len(parts) and all(
+            part.shape[-1] in (width, None) or width is None for part in known
+        ):
+            return torch.stack(known, 1)
+        shape = (count, len(parts), *known[0].shape[1:-1], width or known[0].shape[-1])
+        joined = known[0].new_full(shape, torch.nan)
+        for index, part in enumerate(parts):
+            if part is not None:
+                joined[:, index, ..., : part.shape[-1]] = part
+        return joined
 
     def finish(self, length: int) -> None:
         """Pass on the last block, and write what belongs to the answers as a whole."""
@@ -366,10 +369,10 @@ class BatchRecorder(StoppingCriteria):
 
 
 class ForwardPassBuffer:
-    """What the layers computed at the last positions of each forward pass: one tensor a pass and name.
+    """What the layers computed at the last positions of each forward pass.
 
-    Joining the layers' tensors takes less time than keeping many small ones, between which the allocator
-    finds little room to use again.
+    A pass over many tokens is kept as it is. Of passes over one token, the layers' tensors are joined in one a name:
+    this takes less time than keeping many small ones, between which the allocator finds little room to use again.
 
     Args:
         copies: copy each layer's values at once. Hooks of the user may change them in place later.
@@ -382,9 +385,7 @@ class ForwardPassBuffer:
     def __init__(self, copies: bool, device: torch.device | None = None) -> None:
         self.copies, self.device, self.width = copies, device, 1
         self.current: dict[RecordedName, dict[int, Tensor]] = defaultdict(dict)  # of the present pass
-        self.passes: dict[RecordedName, list[Tensor]] = defaultdict(
-            list
-        )  # each [layer, batch, position, ...]
+        self.passes: dict[RecordedName, list[Tensor]] = defaultdict(list)  # each [layer, batch, 1, ...]
         self.layers: dict[RecordedName, list[int]] = {}  # layers that ran
 
     def cut(self, values: Tensor) -> Tensor:
@@ -402,19 +403,21 @@ class ForwardPassBuffer:
 
     def end_pass(self) -> None:
         """End a forward pass."""
+        if self.width > 1:
+            return  # `take` comes next
         for name, by_layer in self.current.items():
             self.layers[name] = list(by_layer)
             self.passes[name].append(torch.stack(list(by_layer.values())))
         self.current.clear()
 
-    def take(self, steps: int) -> dict[RecordedName, tuple[list[int], Tensor]]:
-        """Empty the buffer; return, by name, the layers and their values [batch, step, layer, ...]."""
-        by_name = {}
+    def take(self, steps: int) -> dict[RecordedName, dict[int, Tensor]]:
+        """Empty the buffer; return what it holds by name and layer, each [batch, step, ...]."""
+        taken = dict(self.current)
+        self.current.clear()
         for name in list(self.passes):
-            passes = self.passes.pop(name)
-            values = torch.cat(passes, 2) if len(passes) > 1 else passes[0]  # [layer, batch, step, ...]
-            by_name[name] = self.layers[name], values[:, :, :steps].movedim(0, 2)
-        return by_name
+            values = torch.cat(self.passes.pop(name), 2)  # [layer, batch, step, ...]
+            taken[name] = dict(zip(self.layers[name], values[:, :, :steps], strict=True))
+        return taken
 
 
 @contextmanager

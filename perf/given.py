@@ -1,0 +1,114 @@
+"""Time of tracing answers that are given, against generating them, and of traced SAGE, against SAGE alone.
+
+python perf/given.py        # on two CPU cores: about five minutes
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from overhead import remove_run
+from paired import in_turn
+from prefixes import GREEDY, QUESTIONS
+from toys import LONG_SIDE, parser, samples, toy
+
+import mmprobe as mp
+from mmprobe.interventions import Settings, generate_batch, load_methods
+from mmprobe.models import Model
+from mmprobe.samples import Sample
+
+HEADER = """\
+| model | prompt | answers | new | batch | method | s | ratio | middle half | rounds | goal |
+|---|---|---|---|---|---|---|---|---|---|---|"""
+
+
+def generate_plainly(model: Model, chosen: Sequence[Sample], batch: int, new: int) -> dict[str, list[int]]:
+    """Return the token ids of plain answers, by sample."""
+    answers: dict[str, list[int]] = {}
+    with torch.inference_mode():
+        for first in range(0, len(chosen), batch):
+            part = chosen[first : first + batch]
+            inputs = model.batch(part).inputs
+            output = model.hf.generate(**inputs, max_new_tokens=new, **GREEDY)
+            ids = output[:, inputs["input_ids"].shape[1] :].tolist()
+            answers |= {sample.id: row for sample, row in zip(part, ids, strict=True)}
+    return answers
+
+
+def given(model: Model, chosen: Sequence[Sample], batch: int, new: int, run: Path) -> dict[str, Any]:
+    """Return plain generation, and the traces of its answers."""
+    answers = generate_plainly(model, chosen, batch, new)
+    trace = partial(mp.trace, model, chosen, run, answers=answers, batch_size=batch)
+    return {
+        "plain sdpa": partial(generate_plainly, model, chosen, batch, new),
+        "given, default": trace,
+        "given, full": partial(trace, capture="full"),
+    }
+
+
+def sage(model: Model, chosen: Sequence[Sample], batch: int, new: int, run: Path) -> dict[str, Any]:
+    """Return SAGE with all its stages, alone and traced."""
+    settings = Settings(load_methods("sage"), new, batch)
+
+    def answer() -> None:
+        for first in range(0, len(chosen), batch):
+            generate_batch(model, chosen[first : first + batch], settings)
+
+    traced = partial(mp.trace, model, chosen, run, method="sage", max_new_tokens=new, batch_size=batch)
+    return {"sage": answer, "sage, default": partial(traced, shared_prefix=False)}
+
+
+def measure(
+    model: Model,
+    chosen: Callable[[Path], Sequence[Sample]],
+    batch: int,
+    new: int,
+    ways: Callable[..., dict[str, Any]],
+    goal: str,
+    rounds: int,
+) -> list[str]:
+    """Return a row for each way: its time, and the ratio to the first."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        asked, run = chosen(folder), folder / "run"
+        times = in_turn(ways(model, asked, batch, new, run), rounds, before=partial(remove_run, folder))
+        setting = f"| {model.name} | {len(model.prompt(asked[0]).ids)} | {len(asked)} | {new} | {batch}"
+    goals = ["", *[goal] * (len(times) - 1)]
+    rows = [f"{setting} | {way} | {each} | {goals.pop(0)} |" for way, each in times.items()]
+    print(*rows, sep="\n", flush=True)
+    return rows
+
+
+def ask_about_one_pair(folder: Path) -> list[Sample]:
+    """Return six questions about the same two images."""
+    images = samples(folder, 1)[0].images
+    return [Sample(id=f"q{i}", images=images, question=each) for i, each in enumerate(QUESTIONS)]
+
+
+def table(device: str = "cpu", quick: bool = False, rounds: int = 5) -> str:
+    print(HEADER)
+    rows = [HEADER]
+    if quick:
+        tiny = toy("tiny-spd", device)
+        rows += measure(tiny, partial(samples, count=2), 2, 4, given, "", 1)
+        return "\n".join(rows + measure(tiny, partial(samples, count=1), 1, 4, sage, "", 1))
+    layers = toy("28 layers", device)
+    rows += measure(layers, partial(samples, count=4), 1, 100, given, "0.10", rounds)
+    rows += measure(layers, partial(samples, count=24), 8, 100, given, "0.10", rounds)
+    long = toy("12 layers", device, LONG_SIDE)
+    rows += measure(long, ask_about_one_pair, 1, 64, given, "0.20", min(rounds, 3))
+    for name in ("tiny-spd", "12 layers"):
+        rows += measure(toy(name, device), partial(samples, count=4), 1, 64, sage, "1.12", rounds)
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=5)
+    arguments = options.parse_args()
+    table(arguments.device, arguments.quick, arguments.rounds)
