@@ -16,8 +16,9 @@ import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
+from mmprobe.probes.tokens import touched_cells
 from mmprobe.probes.visual_tokens import run as module
-from mmprobe.probes.visual_tokens.cells import Thing, cell_boxes, declared_objects, mask_region, read_cells
+from mmprobe.probes.visual_tokens.cells import Thing, cell_boxes, declared_objects, read_cells
 from mmprobe.probes.visual_tokens.lenses import (
     TextBank,
     fit_jacobian,
@@ -101,8 +102,8 @@ def test_a_painted_cell_is_where_its_box_says(tiny_spd, sample, tmp_path):
         other = sample.model_copy(update={"images": [sample.images[0], changed]})
         moved = (read_cells(tiny_spd, [other], [0])[0].values[0] - own).norm(dim=-1)
         assert int(moved.argmax()) == cell
-        region = Region(image=1, box=tuple(int(part) for part in np.round(boxes[cell, 1:])))
-        assert np.flatnonzero(mask_region(tiny_spd.prompt(sample), region)).tolist() == [cell]
+        region = Region(image=1, box=(int(x) + 2, int(y) + 2, int(width) - 3, int(height) - 3))
+        assert np.flatnonzero(touched_cells(tiny_spd.prompt(sample), region)).tolist() == [cell]
 
 
 def test_a_batch_reads_what_single_prompts_read(tiny_spd, sample):
