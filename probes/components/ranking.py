@@ -208,12 +208,14 @@ def list_components(ds: xr.Dataset, top: int) -> ComponentList:
     scores: dict[str, float] = {}
     name = next((name for name in ("score", "effect") if name in ds and "layer" in ds[name].dims), None)
     if "node_score" in ds:
-        scores = ds["node_score"].to_series().to_dict()
+        names = map(str, ds["source"].values.tolist())
+        scores = dict(zip(names, ds["node_score"].values.tolist(), strict=True))
     elif name is not None and ds[name].dims == ("layer", "head"):
-        pairs = ds[name].to_series().to_dict()
-        scores = {f"head {layer}.{head}": value for (layer, head), value in pairs.items()}
+        for (row, column), value in np.ndenumerate(ds[name].values):
+            scores[f"head {ds['layer'].values[row]}.{ds['head'].values[column]}"] = float(value)
     elif name is not None and ds[name].dims == ("layer",) and ds.attrs.get("kind") == "ffn":
-        scores = {f"ffn {layer}": value for layer, value in ds[name].to_series().to_dict().items()}
+        for layer, value in zip(ds["layer"].values.tolist(), ds[name].values.tolist(), strict=True):
+            scores[f"ffn {layer}"] = value
     known = {
         each: value
         for each, value in scores.items()

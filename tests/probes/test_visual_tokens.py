@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.command_line import run_in_process
 from helpers.family_checks import paint
 from helpers.tiny_models import load_tiny_model
 from PIL import Image
 
 import mmprobe as mp
+from mmprobe.analyses import export
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
@@ -310,3 +312,21 @@ def test_a_run_that_has_the_streams_is_not_read_again(tiny_spd, drawn, measured,
         ds.score.sel(lens="logit"), measured.score.sel(lens="logit"), atol=1e-3, rtol=1e-3
     )
     assert find_captured(run[run.ids[0]], [0, 7]) is None  # a layer that was not captured
+
+
+def test_a_click_on_a_cell_lists_its_words_by_layer(tiny_spd, drawn, tmp_path: Path, browser):
+    run = mp.trace(tiny_spd, drawn[:2], tmp_path / "run", max_new_tokens=4)
+    export(visual_tokens_run(tiny_spd, run, layers=[0, 7], lenses=["logit"]), tmp_path / "run" / "analyses")
+    assert run_in_process("report", tmp_path / "run", "--out", tmp_path / "report.html").code == 0
+    page = browser.new_page(viewport={"width": 1100, "height": 1400})
+    page.goto(f"file://{tmp_path / 'report.html'}#visual-tokens")
+    plot = page.locator("#visual-tokens .plot").nth(1)
+    plot.scroll_into_view_if_needed()
+    square = plot.locator(".points path").nth(5)
+    square.wait_for()
+    box = square.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    listed = page.locator("#visual-tokens p.clicked").first
+    listed.filter(has_text="layer 7: ").wait_for()
+    assert [line.partition(":")[0] for line in listed.inner_text().splitlines()] == ["layer 0", "layer 7"]
