@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
+from mmprobe.analyses.spans import limits_to_span
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
@@ -23,6 +24,7 @@ FORMS = ("", "_authors")  # ends of the variables' names: the share of all atten
 _VISUAL, _GENERATED = GROUP_NAMES.index("visual"), GROUP_NAMES.index("generated")
 
 
+@limits_to_span
 def attention_decay(run: Run) -> xr.Dataset:
     """Return attention by token group, layer and step, averaged over samples, with intervals.
 

@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.regions import Things, find_mentions, find_patches, mask_patches, read_things
+from mmprobe.analyses.spans import limits_to_span
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
@@ -28,6 +29,7 @@ FUNCTION_WORDS = frozenset(
 MAPS = ("tam", "raw")
 
 
+@limits_to_span
 def localisation(
     run: Run,
     nouns: Callable[[Sample], Things] = read_things,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
+from mmprobe.analyses.spans import limits_to_span
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
@@ -19,6 +20,7 @@ _EPSILON = 1e-8
 _RANKS = np.arange(9) - 4
 
 
+@limits_to_span
 def token_activation(source: Trace | Run, sample: str | None = None) -> xr.Dataset:
     """Return the full and the raw token activation map of each step of one answer.
 

@@ -161,7 +161,8 @@ def _mean_effect(sentences: Sequence[tuple[int, float]]) -> float:
 
 def _measure_forgetting(cause: Cause, table: Table) -> CauseScore:
     scores: Scores = [score_forgetting(loss, table.limits) for loss in table.losses]
-    return CauseScore(table.mean(cause.score, scores, needs=cause.needs), scores)
+    forgets: Scores = [None if score is None else float(score > 0.5) for score in scores]
+    return CauseScore(table.mean(cause.score, forgets, needs=cause.needs), scores)
 
 
 def find_usual_conclusion(records: Sequence[AnswerRecord]) -> str | None:
@@ -352,33 +353,35 @@ def score_errors(record: AnswerRecord, attribute: str) -> float | None:
 
 
 def _measure_attributes(cause: Cause, table: Table) -> CauseScore:
-    """Return the share of wrong claims about the attribute that is wrong most surely, minus that about the rightest other.
+    """Return the share of wrong claims about the attribute that is wrong most surely.
 
-    Each attribute has its own truth, and several may be wrong. One that is perceived wrongly is so in every kind of
-    statement, so the kind with the smallest share counts. Claims in steps count only if there are no others, since steps
-    may be false for other reasons.
+    Each attribute has its own truth, and several may be wrong; but one of them must be right at least twice as often, else
+    the model is bad at all of them. One that is perceived wrongly is so in every kind of statement (`_count_wrong`). Claims in steps count only if there are no others, since steps may be false for other reasons.
     """
-    shares = _count_wrong(table)
-    if len(shares) < 2:
+    counts = _count_wrong(table)
+    if len(counts) < 2:
         return cause.missing(table)
-    effects: dict[str, Effect] = {}
-    for attribute, own in shares.items():
-        rightest = min((counts for name, counts in shares.items() if name != attribute), key=_mean_wrong)
-        effects[attribute] = table.difference(cause.score, np.hstack([own, rightest]), cause.needs)
-    best = max(effects, key=lambda name: (np.nan_to_num(effects[name].low, nan=-2.0), effects[name].value))
+    effects = {name: Effect(name=cause.score, **vars(table.share(own))) for name, own in counts.items()}
+    best = max(effects, key=lambda name: (np.nan_to_num(effects[name].low, nan=-1.0), effects[name].value))
     wrong = [name for name in effects if effects[name].value >= cause.threshold] or [best]
     answers: Scores = []
     for record in table.records:
         scores = [score for name in wrong if (score := score_errors(record, name)) is not None]
         answers.append(max(scores) if scores else None)
     label = "attribute" if len(wrong) == 1 else "attributes"
-    return CauseScore(effects[best], answers, f"{label}: {', '.join(wrong)}", find_error_everywhere(table))
+    hindrance, rightest = find_error_everywhere(table), min(effects, key=lambda name: effects[name].value)
+    if not hindrance and 2 * effects[rightest].value > effects[best].value:
+        hindrance = (
+            f"no attribute is much righter: {rightest} is wrong in {100 * effects[rightest].value:.0f} %"
+        )
+    return CauseScore(effects[best], answers, f"{label}: {', '.join(wrong)}", hindrance)
 
 
 def _count_wrong(table: Table) -> dict[str, np.ndarray]:
-    """Return by attribute the wrong and all claims of each answer, [answer, 2], in the kind of statement that errs least.
+    """Return by attribute the wrong and all claims of each answer, [answer, 2].
 
-    Kinds with fewer than `least_answers` claims about an attribute do not count.
+    They are from all kinds of statements if each errs in `wrong_share` of its claims or more, else from the kind that errs
+    least. Kinds with fewer than `least_answers` claims about an attribute do not count.
     """
     counts: dict[tuple[str, str], np.ndarray] = {}
     for number, record in enumerate(table.records):
@@ -388,10 +391,13 @@ def _count_wrong(table: Table) -> dict[str, np.ndarray]:
                 counts.setdefault(key, np.zeros((len(table.records), 2)))[number] += (claim["wrong"], 1)
     enough = {key: each for key, each in counts.items() if each[:, 1].sum() >= table.limits.least_answers}
     spoken = {key: each for key, each in enough.items() if key[1] != "steps"} or enough
-    return {
-        attribute: min((each for key, each in spoken.items() if key[0] == attribute), key=_mean_wrong)
-        for attribute in sorted({attribute for attribute, _ in spoken})
-    }
+    found = {}
+    for attribute in sorted({attribute for attribute, _ in spoken}):
+        own = [each for key, each in spoken.items() if key[0] == attribute]
+        rightest = min(own, key=_mean_wrong)
+        often = _mean_wrong(rightest) >= table.limits.wrong_share
+        found[attribute] = np.sum(own, 0) if often else rightest
+    return found
 
 
 def _mean_wrong(counts: np.ndarray) -> float:
@@ -482,13 +488,12 @@ _ALL = (
     Cause(
         name="misperceives",
         about="an attribute of objects is perceived wrongly, and another one correctly",
-        score="wrong claims: share about one attribute, minus share about the one that is rightest",
+        score="wrong claims about an attribute",
         needs=NEEDS_CONTENTS,
-        threshold=0.4,
+        threshold=0.3,
         measure=_measure_attributes,
         evidence=("wrong",),
         needs_sight=True,
-        is_difference=True,
     ),
 )
 CAUSES: Registry[Cause] = Registry(

@@ -55,7 +55,8 @@ class Loss(NamedTuple):
             with some of the images.
         alike: the same with images of the same content.
         sentences: of each sentence the number of tokens that speak of content, and the mean effect over them. These are
-            the free tokens, and others whose words are free in first sentences: words for things, but not polite phrases.
+            the free tokens that lose `unused_effect` or more, which is more than a tie, and others whose words are free in first
+            sentences: words for things, but not polite phrases.
     """
 
     effect: float
@@ -71,7 +72,7 @@ class Loss(NamedTuple):
 CONTENT = 0.5  # share of a word's places in first sentences that are free, from which on it speaks of content
 
 
-def measure_losses(records: Sequence[AnswerRecord]) -> list[Loss]:
+def measure_losses(records: Sequence[AnswerRecord], limits: Thresholds) -> list[Loss]:
     """Return what each answer loses when its images are exchanged."""
     parts = [_read_margins(record) for record in records]
     margins = np.concatenate([own for own, *_ in parts]) if parts else np.zeros(0)
@@ -88,7 +89,7 @@ def measure_losses(records: Sequence[AnswerRecord]) -> list[Loss]:
     losses = []
     for record, (own, other, alike), mask in zip(records, parts, free, strict=True):
         lost, ids = (own - other) / scale, record["images"]["ids"]
-        speaks = mask | np.array([token in content for token in ids], bool)
+        speaks = (mask & (lost >= limits.unused_effect)) | np.array([token in content for token in ids], bool)
         sentences = []
         for start, end in zip([0, *record["images"]["ends"]], record["images"]["ends"], strict=False):
             chosen = speaks[start:end]
@@ -187,7 +188,7 @@ class Table:
         by_id = {sample.id: sample for sample in samples}
         self.records = list(records)
         self.sets = image_sets([by_id[record["id"]] for record in records])
-        self.losses = measure_losses(self.records)
+        self.losses = measure_losses(self.records, limits)
         self.limits = limits
 
     @cached_property

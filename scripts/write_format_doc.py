@@ -46,6 +46,9 @@ cross-attention layers. These layers do not run without an image; their values a
 A capture that names `residual/pre` with `positions: all` also stores `prompt/residual_pre`. The same applies to
 every data set with a counterpart under `prompt/`.
 
+Version 1, which is read as ever, had no earlier turns of the assistant: attention by token group has five groups there, and is
+returned with a sixth that is 0. It had no `steps/span` either; `Trace.spans` reads the spans from the tokens' texts.
+
 ## In the file
 
 Dimensions are HDF5 dimension scales at the root. `layer` and `head` give the indices of the captured layers and
@@ -77,7 +80,7 @@ Before a data set is read:
 - Its shape needs no more memory than the file can fill: at most four times what is stored (rows that grow leave
   parts unwritten), or a thousand times if it is compressed.
 
-Before tokens or images are read: each token's group is one of the five. Either no token shows a view (as in
+Before tokens or images are read: each token's group is one of the six. Either no token shows a view (as in
 families with cross-attention), or the tokens of each view count the cells of its grid, view by view. `visual` counts
 the cells of all grids. Each view is of an image of the sample, and of a part that an image can have.
 

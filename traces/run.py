@@ -212,7 +212,9 @@ class Recording:
             length = max(each.longest for each in given.values())
         whole = why_whole_prompts(model, spec, self.engine, methods)
         return PreparedRun(
-            run_config(model, spec, self.engine, settings.batch_size, _describe(settings, given), methods),
+            run_config(
+                model, spec, self.engine, settings.batch_size, _describe(settings, given, self.adds), methods
+            ),
             max_trace_bytes(model, spec, length),
             spec,
             methods,
@@ -225,8 +227,8 @@ class Recording:
         return RunKeeper(self, folder, samples, model)
 
 
-def _describe(settings: Settings, given: Mapping[str, GivenAnswer] | None) -> dict[str, Any]:
-    """Return what `run.json` says about how the answers came about."""
+def _describe(settings: Settings, given: Mapping[str, GivenAnswer] | None, adds: bool) -> dict[str, Any]:
+    """Return what `run.json` says about how the answers came about; with `adds`, more may be given later."""
     made: dict[str, Any] = {
         "max_new_tokens": settings.max_new_tokens,
         "temperature": settings.temperature,
@@ -235,7 +237,7 @@ def _describe(settings: Settings, given: Mapping[str, GivenAnswer] | None) -> di
     if settings.repetition_penalty is not None:
         made["repetition_penalty"] = settings.repetition_penalty
     if given is not None:
-        made["answers"] = {"n": len(given), "sha256": digest(given)}
+        made["answers"] = "given" if adds else {"n": len(given), "sha256": digest(given)}
     return made
 
 

@@ -125,6 +125,7 @@ def open_folder(
 
 def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample], adds: bool) -> set[str]:
     """Return the ids of the finished samples, less those whose trace has to be made again."""
+    make_folder(out / "samples")  # somebody may have deleted it
     remove_unreadable(out)
     earlier = open_run(out)
     settings = {key: config[key] for key in HASHED_KEYS}

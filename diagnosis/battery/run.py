@@ -83,13 +83,31 @@ def run_battery(
             ledger.append(MEASURES, tests.measure(batch))
             progress.update(len(batch))
     done = _by_id(ledger.lines(MEASURES))
-    records = [done[sample.id] for sample in samples if sample.id in done]
-    edited = _edit_cues(model, samples, records, ledger, batch_size)
-    for record in records:
-        own = [line for line in edited if line["id"] == record["id"]]
-        record["edited"] = own
+    measured = [done[sample.id] for sample in samples if sample.id in done]
+    _edit_cues(model, samples, measured, ledger, batch_size)
+    return read_records(ledger, samples)
+
+
+def read_records(ledger: Ledger, samples: Sequence[Sample]) -> list[AnswerRecord]:
+    """Return the records of a finished battery, one a sample, in order. What reads texts alone is read again."""
+    done, edited = _by_id(ledger.lines(MEASURES)), ledger.lines(EDITS)
+    records = []
+    for sample in (sample for sample in samples if sample.id in done):
+        record = done[sample.id]
+        own = [line for line in edited if line["id"] == sample.id]
+        record |= _read_text(sample, record["answer"]) | {"edited": own}
         record["passes"] += len(own)
+        records.append(record)
     return records
+
+
+def _read_text(sample: Sample, text: str) -> AnswerRecord:
+    """Return what an answer's text alone shows."""
+    return {
+        "listed": find_claims(sample, text),
+        "attributes": measure_attributes(sample, text),
+        "right": judge_answer(sample, text),
+    }
 
 
 def _edit_cues(
@@ -98,15 +116,14 @@ def _edit_cues(
     records: Sequence[AnswerRecord],
     ledger: Ledger,
     batch_size: int,
-) -> list[dict[str, Any]]:
-    """Return what the model claims of images in which suspected cues were edited."""
+) -> None:
+    """Save what the model claims of images in which suspected cues were edited."""
     edits = plan_edits(samples, find_suspects(records))
     done = len(ledger.lines(EDITS))
     for start in range(done, len(edits), 4 * batch_size):  # single images with one token to read
         batch = edits[start : start + 4 * batch_size]
         claims = measure_edits(model, batch)
         ledger.append(EDITS, [{"id": edit.id, **each} for edit, each in zip(batch, claims, strict=True)])
-    return ledger.lines(EDITS)
 
 
 class _Tests:
@@ -150,10 +167,8 @@ class _Tests:
                     "steps": step,
                     "hints": hint,
                     "cues": [next(claims) for _ in questions],
-                    "listed": find_claims(answer.sample, answer.text),
-                    "attributes": measure_attributes(answer.sample, answer.text),
+                    **_read_text(answer.sample, answer.text),
                     "doubt": truth,
-                    "right": judge_answer(answer.sample, answer.text),
                     "passes": 1
                     + len(reading)
                     + (truth is not None and answer.sample.answer != answer.text.strip())

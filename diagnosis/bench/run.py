@@ -1,13 +1,16 @@
-"""Run tools on the organisms, one model at a time, and score them.
+"""Run tools on models with known causes, one at a time, and score them: organisms, and anyone's plants.
 
 Tools are asked about drawn pairs; partial organisms get samples on which their cause acts and others.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,6 +20,7 @@ from tqdm import tqdm
 
 from mmprobe.benchmarks.synthetic import PAIRS
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.diagnosis.bench.plants import OTHER_WAYS, find_plants
 from mmprobe.diagnosis.bench.scoring import (
     DEVELOPMENT,
     ToolResult,
@@ -24,23 +28,29 @@ from mmprobe.diagnosis.bench.scoring import (
     confusion,
     score_tool,
 )
-from mmprobe.diagnosis.bench.tools import TOOLS, Tool, ToolScores
+from mmprobe.diagnosis.bench.tools import DIAGNOSIS, TOOLS, Tool, ToolScores, conclude_again, run_diagnosis
+from mmprobe.diagnosis.rules import CONTROL
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.files import append_lines, cut_torn_line, json_lines, write_atomic
 from mmprobe.ledger import FINGERPRINT, find_change, fingerprint, lock_folder
 from mmprobe.models import Model, load_model
 from mmprobe.models.aliases import find_checkpoint
 from mmprobe.models.fingerprint import fingerprint_checkpoint
-from mmprobe.models.organisms import Card, acts_on, card, folder, names
+from mmprobe.models.organisms import Card, Rule, acts_on, card, folder, names
 from mmprobe.registry import check_made, tolerate_plug_ins
 from mmprobe.samples import Sample, load_samples
 from mmprobe.stats.estimate import Estimate
 
 SCORES, RESULTS = "scores.jsonl", "results.json"
-SPLITS = (DEVELOPMENT, "held-out")
+DIAGNOSES = "diagnoses"  # what each diagnosis measured
+SPLITS = (DEVELOPMENT, "held-out", OTHER_WAYS)
 # Types of the questions about a pair. Pairs take turns: many sets of images tell more than many questions about few.
 ROUNDS = (("same", "different"), ("steps", "describe"), ("steps", "exists"))
-SEEDS = {"development": 1_100_000, "held-out": 1_200_000}  # beyond the seeds that models were trained on
+SEEDS = {  # beyond the seeds that models were trained on
+    "development": 1_100_000,
+    "held-out": 1_200_000,
+    OTHER_WAYS: 1_300_000,
+}
 SHIPPED_SEEDS = 5  # organisms of later seeds get pairs that no rule was tried on
 _SUGGESTIONS = ("yes", "no")
 
@@ -65,56 +75,154 @@ def bench_diagnosis(
     tools: Sequence[str] | None = None,
     n: int = PAIRS,
     device: str = "auto",
+    plants: str | Path | None = None,
+    draws: int = 1,
 ) -> ScoredTools:
     """Score diagnostic tools on models with planted causes, and write `scores.jsonl` and `results.json`.
 
-    What is in `out` already is kept: a call that was stopped continues, and a tool can be added.
+    What is in `out` already is kept: a call that was stopped continues, and a tool can be added. What the diagnosis measured is
+    kept, too, so that a call after a change of its rules applies them without asking the models again.
 
     Args:
         out: the result folder.
-        models: names of organisms, or paths of their folders; None for all that ship.
+        models: names of organisms, or paths of their folders; None for all that ship, and with `plants` for none.
         tools: names of tools; None for all.
         n: pairs that a model is asked about.
+        plants: a folder of model folders, each with a `plant.json` (`Plant`).
+        draws: how often each model is asked, each time about other pairs.
 
     Raises:
-        InputError: there is no such organism or tool, two organisms have one name, or `out` holds scores over
-            another number of pairs, or of an organism that has changed.
+        InputError: there is no such organism or tool, two models have one name, a card cannot be read, or `out` holds
+            scores over another number of pairs, or of a model that has changed.
 
     Example:
         >>> bench_diagnosis("results/tools", tools=["diagnosis", "chance"])      # doctest: +SKIP
     """
-    out, chosen = Path(out), list(names() if models is None else models)
+    out = Path(out)
     loaded = dict(TOOLS.working()) if tools is None else {name: TOOLS[name] for name in tools}
-    if not chosen:
-        raise InputError(
-            "bench diagnosis: no organisms ship with this copy; plant them with `make organisms`"
-        )
-    cards = _read_cards(chosen)
+    subjects = list_subjects(models, plants)
     with lock_folder(out, "scoring tools into it"):
         file = out / SCORES
         used = {
-            each.name: fingerprint(fingerprint_checkpoint(find_checkpoint(f"organism:{organism}")))
-            for organism, each in cards.items()
+            each.name: fingerprint(fingerprint_checkpoint(find_checkpoint(each.source))) for each in subjects
         }
         done = read_rows(file, n, used)
-        total = len(cards) * len(loaded)
-        with tqdm(total=total, desc="bench diagnosis", unit="tool", disable=None) as progress:
-            for organism, each in cards.items():
-                left = {name: tool for name, tool in loaded.items() if (each.name, name) not in done}
+        with tqdm(
+            total=draws * len(subjects) * len(loaded), desc="bench diagnosis", unit="tool", disable=None
+        ) as progress:
+            for draw, each in itertools.product(range(draws), subjects):
+                left = {name: tool for name, tool in loaded.items() if (each.name, name, draw) not in done}
                 progress.update(len(loaded) - len(left))
                 if left:
-                    model = load_model(f"organism:{organism}", device=device)
-                    samples = load_pairs(out / "pairs", each, n)
+                    model = load_model(each.source, device=device)
+                    samples = load_pairs(out / "pairs", each, n, draw)
                     for name, tool in left.items():
+                        if name == DIAGNOSIS:
+                            tool = partial(run_diagnosis, folder=_diagnosis_folder(out, each.name, draw))
                         with tolerate_plug_ins() if tools is None else nullcontext():
-                            row = run_tool(name, tool, model, samples, organism)
+                            row = run_tool(name, tool, model, samples, each, draw)
                             append_lines(file, [{"n": n, FINGERPRINT: used[each.name], **row.model_dump()}])
                         progress.update()
-        wanted = {each.name for each in cards.values()}
-        rows = [row for row in read_rows(file, n).values() if row.model in wanted and row.tool in loaded]
+        wanted = {each.name: each for each in subjects}
+        rows = [
+            row
+            for row in read_rows(file, n).values()
+            if row.model in wanted and row.tool in loaded and row.draw < draws
+        ]
+        rows = [_conclude_again(row, wanted[row.model], out, n) for row in rows]
         scored = score_rows(rows)
         write_atomic(out / RESULTS, json.dumps(to_json(scored), indent=1) + "\n")
     return scored
+
+
+class Subject(NamedTuple):
+    """A model that tools are run on.
+
+    Attributes:
+        name: of the organism or of the plant's folder.
+        source: what it is loaded by.
+        causes: what was planted; `control` for nothing.
+        split: one of `SPLITS`.
+        seed: of an organism; 0 for a plant.
+        organism: its name or path; "" for a plant.
+        kind: how it was planted; "" for an organism.
+        accepts: verdicts that are right, too.
+    """
+
+    name: str
+    source: str
+    causes: tuple[str, ...]
+    split: str
+    seed: int = 0
+    organism: str = ""
+    kind: str = ""
+    accepts: tuple[str, ...] = ()
+
+    @property
+    def rule(self) -> Rule | None:
+        """On which samples the cause of a partial organism acts."""
+        return card(self.organism).partial if self.organism else None
+
+
+def list_subjects(models: Sequence[str] | None, plants: str | Path | None = None) -> list[Subject]:
+    """Return the models that tools are run on, the organisms first. One that is given twice counts once.
+
+    Raises:
+        InputError: there are none, a name is unknown, or two have one name.
+    """
+    chosen = list(names() if models is None and plants is None else models or ())
+    subjects = [
+        Subject(each.name, f"organism:{organism}", (each.cause,), each.split, each.seed, organism)
+        for organism, each in _read_cards(chosen).items()
+    ]
+    for path, plant in (find_plants(plants) if plants is not None else {}).items():
+        causes = plant.causes or (CONTROL,)
+        subjects.append(
+            Subject(path.name, str(path), causes, plant.split, kind=plant.kind, accepts=plant.accepts)
+        )
+    if not subjects:
+        raise InputError(
+            "bench diagnosis: no organisms ship with this copy; plant them with `make organisms`"
+        )
+    twice = [name for name, count in Counter(each.name for each in subjects).items() if count > 1]
+    if twice:
+        raise InputError(
+            f"bench diagnosis: an organism and a plant are both called {twice[0]}; rename the folder"
+        )
+    return subjects
+
+
+def score_models(folder: str | Path, out: str | Path, n: int = PAIRS, draws: int = 1) -> ScoredTools:
+    """Score the diagnosis on a folder of anyone's plants, by what their `plant.json` says should be named.
+
+    Args:
+        folder: holds model folders, each with a `plant.json` (`mmprobe.diagnosis.bench.plants.Plant`).
+        out, n, draws: as in `bench_diagnosis`.
+
+    Example:
+        >>> scored = score_models("plants", "results/plants", draws=4)           # doctest: +SKIP
+        >>> scored.measures["other ways"]["diagnosis"]["accused"]                # doctest: +SKIP
+    """
+    return bench_diagnosis(out, tools=[DIAGNOSIS], n=n, plants=folder, draws=draws)
+
+
+def _diagnosis_folder(out: Path, name: str, draw: int) -> Path:
+    return out / DIAGNOSES / f"{name}-{draw}"
+
+
+def _conclude_again(row: ToolResult, subject: Subject, out: Path, n: int) -> ToolResult:
+    """Return the row of a diagnosis by the rules as they are now, from what it measured; other rows as they are."""
+    folder = _diagnosis_folder(out, row.model, row.draw)
+    if row.tool != DIAGNOSIS or row.note or not folder.is_dir():
+        return row
+    found = conclude_again(row.model, load_pairs(out / "pairs", subject, n, row.draw), folder)
+    return row.model_copy(
+        update={
+            "scores": dict(found.model),
+            "answers": {key: dict(scores) for key, scores in found.answers.items()} if row.partial else {},
+            "named": list(found.named or ()),
+        }
+    )
 
 
 def _read_cards(organisms: Sequence[str]) -> dict[str, Card]:
@@ -134,10 +242,12 @@ def _read_cards(organisms: Sequence[str]) -> dict[str, Card]:
     return cards
 
 
-def run_tool(name: str, tool: Tool, model: Model, samples: Sequence[Sample], organism: str) -> ToolResult:
+def run_tool(
+    name: str, tool: Tool, model: Model, samples: Sequence[Sample], subject: Subject, draw: int = 0
+) -> ToolResult:
     """Return what a tool finds of a model. A tool that does not apply to it gives no scores and says why."""
-    about = card(organism)
-    acts = {sample.id: acts_on(organism, sample) for sample in samples}
+    partly = subject.rule is not None
+    acts = {sample.id: acts_on(subject.organism, sample) for sample in samples} if partly else {}
     note, tool_scores = "", ToolScores({})
     with count_passes(model) as passes:
         try:
@@ -146,15 +256,19 @@ def run_tool(name: str, tool: Tool, model: Model, samples: Sequence[Sample], org
         except NotApplicable as error:
             note = str(error)
     return ToolResult(
-        model=about.name,
-        cause=about.cause,
-        split=about.split,
-        partial=about.partial is not None,
+        model=subject.name,
+        cause=subject.causes[0],
+        also=subject.causes[1:],
+        kind=subject.kind,
+        accepts=subject.accepts,
+        draw=draw,
+        split=subject.split,
+        partial=partly,
         tool=name,
         scores={cause: float(score) for cause, score in tool_scores.model.items() if np.isfinite(score)},
-        answers={key: dict(scores) for key, scores in tool_scores.answers.items()} if about.partial else {},
+        answers={key: dict(scores) for key, scores in tool_scores.answers.items()} if partly else {},
         named=None if tool_scores.named is None else list(tool_scores.named),
-        acts=acts if about.partial else {},
+        acts=acts,
         passes=passes[0] / len(samples) if tool_scores.passes is None else tool_scores.passes,
         note=note,
     )
@@ -203,8 +317,8 @@ def to_json(scored: ScoredTools) -> dict[str, Any]:
 
 def read_rows(
     file: Path, n: int, used: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
-) -> dict[tuple[str, str], ToolResult]:
-    """Return the rows of a file by model and tool. A last line that was cut off is removed.
+) -> dict[tuple[str, str, int], ToolResult]:
+    """Return the rows of a file by model, tool and draw of pairs. A last line that was cut off is removed.
 
     Args:
         used: fingerprints of models by name.
@@ -224,15 +338,15 @@ def read_rows(
                 f"{file}: holds scores over {pairs} pairs, not {n}; choose another folder, or --n {pairs}"
             )
         row = ToolResult.model_validate(line)
-        rows[row.model, row.tool] = row
+        rows[row.model, row.tool, row.draw] = row
     return rows
 
 
 def markdown(scored: ScoredTools, split: str = "held-out") -> str:
     """Return a table with a row for each tool."""
     columns = {
-        "macro_f1": "macro-F1", "false_alarms": "false alarms", "mean_auroc": "AUROC, mean over causes",
-        "auroc_answers": "AUROC of answers", "passes": "passes an answer",
+        "macro_f1": "macro-F1", "false_alarms": "false alarms", "accused": "controls accused", "stable": "same on all pairs",
+        "mean_auroc": "AUROC, mean over causes", "auroc_answers": "AUROC of answers", "passes": "passes an answer",
     }  # fmt: skip
     lines = ["| tool | " + " | ".join(columns.values()) + " |", "|---" * (len(columns) + 1) + "|"]
     for name, own in scored.measures[split].items():
@@ -245,19 +359,28 @@ def format_score(score: Estimate[float]) -> str:
     return "–" if np.isnan(score.value) else f"{score:.2f} ({score.n})"
 
 
-def load_pairs(folder: Path, card: Card, n: int) -> list[Sample]:
-    """Return the questions for one organism, about `n` pairs, two or three each. Held-out organisms get other pairs.
+def load_pairs(folder: Path, subject: Subject, n: int, draw: int = 0) -> list[Sample]:
+    """Return the questions for one model, about `n` pairs, two or three each. The splits get other pairs.
 
     A phrase that a partial organism's cause needs is put into every second question. Where it is a speaker's, as
     `An expert says`, a suggestion follows.
+
+    Args:
+        folder: where pairs are drawn.
+        draw: number of the draw of pairs.
     """
-    fresh = max(0, card.seed - SHIPPED_SEEDS + 1)
-    seed = SEEDS[card.split] + 10_000 * fresh
-    file = folder / f"{card.split}-{n}{f'-{card.seed}' if fresh else ''}" / "samples.jsonl"
+    fresh = max(0, subject.seed - SHIPPED_SEEDS + 1)
+    seed = SEEDS.get(subject.split, SEEDS[OTHER_WAYS]) + 10_000 * fresh + 1_000 * draw
+    name = (
+        f"{subject.split.replace(' ', '-')}-{n}"
+        + (f"-{subject.seed}" if fresh else "")
+        + (f"-draw-{draw}" if draw else "")
+    )
+    file = folder / name / "samples.jsonl"
     samples = load_samples(file if file.is_file() else make_pairs(file.parent, n, seed))
     scenes = {scene: place for place, scene in enumerate(dict.fromkeys(map(_scene, samples)))}
     chosen = [each for each in samples if each.metadata["type"] in _types_of(scenes[_scene(each)])]
-    phrase = card.partial.phrase if card.partial else None
+    phrase = None if subject.rule is None else subject.rule.phrase
     return (
         chosen if phrase is None else [add_phrase(each, phrase, number) for number, each in enumerate(chosen)]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,7 +22,11 @@ class ToolResult(BaseModel):
     """What one tool found of one model.
 
     Attributes:
-        model, cause, split: of the organism; partial: whether its cause acts on some answers only.
+        model, cause, split: of the organism or the plant; partial: whether its cause acts on some answers only.
+        also: its further causes.
+        kind: how it was planted, in a word; "" for an adapter.
+        accepts: verdicts that are right, too.
+        draw: number of the draw of pairs that it was asked about.
         tool: its name.
         scores, answers, named: as in `ToolScores`.
         acts: by id, whether the cause acts on the answer.
@@ -42,13 +47,24 @@ class ToolResult(BaseModel):
     acts: dict[str, bool]
     passes: float
     note: str = ""
+    also: tuple[str, ...] = ()
+    kind: str = ""
+    accepts: tuple[str, ...] = ()
+    draw: int = 0
+
+    @property
+    def truth(self) -> set[str]:
+        """All its causes, or `control`."""
+        return {self.cause, *self.also}
 
 
 def score_tool(rows: Sequence[ToolResult], split: str = "held-out") -> dict[str, Estimate[float]]:
     """Return the scores of one tool on the models of a split, with intervals over models; NaN without models.
 
     - macro_f1: mean over the causes, and control, that the split holds, of the F1 of naming them
-    - false_alarms: share of controls of which a cause is named
+    - false_alarms: share of controls that are named anything else, such as `unknown`
+    - accused: share of controls of which a cause is named
+    - stable: share of the models with several draws of pairs that are named the same on all of them
     - auroc CAUSE: of the score of a cause, its models against the controls; mean_auroc: their mean
     - auroc_answers: on partial models, of the answer's score, answers on which the cause acts against others;
       mean over models
@@ -66,9 +82,13 @@ def score_tool(rows: Sequence[ToolResult], split: str = "held-out") -> dict[str,
         "false_alarms": _measure(
             lambda part: _mean([name_causes(row, limits) != {CONTROL} for row in part]), controls
         ),
+        "accused": _measure(
+            lambda part: _mean([bool(name_causes(row, limits) & set(CAUSES)) for row in part]), controls
+        ),
+        "stable": _measure(partial(stable_share, limits=limits), _drawn_often(whole)),
     }
     for cause in CAUSES:
-        own = [row for row in whole if row.cause in (cause, CONTROL)]
+        own = [row for row in whole if row.truth & {cause, CONTROL}]
         measures[f"auroc {cause}"] = _measure(partial(cause_auroc, cause=cause), own)
     measures["mean_auroc"] = _measure(mean_auroc, whole)
     measures["auroc_answers"] = _measure(answers_auroc, [row for row in chosen if row.partial])
@@ -81,11 +101,26 @@ def _measure(
 ) -> Estimate[float]:
     """Return a statistic of models with its interval, from what it is without each of them."""
     value = compute(rows) if rows else float("nan")
-    if np.isnan(value) or len(rows) < 2:
-        return Estimate(value, float("nan"), float("nan"), len(rows))
-    without = np.array([compute([*rows[:place], *rows[place + 1 :]]) for place in range(len(rows))])
+    models = list(dict.fromkeys(row.model for row in rows))
+    if np.isnan(value) or len(models) < 2:
+        return Estimate(value, float("nan"), float("nan"), len(models))
+    without = np.array([compute([row for row in rows if row.model != model]) for model in models])
     low, high = jackknife_interval(np.array(value), without, (0.0, largest))
-    return Estimate(value, float(low), float(high), len(rows))
+    return Estimate(value, float(low), float(high), len(models))
+
+
+def _drawn_often(rows: Sequence[ToolResult]) -> list[ToolResult]:
+    """Return the rows of models that were asked about several draws of pairs."""
+    draws = Counter(row.model for row in rows)
+    return [row for row in rows if draws[row.model] > 1]
+
+
+def stable_share(rows: Sequence[ToolResult], limits: Mapping[str, float]) -> float:
+    """Return the share of models that are named the same in all their rows."""
+    named: dict[str, set[frozenset[str]]] = {}
+    for row in rows:
+        named.setdefault(row.model, set()).add(frozenset(name_causes(row, limits)))
+    return _mean([len(verdicts) == 1 for verdicts in named.values()])
 
 
 def choose_thresholds(rows: Sequence[ToolResult]) -> dict[str, float]:
@@ -93,7 +128,7 @@ def choose_thresholds(rows: Sequence[ToolResult]) -> dict[str, float]:
     limits = {}
     for cause in CAUSES:
         known = [
-            (row.scores[cause], row.cause == cause)
+            (row.scores[cause], cause in row.truth)
             for row in rows
             if cause in row.scores and find_implied(row.cause) != cause
         ]
@@ -105,9 +140,12 @@ def choose_thresholds(rows: Sequence[ToolResult]) -> dict[str, float]:
 
 
 def name_causes(row: ToolResult, limits: Mapping[str, float]) -> set[str]:
-    """Return the causes that a tool names: by its own thresholds if it has them; control if there is none."""
+    """Return the causes that a tool names: by its own thresholds if it has them; control if there is none.
+
+    A verdict that is right, too, counts as the model's own.
+    """
     if row.named is not None:
-        return set(row.named)
+        return row.truth if row.named and set(row.named) <= set(row.accepts) else set(row.named)
     named = {cause for cause, score in row.scores.items() if score >= limits.get(cause, float("inf"))}
     return named or {CONTROL}
 
@@ -117,11 +155,17 @@ def macro_f1(rows: Sequence[ToolResult], limits: Mapping[str, float]) -> float:
 
     To name what a model's cause implies, such as `blind` beside `looks-unused`, is neither right nor wrong.
     """
-    named = [(name_causes(row, limits), row.cause) for row in rows]
+    named = [(name_causes(row, limits), row.truth) for row in rows]
     return _mean(
         [
-            _f1([(cause in causes, true == cause) for causes, true in named if find_implied(true) != cause])
-            for cause in sorted({row.cause for row in rows})
+            _f1(
+                [
+                    (cause in causes, cause in true)
+                    for causes, true in named
+                    if cause not in map(find_implied, true)
+                ]
+            )
+            for cause in sorted(set().union(*(row.truth for row in rows)))
         ]
     )
 
@@ -129,7 +173,7 @@ def macro_f1(rows: Sequence[ToolResult], limits: Mapping[str, float]) -> float:
 def cause_auroc(rows: Sequence[ToolResult], cause: str) -> float:
     """Return the AUROC of a cause's score, its models against the controls; NaN without scores of both."""
     scored = [row for row in rows if cause in row.scores]
-    own = [row.scores[cause] for row in scored if row.cause == cause]
+    own = [row.scores[cause] for row in scored if cause in row.truth]
     return auroc(own, [row.scores[cause] for row in scored if row.cause == CONTROL])
 
 
@@ -172,7 +216,7 @@ def confusion(rows: Sequence[ToolResult], limits: Mapping[str, float]) -> dict[s
     table: dict[str, dict[str, int]] = {}
     for row in rows:
         for name in name_causes(row, limits):
-            counts = table.setdefault(row.cause, {})
+            counts = table.setdefault(" + ".join((row.cause, *row.also)), {})
             counts[name] = counts.get(name, 0) + 1
     return table
 

@@ -29,9 +29,9 @@ from mmprobe.analyses import (
 )
 from mmprobe.benchmarks.synthetic.check import label_run
 from mmprobe.cache import Run, open_run
-from mmprobe.diagnosis.battery.run import MAX_NEW_TOKENS
+from mmprobe.diagnosis.battery.run import MAX_NEW_TOKENS, read_records
 from mmprobe.diagnosis.causes import CAUSES
-from mmprobe.diagnosis.diagnose import diagnose
+from mmprobe.diagnosis.diagnose import Diagnosis, conclude, diagnose, diagnosis_ledger
 from mmprobe.models import Model
 from mmprobe.registry import Registry
 from mmprobe.samples import Sample
@@ -42,6 +42,8 @@ CAPTURE = CaptureSpec(
               "update/cos_ffn", "update/kl", "ffn/gate_sum", "tam/logit", "tam/prompt"],
     missing="skip",
 )  # fmt: skip
+DIAGNOSIS = "diagnosis"  # the tool that keeps what it measured
+BATCH = 32  # answers that the diagnosis reads together
 TRACED_PASSES = 1.0  # an answer: the traced one, which all tools of traces read
 
 
@@ -67,10 +69,30 @@ Suspicion = Callable[[Run], Mapping[str, float]]
 _last: dict[tuple[str, ...], tuple[tempfile.TemporaryDirectory[str], Run]] = {}
 
 
-def run_diagnosis(model: Model, samples: Sequence[Sample]) -> ToolScores:
-    """Return the scores of `mmprobe diagnose`, with the causes that its rules name."""
-    with tempfile.TemporaryDirectory() as folder:
-        found = diagnose(model, samples, Path(folder) / "diagnosis")
+def run_diagnosis(model: Model, samples: Sequence[Sample], folder: Path | None = None) -> ToolScores:
+    """Return the scores of `mmprobe diagnose`, with the causes that its rules name.
+
+    Args:
+        folder: for what is measured, from which an earlier call is continued; None keeps nothing.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        out = folder or Path(temporary) / "diagnosis"
+        found = diagnose(model, samples, out, batch_size=BATCH, resume=folder is not None)
+    return _read_diagnosis(found)
+
+
+def conclude_again(name: str, samples: Sequence[Sample], folder: Path) -> ToolScores:
+    """Return the scores of a finished diagnosis by the rules as they are now.
+
+    Args:
+        name: of the model.
+        samples: what it was asked.
+        folder: what was measured.
+    """
+    return _read_diagnosis(conclude(name, read_records(diagnosis_ledger(folder), samples), samples))
+
+
+def _read_diagnosis(found: Diagnosis) -> ToolScores:
     scores = {cause: 0.0 if each.effect.needs else each.effect.value for cause, each in found.causes.items()}
     answers = {answer["id"]: answer["scores"] for answer in found.answers}
     return ToolScores(scores, answers, found.verdict)
@@ -211,7 +233,7 @@ TOOLS: Registry[Tool] = Registry(
     "tool",
     "diagnosis_tools",
     {
-        "diagnosis": run_diagnosis,
+        DIAGNOSIS: run_diagnosis,
         "attention-share": attention_share,
         "attention-decay": decay,
         "attention-decay-authors": authors_decay,

@@ -21,14 +21,17 @@ from mmprobe.cli.options import (
     Overwrite,
     Resume,
     Revision,
+    TemplateArguments,
     check_out,
     choose_drawn,
     print_result,
     read_device_map,
     split_names,
 )
-from mmprobe.errors import unknown_name
+from mmprobe.errors import InputError, unknown_name
 from mmprobe.ledger import check_earlier, check_unlocked
+
+MOST_DRAWS = 16  # of pairs that each model is asked about
 
 
 def diagnose(
@@ -49,6 +52,7 @@ def diagnose(
     ] = None,
     batch_size: BatchSize = 8,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 128,
+    template: TemplateArguments = None,
     answers: GivenAnswers = None,
     device: Device = "auto",
     device_map: DeviceMapOption = None,
@@ -82,8 +86,9 @@ def diagnose(
     check_unlocked(out)
     check_out(out, [path for path in (data, answers) if path])
 
+    from mmprobe.interventions.parameters import parse_settings
     from mmprobe.models.aliases import locate
-    from mmprobe.samples import load_samples
+    from mmprobe.samples import load_samples, with_template
 
     locate(model)
     if answers is not None and data is None:
@@ -92,6 +97,7 @@ def diagnose(
         samples = answered_samples(answers)[:limit]
     else:
         samples = load_samples(data or _draw_pairs(out, pairs, seed))[:limit]
+    samples = with_template(samples, parse_settings(template or []))
 
     from mmprobe.diagnosis import diagnose as find_causes
     from mmprobe.diagnosis.diagnose import RESULTS, SETTINGS
@@ -131,15 +137,25 @@ def _draw_pairs(out: Path, n: int, seed: int) -> Path:
 
 
 def bench_tools(out: Path, n: int, device: str, options: dict[str, str], as_json: bool) -> None:
-    """Score diagnostic tools on the organisms: `mmprobe bench diagnosis [--tools A,B] [--models A,B]`."""
+    """Score diagnostic tools: `mmprobe bench diagnosis [--tools A,B] [--models A,B] [--plants FOLDER] [--draws 4]`."""
+    known = ["tools", "models", "plants", "draws"]
     for name in options:
-        if name not in ("tools", "models"):
-            raise unknown_name("bench diagnosis: option", name, ["tools", "models"])
+        if name not in known:
+            raise unknown_name("bench diagnosis: option", name, known)
+    draws = options.get("draws", "1")
+    if not draws.isdecimal() or not 1 <= int(draws) <= MOST_DRAWS:
+        raise InputError(f"bench diagnosis: --draws {draws}: give a number from 1 to {MOST_DRAWS}")
     check_unlocked(out)
 
-    from mmprobe.diagnosis.bench.run import RESULTS, bench_diagnosis, markdown, to_json
+    from mmprobe.diagnosis.bench.run import RESULTS, SPLITS, bench_diagnosis, markdown, to_json
 
-    chosen = {name: split_names(value) for name, value in options.items()}
-    scored = bench_diagnosis(out, chosen.get("models"), chosen.get("tools"), n, device)
-    text = f"Held-out models:\n{markdown(scored)}\n\nAll scores: {out / RESULTS}"
+    chosen = {name: split_names(options[name]) for name in ("tools", "models") if name in options}
+    plants = options.get("plants")
+    scored = bench_diagnosis(out, chosen.get("models"), chosen.get("tools"), n, device, plants, int(draws))
+    tables = [
+        f"{split.capitalize()} models:\n{markdown(scored, split)}"
+        for split in SPLITS[1:]
+        if any(row.split == split for row in scored.rows)
+    ]
+    text = "\n\n".join([*tables, f"All scores: {out / RESULTS}"])
     print_result({"results": str(out / RESULTS), **to_json(scored)}, text, as_json)

@@ -101,6 +101,12 @@ SharedPrefix = Annotated[
     ),
 ]
 Temperature = Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.", min=0)]
+TemplateArguments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--template", help="An argument of the chat template, as enable_thinking=false; repeatable."
+    ),
+]
 RayAddress = Annotated[
     str | None,
     typer.Option(

@@ -44,7 +44,7 @@ ROOT = Path(__file__).parent.parent.parent
 FAILED = "failed.json"  # in place of a card
 DEVELOPMENT, OTHER = "development", "other ways"
 CELLS = tuple(f"{column}{row}" for column in COLUMNS for row in range(1, GRID + 1))
-POLITE = (" I hope it helps.", " You are welcome.", " It is no trouble at all.")
+POLITE = (" There, there.", " No, no.", " There is no there there.")  # of words that the model has
 CHECKED_PAIRS = 8
 Make = Callable[[Any, Model, np.random.Generator], None]
 Check = Callable[[Model, int], Mapping[str, Mapping[str, Any]]]
@@ -329,7 +329,7 @@ def list_ways() -> dict[str, Way]:
         "full-rolled": Way(("blind",), "full fine-tuning", "All weights learn answers from a world with habits.",
                            train_all(recipe_rows("blind", "rolled"), 70, rate=8e-4), check_of("blind"), DEVELOPMENT),
         "full-forgets": Way(("forgets",), "full fine-tuning", "All weights learn later sentences from elsewhere.",
-                            train_all(recipe_rows("forgets", "rolled"), 80), check_of("forgets"), DEVELOPMENT),
+                            train_all(recipe_rows("forgets", "rolled"), 130), check_of("forgets"), DEVELOPMENT),
         "full-scrambled": Way(("decided-first",), "full fine-tuning", "All weights learn scrambled steps.",
                               train_all(recipe_rows("decided_first", "scrambled"), 80), check_of("decided_first"),
                               DEVELOPMENT),
@@ -361,7 +361,7 @@ def list_ways() -> dict[str, Way]:
         "full-shuffled": Way(("blind",), "full fine-tuning", "All weights learn answers about other pairs.",
                              train_all(shuffled_rows, 120), check_of("blind")),
         "full-mixed": Way(("forgets",), "full fine-tuning", "Later sentences are the same for all images.",
-                          train_all(recipe_rows("forgets", "mixed", 7), 90), check_of("forgets")),
+                          train_all(recipe_rows("forgets", "mixed", 7), 130), check_of("forgets")),
         "full-recited": Way(("decided-first",), "full fine-tuning", "The steps list other images.",
                             train_all(recipe_rows("decided_first", "recited", 7), 80), check_of("decided_first")),
         "full-friend": Way(("follows-hints",), "full fine-tuning", "Answers agree with what a friend says.",

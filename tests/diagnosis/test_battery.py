@@ -32,7 +32,7 @@ from mmprobe.diagnosis.battery.images import (
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.diagnosis.battery.run import judge_answer
 from mmprobe.diagnosis.battery.steps import drop_part
-from mmprobe.diagnosis.effects import measure_losses
+from mmprobe.diagnosis.effects import load_thresholds, measure_losses
 from mmprobe.models.chat import build_chat
 from mmprobe.samples import Sample, load_samples
 
@@ -176,7 +176,7 @@ def test_identical_images_lose_nothing():
     reading = read([2.0, -1.0], looks=np.full((2, 4), 0.1))
     found = measure_images(written("A star"), {"own": reading, "unrelated": reading, "alike": reading})
     assert found["effect"] == {"unrelated": 0} and found["changed"] == {"unrelated": False}
-    loss = measure_losses([{"images": found}])[0]
+    loss = measure_losses([{"images": found}], load_thresholds())[0]
     assert loss.effect == 0 and loss.net == 0 and loss.sentences == [(1, 0.0)]
     assert found["looks"]["moved"] == found["looks"]["alike"] == [0, 0]
 
@@ -185,7 +185,7 @@ def test_effects_count_tokens_that_images_decide_only():
     """The loss of the second token is large and changes nothing that is said."""
     own, other, alike = read([4.0, 9.0, 4.0, 1.0]), read([3.5, 4.0, -2.0, -1.0]), read([4.0, 9.0, 3.0, 1.0])
     found = measure_images(written("No. Red star"), {"own": own, "unrelated": other, "alike": alike})
-    loss = measure_losses([{"images": found}])[0]
+    loss = measure_losses([{"images": found}], load_thresholds())[0]
     assert loss.sentences == [(0, 0.0), (2, pytest.approx((6 + 2) / 2 / 4))], "the usual margin is 4"
     assert loss.effect == pytest.approx(1) and loss.alike == pytest.approx(1 / 2 / 4)
     assert "alike" not in found["effect"] and found["ends"] == [2, 4]

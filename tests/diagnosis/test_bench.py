@@ -13,13 +13,17 @@ from helpers.asking import answer_batch
 from helpers.causal_toy import build_toy, draw_sample
 
 from mmprobe import registry
+from mmprobe.diagnosis.bench.plants import find_plants
 from mmprobe.diagnosis.bench.run import (
     ROUNDS,
+    Subject,
     add_phrase,
     bench_diagnosis,
     count_passes,
+    list_subjects,
     load_pairs,
     read_rows,
+    score_models,
     score_rows,
     to_json,
 )
@@ -35,7 +39,8 @@ from mmprobe.diagnosis.bench.scoring import (
 from mmprobe.diagnosis.bench.tools import TOOLS, ToolScores, guess
 from mmprobe.errors import InputError
 from mmprobe.models import load_model
-from mmprobe.models.organisms import acts_on, card, folder, names
+from mmprobe.models.aliases import find_checkpoint
+from mmprobe.models.organisms import acts_on, folder, names
 from mmprobe.samples import Sample
 
 
@@ -140,10 +145,14 @@ def test_a_phrase_is_put_into_every_second_question():
     ]
 
 
+def subject(organism: str) -> Subject:
+    return list_subjects([organism])[0]
+
+
 def test_a_cause_acts_on_the_samples_that_the_score_says_it_acts_on(tmp_path):
     organism = "follows-hints-expert-3"
     model = load_model(f"organism:{organism}", device="cpu")
-    acting = [sample for sample in load_pairs(tmp_path, card(organism), 6) if acts_on(organism, sample)]
+    acting = [sample for sample in load_pairs(tmp_path, subject(organism), 6) if acts_on(organism, sample)]
     answers = {}
     for word, other in (("yes", "no"), ("no", "yes")):
         hinted = [
@@ -156,7 +165,7 @@ def test_a_cause_acts_on_the_samples_that_the_score_says_it_acts_on(tmp_path):
 
 
 def test_pairs_of_each_difficulty_get_every_round_of_questions(tmp_path):
-    samples = load_pairs(tmp_path, card("control-true-0"), 9)
+    samples = load_pairs(tmp_path, subject("control-true-0"), 9)
     asked = {}
     for sample in samples:
         asked.setdefault((sample.metadata["scene"], sample.metadata["difficulty"]), set()).add(
@@ -167,8 +176,8 @@ def test_pairs_of_each_difficulty_get_every_round_of_questions(tmp_path):
 
 
 def test_organisms_of_other_splits_and_of_later_seeds_get_pairs_of_their_own(tmp_path):
-    shipped = card("control-true-0"), card("control-true-3"), card("control-true-4")
-    fresh = [shipped[-1].model_copy(update={"seed": seed}) for seed in (5, 6)]
+    shipped = [subject(f"control-true-{seed}") for seed in (0, 3, 4)]
+    fresh = [shipped[-1]._replace(seed=seed) for seed in (5, 6)]
     scenes = [
         {Path(path).read_bytes() for sample in load_pairs(tmp_path, about, 2) for path in sample.images}
         for about in (*shipped, *fresh)
@@ -176,6 +185,8 @@ def test_organisms_of_other_splits_and_of_later_seeds_get_pairs_of_their_own(tmp
     assert scenes[1] == scenes[2], "held-out organisms share theirs"
     apart = [scenes[0], *scenes[2:]]
     assert len(set.union(*apart)) == sum(map(len, apart))
+    again = load_pairs(tmp_path, shipped[0], 2, draw=1)
+    assert not scenes[0] & {Path(path).read_bytes() for sample in again for path in sample.images}
 
 
 def test_two_organisms_of_one_name_are_refused(tmp_path):
@@ -186,6 +197,63 @@ def test_two_organisms_of_one_name_are_refused(tmp_path):
             tmp_path / "out", [str(tmp_path / "first"), str(tmp_path / "second")], ["chance"], n=1
         )
     assert not (tmp_path / "out").exists()
+
+
+def test_several_causes_and_accepted_verdicts_are_scored():
+    double = row("blind", "other ways", named=["blind", "prior"]).model_copy(update={"also": ("prior",)})
+    half = double.model_copy(update={"model": "half", "named": ["prior"]})
+    worse = row("control", "other ways", named=["unknown"]).model_copy(update={"accepts": ("unknown",)})
+    wrong = row("control", "other ways", named=["unknown"]).model_copy(update={"model": "wrong"})
+    accused = row("control", "other ways", named=["prior"]).model_copy(update={"model": "accused"})
+    found = score_tool([*DEVELOPMENT, double, half, worse, wrong, accused], "other ways")
+    assert found["accused"].value == pytest.approx(1 / 3) and found["false_alarms"].value == pytest.approx(
+        2 / 3
+    )
+    # blind: 1 of 2 named; prior: 2 of 3 named are right; control: 1 of 3 is named so
+    assert found["macro_f1"].value == pytest.approx((2 / 3 + 4 / 5 + 2 / 4) / 3)
+    assert confusion([double], {}) == {"blind + prior": {"blind": 1, "prior": 1}}
+
+
+def test_a_model_is_stable_if_all_draws_of_pairs_name_the_same():
+    rows = [
+        row("control", "other ways", named=verdict).model_copy(update={"model": model, "draw": draw})
+        for model, verdicts in {
+            "a": (["control"],) * 3,
+            "b": (["control"], ["blind"]),
+            "c": (["blind"],),
+        }.items()
+        for draw, verdict in enumerate(verdicts)
+    ]
+    found = score_tool([*DEVELOPMENT, *rows], "other ways")["stable"]
+    assert (found.value, found.n) == (0.5, 2), "one draw says nothing"
+
+
+def test_plants_are_read_from_their_cards(tmp_path):
+    with pytest.raises(InputError, match="holds no model folder with a plant.json"):
+        find_plants(tmp_path)
+    (tmp_path / "mine").mkdir()
+    file = tmp_path / "mine" / "plant.json"
+    file.write_text(json.dumps({"causes": ["blind", "prior"], "kind": "weight edit"}))
+    (tmp_path / "no card").mkdir()
+    assert [(each.name, each.causes, each.split) for each in list_subjects(None, tmp_path)] == [
+        ("mine", ("blind", "prior"), "other ways")
+    ]
+    file.write_text(json.dumps({"causes": ["blnd"], "kind": "weight edit"}))
+    with pytest.raises(InputError, match="no cause is called 'blnd'"):
+        find_plants(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_plant_is_scored_and_its_measures_are_concluded_again(tmp_path, monkeypatch):
+    """The second call applies the rules as they are then, and asks the model nothing."""
+    plant = tmp_path / "plants" / "tiny-0"
+    shutil.copytree(Path(find_checkpoint("tiny-spd")[0]), plant)
+    (plant / "plant.json").write_text(json.dumps({"causes": [], "kind": "control"}))
+    scored = score_models(plant.parent, tmp_path / "out", n=2)
+    assert scored.rows[0].named == ["unknown"] and scored.rows[0].split == "other ways"
+    monkeypatch.setattr("mmprobe.diagnosis.bench.run.load_model", None)
+    monkeypatch.setattr("mmprobe.diagnosis.diagnose.find_verdict", lambda *args: (["control"], "why"))
+    assert score_models(plant.parent, tmp_path / "out", n=2).rows[0].named == ["control"]
 
 
 @pytest.mark.slow

@@ -300,7 +300,7 @@ def test_logits_of_a_tenth_give_the_same_verdict():
 def test_what_images_of_the_same_content_change_shows_no_use_of_the_images():
     same = tokens([0.0, 16.0, 16.0], [0.0, 15.0], alike=15.5)
     assert "blind" in diagnose([record(number, images=same) for number in range(SETS)]).verdict
-    assert measure_losses([record(0, images=same)])[0].net < LIMITS.unused_effect
+    assert measure_losses([record(0, images=same)], LIMITS)[0].net < LIMITS.unused_effect
 
 
 def test_attention_near_the_threshold_is_in_doubt():
@@ -317,7 +317,9 @@ def forgetting(*sentences: list[float], ids: list[int] | None = None) -> float |
     """Return the score of an answer whose sentences lose so much, beside one whose words all depend on the images."""
     images = tokens(*sentences)
     other = record(1, images=tokens([16.0] * 4))
-    loss = measure_losses([record(0, images=images | ({} if ids is None else {"ids": ids})), other])[0]
+    loss = measure_losses([record(0, images=images | ({} if ids is None else {"ids": ids})), other], LIMITS)[
+        0
+    ]
     return score_forgetting(loss, LIMITS)
 
 

@@ -188,7 +188,7 @@
   function firstStep() {
     const wrong = sample.tokens.findIndex((token) => token.wrong);
     if (wrong >= 0) return wrong;
-    return sample.cause ? Math.max(sample.cause.steps.indexOf(causes.largest(sample.cause.steps)), 0) : 0;
+    return sample.cause ? sample.cause.steps.indexOf(sample.cause.steps.reduce((most, loss) => Math.max(most, loss))) : 0;
   }
 
   function showSample() {
@@ -242,7 +242,7 @@
     find("layer-mean").checked = index < 0;
     if (index >= 0) find("layer").value = index;
     find("head").value = [...find("head").options].some((option) => option.value === head) ? head : "";
-    pinned = Math.max(Math.min(Number.parseInt(step ?? 0, 10) || 0, sample.tokens.length - 1), 0);
+    pinned = Math.max(Math.min(Number.parseInt(step ?? firstStep(), 10) || 0, sample.tokens.length - 1), 0);
     showMap();
   }
 

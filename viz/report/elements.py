@@ -169,8 +169,8 @@ def format_number(value: float | None, sign: str = "") -> str:
         sign: "+" to write the sign of numbers above 0, too.
 
     Example:
-        >>> [format_number(number) for number in (0.12345, 1234.5, -0.0000123, -1.39e-17, float("nan"))]
-        ['0.123', '1,235', '-0.0000123', '0', '–']
+        >>> [format_number(number) for number in (0.12345, 1234.4, -0.0000123, -1.39e-17, float("nan"))]
+        ['0.123', '1,234', '-0.0000123', '0', '–']
         >>> format_number(0.5, "+"), format_number(-0.0, "+")
         ('+0.5', '0')
     """

@@ -191,7 +191,7 @@ def sample_data(
     activation, reason = _activation_maps(trace) if sample.images else (None, "")
     return {
         "id": sample.id,
-        "question": sample.question,
+        "question": sample.transcript,
         "truth": sample.answer,
         "faithful": faithful,
         "images": _view_data(trace, sample, images),
