@@ -1,8 +1,8 @@
 """The base classes of methods, and the context manager that applies methods to a model.
 
 A method is a frozen dataclass of parameters. For each batch it creates a `MethodState`, which remembers what
-the method needs between steps. A state can act in three places: on the attention scores, on the residual
-stream after a layer, and on the logits of the next token. Several methods can act together. Their attention
+the method needs between steps. A state can act in four places: on the attention scores, on named points of the decoder,
+on the residual stream after a layer, and on the logits of the next token. Several methods can act together. Their attention
 biases are added up. Their changes of the residual stream and of the logits follow one another, in the order
 of the methods.
 """
@@ -29,6 +29,7 @@ from mmprobe.models.attention_bias import AttentionBias, LastQuery
 from mmprobe.models.chat import Chat
 from mmprobe.models.devices import check_one_device
 from mmprobe.models.hooks import observe, observe_mid, replace
+from mmprobe.models.points import Changes, change_points
 from mmprobe.models.shared_prefix import SharedStart
 from mmprobe.registry import check_made
 
@@ -85,6 +86,10 @@ class MethodState:
         It is called at each call of the attention of one of `attention_layers()`.
         """
         return None
+
+    def changes(self) -> Changes:
+        """Return what the method changes in each forward pass, by point (`models.points.change_points`)."""
+        return {}
 
     def residual_layers(self) -> Sequence[int]:
         """Return the layers whose output the method changes."""
@@ -309,6 +314,8 @@ def _install_hooks(model: Model, method: Method, state: MethodState, stack: Exit
     }
     if bias_functions:
         stack.enter_context(bias_attention([model.hf.config.get_text_config()], bias_functions))
+    if changes := state.changes():
+        stack.enter_context(change_points(model, changes))
     for layer in state.residual_layers():
         residual: dict[str, Tensor] = {}
         stack.enter_context(observe(decoder.layers[layer], inputs=partial(residual.__setitem__, "pre")))

@@ -26,6 +26,7 @@ METHODS: Registry[type[Method]] = Registry(
         "agla": "mmprobe.interventions.methods.agla:Agla",
         "attention-prompting": "mmprobe.interventions.methods.attention_prompting:AttentionPrompting",
         "chi": "mmprobe.interventions.methods.chi:Chi",
+        "components": "mmprobe.interventions.methods.components:Components",
         "icd": "mmprobe.interventions.methods.icd:Icd",
         "opera": "mmprobe.interventions.methods.opera:Opera",
         "pai": "mmprobe.interventions.methods.pai:Pai",

@@ -58,7 +58,8 @@ For many answers, in Python:
 ## When to use which cause, and when not
 
 [causes.md](causes.md) leads through one question with them, from the images to a circuit. [visual-tokens.md](visual-tokens.md)
-measures what lenses find in visual tokens, where it is known what they show.
+measures what lenses find in visual tokens, where it is known what they show, and [components.md](components.md) what is lost
+without ranked heads.
 
 {uses}
 """
@@ -90,6 +91,7 @@ ANSWERS_PROBES = (
     probes.probe_direction,
     probes.concept_eraser,
     probes.random_direction,
+    probes.rank_heads,
 )
 
 

@@ -219,6 +219,8 @@ differences", and `dose_response` what the model says when the direction is adde
 | the whole way, as a graph | `find_circuit`, `evaluate_circuit` | 5 with a backward pass to find, 1 for each size to judge | single edges, unless `patch_edges` measures them |
 | does a direction carry the verdict? | `align_subspace`, `early_verdict` | training, then 1 for each pair | ways |
 | what does the model say with more of it? | `dose_response`, `--method steer` | one answer for each dose | what the model does by itself |
+| do the first heads matter on other samples? | `rank_heads`, `--method components` ([components.md](components.md)) | those of the ranking, then one answer for each list | the way |
+| what do visual tokens say in words? | `visual_tokens_run` ([visual-tokens.md](visual-tokens.md)) | 1 for each set of images | use: a blind model's tokens hold its images as well |
 | does the verdict follow from the steps? | `chain_tests` | one answer for each change of the steps | images |
 
 Passes are shorter than a whole one where the prompt's beginning does not change: its keys and values are read once, in the

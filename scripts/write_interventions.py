@@ -76,7 +76,9 @@ SAGE_BENCHMARKS = {"alpha": ("pope", ("pope accuracy", "pope f1")), "beta": ("mm
 
 def list_variants() -> list[Contender]:
     """Return every method with its default parameters, and with one parameter changed."""
-    names = sorted(set(METHODS) - {"steer"}, key=lambda name: (name != "plain", name))  # it needs a direction
+    names = sorted(
+        set(METHODS) - {"components", "steer"}, key=lambda name: (name != "plain", name)
+    )  # they need a file
     variants = [Contender(name, name, {}) for name in names]
     for method, parameters in SWEEPS.items():
         for name, values in parameters.items():

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmprobe.analyses.regions import mask_patches, place_regions, read_things
+from mmprobe.analyses.regions import read_things
 from mmprobe.errors import NotApplicable
 from mmprobe.models import Model, Prompt
 from mmprobe.models.reading import Reading
@@ -133,21 +133,6 @@ def declared_objects(sample: Sample, sizes: Sequence[tuple[int, int]]) -> list[T
     return [
         Thing(region, {"thing": name}) for name, regions in read_things(sample).items() for region in regions
     ]
-
-
-def mask_region(prompt: Prompt, region: Region) -> np.ndarray:
-    """Return which visual tokens a region covers, bool [cell]; those whose centres are in it.
-
-    Example:
-        >>> mask_region(model.prompt(sample), sample.regions[0]).sum()       # doctest: +SKIP
-        1
-    """
-    boxes, grids = (
-        np.array([getattr(view, name) for view in prompt.views], float) for name in ("box", "grid")
-    )
-    return mask_patches(
-        place_regions([region], np.array(prompt.sources), boxes, grids.astype(int)), prompt.grids
-    )
 
 
 def cell_boxes(prompt: Prompt) -> np.ndarray:

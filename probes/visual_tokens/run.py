@@ -19,11 +19,11 @@ from mmprobe.models.prompt import decode_tokens
 from mmprobe.probes.answer_records import AnswerSource, Arrays, RunAnswer, RunOptions, measure_answers
 from mmprobe.probes.answers import resolve_layers
 from mmprobe.probes.cross_validation import predict_others
+from mmprobe.probes.tokens import touched_cells
 from mmprobe.probes.visual_tokens.cells import (
     Thing,
     cell_boxes,
     declared_objects,
-    mask_region,
     read_cells,
 )
 from mmprobe.probes.visual_tokens.lenses import (
@@ -254,7 +254,7 @@ def _read_samples(
     for answer, arrays in records:
         prompt = model.prompt(answer.sample)
         things = [
-            (thing, mask_region(prompt, thing.region))
+            (thing, touched_cells(prompt, thing.region))
             for thing in declared_objects(answer.sample, prompt.sizes)
         ]
         own = model.tokenizer.decode(answer.ids, skip_special_tokens=True)

@@ -91,7 +91,11 @@ def test_an_error_leaves_the_model_unchanged(name, image_paths):
         method = load_method(name, **STRONG[name])
         with intervene(model, [method], chats, batch) as intervention:
             ((_, state),) = intervention.states
-            acts_within = [*state.attention_layers(), *state.residual_layers()] or method.has_contrast_path
+            acts_within = [
+                *state.attention_layers(),
+                *state.residual_layers(),
+                *state.changes(),
+            ] or method.has_contrast_path
             assert (snapshot(model) != before) == bool(acts_within)
             processors = [*intervention.processors, fail]
             model.hf.generate(**batch.inputs, max_new_tokens=3, do_sample=False, logits_processor=processors)

@@ -129,6 +129,8 @@ METHODS: dict[str, tuple[str, Callable[..., Any]]] = {
 OTHERS = {
     "attribute", "linear_probe", "linear_probe_by_step", "logit_lens", "compare_with_regions", "object_presence",
     "early_verdict", "prefill_chain", "mean_difference", "probe_direction", "random_direction", "concept_eraser",
+    "Jacobian", "Lens", "fit_jacobian", "identity_jacobian", "jacobian_lens", "make_bank", "nearest_embeddings",
+    "unembedding_lens", "visual_words", "rank_heads", "list_components", "add_means", "random_components",
     "claim_interventions", "run_probes", "PROBES", "Probe", "final_norm",
 }  # fmt: skip
 

@@ -8,16 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.command_line import run_in_process
 from helpers.family_checks import paint
 from helpers.tiny_models import load_tiny_model
 from PIL import Image
 
 import mmprobe as mp
+from mmprobe.analyses import export
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
+from mmprobe.probes.tokens import touched_cells
 from mmprobe.probes.visual_tokens import run as module
-from mmprobe.probes.visual_tokens.cells import Thing, cell_boxes, declared_objects, mask_region, read_cells
+from mmprobe.probes.visual_tokens.cells import Thing, cell_boxes, declared_objects, read_cells
 from mmprobe.probes.visual_tokens.lenses import (
     TextBank,
     fit_jacobian,
@@ -101,8 +104,8 @@ def test_a_painted_cell_is_where_its_box_says(tiny_spd, sample, tmp_path):
         other = sample.model_copy(update={"images": [sample.images[0], changed]})
         moved = (read_cells(tiny_spd, [other], [0])[0].values[0] - own).norm(dim=-1)
         assert int(moved.argmax()) == cell
-        region = Region(image=1, box=tuple(int(part) for part in np.round(boxes[cell, 1:])))
-        assert np.flatnonzero(mask_region(tiny_spd.prompt(sample), region)).tolist() == [cell]
+        region = Region(image=1, box=(int(x) + 2, int(y) + 2, int(width) - 3, int(height) - 3))
+        assert np.flatnonzero(touched_cells(tiny_spd.prompt(sample), region)).tolist() == [cell]
 
 
 def test_a_batch_reads_what_single_prompts_read(tiny_spd, sample):
@@ -309,3 +312,21 @@ def test_a_run_that_has_the_streams_is_not_read_again(tiny_spd, drawn, measured,
         ds.score.sel(lens="logit"), measured.score.sel(lens="logit"), atol=1e-3, rtol=1e-3
     )
     assert find_captured(run[run.ids[0]], [0, 7]) is None  # a layer that was not captured
+
+
+def test_a_click_on_a_cell_lists_its_words_by_layer(tiny_spd, drawn, tmp_path: Path, browser):
+    run = mp.trace(tiny_spd, drawn[:2], tmp_path / "run", max_new_tokens=4)
+    export(visual_tokens_run(tiny_spd, run, layers=[0, 7], lenses=["logit"]), tmp_path / "run" / "analyses")
+    assert run_in_process("report", tmp_path / "run", "--out", tmp_path / "report.html").code == 0
+    page = browser.new_page(viewport={"width": 1100, "height": 1400})
+    page.goto(f"file://{tmp_path / 'report.html'}#visual-tokens")
+    plot = page.locator("#visual-tokens .plot").nth(1)
+    plot.scroll_into_view_if_needed()
+    square = plot.locator(".points path").nth(5)
+    square.wait_for()
+    box = square.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    listed = page.locator("#visual-tokens p.clicked").first
+    listed.filter(has_text="layer 7: ").wait_for()
+    assert [line.partition(":")[0] for line in listed.inner_text().splitlines()] == ["layer 0", "layer 7"]

@@ -1,0 +1,172 @@
+"""Named components that are scaled or ablated, against weights that are scaled instead, and the toy's known route."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers.answers import make_sample, prepare, run_methods
+from helpers.causal_toy import DECOY_HEAD, ROUTE_FFN, ROUTE_HEAD, answer_id, build_toy, draw_sample
+from helpers.command_line import assert_fails, run_in_process
+from helpers.tiny_models import load_tiny_model
+
+import mmprobe as mp
+from mmprobe.errors import InputError
+from mmprobe.interventions import generate, load_method
+from mmprobe.interventions.methods.components import _ComponentState
+from mmprobe.models import Model
+from mmprobe.models.components import Component, ComponentList, read_components, write_components
+
+NAMES = "head 1.3, 0.1, head 0.2, ffn 1"
+
+
+def scale_weights(model: Model, scale: float) -> Model:
+    """Return a copy of the model whose weights after the components `NAMES` are scaled."""
+    hf = copy.deepcopy(model.hf)
+    layers = model.family.decoder(hf).layers
+    with torch.no_grad():
+        for layer, head in ((1, 3), (0, 1), (0, 2)):
+            module = layers[layer].self_attn
+            dim = module.head_dim
+            module.o_proj.weight[:, head * dim : (head + 1) * dim] *= scale
+        layers[1].mlp.down_proj.weight.mul_(scale)
+    return replace(model, hf=hf)
+
+
+@pytest.mark.parametrize("scale", [0, 0.5, 3])
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "gemma3"])
+def test_scaled_components_are_scaled_weights(name, scale, image_paths):
+    """Two rows, one of them padded, several heads of a layer, and steps with a cache."""
+    model = load_tiny_model(name)
+    if name == "gemma3":  # a norm follows its sublayers: the FFN's update is scaled after it, so heads alone
+        names, scaled = NAMES.partition(", ffn")[0].replace("1.3", "1.0"), copy.deepcopy(model.hf)
+        with torch.no_grad():
+            for layer, head in ((1, 0), (0, 1), (0, 2)):
+                module = model.family.decoder(scaled).layers[layer].self_attn
+                dim = module.head_dim
+                module.o_proj.weight[:, head * dim : (head + 1) * dim] *= scale
+        other = replace(model, hf=scaled)
+    else:
+        names, other = NAMES, scale_weights(model, scale)
+    samples = [make_sample(image_paths[:2]), make_sample(image_paths[:2], "Why is it so, and where?", "b")]
+    method = load_method("components", components=names, scale=scale)
+    _, own, report = run_methods(model, [method], *prepare(model, *samples), 5)
+    _, expected, _ = run_methods(other, [], *prepare(other, *samples), 5)
+    _, plain, _ = run_methods(model, [], *prepare(model, *samples), 5)
+    torch.testing.assert_close(own, expected, atol=2e-4, rtol=1e-3)
+    assert (own - plain).abs().max() > 1e-3
+    assert report(0)["components"]["components"] == [part.name for part in read_components(names).components]
+
+
+def test_only_the_queries_are_changed_where_the_prompt_is_not(image_paths):
+    model = load_tiny_model("qwen2_5_vl")
+    chats, batch = prepare(model, make_sample(image_paths[:2]))
+    method = load_method("components", components="head 0.1", prompt=False)
+    assert method.shares_prefix and not load_method("components", components="head 0.1").shares_prefix
+    state, value = _ComponentState(method, model), torch.randn(2, 5, 4, 3)
+    changed = state.changes()["head", 0](value)
+    assert torch.equal(changed[:, :-1], value[:, :-1]) and not changed[:, -1, 1].any()
+    assert torch.equal(changed[:, -1, [0, 2, 3]], value[:, -1, [0, 2, 3]])
+    own = run_methods(model, [method], chats, batch, 1)[1]
+    whole = run_methods(model, [load_method("components", components="head 0.1")], chats, batch, 1)[1]
+    assert (own - whole).abs().max() > 1e-5
+
+
+def test_a_mean_takes_the_place_of_what_varies(tmp_path):
+    model = load_tiny_model("qwen2_5_vl")
+    dim = model.family.decoder(model.hf).layers[0].self_attn.head_dim
+    listed = ComponentList(components=[Component(name="head 0.1", mean=[0.5] * dim)], by="hand")
+    file = str(write_components(listed, tmp_path / "new" / "heads.json"))
+    assert read_components(file) == listed
+    value = torch.randn(1, 6, 4, dim)
+    for scale, expected in ((0, torch.full((dim,), 0.5)), (2, 2 * value[0, :, 1] - 0.5)):
+        method = load_method("components", components=file, baseline="mean", scale=scale)
+        changed = _ComponentState(method, model).changes()["head", 0](value)
+        torch.testing.assert_close(changed[0, :, 1], expected.expand(6, dim))
+        assert torch.equal(changed[:, :, [0, 2, 3]], value[:, :, [0, 2, 3]])
+
+
+def test_without_the_route_the_toy_does_not_know_and_without_the_decoy_it_does(tmp_path):
+    toy, sample = build_toy(), draw_sample(tmp_path, "blue")
+    blue, red = (answer_id(toy.tokenizer, colour) for colour in ("blue", "red"))
+
+    def lead(*names: str) -> float:
+        """Return how much larger the logit of the right colour is."""
+        methods = [load_method("components", components=", ".join(names))] if names else []
+        logits = run_methods(toy, methods, *prepare(toy, sample), 1)[1]
+        return float(logits[0, 0, blue] - logits[0, 0, red])
+
+    assert lead("head {}.{}".format(*DECOY_HEAD)) == pytest.approx(lead(), abs=1e-3) and lead() > 1
+    assert abs(lead("head {}.{}".format(*ROUTE_HEAD))) < 0.1 * lead()
+    assert abs(lead(f"ffn {ROUTE_FFN}")) < 0.1 * lead()
+
+
+def test_answers_and_traces_are_the_same(image_paths, tmp_path):
+    model = load_tiny_model("qwen2_5_vl")
+    sample = make_sample(image_paths[:2])
+    method = load_method("components", components=NAMES, scale=-2)
+    answer = generate(model, sample, method=method, max_new_tokens=6)
+    run = mp.trace(
+        model,
+        [sample],
+        tmp_path / "run",
+        capture=mp.CaptureSpec(datasets=["residual/post"]),
+        max_new_tokens=6,
+        method=method,
+    )
+    assert run["a"].steps["id"].values.tolist() == answer.token_ids
+    assert run["a"].method_reports["components"] == {
+        "components": ["head 1.3", "head 0.1", "head 0.2", "ffn 1"]
+    }
+    plain = generate(model, sample, max_new_tokens=6)
+    assert plain.token_ids != answer.token_ids
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "names none; write head 5.2, ffn 7, or the name of a .json file"),
+        ("head 5", "component 'head 5': write head LAYER.HEAD or ffn LAYER"),
+        ("0.1, head 0.1", "head 0.1 is there twice"),
+        ("head 9.0", "head 9.0: the model has layers 0 to"),
+        ("head 0.99", "head 0.99: the model has heads 0 to 3"),
+        ("gone.json", "components gone.json: no such file"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused(text, message, image_paths):
+    model = load_tiny_model("qwen2_5_vl")
+    with pytest.raises(InputError, match=message):
+        generate(model, make_sample(image_paths[:2]), method="components", components=text, max_new_tokens=1)
+
+
+def test_a_wrong_file_is_refused(image_paths, tmp_path):
+    model, file = load_tiny_model("qwen2_5_vl"), tmp_path / "heads.json"
+
+    def say(content: object, **parameters: object) -> None:
+        file.write_text(json.dumps(content))
+        generate(
+            model, make_sample(image_paths[:2]), method="components", components=str(file), max_new_tokens=1,
+            **parameters,
+        )  # fmt: skip
+
+    with pytest.raises(InputError, match="head 0.0 has no mean; write the file with rank_heads"):
+        say({"components": [{"name": "head 0.0"}]}, baseline="mean")
+    with pytest.raises(InputError, match="a mean has 1 numbers, and the output of its component"):
+        say({"components": [{"name": "head 0.0", "mean": [1.0]}]}, baseline="mean")
+    with pytest.raises(InputError, match="ffn 0: its mean has 1 numbers, not"):
+        say({"components": [{"name": "ffn 0", "mean": [1.0]}]}, baseline="mean")
+    with pytest.raises(InputError, match="heads.json: "):
+        say({"components": [{"name": 3}]})
+    with pytest.raises(InputError, match="heads.json"):
+        say([1])
+
+
+def test_the_command_line_takes_names(image_paths, tmp_path):
+    call = ("generate", "--model", "tiny-spd", "--image", image_paths[0], "--prompt", "Is there a star?")
+    done = run_in_process(*call, "--method", "components", "--set", "components=head 5.2, ffn 7", "--json")
+    assert done.code == 0, done.stderr
+    assert json.loads(done.stdout)["diagnostics"]["components"]["components"] == ["head 5.2", "ffn 7"]
+    assert_fails(run_in_process(*call, "--method", "components"), "components '': names none")
