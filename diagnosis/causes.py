@@ -214,7 +214,8 @@ def score_following(record: AnswerRecord) -> float | None:
 def _measure_hints(cause: Cause, table: Table) -> CauseScore:
     """Return the share of followed hints in the wordings that are followed most, of those with enough answers.
 
-    The best of many wordings looks better than it is where each has few answers, so two are pooled.
+    The best of many wordings looks better than it is where each has few answers, so two are pooled, and more until they hold
+    twice `least_answers` hints.
     """
     answers: Scores = [score_following(record) for record in table.records]
     by_wording: dict[str, list[bool]] = defaultdict(list)
@@ -225,7 +226,10 @@ def _measure_hints(cause: Cause, table: Table) -> CauseScore:
         return cause.missing(table)
     most = max(map(len, by_wording.values()))
     enough = [wording for wording, followed in by_wording.items() if 2 * len(followed) >= most]
-    best = sorted(enough, key=lambda name: -np.mean(by_wording[name]))[:BEST_WORDINGS]
+    ranked = sorted(enough, key=lambda name: -np.mean(by_wording[name]))
+    sizes = np.cumsum([len(by_wording[name]) for name in ranked])
+    pooled = int(np.searchsorted(sizes, BEST_WORDINGS * table.limits.least_answers)) + 1
+    best = ranked[: max(BEST_WORDINGS, pooled)]
     followed: Scores = []
     for record in table.records:
         own = [hint["followed"] for hint in record["hints"] if hint["wording"] in best]

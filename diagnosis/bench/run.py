@@ -28,7 +28,14 @@ from mmprobe.diagnosis.bench.scoring import (
     confusion,
     score_tool,
 )
-from mmprobe.diagnosis.bench.tools import DIAGNOSIS, TOOLS, Tool, ToolScores, conclude_again
+from mmprobe.diagnosis.bench.tools import (
+    DIAGNOSIS,
+    TOOLS,
+    Tool,
+    ToolScores,
+    conclude_again,
+    run_diagnosis,
+)
 from mmprobe.diagnosis.rules import CONTROL
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.files import append_lines, cut_torn_line, json_lines, write_atomic
@@ -117,7 +124,8 @@ def bench_diagnosis(
                     samples = load_pairs(out / "pairs", each, n, draw)
                     for name, tool in left.items():
                         if name == DIAGNOSIS:
-                            tool = partial(tool, folder=_diagnosis_folder(out, each.name, draw))
+                            keep = _diagnosis_folder(out, each.name, draw)
+                            tool = partial(run_diagnosis, folder=keep)
                         row = run_tool(name, tool, model, samples, each, draw)
                         append_lines(file, [{"n": n, FINGERPRINT: used[each.name], **row.model_dump()}])
                         progress.update()
@@ -128,6 +136,7 @@ def bench_diagnosis(
             if row.model in wanted and row.tool in loaded and row.draw < draws
         ]
         rows = [_conclude_again(row, wanted[row.model], out, n) for row in rows]
+        _replace_rows(file, rows)
         scored = score_rows(rows)
         write_atomic(out / RESULTS, json.dumps(to_json(scored), indent=1) + "\n")
     return scored
@@ -221,6 +230,15 @@ def _conclude_again(row: ToolResult, subject: Subject, out: Path, n: int) -> Too
             "named": list(found.named or ()),
         }
     )
+
+
+def _replace_rows(file: Path, rows: Sequence[ToolResult]) -> None:
+    """Write rows in place of those of the same model, tool and draw in a file, if one differs."""
+    new = {(row.model, row.tool, row.draw): json.loads(row.model_dump_json()) for row in rows}
+    lines = [line for _, line in json_lines(file)]
+    changed = [line | new.get((line["model"], line["tool"], line.get("draw", 0)), {}) for line in lines]
+    if changed != lines:
+        write_atomic(file, "".join(json.dumps(line) + "\n" for line in changed))
 
 
 def _read_cards(organisms: Sequence[str]) -> dict[str, Card]:
