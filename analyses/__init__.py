@@ -44,7 +44,7 @@ ANALYSES: Registry[Callable[..., xr.Dataset]] = Registry(
 
 def analyze_all(
     run: Run, functions: Mapping[str, Callable[..., xr.Dataset]] | None = None, workers: int = 1
-) -> tuple[list[xr.Dataset], list[str]]:
+) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
     """Apply every analysis that the run has the data for.
 
     Args:
@@ -53,23 +53,29 @@ def analyze_all(
             one needs `if __name__ == "__main__":`.
 
     Returns:
-        The data sets, and for each analysis that was left out a line with the reason.
+        The data sets by name, and for each analysis that was left out why, by name.
 
     Raises:
         InputError: the run is empty or a trace is damaged.
 
     Example:
         >>> datasets, left_out = analyze_all(run)                   # doctest: +SKIP
+        >>> datasets["attention_decay"].slope                       # doctest: +SKIP
     """
-    datasets, left_out = [], []
+    datasets, left_out = {}, {}
     for name, result in apply_analyses(
         run, dict(ANALYSES.working()) if functions is None else functions, workers
     ):
         if isinstance(result, NotApplicable):
-            left_out.append(f"{name.replace('_', '-')} left out: {result}")
+            left_out[name] = str(result)
         else:
-            datasets.append(result)
+            datasets[name] = result
     return datasets, left_out
+
+
+def __dir__() -> list[str]:
+    """Show the analyses and what applies them, not the modules that they are in."""
+    return __all__
 
 
 __all__ = [

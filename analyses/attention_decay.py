@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
+from mmprobe.analyses.spans import limits_to_span
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
@@ -23,6 +24,7 @@ FORMS = ("", "_authors")  # ends of the variables' names: the share of all atten
 _VISUAL, _GENERATED = GROUP_NAMES.index("visual"), GROUP_NAMES.index("generated")
 
 
+@limits_to_span
 def attention_decay(run: Run) -> xr.Dataset:
     """Return attention by token group, layer and step, averaged over samples, with intervals.
 
@@ -196,7 +198,8 @@ def _measure_sample(trace: Trace) -> dict[str, np.ndarray] | None:
         return None
     sizes = np.bincount(trace.tokens["group"].values, minlength=mass.shape[-1]).astype(float)
     per_step = np.tile(sizes, (len(mass), 1))
-    per_step[:, -1] = np.arange(len(mass))  # generated tokens up to and including the query of each step
+    steps = np.arange(len(mass)) if trace.kept_steps is None else trace.kept_steps
+    per_step[:, _GENERATED] = steps  # generated tokens up to and including the query of each step
     with np.errstate(divide="ignore", invalid="ignore"):
         per_token = np.where(per_step[:, None, None] > 0, mass / per_step[:, None, None], np.nan)
     has_images = sizes[_VISUAL] > 0

@@ -10,6 +10,7 @@ import xarray as xr
 from scipy.stats import rankdata
 
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
+from mmprobe.analyses.spans import limits_to_span
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import set_keys
@@ -23,6 +24,7 @@ from mmprobe.stats.sets import Sets
 DRAWS = 100
 
 
+@limits_to_span
 def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = MINIMUM) -> xr.Dataset:
     """Return the attention on the changed regions relative to other places, a ranking of heads, and sinks.
 

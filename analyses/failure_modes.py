@@ -21,6 +21,7 @@ from mmprobe.analyses.attention_vs_activation import (
     top_iou,
 )
 from mmprobe.analyses.regions import find_mentions, find_patches, mask_patches, random_masks, read_things
+from mmprobe.analyses.spans import limits_to_span
 from mmprobe.analyses.token_activation import visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
@@ -51,6 +52,7 @@ class _NamedThing(NamedTuple):
     evidence: np.ndarray
 
 
+@limits_to_span
 def failure_modes(
     run: Run,
     alpha: float = 0.1,

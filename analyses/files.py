@@ -101,7 +101,7 @@ def _write_csv(dataset: xr.Dataset) -> Iterator[bytes]:
             table = pd.DataFrame(rows).assign(variable=str(variable))
             for name in table.columns:
                 if not pd.api.types.is_numeric_dtype(table[name]):
-                    table[name] = table[name].map(_quote_formula)
+                    table[name] = table[name].map(quote_formula)
             table = table.reindex(columns=columns)
             yield table.to_csv(index=False, header=False, lineterminator="\r\n").encode()
 
@@ -150,7 +150,8 @@ def _dump(value: Any) -> str:
     return json.dumps(_replace_nan(value), allow_nan=False)
 
 
-def _quote_formula(cell: Any) -> Any:
+def quote_formula(cell: Any) -> Any:
+    """Return a cell with an apostrophe before a text that a spreadsheet would take for a formula."""
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.regions import Things, find_mentions, find_patches, mask_patches, read_things
+from mmprobe.analyses.spans import limits_to_span
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
@@ -28,6 +29,7 @@ FUNCTION_WORDS = frozenset(
 MAPS = ("tam", "raw")
 
 
+@limits_to_span
 def localisation(
     run: Run,
     nouns: Callable[[Sample], Things] = read_things,
@@ -137,8 +139,9 @@ def _measure_sample(trace: Trace, nouns: Things, function_words: frozenset[str])
     ]
     if not mentions:
         return None
-    texts = trace.tokens["text"].values[trace.tokens.sizes["token"] - trace.tam_logit.sizes["step"] :]
-    function_steps = [step for step, text in enumerate(texts) if str(text).strip().lower() in function_words]
+    function_steps = [
+        step for step, text in enumerate(trace.step_texts) if text.strip().lower() in function_words
+    ]
     views = visual_positions(trace)
     own = {name: find_patches(trace, nouns[name]) for name, _ in mentions}
     of_sample = find_patches(trace)

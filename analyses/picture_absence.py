@@ -82,6 +82,8 @@ def picture_absence(run: Run) -> xr.Dataset:
         >>> ds = picture_absence(run)                               # doctest: +SKIP
         >>> ds.distance_first_mean.values                           # doctest: +SKIP
     """
+    if run.span is not None:
+        raise NotApplicable("picture_absence: compares whole answers, so it cannot be limited to a span")
     if not len(run):
         raise InputError(f"{run.path}: contains no finished samples")
     pairs, unpaired = _find_pairs(run)

@@ -11,6 +11,7 @@ import xarray as xr
 from mmprobe.analyses.attention_decay import slope_over_steps
 from mmprobe.analyses.attention_vs_activation import TOP, rank_correlation, read_maps, top_iou
 from mmprobe.analyses.regions import find_patches, mask_patches
+from mmprobe.analyses.spans import limits_to_span
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
@@ -29,6 +30,7 @@ REFITS = (
 )
 
 
+@limits_to_span
 def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: int = 0) -> xr.Dataset:
     """Return how well a linear model separates unfaithful from faithful answers by numbers of their traces.
 

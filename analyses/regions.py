@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from mmprobe.cache import Trace
-from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.samples import Region, Sample
 
 
@@ -35,8 +34,26 @@ def find_patches(trace: Trace, regions: Sequence[Region] | None = None) -> list[
         [Patch(view=1, top=2, bottom=3, left=0, right=1)]
     """
     source, box, grid = (trace.array(f"images/{name}").values for name in ("source", "box", "grid"))
+    return place_regions(trace.sample.regions if regions is None else regions, source, box, grid)
+
+
+def place_regions(
+    regions: Sequence[Region], source: np.ndarray, box: np.ndarray, grid: np.ndarray
+) -> list[Patch]:
+    """Return the cells that each region covers, as `find_patches`, of views that are given.
+
+    Args:
+        source: int [view], the image that each view shows.
+        box: [view, 4], the part of it: x, y, width and height in pixels.
+        grid: int [view, 2], rows and columns of its visual tokens.
+
+    Example:
+        >>> region = Region(image=0, box=(28, 0, 28, 28))
+        >>> place_regions([region], np.array([0]), np.array([[0, 0, 56, 28]]), np.array([[1, 2]]))
+        [Patch(view=0, top=0, bottom=1, left=1, right=2)]
+    """
     patches = []
-    for region in trace.sample.regions if regions is None else regions:
+    for region in regions:
         for view in np.flatnonzero(source == region.image):
             left, top, width, height = box[view]
             rows, columns = grid[view]
@@ -106,7 +123,6 @@ def _random_spans(size: int, count: int, draws: int, rng: np.random.Generator) -
 NAME_KEYS = ("shape", "category", "object")
 Things = Mapping[str, Sequence[Region]]
 _REGIONS = TypeAdapter(list[Region])
-_GENERATED = GROUP_NAMES.index("generated")
 _LOOK_AHEAD = 8  # characters of the answer that a token's text may be away from the last token's end
 
 
@@ -156,7 +172,7 @@ def find_mentions(trace: Trace, names: Sequence[str]) -> dict[str, list[list[int
 
     A mention is the whole name, in any case, with or without a plural's s; a name of several words or tokens
     is one mention. The longest name wins: a `teddy bear` does not mention a `bear`. Names that are not in the
-    answer are left out.
+    answer are left out, and those outside the span of the trace.
 
     Example:
         >>> find_mentions(run["0001"], ["star", "traffic light"])   # doctest: +SKIP
@@ -164,8 +180,9 @@ def find_mentions(trace: Trace, names: Sequence[str]) -> dict[str, list[list[int
     """
     if not names:
         return {}
-    texts = trace.tokens["text"].values[trace.tokens["group"].values == _GENERATED]
-    answer, spans = align_tokens([str(text) for text in texts], trace.answer)
+    answer, spans = align_tokens(trace.whole.step_texts, trace.answer)
+    kept = range(len(spans)) if trace.kept_steps is None else trace.kept_steps.tolist()
+    place = {step: shown for shown, step in enumerate(kept)}
     ordered = sorted(names, key=len, reverse=True)
     pattern = "|".join(rf"({re.escape(name)})" for name in ordered)
     mentions: dict[str, list[list[int]]] = {}
@@ -173,7 +190,11 @@ def find_mentions(trace: Trace, names: Sequence[str]) -> dict[str, list[list[int
         assert match.lastindex is not None
         name = ordered[match.lastindex - 1]
         first, last = match.span(match.lastindex)
-        steps = [step for step, (start, end) in enumerate(spans) if start < last and end > first]
+        steps = [
+            place[step]
+            for step, (start, end) in enumerate(spans)
+            if start < last and end > first and step in place
+        ]
         if steps:
             mentions.setdefault(name, []).append(steps)
     return mentions

@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
+from mmprobe.analyses.spans import limits_to_span
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
 from mmprobe.cache import Run
 from mmprobe.cache.schema import BLOCK_STEPS
@@ -27,6 +28,7 @@ POLARITIES = ("same", "different")
 CONSISTENCY = ("consistent", "contradictory")
 
 
+@limits_to_span
 def residual_drift(
     run: Run,
     stream: str = "post",

@@ -13,6 +13,7 @@ import xarray as xr
 from scipy.special import log_softmax
 
 from mmprobe.analyses.attention_decay import StepMean
+from mmprobe.analyses.spans import limits_to_span
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
@@ -32,6 +33,7 @@ _STREAMS = ("residual/pre", "residual/mid", "residual/post")
 _PROMPT_STREAMS = ("prompt/residual_pre", "prompt/residual_mid", "prompt/residual_post")
 
 
+@limits_to_span
 def sublayer_transitions(
     run: Run,
     minimum: int = MINIMUM,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
+from mmprobe.analyses.spans import limits_to_span
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
@@ -19,6 +20,7 @@ _EPSILON = 1e-8
 _RANKS = np.arange(9) - 4
 
 
+@limits_to_span
 def token_activation(source: Trace | Run, sample: str | None = None) -> xr.Dataset:
     """Return the full and the raw token activation map of each step of one answer.
 
@@ -58,12 +60,11 @@ def token_activation(source: Trace | Run, sample: str | None = None) -> xr.Datas
     views = visual_positions(trace)
     logits = read_logits(trace, views.positions)
     tam, raw = activation_maps(logits, views.grids)
-    texts = trace.tokens["text"].values[logits.prompt :]
     return xr.Dataset(
         {
             "tam": (("step", "image", "y", "x"), to_grids(tam, views.grids)),
             "raw": (("step", "image", "y", "x"), to_grids(raw, views.grids)),
-            "token": ("step", np.array(texts[: len(tam)], dtype=str)),
+            "token": ("step", np.array(trace.step_texts, dtype=str)),
         },
         coords={"step": np.arange(len(tam)), "image": np.arange(len(views.grids))},
         attrs={"analysis": "token_activation", "sample": trace.id, "answer": trace.answer},
@@ -89,6 +90,7 @@ class Logits(NamedTuple):
         user_ids: int [user].
         generated_ids: int [step].
         prompt: number of tokens of the prompt.
+        kept: the steps whose maps are made, int [step]; None for all. Earlier words count whether they are kept or not.
     """
 
     user: np.ndarray
@@ -98,6 +100,7 @@ class Logits(NamedTuple):
     user_ids: np.ndarray
     generated_ids: np.ndarray
     prompt: int
+    kept: np.ndarray | None = None
 
 
 def visual_positions(trace: Trace) -> VisualPositions:
@@ -133,7 +136,7 @@ def read_logits(trace: Trace, positions: np.ndarray) -> Logits:
         >>> read_logits(trace, visual_positions(trace).positions).generated.shape     # doctest: +SKIP
         (45, 32)
     """
-    logit = trace.tam_logit.values.astype(np.float64)
+    logit = trace.whole.tam_logit.values.astype(np.float64)
     ids, groups = (trace.array(f"tokens/{name}").values for name in ("id", "group"))
     steps, prompt = len(logit), len(ids) - len(logit)
     user_positions = np.flatnonzero(groups[:prompt] == GROUP_NAMES.index("user"))
@@ -150,7 +153,16 @@ def read_logits(trace: Trace, positions: np.ndarray) -> Logits:
     if not all(np.isfinite(array).all() for array in arrays):
         raise InputError(f"trace {trace.id}: tam/logit or tam/prompt contains values that are not finite")
     user, generated, user_scores, generated_scores = (np.maximum(array, 0) for array in arrays)
-    return Logits(user, generated, user_scores, generated_scores, ids[user_positions], ids[prompt:], prompt)
+    return Logits(
+        user,
+        generated,
+        user_scores,
+        generated_scores,
+        ids[user_positions],
+        ids[prompt:],
+        prompt,
+        trace.kept_steps,
+    )
 
 
 def activation_maps(logits: Logits, grids: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -159,18 +171,19 @@ def activation_maps(logits: Logits, grids: list[tuple[int, int]]) -> tuple[np.nd
     Example:
         >>> tam, raw = activation_maps(read_logits(trace, views.positions), views.grids)     # doctest: +SKIP
     """
-    steps = len(logits.generated)
-    scaled = np.zeros_like(logits.generated)
-    for step in range(steps):
+    kept = range(len(logits.generated)) if logits.kept is None else logits.kept.tolist()
+    steps, raw = len(kept), logits.generated[kept]
+    scaled = np.zeros_like(raw)
+    for row, step in enumerate(kept):
         text_scores = np.concatenate([logits.user_scores[step], logits.generated_scores[step, :step]])
-        scaled[step] = joint_minmax(_subtract_context(logits, step), text_scores)
+        scaled[row] = joint_minmax(_subtract_context(logits, step), text_scores)
     filtered, first = np.zeros_like(scaled), 0
     for height, width in grids:
         cells = slice(first, first + height * width)
         on_grid = scaled[:, cells].reshape(steps, height, width)
         filtered[:, cells] = rank_gaussian(on_grid).reshape(steps, -1)
         first += height * width
-    return filtered, logits.generated
+    return filtered, raw
 
 
 def _subtract_context(logits: Logits, step: int) -> np.ndarray:

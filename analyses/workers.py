@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.registry import describe_error, find_plug_in
+from mmprobe.registry import check_made, describe_error, find_plug_in
 
 Analyze = Callable[..., xr.Dataset]
 
@@ -50,7 +50,7 @@ def apply_analyses(
 
 def _apply(analyze: Analyze, run: Run) -> xr.Dataset | NotApplicable:
     try:
-        result = analyze(run)
+        return check_made(analyze, analyze(run), xr.Dataset, list)  # findings are several
     except NotApplicable as error:
         return error
     except InputError:
@@ -60,9 +60,6 @@ def _apply(analyze: Analyze, run: Run) -> xr.Dataset | NotApplicable:
         if plug_in is None:
             raise
         return NotApplicable(f"{plug_in}: {describe_error(error)}")
-    if not isinstance(result, xr.Dataset | list):  # findings are several
-        return NotApplicable(f"its function returns a {type(result).__name__}, not a Dataset")
-    return result
 
 
 def _start_process() -> None:

@@ -21,8 +21,8 @@ from mmprobe.cache.hdf5 import hdf5_type
 from mmprobe.cache.schema import (
     DIM_SIZES,
     DIMS,
-    FORMAT_VERSION,
     GROUP_NAMES,
+    READ_VERSIONS,
     TEXT_ATTRIBUTES,
     VARIABLES,
 )
@@ -65,9 +65,9 @@ class CheckedGroup:
         self.links = self.root.links
         self.datasets: dict[str, tuple[h5d.DatasetID, np.dtype]] = {}
         self.scales: dict[str, h5d.DatasetID] = {}
-        self.sizes: dict[str, int] = dict(DIM_SIZES)
+        self.sizes: dict[str, int] = {dim: sizes[-1] for dim, sizes in DIM_SIZES.items()}
         self.attributes: dict[str, str] = {}
-        self._check_version()
+        self.sizes["group"] = READ_VERSIONS[self._check_version()]
         self._check_id(sample_id)
 
     def error(self, name: str, problem: str) -> InputError:
@@ -75,16 +75,18 @@ class CheckedGroup:
         remedy = f"mmprobe did not write this, so delete it and trace again with {option('resume')}"
         return InputError(f"{self.file}: {name} {problem}; {remedy}")
 
-    def _check_version(self) -> None:
-        version = np.zeros((), "i8")
+    def _check_version(self) -> int:
+        """Return the version of the format."""
+        version, known = np.zeros((), "i8"), " and ".join(map(str, READ_VERSIONS))
         if not h5a.exists(self.root, b"mmprobe_format"):
-            raise InputError(f"{self.file}: trace format None, this mmprobe reads {FORMAT_VERSION}")
+            raise InputError(f"{self.file}: trace format None, this mmprobe reads {known}")
         attribute = h5a.open(self.root, b"mmprobe_format")
         if not isinstance(attribute.get_type(), h5t.TypeIntegerID) or attribute.shape != ():
             raise self.error("attribute mmprobe_format", "is not an integer")
         attribute.read(version)
-        if version != FORMAT_VERSION:
-            raise InputError(f"{self.file}: trace format {version}, this mmprobe reads {FORMAT_VERSION}")
+        if int(version) not in READ_VERSIONS:
+            raise InputError(f"{self.file}: trace format {version}, this mmprobe reads {known}")
+        return int(version)
 
     def _check_id(self, expected: str) -> None:
         stored = self.text("id")
@@ -144,7 +146,7 @@ class CheckedGroup:
         return values
 
     def coordinate(self, dim: str) -> list[int] | list[str]:
-        """Return the values of a dimension, such as the captured layers."""
+        """Return the values of a dimension, such as the captured layers; all groups, also those of later versions."""
         data = self._scale(dim)
         if data is None:
             raise self.error(dim, "is missing")
@@ -154,9 +156,10 @@ class CheckedGroup:
         stored = np.empty(data.shape, dtype)
         data.read(h5s.ALL, h5s.ALL, stored)
         values = [text.decode(errors="replace") for text in stored] if dim == "group" else stored.tolist()
-        if dim == "group" and values != list(GROUP_NAMES) or len(set(values)) < len(values):
+        names = list(GROUP_NAMES[: self.sizes["group"]])
+        if dim == "group" and values != names or len(set(values)) < len(values):
             raise self.error(dim, "has wrong or repeated values")
-        return values
+        return list(GROUP_NAMES) if dim == "group" else values
 
     def size(self, dim: str) -> int | None:
         """Return the size of a dimension; None if the trace does not have it."""
@@ -317,6 +320,12 @@ def _has_hard_link(links: h5l.LinkProxy, name: str) -> bool:
     if links.get_info(name.encode()).type != h5l.TYPE_HARD:
         raise ValueError("is a link to another place")
     return True
+
+
+def add_groups(values: np.ndarray) -> np.ndarray:
+    """Return attention by token group [..., group] with the groups that later versions added, on which it is 0."""
+    missing = len(GROUP_NAMES) - values.shape[-1]
+    return values if not missing else np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)])
 
 
 VIEW_PATHS = ("images/grid", "images/source", "images/box", "tokens/image", "tokens/group")

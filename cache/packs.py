@@ -161,7 +161,7 @@ class PackedFile:
         if not (inside & np.isin(itemsize, list(dtypes)))[present].all():
             raise self.error(name, "names places that are not in the file")
         for dim, size in zip(_dims(name), table[:, 2:].T, strict=True):
-            if dim in DIM_SIZES and (size != DIM_SIZES[dim])[present].any():
+            if dim in DIM_SIZES and not np.isin(size, DIM_SIZES[dim])[present].all():
                 raise self.error(name, f"has a wrong size along {dim}")
             known = self.sizes.setdefault(dim, np.full(len(table), _NO_PLACE))
             if ((known != size) & present & (known != _NO_PLACE)).any():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +18,8 @@ from tqdm import tqdm
 from mmprobe.cache.check import read_text_attribute
 from mmprobe.cache.checksums import open_checked, repeat_interrupt
 from mmprobe.cache.packs import PACKS, PackedFile, PackedNames, open_packed, packed_names, write_pack
-from mmprobe.cache.schema import FORMAT_VERSION, Failure, FailureList, Format, Label, LabelList, RunConfig
+from mmprobe.cache.schema import READ_VERSIONS, Failure, FailureList, Format, Label, LabelList, RunConfig
+from mmprobe.cache.spans import SPAN_NAMES, check_span
 from mmprobe.cache.stack import stack_traces
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError, unknown_name
@@ -29,6 +31,8 @@ from mmprobe.samples import Sample
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+
+log = logging.getLogger("mmprobe")
 
 SHOWN_ROWS = 20
 HASHED_KEYS = ("model", "capture", "generate", "engine", "batch_size")  # of run.json
@@ -55,12 +59,22 @@ class Run:
         config: the content of `run.json`.
         failures: samples that failed, each with `id`, `error` and `message`.
         labels: by sample, whether its answer is faithful; from `labels.jsonl`.
+        right: by sample, whether its answer is right, or None where rules could not read it; of the lines of
+            `labels.jsonl` that say so (`correct`).
+        span: the span of the answers whose steps alone the traces show; None for all.
     """
 
     def __init__(
-        self, path: Path, config: dict[str, Any], failures: list[dict], labels: dict[str, bool | None]
+        self,
+        path: Path,
+        config: dict[str, Any],
+        failures: list[dict],
+        labels: dict[str, bool | None],
+        right: dict[str, bool | None] | None = None,
+        span: str | None = None,
     ):
         self.path, self.config, self.failures, self.labels = path, config, failures, labels
+        self.right, self.span = right or {}, span
 
     @property
     def packed(self) -> bool:
@@ -140,11 +154,34 @@ class Run:
         if name not in self:
             raise KeyError(f"{self.path}: no finished sample {name!r}")
         if name in self._packs:
-            return Trace(self._packs[name], f"/samples/{name}")
-        return Trace(self.path / "samples" / f"{name}.h5")
+            return Trace(self._packs[name], f"/samples/{name}", self.span)
+        return Trace(self.path / "samples" / f"{name}.h5", span=self.span)
 
     def _part(self, names: list[str]) -> Run:
-        return Run(self.path, {**self.config, "order": names}, [], self.labels)
+        return Run(self.path, {**self.config, "order": names}, [], self.labels, self.right, self.span)
+
+    def within(self, span: str) -> Run:
+        """Return the part of the run whose answers have steps of a span, `thinking` or `answer`, with these steps alone.
+
+        Analyses take it like a run. A warning says how many answers do not have the span.
+
+        Raises:
+            InputError: there is no such span, or no answer has it.
+
+        Example:
+            >>> run.within("thinking")                              # doctest: +SKIP
+            <Run runs/demo: 20 of 20 samples, qwen3.5-4b, thinking>
+        """
+        check_span(span)
+        limited = Run(self.path, self.config, [], self.labels, self.right, span)
+        names = [name for name, trace in self.stream("spans") if SPAN_NAMES.index(span) in trace.spans]
+        if len(self) and not names:
+            raise InputError(f"{self.path}: no answer has the span {span!r}")
+        if len(names) < len(self):
+            log.warning(
+                "%d of %d answers have no %s, and are left out", len(self) - len(names), len(self), span
+            )
+        return limited._part(names)
 
     def select(self, ids: Iterable[str] | None = None, **fields: Any) -> Run:
         """Return the part of the run whose samples have these values. Analyses take it like a run.
@@ -200,7 +237,7 @@ class Run:
         return stack_traces(self, path)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return a table with a row a sample: its fields, the model's answer, its steps and whether it is faithful.
+        """Return a table with a row a sample: its fields, the model's answer, its steps, whether it is right and faithful.
 
         `truth` is the sample's own answer, `answer` the model's. Metadata have columns `metadata.NAME`.
 
@@ -214,12 +251,13 @@ class Run:
             sample = trace.sample
             row = sample.model_dump(include={"question", "pair_id", "polarity"})
             row |= {"truth": sample.answer, "answer": trace.answer, "n_images": len(sample.images)}
-            row |= {"n_steps": trace.steps.sizes["step"], "faithful": self.labels.get(name, sample.faithful)}
+            row |= {"n_steps": trace.steps.sizes["step"], "right": self.right.get(name)}
+            row |= {"faithful": self.labels.get(name, sample.faithful)}
             rows.append(row | {f"metadata.{key}": value for key, value in sample.metadata.items()})
         return pd.DataFrame(rows, index=pd.Index(self.ids, name="id"))
 
     def __repr__(self) -> str:
-        return f"<Run {self.path}: {len(self)} of {len(self.config['order'])} samples, {self.config['model']['name']}>"
+        return f"<Run {self.path}: {len(self)} of {len(self.config['order'])} samples, {self.config['model']['name']}{f', {self.span}' if self.span else ''}>"
 
     def _repr_html_(self) -> str:
         rows = [(trace.id, trace.sample.question, trace.answer) for trace in self[:SHOWN_ROWS]]
@@ -243,8 +281,9 @@ class Run:
 def _parse_config(text: str | bytes, where: str) -> dict[str, Any]:
     """Return the content of run.json. Optional entries that it lacks are empty."""
     version = parse_record(text, Format, where).format
-    if version != FORMAT_VERSION:
-        raise InputError(f"{where}: run format {version}, this mmprobe reads {FORMAT_VERSION}")
+    if version not in READ_VERSIONS:
+        known = " and ".join(map(str, READ_VERSIONS))
+        raise InputError(f"{where}: run format {version}, this mmprobe reads {known}")
     return parse_record(text, RunConfig, where).model_dump()
 
 
@@ -266,15 +305,12 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-def _read_labels(path: Path) -> dict[str, bool | None]:
-    """Return the labels by id. Users write this file, so every line is checked."""
+def _read_labels(path: Path) -> list[Label]:
+    """Return the labels. Users write this file, so every line is checked."""
     lines = check_readable(path).read_bytes().splitlines() if path.exists() else []
-    labels = {}
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            label = _parse_label(line, f"{path}, line {number}")
-            labels[label.id] = label.faithful
-    return labels
+    return [
+        _parse_label(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()
+    ]
 
 
 def _parse_label(line: bytes, where: str) -> Label:
@@ -286,14 +322,14 @@ def _parse_label(line: bytes, where: str) -> Label:
         ) from None
 
 
-def _read_packed(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, bool | None]]:
+def _read_packed(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[Label]]:
     """Return the content of run.json, the failures and the labels of a packed run."""
     with open_checked(path) as file:
         run, failures, labels = (read_text_attribute(file.id, name) for name in ("run", "failures", "labels"))
     return (
         _parse_config(run, f"{path}, run"),
         parse_record(failures, FailureList, f"{path}, failures").model_dump(),
-        {label.id: label.faithful for label in parse_record(labels, LabelList, f"{path}, labels").root},
+        parse_record(labels, LabelList, f"{path}, labels").root,
     )
 
 
@@ -331,7 +367,8 @@ def open_run(path: str | Path) -> Run:
     except (OSError, KeyError, RuntimeError, SystemError, ValueError) as error:
         repeat_interrupt(error)
         raise InputError(f"{path}: not a readable run ({str(error).splitlines()[0]})") from None
-    return Run(path, config, failures, labels)
+    right = {label.id: label.correct for label in labels if "correct" in label.model_fields_set}
+    return Run(path, config, failures, {label.id: label.faithful for label in labels}, right)
 
 
 def pack(path: str | Path, out: str | Path) -> Path:
@@ -354,7 +391,10 @@ def pack(path: str | Path, out: str | Path) -> Path:
     with lock_file(out, "packing into it"):
         if out.exists():
             raise InputError(f"{out}: exists; choose another file for out")
-        labels = [{"id": name, "faithful": faithful} for name, faithful in run.labels.items()]
+        right = {name: {"correct": each} for name, each in run.right.items()}
+        labels = [
+            {"id": name, "faithful": faithful, **right.get(name, {})} for name, faithful in run.labels.items()
+        ]
         texts = {"run": run.config, "failures": run.failures, "labels": labels}
         write_pack(tqdm(run, "pack", len(run), unit="trace", disable=None), texts, out)
     return out

@@ -10,8 +10,10 @@ from pydantic import RootModel
 from mmprobe.files import JsonRecord, Text
 from mmprobe.samples import Id
 
-FORMAT_VERSION = 1
-GROUP_NAMES = ("template", "system", "visual", "user", "generated")
+FORMAT_VERSION = 2
+READ_VERSIONS = {1: 5, 2: 6}
+"""The versions that are read, and how many token groups each has. Version 1 has no earlier turns and no `steps/span`."""
+GROUP_NAMES = ("template", "system", "visual", "user", "generated", "assistant")
 TEXT_ATTRIBUTES = (
     "id",
     "sample",
@@ -22,9 +24,12 @@ TEXT_ATTRIBUTES = (
     "fingerprint",
     "image_hash",
     "reading",
+    "prompt_groups",
 )  # of a trace
 WHOLE_GROUPS = ("tokens", "images", "steps")  # every trace has all data sets of these
-DIM_SIZES = {"group": len(GROUP_NAMES), "axis": 2, "corner": 4, "place": 3}  # of dimensions that never vary
+SPANS = "steps/span"  # but for this one, which version 1 lacks
+DIM_SIZES = {"group": tuple(READ_VERSIONS.values()), "axis": (2,), "corner": (4,), "place": (3,)}
+"""The sizes that dimensions have which depend on the version of the format alone."""
 BLOCK_STEPS = 64  # steps that are reduced and written at a time; a chunk on disk contains at most as many
 
 
@@ -47,7 +52,7 @@ class Variable:
 
 VARIABLES: dict[str, Variable] = {
     "tokens/id": Variable("i4", ("token",), "token id, prompt then generated"),
-    "tokens/group": Variable("u1", ("token",), "0 template, 1 system, 2 visual, 3 user, 4 generated"),
+    "tokens/group": Variable("u1", ("token",), "0 template, 1 system, 2 visual, 3 user, 4 generated, 5 assistant (earlier turns)"),
     "tokens/image": Variable("i2", ("token",), "view that a visual token shows, -1 where none"),
     "tokens/text": Variable("str", ("token",), "the token's own text"),
     "images/grid": Variable("i4", ("image", "axis"), "grid of the view's visual tokens, height and width", "visual tokens"),
@@ -57,6 +62,7 @@ VARIABLES: dict[str, Variable] = {
     "steps/id": Variable("i4", ("step",), "id of the generated token"),
     "steps/logprob": Variable("f4", ("step",), "log probability of the generated token before any sampling rule", "nat"),
     "steps/entropy": Variable("f4", ("step",), "entropy of the next-token distribution before any sampling rule", "nat"),
+    "steps/span": Variable("u1", ("step",), "part of the answer: 0 other (marks), 1 thinking, 2 answer"),
     "attention/mass": Variable("f4", ("step", "layer", "head", "group"), "attention of the step's query by token group"),
     "attention/leading": Variable("f4", ("step", "layer", "head"), "attention on everything before the first image"),
     "attention/visual": Variable("f2", ("step", "layer", "visual"), "attention on each visual token, mean over heads"),
@@ -124,10 +130,11 @@ class Failure(JsonRecord):
 
 
 class Label(JsonRecord):
-    """A line of labels.jsonl: whether the answer to a sample is faithful."""
+    """A line of labels.jsonl: whether the answer to a sample is faithful, and where a reader said so, whether it is right."""
 
     id: str
     faithful: bool | None
+    correct: bool | None = None
 
 
 class Format(JsonRecord):

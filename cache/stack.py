@@ -17,8 +17,9 @@ from xarray.core.indexing import (
     explicit_indexing_adapter,
 )
 
+from mmprobe.cache.check import add_groups
 from mmprobe.cache.packs import PackedFile
-from mmprobe.cache.schema import VARIABLES
+from mmprobe.cache.schema import GROUP_NAMES, VARIABLES
 from mmprobe.cache.trace import LABELLED, label_array
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def stack_traces(run: Run, path: str) -> xr.DataArray:
         return xr.DataArray(np.zeros(0), dims="sample", coords={"sample": run.ids})
     rows_of: dict[Path | None, list[int]] = {}  # by packed file; None for traces with their own files
     for row, name in enumerate(run.ids):
-        rows_of.setdefault(run.pack_of(name), []).append(row)
+        rows_of.setdefault(None if run.span else run.pack_of(name), []).append(row)
     parts = [_read_part(run, pack, rows, path) for pack, rows in rows_of.items()]
     variable = VARIABLES[path]
     coords: dict[str, Any] = {"sample": np.array(run.ids)}
@@ -72,9 +73,13 @@ def _read_part(run: Run, pack: Path | None, rows: list[int], path: str) -> _Bloc
         with run.open_pack(pack) as packed:
             if (known := packed.shapes(names, path)) is not None:
                 shapes = list(map(tuple, known.tolist()))
+                values = _read_packed(packed, names, path, shapes)
+                if "group" in VARIABLES[path].dims:
+                    values = add_groups(values)
+                    shapes = [(*shape[:-1], len(GROUP_NAMES)) for shape in shapes]
                 return _Block(
                     rows,
-                    _read_packed(packed, names, path, shapes),
+                    values,
                     shapes,
                     packed.common_coordinates(names, path),
                 )
@@ -148,6 +153,9 @@ class _StepTokens(BackendArray):
         values = np.full((len(rows), self.shape[1]), "", object)
         traces = self.run.stream("texts", [self.run.ids[row] for row in rows])
         for row, target, (_, trace) in zip(rows, values, traces, strict=True):
-            texts, length = trace.array("tokens/text").values, self.lengths[row]
-            target[:length] = texts[len(texts) - length :]
+            if trace.kept_steps is None:
+                texts = trace.array("tokens/text").values
+                target[: self.lengths[row]] = texts[len(texts) - self.lengths[row] :]
+            else:
+                target[: self.lengths[row]] = trace.step_texts
         return values[slice(None) if isinstance(key[0], slice) else 0, key[1]]

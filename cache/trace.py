@@ -21,15 +21,17 @@ from xarray.core.indexing import (
     explicit_indexing_adapter,
 )
 
-from mmprobe.cache.check import VIEW_PATHS, CheckedGroup, check_views
+from mmprobe.cache.check import VIEW_PATHS, CheckedGroup, add_groups, check_views
 from mmprobe.cache.checksums import open_checked, repeat_interrupt
 from mmprobe.cache.packs import PackedFile, PackedTrace, TraceGroup
-from mmprobe.cache.schema import VARIABLES, WHOLE_GROUPS
+from mmprobe.cache.schema import GROUP_NAMES, SPANS, VARIABLES, WHOLE_GROUPS
+from mmprobe.cache.spans import SPAN_NAMES, check_span, spans_of_answer
 from mmprobe.errors import InputError, NotCaptured, option
 from mmprobe.files import JsonRecord, parse_record
 from mmprobe.notebook import show_fields
 from mmprobe.samples import Sample
 
+SUMS = ("ffn/gate_sum", "ffn/gate_first")  # of all steps, or of the first one
 LABELLED = {"layer", "head", "group"}  # dimensions with coordinates
 
 
@@ -41,6 +43,7 @@ class StoredArray(BackendArray):
         open_root: opens the trace.
         path: path of the data set in the trace.
         shape, dtype: of the data set.
+        has_groups: whether the last dimension is that of the token groups, of which an older trace has fewer.
     """
 
     def __init__(
@@ -50,9 +53,11 @@ class StoredArray(BackendArray):
         path: str,
         shape: tuple[int, ...],
         dtype: np.dtype,
+        has_groups: bool = False,
     ):
         self.file, self.open_root, self.path = file, open_root, path
-        self.shape, self.dtype = shape, dtype
+        self.stored, self.dtype, self.has_groups = shape, dtype, has_groups
+        self.shape = (*shape[:-1], len(GROUP_NAMES)) if has_groups else shape
 
     def __getitem__(self, key: ExplicitIndexer) -> Any:
         if all(isinstance(part, slice) and part == slice(None) for part in key.tuple):
@@ -62,9 +67,13 @@ class StoredArray(BackendArray):
     def _read(self, key: tuple[Any, ...] | None = None) -> np.ndarray:
         """Return the values, or a part. HDF5 would write past an array's end if the shape had changed."""
         with self.open_root() as root:
-            if root.describe(self.path) != (self.shape, self.dtype):
+            if root.describe(self.path) != (self.stored, self.dtype):
                 raise InputError(f"{self.file}: was changed while {self.path} was in use; open it again")
-            return root.read(self.path, key)
+            if self.stored == self.shape:
+                return root.read(self.path, key)
+            if key is None:
+                return add_groups(root.read(self.path))
+            return add_groups(root.read(self.path, (*key[:-1], slice(None))))[..., key[-1]]
 
 
 def empty_array(root: TraceGroup, dims: tuple[str, ...]) -> xr.DataArray:
@@ -100,6 +109,7 @@ class Trace:
     Attributes:
         file: the HDF5 file.
         group: the trace's group in the file; `/` unless the run is packed.
+        span: the span of the answer whose steps alone it shows; None for all.
 
     Example:
         >>> t = open_run("runs/demo")["0001"]                       # doctest: +SKIP
@@ -120,8 +130,8 @@ class Trace:
     tam_logit = _ArrayAttribute("tam/logit")
     tam_prompt = _ArrayAttribute("tam/prompt")
 
-    def __init__(self, file: Path, group: str = "/"):
-        self.file, self.group = file, group
+    def __init__(self, file: Path, group: str = "/", span: str | None = None):
+        self.file, self.group, self.span = file, group, span
         self._attributes: dict[str, str] = {}
         self._arrays: dict[str, xr.DataArray] = {}
         self._datasets: dict[str, xr.Dataset] = {}
@@ -220,6 +230,7 @@ class Trace:
         if name not in self._datasets:
             with self._open() as root:
                 paths = [path for path in root.paths() if path.startswith(f"{name}/")]
+                paths = [path for path in paths if self.span is None or path not in SUMS]
                 arrays = {path.rpartition("/")[2]: self._array(root, path) for path in paths}
             if not arrays:
                 raise NotCaptured(f"trace {self.id}: nothing of {name} was captured")
@@ -230,7 +241,7 @@ class Trace:
         """Return one data set by its path in the file, such as `residual/mid`.
 
         Raises:
-            NotCaptured: the capture did not record the data set.
+            NotCaptured: the capture did not record the data set, or it cannot be limited to the trace's span.
             InputError: the file is damaged.
         """
         if path not in self._arrays:
@@ -238,33 +249,85 @@ class Trace:
                 self._array(root, path)
         return self._arrays[path]
 
+    def within(self, span: str) -> Trace:
+        """Return the trace with the steps of one span of the answer alone, `thinking` or `answer`.
+
+        Every data set of steps has these steps only. Sums over all steps (`ffn/gate_sum`) cannot be limited; tokens,
+        images and `Trace.answer` stay those of the whole answer.
+
+        Raises:
+            InputError: there is no such span.
+
+        Example:
+            >>> open_run("runs/demo")["0001"].within("answer").steps.sizes["step"]    # doctest: +SKIP
+            12
+        """
+        check_span(span)
+        limited = Trace(self.file, self.group, span)
+        limited._root = self._root
+        return limited
+
+    @property
+    def whole(self) -> Trace:
+        """The trace with all steps."""
+        if self.span is None:
+            return self
+        whole = Trace(self.file, self.group)
+        whole._root = self._root
+        return whole
+
+    @cached_property
+    def spans(self) -> np.ndarray:
+        """The span of each step of the whole answer, as numbers of `SPAN_NAMES`, uint8 [step].
+
+        Traces of earlier versions do not have it; it is then read from the texts of their tokens.
+        """
+        whole = self.whole
+        if SPANS in whole.captured:
+            return whole.array(SPANS).values
+        texts, groups = (whole.array(f"tokens/{name}").values for name in ("text", "group"))
+        return spans_of_answer(texts.tolist(), groups)
+
+    @cached_property
+    def kept_steps(self) -> np.ndarray | None:
+        """The steps of the whole answer that the trace shows, int64 [step]; None if it shows all."""
+        return None if self.span is None else np.flatnonzero(self.spans == SPAN_NAMES.index(self.span))
+
     def _array(self, root: TraceGroup, path: str) -> xr.DataArray:
         if path not in self._arrays:
             stored = root.describe(path) if path in VARIABLES else None
-            if stored is None and path.partition("/")[0] in WHOLE_GROUPS:
+            if stored is None and path.partition("/")[0] in WHOLE_GROUPS and path != SPANS:
                 raise self.damage_error(ValueError(f"{path} is missing"))
             if stored is None:
                 raise NotCaptured(
                     f"trace {self.id}: {path} was not captured; name it in a capture file, "
                     'or see whether capture="full" records it'
                 )
+            if self.span is not None and path in SUMS:
+                raise NotCaptured(
+                    f"trace {self.id}: {path} is of the whole answer, so it cannot be limited to {self.span!r}"
+                )
             if path in VIEW_PATHS:
                 check_views(root)
             variable = VARIABLES[path]
             attributes = {"long_name": variable.long_name, "units": variable.units}
-            source = LazilyIndexedArray(StoredArray(self.file, self._open, path, *stored))
+            has_groups = "group" in variable.dims
+            source = LazilyIndexedArray(StoredArray(self.file, self._open, path, *stored, has_groups))
             lazy = MemoryCachedArray(CopyOnWriteArray(source))  # type: ignore[arg-type]
             self._arrays[path] = empty_array(root, variable.dims)._replace(
                 xr.Variable(variable.dims, lazy, attributes),  # type: ignore[arg-type]
                 name=path.rpartition("/")[2],
             )
+            if self.span is not None and "step" in variable.dims:
+                self._arrays[path] = self._arrays[path].isel(step=self.kept_steps)
         return self._arrays[path]
 
     @cached_property
     def captured(self) -> tuple[str, ...]:
         """Paths of all data sets in the file, as `array` takes them."""
         with self._open() as root:
-            return tuple(path for path in root.paths() if path in VARIABLES)
+            paths = [path for path in root.paths() if path in VARIABLES]
+        return tuple(path for path in paths if self.span is None or path not in SUMS)
 
     @property
     def id(self) -> str:
@@ -311,6 +374,25 @@ class Trace:
         return self._text("answer")
 
     @property
+    def prompt_positions(self) -> np.ndarray:
+        """The positions of the prompt's tokens that data sets under `prompt/` have, in ascending order.
+
+        Example:
+            >>> open_run("runs/demo")["0001"].prompt_positions[:3]                             # doctest: +SKIP
+            array([0, 1, 2])
+        """
+        with self._open() as root:
+            text = root.text("prompt_groups")
+        group = self.tokens["group"].values
+        of_prompt = group[: len(group) - self.steps.sizes["step"]]
+        if text is None:
+            return np.arange(len(of_prompt))
+        names = text.split(", ")
+        if not set(names) <= set(GROUP_NAMES):
+            raise self.damage_error(ValueError(f"prompt_groups: {text!r} are not groups of tokens"))
+        return np.flatnonzero(np.isin(of_prompt, [GROUP_NAMES.index(name) for name in names]))
+
+    @property
     def reading(self) -> dict[str, float] | None:
         """How far the reading that was traced is from the decoding of the same answer. None if there was no reading.
 
@@ -346,6 +428,13 @@ class Trace:
             return {each["method"]: each["report"] for each in map(json.loads, texts)}
         except (KeyError, RecursionError, TypeError, ValueError) as error:
             raise self.damage_error(error) from None
+
+    @property
+    def step_texts(self) -> list[str]:
+        """The text of each step's token."""
+        generated = self.array("tokens/group").values == GROUP_NAMES.index("generated")
+        texts = self.array("tokens/text").values[generated].tolist()
+        return texts if self.kept_steps is None else [texts[step] for step in self.kept_steps]
 
     @property
     def tokens(self) -> xr.Dataset:

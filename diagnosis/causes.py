@@ -20,7 +20,7 @@ from mmprobe.diagnosis.effects import (
     Table,
     Thresholds,
 )
-from mmprobe.registry import Registry
+from mmprobe.registry import Registry, check_made, tolerate_plug_ins
 
 BEST_WORDINGS = 2  # of hints, whose answers are pooled
 LEAST_CUES = 3  # questions about an absent object, in images with a cue and in images without it
@@ -83,10 +83,14 @@ class Cause:
 
 
 def measure_causes(table: Table) -> dict[str, CauseScore]:
-    """Return the score of each cause by its name."""
-    scores = {name: cause.measure(cause, table) for name, cause in CAUSES.items()}
+    """Return the score of each cause by its name. One of another package that cannot be measured is left out."""
+    scores: dict[str, CauseScore] = {}
+    for name, cause in CAUSES.working():
+        with tolerate_plug_ins():
+            scores[name] = check_made(cause.measure, cause.measure(cause, table), CauseScore)
     if table.effects["unused"].value > 0.5:
-        for name, cause in CAUSES.items():
+        for name in scores:
+            cause = CAUSES[name]
             if cause.needs_sight:
                 words = f"{cause.score} (cannot act, since the images are not used)"
                 effect = Effect(name=words, value=0.0, low=0.0, high=0.0)

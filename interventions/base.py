@@ -30,6 +30,7 @@ from mmprobe.models.chat import Chat
 from mmprobe.models.devices import check_one_device
 from mmprobe.models.hooks import observe, observe_mid, replace
 from mmprobe.models.shared_prefix import SharedStart
+from mmprobe.registry import check_made
 
 if TYPE_CHECKING:
     from mmprobe.interventions.contrast import ContrastPath
@@ -275,7 +276,7 @@ def intervene(
     with ExitStack() as stack:
         states: list[tuple[str, MethodState]] = []
         for method in active:
-            state = method.create_state(context)
+            state = check_made(method.create_state, method.create_state(context), MethodState)
             states.append((method.name, state))
             _install_hooks(model, method, state, stack)
             if method.needs_final_states and start is not None and start.states is not None:

@@ -16,11 +16,13 @@ from .cache import open_run as open_run
 from .cache import pack as pack
 from .cache import verify as verify
 from .errors import InputError as InputError
+from .exports import export as export
 from .interventions import generate as generate
 from .models import Model as Model
 from .models import load_model as load_model
 from .models import wrap as wrap
 from .models.families import register_family as register_family
+from .reports import report as report
 from .samples import Sample as Sample
 from .samples import load_samples as load_samples
 from .samples import samples_from as samples_from

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,21 @@ from mmprobe.errors import InputError, unknown_name
 T = TypeVar("T")
 
 log = logging.getLogger("mmprobe")
+
+
+class WrongResult(TypeError):
+    """What a thing returned has another type than things of its kind return.
+
+    Attributes:
+        plug_in: whose thing it is, in words.
+    """
+
+    def __init__(self, problem: str, plug_in: str):
+        super().__init__(problem, plug_in)
+        self.plug_in = plug_in
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class Registry(Mapping[str, T]):
@@ -162,7 +178,11 @@ def _load_entry(entry: EntryPoint) -> Any:
 
 
 def _describe_entry(entry: EntryPoint, problem: str) -> str:
-    return f"entry point {entry.value} of {entry.group}: {problem}; repair or uninstall its package"
+    return f"{_name_entry(entry)}: {problem}; repair or uninstall its package"
+
+
+def _name_entry(entry: EntryPoint) -> str:
+    return f"entry point {entry.value} of {entry.group}"
 
 
 def describe_error(error: BaseException) -> str:
@@ -177,11 +197,42 @@ def describe_error(error: BaseException) -> str:
 
 def find_plug_in(error: BaseException) -> str | None:
     """Return the entry point whose package an error came from, in words; None if no added package was at work."""
+    if isinstance(error, WrongResult):
+        return error.plug_in
     added = _added_packages()
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if entry := added.get(_package(str(frame.f_globals.get("__name__", "")))):
-            return f"entry point {entry.value} of {entry.group}"
+            return _name_entry(entry)
     return None
+
+
+def check_made(maker: Any, made: Any, *forms: type) -> Any:
+    """Return what a function of a registry's thing returned if it is of one of these types.
+
+    Args:
+        maker: the function, whose package the message names.
+
+    Raises:
+        WrongResult: it is of another type.
+
+    Example:
+        >>> check_made(len, len("abc"), int)
+        3
+    """
+    if isinstance(made, forms):
+        return made
+    function = maker.func if isinstance(maker, partial) else maker
+    module = str(getattr(function, "__module__", ""))
+    entry = _added_packages().get(_package(module))
+    whose = _name_entry(entry) if entry else f"{module}.{getattr(function, '__qualname__', function)}"
+    wanted = " or ".join(form.__name__ for form in forms)
+    raise WrongResult(f"it returned {type(made).__name__}, not {wanted}", whose)
+
+
+def list_plug_ins_in_use() -> list[str]:
+    """Return the entry points of other packages that were imported, in words: one of them may be why something fails."""
+    added = _added_packages()
+    return [_name_entry(entry) for package, entry in added.items() if package in sys.modules]
 
 
 @contextmanager

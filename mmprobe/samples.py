@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from io import BytesIO
+from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from PIL import Image, UnidentifiedImageError
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from mmprobe.errors import InputError
-from mmprobe.files import NewFile, Record, check_readable, hash_file, read_records, read_text, writing_error
+from mmprobe.files import (
+    NewFile,
+    Record,
+    check_readable,
+    hash_file,
+    read_records,
+    read_text,
+    write_whole,
+    writing_error,
+)
 from mmprobe.notebook import show_fields
 
 if TYPE_CHECKING:
@@ -58,14 +78,71 @@ class Region(BaseModel):
     box: Box = Field(description="x, y, width, height")
 
 
+class Part(BaseModel):
+    """A part of a turn: a text, or the place of the sample's next image."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Literal["text", "image"]
+    text: str | None = None
+
+    @model_validator(mode="after")
+    def _check_text(self) -> Part:
+        if (self.type == "text") != (self.text is not None):
+            raise ValueError("a part of type text has a text, and no other part has")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _drop_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if value is not None}
+
+
+class Turn(BaseModel):
+    """A turn of a conversation, in the form of chat templates.
+
+    `reasoning_content` is what an assistant thought before its content. `tool_calls`, `tool_call_id` and `name` are
+    those of a turn with tools. A chat template may leave all four out.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: list[Part] = []
+    reasoning_content: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The texts of the turn, with a blank between them."""
+        return " ".join(part.text.strip() for part in self.content if part.text and part.text.strip())
+
+    @model_serializer(mode="wrap")
+    def _drop_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if value is not None}
+
+
+OWN_ARGUMENTS = ("messages", "conversation", "chat_template", "tokenize", "add_generation_prompt",
+                 "continue_final_message", "return_dict", "return_tensors", "images")  # fmt: skip
+"""Arguments of a chat template that mmprobe gives itself."""
+
+
 class Sample(BaseModel):
-    """One question with its images. The fields are those of a line of a samples file.
+    """One question with its images, or a conversation. The fields are those of a line of a samples file.
+
+    In the short form, a prompt is `system`, then all `images`, then `question`. `messages` says in place of them what
+    each turn contains, in any order: an image part names its file in `image`, or stands for the next of `images`.
+    `images` then has all of them in order of appearance, and `question` is the text of the user's last turn.
 
     `prefill` is text that the answer begins with. The model continues it, and the continuation is its answer.
+    `template` has arguments of the model's chat template, such as `enable_thinking` or `tools`.
 
     Example:
-        >>> Sample(id="0001", question="What is this?").images
-        []
+        >>> parts = [{"type": "text", "text": "Image 1:"}, {"type": "image", "image": "a.png"}]
+        >>> sample = Sample(id="0001", messages=[{"role": "user", "content": parts}])
+        >>> sample.question, [str(image) for image in sample.images]
+        ('Image 1:', ['a.png'])
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -74,6 +151,8 @@ class Sample(BaseModel):
     images: list[Path] = []
     question: str
     system: str | None = None
+    messages: list[Turn] = []
+    template: dict[str, Any] = {}
     prefill: str | None = None
     answer: str | None = None
     pair_id: str | None = None
@@ -84,6 +163,191 @@ class Sample(BaseModel):
 
     def _repr_html_(self) -> str:
         return show_fields(self.model_dump(exclude={"images"}), self.images)
+
+    @property
+    def transcript(self) -> str:
+        """What the model is shown, a line a turn, with `[image 1]` in the place of an image; without messages, the question."""
+        lines, number = [], 0
+        for turn in self.messages:
+            shown = []
+            for part in turn.content:
+                number += part.type == "image"
+                shown.append(f"[image {number}]" if part.text is None else part.text.strip())
+            shown += [json.dumps(call) for call in turn.tool_calls or ()]
+            lines.append(f"{turn.role}: {' '.join(each for each in shown if each)}")
+        return "\n".join(lines) or self.question
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_messages(cls, data: Any) -> Any:
+        """Take the files out of the image parts, and the question from the user's last turn."""
+        if not isinstance(data, Mapping) or not data.get("messages"):
+            return data
+        if not isinstance(data["messages"], list):
+            return {"question": "", **data}  # so that the messages are what is reported
+        turns, files = _take_files(data["messages"])
+        data = {**data, "messages": turns}
+        named = [file for file in files if file is not None]
+        if named and (len(named) < len(files) or data.get("images")):
+            raise ValueError(
+                "messages: name the file in each image part, or in none and list all of them in images"
+            )
+        if named:
+            data["images"] = named
+        if data.get("system") is not None:
+            raise ValueError("system: with messages, the system prompt is a turn of its own in them")
+        question = _find_question(turns)
+        if question is not None and data.setdefault("question", question) != question:
+            raise ValueError("question: differs from the user's last turn in messages; leave it out")
+        return data
+
+    @model_validator(mode="after")
+    def _check_messages(self) -> Sample:
+        if self.messages:
+            n_parts = sum(part.type == "image" for turn in self.messages for part in turn.content)
+            if n_parts != len(self.images):
+                raise ValueError(f"messages: {n_parts} image parts, and images has {len(self.images)}")
+            if self.messages[-1].role not in ("user", "tool"):
+                raise ValueError(
+                    f"messages: the last turn is of the role {self.messages[-1].role}, and the model answers a user "
+                    "or a tool; an answer to compare with belongs in answer, the beginning of one in prefill"
+                )
+        for name in OWN_ARGUMENTS:
+            if name in self.template:
+                raise ValueError(f"template: {name!r} is given by mmprobe; leave it out")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _drop_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what only conversations have, so that other samples are stored, and hashed, as ever."""
+        empty = [name for name in ("messages", "template") if not getattr(self, name)]
+        return {name: value for name, value in dump(self).items() if name not in empty}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Sample:
+        """Return a copy with other values. Of a conversation, the messages follow them.
+
+        Raises:
+            InputError: the messages cannot follow: another number of images, or a question that changes more than one text
+                of the user's last turn.
+        """
+        if update and update.get("messages"):
+            update = {**update, "question": _find_question(update["messages"])}
+        elif update and self.messages and "messages" not in update:
+            update = {**update, **_follow(self, update)}
+        return super().model_copy(update=update, deep=deep)
+
+
+def _take_files(messages: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Return messages whose image parts name no file, and the files, None where a part named none."""
+    turns: list[Any] = []
+    files: list[Any] = []
+    for message in messages:
+        turn = message.model_dump() if isinstance(message, Turn) else message
+        if isinstance(turn, Mapping):
+            content = turn.get("content")
+            if isinstance(content, str):
+                content = [{"type": "text", "text": content}]
+            parts = [] if content is None else content
+            if isinstance(parts, list):
+                parts = [dict(part) if isinstance(part, Mapping) else part for part in parts]
+                files += [
+                    part.pop("image", None)
+                    for part in parts
+                    if isinstance(part, dict) and part.get("type") == "image"
+                ]
+            turn = {**turn, "content": parts}
+        turns.append(turn)
+    return turns, files
+
+
+def _find_question(turns: Sequence[Any]) -> str | None:
+    """Return the text of the user's last turn; None where the turns are not valid, which pydantic says."""
+    try:
+        read = [Turn.model_validate(turn) for turn in turns]
+    except ValidationError:
+        return ""  # so that the invalid turn is what is reported
+    questions = [turn.text for turn in read if turn.role == "user"]
+    if not questions:
+        raise ValueError("messages: no turn is of the role user")
+    return questions[-1]
+
+
+def _follow(sample: Sample, update: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the messages, and the fields that follow from them, of a conversation with other values."""
+    turns = list(sample.messages)
+    out: dict[str, Any] = {}
+    if "images" in update and len(update["images"]) != len(sample.images):
+        if update["images"]:
+            raise InputError(
+                f"sample {sample.id}: is a conversation with {len(sample.images)} images in their places, so it cannot "
+                f"be shown with {len(update['images'])}"
+            )
+        turns = [
+            turn.model_copy(update={"content": [part for part in turn.content if part.type != "image"]})
+            for turn in turns
+        ]
+    if update.get("question", sample.question) != sample.question:
+        last = max(index for index, turn in enumerate(turns) if turn.role == "user")
+        content = _replace_question(sample, turns[last].content, update["question"])
+        turns[last] = turns[last].model_copy(update={"content": content})
+        out["question"] = turns[last].text
+    if update.get("system") is not None:
+        system = Turn(role="system", content=[Part(type="text", text=update["system"])])
+        turns = [system, *(turns[1:] if turns[0].role == "system" else turns)]
+        out["system"] = None
+    return out | {"messages": turns}
+
+
+def _replace_question(sample: Sample, parts: Sequence[Part], question: str) -> list[Part]:
+    """Return the parts of the user's last turn with another question: its only text, what is put around all, or a change
+    within one of them."""
+    parts, old = list(parts), sample.question
+    places = [index for index, part in enumerate(parts) if part.text and part.text.strip()]
+    before, found, after = question.partition(old)
+    if not places:
+        return [*parts, Part(type="text", text=question)]
+    if len(places) == 1:
+        first = places[0]
+        parts[first] = Part(type="text", text=question)
+        return parts
+    if found:
+        parts[places[0]] = Part(type="text", text=before + str(parts[places[0]].text))
+        parts[places[-1]] = Part(type="text", text=str(parts[places[-1]].text) + after)
+        return parts
+    start = len(commonprefix([old, question]))
+    end = len(old) - min(
+        len(commonprefix([old[::-1], question[::-1]])), len(old) - start, len(question) - start
+    )
+    first = 0  # character of the question with which the part's text begins
+    for index in places:
+        text = str(parts[index].text).strip()
+        if first <= start and end <= first + len(text):
+            changed = question[start : len(question) - (len(old) - end)]
+            parts[index] = Part(type="text", text=text[: start - first] + changed + text[end - first :])
+            return parts
+        first += len(text) + 1
+    raise InputError(
+        f"sample {sample.id}: its last turn has {len(places)} texts, so another question cannot take their place"
+    )
+
+
+def with_template(samples: Iterable[Sample], arguments: Mapping[str, Any]) -> list[Sample]:
+    """Return samples with arguments of the chat template, which a sample's own ones replace.
+
+    Raises:
+        InputError: mmprobe gives an argument itself.
+
+    Example:
+        >>> with_template([Sample(id="a", question="?")], {"enable_thinking": False})[0].template
+        {'enable_thinking': False}
+    """
+    for name in OWN_ARGUMENTS:
+        if name in arguments:
+            raise InputError(f"template: {name!r} is given by mmprobe; leave it out")
+    return [
+        sample.model_copy(update={"template": {**arguments, **sample.template}}) if arguments else sample
+        for sample in samples
+    ]
 
 
 def set_keys(sample: Sample) -> list[str]:
@@ -170,6 +434,34 @@ def load_samples(path: str | Path) -> list[Sample]:
     return samples
 
 
+def check_short(samples: Iterable[Sample], use: str) -> None:
+    """Check that samples are of the short form, where their questions are shown in prompts of another form.
+
+    Args:
+        use: what shows them, for the message.
+
+    Raises:
+        InputError: one is a conversation, or has arguments of the chat template.
+
+    Example:
+        >>> check_short([Sample(id="a", question="?")], "pope")
+    """
+    for sample in samples:
+        field = "messages" if sample.messages else "template"
+        if getattr(sample, field):
+            raise InputError(
+                f"sample {sample.id}: field {field!r}: {use} makes its own prompts and does not show it; trace, bench "
+                "vqa and diagnose do"
+            )
+
+
+def load_short_samples(path: str | Path, use: str) -> list[Sample]:
+    """Read a samples file, all of the short form. Arguments and errors are those of `load_samples` and `check_short`."""
+    samples = load_samples(path)
+    check_short(samples, use)
+    return samples
+
+
 def samples_from(
     rows: Iterable[Mapping[str, Any]],
     folder: str | Path,
@@ -179,53 +471,196 @@ def samples_from(
     id: str | None = None,
     **fields: str,
 ) -> list[Sample]:
-    """Return samples from the rows of a `datasets.Dataset`, or of any table of images and questions.
+    """Return samples from the rows of a `datasets.Dataset`, or of any table of images and questions, or of conversations.
+
+    A row without a question may be a conversation, in a column `messages` or `conversations`: turns of a `role` and its
+    `content`, as OpenAI and transformers write them, or of `from` and `value`, as LLaVA does. `<image>` in the texts of the
+    latter, and parts of type image without a file, stand for the row's images in order. A last turn of the assistant is
+    the answer to compare with (`answer`), and is not shown to the model.
 
     Args:
-        rows: mappings. An image may be a `PIL.Image`, a path, or a list of them.
-        folder: where images that are not files yet are written, as PNG.
+        rows: mappings. An image may be a `PIL.Image`, a path, the bytes of a file, `{"bytes": …, "path": …}` as
+            `datasets` stores it, a `data:` URI, or a list of them.
+        folder: where images that are not files yet are written.
         question: the column of the questions.
-        image: the column of the images; several columns are images in this order. Rows may lack an image.
+        image: the column of the images; several columns are images in this order. Rows may lack an image. Without a
+            column `image`, it is `images`.
         id: the column of the ids; the default numbers the rows from 000000.
-        fields: columns of further fields by name, such as `answer="label"`.
+        fields: columns of further fields by name, such as `answer="label"`, or `messages="chat"`.
 
     Raises:
-        InputError: a row lacks a column, or a value cannot be used. The message names row and column.
+        InputError: a row lacks a column, or a value cannot be used, such as a URL: nothing is downloaded. The message names
+            row and column.
 
     Example:
         >>> samples_from([{"text": "What is this?", "gold": "a star"}], "images", question="text", answer="gold")
         [Sample(id='000000', images=[], question='What is this?', ... answer='a star', ...)]
     """
-    columns = {"question": question, **({"id": id} if id else {}), **fields}
     image_columns = [image] if isinstance(image, str) else list(image)
     samples = []
     for number, row in enumerate(rows):
         where = f"row {number}"
+        columns = {"question": question, **({"id": id} if id else {}), **fields}
+        if question not in row:
+            own = next((name for name in ("messages", "conversations") if name in row), None)
+            columns |= {"messages": own} if own and "messages" not in fields else {}
+        if "messages" in columns:
+            del columns["question"]
         for column in columns.values():
             if column not in row:
                 raise InputError(f"{where}: no column {column!r}; it has {', '.join(map(str, row))}")
         values = {"id": f"{number:06}"} | {field: row[column] for field, column in columns.items()}
-        cells = [row.get(column) for column in image_columns]
+        names = ["images"] if image_columns == ["image"] and "image" not in row else image_columns
+        cells = [row.get(name) for name in names]
         images = [each for cell in cells for each in (cell if isinstance(cell, list) else [cell])]
+        images = [each for each in images if each is not None]
+        if "messages" in columns:
+            values |= _read_conversation(values["messages"], images, "answer" not in fields, where)
+            images = values["images"]
         paths = [
             _image_file(each, Path(folder) / f"{number:06}-{index}.png", where)
             for index, each in enumerate(images)
-            if each is not None
         ]
         samples.append(_make_sample({**values, "id": str(values["id"]), "images": paths}, where))
     return samples
 
 
+IMAGE_MARK = "<image>"
+_ROLES = {"human": "user", "gpt": "assistant"}  # of LLaVA
+
+
+def _read_conversation(turns: Any, images: list[Any], takes_answer: bool, where: str) -> dict[str, Any]:
+    """Return `messages`, `images` in order of appearance, and `answer`, of a conversation as data sets store it.
+
+    Args:
+        images: of the row, to which parts without a file refer in order.
+        takes_answer: whether a last turn of the assistant is the answer.
+    """
+    if not isinstance(turns, list) or not all(isinstance(turn, Mapping) for turn in turns):
+        raise InputError(f"{where}: a conversation is a list of turns, each with role and content")
+    left, shown = list(images), []
+    messages = []
+    for turn in turns:
+        turn = {name: value for name, value in turn.items() if value is not None}  # datasets fills rows up
+        if "from" in turn:
+            role = str(turn.pop("from"))
+            turn = {"role": _ROLES.get(role, role), "content": turn.pop("value", ""), **turn}
+        content = turn.get("content", [])
+        parts = _split_marks(content) if isinstance(content, str) and images else content
+        if isinstance(parts, str):
+            parts = [{"type": "text", "text": parts}]
+        read = []
+        for part in parts:
+            kind, value = _read_part(part, where)
+            if kind == "image":
+                if value is None and not left:
+                    raise InputError(f"{where}: more images in the texts than the {len(images)} of the row")
+                shown.append(left.pop(0) if value is None else value)
+            read.append({"type": "image"} if kind == "image" else {"type": kind, "text": value})
+        messages.append({**turn, "content": read})
+    if left and len(left) < len(images):
+        raise InputError(f"{where}: the texts have {len(images) - len(left)} places for {len(images)} images")
+    if left:  # no place for any: before the user's first text, as LLaVA shows them
+        first = next((message for message in messages if message.get("role") == "user"), None)
+        if first is not None:
+            first["content"] = [{"type": "image"}] * len(left) + first["content"]
+            shown = [*left, *shown]
+    out: dict[str, Any] = {"messages": messages, "images": shown}
+    if messages and messages[-1].get("role") == "assistant" and takes_answer:
+        texts = [part.get("text") or "" for part in messages.pop()["content"]]
+        out["answer"] = " ".join(texts).strip()
+    return out
+
+
+def _split_marks(text: str) -> list[dict[str, Any]]:
+    """Return the parts of a text with `<image>` marks. Line breaks around a mark belong to it."""
+    parts: list[dict[str, Any]] = []
+    for number, piece in enumerate(text.split(IMAGE_MARK)):
+        if number:
+            parts.append({"type": "image"})
+            piece = piece.removeprefix("\n")
+        if piece.strip("\n"):
+            parts.append({"type": "text", "text": piece})
+    return parts
+
+
+def _read_part(part: Any, where: str) -> tuple[str, Any]:
+    """Return a part's type, text or image, and its text or image; None for an image of the row."""
+    if not isinstance(part, Mapping):
+        raise InputError(f"{where}: a part of a turn is a {type(part).__name__}, not an object with a type")
+    given = {name: value for name, value in part.items() if value is not None}
+    kind = str(given.get("type", "text" if "text" in given else "")).removeprefix("input_")
+    if kind == "text":
+        return kind, given.get("text", "")
+    if kind not in ("image", "image_url"):
+        raise InputError(
+            f"{where}: a part of type {given.get('type')!r}; known are text, image and image_url"
+        )
+    value = next(
+        (given[name] for name in ("image", "image_url", "path", "url", "bytes", "base64") if name in given),
+        None,
+    )
+    if "base64" in given and value is given["base64"]:
+        value = f"data:image/unknown;base64,{value}"
+    return "image", value.get("url") if isinstance(value, Mapping) and "url" in value else value
+
+
 def _image_file(image: Any, file: Path, where: str) -> Path:
-    """Return the file of an image. An image in memory is written to `file` first."""
+    """Return the file of an image. An image in memory is written to `file` first, with its format's ending."""
+    if isinstance(image, Mapping):  # as datasets stores it
+        image = image.get("bytes") or image.get("path")
+    if isinstance(image, str) and image.startswith("data:"):
+        image = read_data_uri(image, where)
     if isinstance(image, Image.Image):
         file.parent.mkdir(parents=True, exist_ok=True)
         image.save(file)
+    elif isinstance(image, bytes):
+        file = _write_bytes(image, file, where)
+    elif isinstance(image, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", image):
+        raise InputError(
+            f"{where}: image {image!r}: is a URL, and nothing is downloaded; save it as a file (curl -O URL) and give "
+            "its path, or its bytes"
+        )
     elif isinstance(image, str | Path):
         file = Path(image).absolute()
     else:
-        raise InputError(f"{where}: an image is a PIL image or a path, not a {type(image).__name__}")
+        raise InputError(
+            f"{where}: an image is a PIL image, a path, bytes or a data: URI, not a {type(image).__name__}"
+        )
     check_image(file, where)
+    return file
+
+
+def read_data_uri(uri: str, where: str) -> bytes:
+    """Return the bytes of a `data:` URI in base64.
+
+    Raises:
+        InputError: it is not one.
+
+    Example:
+        >>> read_data_uri("data:image/png;base64,AAAA", "here")
+        b'\\x00\\x00\\x00'
+    """
+    head, _, data = uri.partition(",")
+    try:
+        if not head.startswith("data:image/") or not head.endswith(";base64"):
+            raise ValueError
+        return base64.b64decode(data, validate=True)
+    except ValueError:
+        raise InputError(f"{where}: {head[:40]!r}: is not an image as a data: URI in base64") from None
+
+
+def _write_bytes(content: bytes, file: Path, where: str) -> Path:
+    """Write the bytes of an image as they are, and return the file, whose ending is that of their format."""
+    try:
+        with open_image(BytesIO(content)) as image:
+            file = file.with_suffix(f".{str(image.format).lower()}")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        raise InputError(
+            f"{where}: the bytes of an image are not PNG, JPEG, WebP, GIF, BMP or TIFF"
+        ) from None
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole({file: content})
     return file
 
 
@@ -241,6 +676,8 @@ def _make_sample(data: Any, where: str) -> Sample:
         )
         hint = f"; did you mean {near[0]!r}?" if near else ""
         message = first["msg"].removeprefix("Value error, ")
+        if not first["loc"] and first["type"] == "value_error":
+            raise InputError(f"{where}: {message}") from None
         raise InputError(f"{where}: field {field!r}: {message}{hint}") from None
     except ValueError:
         raise InputError(f"{where}: contains half a surrogate pair or is nested too deeply") from None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jinja2 import TemplateError
 from PIL import Image
 
 from mmprobe.errors import InputError
@@ -21,34 +24,42 @@ log = logging.getLogger("mmprobe")
 
 
 class Group(IntEnum):
-    """The origin of a token. The values are those of the trace format."""
+    """The origin of a token. The values are those of the trace format.
+
+    The results of tools are of the user's group: the model did not write them. `ASSISTANT` are the texts of its earlier
+    turns, and `GENERATED` those of its answer.
+    """
 
     TEMPLATE = 0
     SYSTEM = 1
     VISUAL = 2
     USER = 3
     GENERATED = 4
+    ASSISTANT = 5
 
 
 Message = dict[str, Any]
 """A chat message in the form of transformers: its `role`, and as `content` a list of parts in any order, each
-`{"type": "text", "text": …}` or `{"type": "image"}`."""
+`{"type": "text", "text": …}` or `{"type": "image"}`. It may have more keys, as `mmprobe.samples.Turn` has."""
+GROUP_OF_ROLE = {"system": Group.SYSTEM, "assistant": Group.ASSISTANT}  # of others: user
 
 
 class Chat(NamedTuple):
     """A conversation that a model is to continue.
 
     Attributes:
-        messages: messages of the roles system and user.
+        messages: messages of the roles system, user, assistant and tool.
         images: the images of all messages, in order.
         name: the name of the chat in error messages, such as "sample a".
         prefill: the beginning of the answer.
+        template: arguments of the chat template.
     """
 
     messages: list[Message]
     images: list[Image.Image]
     name: str
     prefill: str = ""
+    template: Mapping[str, Any] = MappingProxyType({})
 
 
 class TextSpan(NamedTuple):
@@ -74,7 +85,7 @@ class RenderedChat(NamedTuple):
 
 
 def build_chat(sample: Sample) -> Chat:
-    """Return a sample's system text, then all its images, then its question.
+    """Return a sample's messages; in the short form its system text, then all its images, then its question.
 
     Blanks at the end of the prefill are removed, since models begin a word with the blank before it.
 
@@ -82,18 +93,20 @@ def build_chat(sample: Sample) -> Chat:
         InputError: an image cannot be decoded, or a text cannot be stored as UTF-8.
     """
     try:
-        f"{sample.question}{sample.system}{sample.prefill}".encode()
-    except UnicodeEncodeError:  # a terminal may hand over text in another encoding
+        sample.model_dump_json(include={"question", "system", "prefill", "messages", "template"})
+    except ValueError:  # a terminal may hand over text in another encoding
         raise InputError(
             f"sample {sample.id}: its text contains half a surrogate pair; give it as UTF-8"
         ) from None
-    content = [{"type": "image"}] * len(sample.images) + [{"type": "text", "text": sample.question}]
-    messages: list[Message] = [{"role": "user", "content": content}]
-    if sample.system is not None:
-        messages.insert(0, {"role": "system", "content": [{"type": "text", "text": sample.system}]})
+    messages: list[Message] = [turn.model_dump() for turn in sample.messages]
+    if not messages:
+        content = [{"type": "image"}] * len(sample.images) + [{"type": "text", "text": sample.question}]
+        messages = [{"role": "user", "content": content}]
+        if sample.system is not None:
+            messages.insert(0, {"role": "system", "content": [{"type": "text", "text": sample.system}]})
     name = f"sample {sample.id}"
     images = [read_image(path, name) for path in sample.images]
-    return Chat(messages, images, name, (sample.prefill or "").rstrip())
+    return Chat(messages, images, name, (sample.prefill or "").rstrip(), sample.template)
 
 
 def render_chat(model: Model, chat: Chat) -> RenderedChat:
@@ -104,15 +117,25 @@ def render_chat(model: Model, chat: Chat) -> RenderedChat:
     Raises:
         InputError: the model has no chat template, or its template changes the texts.
     """
-    messages = _replace_texts(
-        chat.messages, lambda text: split_control_tokens(text, model.control_tokens, chat.name)
+
+    def split(text: str) -> str:
+        return split_control_tokens(text, model.control_tokens, chat.name)
+
+    messages = [
+        {
+            name: value if name in ("role", "content") else _map_texts(value, split)
+            for name, value in each.items()
+        }
+        for each in _replace_texts(chat.messages, split)
+    ]
+    rendered = _render_messages(
+        model, chat._replace(messages=messages, template=_map_texts(chat.template, split))
     )
-    rendered = _render_messages(model, messages, chat.images)
     if not chat.prefill:
         return rendered
     ends_apart = rendered.text[-1:].isspace() or rendered.text.endswith(tuple(model.control_tokens))
     blank = "" if ends_apart else " "  # such as after "ASSISTANT:"
-    prefill = blank + split_control_tokens(chat.prefill, model.control_tokens, chat.name)
+    prefill = blank + split(chat.prefill)
     return rendered._replace(text=rendered.text + prefill, layout=rendered.layout + prefill)
 
 
@@ -144,31 +167,51 @@ def _replace_texts(messages: list[Message], replace: Callable[[str], str]) -> li
     ]
 
 
-def _render_messages(model: Model, messages: list[Message], images: list[Image.Image]) -> RenderedChat:
+def _map_texts(value: Any, replace: Callable[[str], str]) -> Any:
+    """Return a JSON value with a function applied to each of its texts."""
+    if isinstance(value, str):
+        return replace(value)
+    if isinstance(value, Mapping):
+        return {name: _map_texts(each, replace) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_map_texts(each, replace) for each in value]
+    return value
+
+
+def _render_messages(model: Model, chat: Chat) -> RenderedChat:
     """Render messages, and find their texts in the result.
 
     The template is rendered twice: with the texts, and with a placeholder for each text. Everything
     around the placeholders is template.
     """
     texts = [
-        (part["text"], Group.SYSTEM if message["role"] == "system" else Group.USER)
-        for message in messages
+        (part["text"], message["role"])
+        for message in chat.messages
         for part in message["content"]
         if part["type"] == "text"
     ]
     numbers = count()
-    placeholders = _replace_texts(messages, lambda _: f"\ue000{next(numbers)}\ue001")
-    text, layout = _apply_template(model, messages, images)
-    _, remainder = _apply_template(model, placeholders, images)
+    placeholders = _replace_texts(chat.messages, lambda _: f"\ue000{next(numbers)}\ue001")
+    text, layout = _apply_template(model, chat)
+    _, remainder = _apply_template(model, chat._replace(messages=placeholders))
     spans: list[TextSpan] = []
     prefix = ""  # of the layout, up to the next text
-    for number, (content, group) in enumerate(texts):
-        template, _, remainder = remainder.partition(f"\ue000{number}\ue001")
+    for number, (content, role) in enumerate(texts):
+        template, found, remainder = remainder.partition(f"\ue000{number}\ue001")
+        if not found and content.strip():
+            raise InputError(
+                f"{chat.name}: the chat template of {model.name} leaves out a text of the role {role}, so the model "
+                "would not see it"
+            )
         prefix += template
         following = remainder.partition("\ue000")[0]  # may begin with the blank that a template has trimmed
-        if not layout.startswith(prefix + content + following):
-            content = content.strip()  # some templates trim texts
-        spans.append(TextSpan(len(prefix), len(prefix) + len(content), group))
+        forms = (
+            content,
+            content.strip(),
+            content.rpartition("</think>")[2].lstrip("\n"),
+        )  # as templates shorten it
+        content = next((form for form in forms if layout.startswith(prefix + form + following)), forms[1])
+        spans.append(TextSpan(len(prefix), len(prefix) + len(content), GROUP_OF_ROLE.get(role, Group.USER)))
         prefix += content
     if prefix + remainder != layout:
         raise InputError(
@@ -177,15 +220,31 @@ def _render_messages(model: Model, messages: list[Message], images: list[Image.I
     return RenderedChat(text, layout, spans)
 
 
-def _apply_template(model: Model, messages: list[Message], images: list[Image.Image]) -> tuple[str, str]:
+def _apply_template(model: Model, chat: Chat) -> tuple[str, str]:
     """Return the messages as the template renders them, and the same with what the processor adds."""
     template = model.processor.chat_template or model.family.chat_template
     if not template:
         raise InputError(f"{model.name}: its processor has no chat template, so prompts cannot be built")
-    text = model.processor.apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=True, chat_template=template
-    )
-    layout = model.processor.prepare_inputs_layout(images=[images] if images else None, text=[text])
+    for name in chat.template:
+        if not re.search(rf"\b{re.escape(name)}\b", str(template)):
+            raise InputError(f"{chat.name}: template: the chat template of {model.name} has no {name!r}")
+    if "tool_calls" not in str(template) and any("tool_calls" in message for message in chat.messages):
+        raise InputError(f"{chat.name}: the chat template of {model.name} has no tool_calls")
+    if "role" not in str(template) and any(each["role"] in ("assistant", "tool") for each in chat.messages):
+        raise InputError(
+            f"{chat.name}: the chat template of {model.name} has no roles, so no earlier turns can be shown"
+        )
+    try:
+        text = model.processor.apply_chat_template(
+            chat.messages, tokenize=False, add_generation_prompt=True, chat_template=template, **chat.template
+        )
+    except (TemplateError, TypeError, ValueError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"{chat.name}: the chat template of {model.name} refuses the conversation ({reason})"
+        ) from None
+    images = [chat.images] if chat.images else None
+    layout = model.processor.prepare_inputs_layout(images=images, text=[text])
     return text, layout[1][0]
 
 

@@ -247,6 +247,7 @@ def load_model(
         revision=revision,
         dtype=_choose_dtype(dtype, torch_device, config),
         attn_implementation="sdpa",
+        **({"config": config} if _set_sdpa(config) else {}),
         use_safetensors=True,
         output_loading_info=True,
         device_map=device_map,
@@ -412,6 +413,19 @@ def _load_pil_processor(path: str, **_: Any) -> Any:
     from mmprobe.models.pil_processor import PilQwenProcessor
 
     return PilQwenProcessor.from_folder(Path(path))
+
+
+def _set_sdpa(config: transformers.PretrainedConfig) -> bool:
+    """Replace flash attention that a config names for itself or a part, and return whether it named it.
+
+    `attn_implementation` overrides that of the whole, but not of its parts.
+    """
+    parts = [getattr(config, name, None) for name in config.sub_configs]
+    found = [_set_sdpa(part) for part in parts if isinstance(part, transformers.PretrainedConfig)]
+    named = "flash" in (config._attn_implementation or "")
+    if named:
+        config._attn_implementation = "sdpa"
+    return named or any(found)
 
 
 def load_pretrained(name: str, load: Callable[..., Any], path: str, **options: Any) -> Any:

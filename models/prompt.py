@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +12,7 @@ import numpy as np
 from mmprobe.errors import InputError
 from mmprobe.models.chat import Chat, Group, RenderedChat, TextSpan, render_chat
 from mmprobe.models.families import View
+from mmprobe.registry import check_made
 
 if TYPE_CHECKING:
     from mmprobe.models.loading import Model
@@ -115,7 +116,8 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
     _check_lengths(model, chats, outputs["attention_mask"].sum(1).tolist())
     offsets, replacements = outputs.pop("offset_mapping"), outputs.pop("text_replacement_offsets", None)
     sizes = [(image.height, image.width) for chat in chats for image in chat.images]
-    views = iter(model.family.views(outputs, sizes, model.processor, model.hf.config))
+    build = model.family.views
+    views = iter(check_made(build, build(outputs, sizes, model.processor, model.hf.config), Iterable))
     prompts = []
     for row, (chat, rendered) in enumerate(zip(chats, rendered_chats, strict=True)):
         is_token = outputs["attention_mask"][row].numpy().astype(bool)
@@ -195,7 +197,11 @@ def _build_prompt(
 ) -> Prompt:
     views = [view for image_views in views_of_images for view in image_views]
     sources = [index for index, image_views in enumerate(views_of_images) for _ in image_views]
-    spans = rendered.spans if tokens.replacements else _shift_spans(model, chat, rendered, tokens)
+    spans = (
+        _follow_prefix(rendered, tokens)
+        if tokens.replacements
+        else _shift_spans(model, chat, rendered, tokens)
+    )
     group = _assign_groups(tokens, spans)
     if views and views[0].first_key is not None:  # the images are seen by cross-attention
         image = np.full(len(tokens.ids), -1, np.int16)
@@ -209,6 +215,14 @@ def _build_prompt(
     return Prompt(tokens.ids, group, image, views, sources, sizes, padding)
 
 
+def _follow_prefix(rendered: RenderedChat, tokens: _Tokens) -> list[TextSpan]:
+    """Return the spans of the texts where the processor may have put a token before all, as Molmo2's does."""
+    added = int(tokens.offsets[-1, 1]) - _shift_offset(len(rendered.layout), tokens.replacements)
+    if added <= 0 or added != tokens.offsets[0, 1]:
+        return rendered.spans
+    return [span._replace(start=span.start + added, end=span.end + added) for span in rendered.spans]
+
+
 def _shift_spans(model: Model, chat: Chat, rendered: RenderedChat, tokens: _Tokens) -> list[TextSpan]:
     """Return the spans of the texts in the string that was tokenised, if the processor does not say what it put in.
 
@@ -217,6 +231,9 @@ def _shift_spans(model: Model, chat: Chat, rendered: RenderedChat, tokens: _Toke
     Raises:
         InputError: a text is between images.
     """
+    added = int(tokens.offsets[-1, 1]) - len(rendered.layout)
+    if not added:
+        return rendered.spans
     parts = [part["type"] for message in chat.messages for part in message["content"]]
     before = [parts[:index].count("image") for index, kind in enumerate(parts) if kind == "text"]
     if any(0 < count < len(chat.images) for count in before):
@@ -224,7 +241,6 @@ def _shift_spans(model: Model, chat: Chat, rendered: RenderedChat, tokens: _Toke
             f"{chat.name}: the processor of {model.name} does not say where it puts visual tokens, so no text can be "
             "between two images; put all images first"
         )
-    added = int(tokens.offsets[-1, 1]) - len(rendered.layout)
     return [
         span._replace(start=span.start + added, end=span.end + added) if count and added > 0 else span
         for span, count in zip(rendered.spans, before, strict=True)

@@ -507,7 +507,7 @@ def _find_beginnings(chats: Sequence[Chat], batch: Batch, prefixes: PrefixStore)
 
 
 def image_key(chat: Chat) -> tuple[object, ...]:
-    """Return what is equal for chats with the same pixels and system prompt.
+    """Return what is equal for chats with the same pixels, system prompt and parts up to the last image.
 
     Example:
         >>> from mmprobe.models.chat import build_chat
@@ -518,7 +518,9 @@ def image_key(chat: Chat) -> tuple[object, ...]:
     """
     pixels = ((image.mode, image.size, hashlib.sha256(image.tobytes()).digest()) for image in chat.images)
     system = (str(message["content"]) for message in chat.messages if message["role"] == "system")
-    return (*system, *pixels)
+    parts = [(message["role"], str(part)) for message in chat.messages for part in message["content"]]
+    last = max((place for place, (_, part) in enumerate(parts) if part == str({"type": "image"})), default=-1)
+    return (*system, *parts[: last + 1], str(dict(chat.template)), *pixels)
 
 
 def cut_inputs(inputs: dict[str, Any], tokens: slice) -> dict[str, Any]:
@@ -613,6 +615,33 @@ def cast_to_float32(module: nn.Module) -> nn.Module:
     return copy_module(module).float().requires_grad_(False)
 
 
+GROWING = {
+    "full_attention",
+    "sliding_attention",
+    "chunked_attention",
+}  # layers whose keys a cache can keep all
+
+
+def why_not_cut_back(model: Model) -> str | None:
+    """Return why a cache of a model's prompts cannot be cut back to a beginning of them, or None if it can.
+
+    A `DynamicCache` keeps the keys that a sliding window has left, too.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> why_not_cut_back(load_model("tiny-spd")) is None
+        True
+    """
+    kinds = set(getattr(model.hf.config.get_text_config(), "layer_types", None) or GROWING) - GROWING
+    if kinds:
+        return f"layers of {' and '.join(sorted(kinds))} keep a state that cannot be cut back"
+    if model.family.answers_by:
+        return f"{model.family.name} generates with its language model alone, and keeps no cache of its own"
+    if model.has_cross_attention:
+        return "the cache has the images' keys beside those of the tokens"
+    return "its cache is a state that cannot be cut back" if model.hf._is_stateful else None
+
+
 class AnswerReader:
     """Reads the answers of a batch in passes of any length.
 
@@ -621,41 +650,50 @@ class AnswerReader:
         ids: what `generate` returned, [batch, token].
         prompt_length: number of tokens of the padded prompts.
         cache: the keys and values of these tokens. It is cut back to the first `prompt_length` - 1, and grows again.
+            None if it cannot be cut back: then each pass begins with the prompts' first tokens and their images.
     """
 
     def __init__(
-        self, model: Model, inputs: Mapping[str, Any], ids: Tensor, prompt_length: int, cache: DynamicCache
+        self,
+        model: Model,
+        inputs: Mapping[str, Any],
+        ids: Tensor,
+        prompt_length: int,
+        cache: DynamicCache | None,
     ):
         self.hf, self.ids, self.cache = model.hf, ids, cache
         self.n_read = prompt_length - 1
-        cache.crop(self.n_read - cache.get_seq_length())
-        options = {name: value for name, value in inputs.items() if name in OF_TOKENS and name != "input_ids"}
-        answer = ids.shape[1] - prompt_length
-        if answer:
-            options = self.hf._update_model_kwargs_for_generation(
-                {}, options, is_encoder_decoder=False, num_new_tokens=answer
-            )
+        if cache is not None:
+            cache.crop(self.n_read - cache.get_seq_length())
+            inputs = {name: value for name, value in inputs.items() if name in OF_TOKENS}
+        options = append_answers(model, inputs, list(ids[:, prompt_length:]))
+        del options["input_ids"]
         if "position_ids" in inspect.signature(self.hf.forward).parameters:
-            of_cache = options | {"past_key_values": cache}
+            of_cache = options if cache is None else options | {"past_key_values": cache}
             options["position_ids"] = self.hf._prepare_position_ids_for_generation(ids, of_cache)
         if bool((options["attention_mask"] == 1).all()):
             options["attention_mask"] = None  # as `generate` does, for the causal kernel
-        self.options = options | {"use_cache": True}
+        self.options = options
 
     def read(self, count: int) -> None:
-        """Read the next tokens in one pass. Observers see what it computes."""
-        first, end = self.n_read, self.n_read + count
-        options = {
-            name: value[..., :end] if isinstance(value, Tensor) else value
-            for name, value in self.options.items()
-        }
+        """Read the next tokens in one pass. Observers see what it computes, these tokens last."""
+        self.n_read += count
+        options = {name: self._cut(name, value) for name, value in self.options.items()}
         if self.hf._supports_logits_to_keep():
             options["logits_to_keep"] = count
-        inputs = self.hf.prepare_inputs_for_generation(
-            self.ids[:, :end], next_sequence_length=count, past_key_values=self.cache, **options
-        )
+        if self.cache is None:
+            options |= {"use_cache": False, "is_first_iteration": True}
+        else:
+            options |= {"use_cache": True, "next_sequence_length": count, "past_key_values": self.cache}
+        inputs = self.hf.prepare_inputs_for_generation(self.ids[:, : self.n_read], **options)
         self.hf(**inputs, return_dict=True)
-        self.n_read = first + count
+
+    def _cut(self, name: str, value: Any) -> Any:
+        """Return what belongs to the tokens that are read, of an argument with a value a token."""
+        if name == "cross_attention_mask":  # [batch, token, image, tile]
+            return value[:, : self.n_read]
+        of_tokens = isinstance(value, Tensor) and name in (*OF_TOKENS, "position_ids")
+        return value[..., : self.n_read] if of_tokens else value
 
 
 def append_answers(
@@ -685,6 +723,8 @@ def append_answers(
         [pad(torch.as_tensor(row, dtype=torch.int64), (0, longest - len(row))) for row in answers]
     )
     extended["input_ids"] = torch.cat([inputs["input_ids"], padded.to(inputs["input_ids"].device)], 1)
+    if longest and "token_type_ids" in extended:
+        extended["token_type_ids"][:, -longest:] = model.family.answer_token_type
     return extended
 
 

@@ -7,6 +7,7 @@ question continues from a copy.
 
 from __future__ import annotations
 
+import json
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -36,13 +37,22 @@ PrefixKey = tuple[Any, ...]
 def prefix_key(sample: Sample) -> PrefixKey:
     """Return what is equal for samples that show the same images under the same system prompt.
 
-    Samples without images share with no other.
+    Of a conversation, it is all up to the last image. Samples without images share with no other.
 
     Example:
         >>> prefix_key(Sample(id="a", question="Why?")) == prefix_key(Sample(id="b", question="Why?"))
         False
     """
-    return (tuple(sample.images), sample.system) if sample.images else (sample.id,)
+    if not sample.images:
+        return (sample.id,)
+    parts = [(turn.role, part.text) for turn in sample.messages for part in turn.content]
+    last = max((place for place, (_, text) in enumerate(parts) if text is None), default=-1)
+    return (
+        tuple(sample.images),
+        sample.system,
+        *parts[: last + 1],
+        json.dumps(sample.template, sort_keys=True),
+    )
 
 
 def repeated_keys(samples: Iterable[Sample]) -> frozenset[PrefixKey]:

@@ -38,3 +38,13 @@ from .steering.directions import probe_direction as probe_direction
 from .steering.directions import random_direction as random_direction
 from .steering.dose_response import dose_response as dose_response
 from .steering.subspaces import align_subspace as align_subspace
+from .visual_tokens.lenses import Jacobian as Jacobian
+from .visual_tokens.lenses import Lens as Lens
+from .visual_tokens.lenses import fit_jacobian as fit_jacobian
+from .visual_tokens.lenses import identity_jacobian as identity_jacobian
+from .visual_tokens.lenses import jacobian_lens as jacobian_lens
+from .visual_tokens.lenses import make_bank as make_bank
+from .visual_tokens.lenses import nearest_embeddings as nearest_embeddings
+from .visual_tokens.lenses import unembedding_lens as unembedding_lens
+from .visual_tokens.run import visual_tokens_run as visual_tokens_run
+from .visual_tokens.run import visual_words as visual_words

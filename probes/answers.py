@@ -148,6 +148,12 @@ def name_answer(sample: Sample, answer: GivenAnswer) -> str:
     return "own" if sample.answer is None else "true"
 
 
+def check_whole(traced: Trace | Run) -> None:
+    """Raise InputError if a trace, or those of a run, are limited to a span: a model reads answers from the first token on."""
+    if traced.span is not None:
+        raise InputError(f"span {traced.span!r}: probes read whole answers; give them the run as it is")
+
+
 def check_run(model: Model, run: Run) -> None:
     """Check that a run is of a model, and that its images are those that the model saw.
 
@@ -180,8 +186,9 @@ def check_model(model: Model, trace: Trace, logprob: np.ndarray) -> None:
     """Check that the model assigns the log-probabilities [step] of the trace to its answer.
 
     Raises:
-        InputError: another model made the trace.
+        InputError: another model made the trace, or it is limited to a span.
     """
+    check_whole(trace)
     difference = np.abs(logprob - trace.steps["logprob"].values).mean()
     if difference > _MAX_DIFFERENCE:
         raise InputError(

@@ -23,7 +23,7 @@ from mmprobe.models.chat import build_chat
 from mmprobe.models.hooks import Change
 from mmprobe.models.points import Point
 from mmprobe.models.reading import read_chats
-from mmprobe.probes.answers import check_model, read_answer
+from mmprobe.probes.answers import check_model, check_whole, read_answer
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, ImageList
 from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions
 from mmprobe.samples import Region, Sample
@@ -52,6 +52,7 @@ def exchange_images(
     Raises:
         InputError: another model made the trace.
     """
+    check_whole(trace)
     sample, ids = trace.sample, trace.steps["id"].values.tolist()
     chat = build_chat(sample)
     prompt = model.prompt(sample)
@@ -245,6 +246,7 @@ def claim_interventions(
         >>> findings(run, [attention_decay(run), ds]).agree.values   # doctest: +SKIP
         array(['–', '–', 'no', 'no', ...], dtype='<U4')
     """
+    check_whole(run)
     if answers < 1:
         raise InputError(f"answers {answers}: must be 1 or more")
     rng = np.random.default_rng(seed)

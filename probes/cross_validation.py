@@ -66,22 +66,36 @@ def predict_held_out(vectors: np.ndarray, labellings: Sequence[np.ndarray], fold
         labellings: index of the class [sample]; the true labels and shuffles of them.
         fold: [sample].
     """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.preprocessing import StandardScaler
-
     probabilities = np.empty((len(labellings), len(vectors), int(labellings[0].max()) + 1))
     for number in np.unique(fold):
         train = fold != number
-        scaler = StandardScaler().fit(vectors[train].astype(float))
-        scaled = scaler.transform(vectors.astype(float))
-        if scaled.shape[1] > train.sum():
-            scaled = scaled @ np.linalg.svd(scaled[train], full_matrices=False)[2].T
-        for held_out, labels in zip(probabilities, labellings, strict=True):
-            model = LogisticRegression(C=PENALTY_C, class_weight="balanced", max_iter=1000)
-            with skip_checks():
-                model.fit(scaled[train], labels[train])
-                held_out[~train] = model.predict_proba(scaled[~train])
+        own = [labels[train] for labels in labellings]
+        probabilities[:, ~train] = predict_others(vectors[train], own, vectors[~train])
     return probabilities
+
+
+def predict_others(train: np.ndarray, labellings: Sequence[np.ndarray], others: np.ndarray) -> np.ndarray:
+    """Return probabilities [labelling, other, class] of other vectors, from a model fitted on some.
+
+    Args:
+        train: [sample, hidden].
+        labellings: index of the class [sample], from 0 without gaps.
+        others: [other, hidden].
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler().fit(train.astype(float))
+    scaled, held_out = scaler.transform(train.astype(float)), scaler.transform(others.astype(float))
+    if scaled.shape[1] > len(scaled):
+        rotation = np.linalg.svd(scaled, full_matrices=False)[2].T
+        scaled, held_out = scaled @ rotation, held_out @ rotation
+    probabilities = []
+    for labels in labellings:
+        model = LogisticRegression(C=PENALTY_C, class_weight="balanced", max_iter=1000)
+        with skip_checks():
+            probabilities.append(model.fit(scaled, labels).predict_proba(held_out))
+    return np.array(probabilities)
 
 
 def fit_weights(vectors: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.interventions import Settings
 from mmprobe.models import Model
+from mmprobe.probes.answers import check_whole
 from mmprobe.probes.cross_validation import (
     MEASURES,
     compute_measures,
@@ -350,10 +351,11 @@ def early_verdict(
 
 def _find_points(trace: Trace, n_steps: int) -> dict[str, int]:
     """Return the generation step whose query comes before step 1, and at the end of each of the steps."""
-    generated = trace.tokens["text"].values[-len(trace.steps["id"]) :]
+    check_whole(trace)
+    generated = trace.step_texts
     points = {"before step 1": 0}
     line, written = 0, ""
-    for number, text in enumerate(generated.tolist()):
+    for number, text in enumerate(generated):
         written += text
         if "\n" in text and line < n_steps and written.strip():
             line, written = line + 1, ""

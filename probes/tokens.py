@@ -36,7 +36,7 @@ _NUMBERED = re.compile(r"(image|region|step) (\d+)")
 def find_tokens(row: Row, sample: Sample, name: str) -> np.ndarray:
     """Return the positions of the tokens of a name, int64 [token], sorted.
 
-    - `template`, `system`, `visual`, `user`: the tokens of a group of the prompt
+    - `template`, `system`, `visual`, `user`, `assistant`: the tokens of a group of the prompt
     - `generated`: the answer's tokens
     - `image K`: the visual tokens of an image
     - `region K`: the visual tokens that a region of the sample touches
@@ -188,7 +188,9 @@ def present_names(row: Row, sample: Sample) -> tuple[list[str], list[str]]:
     """
     images = [f"image {number}" for number in range(len(sample.images))]
     groups = [
-        name for name in ("system", "user", "template") if (row.prompt.group == Group[name.upper()]).any()
+        name
+        for name in ("system", "user", "assistant", "template")
+        if (row.prompt.group == Group[name.upper()]).any()
     ]
     return [*images, *groups, "generated"], [*images, *groups, STEPS]
 

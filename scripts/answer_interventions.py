@@ -14,7 +14,7 @@ import torch
 import xarray as xr
 
 import mmprobe as mp
-from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, with_options
 from mmprobe.benchmarks.core.compare import Contender, folder_name, make_dataset
 from mmprobe.benchmarks.core.results import group_by_images
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -25,6 +25,7 @@ from mmprobe.traces import answer
 
 # First seed and number of pairs. The embedded model was trained on none of them.
 SETS = {"validation": (1_500_000, 60), "test": (1_800_000, 150), "outer": (1_850_000, 40)}
+PUBLISHED = {"pope": {"profile": "code"}, "mme": {"profile": "code"}}  # scored by the published rules
 BATCH_SIZE = 32
 MAX_NEW_TOKENS = 128  # the embedded model's longest answers have some 80 tokens
 
@@ -135,7 +136,7 @@ def score_all(
     """Score the answers about a set, and compare the contenders with the first one. No model is asked."""
     data = draw_pairs(folder, name)
     scores = {}
-    for benchmark in (BENCHMARKS[name] for name in benchmarks):
+    for benchmark in (with_options(BENCHMARKS[name], PUBLISHED.get(name, {})) for name in benchmarks):
         truth = _read(benchmark, data, limit)
         for contender in contenders:
             file = _answers_file(data, contender, benchmark.name)

@@ -41,7 +41,8 @@ Where the released code of SPD-Faith Bench computes a figure otherwise than the 
 
 `mmprobe analyze` and `mmprobe report` apply the probes of a whole run, too. The logit lens and the attention knockout need the
 model (`--model`). The image interchange takes about ten forward passes an answer, the knockout one for each layer, routes and
-components one for each pair of groups or each head, so they are applied only if `--only` names them. `--resume` continues where an
+components one for each pair of groups or each head, and visual tokens take one for each set of images, so they are applied only
+if `--only` names them. `--resume` continues where an
 earlier call of them was cut off.
 
 {run_probes}
@@ -56,12 +57,14 @@ For many answers, in Python:
 
 ## When to use which cause, and when not
 
-[causes.md](causes.md) leads through one question with them, from the images to a circuit.
+[causes.md](causes.md) leads through one question with them, from the images to a circuit. [visual-tokens.md](visual-tokens.md)
+measures what lenses find in visual tokens, where it is known what they show.
 
 {uses}
 """
 ANSWER_PROBES = (
     probes.logit_lens,
+    probes.visual_words,
     probes.attribute,
     probes.compare_with_regions,
     probes.image_interchange,

@@ -1,7 +1,7 @@
 """Test the claims of SPD-Faith Bench (arXiv:2602.07833) on the embedded model and write docs/findings.md.
 
-python scripts/write_findings.py --folder findings        # half an hour on two CPU cores; resumes if stopped
-python scripts/write_findings.py --folder findings --pairs 200 --attention      # the rows on attention alone: minutes
+python scripts/write_findings.py --folder build/findings        # half an hour on two CPU cores; resumes if stopped
+python scripts/write_findings.py --folder build/findings --pairs 200 --attention      # the rows on attention alone: minutes
 
 The folder keeps pairs, runs and analyses. Types of questions differ in length and difficulty, so answers are compared
 within one type: the opposite questions `same` and `different` are one run, the step-by-step comparisons
@@ -305,7 +305,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--folder", type=Path, default=Path("findings"), help="folder of the pairs and runs")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("build/findings"), help="folder of the pairs and runs"
+    )
     parser.add_argument("--pairs", type=int, default=600)
     parser.add_argument(
         "--attention",

@@ -46,11 +46,14 @@ cross-attention layers. These layers do not run without an image; their values a
 A capture that names `residual/pre` with `positions: all` also stores `prompt/residual_pre`. The same applies to
 every data set with a counterpart under `prompt/`.
 
+Version 1, which is read as ever, had no earlier turns of the assistant: attention by token group has five groups there, and is
+returned with a sixth that is 0. It had no `steps/span` either; `Trace.spans` reads the spans from the tokens' texts.
+
 ## In the file
 
 Dimensions are HDF5 dimension scales at the root. `layer` and `head` give the indices of the captured layers and
 heads, `group` the groups' names. The root's attributes are `id` (the sample's id; older files have it in `sample`
-only), `sample` (the sample as JSON), `answer`, `model`, `neurons`, `run_hash` (a hash of model, capture and settings in `run.json`), `image_hash` (of the content of its images), `reading` (JSON: how
+only), `sample` (the sample as JSON), `answer`, `model`, `neurons`, `run_hash` (a hash of model, capture and settings in `run.json`), `image_hash` (of the content of its images), `prompt_groups` (the groups of tokens that data sets under `prompt/` have, where the capture names some), `reading` (JSON: how
 far the reading of the answer, which was traced, is from its decoding) and `mmprobe_format`.
 
 Float16 data sets (f2) become float32 (f4) if a value is too large for float16, or if the capture says
@@ -77,7 +80,7 @@ Before a data set is read:
 - Its shape needs no more memory than the file can fill: at most four times what is stored (rows that grow leave
   parts unwritten), or a thousand times if it is compressed.
 
-Before tokens or images are read: each token's group is one of the five. Either no token shows a view (as in
+Before tokens or images are read: each token's group is one of the six. Either no token shows a view (as in
 families with cross-attention), or the tokens of each view count the cells of its grid, view by view. `visual` counts
 the cells of all grids. Each view is of an image of the sample, and of a part that an image can have.
 

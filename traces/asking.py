@@ -31,6 +31,7 @@ from mmprobe.interventions.generate import (
 from mmprobe.models import Model
 from mmprobe.models.chat import Chat, build_chat
 from mmprobe.models.shared_prefix import PrefixKey, PrefixStore, repeated_keys, sort_by_images
+from mmprobe.registry import find_plug_in
 from mmprobe.samples import Answer, Sample
 from mmprobe.traces.given_answers import GivenAnswer
 
@@ -62,8 +63,9 @@ class Unanswered(NamedTuple):
             >>> Unanswered.of(ValueError("too long\\nby a lot"))
             Unanswered(error='ValueError', message='too long')
         """
-        name = type(error).__name__
-        return cls(name, (str(error).strip().splitlines() or [name])[0])
+        name, plug_in = type(error).__name__, find_plug_in(error)
+        message = (str(error).strip().splitlines() or [name])[0]
+        return cls(name, f"{plug_in}: {message}" if plug_in else message)
 
 
 Answered = tuple[str, str | Unanswered]

@@ -35,6 +35,11 @@ class LayerKeys:
         self.scale = 1.0
         self.mask: Tensor | None = None
         self.biases: list[Tensor | None] = []  # `AttentionCall.bias` of each step of the block
+        self.queries = 1  # number of the last queries of each call that are the answer's
+
+    def begin_pass(self, queries: int) -> None:
+        """Prepare for a pass over many queries, which sees all keys that they see."""
+        self.keys, self.first, self.queries = None, 0, queries
 
     def add(self, call: AttentionCall) -> None:
         """Keep what a forward pass used."""
@@ -44,7 +49,7 @@ class LayerKeys:
             self.keys, self.mask = call.key, call.mask
         elif self.keys is None:
             self.window, self.chunked = call.window, call.chunked
-            self.first = max(call.key.shape[2] - call.window, 0)
+            self.first = max(call.key.shape[2] - self.queries + 1 - call.window, 0)
             self.keys = call.key[:, :, self.first :].clone()
         else:
             self.new_keys.append(call.key[:, :, -1:].clone())

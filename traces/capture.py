@@ -7,9 +7,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from mmprobe.cache.schema import VARIABLES
+from mmprobe.cache.schema import GROUP_NAMES, VARIABLES
 from mmprobe.errors import InputError
 from mmprobe.files import check_readable, parse_yaml
 
@@ -29,6 +30,7 @@ class CaptureSpec(BaseModel):
         heads: the heads to record; None for all. Means over heads are means over these heads.
         positions: `generated` records the query of each step, `prompt` every token of the prompt, `all` both.
             The prompt's data sets are stored under `prompt/`.
+        groups: the groups of the prompt's tokens that are recorded under `prompt/`, such as `visual`; None for all.
         dtype: type of the large data sets (visual attention, residuals, TAM logits).
         compression: `none`, `blosc2` or `zstd`; the latter two need hdf5plugin.
         missing: `refuse` raises an error if the model or the engine cannot provide a data set; `skip` leaves
@@ -45,6 +47,7 @@ class CaptureSpec(BaseModel):
     layers: list[int] | None = Field(default=None, min_length=1)
     heads: list[int] | None = Field(default=None, min_length=1)
     positions: Literal["generated", "prompt", "all"] = "generated"
+    groups: list[Literal["template", "system", "visual", "user"]] | None = Field(default=None, min_length=1)
     dtype: Literal["float16", "float32"] = "float16"
     compression: Literal["none", "blosc2", "zstd"] = "none"
     missing: Literal["refuse", "skip"] = "refuse"
@@ -59,6 +62,8 @@ class CaptureSpec(BaseModel):
 
     @model_validator(mode="after")
     def _check_positions(self) -> CaptureSpec:
+        if self.groups is not None and self.positions == "generated":
+            raise ValueError("groups: names tokens of the prompt; add positions: prompt, or all")
         if self.positions == "prompt":
             for name in self.datasets:
                 if name not in PROMPT_DATASETS and not name.startswith("vision/"):
@@ -85,6 +90,21 @@ class CaptureSpec(BaseModel):
     def without(self, names: Collection[str]) -> CaptureSpec:
         """Return the capture without some of its data sets."""
         return self.model_copy(update={"datasets": [name for name in self.datasets if name not in names]})
+
+    def prompt_positions(self, group: np.ndarray) -> np.ndarray:
+        """Return the positions of the prompt's tokens that are recorded under `prompt/`, in ascending order.
+
+        Args:
+            group: uint8 [token], the group of each token of the prompt.
+
+        Example:
+            >>> spec = CaptureSpec(datasets=["residual/post"], positions="prompt", groups=["visual", "user"])
+            >>> spec.prompt_positions(np.array([0, 1, 2, 2, 3])).tolist()
+            [2, 3, 4]
+        """
+        if self.groups is None:
+            return np.arange(len(group))
+        return np.flatnonzero(np.isin(group, [GROUP_NAMES.index(name) for name in self.groups]))
 
     def head_indices(self, count: int) -> list[int]:
         """Return the indices of the heads to record, in ascending order.

@@ -31,7 +31,7 @@ from mmprobe.models.reading import append_answers
 from mmprobe.models.self_check import find_numeric_errors
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec, load_capture
-from mmprobe.traces.engines import model_limits, why_decoded
+from mmprobe.traces.engines import find_way, model_limits
 from mmprobe.traces.plan import peak_bytes
 from mmprobe.traces.run import trace
 from mmprobe.traces.run_folder import run_config
@@ -357,8 +357,8 @@ def _check_traces(
                 f"{reading['steps']:.0f} steps"
             )
             yield Check(f"reading of {traced.id}", gap <= of_logprob, gap, text)
-    if (why := why_decoded(model, load_capture("default"))) is not None:
-        yield Check("reading", None, None, f"answers are recorded while they are decoded: {why}")
+    if (way := find_way(model, load_capture("default"))).reason:
+        yield Check("reading", None, None, way.text)
 
 
 def _count_text(model: Model, answer: np.ndarray) -> int:

@@ -21,7 +21,7 @@ from mmprobe.models.devices import check_accelerate
 from mmprobe.models.shared_prefix import MAX_BYTES, prefix_bytes
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.engines import why_decoded, why_whole_prompts
+from mmprobe.traces.engines import find_way, why_whole_prompts
 
 _FILE_BYTES = 40_000  # headers, indices, dimension scales and texts of one trace
 
@@ -111,20 +111,22 @@ def plan(
         seconds=None,
         assumed=(
             f"prompts of {prompt.tokens:.0f} tokens, {prompt.visual:.0f} {visual}, "
-            f"answers of {max_new_tokens} tokens"
+            f"answers of {max_new_tokens} tokens" + _describe_prompt(model, spec, prompt)
         ),
         prefixes=prefixes,
-        recording=_plan_recording(model, spec, active),
+        recording=find_way(model, spec, active).text,
     )
 
 
-def _plan_recording(model: Model, spec: CaptureSpec, methods: Sequence[Method]) -> str:
-    """Return when the native engine records the answers, in words."""
-    reason = why_decoded(model, spec, methods)
+def _describe_prompt(model: Model, spec: CaptureSpec, prompt: PromptSize) -> str:
+    """Return what is recorded of prompts, in words; nothing if nothing is."""
+    if not spec.wants("prompt/"):
+        return ""
+    of_groups = "" if spec.groups is None else f" ({', '.join(spec.groups)})"
+    layers = len(spec.layer_indices(model.n_layers))
     return (
-        "answers are read once more after they are generated"
-        if reason is None
-        else f"while answers are decoded: {reason}"
+        f"; {recorded_positions(spec, prompt):.0f} tokens of each prompt{of_groups} are recorded in {layers} of "
+        f"{model.n_layers} layers"
     )
 
 
@@ -206,7 +208,7 @@ def data_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: 
         "visual": prompt.visual,
         "user_token": prompt.user,
         "token": prompt.tokens + new_tokens,
-        "position": prompt.tokens,
+        "position": recorded_positions(spec, prompt),
         "key": prompt.tokens,
         "hidden": config.hidden_size,
         "neuron": model.n_neurons,
@@ -229,6 +231,21 @@ def data_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: 
         itemsize = 4 if widened else np.dtype(variable.dtype).itemsize
         total += itemsize * math.prod(float(sizes[dim]) for dim in variable.dims)
     return int(total)
+
+
+def recorded_positions(spec: CaptureSpec, prompt: PromptSize) -> float:
+    """Return how many of a prompt's tokens are recorded under `prompt/`; at most, for groups whose size is not known.
+
+    Example:
+        >>> spec = CaptureSpec(datasets=["residual/post"], positions="prompt", groups=["visual", "user"])
+        >>> recorded_positions(spec, PromptSize(1024, 768, 32))
+        800
+    """
+    if spec.groups is None:
+        return prompt.tokens
+    sizes = {"visual": prompt.visual, "user": prompt.user}
+    rest = prompt.tokens - prompt.visual - prompt.user if {"template", "system"} & set(spec.groups) else 0
+    return min(prompt.tokens, rest + sum(sizes.get(name, 0) for name in spec.groups))
 
 
 def max_trace_bytes(model: Model, spec: CaptureSpec, max_new_tokens: int) -> int:

@@ -68,6 +68,7 @@ class SampleRecorder:
         self.visual = torch.from_numpy(prompt.visual_positions).to(self.device)
         self.visual_slices = _to_slices(prompt.visual_positions if visual_keys is None else visual_keys)
         self.n_visual = sum(part.stop - part.start for part in self.visual_slices)
+        self.kept = spec.prompt_positions(prompt.group)  # positions that are recorded under prompt/
         groups = torch.from_numpy(prompt.group.astype(np.int64)).to(self.device)
         self.membership = F.one_hot(groups, len(Group) + 1).float()  # [token, group + leading]
         first_image = int(prompt.visual_positions[0]) if len(prompt.visual_positions) else 0
@@ -229,11 +230,11 @@ class SampleRecorder:
             self.writer.write("tam/prompt", rows @ seen.to(rows.device).T)
 
     def write_prompt_residual(self, name: str, layer: int, values: Tensor) -> None:
-        """Write one layer's residual stream at the prompt's tokens.
+        """Write one layer's residual stream at the prompt's tokens that are kept.
 
         Args:
             name: `pre`, `mid` or `post`.
-            values: [position, hidden].
+            values: [kept position, hidden].
 
         Raises:
             UnobservedChange: `pre` is not `post` of the layer before.
@@ -243,7 +244,7 @@ class SampleRecorder:
         elif name == "pre" and self.prompt_post and not self.model.family.adds_between_layers:
             previous, post = self.prompt_post
             self._check_stream(post[:, None], values[:, None], [previous, layer])
-        if f"prompt/residual_{name}" in self.spec.stored:
+        if len(values) and f"prompt/residual_{name}" in self.spec.stored:
             shape = (len(values), len(self.layers), values.shape[-1])
             selection = (slice(0, len(values)), self.layers.index(layer), slice(0, values.shape[-1]))
             self.writer.write_part(f"prompt/residual_{name}", values, selection, shape)
@@ -255,7 +256,14 @@ class SampleRecorder:
             first: position of the block's first query.
             rows: the block's rows, on all keys of the prompt.
         """
-        index, queries = self.layers.index(layer), rows.weights.shape[1]
+        index, last = self.layers.index(layer), first + rows.weights.shape[1]
+        start, end = np.searchsorted(self.kept, [first, last]).tolist()
+        if end - start < last - first:
+            own = torch.from_numpy(self.kept[start:end] - first).to(rows.weights.device)
+            rows = rows._replace(weights=rows.weights[:, own])
+        queries = end - start
+        if not queries:
+            return
         mass, visual, by_head = self.reduce(rows, self.membership, queries)
         by_name: dict[str, Tensor] = {"mass": mass[..., :-1].transpose(0, 1), "visual": visual}
         if by_head is not None:
@@ -264,8 +272,8 @@ class SampleRecorder:
             by_name["row"] = self.fill_heads(self.select_heads(rows.weights)).transpose(0, 1)
         for name, values in by_name.items():
             if f"prompt/attention_{name}" in self.spec.stored:
-                shape = (len(self.prompt.ids), len(self.layers), *values.shape[1:])
-                selection = (slice(first, first + queries), index, *(slice(0, n) for n in values.shape[1:]))
+                shape = (len(self.kept), len(self.layers), *values.shape[1:])
+                selection = (slice(start, end), index, *(slice(0, n) for n in values.shape[1:]))
                 self.writer.write_part(f"prompt/attention_{name}", values, selection, shape)
 
 

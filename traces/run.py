@@ -19,7 +19,8 @@ import torch
 from mmprobe.cache import Run, TraceWriter, open_run
 from mmprobe.cache.hdf5 import compression_filters
 from mmprobe.cache.run import hash_config
-from mmprobe.cache.schema import GROUP_NAMES
+from mmprobe.cache.schema import GROUP_NAMES, SPANS
+from mmprobe.cache.spans import spans_of_answer
 from mmprobe.errors import InputError, option, unknown_name
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.generate import GeneratedAnswer, Settings
@@ -30,10 +31,11 @@ from mmprobe.models import Batch, Group, Model, Prompt, load_model
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.models.reading import Gap
 from mmprobe.models.shared_prefix import SharedStart
+from mmprobe.registry import check_made
 from mmprobe.samples import Answer, Lengths, Sample, load_samples, longest
 from mmprobe.traces.asking import LocalModel, answer, sort_failures
 from mmprobe.traces.capture import CaptureSpec, load_capture
-from mmprobe.traces.engines import load_engine, resolve_capture, why_decoded, why_whole_prompts
+from mmprobe.traces.engines import find_way, load_engine, resolve_capture, why_whole_prompts
 from mmprobe.traces.given_answers import Answers, GivenAnswer, check_length, digest, read_given_answers
 from mmprobe.traces.plan import max_trace_bytes
 from mmprobe.traces.recorder import SampleRecorder
@@ -204,13 +206,15 @@ class Recording:
         methods = _traceable(settings.methods, self.engine)
         record = load_engine(self.engine).record
         if self.engine == "native":
-            record = partial(record, decoded=why_decoded(model, spec, methods) is not None)
+            record = partial(record, way=find_way(model, spec, methods).name)
         length = longest(settings.max_new_tokens)
         if given is not None:
             length = max(each.longest for each in given.values())
         whole = why_whole_prompts(model, spec, self.engine, methods)
         return PreparedRun(
-            run_config(model, spec, self.engine, settings.batch_size, _describe(settings, given), methods),
+            run_config(
+                model, spec, self.engine, settings.batch_size, _describe(settings, given, self.adds), methods
+            ),
             max_trace_bytes(model, spec, length),
             spec,
             methods,
@@ -223,8 +227,8 @@ class Recording:
         return RunKeeper(self, folder, samples, model)
 
 
-def _describe(settings: Settings, given: Mapping[str, GivenAnswer] | None) -> dict[str, Any]:
-    """Return what `run.json` says about how the answers came about."""
+def _describe(settings: Settings, given: Mapping[str, GivenAnswer] | None, adds: bool) -> dict[str, Any]:
+    """Return what `run.json` says about how the answers came about; with `adds`, more may be given later."""
     made: dict[str, Any] = {
         "max_new_tokens": settings.max_new_tokens,
         "temperature": settings.temperature,
@@ -233,7 +237,7 @@ def _describe(settings: Settings, given: Mapping[str, GivenAnswer] | None) -> di
     if settings.repetition_penalty is not None:
         made["repetition_penalty"] = settings.repetition_penalty
     if given is not None:
-        made["answers"] = {"n": len(given), "sha256": digest(given)}
+        made["answers"] = "given" if adds else {"n": len(given), "sha256": digest(given)}
     return made
 
 
@@ -378,6 +382,8 @@ class RunTracer:
             "run_hash": self.run_hash,
             "fingerprint": json.dumps(model.fingerprint),
         }
+        if spec.groups is not None:
+            attributes["prompt_groups"] = ", ".join(spec.groups)
         if image_hash := sample.images and hash_images(sample):
             attributes["image_hash"] = image_hash
         path = self.out / "samples" / f"{sample.id}.h5"
@@ -405,7 +411,9 @@ class BatchTraces:
             SampleRecorder(model, prompt, spec, BackgroundWriter(writer, tracer.thread))
             for prompt, writer in zip(batch.prompts, self.writers, strict=True)
         ]
-        output = tracer.run.record(model, batch, self.recorders, spec, dict(options), **own).tolist()
+        record = tracer.run.record
+        output = record(model, batch, self.recorders, spec, dict(options), **own)
+        output = check_made(record, output, torch.Tensor, np.ndarray).tolist()
         starts = [each.prompt.padding + len(each.prompt.ids) for each in self.recorders]
         return [
             ids[first : first + each.n_steps]
@@ -449,6 +457,7 @@ def _finish_trace(model: Model, prompt: Prompt, given: GeneratedAnswer, writer: 
     writer.write("tokens/group", group)
     writer.write("tokens/image", np.concatenate([prompt.image, np.full(len(answer_ids), -1)]))
     writer.write("tokens/text", np.array(texts, dtype=object))
+    writer.write(SPANS, spans_of_answer(texts, group))
     writer.write("images/grid", np.reshape(prompt.grids, (-1, 2)))
     writer.write("images/size", np.reshape(sizes, (-1, 2)))
     writer.write("images/source", np.array(prompt.sources, np.int32))

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,10 @@ def run_config(
     methods: Sequence[Method] = (),
 ) -> dict[str, Any]:
     """Return the content of `run.json`; the order of the samples is still to come."""
-    libraries = ["h5py"]
+    libraries = {"h5py": version("h5py")}
     if engine != "native":
-        libraries.append(engine.replace("_", "-"))
+        with suppress(PackageNotFoundError):  # an engine of another package has a name of its own
+            libraries[engine.replace("_", "-")] = version(engine.replace("_", "-"))
     if methods:
         generation = generation | {"methods": {method.name: asdict(method) for method in methods}}
     return {
@@ -57,12 +58,12 @@ def run_config(
             "dtype": str(model.hf.dtype).removeprefix("torch."),
             "layers": model.n_layers,
         },
-        "capture": spec.model_dump(),
+        "capture": spec.model_dump(exclude=None if spec.groups else {"groups"}),
         "generate": generation,
         "generation_settings": _settings_in_force(model, generation),
         "engine": engine,
         "batch_size": batch_size,
-        "versions": library_versions() | {name: version(name) for name in libraries},
+        "versions": library_versions() | libraries,
         FINGERPRINT: fingerprint(model.fingerprint),
         "order": [],
     }
@@ -124,6 +125,7 @@ def open_folder(
 
 def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample], adds: bool) -> set[str]:
     """Return the ids of the finished samples, less those whose trace has to be made again."""
+    make_folder(out / "samples")  # somebody may have deleted it
     remove_unreadable(out)
     earlier = open_run(out)
     settings = {key: config[key] for key in HASHED_KEYS}

@@ -18,7 +18,7 @@ from trl.trainer.utils import RepeatSampler
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.chat import read_image
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, check_short
 from mmprobe.training.checkpoints import WholeCheckpoints, silence
 from mmprobe.training.logos import Rewards, compute_advantages
 from mmprobe.training.settings import LogosSettings
@@ -179,6 +179,7 @@ def text_of(completion: Any) -> str:
 
 def build_row(sample: Sample, instruction: str) -> dict[str, Any]:
     """Return a sample in TRL's form: messages, images, and the sample for the reward."""
+    check_short([sample], "train")
     question = f"{sample.question}\n{instruction}" if instruction else sample.question
     messages = [{"role": "user", "content": question}]
     if sample.system is not None:

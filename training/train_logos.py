@@ -7,12 +7,19 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mmprobe.errors import InputError
+from mmprobe.files import check_no_link
 from mmprobe.ledger import fingerprint
 from mmprobe.models import Model, load_model
 from mmprobe.models.aliases import find_checkpoint
 from mmprobe.models.fingerprint import fingerprint_checkpoint
 from mmprobe.samples import Sample
-from mmprobe.training.checkpoints import LogWriter, last_checkpoint, place_model, start_training
+from mmprobe.training.checkpoints import (
+    LogWriter,
+    hold_training,
+    last_checkpoint,
+    place_model,
+    start_training,
+)
 from mmprobe.training.curriculum import choose_questions, order_questions
 from mmprobe.training.logos import reward_response
 from mmprobe.training.policy import RewardFunction, build_trainer
@@ -49,17 +56,38 @@ def train_logos(
         >>> samples = mp.load_samples("pairs/samples.jsonl")                         # doctest: +SKIP
         >>> train_logos("qwen2.5-vl-7b", samples, "logos", LogosSettings())          # doctest: +SKIP
     """
-    out = Path(out)
+    check_questions(samples)
+    with hold_training(Path(out), resume):
+        return train_stages(model, samples, Path(out), settings, reward, device)
+
+
+def check_questions(samples: Sequence[Sample]) -> None:
+    """Check that there are questions, and that each has its answer.
+
+    Raises:
+        InputError: otherwise.
+    """
     for sample in samples:
         if sample.answer is None:
             raise InputError(f"sample {sample.id}: has no 'answer', so no response can be rewarded")
     if not samples:
         raise InputError("logos: no question to train on")
+
+
+def train_stages(
+    model: str,
+    samples: Sequence[Sample],
+    out: Path,
+    settings: LogosSettings,
+    reward: RewardFunction = reward_response,
+    device: str = "auto",
+) -> Model:
+    """Train as `train_logos` does, in a folder that the caller holds (`hold_training`)."""
     about = {"trained": "logos", "model": model, "questions": len(samples), **asdict(settings)}
-    start_training(out, about, fingerprint(fingerprint_checkpoint(find_checkpoint(model)), samples), resume)
+    start_training(out, about, fingerprint(fingerprint_checkpoint(find_checkpoint(model)), samples))
     trained = load_model(model, device=device, dtype="float32")
     for stage in range(settings.stages):
-        folder = out / f"stage-{stage + 1}"
+        folder = check_no_link(out / f"stage-{stage + 1}")
         if not (folder / MODEL).exists():
             _train_stage(trained, samples, stage, folder, settings, reward)
         trained = load_model(str(folder / MODEL), device=device, dtype="float32")

@@ -21,10 +21,22 @@ GROUP_COLOURS = {
     "visual": "#d55e00",
     "user": "#e69f00",
     "generated": "#009e73",
+    "assistant": "#882255",
 }
 LABEL_COLOURS = {"all": "#7c8594", "faithful": "#0072b2", "unfaithful": "#d55e00"}
 UPLOAD_BUTTON = "sendChartToCloud"  # sends the figure to a server; plotly's toolbar has it by default
 REFERENCE_LINE = {"width": 1, "dash": "dot", "color": "#888888"}  # of zero, chance or a threshold
+
+
+def shown_groups(mass: xr.DataArray) -> list[str]:
+    """Return the token groups of attention [..., group], without earlier turns where there are none.
+
+    Example:
+        >>> shown_groups(xr.DataArray([0.5, 0.5, 0.0], {"group": ["user", "generated", "assistant"]}))
+        ['user', 'generated']
+    """
+    groups: list[str] = mass["group"].values.tolist()
+    return [group for group in groups if group != "assistant" or bool((mass.sel(group=group) > 0).any())]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,10 @@ _NAMES = (
     "seventeen eighteen nineteen twenty"
 )
 WORDS = {name: value for value, name in enumerate(_NAMES.split())}
-_TENS = {name: 10 * value for value, name in enumerate(["thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 3)}
+_TENS = {
+    name: 10 * value
+    for value, name in enumerate(["thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 3)
+}
 _COMPOUND = re.compile(
     rf"({'|'.join(('twenty', *_TENS))})(?:[- ]({'|'.join(_NAMES.split()[1:10])}))?", re.IGNORECASE
 )

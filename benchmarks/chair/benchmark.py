@@ -30,7 +30,7 @@ from mmprobe.benchmarks.core.benchmark import (
 )
 from mmprobe.benchmarks.core.prompts import default_prompts
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, check_id, check_image, load_samples
+from mmprobe.samples import Sample, check_id, check_image, load_short_samples
 
 
 class ChairTruth(NamedTuple):
@@ -80,7 +80,7 @@ def read_data(path: Path, category_of: Mapping[str, str] | None = None) -> Chair
             raise InputError(
                 f"{path}: profile 'code' is about COCO's categories; give a folder with instances*.json"
             )
-        return _build_synthetic_truth(load_samples(path))
+        return _build_synthetic_truth(load_short_samples(path, "chair"))
     files = [path] if path.is_file() else sorted(path.glob("instances*.json"))
     if len(files) != 1:
         raise InputError(f"{path}: contains {len(files)} files named instances*.json; one is needed")

@@ -58,12 +58,14 @@ class ChatTurn(NamedTuple):
     """One turn of a conversation: its role (system, user or assistant), its text, and images before the text.
 
     `images` of None sends the text alone, not as a list of parts. `name` is the message's id in inspect-ai's logs.
+    `parts` are texts and images in another order, in place of both.
     """
 
     role: str
     text: str
     images: tuple[Path, ...] | None = None
     name: str | None = None
+    parts: tuple[str | Path, ...] | None = None
 
 
 class Reply(NamedTuple):
@@ -236,12 +238,32 @@ def messages_of(sample: Sample) -> list[ChatTurn]:
 
     A prefill becomes a last message of the assistant, without spaces at its end, which some providers refuse.
     Where a provider refuses the message, the question stays unanswered.
+
+    Raises:
+        InputError: the sample has turns with tools, or arguments of a chat template, which no API takes.
     """
-    messages = [ChatTurn("system", sample.system)] if sample.system else []
-    messages.append(ChatTurn("user", sample.question, tuple(sample.images), sample.id))
+    if sample.template or any(turn.role == "tool" or turn.tool_calls for turn in sample.messages):
+        field = "template" if sample.template else "messages with tools"
+        raise InputError(f"sample {sample.id}: {field}: not for models behind an API; leave it out")
+    if sample.messages:
+        messages = _turns_of(sample)
+    else:
+        messages = [ChatTurn("system", sample.system)] if sample.system else []
+        messages.append(ChatTurn("user", sample.question, tuple(sample.images), sample.id))
     if prefill := (sample.prefill or "").rstrip():
         messages.append(ChatTurn("assistant", prefill))
     return messages
+
+
+def _turns_of(sample: Sample) -> list[ChatTurn]:
+    """Return the turns of a conversation, with the images in their places. The last one has the sample's id."""
+    images, turns = iter(sample.images), []
+    for turn in sample.messages:
+        parts = tuple(next(images) if part.text is None else part.text for part in turn.content)
+        name = sample.id if turn is sample.messages[-1] else None
+        plain = len(parts) == 1 and isinstance(parts[0], str) and turn.role != "user"
+        turns.append(ChatTurn(turn.role, turn.text, name=name, parts=None if plain else parts))
+    return turns
 
 
 def inspect_message(message: ChatTurn) -> Any:
@@ -259,6 +281,11 @@ def inspect_message(message: ChatTurn) -> Any:
     if message.images is not None:
         images = [ContentImage(image=data_uri(path)) for path in message.images]
         content = [*images, ContentText(text=message.text)]
+    if message.parts is not None:
+        content = [
+            ContentText(text=part) if isinstance(part, str) else ContentImage(image=data_uri(part))
+            for part in message.parts
+        ]
     own_id = {} if message.name is None else {"id": message.name}
     return classes[message.role](content=content, **own_id)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +30,7 @@ from mmprobe.benchmarks.layouts import layout_of
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
 from mmprobe.ledger import lock_folder
+from mmprobe.samples import with_template
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -66,6 +68,12 @@ class Evaluation(NamedTuple):
     headline: tuple[str, ...] = ()
     layout: str | None = None
 
+    def __repr__(self) -> str:
+        """Show the headline metrics; the records alone can fill a screen."""
+        names = [name for name in self.headline if name in self.metrics] or list(self.metrics)[:3]
+        shown = ", ".join(f"{name} {self.metrics[name]}" for name in names)
+        return f"<Evaluation {self.benchmark}: {shown}, {len(self.records)} records in {self.folder}>"
+
 
 def evaluate(
     name: str,
@@ -78,6 +86,7 @@ def evaluate(
     seed: int = SEED,
     judge: str = LEXICAL,
     trace: bool = False,
+    trace_with: str | Model | None = None,
     capture: str = "default",
     method: str = "plain",
     perturbation: str | None = None,
@@ -94,6 +103,7 @@ def evaluate(
     shard: str | None = None,
     workers: Workers | None = None,
     shared_prefix: bool = True,
+    template: Mapping[str, Any] = MappingProxyType({}),
     **parameters: Any,
 ) -> Evaluation:
     """Ask a model the questions of a benchmark, score its answers and write the result folder.
@@ -107,7 +117,9 @@ def evaluate(
         n, seed: number of pairs and seed of a drawn set.
         judge: `lexical` for rules, `model:PROVIDER/MODEL`, or `ensemble:A,B,C`.
         trace: trace the answers into `out/run`, and label them faithful or not.
-        capture: with `trace`: `default`, `full` or a YAML file.
+        trace_with: a model from `load_model` or its name, which then reads the answers into `out/run`, whoever gave them:
+            `mp.trace(trace_with, …, answers=out)`. The answers are labelled as with `trace`.
+        capture: with `trace` or `trace_with`: `default`, `full` or a YAML file.
         method: a method of `mmprobe.interventions`, or a YAML file.
         perturbation: a kind of `mmprobe.benchmarks.core.perturbations` that disturbs each question. Each is
             also asked as it is, into `out/plain`, and `NAME_change` is the paired change of each metric.
@@ -122,6 +134,8 @@ def evaluate(
             one that finishes puts the answers together and scores them. Before it, the evaluation has no metrics, and
             its folder is the shard's.
         workers, shared_prefix: as in `mmprobe.trace`; with workers, `model` is a name.
+        template: arguments of the model's chat template, such as `{"enable_thinking": False}`. Models behind an API take
+            none.
         parameters: parameters of the method in place of its defaults.
 
     Raises:
@@ -134,8 +148,10 @@ def evaluate(
         0.935 [0.880, 0.979]
     """
     out = Path(out)
-    benchmark = with_options(BENCHMARKS[name], options)
+    benchmark = _add_template(with_options(BENCHMARKS[name], options), template)
     _check_call(model, method, parameters, trace=trace, repetition_penalty=repetition_penalty)
+    if trace_with is not None:
+        _check_reader(trace_with, trace, shard)
     if perturbation is not None:
         check_kind(perturbation)
     if shard is not None and (data is None or perturbation is not None or overwrite):
@@ -151,6 +167,7 @@ def evaluate(
         describe_generation,
         load_source,
         run_benchmark,
+        trace_answers,
     )
     from mmprobe.interventions import Settings, load_methods
     from mmprobe.traces.asking import LocalModel
@@ -220,6 +237,10 @@ def evaluate(
             note = about | {"perturbation": None}
             usual, _ = run_benchmark(benchmark, truth, source, out / "plain", note, settings, resume=resume)
         metrics, records = run_benchmark(benchmark, truth, source, out, about, settings, recording, resume)
+        if trace_with is not None:
+            reader = load_source(trace_with, device, dtype, device_map, workers)
+            reads = Settings(batch_size=batch_size, shared_prefix=shared_prefix)
+            trace_answers(reader, out, reads, Recording(capture))
         if usual:
             metrics |= paired_changes(metrics, usual)
             write_results(out, benchmark.name, metrics, records, about)
@@ -233,7 +254,19 @@ def evaluate(
             benchmark.headline,
             about["layout"],
         )
-        return _add_internals(benchmark, truth, evaluation, about) if trace else evaluation
+        return _add_internals(benchmark, truth, evaluation, about) if trace or trace_with else evaluation
+
+
+def _add_template(benchmark: Benchmark[Any], arguments: Mapping[str, Any]) -> Benchmark[Any]:
+    """Return a benchmark whose questions have arguments of the chat template."""
+    if not arguments:
+        return benchmark
+    ask, follow_up = benchmark.ask_questions, benchmark.follow_up
+    return replace(
+        benchmark,
+        ask_questions=lambda truth: with_template(ask(truth), arguments),
+        follow_up=lambda truth, responses: with_template(follow_up(truth, responses), arguments),
+    )
 
 
 def _check_call(
@@ -246,7 +279,10 @@ def _check_call(
     """Check the names of the model and the method, and what goes with them, before anything slow is done."""
     if isinstance(model, str) and is_api(model):
         if trace or method != "plain":
-            raise InputError(f"model {model}: a model behind an API cannot be traced or changed")
+            raise InputError(
+                f"model {model}: a model behind an API cannot be traced or changed; trace_with names a local model that reads "
+                "its answers"
+            )
         if repetition_penalty is not None:
             raise InputError(
                 f"model {model}: a model behind an API has no repetition penalty that can be set"
@@ -257,6 +293,18 @@ def _check_call(
 
     load_methods(method, **parameters)
     if isinstance(model, str):
+        locate(model)
+
+
+def _check_reader(model: str | Model, trace: bool, shard: str | None) -> None:
+    """Check the model that reads answers, and what goes with it."""
+    from mmprobe.models.aliases import locate
+
+    if trace or shard is not None:
+        raise InputError("trace_with: goes neither with trace nor with shard; leave them out")
+    if isinstance(model, str):
+        if is_api(model):
+            raise InputError(f"trace_with {model}: is behind an API; name a model whose weights are here")
         locate(model)
 
 

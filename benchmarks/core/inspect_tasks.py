@@ -26,7 +26,11 @@ from inspect_ai.dataset import MemoryDataset
 from inspect_ai.dataset import Sample as InspectSample
 from inspect_ai.model import (
     ChatMessage,
+    ChatMessageAssistant,
+    ChatMessageTool,
     ContentImage,
+    ContentReasoning,
+    ContentText,
     GenerateConfig,
     ModelAPI,
     ModelOutput,
@@ -90,7 +94,12 @@ def _make_task(configured: Benchmark[Truth], data: str | None, n: int, seed: int
             for sample in questions
         ]
         images: dict[str, Any] = {
-            sample.id: _question(_messages(benchmark, sample)).content[:-1] for sample in questions
+            sample.id: [
+                part
+                for part in _question(_messages(benchmark, sample)).content
+                if isinstance(part, ContentImage)
+            ]
+            for sample in questions
         }
     running: list[str] = []
     return Task(
@@ -112,8 +121,8 @@ def _messages(benchmark: Benchmark[Truth], sample: Sample) -> list[ChatMessage]:
 
 
 def _question(messages: list[ChatMessage]) -> ChatMessage:
-    (question,) = (message for message in messages if message.role == "user")
-    return question
+    """Return the user's last message, whose content is a list of parts."""
+    return [message for message in messages if message.role == "user"][-1]
 
 
 @solver
@@ -329,50 +338,86 @@ def check_settings(tools: Sequence[ToolInfo], config: GenerateConfig) -> None:
             )
 
 
+_READ = {
+    "user": ("text", "image"),
+    "tool": ("text", "image"),
+    "assistant": ("text", "reasoning"),
+    "system": ("text",),
+}
+
+
 def _check_content(messages: Sequence[ChatMessage]) -> None:
     """Raise InputError for content that no sample contains: it must not be left out without a word."""
     for message in messages:
-        kinds = ("text", "image") if message.role == "user" else ("text",)
         for part in () if isinstance(message.content, str) else message.content:
-            if part.type not in kinds:
+            if part.type not in _READ[message.role]:
                 raise InputError(
-                    f"mmprobe/…: reads texts, and images in the question; the {message.role}'s message contains "
+                    f"mmprobe/…: reads texts, and images of the user and of tools; the {message.role}'s message contains "
                     f"{part.type} content"
                 )
 
 
 def sample_of(messages: list[ChatMessage], folder: Path, name: str) -> Sample:
-    """Return the question of a conversation as a sample. Its images are written to a folder.
+    """Return a conversation as a sample. Its images are written to a folder.
 
-    A last message of the assistant is the beginning of the answer.
+    A last message of the assistant is the beginning of the answer. A system prompt, images and a question, in this
+    order, are a sample of the short form.
 
     Raises:
-        InputError: the conversation is more than a system prompt, one question and the beginning of an
-            answer, or it contains other content than texts and, in the question, images.
+        InputError: nobody asks, or the conversation contains other content than texts and images.
     """
     _check_content(messages)
-    system = [message.text for message in messages if message.role == "system"]
     prefill = messages[-1].text if messages and messages[-1].role == "assistant" else None
-    questions = [message for message in messages if message.role == "user"]
-    if len(questions) != 1 or len(system) + 1 + (prefill is not None) != len(messages):
-        raise InputError("mmprobe/…: answers single questions; this conversation has more turns")
-    (question,) = questions
-    sample_id = question.id if question.id and SAFE_ID.fullmatch(question.id) else name
-    content = [] if isinstance(question.content, str) else question.content
+    shown = list(messages if prefill is None else messages[:-1])
+    questions = [message for message in shown if message.role == "user"]
+    if not questions or shown[-1].role not in ("user", "tool"):
+        raise InputError("mmprobe/…: answers a user or a tool; this conversation ends with neither")
+    asked = questions[-1].id
+    sample_id = asked if asked and SAFE_ID.fullmatch(asked) else name
     folder.mkdir(parents=True, exist_ok=True)
     images: list[Path] = []
+    turns = [_turn_of(message, images, folder, sample_id) for message in shown]
+    fields: dict[str, Any] = {"id": sample_id, "images": images, "prefill": prefill}
+    system = [turn["content"][0]["text"] for turn in turns if turn["role"] == "system"]
+    kinds = [part["type"] for part in turns[-1]["content"]]
+    is_short = len(turns) == len(system) + 1 and kinds == ["image"] * len(images) + ["text"]
+    if is_short and all(turn["role"] == "system" for turn in turns[:-1]):
+        text = turns[-1]["content"][-1]["text"]
+        return Sample(**fields, question=text, system="\n".join(system) or None)
+    return Sample.model_validate({**fields, "messages": turns})
+
+
+def _turn_of(message: ChatMessage, images: list[Path], folder: Path, sample_id: str) -> dict[str, Any]:
+    """Return a message as a turn of a sample. Its images are written, and added to `images`."""
+    content = [ContentText(text=message.content)] if isinstance(message.content, str) else message.content
+    turn: dict[str, Any] = {"role": message.role, "content": []}
     for part in content:
         if isinstance(part, ContentImage):
-            head, _, data = part.image.partition(",")
-            if not head.startswith("data:image/") or not head.endswith(";base64"):
-                raise InputError("mmprobe/…: images must be data URIs")
-            path = folder / f"{sample_id}-{len(images)}.{head[11:-7].split('+')[0]}"
-            write_whole({path: base64.b64decode(data)})
-            images.append(path)
-    return Sample(
-        id=sample_id,
-        images=images,
-        question=question.text,
-        system="\n".join(system) or None,
-        prefill=prefill,
-    )
+            images.append(_write_image(part, folder / f"{sample_id}-{len(images)}"))
+            turn["content"].append({"type": "image"})
+        elif isinstance(part, ContentReasoning):
+            turn["reasoning_content"] = part.reasoning
+        elif isinstance(part, ContentText):
+            turn["content"].append({"type": "text", "text": part.text})
+    if isinstance(message, ChatMessageAssistant) and message.tool_calls:
+        turn["tool_calls"] = [
+            {
+                "type": "function",
+                "id": call.id,
+                "function": {"name": call.function, "arguments": call.arguments},
+            }
+            for call in message.tool_calls
+        ]
+    if isinstance(message, ChatMessageTool):
+        turn |= {"tool_call_id": message.tool_call_id, "name": message.function}
+    return turn
+
+
+def _write_image(part: ContentImage, path: Path) -> Path:
+    """Write an image, and return its file, whose ending is that of its data URI."""
+    head, _, data = part.image.partition(",")
+    if not head.startswith("data:image/") or not head.endswith(";base64"):
+        raise InputError("mmprobe/…: images must be data URIs")
+    file = path.with_name(f"{path.name}.{head[11:-7].split('+')[0]}")
+    write_whole({file: base64.b64decode(data)})
+    return file

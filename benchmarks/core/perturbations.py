@@ -14,7 +14,7 @@ from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.errors import InputError
 from mmprobe.files import hash_file
-from mmprobe.registry import Registry
+from mmprobe.registry import Registry, check_made
 from mmprobe.samples import Sample, open_image, write_image
 
 Perturbation = Callable[[Sample, Path, int], Sample]
@@ -68,7 +68,8 @@ def perturb(sample: Sample, kind: str, folder: Path, seed: int = 0) -> Sample:
         'Are they the same? The answer is'
     """
     check_kind(kind)
-    return PERTURBATIONS[kind](sample, folder, seed)
+    change = PERTURBATIONS[kind]
+    return check_made(change, change(sample, folder, seed), Sample)
 
 
 def check_kind(kind: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,8 +17,8 @@ from mmprobe.benchmarks.core.prompts import DEFAULT
 from mmprobe.benchmarks.core.records import add_truth, find_false_claims
 from mmprobe.benchmarks.core.results import group_by_images, write_results
 from mmprobe.cache import open_run
-from mmprobe.errors import InputError
-from mmprobe.files import cut_torn_line, write_atomic
+from mmprobe.errors import InputError, option
+from mmprobe.files import check_no_link, cut_torn_line, write_atomic
 from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import Ledger, fingerprint, lock_folder
 from mmprobe.models import Model, load_model, load_shapes
@@ -25,11 +26,13 @@ from mmprobe.models.devices import DeviceMap
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
 from mmprobe.samples import Sample, check_image, sampling_of
 from mmprobe.traces.asking import FAILURES, RESPONSES, LocalModel, Source, answer
-from mmprobe.traces.given_answers import QUESTIONS
+from mmprobe.traces.given_answers import QUESTIONS, answered_samples, read_given_answers
 from mmprobe.traces.run import Recording
 
 if TYPE_CHECKING:
     from mmprobe.traces.scale.crew import Workers
+
+log = logging.getLogger("mmprobe")
 
 RUN_NAMES = ("run", "run-follow-up")
 """Folders of traces in a result folder. Follow-up questions had a run of their own in earlier versions."""
@@ -68,9 +71,12 @@ def run_benchmark(
     questions = benchmark.ask_questions(truth)
     open_answers(out, questions, about, source, resume)
 
+    every: list[Sample] = []  # as they were asked
+
     def ask(questions: Sequence[Sample]) -> dict[str, str]:
         kind = about.get("perturbation")
         asked = [each if kind is None else perturb(each, kind, out / "perturbed") for each in questions]
+        every.extend(asked)
         if recording is not None:
             _trace(asked, source, out, settings, recording)
         elif asked:
@@ -79,7 +85,7 @@ def run_benchmark(
 
     follow_up = benchmark.follow_up(truth, ask(questions))
     responses = ask(follow_up)
-    write_atomic(out / QUESTIONS, "".join(f"{_as_line(sample)}\n" for sample in [*questions, *follow_up]))
+    write_atomic(out / QUESTIONS, "".join(f"{_as_line(sample)}\n" for sample in every))
     metrics, records = benchmark.score_answers(truth, responses)
     add_truth(records, [*questions, *follow_up], out)
     metrics = group_by_images(metrics | truncated_share(responses), [*questions, *follow_up])
@@ -90,19 +96,45 @@ def run_benchmark(
 def _trace(
     questions: Sequence[Sample], source: Source, out: Path, settings: Settings, recording: Recording
 ) -> None:
-    """Trace questions into `out/run`, those of an earlier call aside, and add their answers to the folder's file."""
-    answered, ledger = read_answers(out), answers_ledger(out)
+    """Trace questions into `out/run`, those of an earlier call aside, and add their answers to the folder's file.
+
+    A trace that was deleted is made again. The recorded answers stay, and a warning counts those that differ now.
+    """
+    answered, ledger, run = read_answers(out), answers_ledger(out), out / "run"
     ledger.append(RESPONSES, [])  # the call is begun, even if no answer comes
-    if all(sample.id in answered for sample in questions):
+    check_no_link(run / "samples")
+    traced = set(open_run(run).ids) if (run / "run.json").exists() else set()
+    if all(sample.id in answered and sample.id in traced for sample in questions):
         return
     if sampled := next((sample for sample in questions if sampling_of(sample)), None):
         raise InputError(f"question {sampled.id!r}: is sampled with a seed, and traced answers are greedy")
-    run = out / "run"
     recording = replace(recording, resume=(run / "run.json").exists(), adds=True)
     given = dict(answer(source, questions, run, settings, recording, "trace"))
     new = [sample.id for sample in questions if sample.id in given and sample.id not in answered]
     lines = [{"id": name, "response": given[name], "truncated": given[name].truncated} for name in new]
     ledger.append(RESPONSES, lines, ensure_ascii=False)
+    changed = [name for name in given if name in answered and given[name].strip() != answered[name].strip()]
+    if changed:
+        log.warning(
+            "%s: %d traces are of other answers than those recorded; use %s",
+            out,
+            len(changed),
+            option("overwrite"),
+        )
+
+
+def trace_answers(reader: LocalModel, out: Path, settings: Settings, recording: Recording) -> None:
+    """Read the answers in a result folder with a local model into `out/run`, as `mmprobe trace --answers` does.
+
+    A second call adds the answers that are new since the first.
+
+    Raises:
+        InputError: there is no answer, or `out/run` contains traces of another model or capture.
+    """
+    questions, run = answered_samples(out), out / "run"
+    reader = replace(reader, given=read_given_answers(out, questions))
+    recording = replace(recording, resume=(run / "run.json").exists(), adds=True)
+    deque(answer(reader, questions, run, settings, recording, "trace"), maxlen=0)
 
 
 def answer_shard(

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from mmprobe.errors import InputError
-from mmprobe.registry import Registry
+from mmprobe.registry import Registry, check_made
 
 if TYPE_CHECKING:  # benchmarks import the judges
     from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth
@@ -75,6 +75,7 @@ class JudgeRequest(Generic[Item]):
     vote: Callable[[Sequence[Judgement[Item]]], Judgement[Item]] | None = None
 
 
+@runtime_checkable
 class Judge(Protocol):
     """What every judge can do."""
 
@@ -148,7 +149,8 @@ def open_judge(name: str, cache: str | Path | None = None, retry_unscored: bool 
         raise InputError(f"judge {name!r}: names a model twice")
     if kind == "ensemble" and len(models) < 2:
         raise InputError(f"judge {name!r}: an ensemble needs two models or more")
-    return JUDGES[kind](models, cache, retry_unscored)
+    open_kind = JUDGES[kind]
+    return check_made(open_kind, open_kind(models, cache, retry_unscored), Judge)
 
 
 def with_judge(
@@ -219,8 +221,9 @@ class CountingJudge:
         return {**counts, "unscored": reasons}
 
     async def ask(self, requests: Sequence[JudgeRequest[Item]]) -> list[Judgement[Item]]:
-        judgements = await self._judge.ask(requests)
+        judgements = check_made(self._judge.ask, await self._judge.ask(requests), list)
         for judgement in judgements:
+            check_made(self._judge.ask, judgement, Judgement)
             self._totals.update(judged=1, calls=judgement.calls, cut=int(judgement.truncated))
             if judgement.unscored is not None:
                 self._totals[judgement.unscored] += 1

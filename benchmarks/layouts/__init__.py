@@ -10,7 +10,7 @@ from mmprobe.benchmarks.layouts.base import Layout
 from mmprobe.benchmarks.synthetic.pairs import staging_folder
 from mmprobe.errors import InputError
 from mmprobe.files import validate_record
-from mmprobe.registry import Registry, tolerate_plug_ins
+from mmprobe.registry import Registry, check_made, tolerate_plug_ins
 
 LAYOUTS: Registry[Layout] = Registry(
     "layout",
@@ -44,7 +44,7 @@ def find_layout(benchmark: str, path: Path) -> Layout | None:
     for _, each in LAYOUTS.working():
         if each.benchmark == benchmark:
             with tolerate_plug_ins():
-                if each.matches(path):
+                if check_made(each.matches, each.matches(path), bool):
                     return each
     return None
 

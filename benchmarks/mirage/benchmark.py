@@ -42,7 +42,7 @@ from mmprobe.benchmarks.mirage.scoring import compute_metrics, unscored_rates
 from mmprobe.benchmarks.mirage.synthetic import synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, check_derived_ids, load_samples
+from mmprobe.samples import Sample, check_derived_ids, load_short_samples
 
 
 class MirageOptions(WordingOptions):
@@ -102,7 +102,7 @@ def read_data(path: Path) -> MirageTruth:
     too long.
     """
     synthetic = is_synthetic(path)
-    questions = synthetic_questions(load_samples(path)) if synthetic else load_questions(path)
+    questions = synthetic_questions(load_short_samples(path, "mirage")) if synthetic else load_questions(path)
     derived_ids = [
         (question.id, question.id + suffix)
         for question in questions

@@ -50,7 +50,7 @@ from mmprobe.benchmarks.mirage_effect.synthetic import draw_questions, synthetic
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError
 from mmprobe.files import json_lines
-from mmprobe.samples import load_samples
+from mmprobe.samples import load_short_samples
 
 
 def read_data(path: Path, examples: Path | None = None, closed: bool = False) -> MirageEffectTruth:
@@ -84,7 +84,11 @@ def _is_imageless(file: Path) -> bool:
 
 
 def _read_choices(file: Path) -> list[ChoiceQuestion]:
-    return synthetic_questions(load_samples(file)) if is_synthetic(file) else load_questions(file)
+    return (
+        synthetic_questions(load_short_samples(file, "mirage-effect"))
+        if is_synthetic(file)
+        else load_questions(file)
+    )
 
 
 def score_answers(truth: MirageEffectTruth, responses: Mapping[str, str]) -> Scored:

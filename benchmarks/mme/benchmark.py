@@ -24,12 +24,12 @@ from mmprobe.benchmarks.mme.metrics import compute_metrics, make_record
 from mmprobe.benchmarks.mme.prompts import MmePrompts
 from mmprobe.benchmarks.mme.synthetic import draw_synthetic_mme
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, load_samples
+from mmprobe.samples import Sample, load_short_samples
 
 
 def read_data(path: Path) -> list[Sample]:
     """Read the official folder, or a samples file of the synthetic world."""
-    return draw_synthetic_mme(load_samples(path)) if path.suffix == ".jsonl" else read_mme(path)
+    return draw_synthetic_mme(load_short_samples(path, "mme")) if path.suffix == ".jsonl" else read_mme(path)
 
 
 class MmeOptions(WordingOptions):

@@ -31,7 +31,7 @@ from mmprobe.benchmarks.mmreason.scoring import compute_metrics, unscored_rates
 from mmprobe.benchmarks.mmreason.synthetic import synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, check_derived_ids, load_samples
+from mmprobe.samples import Sample, check_derived_ids, load_short_samples
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,11 @@ def read_data(path: Path, options: MMReasonOptions = DEFAULTS) -> MMReasonTruth:
     Raises InputError, with line and field, for an invalid line, or where no question can be asked without
     options, or with them where that is wanted.
     """
-    questions = synthetic_questions(load_samples(path)) if is_synthetic(path) else load_questions(path)
+    questions = (
+        synthetic_questions(load_short_samples(path, "mmreason"))
+        if is_synthetic(path)
+        else load_questions(path)
+    )
     opened = {question.id: to_open_question(question) for question in questions}
     if not any(opened.values()):
         raise InputError(f"{path}: contains no question that can be asked without options")

@@ -176,8 +176,11 @@ def vote(
 TEMPERATURE = 0.7  # our choice; the paper does not state how its rounds differ
 
 
-def check_voters(voters: Sequence[str], out: Path | None = None) -> None:
+def check_voters(voters: Sequence[str], out: Path | None = None, dtype: str = "auto") -> None:
     """Check that every voter exists, before any is asked, and that none changed since it voted in a folder.
+
+    Args:
+        dtype: in which local voters are loaded; `auto` is checked when they are.
 
     Raises:
         InputError: a model is neither known nor a folder, the package or key of an API is missing, or a local model
@@ -189,7 +192,10 @@ def check_voters(voters: Sequence[str], out: Path | None = None) -> None:
             continue
         locate(voter)
         if out is not None:
-            _check_voter(out, voter, fingerprint(fingerprint_checkpoint(find_checkpoint(voter))))
+            used = fingerprint(fingerprint_checkpoint(find_checkpoint(voter)))
+            _check_voter(
+                out, voter, used if dtype == "auto" else {"model": {**used["model"], "dtype": dtype}}
+            )
 
 
 def _check_voter(out: Path, voter: str, used: Mapping[str, Any]) -> None:

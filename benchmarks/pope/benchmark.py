@@ -24,13 +24,13 @@ from mmprobe.benchmarks.pope.metrics import compute_metrics, make_record
 from mmprobe.benchmarks.pope.prompts import PopePrompts
 from mmprobe.benchmarks.pope.synthetic import draw_synthetic_pope
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
-from mmprobe.samples import Sample, load_samples
+from mmprobe.samples import Sample, load_short_samples
 
 
 def read_data(path: Path) -> list[Sample]:
     """Read official files with `images/` beside them, or a samples file of the synthetic world."""
     if path.suffix == ".jsonl" and is_synthetic(path):
-        samples = load_samples(path)
+        samples = load_short_samples(path, "pope")
         return [question for setting in SETTINGS for question in draw_synthetic_pope(samples, setting)]
     return read_pope(path, _find_images(path))
 

@@ -93,7 +93,10 @@ def make_samples(
         for image in set(images) - checked:
             check_image(image, where)
             checked.add(image)
-        metadata = {"setting": setting, "image": row.image}
+        name_of_image = (
+            Path(row.image).name if Path(row.image).is_absolute() else row.image
+        )  # drawn data may move
+        metadata = {"setting": setting, "image": name_of_image}
         fields = {"question": row.text, "system": system, "answer": row.label, "metadata": metadata}
         samples[name] = validate_record(fields | {"id": name, "images": images}, Sample, where)
     return list(samples.values())

@@ -30,7 +30,7 @@ from mmprobe.benchmarks.spd_faith.model_labels import score_by_judge
 from mmprobe.benchmarks.spd_faith.prompts import SpdFaithPrompts
 from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules
 from mmprobe.errors import InputError
-from mmprobe.samples import Region, Sample, load_samples, open_image, write_image
+from mmprobe.samples import Region, Sample, load_short_samples, open_image, write_image
 
 
 class SpdFaithOptions(WordingOptions):
@@ -143,7 +143,7 @@ def _read_truth(path: Path, prompts: SpdFaithPrompts) -> SpdFaithTruth:
     if path.suffix == ".jsonl" and path.is_file():
         beginning = path.read_text(encoding="utf-8-sig", errors="replace").lstrip()[:4000]
         if '"question"' in beginning:
-            samples = load_samples(path)
+            samples = load_short_samples(path, "spd-faith")
             if "image_id" in samples[0].metadata:
                 return build_photo_truth(samples)
             return build_synthetic_truth(samples)

@@ -9,7 +9,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -28,14 +28,7 @@ from mmprobe.diagnosis.bench.scoring import (
     confusion,
     score_tool,
 )
-from mmprobe.diagnosis.bench.tools import (
-    DIAGNOSIS,
-    TOOLS,
-    Tool,
-    ToolScores,
-    conclude_again,
-    run_diagnosis,
-)
+from mmprobe.diagnosis.bench.tools import DIAGNOSIS, TOOLS, Tool, ToolScores, conclude_again, run_diagnosis
 from mmprobe.diagnosis.rules import CONTROL
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.files import append_lines, cut_torn_line, json_lines, write_atomic
@@ -44,6 +37,7 @@ from mmprobe.models import Model, load_model
 from mmprobe.models.aliases import find_checkpoint
 from mmprobe.models.fingerprint import fingerprint_checkpoint
 from mmprobe.models.organisms import Card, Rule, acts_on, card, folder, names
+from mmprobe.registry import check_made, tolerate_plug_ins
 from mmprobe.samples import Sample, load_samples
 from mmprobe.stats.estimate import Estimate
 
@@ -105,7 +99,7 @@ def bench_diagnosis(
         >>> bench_diagnosis("results/tools", tools=["diagnosis", "chance"])      # doctest: +SKIP
     """
     out = Path(out)
-    loaded = {name: TOOLS[name] for name in (TOOLS if tools is None else tools)}
+    loaded = dict(TOOLS.working()) if tools is None else {name: TOOLS[name] for name in tools}
     subjects = list_subjects(models, plants)
     with lock_folder(out, "scoring tools into it"):
         file = out / SCORES
@@ -124,10 +118,10 @@ def bench_diagnosis(
                     samples = load_pairs(out / "pairs", each, n, draw)
                     for name, tool in left.items():
                         if name == DIAGNOSIS:
-                            keep = _diagnosis_folder(out, each.name, draw)
-                            tool = partial(run_diagnosis, folder=keep)
-                        row = run_tool(name, tool, model, samples, each, draw)
-                        append_lines(file, [{"n": n, FINGERPRINT: used[each.name], **row.model_dump()}])
+                            tool = partial(run_diagnosis, folder=_diagnosis_folder(out, each.name, draw))
+                        with tolerate_plug_ins() if tools is None else nullcontext():
+                            row = run_tool(name, tool, model, samples, each, draw)
+                            append_lines(file, [{"n": n, FINGERPRINT: used[each.name], **row.model_dump()}])
                         progress.update()
         wanted = {each.name: each for each in subjects}
         rows = [
@@ -267,7 +261,7 @@ def run_tool(
     note, tool_scores = "", ToolScores({})
     with count_passes(model) as passes:
         try:
-            result = tool(model, samples)
+            result = check_made(tool, tool(model, samples), ToolScores, Mapping)
             tool_scores = result if isinstance(result, ToolScores) else ToolScores(result)
         except NotApplicable as error:
             note = str(error)

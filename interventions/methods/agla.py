@@ -156,12 +156,8 @@ class _AglaState(ContrastState):
 
     def _match_images(self, matcher: Matcher, chat: Chat) -> list[np.ndarray]:
         """Return the pixels of each image that match the chat's question according to BLIP, bool [y, x]."""
-        question = next(
-            part["text"]
-            for message in chat.messages
-            for part in message["content"]
-            if message["role"] == "user" and part["type"] == "text"
-        )
+        asked = next(message for message in reversed(chat.messages) if message["role"] == "user")
+        question = " ".join(part["text"] for part in asked["content"] if part["type"] == "text")
         masks, scores, shares = [], [], []
         for image in chat.images:
             relevance, score = matcher.relevance(image, question)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import errno
 import inspect
 import logging
 import os
@@ -33,6 +34,7 @@ from mmprobe.cli.clean import clean
 from mmprobe.cli.compare import compare
 from mmprobe.cli.demo import demo
 from mmprobe.cli.diagnose import diagnose
+from mmprobe.cli.export import export
 from mmprobe.cli.filter_ import filter_by_votes
 from mmprobe.cli.generate import generate
 from mmprobe.cli.list_ import list_names
@@ -52,7 +54,7 @@ from mmprobe.cli.train import guesser, logos
 from mmprobe.cli.verify import verify
 from mmprobe.errors import InputError, command_line_options, printable
 from mmprobe.files import redact, write_atomic
-from mmprobe.registry import find_plug_in
+from mmprobe.registry import find_plug_in, list_plug_ins_in_use
 
 app = typer.Typer(
     name="mmprobe",
@@ -84,7 +86,7 @@ def _show_help(
 
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(demo, models, check, trace, merge, plan, analyze, report, verify, pack),
+    *(demo, models, check, trace, merge, plan, analyze, report, export, verify, pack),
     *(
         make_pairs,
         number_boxes,
@@ -159,7 +161,7 @@ app.add_typer(_train, name="train")
 
 def _exit(message: str, code: int) -> None:
     """Print the message as one line on stderr, and exit."""
-    print(f"mmprobe: {printable(' '.join(message.split()))}", file=sys.stderr)
+    print(f"mmprobe: {redact(printable(' '.join(message.split())))}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -169,7 +171,10 @@ def _report_unforeseen(error: BaseException) -> str:
     The file is in the folder that the command writes, or else in the user's cache.
     """
     kind, reason = type(error).__name__, redact(" ".join(str(error).split())[:200])
-    problem = f"{find_plug_in(error) or 'unforeseen error'}: {kind}: {reason}".removesuffix(": ")
+    plug_in, in_use = find_plug_in(error), ", ".join(list_plug_ins_in_use())
+    problem = f"{plug_in or 'unforeseen error'}: {kind}: {reason}".removesuffix(": ")
+    if plug_in is None and in_use:
+        problem += f" (in use: {in_use})"
     text = redact("".join(traceback.format_exception(error)))
     name = f"mmprobe-error-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmprobe"
@@ -184,12 +189,12 @@ def _report_unforeseen(error: BaseException) -> str:
 
 def _find_folder(arguments: Sequence[str]) -> Path | None:
     """Return the folder that a command writes: that of `--out`, or of the run that it names; None if there is none."""
-    named = [value for name, value in pairwise(arguments) if name == "--out"]
-    named += [word.removeprefix("--out=") for word in arguments if word.startswith("--out=")]
-    named += [word for word in arguments[1:2] if not word.startswith("-")]
-    for place in map(Path, named):
+    named = [Path(value) for name, value in pairwise(arguments) if name == "--out"]
+    named += [Path(word.removeprefix("--out=")) for word in arguments if word.startswith("--out=")]
+    for place in (*named, *map(Path, arguments[1:2])):
         with suppress(OSError, ValueError):
-            if place.is_dir() and (place.resolve() != Path.cwd() or (place / "run.json").exists()):
+            is_run = (place / "run.json").is_file()  # an argument may be a model's folder
+            if is_run or (place in named and place.is_dir() and place.resolve() != Path.cwd()):
                 return place
     return None
 
@@ -295,7 +300,8 @@ def main() -> None:
     except (KeyboardInterrupt, _Interrupted, typer.Abort) as error:
         _exit(f"interrupted; {str(error) or 'what was finished is kept'}", _INTERRUPTED)
     except OSError as error:
-        _exit(f"{error.filename or 'disk'}: {error.strerror or error}", 1)
+        is_bad_name = error.errno == errno.ENAMETOOLONG
+        _exit(f"{error.filename or 'disk'}: {error.strerror or error}", 2 if is_bad_name else 1)
     except SystemExit:
         raise
     except BaseException as error:  # libraries in Rust panic with a class of their own

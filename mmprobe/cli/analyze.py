@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 import typer
 
 import mmprobe
-from mmprobe.cli.options import AsJson, GivenAnswers, RunPath, TracedModel, print_result, split_names, warn
+from mmprobe.cli.options import (
+    AsJson,
+    GivenAnswers,
+    RunPath,
+    TracedModel,
+    Verbose,
+    print_result,
+    split_names,
+    warn,
+    warn_left_out,
+)
 from mmprobe.errors import InputError, NotApplicable
 
 if TYPE_CHECKING:
@@ -124,13 +134,21 @@ def analyze(
             "--set", help="A parameter of the analysis that --only names, as alpha=0.05; repeatable."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the results; default: RUN/analyses.")] = None,
+    span: Annotated[
+        str | None,
+        typer.Option(help="Only the steps of thinking or answer; without the probes."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the results; default: RUN/analyses, with --span RUN/analyses/SPAN."),
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Continue an earlier call with --only and the same --out."),
     ] = False,
     answers: GivenAnswers = None,
     workers: Annotated[int, typer.Option(help="Processes that take one analysis at a time each.", min=1)] = 1,
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Analyse a run.
@@ -146,12 +164,13 @@ def analyze(
       mmprobe analyze runs/first
       mmprobe analyze runs/first --only attention-decay --out results
       mmprobe analyze runs/first --only failure-modes --set alpha=0.05 --set layers=[20,21]
+      mmprobe analyze runs/first --span answer
       mmprobe analyze runs/first --only image-interchange,logit-lens --model tiny-spd
       mmprobe analyze runs/first --only attention-routes --model tiny-spd --resume
       mmprobe analyze runs/first --only image-interchange --model tiny-spd --answers served.jsonl --out results/served
       mmprobe analyze runs/first --only findings --model tiny-spd
     """
-    from mmprobe.analyses import analyze_all, export
+    from mmprobe.analyses import ANALYSES, analyze_all, export
     from mmprobe.analyses.files import analyses_folder
     from mmprobe.cache import open_run
     from mmprobe.ledger import lock_folder
@@ -163,19 +182,31 @@ def analyze(
         raise InputError(
             "--answers: give --only, --model and --out, too; RUN/analyses is about the answers of the run itself"
         )
+    if span is not None and (model is not None or answers is not None):
+        raise InputError(
+            "--span: limits analyses; probes read whole answers, so leave out --model and --answers"
+        )
     opened = open_run(run)
-    out = analyses_folder(opened) if out is None else out
+    out = analyses_folder(opened) / (span or "") if out is None else out
     finished = out / "finished"
     functions = load_functions(opened, model, names, settings, finished, answers)
+    if span is not None:
+        for name in names:
+            if name not in ANALYSES:
+                raise InputError(f"--span: {name.replace('_', '-')} reads whole answers; leave it out")
+        functions = {name: each for name, each in functions.items() if name in ANALYSES}
+        opened = opened.within(span)
     with lock_folder(out, "analysing into it"):
         if not resume:
             _forget(finished, names)
         if names:
             datasets, notes = _analyze_only(opened, functions, workers)
+            for note in notes:
+                warn(note)
         else:
-            datasets, notes = analyze_all(opened, functions, workers)
-        for note in notes:
-            warn(note)
+            by_name, left_out = analyze_all(opened, functions, workers)
+            warn_left_out(left_out, verbose)
+            datasets = list(by_name.values())
         files = [str(file) for dataset in datasets for file in export(dataset, out)]
         _forget(finished, names)
     print_result({"files": files}, "\n".join(files), as_json)
@@ -222,7 +253,7 @@ def find_claims(run: Run, model: Model | None = None, **settings: Any) -> list[x
 
     datasets, _ = analyze_all(run, {name: ANALYSES[name] for name in CLAIMED})
     interventions = [] if model is None else [intervene(run, model, **settings)]
-    return [findings(run, datasets + interventions), *interventions]
+    return [findings(run, [*datasets.values(), *interventions]), *interventions]
 
 
 def intervene(run: Run, model: Model, **settings: Any) -> xr.Dataset:

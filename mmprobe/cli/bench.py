@@ -33,6 +33,7 @@ from mmprobe.cli.options import (
     Settings,
     ShardOf,
     SharedPrefix,
+    TemplateArguments,
     WorkerCount,
     check_out,
     choose_drawn,
@@ -41,7 +42,7 @@ from mmprobe.cli.options import (
     print_evaluation,
     print_result,
     read_device_map,
-    warn,
+    warn_of_failures,
 )
 from mmprobe.errors import InputError
 from mmprobe.interventions.parameters import parse_settings
@@ -64,9 +65,14 @@ def bench(
     n: DrawnPairs = None,
     seed: DrawnSeed = None,
     trace: Annotated[bool, typer.Option("--trace", help="Trace the answers into OUT/run.")] = False,
+    trace_with: Annotated[
+        str | None,
+        typer.Option(help="Then trace the answers into OUT/run with this model, whoever gave them."),
+    ] = None,
     capture: Capture = "default",
     method: MethodName = "plain",
     settings: Settings = None,
+    template: TemplateArguments = None,
     batch_size: BatchSize = 1,
     max_new_tokens: LongestAnswer = None,
     repetition_penalty: RepetitionPenalty = None,
@@ -90,7 +96,8 @@ def bench(
     """Ask a model a benchmark's questions and score its answers.
 
     The result folder gets results.json, samples.jsonl and responses.jsonl. With --trace it also gets a run,
-    whose answers are labelled faithful or not: mmprobe report OUT/run shows their internals. With --perturb the
+    whose answers are labelled faithful or not: mmprobe report OUT/run shows their internals. With --trace-with another
+    model reads the answers there, such as the weights of a model that a server answers with. With --perturb the
     questions are also asked as they are, and each metric gets its paired change. A benchmark's own options
     follow its name; its page in docs/benchmarks lists them.
 
@@ -99,6 +106,7 @@ def bench(
       mmprobe bench spd-faith --model tiny-spd --out results/spd
       mmprobe bench pope --model openai/gpt-4o --data coco_pope_random.json --limit 50 --out results/pope
       mmprobe bench spd-faith --model qwen2.5-vl-7b --data pairs/samples.jsonl --trace --out results/7b
+      mmprobe bench pope --model vllm/Qwen/Qwen2.5-VL-7B-Instruct --trace-with qwen2.5-vl-7b --out results/pope
       mmprobe bench spd-faith --model tiny-spd --judge model:openai/gpt-4o --out results/judged
       mmprobe bench mirage --threshold 0.1 --model tiny-spd --out results/mirage
       mmprobe bench spd-faith --model qwen2.5-vl-7b --data pairs/samples.jsonl --out results/7b --shard 1/4
@@ -134,6 +142,7 @@ def bench(
         seed=seed,
         judge=judge,
         trace=trace,
+        trace_with=trace_with,
         capture=capture,
         method=method,
         perturbation=perturb,
@@ -150,6 +159,7 @@ def bench(
         shard=shard,
         workers=open_workers(workers, ray, device),
         shared_prefix=shared_prefix,
+        template=parse_settings(template or []),
         **parse_settings(settings or []),
     )
     if evaluation.folder != out:
@@ -163,6 +173,5 @@ def bench(
         if shards_differ(out / "run" if trace else out):
             raise typer.Exit(1)  # a warning said why
         return
-    for run, n_failures in evaluation.failures.items():
-        warn(f"{n_failures} questions failed, see {run / 'failures.jsonl'}; --resume retries them")
+    warn_of_failures(evaluation.failures)
     print_evaluation(evaluation, as_json)

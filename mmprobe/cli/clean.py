@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmprobe.cli.options import (
+    TO_CONTINUE,
     AsJson,
     Overwrite,
     Resume,
@@ -67,11 +68,12 @@ def clean(
     check_out(out, [*results, *([text_only] if text_only is not None else [])])
     guesses: dict[str, Metric] = {}
     if train:
-        from mmprobe.cli.train import begin_training, check_extra
+        from mmprobe.cli.train import check_extra
 
         check_extra()
         if text_only is not None or data is None or model is None:
             raise InputError("--train: give --data and --model, and no --text-only")
+        from mmprobe.training.checkpoints import hold_training
         from mmprobe.training.guesser.b_clean import GUESSER, clean_with_guesser
         from mmprobe.training.guesser.text_model import read_text_questions
         from mmprobe.training.guesser.train import GuesserSettings
@@ -79,8 +81,8 @@ def clean(
         settings = GuesserSettings(epochs, learning_rate, batch_size=batch, micro_batch=math.gcd(batch, 32))
         learned = read_text_questions(train_data) if train_data else []
         test = read_text_questions(data)
-        begin_training(out / GUESSER, resume, overwrite)
-        cleaned, guesses = clean_with_guesser(results, test, learned, model, out, settings, resume)
+        with hold_training(out / GUESSER, resume, overwrite, TO_CONTINUE):
+            cleaned, guesses = clean_with_guesser(results, test, learned, model, out, settings)
         text_only = out / GUESSER
     else:
         cleaned = clean_folders(results, text_only)

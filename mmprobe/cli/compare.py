@@ -32,6 +32,7 @@ from mmprobe.cli.options import (
     read_device_map,
     split_names,
     warn,
+    warn_of_failures,
 )
 from mmprobe.errors import InputError, suggest_names
 from mmprobe.ledger import check_earlier
@@ -124,6 +125,7 @@ def compare(
     write_atomic(out / "compare.md", markdown(ds) + "\n")
     mmprobe.viz.write_figures(ds, out / "compare.html", (ds.attrs["model"], "comparison of methods"))
     files += [str(out / "compare.md"), str(out / "compare.html")]
+    warn_of_failures(sorted({file.parent for file in out.glob("*/*/failures.jsonl")}))
     headline = [
         f"{name} {metric}" for name in names for metric in mmprobe.benchmarks.BENCHMARKS[name].headline
     ]

@@ -73,12 +73,15 @@ def run_demo(out: Path) -> dict[str, Any]:
     )
     verdicts = label_run(mp.open_run(folder))
     run = mp.open_run(folder)
-    datasets, _ = analyze_all(run, dict(ANALYSES.working()) | run_probes(model))
+    by_name, left_out = analyze_all(run, dict(ANALYSES.working()) | run_probes(model))
+    datasets = list(by_name.values())
     ids = random.Random(SEED).sample(run.ids, EXCHANGED)
     datasets.append(image_interchange_run(model, run, ("unrelated",), ids=sorted(ids, key=run.ids.index)))
     for dataset in datasets:
         export(dataset, out / "analyses")
-    report = mp.viz.write_report(run, datasets, out / "report.html", findings=findings(run, datasets))
+    report = mp.viz.write_report(
+        run, datasets, out / "report.html", findings=findings(run, datasets), left_out=left_out
+    )
     n_unfaithful = sum(not verdict.faithful for verdict in verdicts.values())
     diagnosis, named = diagnose_organisms(samples, out)
     return {

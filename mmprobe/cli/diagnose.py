@@ -21,6 +21,7 @@ from mmprobe.cli.options import (
     Overwrite,
     Resume,
     Revision,
+    TemplateArguments,
     check_out,
     choose_drawn,
     print_result,
@@ -51,6 +52,7 @@ def diagnose(
     ] = None,
     batch_size: BatchSize = 8,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 128,
+    template: TemplateArguments = None,
     answers: GivenAnswers = None,
     device: Device = "auto",
     device_map: DeviceMapOption = None,
@@ -84,8 +86,9 @@ def diagnose(
     check_unlocked(out)
     check_out(out, [path for path in (data, answers) if path])
 
+    from mmprobe.interventions.parameters import parse_settings
     from mmprobe.models.aliases import locate
-    from mmprobe.samples import load_samples
+    from mmprobe.samples import load_samples, with_template
 
     locate(model)
     if answers is not None and data is None:
@@ -94,6 +97,7 @@ def diagnose(
         samples = answered_samples(answers)[:limit]
     else:
         samples = load_samples(data or _draw_pairs(out, pairs, seed))[:limit]
+    samples = with_template(samples, parse_settings(template or []))
 
     from mmprobe.diagnosis import diagnose as find_causes
     from mmprobe.diagnosis.diagnose import RESULTS, SETTINGS

@@ -80,7 +80,7 @@ def filter_by_votes(
         from mmprobe.benchmarks.mmreason.voting import ask_voters, check_voters
         from mmprobe.interventions import Settings as AnswerSettings
 
-        check_voters(names, out)
+        check_voters(names, out, dtype)
         opened_judge = open_judge(judge, out / "judge.sqlite", retry_unscored)
         asked = AnswerSettings(
             max_new_tokens=max_new_tokens, batch_size=batch_size, temperature=temperature, seed=seed

@@ -20,6 +20,7 @@ from mmprobe.cli.options import (
     Seed,
     Settings,
     Temperature,
+    TemplateArguments,
     print_result,
     read_device_map,
 )
@@ -33,6 +34,7 @@ def generate(
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     method: MethodName = "plain",
     settings: Settings = None,
+    template: TemplateArguments = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
     temperature: Temperature = 0.0,
     repetition_penalty: RepetitionPenalty = None,
@@ -52,7 +54,7 @@ def generate(
     """
     from mmprobe.interventions.registry import load_methods
     from mmprobe.models.aliases import locate
-    from mmprobe.samples import Sample, check_image
+    from mmprobe.samples import Sample, check_image, with_template
 
     methods = load_methods(method, **parse_settings(settings or []))
     locate(model)
@@ -60,6 +62,7 @@ def generate(
     for path in image or []:
         check_image(path, "--image")
     sample = Sample(id="prompt", images=image or [], question=prompt, system=system)
+    (sample,) = with_template([sample], parse_settings(template or []))
     answer = mmprobe.generate(
         mmprobe.load_model(model, device=device, dtype=dtype, device_map=devices),
         sample,

@@ -14,6 +14,7 @@ import typer
 
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError, printable
+from mmprobe.files import redact
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks import Evaluation
@@ -100,6 +101,12 @@ SharedPrefix = Annotated[
     ),
 ]
 Temperature = Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.", min=0)]
+TemplateArguments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--template", help="An argument of the chat template, as enable_thinking=false; repeatable."
+    ),
+]
 RayAddress = Annotated[
     str | None,
     typer.Option(
@@ -107,6 +114,7 @@ RayAddress = Annotated[
         help="Workers on a Ray cluster: HOST:PORT of its head, auto, or local. Default: one a GPU, or a node without.",
     ),
 ]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Say why each analysis was left out.")]
 WorkerCount = Annotated[
     int | None,
     typer.Option("--workers", help="Processes with a model each: one a GPU, or a group of CPU cores.", min=1),
@@ -239,7 +247,22 @@ def print_result(result: dict[str, Any], text: str, as_json: bool) -> None:
 
 def warn(message: str) -> None:
     """Print one line on stderr."""
-    typer.echo(f"mmprobe: {printable(message)}", err=True)
+    typer.echo(f"mmprobe: {redact(printable(message))}", err=True)
+
+
+def warn_left_out(left_out: Mapping[str, str], verbose: bool) -> None:
+    """Say on stderr which analyses were left out: in one line, or with the reason of each.
+
+    Args:
+        left_out: why, by name.
+        verbose: whether the reasons are wanted.
+    """
+    names = [name.replace("_", "-") for name in left_out]
+    if verbose:
+        for name, why in zip(names, left_out.values(), strict=True):
+            warn(f"{name} left out: {why}")
+    elif names:
+        warn(f"{len(names)} analyses left out: {', '.join(names)}; --verbose says why")
 
 
 def metric_values(metrics: Mapping[str, Metric]) -> dict[str, float | None]:
@@ -270,10 +293,31 @@ def print_run(run: Run, as_json: bool) -> None:
     out, samples, failed = run.path, len(run.config["order"]), len(run.failures)
     text = f"{len(run)} of {samples} samples traced to {out}"
     if failed:
-        text += f"; {failed} failed, see {out / 'failures.jsonl'}"
+        text += f"; {describe_failures('', run.failures, out)}"
     print_result({"run": str(out), "samples": samples, "traced": len(run), "failed": failed}, text, as_json)
     if failed:
         raise typer.Exit(1)
+
+
+def describe_failures(what: str, failures: Sequence[Mapping[str, Any]], folder: Path) -> str:
+    """Return how many samples of a folder failed, and why the first did.
+
+    Example:
+        >>> print(describe_failures("questions", [{"id": "a", "error": "ValueError", "message": "too long"}], Path("out")))
+        1 questions failed, see out/failures.jsonl (a: ValueError: too long)
+    """
+    first = failures[0]
+    reason = f"{first.get('id')}: {first.get('error')}: {first.get('message')}"
+    return f"{len(failures)} {what} failed, see {folder / 'failures.jsonl'} ({reason})".replace("  ", " ")
+
+
+def warn_of_failures(folders: Iterable[Path]) -> None:
+    """Say in which folders questions failed."""
+    from mmprobe.traces.asking import read_failures
+
+    for folder in folders:
+        if failures := list(read_failures(folder).values()):
+            warn(f"{describe_failures('questions', failures, folder)}; --resume retries them")
 
 
 def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

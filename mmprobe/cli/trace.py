@@ -29,6 +29,7 @@ from mmprobe.cli.options import (
     ShardOf,
     SharedPrefix,
     Temperature,
+    TemplateArguments,
     WorkerCount,
     open_workers,
     print_run,
@@ -68,6 +69,7 @@ def trace(
     ] = False,
     method: MethodName = "plain",
     settings: Settings = None,
+    template: TemplateArguments = None,
     shard: ShardOf = None,
     workers: WorkerCount = None,
     ray: RayAddress = None,
@@ -89,6 +91,7 @@ def trace(
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --capture full --limit 50
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --batch-size 8 --resume
       mmprobe trace --model tiny-spd --data pairs/samples.jsonl --out runs/sage --method sage --set eta=0
+      mmprobe trace --model qwen3.5-27b --data mine.jsonl --out runs/thinks --template enable_thinking=true
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --answers responses.jsonl
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --shard 1/4
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out /shared/7b --ray 10.0.0.1:6379
@@ -112,7 +115,7 @@ def trace(
     from mmprobe.interventions.parameters import parse_settings
     from mmprobe.interventions.registry import load_methods
     from mmprobe.models.aliases import locate
-    from mmprobe.samples import load_samples
+    from mmprobe.samples import load_samples, with_template
     from mmprobe.traces.given_answers import answered_samples
 
     methods = load_methods(method, **parse_settings(settings or []))
@@ -120,6 +123,7 @@ def trace(
     if data is None and answers is None:
         raise InputError("--data: give the samples (see mmprobe trace --help)")
     samples = (load_samples(data) if data else answered_samples(answers or Path()))[:limit]
+    samples = with_template(samples, parse_settings(template or []))
 
     from mmprobe.benchmarks.vqa.benchmark import label_answers
     from mmprobe.models import load_model, load_shapes

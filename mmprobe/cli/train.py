@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,20 +43,6 @@ def check_extra() -> None:
     for name in ("trl", "peft", "accelerate"):
         if name in sys.modules and sys.modules[name] is None or not find_spec(name):
             raise InputError(f"training needs {name}; install it with: pip install 'mmprobe[train]'")
-
-
-def begin_training(out: Path, resume: bool, overwrite: bool) -> None:
-    """Check that a training may write into a folder. With `overwrite`, remove the one that is there.
-
-    Raises:
-        InputError: the folder contains a training and neither option is given, or both are.
-    """
-    from mmprobe.training.checkpoints import training_ledger
-
-    ledger = replace(training_ledger(out), offer=TO_CONTINUE)
-    ledger.check(resume, overwrite)
-    if overwrite and ledger.begun:
-        ledger.clear()
 
 
 def logos(
@@ -115,8 +101,10 @@ def logos(
         --batch 8 --samples 4 --max-new-tokens 8 --instruction "" --ablate plain
     """
     check_extra()
+    from mmprobe.training.checkpoints import hold_training
     from mmprobe.training.settings import INSTRUCTION, LogosSettings, share_budget
     from mmprobe.training.settings import ablate as change
+    from mmprobe.training.train_logos import check_questions
 
     settings = LogosSettings(
         stages, epochs, samples, batch, math.gcd(batch, micro_batch), learning_rate, kl=kl, refill=refill, lower=lower,
@@ -129,13 +117,15 @@ def logos(
         plans = {out / name: change(settings, name) for name in split_names(ablate)}
     if completions:
         plans = {path: share_budget(plan, len(questions), completions) for path, plan in plans.items()}
-    for path in plans:
-        begin_training(path, resume, overwrite)
+    check_questions(questions)
     metrics: dict[str, Metric] = {}
-    for path, plan in plans.items():
-        values = _train_logos(model, questions, held_out, path, plan, resume, device)
-        prefix = f"{path.name} " if ablate else ""
-        metrics |= {f"{prefix}{name}": value for name, value in values.items()}
+    with ExitStack() as held:
+        for path in plans:
+            held.enter_context(hold_training(path, resume, overwrite, TO_CONTINUE))
+        for path, plan in plans.items():
+            values = _train_logos(model, questions, held_out, path, plan, device)
+            prefix = f"{path.name} " if ablate else ""
+            metrics |= {f"{prefix}{name}": value for name, value in values.items()}
     result = {"out": [str(path) for path in plans]}
     _print_trained(result, metrics, {path: path / f"stage-{stages}" / "model" for path in plans}, as_json)
 
@@ -157,7 +147,6 @@ def _train_logos(
     held_out: list[Sample],
     out: Path,
     settings: LogosSettings,
-    resume: bool,
     device: str,
 ) -> dict[str, Metric]:
     """Train once, with the accuracy on held-out questions before and after, and write the report."""
@@ -165,10 +154,10 @@ def _train_logos(
     from mmprobe.models import load_model
     from mmprobe.training.evaluation import evaluate_policy
     from mmprobe.training.history import training_history
-    from mmprobe.training.train_logos import train_logos
+    from mmprobe.training.train_logos import train_stages
     from mmprobe.viz.report.write import write_figures
 
-    trained = train_logos(model, questions, out, settings, resume, device=device)
+    trained = train_stages(model, questions, out, settings, device=device)
     metrics: dict[str, Metric] = {}
     if held_out:
         records = []
@@ -214,9 +203,10 @@ def guesser(
         --epochs 1 --batch 32 --learning-rate 1e-3
     """
     check_extra()
+    from mmprobe.training.checkpoints import hold_training
     from mmprobe.training.guesser.guesses import write_guesses
     from mmprobe.training.guesser.text_model import read_text_questions
-    from mmprobe.training.guesser.train import GuesserSettings, train_guesser
+    from mmprobe.training.guesser.train import GuesserSettings, train_text_model
     from mmprobe.training.history import training_history
     from mmprobe.viz.report.write import write_figures
 
@@ -230,10 +220,10 @@ def guesser(
     )
     questions = read_text_questions(data)[:limit]
     asked = read_text_questions(test) if test else []
-    begin_training(out, resume, overwrite)
-    trained = train_guesser(model, questions, out, settings, resume)
-    write_figures(training_history(out), out / "report.html", (f"Super-guesser, {model}", out.name))
-    metrics = write_guesses(trained, asked, out, against or [], max_new_tokens) if asked else {}
+    with hold_training(out, resume, overwrite, TO_CONTINUE):
+        trained = train_text_model(model, questions, out, settings)
+        write_figures(training_history(out), out / "report.html", (f"Super-guesser, {model}", out.name))
+        metrics = write_guesses(trained, asked, out, against or [], max_new_tokens) if asked else {}
     _print_trained({"model": str(out / "model")}, metrics, {out: out / "model"}, as_json)
 
 

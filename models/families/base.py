@@ -169,6 +169,7 @@ class Family:
         answers_by: name of the module that `generate` calls at each step, if it is not the model itself.
         without_map: why the visual tokens show no part of an image, for families that are traced without a map of
             patches. Empty for all others.
+        answer_token_type: what `token_type_ids` are at the tokens of an answer, in families that have them.
         shares_prefixes: whether every token attends to all tokens before it, over one growing cache of keys and
             values, and only to them. Then prompts with the same beginning can share what was read of it.
         notes: what a user should know of the family, in a sentence.
@@ -186,6 +187,7 @@ class Family:
     batches: bool = True
     answers_by: str = ""
     without_map: str = ""
+    answer_token_type: int = 0
     shares_prefixes: bool = False
     notes: str = ""
 

@@ -32,5 +32,6 @@ PALIGEMMA = Family(
     views=build_views,
     vision=VisionEncoder(layers=get_tower_layers, attention="self_attn", patch_positions=find_tile_positions),
     chat_template=IMAGES_THEN_TEXT,
+    answer_token_type=1,  # 0 would let all tokens see the answer
     notes="Needs an image; tokens of its prompt all see each other. Not PaliGemma 2: its Gemma 2 has no sdpa.",
 )

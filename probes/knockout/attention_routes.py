@@ -302,7 +302,7 @@ def _put_in_order(names: set[str], chosen: Sequence[str] | None) -> list[str]:
     if chosen:
         return list(chosen)
     images = (name for name in names if name.startswith("image "))
-    others = ("system", "user", "template", "generated", STEPS)
+    others = ("system", "user", "assistant", "template", "generated", STEPS)
     return sorted(images, key=lambda name: int(name[6:])) + [name for name in others if name in names]
 
 

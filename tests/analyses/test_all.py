@@ -63,26 +63,26 @@ def test_every_analysis_has_figures_and_exports(run, name, tmp_path):
 
 def test_all_apply_to_a_full_run_of_pairs(run):
     datasets, left_out = analyze_all(run)
-    assert [ds.attrs["analysis"] for ds in datasets] == list(ANALYSES)
-    assert left_out == []
+    assert list(datasets) == list(ANALYSES) == [ds.attrs["analysis"] for ds in datasets.values()]
+    assert left_out == {}
     side_by_side, _ = analyze_all(run, workers=2)
-    for one, other in zip(datasets, side_by_side, strict=True):
-        xr.testing.assert_identical(one, other)
+    assert list(side_by_side) == list(datasets)
+    for name, one in datasets.items():
+        xr.testing.assert_identical(one, side_by_side[name])
 
 
 def test_missing_data_is_one_line_and_the_other_analyses_go_on(tiny_spd, run, tmp_path: Path):
     unpaired = [sample.model_copy(update={"pair_id": None}) for sample in map(run.sample, run.ids[2:4])]
     full = mp.trace(tiny_spd, unpaired, tmp_path / "full", capture="full", max_new_tokens=4)
     datasets, left_out = analyze_all(full)
-    assert [ds.attrs["analysis"] for ds in datasets] == [
+    assert list(datasets) == [
         name for name in ANALYSES if name not in ("residual_drift", "picture_absence", "predict_unfaithful")
     ]
-    assert len(left_out) == 3 and not any("\n" in line for line in left_out)
-    assert left_out[0].startswith("residual-drift left out: ") and "pair_id" in left_out[0]
-    assert left_out[1].startswith("picture-absence left out: ") and "with_picture" in left_out[1]
-    assert left_out[2].startswith("predict-unfaithful left out: ") and "20 of each are needed" in left_out[2]
+    assert len(left_out) == 3 and not any("\n" in why for why in left_out.values())
+    assert "pair_id" in left_out["residual_drift"] and "with_picture" in left_out["picture_absence"]
+    assert "20 of each are needed" in left_out["predict_unfaithful"]
     small = mp.trace(tiny_spd, unpaired, tmp_path / "small", max_new_tokens=4)
-    assert any("residual/post was not captured" in line for line in analyze_all(small)[1])
+    assert any("residual/post was not captured" in line for line in analyze_all(small)[1].values())
 
 
 def test_a_group_under_the_minimum_is_not_compared(run):

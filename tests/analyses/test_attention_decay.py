@@ -16,6 +16,7 @@ from helpers.reference import eager_generate
 import mmprobe as mp
 from mmprobe.analyses import export
 from mmprobe.analyses.attention_decay import slope_over_steps
+from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.samples import Sample
 from mmprobe.viz import figures
 
@@ -216,7 +217,9 @@ def test_heads_are_averaged_and_kept(tmp_path):
 
 def test_against_a_slow_reference_on_many_samples(tmp_path):
     rng = np.random.default_rng(0)
-    masses = {f"s{i}": rng.dirichlet(np.ones(5), (int(rng.integers(1, 7)), 4, 3)) for i in range(9)}
+    masses = {
+        f"s{i}": rng.dirichlet(np.ones(len(GROUP_NAMES)), (int(rng.integers(1, 7)), 4, 3)) for i in range(9)
+    }
     ds = mp.analyses.attention_decay(write_run(tmp_path / "run", masses))
     for step in range(6):
         reached = [mass[step] for mass in masses.values() if len(mass) > step]

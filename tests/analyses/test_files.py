@@ -96,7 +96,7 @@ def test_two_exports_of_one_analysis_exclude_each_other(tmp_path: Path) -> None:
 
 
 def test_a_second_analyze_is_refused(tmp_path: Path) -> None:
-    mass = np.full((2, 1, 1, 5), 0.2, "f4")
+    mass = np.full((2, 1, 1, 6), 1 / 6, "f4")
     write_run(tmp_path / "run", {"a": {"attention/mass": mass, "tokens/group": np.arange(5)}})
     call = ("analyze", tmp_path / "run", "--only", "attention-decay")
     with lock_folder(tmp_path / "run" / "analyses", "analysing into it"):

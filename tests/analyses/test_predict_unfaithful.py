@@ -25,7 +25,6 @@ from mmprobe.analyses.predict_unfaithful import (
     read_series,
 )
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import NotApplicable
 from mmprobe.stats.auc import weighted_auc
 from mmprobe.stats.folds import assign_folds
@@ -47,7 +46,7 @@ def few_repetitions(monkeypatch):
 
 def arrays(rng: np.random.Generator, steps: int = 6) -> dict[str, np.ndarray]:
     """Return the random arrays of a trace of one image with 2 x 3 visual tokens."""
-    mass = rng.random((steps, LAYERS, HEADS, len(GROUP_NAMES)))
+    mass = rng.random((steps, LAYERS, HEADS, 5))
     noise = {
         f"update/{name}": rng.normal(size=(steps, LAYERS)).astype("f4")
         for name in ("cos_mha", "cos_ffn", "kl")

@@ -23,7 +23,7 @@ LAYERS = np.array([0, 2, 4])
 def mixed(make_run, write_trace):
     """Three traces in another order than their ids; one is shorter than the others."""
     folder = make_run(names=("b", "c", "a"))
-    mass = np.full((4, 3, 2, 5), 0.2, "f4")
+    mass = np.full((4, 3, 2, 6), 1 / 6, "f4")
     short = {"steps__id": np.arange(4, dtype="i4"), "attention__mass": mass}
     short |= {"attention__visual": np.ones((4, 3, 20), "f2"), "residual__pre": np.ones((4, 3, 16), "f2")}
     short |= {"ffn__active": np.ones((4, 3, 2), "u1"), "tam__logit": np.ones((4, 39), "f2")}

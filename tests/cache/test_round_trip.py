@@ -77,7 +77,7 @@ def test_arrays_are_read_as_they_were_appended(blocks, seed, layers, heads, grid
                 for name, block in (
                     ("steps/id", rng.integers(0, 2**31 - 1, steps, dtype="i4")),
                     ("steps/logprob", -rng.random(steps).astype("f4")),
-                    ("attention/mass", rng.random((steps, layers, heads, 5)).astype("f4")),
+                    ("attention/mass", rng.random((steps, layers, heads, len(GROUP_NAMES))).astype("f4")),
                     ("attention/visual", random_float16(rng, (steps, layers, visual))),
                     ("residual/post", random_float16(rng, (steps, layers, 7))),
                 ):

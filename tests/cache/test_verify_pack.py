@@ -97,7 +97,7 @@ def test_a_truncated_file_is_found_and_the_other_is_sound(make_run, share):
 @pytest.mark.parametrize("wrong", [0.9, 1.01, np.nan])
 def test_attention_rows_that_do_not_sum_to_one_are_found(make_run, write_trace, wrong):
     folder = make_run()
-    mass = np.full((9, 3, 2, 5), 0.2, "f4")
+    mass = np.full((9, 3, 2, 6), 1 / 6, "f4")
     mass[4, 1, 0, 2] = wrong - 0.8
     write_trace(folder / "samples" / "b.h5", "b", attention__mass=mass)
     problems = verify(folder)
@@ -107,7 +107,7 @@ def test_attention_rows_that_do_not_sum_to_one_are_found(make_run, write_trace, 
 
 def test_attention_rows_may_be_off_by_rounding(make_run, write_trace):
     folder = make_run()
-    write_trace(folder / "samples" / "b.h5", "b", attention__mass=np.full((9, 3, 2, 5), 0.20001, "f4"))
+    write_trace(folder / "samples" / "b.h5", "b", attention__mass=np.full((9, 3, 2, 6), 1.00005 / 6, "f4"))
     assert verify(folder) == []
 
 

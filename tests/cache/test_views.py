@@ -63,7 +63,7 @@ def test_views_that_agree_are_read(tmp_path, changed):
         ({"tokens__image": np.array([*SHOWN[:9], 0, 1, -1, -1], "i2")}, "tokens/image does not count"),
         ({"tokens__image": np.array([*SHOWN[:9], 2, 2, -1, -1], "i2")}, "tokens/image does not count"),
         ({"tokens__image": np.array([*SHOWN[:9], 1, 1, 1, -1], "i2")}, "tokens/image does not count"),
-        ({"tokens__group": np.array([0, *[2] * 10, 3, 5], "u1")}, "tokens/group contains a number over 4"),
+        ({"tokens__group": np.array([0, *[2] * 10, 3, 6], "u1")}, "tokens/group contains a number over 5"),
         ({"images__box": np.array([[0, 0, 9, 9], [0, 0, np.nan, 9]], "f4")}, "images/box contains a part"),
         ({"images__box": np.array([[0, 0, 9, 9], [0, 0, 9, 0]], "f4")}, "images/box contains a part"),
         ({"images__box": np.array([[0, 0, 9, 9], [0, 0, 1e5, 1e5]], "f4")}, "images/box contains a part"),

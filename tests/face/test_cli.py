@@ -160,7 +160,12 @@ def test_a_report_leaves_out_what_was_not_captured(pairs, tmp_path):
     read_result(run_in_process(*trace(pairs, run, *options)))
     finished = run_in_process("report", run, "--out", tmp_path / "report.html")
     assert finished.code == 0
-    assert "attention-decay left out" in finished.stderr
+    (line,) = finished.stderr.splitlines()
+    assert (
+        line.startswith("mmprobe: 12 analyses left out: attention-decay, ") and "--verbose says why" in line
+    )
+    finished = run_in_process("report", run, "--out", tmp_path / "report.html", "--verbose")
+    assert "attention-decay left out: " in finished.stderr and "was not captured" in finished.stderr
     assert (tmp_path / "report.html").exists()
     finished = run_in_process("analyze", run, "--only", "attention-decay")
     assert_fails(finished, "attention/mass was not captured")

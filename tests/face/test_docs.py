@@ -62,6 +62,18 @@ def test_python_of_the_readme(tmp_path, monkeypatch):
     exec("\n".join(offline(block) for block in code), {})
 
 
+def test_python_of_the_page_about_readings(tiny_spd, tmp_path):
+    from mmprobe.benchmarks.synthetic.pairs import make_pairs
+    from mmprobe.samples import load_samples
+
+    sample = load_samples(make_pairs(tmp_path / "pairs", n=1, seed=3))[0]
+    (block,) = blocks(ROOT / "docs" / "reading.md", "python")
+    page = {"model": tiny_spd, "sample": sample}
+    exec(block, page)
+    assert page["said"].logprobs.shape[0] == page["without"].shape[1] > 0
+    assert page["streams"]["last"].ndim == 3
+
+
 def modules_with_examples() -> list[str]:
     """Name the modules with examples to run, of every folder that pyproject.toml maps to a package."""
     folders = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
@@ -87,6 +99,29 @@ def test_no_file_names_paths_of_one_machine():
     for name in files:
         if not name.endswith((".safetensors", ".png")) and name != "tests/face/test_docs.py":
             assert not personal.search((ROOT / name).read_text(errors="ignore")), name
+
+
+def heading_anchor(heading: str) -> str:
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.replace("`", "").replace("*", ""))
+    return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
+
+
+def test_links_lead_to_pages_and_headings():
+    pages = [
+        *ROOT.glob("docs/**/*.md"),
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    ]
+    for page in pages:
+        prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+            if target.startswith(("http", "reports/")):  # the site makes reports
+                continue
+            name, _, anchor = target.partition("#")
+            file = page.parent / name if name else page
+            assert file.exists(), f"{page.name}: {target}"
+            if anchor and file.suffix == ".md":
+                headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+                assert anchor in map(heading_anchor, headings), f"{page.name}: {target}"
 
 
 def load_script(name: str) -> ModuleType:

@@ -96,3 +96,5 @@ def test_benchmarks_use_the_same_names_for_the_same_files(folder):
 def test_the_citation_names_the_version():
     version = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)[1]
     assert version == PYPROJECT["project"]["version"]
+    references = (ROOT / "docs" / "references.md").read_text()
+    assert f"version = {{{version}}}" in references

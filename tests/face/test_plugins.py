@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -17,11 +18,15 @@ from mmprobe import registry
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.perturbations import perturb
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.cli import _find_folder as find_folder
 from mmprobe.cli.list_ import KINDS
+from mmprobe.cli.options import warn
+from mmprobe.diagnosis.causes import CAUSES, Cause, measure_causes
 from mmprobe.errors import InputError
 from mmprobe.interventions import load_method
 from mmprobe.models.families import FAMILIES, find_family
 from mmprobe.samples import Sample
+from mmprobe.traces.engines import ENGINES, load_engine
 from mmprobe.viz import figures
 
 PACKAGE = Path(__file__).parents[1] / "helpers" / "plugin_package"
@@ -135,3 +140,40 @@ def test_a_terminal_gets_a_table(monkeypatch):
     monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: True))
     text = show_table(("Name", "About"), [("[bold]pope", "objects " * 12)])
     assert "Name" in text and "[bold]pope" in text and len(text.splitlines()) > 4
+
+
+@pytest.mark.parametrize("measure", [lambda cause, table: 42, lambda cause, table: 1 / 0])
+def test_a_cause_that_cannot_be_measured_is_left_out_and_named(measure, added, monkeypatch, caplog):
+    entry = EntryPoint("broken", f"{__name__}:CAUSE", "mmprobe.causes")
+    monkeypatch.setattr(registry, "_added_packages", lambda: {__name__.partition(".")[0]: entry})
+    broken = Cause("broken", "what", "score", "answers", 0.5, measure)
+    monkeypatch.setattr(CAUSES, "_shipped", {"broken": broken})
+    table = SimpleNamespace(effects={"unused": SimpleNamespace(value=0.0)}, records=[])
+    assert measure_causes(table) == {}
+    assert f"entry point {__name__}:CAUSE of mmprobe.causes" in caplog.text and "left out" in caplog.text
+
+
+def test_an_engine_without_its_function_is_named(added):
+    ENGINES.register("empty", ModuleType("empty_engine"))
+    with pytest.raises(InputError, match="engine empty: its module empty_engine has no function `record`"):
+        load_engine("empty")
+
+
+def test_a_line_of_any_kind_has_no_key(monkeypatch, capsys):
+    monkeypatch.setenv("MADE_UP_API_KEY", "sk-made-up-0123456789")
+    warn("the server said sk-made-up-0123456789")
+    assert_fails(run_in_process("verify", "sk-made-up-0123456789"), "[MADE_UP_API_KEY]")
+    assert "sk-made" not in capsys.readouterr().err
+
+
+def test_a_traceback_is_kept_in_what_is_written_and_not_beside_a_model(tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert find_folder(["check", "model"]) is None
+    assert find_folder(["analyze", "run"]) == Path("run")
+    assert find_folder(["trace", "--model", "model", "--out", "out/"]) == Path("out")
+    assert find_folder(["trace", "--out=out"]) == Path("out") and find_folder(["trace", "--out", "."]) is None

@@ -10,7 +10,7 @@ import pytest
 
 from mmprobe import registry as registry_module
 from mmprobe.errors import InputError
-from mmprobe.registry import Registry
+from mmprobe.registry import Registry, WrongResult, check_made, find_plug_in
 
 
 @pytest.fixture
@@ -109,3 +109,20 @@ def count(n: int) -> int:
 )
 def test_a_thing_says_what_it_is_in_one_line(entered, thing, about):
     assert Registry("tool", "tools", {"thing": thing}).about("thing") == about
+
+
+def test_a_result_of_another_type_names_the_package_that_made_it(monkeypatch):
+    entry = EntryPoint("mine", "made_up_package:count", "mmprobe.tools")
+    monkeypatch.setattr(registry_module, "_added_packages", lambda: {"made_up_package": entry})
+
+    def count() -> str:
+        return "three"
+
+    with pytest.raises(WrongResult, match=r"^it returned str, not int$") as caught:
+        check_made(count, count(), int)
+    assert find_plug_in(caught.value) == f"{__name__}.{count.__qualname__}", "no package added it"
+    count.__module__ = "made_up_package.counting"
+    with pytest.raises(WrongResult, match="not int or float") as caught:
+        check_made(partial(count), count(), int, float)
+    assert find_plug_in(caught.value) == "entry point made_up_package:count of mmprobe.tools"
+    assert check_made(count, count(), str) == "three"

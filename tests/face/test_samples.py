@@ -374,7 +374,9 @@ def test_samples_are_made_from_rows_with_images_in_memory_and_in_files(tmp_path)
         assert image.size == (4, 5) and image.getpixel((0, 0)) == 7
     with pytest.raises(InputError, match="row 0: no column 'question'; it has q, first"):
         samples_from(rows, tmp_path)
-    with pytest.raises(InputError, match="row 0: an image is a PIL image or a path, not a int"):
+    with pytest.raises(
+        InputError, match="row 0: an image is a PIL image, a path, bytes or a data: URI, not a int"
+    ):
         samples_from([{"question": "?", "image": 3}], tmp_path)
     with pytest.raises(InputError, match="row 0: field 'anwer': .*did you mean 'answer'"):
         samples_from([{"question": "?", "gold": "a"}], tmp_path, anwer="gold")

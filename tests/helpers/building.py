@@ -59,13 +59,20 @@ def build_model(model_class: type, config: Any) -> Any:
 def build_chat_template(
     user: tuple[str, str], assistant: str, system: tuple[str, str], begin: str = "", image: str = "<image>"
 ) -> str:
-    """Return a chat template, given the texts before and after the parts of each role."""
-    turns = json.dumps({"user": user, "system": system})
-    part = f"{json.dumps(image)} if part['type'] == 'image' else part['text']"
+    """Return a chat template, given the texts before and after the parts of each role.
+
+    It takes `tools` and `enable_thinking`, shows calls of tools, and thoughts of the turn before last are left out.
+    """
+    turns = {"user": user, "system": system, "assistant": (assistant, user[1])}
+    turns["tool"] = (f"{user[0]}<result>", f"</result>{user[1]}")
+    part = f"{json.dumps(image)} if part['type'] == 'image' else part['text'].split('</think>')[-1]"
     return (
-        f"{begin}{{% set turns = {turns} %}}"
+        f"{begin}{{% set turns = {json.dumps(turns)} %}}{{% if tools %}}Tools: {{{{ tools | tojson }}}}\n{{% endif %}}"
         "{% for message in messages %}{{ turns[message['role']][0] }}"
         f"{{% for part in message['content'] %}}{{{{ {part} }}}}{{% endfor %}}"
+        "{% if message.tool_calls %}<call>{{ message.tool_calls | tojson }}</call>{% endif %}"
         "{{ turns[message['role']][1] }}{% endfor %}"
-        f"{{% if add_generation_prompt %}}{{{{ {json.dumps(assistant)} }}}}{{% endif %}}"
+        f"{{% if add_generation_prompt %}}{{{{ {json.dumps(assistant)} }}}}"
+        "{% if enable_thinking is defined %}{{ '<think>' if enable_thinking else '<think></think>' }}{% endif %}"
+        "{% endif %}"
     )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mmprobe.cache import Run, TraceWriter, open_run
+from mmprobe.cache.check import add_groups
 from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES, VARIABLES
 from mmprobe.samples import Sample
 
@@ -25,10 +26,12 @@ def write_trace(
 
     Args:
         trace: arrays by the name of their data set, such as `attention/mass`, and fields of the sample, such
-            as `faithful`. The sample's id is the name of the file.
+            as `faithful`. The sample's id is the name of the file. Token groups that an array lacks are 0.
         layers, heads: their numbers; the default counts from 0.
     """
     arrays = {name: np.asarray(values) for name, values in trace.items() if "/" in name}
+    for name, values in arrays.items():
+        arrays[name] = add_groups(values) if "group" in VARIABLES[name].dims else values
     fields = {name: value for name, value in trace.items() if "/" not in name}
     sample = Sample.model_validate({"id": path.stem, "question": "?", **fields})
     attributes = {"sample": sample.model_dump_json(), "answer": answer}

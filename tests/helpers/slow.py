@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 
-def first_fast(values: Iterable[Any]) -> list[Any]:
-    """Return the values as parameters of which all but the first are marked slow."""
+def first_fast(values: Iterable[Any], count: int = 1) -> list[Any]:
+    """Return the values as parameters of which all but the first, or the first few, are marked slow."""
     return [
-        pytest.param(value, marks=[pytest.mark.slow] if number else []) for number, value in enumerate(values)
+        pytest.param(value, marks=[pytest.mark.slow] if number >= count else [])
+        for number, value in enumerate(values)
     ]

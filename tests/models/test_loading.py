@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
+from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 
 import mmprobe as mp
 from mmprobe.errors import InputError
@@ -188,6 +190,26 @@ def test_a_file_that_is_missing_is_one_line(tmp_path, name):
     with pytest.raises(mp.InputError, match="could not be loaded") as raised:
         mp.load_model(str(folder), device="cpu")
     assert "\n" not in str(raised.value)
+
+
+def test_attention_that_a_config_names_is_replaced(tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(EMBEDDED, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["_attn_implementation"] = config["text_config"]["_attn_implementation"] = "flash_attention_2"
+    (folder / "config.json").write_text(json.dumps(config))
+    assert (
+        load_model(str(folder), device="cpu").hf.config.text_config._attn_implementation
+        != "flash_attention_2"
+    )
+
+
+def test_a_type_without_sdpa_is_named(monkeypatch):
+    for value in vars(modeling_qwen2_5_vl).values():
+        if isinstance(value, type) and issubclass(value, transformers.PreTrainedModel):
+            monkeypatch.setattr(value, "_supports_sdpa", False)
+    with pytest.raises(InputError, match="no sdpa attention"):
+        load_model("tiny-spd", device="cpu")
 
 
 def test_an_unknown_family_is_named(tmp_path):

@@ -60,6 +60,15 @@ def test_rows_of_a_batch_are_single_readings(name, samples):
         torch.testing.assert_close(one.logprobs, other.logprobs, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("name", first_fast(["paligemma", *FAMILIES], 2))
+def test_no_token_sees_those_after_it_in_an_answer(name, samples):
+    model, states = load_tiny_model(name), []
+    for answer in ([11, 12, 13, 14], [11, 12, 15, 16]):
+        reading = Reading(model, model.batch(samples[:1]), [answer])
+        reading.logits(observers={("normed", -1): states.append})
+    torch.testing.assert_close(states[0][:, :-3], states[1][:, :-3], atol=2e-5, rtol=0)
+
+
 @pytest.mark.parametrize("name", first_fast(FAMILIES))
 def test_blocks_of_steps_are_the_whole_and_bound_the_logits(name, samples, monkeypatch):
     model, sizes = load_tiny_model(name), []

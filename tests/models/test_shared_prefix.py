@@ -16,7 +16,7 @@ import mmprobe as mp
 from mmprobe.models import Model
 from mmprobe.models.families import FAMILIES
 from mmprobe.models.hooks import observe
-from mmprobe.models.shared_prefix import PrefixStore, prefix_bytes, repeated_keys, why_not_shared
+from mmprobe.models.shared_prefix import PrefixStore, prefix_bytes, prefix_key, repeated_keys, why_not_shared
 from mmprobe.samples import Sample
 
 SHARING = sorted({family.name for family in FAMILIES.values() if family.shares_prefixes})
@@ -184,4 +184,7 @@ def test_only_repeated_images_are_kept(samples, image_paths):
     single = Sample(id="single", images=image_paths[2:], question="What?")
     other_system = samples[0].model_copy(update={"id": "other", "system": "Be brief."})
     keys = repeated_keys([*samples, single, other_system])
-    assert keys == {(tuple(images), None) for images in (image_paths[:2], image_paths[:1], image_paths[1:])}
+    assert keys == {
+        prefix_key(Sample(id="x", images=images, question="?"))
+        for images in (image_paths[:2], image_paths[:1], image_paths[1:])
+    }

@@ -134,6 +134,12 @@ def test_an_unknown_data_set_is_refused(load, name):
             "file: positions: prompt: update/kl is not recorded for the prompt",
         ),
         ("datasets: [update/kl]\npositions: some", "positions: "),
+        (
+            "datasets: [residual/post]\ngroups: [visual]",
+            "file: groups: names tokens of the prompt; add positions",
+        ),
+        ("datasets: [residual/post]\npositions: prompt\ngroups: [generated]", "groups.0: "),
+        ("datasets: [residual/post]\npositions: prompt\ngroups: []", "groups: "),
         ("datasets: [update/kl]\ncompression: gzip", "compression: "),
         ("datasets: [update/kl]\nlayer: [0]", "layer: Extra inputs are not permitted"),
         ("datasets: [update/kl]\n1: 2", "1: "),

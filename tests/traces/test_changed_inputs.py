@@ -158,3 +158,37 @@ def test_an_older_run_has_no_fingerprint_and_is_continued(random_qwen, image_pat
     del config["fingerprint"]
     file.write_text(json.dumps(config))
     assert len(mp.trace(random_qwen, [sample], tmp_path / "run", max_new_tokens=2, resume=True)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [*COMMANDS, "filter"])
+def test_another_dtype_is_refused(command, checkpoint, pairs, tmp_path):
+    own = ["filter", "--limit", "2", "--max-new-tokens", "2"]
+    call = [*COMMANDS.get(command, own), "--data", pairs, "--out", tmp_path / "out", "--device", "cpu"]
+    call += ["--voters" if command == "filter" else "--model", checkpoint]
+    assert run_in_process(*call).code == 0
+    refused = run_in_process(*call, "--dtype", "bfloat16", "--resume")
+    assert refused.code == 2 and ("dtype" in refused.stderr or "another model" in refused.stderr)
+    assert run_in_process(*call, "--dtype", "float32", "--resume").code == 0, "as it was loaded"
+
+
+@pytest.mark.slow
+def test_deleted_traces_of_a_benchmark_are_made_again_and_links_refused(pairs, tmp_path):
+    out = tmp_path / "out"
+    call = ["bench", "mme", "--model", "tiny-spd", "--data", pairs, "--limit", "2", "--max-new-tokens", "2"]
+    call += ["--trace", "--out", out, "--device", "cpu"]
+    assert run_in_process(*call).code == 0
+    whole, answers = mp.open_run(out / "run").ids, (out / "responses.jsonl").read_bytes()
+    deleted = [out / "run" / "samples" / f"{whole[0]}.h5", out / "run" / "samples", out / "run"]
+    for place in deleted:
+        place.unlink() if place.is_file() else shutil.rmtree(place)
+        assert run_in_process(*call, "--resume").code == 0
+        assert mp.open_run(out / "run").ids == whole and mp.verify(out / "run") == []
+        assert (out / "responses.jsonl").read_bytes() == answers, "an answer was added twice"
+    for place in (out / "run" / "samples", out / "run"):
+        moved = place.rename(tmp_path / "elsewhere")
+        place.symlink_to(moved)
+        refused = run_in_process(*call, "--resume")
+        assert refused.code == 2 and "is a link" in refused.stderr
+        place.unlink()
+        moved.rename(place)

@@ -134,3 +134,20 @@ def test_the_command_prints_its_assumptions():
     assert result["disk"] > 10**6 and result["seconds"] is None
     assert result["assumed"] == "prompts of 1024 tokens, 768 of them visual, answers of 64 tokens"
     assert_fails(run_in_process("plan", "--model", "tiny-spd"), "plan: give --samples, --data or both")
+
+
+def test_what_is_kept_of_prompts_is_predicted_and_said(random_qwen, image_paths, tmp_path):
+    samples = [
+        Sample(id=str(index), images=image_paths[:2], question="Is there a star?") for index in range(2)
+    ]
+    whole = mp.CaptureSpec(datasets=["residual/post"], positions="prompt", dtype="float32")
+    some = whole.model_copy(update={"groups": ["visual"], "layers": [0, 2]})
+    sizes = mean_prompt_size(random_qwen, samples)
+    per_token = 4 * random_qwen.hf.config.get_text_config().hidden_size
+    assert data_bytes(random_qwen, whole, sizes, 5) == sizes.tokens * 3 * per_token
+    assert data_bytes(random_qwen, some, sizes, 5) == sizes.visual * 2 * per_token
+    text = plan(random_qwen, some, 2, 5, prompt=sizes).assumed
+    assert text.endswith(f"; {sizes.visual:.0f} tokens of each prompt (visual) are recorded in 2 of 3 layers")
+    assert "recorded in" not in plan(random_qwen, load_capture("default"), 2, 5, prompt=sizes).assumed
+    run = mp.trace(random_qwen, samples, tmp_path / "run", capture=some, max_new_tokens=5)
+    assert run["0"].array("prompt/residual_post").nbytes == data_bytes(random_qwen, some, sizes, 5)

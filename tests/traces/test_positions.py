@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import mmprobe as mp
+from mmprobe.cache.verify import verify
+from mmprobe.models import Group
 from mmprobe.samples import Sample
 from mmprobe.traces import attention_rows
 
@@ -65,7 +67,7 @@ def test_rows_of_the_prompt_equal_eager(traced):
 def test_masses_of_the_prompt_equal_eager(traced):
     trace, attention, _, _ = traced
     group = trace.tokens["group"].values[: attention.shape[-1]]
-    expected = np.stack([attention[..., group == code].sum(-1) for code in range(5)], -1)
+    expected = np.stack([attention[..., group == code].sum(-1) for code in range(len(Group))], -1)
     np.testing.assert_allclose(trace.array("prompt/attention_mass").values, expected, atol=1e-5)
 
 
@@ -125,3 +127,29 @@ def test_compressed_arrays_are_the_same_and_smaller(random_qwen, image_paths, tm
             np.testing.assert_array_equal(trace.array(name).values, traced[0].array(name).values)
     assert trace.file.stat().st_size < traced[0].file.stat().st_size
     assert mp.verify(run.path) == []
+
+
+@pytest.mark.parametrize("groups", [["visual"], ["user", "template"]])
+def test_some_groups_of_the_prompt_in_some_layers(traced, random_qwen, tmp_path, groups):
+    """Each data set has the rows of these tokens, also where a batch pads the prompt."""
+    whole = traced[0]
+    samples = [whole.sample, whole.sample.model_copy(update={"id": "b", "images": [], "question": "Hm?"})]
+    spec = mp.CaptureSpec(datasets=NAMES, positions="all", dtype="float32", layers=[0, 2], groups=groups)
+    for each in samples:  # prompts with images and without are in different batches
+        mp.trace(random_qwen, [each], tmp_path / each.id, capture=spec, max_new_tokens=5)
+    trace = mp.open_run(tmp_path / "a")["a"]
+    numbers = [("template", "system", "visual", "user").index(name) for name in groups]
+    group = whole.tokens["group"].values[:-5]
+    expected = np.flatnonzero(np.isin(group, numbers))
+    assert 0 < len(expected) < len(group) and len(expected) > 16
+    np.testing.assert_array_equal(trace.prompt_positions, expected)
+    np.testing.assert_array_equal(whole.prompt_positions, np.arange(len(group)))
+    for name in NAMES:
+        own = name.replace("/", "_")
+        values = whole.array(f"prompt/{own}").values[expected][:, [0, 2]]
+        np.testing.assert_allclose(trace.array(f"prompt/{own}").values, values, atol=1e-6, err_msg=name)
+    np.testing.assert_allclose(trace.residual_post.values, whole.residual_post.values[:, [0, 2]], atol=1e-6)
+    without = mp.open_run(tmp_path / "b")["b"]
+    if groups == ["visual"]:
+        assert not len(without.prompt_positions) and "prompt/residual_post" not in without.captured
+    assert not verify(tmp_path / "a") and not verify(tmp_path / "b")

@@ -8,18 +8,29 @@ import numpy as np
 import pytest
 from helpers.equal_runs import QUESTIONS, assert_equal_runs, full_precision, make_samples
 from helpers.slow import first_fast
-from helpers.tiny_models import load_tiny_model
+from helpers.tiny_models import TINY_NAMES, load_tiny_model
 
 import mmprobe as mp
 from mmprobe.cache import Run
 from mmprobe.models import Model, reading
-from mmprobe.models.families import FAMILIES
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import load_capture
-from mmprobe.traces.engines import why_decoded
+from mmprobe.traces.engines import Way, find_way
 
-READ = [family.name for family in FAMILIES.values() if family.shares_prefixes]
-DECODED = [family.name for family in FAMILIES.values() if not family.shares_prefixes]
+WHOLE = [
+    "qwen3_5",
+    "mllama",
+    "blip-2",
+    "instructblip",
+    "lfm2_vl",
+    "lfm3_vl",
+    "minicpm_ocr",
+    "minicpmv4_6",
+    "minicpmv4_7",
+]
+WHOLE += ["qwen3_5_moe"]
+NEWEST = ["qwen2_5_vl", "gemma3", "paligemma", "qwen3_5", "mllama", "blip-2", "llama4", "gemma4_e2b"]
+TINY = list(dict.fromkeys([*NEWEST, *TINY_NAMES]))
 
 
 def trace_both_ways(model: Model, samples: list[Sample], folder: Path, **options: object) -> tuple[Run, Run]:
@@ -27,17 +38,27 @@ def trace_both_ways(model: Model, samples: list[Sample], folder: Path, **options
     settings = {"capture": full_precision(), "max_new_tokens": 21, **options}
     read = mp.trace(model, samples, folder / "read", **settings)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mmprobe.traces.run.why_decoded", lambda *_: "the test says so")
+        patch.setattr("mmprobe.traces.run.find_way", lambda *_: Way("decoded", "the test says so"))
         decoded = mp.trace(model, samples, folder / "decoded", **settings)
     return read, decoded
 
 
+def make_samples_of(family: str, images: list[Path]) -> list[Sample]:
+    """Return the questions that a family takes."""
+    samples = make_samples(images)
+    if family == "paligemma":
+        return [sample for sample in samples if sample.images]
+    return [s for s in samples if len(s.images) == 1] if family in ("blip-2", "instructblip") else samples
+
+
 @pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("family", first_fast(READ))
+@pytest.mark.parametrize("family", first_fast(TINY, 6))
 def test_reading_gives_what_decoding_gives(family, size, image_paths, tmp_path, monkeypatch):
     monkeypatch.setattr("mmprobe.traces.engines.native.BLOCK_STEPS", 8)  # two whole blocks and a part of one
     model = load_tiny_model(family)
-    read, decoded = trace_both_ways(model, make_samples(image_paths), tmp_path, batch_size=size)
+    way = find_way(model, load_capture("default"))
+    assert way.name == ("whole" if family in WHOLE else "read") and bool(way.reason) == (family in WHOLE)
+    read, decoded = trace_both_ways(model, make_samples_of(family, image_paths), tmp_path, batch_size=size)
     assert_equal_runs(read, decoded)
     for trace in read:
         gap = trace.reading
@@ -70,21 +91,17 @@ def test_a_repetition_penalty_acts_while_decoding_alone(tiny_spd, image_paths, t
     assert_equal_runs(read, decoded)
 
 
-@pytest.mark.parametrize("family", first_fast(DECODED))
-def test_a_cache_that_cannot_be_cut_back_is_recorded_while_decoding(family):
-    reason = why_decoded(load_tiny_model(family), load_capture("default"))
-    assert reason == f"{family} is not known to have causal attention over one growing cache"
-
-
 def test_methods_prompts_and_hooks_are_recorded_while_decoding(tiny_spd):
     spec = load_capture("default")
-    assert why_decoded(tiny_spd, spec) is None
-    assert why_decoded(tiny_spd, spec, [mp.interventions.load_method("pai")]) == (
-        "method pai changes each step as it is decoded"
+    assert find_way(tiny_spd, spec) == Way("read")
+    method = mp.interventions.load_method("pai")
+    assert find_way(tiny_spd, spec, [method]) == Way(
+        "decoded", "method pai changes each step as it is decoded"
     )
     handle = tiny_spd.hf.model.language_model.layers[0].register_forward_hook(lambda *_: None)
     try:
-        assert "torch hook" in str(why_decoded(tiny_spd, spec))
+        way = find_way(tiny_spd, spec)
+        assert way.name == "decoded" and "torch hook" in way.reason
     finally:
         handle.remove()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.stats.intervals import mean_interval
 from mmprobe.viz.report import write_report
+from mmprobe.viz.report.answers import Answers, collect_answers, list_labelled
+from mmprobe.viz.report.elements import LABEL_NAMES
 from mmprobe.viz.report.explorer import cause_data
-from mmprobe.viz.report.overview import dependence_line, faithful_share, findings_table, list_labelled
+from mmprobe.viz.report.overview import dependence_line, faithful_share, findings_table
 
 EFFECT = np.array([0.5, 4.0, -1.0, 2.0, 0.0, 1.0])
 BY_REGION = np.array([[0.25, 3.0, -2.0, 1.0, 0.0, 0.5], [0.0, 1.5, 0.0, 2.0, 0.0, 0.0]])
@@ -78,7 +81,7 @@ def test_cause_and_attention_are_over_the_image_and_switchable(
     losses = page.eval_on_selector_all(
         ".token", "all => all.map((token) => token.style.getPropertyValue('--loss'))"
     )
-    assert losses == ["13%", "100%", "0%", "50%", "0%", "25%"]
+    assert losses == ["17%", "100%", "0%", "67%", "0%", "33%"], "3 nat and more are full for every answer"
     assert page.locator("#share .loss").get_attribute("d").count("L") == 5
 
 
@@ -121,13 +124,19 @@ def test_one_line_says_how_much_the_answers_depend_on_their_images(
 
 
 def test_the_report_opens_with_the_share_of_faithful_answers(run: Run) -> None:
-    share = faithful_share(list_labelled(run, {"plain": True, "evil": False}, None, []))
+    answers = collect_answers(run, None)
+
+    def share_of(**labels: bool | None) -> dict[str, Any] | None:
+        given = [labels[row.id] for row in answers.rows]
+        return faithful_share(list_labelled(run, Answers(answers.rows, given, LABEL_NAMES, answers.folder)))
+
+    share = share_of(plain=True, evil=False)
     low, high = mean_interval(np.array([1.0, 0.0]), None)
     assert share is not None and (share["right"], share["wrong"], share["n"]) == (1, 1, 2)
     assert share["percent"] == f"50%, {low:.0%} to {high:.0%} over sets of images"
-    alone = faithful_share(list_labelled(run, {"plain": True, "evil": None}, None, []))
+    alone = share_of(plain=True, evil=None)
     assert alone is not None and (alone["n"], alone["percent"]) == (1, "100%")
-    assert faithful_share(list_labelled(run, {"plain": None}, None, [])) is None
+    assert share_of(plain=None, evil=None) is None
 
 
 CLAIM = {

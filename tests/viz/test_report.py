@@ -120,7 +120,9 @@ def test_the_policy_allows_exactly_the_reports_own_scripts(
     match = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     assert match
     policy = dict(part.strip().split(" ", 1) for part in match[1].split(";"))
-    assert len(scripts) == 11, "the pages' script, plotly.js once, the figures' three and the explorer's six"
+    assert len(scripts) == 12, (
+        "of the pages, plotly.js once, three of figures, six of the explorer, one of answers"
+    )
     assert policy == {
         "default-src": "'none'",
         "script-src": " ".join(f"'sha256-{digest}'" for digest in hashes),

@@ -13,7 +13,8 @@ from helpers.planted import SIDE, planted_run
 
 from mmprobe.analyses import attention_vs_activation
 from mmprobe.errors import InputError
-from mmprobe.viz.report.results import MAX_LENGTH, find_results, internal_columns, list_answers, read_results
+from mmprobe.viz.report.answers import internal_columns
+from mmprobe.viz.report.results import MAX_LENGTH, find_results, list_answers, read_results
 
 
 def write(folder: Path) -> Path:

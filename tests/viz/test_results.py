@@ -18,7 +18,8 @@ from mmprobe.cache import Run
 from mmprobe.cli import app
 from mmprobe.errors import InputError
 from mmprobe.viz.report import write_report
-from mmprobe.viz.report.results import MAX_ANSWERS, read_results
+from mmprobe.viz.report.answers import MAX_ANSWERS
+from mmprobe.viz.report.results import read_results
 
 
 def metric(value: float | None, n: int = 4, **more: Any) -> dict[str, Any]:
@@ -66,9 +67,11 @@ def wait_for_sample(page: Page, name: str) -> None:
 
 
 def open_results(show: Callable[..., Page], folder: Path, run: Run | None = None, datasets: Any = ()) -> Page:
+    """Open the report of results, with its answers in the order of the data."""
     out = folder / "report.html"
-    page = show(write_report(run, list(datasets), out, results=read_results(folder)), "results")
-    page.wait_for_selector("#answers-rows tr")
+    page = show(write_report(run, list(datasets), out, results=read_results(folder)))
+    page.wait_for_selector("#answers-rows tr", timeout=5000)
+    page.select_option("#answers-order", label="as in the data")
     return page
 
 
@@ -83,6 +86,7 @@ def test_metrics_and_groups_are_tables(tmp_path: Path, show: Callable[..., Page]
         "recall[size=large]": metric(1.0, n=1),
     }
     page = open_results(show, write(tmp_path, [answer("a")], metrics, model="tiny", data=None))
+    page.click("#pages a[href='#results']")
     tables = page.locator("#results table.metrics")
     cells = cells_of(tables.nth(0))
     assert cells[1] == [
@@ -131,7 +135,7 @@ def test_answers_have_columns_of_internals(run: Run, tmp_path: Path, show: Calla
     wait_for_sample(page, "plain")
     assert page.locator("#explorer").is_visible()
     page.click("[data-filter=unfaithful]")
-    page.click("#pages a[href='#results']")
+    page.click("#pages a[href='#overview']")
     page.click("#answers-rows a:has-text('evil')")
     wait_for_sample(page, "evil")
     page.go_back()
@@ -143,13 +147,13 @@ def test_answers_have_columns_of_internals(run: Run, tmp_path: Path, show: Calla
 def test_answers_can_be_searched_and_filtered(tmp_path: Path, show: Callable[..., Page]) -> None:
     records = [answer("a1", said="yes"), answer("a2", False, said="no"), answer("b2", None, said="unknown")]
     page = open_results(show, write(tmp_path, records))
-    assert texts(page, "#results .filters button") == ["all 3", "faithful 1", "unfaithful 1", "unlabelled 1"]
+    assert texts(page, ".answers .filters button") == ["all 3", "right 1", "wrong 1", "unread 1"]
     page.fill("#answers-search", "WHAT  a2")
     assert rows(page) == ["a2"], "every word, in any case"
     page.fill("#answers-search", "unknown")
     assert rows(page) == ["b2"], "also in the parsed answer"
     page.fill("#answers-search", "")
-    page.click("#results .filters button:has-text('unfaithful')")
+    page.click(".answers .filters button:has-text('wrong')")
     assert rows(page) == ["a2"]
     assert page.locator("#answers-count").inner_text() == "1 of 1 matching answers shown, 3 in total"
     page.fill("#answers-search", "a1")
@@ -196,7 +200,7 @@ def test_the_page_says_how_many_answers_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, show: Callable[..., Page]
 ) -> None:
     assert MAX_ANSWERS >= 18_000, "3,000 pairs, six questions each"
-    monkeypatch.setattr("mmprobe.viz.report.results.MAX_ANSWERS", 2)
+    monkeypatch.setattr("mmprobe.viz.report.answers.MAX_ANSWERS", 2)
     page = open_results(show, write(tmp_path, [answer(name) for name in "abc"]))
     assert rows(page) == ["a", "b"]
     assert "Shows the first 2 of 3 answers." in page.locator(".answers").inner_text()
@@ -232,9 +236,11 @@ def test_every_width_shows_everything(
         "#answers-search",
         "#answers-rows .answer-text",
         "#answers-rows td[data-label='Decay']",
-        "table.metrics",
     ):
         assert page.locator(part).first.is_visible()
+    page.click("#pages a[href='#results']")
+    assert page.locator("table.metrics").first.is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_scored_answers_have_a_report(tmp_path: Path, show: Callable[..., Page]) -> None:
@@ -265,8 +271,7 @@ def test_scored_answers_have_a_report(tmp_path: Path, show: Callable[..., Page])
     page = show(out)
     assert texts(page, "#pages a") == ["Overview", "Results"]
     assert "2 answers" in page.locator("#overview").inner_text().replace("\n", " ")
-    page.click("#pages a[href='#results']")
-    page.wait_for_selector("#answers-rows tr")
+    page.wait_for_selector("#answers-rows tr", timeout=5000)
     assert rows(page) == [line["id"] for line in lines]
     assert (
         texts(page, "#answers-rows .answer-text p:first-of-type") == ["How many differences are there?"] * 2

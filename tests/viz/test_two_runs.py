@@ -18,7 +18,7 @@ from mmprobe.cache import Run, open_run
 from mmprobe.errors import InputError
 from mmprobe.stats.intervals import mean_interval
 from mmprobe.viz.report.results import ResultFolder
-from mmprobe.viz.report.two_runs import Side, share_scales, write_side_by_side
+from mmprobe.viz.report.two_runs import Side, share_scales, smallest_difference, write_side_by_side
 
 
 @pytest.fixture
@@ -45,6 +45,16 @@ def test_differences_are_paired_and_figures_have_the_same_scales(
         "all => all.map((table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.innerText)))",
     )
     low, high = mean_interval(np.array([0.0, 1.0]), None, (-1.0, 1.0))
+    changed, tables = tables[0], tables[1:]
+    assert [row[0] for row in changed] == ["Sample", "evil"], "the answer whose label changed"
+    assert [cell.partition(" ")[0] for cell in changed[1][2:]] == ["unfaithful", "faithful"]
+    assert page.locator(".changed img").count() == 2
+    assert page.locator(".changed img").first.evaluate("image => image.naturalWidth") > 0
+    assert page.locator("#overview .headline").inner_text() == (
+        "No difference found: run has 1 and sage 2 faithful answers of 2 (+50 [-100, +100] points). 2 pairs of "
+        "answers about 2 sets of images can show no difference."
+    )
+    assert "the two have the same settings" in page.locator("#overview").inner_text()
     assert tables[0][1] == [
         "Share of faithful answers",
         "0.5",
@@ -53,13 +63,13 @@ def test_differences_are_paired_and_figures_have_the_same_scales(
         f"{low:+.3g} to {high:+.3g}",
         "2",
     ]
-    assert tables[0][2][3:5] == ["+0", "+0 to +0"], "the same traces"
+    assert tables[0][2][3:5] == ["0", "0 to 0"], "the same traces"
     assert tables[1][1][1].startswith("0.500") and tables[1][1][3].startswith("0.625")
     page.click("#pages a:has-text('Attention decay')")
-    page.wait_for_selector("#figure-1 .main-svg")
+    page.wait_for_selector("#figure-2 .main-svg")
     titles = page.locator("#attention-decay h3").all_inner_texts()[:2]
     assert [title.partition(":")[0] for title in titles] == ["run", "sage"]
-    first, second = (page.locator(f"#figure-{number}").bounding_box() for number in (0, 1))
+    first, second = (page.locator(f"#figure-{number}").bounding_box() for number in (1, 2))
     assert first and second and first["y"] == second["y"] and first["x"] < second["x"]
     page.set_viewport_size({"width": 400, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
@@ -83,6 +93,49 @@ def test_runs_without_a_common_sample(sides: tuple[Side, Side], tmp_path: Path) 
     assert (one.ids, other.ids) == (["evil"], [])
     with pytest.raises(InputError, match="have no sample in common"):
         write_side_by_side((first._replace(run=one), second._replace(run=other)), tmp_path / "both.html")
+
+
+def test_results_without_traces_are_compared(tmp_path: Path, show: Callable[..., Page]) -> None:
+    """24 questions about 24 images: the second side gets 8 more right, and one question was asked otherwise."""
+    sides = []
+    for name, right, extra in (("a", 4, {}), ("b", 12, {"temperature": 0.5})):
+        folder = tmp_path / name
+        folder.mkdir()
+        lines = [
+            {
+                "id": str(number),
+                "question": "Is it red?" if number < 24 else f"Which, {name}?",
+                "response": "Yes." if number < right else "No.",
+                "correct": number < right,
+                "truth": "yes",
+                "images": [f"{number}.png"],
+            }
+            for number in range(25)
+        ]
+        (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        metrics = {"accuracy": {"value": right / 24, "low": None, "high": None, "n": 24, "range": [0, 1]}}
+        (folder / "results.json").write_text(json.dumps({"benchmark": "vqa", "metrics": metrics, **extra}))
+        sides.append(folder)
+    assert run_in_process("report", *sides, "--out", tmp_path / "both.html").code == 0
+    page = show(tmp_path / "both.html")
+    headline = page.locator("#overview .headline").inner_text()
+    assert headline.startswith("b has more right answers than a: 12 against 4 of 24 (+33 [+")
+    settings = page.locator("#overview table").first.locator("tbody tr").all_inner_texts()
+    assert [row.split() for row in settings] == [["temperature", "–", "0.5"]]
+    assert page.locator(".changed tbody tr").count() == 8
+    page.wait_for_selector("#figure-0 .main-svg")
+
+
+@pytest.mark.parametrize(
+    ("groups", "smallest"), [(np.arange(24), 4 / 24), (np.arange(3), None), (np.zeros(9, int), None)]
+)
+def test_what_pairs_can_show(groups: np.ndarray, smallest: float | None) -> None:
+    assert smallest_difference(groups) == smallest
+    if smallest is not None:
+        for count in (round(smallest * len(groups)) - 1, round(smallest * len(groups))):
+            changes = (np.arange(len(groups)) < count).astype(float)
+            low, _ = mean_interval(changes, groups, (-1.0, 1.0))
+            assert (low > 0) == (count == smallest * len(groups))
 
 
 def test_the_command_takes_one_or_two(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Any
+from types import ModuleType, NoneType
+from typing import Any, Literal, NamedTuple
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method
@@ -13,8 +13,9 @@ from mmprobe.models import Model
 from mmprobe.models.devices import has_weights, is_dispatched
 from mmprobe.models.families import Family
 from mmprobe.models.hooks import find_hook_after_norm, find_hooked_module
+from mmprobe.models.reading import why_not_cut_back
 from mmprobe.models.shared_prefix import why_not_shared
-from mmprobe.registry import Registry
+from mmprobe.registry import Registry, check_made
 from mmprobe.traces.capture import PROMPT_DATASETS, RECORDABLE, CaptureSpec
 
 log = logging.getLogger("mmprobe")
@@ -36,7 +37,7 @@ def load_engine(name: str) -> ModuleType:
     """Return an engine's module, which has `record`, and `unsupported_reason` unless it supports every model.
 
     Raises:
-        InputError: the engine is unknown, or its library cannot be imported.
+        InputError: the engine is unknown, its library cannot be imported, or it has no `record`.
 
     Example:
         >>> load_engine("native").record.__name__
@@ -45,7 +46,10 @@ def load_engine(name: str) -> ModuleType:
     if name not in ENGINES:
         raise InputError(f"engine {name!r}: choose {', '.join(ENGINES)}")
     try:
-        return ENGINES[name]
+        module = ENGINES[name]
+        if not callable(getattr(module, "record", None)):
+            raise InputError(f"engine {name}: its module {module.__name__} has no function `record`")
+        return module
     except ImportError as error:
         if name == "native":
             raise
@@ -76,7 +80,8 @@ def resolve_capture(
     module = load_engine(engine)
     reasons = model_limits(model, layers, batch_size)
     if engine != "native":
-        unsupported = module.unsupported_reason(model, batch_size)
+        why = getattr(module, "unsupported_reason", lambda model, batch_size: None)
+        unsupported = check_made(why, why(model, batch_size), str, NoneType)
         if unsupported is not None:
             raise InputError(f"engine {engine}: {unsupported}")
         if is_dispatched(model.hf):
@@ -124,20 +129,47 @@ def why_whole_prompts(
     return why_not_shared(model)
 
 
-def why_decoded(model: Model, spec: CaptureSpec, methods: Sequence[Method] = ()) -> str | None:
-    """Return why the native engine records answers while they are decoded, or None if it reads them afterwards.
+class Way(NamedTuple):
+    """How the native engine records answers.
+
+    Attributes:
+        name: `read` from the cache that generation leaves; `whole`, read with their prompts from the first token on;
+            or `decoded`, recorded while the model decodes them.
+        reason: why they are not read from the cache; empty if they are.
+    """
+
+    name: Literal["read", "whole", "decoded"]
+    reason: str = ""
+
+    @property
+    def text(self) -> str:
+        """The way in words."""
+        words = {
+            "read": "answers are read once more after they are generated",
+            "whole": "answers are read once more with their prompts and images",
+            "decoded": "while answers are decoded",
+        }
+        return f"{words[self.name]}: {self.reason}" if self.reason else words[self.name]
+
+
+def find_way(model: Model, spec: CaptureSpec, methods: Sequence[Method] = ()) -> Way:
+    """Return how the native engine records the answers of a run.
 
     Example:
         >>> from mmprobe.models import load_model
-        >>> why_decoded(load_model("tiny-spd"), CaptureSpec(datasets=["residual/mid"], positions="all"))
-        'prompt/residual_mid is recorded while the prompt is read'
+        >>> find_way(load_model("tiny-spd"), CaptureSpec(datasets=["residual/mid"], positions="all")).text
+        'while answers are decoded: prompt/residual_mid is recorded while the prompt is read'
     """
     if methods:
-        return f"method {methods[0].name} changes each step as it is decoded"
+        return Way("decoded", f"method {methods[0].name} changes each step as it is decoded")
     of_prompt = sorted(name for name in spec.stored if name.startswith("prompt/"))
     if of_prompt:
-        return f"{of_prompt[0]} is recorded while the prompt is read"
-    return why_not_shared(model)
+        return Way("decoded", f"{of_prompt[0]} is recorded while the prompt is read")
+    if hooked := find_hooked_module(model.hf):
+        return Way("decoded", f"the torch hook on {hooked} may expect one token at a time")
+    if why := why_not_cut_back(model):
+        return Way("whole", why)
+    return Way("read")
 
 
 def model_limits(model: Model, layers: list[int], batch_size: int) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 Reading is a forward pass over the answer's tokens, which are known by then, from the key-value cache that generation
 left (`models/reading.py`). Its observers see all steps of a block at once, so looking takes a few calls a layer for
-`BLOCK_STEPS` tokens. Where an answer cannot be read afterwards (`why_decoded` in `traces/engines`), the same observers
-look while the model decodes: a decoding step is a reading of one token.
+`BLOCK_STEPS` tokens. A cache that cannot be cut back is of no use: there, prompt and answer are read as a whole. Where an
+answer cannot be read afterwards (`find_way` in `traces/engines`), the same observers look while the model decodes: a
+decoding step is a reading of one token.
 
 Of each pass, only what it computed for the answer's queries is kept, and reduced a block at a time. The keys of
 earlier positions never change, so attention weights are computed at the end of a block, and the weights of one layer
@@ -45,7 +46,7 @@ def record(
     spec: CaptureSpec,
     generate: dict[str, Any],
     start: SharedStart | None = None,
-    decoded: bool = True,
+    way: str = "decoded",
     answers: Sequence[Sequence[int]] | None = None,
 ) -> Tensor:
     """Generate the answers of a batch, unless they are given, and record them.
@@ -54,7 +55,7 @@ def record(
         recorders: one recorder a sample, in the order of the batch.
         generate: arguments of transformers' `generate`.
         start: where the model starts, if the beginnings of the prompts have been read already.
-        decoded: whether to record while the model decodes, and not to read the answers afterwards.
+        way: the name of a `Way`: `read`, `whole` or `decoded`.
         answers: token ids of given answers, for each sample; None to generate them.
 
     Returns:
@@ -65,7 +66,10 @@ def record(
         recorder.normed.append(start.states)
     inputs = batch.inputs if start is None else start.inputs
     with torch.inference_mode():
-        output = recorder.decode(inputs, generate) if decoded else recorder.read(inputs, generate)
+        if way == "decoded":
+            output = recorder.decode(inputs, generate)
+        else:
+            output = recorder.read(inputs, generate, whole=way == "whole")
     if spec.wants("vision/") and recorders[0].prompt.views:
         write_patch_positions(model, batch.inputs, recorders[0])
     return output
@@ -114,27 +118,33 @@ class BatchRecorder(StoppingCriteria):
         self.finish(output.shape[1])
         return output
 
-    def read(self, inputs: Mapping[str, Any], generate: Mapping[str, Any]) -> Tensor:
-        """Generate the answers or take the given ones, and read them from the cache of the prompts."""
-        cache = inputs.get("past_key_values") or DynamicCache()
-        options = {**inputs, **generate, "past_key_values": cache}
+    def read(self, inputs: Mapping[str, Any], generate: Mapping[str, Any], whole: bool) -> Tensor:
+        """Generate the answers or take the given ones, and read them, from the cache of the prompts or as a whole."""
+        cache = None if whole else inputs.get("past_key_values") or DynamicCache()
+        options = {**inputs, **generate} | ({} if cache is None else {"past_key_values": cache})
         with ExitStack() as stack:
             stack.enter_context(self._record_vision())
             if self.spec.wants("tam/"):
                 stack.enter_context(observe(self.norm, outputs=self._add_prompt_states))
             if self.answers is None:
                 self.decoded = DecodedLogprobs()
-                stack.enter_context(observe(self.model.hf, outputs=self.decoded.keep_logits))
+                answering = self.model.family.answering(self.model.hf)
+                stack.enter_context(observe(answering, outputs=self.decoded.keep_logits))
                 options["stopping_criteria"] = StoppingCriteriaList([self.decoded])
                 self.ids = self.model.hf.generate(**options)
             else:
-                self.model.hf.generate(**options | {"max_new_tokens": 1, "do_sample": False})
+                if cache is not None or self.spec.wants("vision/", "tam/"):
+                    self.model.hf.generate(**options | {"max_new_tokens": 1, "do_sample": False})
                 self.ids = torch.cat([inputs["input_ids"], self._pad_answers()], 1)
         steps = self.ids.shape[1] - self.prompt_length
-        length = pass_length(self.model, len(self.ids), min(steps, BLOCK_STEPS))
+        length = min(steps, BLOCK_STEPS)
+        if cache is not None:  # else the logits take less than a pass over the prompts
+            length = pass_length(self.model, len(self.ids), length)
         reader = AnswerReader(self.model, inputs, self.ids, self.prompt_length, cache)
         for first in range(0, steps, length):
             self.buffer.width = min(length, steps - first)
+            for keys in self.keys.values():
+                keys.begin_pass(self.buffer.width)
             with self.install_hooks():
                 reader.read(self.buffer.width)
             self.flush(self.prompt_length + first + self.buffer.width)
@@ -183,6 +193,8 @@ class BatchRecorder(StoppingCriteria):
         self.buffer.add(("gate", values.shape[2:]), layer, values)
 
     def _add_normed(self, values: Tensor) -> None:
+        if self.ids is not None:  # else these are the prompt's
+            values = self.buffer.cut(values)
         self.normed.append(values.clone() if self.has_hooks else values)
 
     def _add_prompt_states(self, values: Tensor) -> None:
@@ -201,7 +213,8 @@ class BatchRecorder(StoppingCriteria):
         def add_residual(values: Tensor) -> None:
             if for_prompt and self.ids is None:
                 for row, recorder in enumerate(self.recorders):
-                    prompt_values = values[row, recorder.prompt.padding :].clone()
+                    kept = torch.from_numpy(recorder.kept + recorder.prompt.padding).to(values.device)
+                    prompt_values = values[row, kept]
                     recorder.write_prompt_residual(name, layer, prompt_values)
             if for_steps:
                 self.buffer.add(name, layer, values)

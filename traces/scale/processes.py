@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from mmprobe.errors import InputError
+from mmprobe.registry import describe_error, find_plug_in
 from mmprobe.samples import Sample
 
 
@@ -132,8 +133,8 @@ def do_job(job: Job, device: str, next_batch: Callable[[], list[Sample] | None])
         yield "ended", None
     except (InputError, OSError) as error:
         yield "failed", error
-    except Exception as error:
-        yield "failed", RuntimeError(f"{type(error).__name__}: {error}")
+    except (Exception, SystemExit) as error:  # a plug-in may call sys.exit
+        yield "failed", RuntimeError(f"{find_plug_in(error) or 'a worker'}: {describe_error(error)}")
 
 
 def _end_with_parent() -> None:

@@ -10,7 +10,7 @@ from mmprobe.benchmarks.mirage_effect.b_clean import CleanedFolders, clean_folde
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.errors import InputError
 from mmprobe.training.guesser.guesses import read_compromised, write_guesses
-from mmprobe.training.guesser.train import GuesserSettings, train_guesser
+from mmprobe.training.guesser.train import GuesserSettings, train_text_model
 
 GUESSER = "guesser"  # folder of the trained model and its answers, in the output folder
 
@@ -22,7 +22,6 @@ def clean_with_guesser(
     model: str,
     out: Path,
     settings: GuesserSettings,
-    resume: bool = False,
 ) -> tuple[CleanedFolders, dict[str, Metric]]:
     """Clean a question set with all four steps.
 
@@ -35,9 +34,8 @@ def clean_with_guesser(
         test: the questions that the folders answer.
         train: questions of the benchmark's training set; may be empty.
         model: a causal language model to train.
-        out: gets `guesser/`.
+        out: gets `guesser/`, which the caller holds (`hold_training`).
         settings: of the training.
-        resume: whether to continue an earlier call.
 
     Returns:
         The result of `clean_folders`, and the metrics of the super-guesser on test \\ C (`guess_metrics`).
@@ -55,7 +53,7 @@ def clean_with_guesser(
         raise InputError(
             "B-Clean, step 3: no question is compromised and no training set is given; nothing to learn"
         )
-    trained = train_guesser(model, learned, out / GUESSER, settings, resume)
+    trained = train_text_model(model, learned, out / GUESSER, settings)
     rest = {question.id for question in test if question.id not in compromised}
     metrics = write_guesses(trained, test, out / GUESSER, rest=rest)
     return clean_folders(folders, text_only=out / GUESSER), metrics

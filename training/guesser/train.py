@@ -16,6 +16,7 @@ from trl import SFTConfig, SFTTrainer
 
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.errors import InputError
+from mmprobe.files import check_no_link
 from mmprobe.ledger import fingerprint, hash_content
 from mmprobe.models.aliases import find_checkpoint
 from mmprobe.models.fingerprint import fingerprint_checkpoint
@@ -23,6 +24,7 @@ from mmprobe.models.text_model import TextModel, load_text_model
 from mmprobe.training.checkpoints import (
     LogWriter,
     WholeCheckpoints,
+    hold_training,
     last_checkpoint,
     place_model,
     silence,
@@ -98,7 +100,14 @@ def train_guesser(
         >>> questions = read_text_questions("train.jsonl")                       # doctest: +SKIP
         >>> train_guesser("Qwen/Qwen2.5-3B-Instruct", questions, "guesser")      # doctest: +SKIP
     """
-    out = Path(out)
+    with hold_training(Path(out), resume):
+        return train_text_model(model, questions, Path(out), settings)
+
+
+def train_text_model(
+    model: str, questions: Sequence[ChoiceQuestion], out: Path, settings: GuesserSettings
+) -> TextModel:
+    """Train as `train_guesser` does, in a folder that the caller holds (`hold_training`)."""
     if not questions:
         raise InputError("super-guesser: no question to learn from")
     about = {"trained": "guesser", "model": model, "questions": len(questions), **asdict(settings)}
@@ -106,10 +115,10 @@ def train_guesser(
     used["questions"] = hash_content(
         [question.model_dump(mode="json", exclude={"images"}) for question in questions]
     )
-    start_training(out, about, used, resume)
+    start_training(out, about, used)
     if not sys.stderr.isatty():
         disable_progress_bars()
-    if (out / MODEL / "config.json").exists():
+    if (check_no_link(out / MODEL) / "config.json").exists():
         return load_text_model(str(out / MODEL))._replace(name=str(out))
     base = load_text_model(model)
     trainer = build_trainer(base, questions, out, settings)

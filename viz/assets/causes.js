@@ -1,6 +1,7 @@
 "use strict";
 /* What each token of an answer loses with other images: over the images, under the tokens, and over the steps. */
 const causes = (() => {
+  const FULL = 3; // nat: the token becomes 20 times less likely; our choice
   const largest = (values) => values.reduce((maximum, value) => Math.max(maximum, value), 0);
 
   /** Returns the loss of a step at all visual tokens; NaN where nothing was exchanged. */
@@ -20,14 +21,20 @@ const causes = (() => {
   /** Says in words what a map of causes shows. */
   const words = ({ regions }) => (regions ? "with the region exchanged" : "with all images exchanged");
 
-  /** Underlines each token by what it loses with all images exchanged, relative to the largest loss. */
+  /** Underlines each token by what it loses with all images exchanged, on a scale that is the same for all answers. */
   function underline(tokens, { steps }) {
-    const maximum = largest(steps);
     for (const token of tokens) {
-      const loss = Math.max(steps[Number(token.dataset.step)], 0);
+      const loss = Math.min(Math.max(steps[Number(token.dataset.step)], 0), FULL);
       token.classList.add("measured");
-      token.style.setProperty("--loss", `${maximum > 0 ? Math.round((100 * loss) / maximum) : 0}%`);
+      token.style.setProperty("--loss", `${Math.round((100 * loss) / FULL)}%`);
     }
+  }
+
+  /** Says how much the answer depends on its images. */
+  function sentence({ steps, unused }) {
+    const mean = steps.reduce((sum, loss) => sum + loss, 0) / steps.length;
+    const loses = `Loses ${nat(mean)} a token with other images in place of its own`;
+    return mean < unused ? `${loses}: it hardly depends on its images.` : `${loses}.`;
   }
 
   /** Returns the path of the losses over the steps in a plot of a height; losses under 0 are drawn as 0. */
@@ -39,5 +46,5 @@ const causes = (() => {
 
   const nat = (loss) => `${Math.abs(loss) < 0.005 ? "0.00" : loss.toFixed(2)} nat`;
 
-  return { map, brightest, words, underline, path, nat, largest };
+  return { map, brightest, words, underline, sentence, path, nat, largest };
 })();

@@ -3,7 +3,6 @@
    Needs heat.js, causes.js, data.js, export.js and list.js. */
 (() => {
   const PLOT = { width: 600, height: 90, top: 6 };
-  const LABELS = new Map([[true, "faithful"], [false, "unfaithful"], [null, "unlabelled"]]);
 
   const find = (id) => document.getElementById(id);
   const make = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
@@ -13,6 +12,7 @@
   let sample = null;
   let pinned = 0;
   let pointed = null;
+  let mapChosen = false; // by the reader; else a map of causes shows only where it differs from place to place
   let requested = null; // latest request: a reader may click another sample while one is unpacked
 
   /** Returns which layers and heads are shown: the indices of one layer or all, and a head or "" for all. */
@@ -184,10 +184,16 @@
     find("layer").max = Math.max(sample.layers.length - 1, 0);
   }
 
+  /** Returns the step that a sample opens on: its first false word, else the one that loses most with other images. */
+  function firstStep() {
+    const wrong = sample.tokens.findIndex((token) => token.wrong);
+    if (wrong >= 0) return wrong;
+    return sample.cause ? sample.cause.steps.indexOf(sample.cause.steps.reduce((most, loss) => Math.max(most, loss))) : 0;
+  }
+
   function showSample() {
-    const label = LABELS.get(sample.faithful);
     find("sample-id").textContent = sample.id;
-    Object.assign(find("sample-label"), { textContent: label, className: `mark ${label}` });
+    Object.assign(find("sample-label"), { textContent: sample.label, className: `mark ${sample.label.replaceAll(" ", "-")}` });
     find("sample-question").textContent = sample.question;
     find("sample-truth").textContent = sample.truth === null ? "" : `True answer: ${sample.truth}`;
     find("sample-notes").replaceChildren(...sample.notes.map((note) => make("li", { textContent: note })));
@@ -195,7 +201,9 @@
     showImages("sample-activation", sample.activation);
     find("tokens").replaceChildren(...sample.tokens.flatMap(tokenNodes));
     if (sample.cause) causes.underline(find("tokens").children, sample.cause);
-    pinned = 0;
+    find("sample-dependence").textContent = sample.cause ? causes.sentence(sample.cause) : "";
+    pinned = firstStep();
+    if (!mapChosen) find("map").value = sample.cause?.regions ? "cause" : "attention";
     pointed = null;
     find("sample").hidden = false;
     showAvailable();
@@ -234,7 +242,7 @@
     find("layer-mean").checked = index < 0;
     if (index >= 0) find("layer").value = index;
     find("head").value = [...find("head").options].some((option) => option.value === head) ? head : "";
-    pinned = Math.max(Math.min(Number.parseInt(step ?? 0, 10) || 0, sample.tokens.length - 1), 0);
+    pinned = Math.max(Math.min(Number.parseInt(step ?? firstStep(), 10) || 0, sample.tokens.length - 1), 0);
     showMap();
   }
 
@@ -253,7 +261,7 @@
     const loaded = await sampleData.load(find(button.dataset.sample).textContent);
     if (requested !== button.dataset.sample) return;
     const linked = sampleList.readAddress();
-    sample = Object.assign(loaded, { block: requested });
+    sample = Object.assign(loaded, { block: requested, label: button.dataset.label });
     fillHeads();
     showSample();
     if (linked.step !== undefined) showAddress(linked);
@@ -320,7 +328,10 @@
     });
     find("opacity").addEventListener("input", showStep);
     find("normalise").addEventListener("change", showStep);
-    find("map").addEventListener("change", showMap);
+    find("map").addEventListener("change", () => {
+      mapChosen = true;
+      showMap();
+    });
     find("regions").addEventListener("change", showRegions);
   }
 

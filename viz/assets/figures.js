@@ -40,12 +40,23 @@
     };
   }
 
+  /** Lists what a clicked point says, below a figure whose points have more words than they can show. */
+  function listOnClick(plot) {
+    const list = Object.assign(document.createElement("p"), { className: "clicked" });
+    plot.after(list);
+    plot.on("plotly_click", ({ points: [{ customdata }] }) => {
+      const entities = { "&lt;": "<", "&gt;": ">", "&amp;": "&" };
+      list.textContent = customdata.replaceAll("<br>", "\n").replaceAll(/&(lt|gt|amp);/g, (entity) => entities[entity]);
+    });
+  }
+
   function draw(plot) {
     const figure = readFigure(plot);
     const printing = root.classList.contains("printing");
     if (small.matches || printing) figure.layout = narrow.shrinkText(figure.layout);
     const { data, layout } = small.matches && !printing ? narrow.fit(figure) : figure;
     Plotly.react(plot, data, applyTheme(layout), CONFIG);
+    if (figure.layout.meta?.click && !plot.nextElementSibling?.matches(".clicked")) listOnClick(plot);
     drawnWidths.set(plot, plot.clientWidth);
   }
 

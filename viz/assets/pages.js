@@ -27,6 +27,13 @@
     return [page, target, isNew];
   }
 
+  /** Shows the images whose data one block has for all places; the blocks come after this script. */
+  addEventListener("DOMContentLoaded", () => {
+    for (const image of document.querySelectorAll("img[data-image]")) {
+      image.src = JSON.parse(document.getElementById(image.dataset.image).textContent);
+    }
+  });
+
   root.classList.add("paged");
   showPage();
   addEventListener("hashchange", () => {

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import plotly.graph_objects as go
 import xarray as xr
 
 from mmprobe.analyses import ANALYSES
 from mmprobe.errors import InputError
-from mmprobe.registry import Registry, tolerate_plug_ins
+from mmprobe.files import write_whole
+from mmprobe.registry import Registry, check_made, tolerate_plug_ins
 from mmprobe.viz.panel import Panel
 
 FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
@@ -36,6 +38,7 @@ FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
         "component_patching": "mmprobe.viz.figures.component_effects:panels",
         "attribution_patching": "mmprobe.viz.figures.component_effects:panels",
         "direct_logit_attribution": "mmprobe.viz.figures.logit_attribution:panels",
+        "visual_tokens": "mmprobe.viz.figures.visual_tokens:panels",
         "circuit": "mmprobe.viz.figures.circuit:panels",
         "circuit_faithfulness": "mmprobe.viz.figures.circuit_faithfulness:panels",
         "circuit_check": "mmprobe.viz.figures.circuit_faithfulness:check_panels",
@@ -99,7 +102,8 @@ def figures(dataset: xr.Dataset) -> list[Panel]:
     if name in FIGURES:
         panels: list[Panel] = []
         with tolerate_plug_ins():
-            panels = FIGURES[name](dataset)
+            draw = FIGURES[name]
+            panels = [check_made(draw, each, Panel) for each in check_made(draw, draw(dataset), list)]
         return panels
     if name in ANALYSES:
         return []  # it has numbers alone
@@ -113,3 +117,53 @@ def plot(dataset: xr.Dataset) -> go.Figure:
         >>> mp.viz.plot(mp.analyses.attention_decay(run)).show()         # doctest: +SKIP
     """
     return figures(dataset)[0].figure
+
+
+IMAGE_FORMATS = ("svg", "png", "pdf")
+
+
+def save(source: xr.Dataset | go.Figure, out: str | Path) -> list[Path]:
+    """Save a figure, or all figures of an analysis, as SVG, PNG or PDF. It needs the extra `figures`.
+
+    Args:
+        source: a data set of an analysis, or a plotly figure.
+        out: the file; its ending says which format. Further figures are NAME-2.svg, NAME-3.svg, …
+
+    Returns:
+        The files.
+
+    Raises:
+        InputError: the ending is another, there are no figures, kaleido or a Chromium is missing, or the folder of
+            `out` is.
+
+    Example:
+        >>> mp.viz.save(mp.analyses.attention_decay(run), "decay.pdf")   # doctest: +SKIP
+        [PosixPath('decay.pdf'), PosixPath('decay-2.pdf')]
+    """
+    out = Path(out)
+    kind = out.suffix.removeprefix(".").lower()
+    if kind not in IMAGE_FORMATS:
+        raise InputError(f"{out}: figures are saved as {', '.join(IMAGE_FORMATS)}; choose such an ending")
+    if not out.parent.is_dir():
+        raise InputError(f"{out.parent}: no such folder; make it first")
+    drawn = [source] if isinstance(source, go.Figure) else [panel.figure for panel in figures(source)]
+    if not drawn:
+        raise InputError(f"analysis {source.attrs['analysis']!r}: has numbers alone, and no figure to save")
+    files = [
+        out if number == 1 else out.with_name(f"{out.stem}-{number}{out.suffix}")
+        for number in range(1, len(drawn) + 1)
+    ]
+    write_whole({file: _draw(figure, kind) for file, figure in zip(files, drawn, strict=True)})
+    return files
+
+
+def _draw(figure: go.Figure, kind: str) -> bytes:
+    try:
+        return figure.to_image(format=kind, scale=2)
+    except ValueError as error:  # plotly's, without kaleido
+        if "kaleido" not in str(error).lower():
+            raise
+        raise InputError("figures as files need kaleido; pip install 'mmprobe[figures]'") from None
+    except RuntimeError as error:  # of kaleido, without a browser
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"figures as files need a Chromium on the PATH ({reason})") from None

@@ -15,6 +15,7 @@ from mmprobe.viz.panel import (
     Panel,
     apply_layout,
     interval_band,
+    shown_groups,
 )
 
 _FORM_NAMES = {
@@ -73,7 +74,12 @@ def _draw_steps(ds: xr.Dataset, values: xr.DataArray, dim: str, y_title: str, lo
 def _group_panel(ds: xr.Dataset) -> Panel:
     return Panel(
         "Attention by token group over the answer",
-        _draw_steps(ds, ds["mass"].mean("layer"), "group", "attention (rows sum to 1)"),
+        _draw_steps(
+            ds,
+            ds["mass"].sel(group=shown_groups(ds["mass"])).mean("layer"),
+            "group",
+            "attention (rows sum to 1)",
+        ),
         f"Attention of each step's query to each token group, mean over layers, heads and samples "
         f"({_format_samples(ds)}). Answers differ in length: hover for the number of samples at a step. Steps that "
         "only one sample reaches are not shown.",

@@ -17,6 +17,7 @@ from mmprobe.viz.panel import (
     escape_text,
     interval_band,
     shorten_list,
+    shown_groups,
 )
 
 _SPANS = {
@@ -98,7 +99,7 @@ def _attention_panel(ds: xr.Dataset) -> Panel:
     figure = make_subplots(1, 2, subplot_titles=["with images", "without images"], shared_yaxes=True)
     for column, condition in enumerate(ds["picture"].values.tolist(), 1):
         shown = ds[["mass", "mass_low", "mass_high", "n"]].sel(picture=condition)
-        for group in ds["group"].values.tolist():
+        for group in shown_groups(ds["mass"]):
             lines = _mean_lines(
                 shown.sel(group=group),
                 "mass",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import zlib
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
@@ -17,6 +19,13 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 LABEL_NAMES = {True: "faithful", False: "unfaithful", None: "unlabelled"}
+RIGHT_NAMES = {True: "right", False: "wrong", None: "unread"}
+"""The words where a reader compared answers with their truth, and said nothing else of them."""
+WORDLESS = "no words"
+"""The word for an answer without a letter or a digit: before it is right or wrong, the prompt or the model is."""
+
+
+_ROUNDING = 1e-9  # what is smaller is an error of rounding in what the report shows; our choice
 
 
 class Page(NamedTuple):
@@ -127,17 +136,52 @@ def pack_array(values: np.ndarray, dtype: str) -> str:
     return compress(np.ascontiguousarray(values, dtype).tobytes())
 
 
-def label_counts(counts: Counter[bool | None]) -> dict[str, int]:
-    """Return the number of samples by the name of their label, for filters; empty if all have the same label.
+def has_words(answer: str | None) -> bool:
+    """Return whether an answer has a letter or a digit; True for one that was not given.
 
     Example:
-        >>> label_counts(Counter([True, True, False]))
+        >>> has_words("A cat."), has_words(" . ."), has_words(None)
+        (True, False, True)
+    """
+    return answer is None or re.search(r"\w", answer) is not None
+
+
+def label_counts(words: Iterable[str]) -> dict[str, int]:
+    """Return the number of samples by the word for their label, for filters; empty if all have the same.
+
+    Example:
+        >>> label_counts(["faithful", "unfaithful", "faithful"])
         {'all': 3, 'faithful': 2, 'unfaithful': 1}
-        >>> label_counts(Counter([True]))
+        >>> label_counts(["faithful"])
         {}
     """
+    counts = Counter(words)
     if len(counts) < 2:
         return {}
-    return {"all": counts.total()} | {
-        name: counts[label] for label, name in LABEL_NAMES.items() if counts[label]
-    }
+    order = [*LABEL_NAMES.values(), *RIGHT_NAMES.values()]
+    return {"all": counts.total()} | {name: counts[name] for name in order if counts[name]}
+
+
+def format_number(value: float | None, sign: str = "") -> str:
+    """Return a number as people write it: three digits that count, no powers of ten; a dash if it is unknown.
+
+    Args:
+        sign: "+" to write the sign of numbers above 0, too.
+
+    Example:
+        >>> [format_number(number) for number in (0.12345, 1234.4, -0.0000123, -1.39e-17, float("nan"))]
+        ['0.123', '1,234', '-0.0000123', '0', '–']
+        >>> format_number(0.5, "+"), format_number(-0.0, "+")
+        ('+0.5', '0')
+    """
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    if abs(value) < _ROUNDING:
+        return "0"
+    if value == int(value):
+        return f"{int(value):{sign},}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:{sign},.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -6,7 +6,6 @@ A block contains the texts, images and maps of a sample, and the parts of its an
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -19,7 +18,9 @@ from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError
 from mmprobe.files import JsonRecord, check_readable, parse_record
 from mmprobe.samples import Region, Sample
-from mmprobe.viz.report.elements import LABEL_NAMES, data_block, dump_json, label_counts, pack_array, render
+from mmprobe.viz.panel import shown_groups
+from mmprobe.viz.report.answers import UNUSED, Answers
+from mmprobe.viz.report.elements import data_block, dump_json, label_counts, pack_array, render
 from mmprobe.viz.report.images import Images
 from mmprobe.viz.report.overview import HOW
 
@@ -39,15 +40,17 @@ class Explorer(NamedTuple):
 
 
 def explorer_page(
-    run: Run, labels: dict[str, bool | None], size: int, images: Images, interchange: xr.Dataset | None = None
+    run: Run, answers: Answers, size: int, images: Images, interchange: xr.Dataset | None = None
 ) -> Explorer:
     """Return the explorer of a run's samples, with at most `size` samples.
 
     Args:
-        labels: by sample id, whether the sample is faithful; None if unknown.
+        answers: those of the report, with the words for the labels.
         images: gets the images of the samples.
         interchange: data set of `image_interchange_run`, or None.
     """
+    labels = {name: run.faithful(name) for name in run.ids}
+    words = dict(zip((row.id for row in answers.rows), answers.words, strict=True))
     measured = () if interchange is None else set(interchange["sample"].values.tolist())
     selected = select_ids(labels, size, measured)
     blocks = sample_blocks(run, selected, images, interchange)
@@ -56,31 +59,31 @@ def explorer_page(
         {
             "block": f"sample-{number}",
             "id": name,
-            "label": LABEL_NAMES[labels[name]],
+            "label": words.get(name, answers.names[labels[name]]),
             "question": run.sample(name).question,
         }
         for number, name in enumerate(shown)
     ]
     html = render(
         "explorer.html",
-        note=_size_note(len(run), len(shown), len(shown) < len(selected), bool(measured)),
+        note=_size_note(
+            len(run), len(shown), len(shown) < len(selected), bool(measured), answers.names[False]
+        ),
         takes_more=len(shown) == len(selected) < len(run),
-        filters=label_counts(Counter(labels[name] for name in shown)),
+        filters=label_counts(str(sample["label"]) for sample in samples),
         samples=samples,
     )
     data = [data_block(f"sample-{number}", block) for number, block in enumerate(blocks)]
     return Explorer(html, data, {name: f"explorer/{name}" for name in shown})
 
 
-def _size_note(finished: int, shown: int, is_full: bool, is_measured: bool) -> str:
+def _size_note(finished: int, shown: int, is_full: bool, is_measured: bool, bad: str) -> str:
     """Return how many samples the explorer shows and why, or nothing if it shows all."""
     if shown == finished:
         return ""
     reason = " More samples would make the file too large." if is_full else ""
     then = "then those with measured causes, in" if is_measured else "then in"
-    return (
-        f"Shows {shown} of {finished} samples: unfaithful samples first, {then} the order of the run.{reason}"
-    )
+    return f"Shows {shown} of {finished} samples: {bad} samples first, {then} the order of the run.{reason}"
 
 
 MAX_BYTES = 60_000_000
@@ -188,7 +191,7 @@ def sample_data(
     activation, reason = _activation_maps(trace) if sample.images else (None, "")
     return {
         "id": sample.id,
-        "question": sample.question,
+        "question": sample.transcript,
         "truth": sample.answer,
         "faithful": faithful,
         "images": _view_data(trace, sample, images),
@@ -211,6 +214,7 @@ def sample_data(
 
 def _pack_mass(mass: xr.DataArray, with_heads: bool) -> dict[str, Any]:
     """Return attention by token group, with the names of the groups and the number of heads (1: their mean)."""
+    mass = mass.sel(group=shown_groups(mass))
     mass = mass if with_heads else mass.mean("head", keepdims=True)
     values = np.rint(_MASS_UNIT * np.clip(np.nan_to_num(mass.values), 0, 1))
     return {
@@ -273,7 +277,7 @@ def _token_data(trace: Trace, false_spans: Sequence[tuple[int, int]]) -> list[di
 
     A special token looks special and is not in the answer.
     """
-    texts = trace.tokens["text"].values[trace.tokens.sizes["token"] - trace.steps.sizes["step"] :].tolist()
+    texts = trace.step_texts
     answer = trace.answer
     start = max("".join(texts).find(answer), 0)
     tokens = []
@@ -352,6 +356,7 @@ def cause_data(trace: Trace, ds: xr.Dataset | None) -> dict[str, Any] | None:
         - cells: for each region the numbers of the visual tokens that were exchanged
         - visual: number of visual tokens
         - regions: whether there are regions
+        - unused: nat a token; an answer that loses less hardly depends on its images
     """
     steps = trace.steps.sizes["step"]
     if ds is None or trace.id not in ds["sample"].values:
@@ -379,4 +384,5 @@ def cause_data(trace: Trace, ds: xr.Dataset | None) -> dict[str, Any] | None:
         "cells": cells,
         "visual": visual,
         "regions": has_regions,
+        "unused": UNUSED,
     }

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -15,11 +14,11 @@ from markupsafe import Markup
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, set_keys
+from mmprobe.samples import set_keys
 from mmprobe.stats.estimate import estimate_mean, read_estimate
 from mmprobe.stats.sets import Sets
-from mmprobe.viz.report.elements import LABEL_NAMES, render
-from mmprobe.viz.report.results import ResultFolder
+from mmprobe.viz.report.answers import UNUSED, Answers, LabelledAnswer
+from mmprobe.viz.report.elements import WORDLESS, format_number, render
 
 HOW = "mmprobe analyze RUN --only image-interchange --model MODEL"
 _OTHERS = {
@@ -68,56 +67,11 @@ _CAUSES_NOTE = (
 Findings = xr.Dataset | Sequence[Mapping[str, Any]]
 
 
-class LabelledAnswer(NamedTuple):
-    """An answer whose label is known.
-
-    Attributes:
-        faithful: whether it says nothing false of its images.
-        kind: the type of its question, or "".
-        sample: its sample; for an answer without a trace one with its images alone.
-    """
-
-    faithful: bool
-    kind: str
-    sample: Sample
-
-
-def list_labelled(
-    run: Run | None,
-    run_labels: Mapping[str, bool | None],
-    results: ResultFolder | None,
-    labels: Sequence[bool | None],
-) -> Iterator[LabelledAnswer]:
-    """Yield the labelled answers of the results, or those of a run without results.
-
-    Args:
-        run_labels: by sample of the run.
-        labels: of the results' answers.
-    """
-    if results is None:
-        for name, label in run_labels.items():
-            if run is not None and label is not None:
-                sample = run.sample(name)
-                yield LabelledAnswer(label, str(sample.metadata.get("type", "")), sample)
-        return
-    for number, (answer, label) in enumerate(zip(results.answers, labels, strict=True)):
-        if label is not None:
-            if run is not None and answer.id in run_labels:
-                sample = run.sample(answer.id)
-            else:
-                sample = _stand_in(number, results.folder, answer.images)
-            yield LabelledAnswer(label, answer.kind, sample)
-
-
-def _stand_in(number: int, folder: Path, images: Sequence[str]) -> Sample:
-    paths = [(folder / image).resolve() for image in images]
-    return Sample(id=f"answer-{number}", images=paths, question="?")
-
-
 def faithful_share(answers: Iterable[LabelledAnswer]) -> dict[str, Any] | None:
-    """Return the share of faithful answers with its interval, for all and by type of question; None without any.
+    """Return the share of faithful or right answers with its interval, for all and by type of question; None without any.
 
     Example:
+        >>> from mmprobe.samples import Sample
         >>> sample = Sample(id="a", question="?")
         >>> share = faithful_share([LabelledAnswer(True, "", sample), LabelledAnswer(False, "", sample)])
         >>> share["right"], share["n"], share["percent"]
@@ -145,6 +99,7 @@ def faithful_share(answers: Iterable[LabelledAnswer]) -> dict[str, Any] | None:
         "n": len(values),
         "percent": f"{values.mean():.0%}{interval}",
         "rows": rows,
+        "one_set": len(values) > 1 and len(set(groups.tolist())) == 1,
     }
 
 
@@ -213,21 +168,22 @@ def _format_settings(settings: dict[str, Any]) -> str:
 
 
 def count_answers(
-    run: Run | None,
-    run_labels: Mapping[str, bool | None],
-    results: ResultFolder | None,
-    labels: Sequence[bool | None],
+    run: Run | None, answers: Answers, is_scored: bool
 ) -> tuple[list[tuple[int, str, str]], str]:
     """Return the counts below the overview, and a sentence on answers that are not in the run.
 
-    The labels are those that every page counts: of the results where there are any.
+    Args:
+        answers: those that every page counts.
+        is_scored: whether they come from a benchmark's results.
     """
-    known = Counter(run_labels.values() if results is None else labels)
-    counts = [(known[label], name, name) for label, name in LABEL_NAMES.items()]
+    words = Counter(answers.words)
+    counts = [(words[name], name, name) for name in answers.names.values()]
+    if any(answers.wordless):
+        counts.append((sum(answers.wordless), WORDLESS, "bad"))
     note = ""
-    if results is not None:
-        counts.insert(0, (len(labels), "answers", ""))
-        others = [answer.id for answer in results.answers if answer.id not in run_labels]
+    if is_scored:
+        counts.insert(0, (len(answers.rows), "answers", ""))
+        others = [row.id for row in answers.rows if run is not None and row.id not in run]
         if run is not None and others:
             note = (
                 f"The figures and the explorer are of the {len(run)} answers of this run. The other {len(others)}, "
@@ -239,20 +195,14 @@ def count_answers(
     return counts, note
 
 
-def count_shown_errors(
-    run_labels: Mapping[str, bool | None],
-    results: ResultFolder | None,
-    labels: Sequence[bool | None],
-    links: Mapping[str, str],
-) -> int:
-    """Return how many of the unfaithful answers the explorer shows: those with a trace that it has room for.
+def count_shown_errors(answers: Answers, links: Mapping[str, str]) -> int:
+    """Return how many of the unfaithful or wrong answers the explorer shows: those with a trace that it has room for.
 
     Args:
         links: of the samples in the explorer.
     """
-    names = run_labels if results is None else [answer.id for answer in results.answers]
-    known = zip(names, run_labels.values() if results is None else labels, strict=True)
-    return sum(label is False and name in links for name, label in known)
+    labelled = zip(answers.rows, answers.labels, strict=True)
+    return sum(label is False and row.id in links for row, label in labelled)
 
 
 def find_interchange(datasets: Iterable[xr.Dataset]) -> xr.Dataset | None:
@@ -282,7 +232,9 @@ def dependence_line(run: Run, ds: xr.Dataset | None) -> Markup:
         "most": f"{share.high:.0%}",
     }
     others = _OTHERS[ds.attrs["kind"]]
-    return render("dependence.html", how="", others=others, n=int(ds["n"]), count=len(run), **numbers)
+    return render(
+        "dependence.html", how="", others=others, n=int(ds["n"]), count=len(run), unused=UNUSED, **numbers
+    )
 
 
 def overview_page(previews: Iterable[str], **parts: Any) -> Markup:
@@ -312,6 +264,8 @@ def findings_table(findings: Findings | None) -> Markup:
         return Markup()
     verdicts = {row.get("causal_verdict", "none known") for row in listed}
     measured = bool(verdicts - {"none known", "not measured"})
+    rows = [_claim_rows(row, number, measured) for number, row in enumerate(listed, 1)]
+    reasons = [_why_untested(row) for row in listed]
     return render(
         "findings.html",
         paper=_PAPER
@@ -320,9 +274,23 @@ def findings_table(findings: Findings | None) -> Markup:
         advice="not measured" in verdicts and not measured,
         measured=measured,
         columns=_FINDING_COLUMNS,
-        rows=[_claim_rows(row, number, measured) for number, row in enumerate(listed, 1)],
+        rows=[row for row, reason in zip(rows, reasons, strict=True) if not reason],
+        untested=[row for row, reason in zip(rows, reasons, strict=True) if reason],
+        why="; ".join(f"{reason} ({count})" for reason, count in Counter(filter(None, reasons)).items()),
         note=_FINDINGS_NOTE + (_CAUSES_NOTE if measured else ""),
     )
+
+
+def _why_untested(row: Mapping[str, Any]) -> str:
+    """Return why a claim has no verdict by these data, or nothing if it has one, or one under its intervention."""
+    if VERDICTS[row.get("causal_verdict") or "none known"][0] != "open":
+        return ""
+    if row["verdict"] == "no such pairs":
+        return "needs pairs that the data do not have"
+    if row["verdict"] != "undecided" or all(_format_cell(row.get(name)) != "–" for name in ("value", "low")):
+        return ""
+    count = row.get("n")
+    return f"too few answers for an interval{f': {count}' if isinstance(count, str) and count else ''}"
 
 
 def _claim_rows(row: Mapping[str, Any], number: int, measured: bool) -> dict[str, Any]:
@@ -375,9 +343,5 @@ def _finding_cells(row: Mapping[str, Any], number: int) -> dict[str, str]:
 
 
 def _format_cell(value: Any) -> str:
-    """Return a number with three significant digits (whole numbers in full), or a dash if it is unknown."""
-    if isinstance(value, str):
-        return value or "–"
-    if value is None or math.isnan(value):
-        return "–"
-    return f"{int(value)}" if math.isfinite(value) and value == int(value) else f"{value:.3g}"
+    """Return a number as people write it, or a dash if it is unknown."""
+    return (value or "–") if isinstance(value, str) else format_number(value)

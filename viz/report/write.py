@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import xarray as xr
@@ -18,7 +18,8 @@ from mmprobe.files import write_whole
 from mmprobe.ledger import lock_file
 from mmprobe.viz.panel import GROUP_COLOURS
 from mmprobe.viz.report.analysis_pages import analysis_pages
-from mmprobe.viz.report.elements import Page, read_asset, render
+from mmprobe.viz.report.answers import answers_table, collect_answers, internal_columns, list_labelled
+from mmprobe.viz.report.elements import RIGHT_NAMES, Page, read_asset, render
 from mmprobe.viz.report.explorer import Explorer, explorer_page
 from mmprobe.viz.report.images import Images
 from mmprobe.viz.report.overview import (
@@ -30,17 +31,10 @@ from mmprobe.viz.report.overview import (
     find_diagnoses,
     find_interchange,
     findings_table,
-    list_labelled,
     overview_page,
     run_facts,
 )
-from mmprobe.viz.report.results import (
-    ResultFolder,
-    internal_columns,
-    merge_labels,
-    result_facts,
-    results_page,
-)
+from mmprobe.viz.report.results import ResultFolder, result_facts, results_page
 
 
 def write_report(
@@ -50,6 +44,7 @@ def write_report(
     explorer_size: int = 24,
     findings: Findings | None = None,
     results: ResultFolder | None = None,
+    left_out: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the report of a run, of a benchmark's results, or of both.
 
@@ -63,7 +58,8 @@ def write_report(
             left.
         explorer_size: largest number of samples in the explorer, unfaithful samples first.
         findings: claims and verdicts for a table in the overview (see `overview.findings_table`).
-        results: results of the traced benchmark (see `result_files.find_results`).
+        results: results of the traced benchmark (see `results.find_results`).
+        left_out: why, by name, of the analyses that could not be applied.
 
     Raises:
         InputError: `out` cannot be written, both run and results are None, a trace is damaged, no analysis
@@ -76,34 +72,39 @@ def write_report(
     """
     out = Path(out)
     check_output(out)
-    labels = {name: run.faithful(name) for name in run.ids} if run is not None else {}
-    answer_labels = merge_labels(results, labels) if results is not None else []
+    answers = collect_answers(run, results)
     analyses = analysis_pages(datasets)
     interchange = find_interchange(datasets)
     images, explorer, pages = Images(), Explorer("", [], {}), list(analyses)
     if run is not None:
-        explorer = explorer_page(run, labels, explorer_size, images, interchange)
+        explorer = explorer_page(run, answers, explorer_size, images, interchange)
         pages.append(Page("explorer", "Explorer", explorer.html, "", explorer.data))
     if results is not None:
-        columns = internal_columns(datasets)
-        pages.insert(0, results_page(results, answer_labels, columns, explorer.links, images))
-    counts, untraced = count_answers(run, labels, results, answer_labels)
+        pages.insert(0, results_page(results))
+    table, data = answers_table(answers, internal_columns(datasets), explorer.links, images)
+    counts, untraced = count_answers(run, answers, results is not None)
     overview = overview_page(
         [page.preview for page in analyses],
-        share=faithful_share(list_labelled(run, labels, results, answer_labels)),
-        shown_errors=count_shown_errors(labels, results, answer_labels, explorer.links),
+        share=faithful_share(list_labelled(run, answers)),
+        shown_errors=count_shown_errors(answers, explorer.links),
+        count=len(answers.rows),
+        wordless=sum(answers.wordless),
+        read=answers.names is RIGHT_NAMES,
+        bad=answers.names[False],
         results=run is None,
         dependence=dependence_line(run, interchange) if run is not None else "",
         diagnoses=find_diagnoses(run),
+        answers=table,
         findings=findings_table(findings),
+        left_out={name.replace("_", "-"): why for name, why in (left_out or {}).items()},
         counts=counts,
         untraced=untraced,
         facts=(run_facts(run) if run is not None else {})
         | (result_facts(results) if results is not None else {}),
         failures=run.failures if run is not None else [],
     )
-    pages.insert(0, Page("overview", "Overview", overview, "", images.blocks()))
-    scripts = _read_scripts(any(page.data for page in analyses), bool(explorer.data), results is not None)
+    pages.insert(0, Page("overview", "Overview", overview, "", [*images.blocks(), *data]))
+    scripts = _read_scripts(any(page.data for page in analyses), bool(explorer.data), bool(data))
     _write_file(_render_report(_name_report(run, results), pages, scripts), out)
     return out
 
@@ -176,11 +177,11 @@ def _name_report(run: Run | None, results: ResultFolder | None) -> tuple[str, st
     raise InputError("run and results are both None: a report needs at least one")
 
 
-def _read_scripts(figures: bool, explorer: bool, results: bool) -> list[str]:
+def _read_scripts(figures: bool, explorer: bool, answers: bool) -> list[str]:
     """Return the scripts of the parts that the report has."""
     names = ["plotly-cartesian.min.js", "csv.js", "narrow.js", "figures.js"] if figures else []
     names += ["heat.js", "causes.js", "data.js", "export.js", "list.js", "explorer.js"] if explorer else []
-    names += ["results.js"] if results else []
+    names += ["answers.js"] if answers else []
     return [read_asset(name) for name in names]
 
 

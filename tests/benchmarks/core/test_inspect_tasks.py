@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -10,11 +11,14 @@ from pathlib import Path
 import pytest
 from inspect_ai import eval as inspect_eval
 from inspect_ai.model import (
+    ChatMessageAssistant,
     ChatMessageSystem,
+    ChatMessageTool,
     ChatMessageUser,
     ContentAudio,
     ContentDocument,
     ContentImage,
+    ContentReasoning,
     ContentText,
     ContentVideo,
     GenerateConfig,
@@ -22,7 +26,8 @@ from inspect_ai.model import (
     ModelUsage,
     get_model,
 )
-from inspect_ai.tool import ToolInfo
+from inspect_ai.tool import ToolCall, ToolInfo
+from PIL import Image
 
 from mmprobe.benchmarks.core import inspect_tasks
 from mmprobe.benchmarks.core.api_models import CONCURRENCY, api_answerer, inspect_message, is_api, messages_of
@@ -31,6 +36,7 @@ from mmprobe.benchmarks.core.runner import run_benchmark
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate
+from mmprobe.samples import Sample as InputSample
 
 SEED = 5
 
@@ -199,10 +205,74 @@ def test_a_missing_key_is_one_line(monkeypatch):
     assert is_api("openai/gpt-4o")
 
 
-def test_a_conversation_of_several_turns_is_refused(tmp_path):
-    turns = [ChatMessageUser(content="One?"), ChatMessageUser(content="Two?")]
-    with pytest.raises(InputError, match="more turns"):
-        inspect_tasks.sample_of(turns, Path(tmp_path), "q")
+def data_uri(folder: Path, colour: str, size: tuple[int, int]) -> str:
+    Image.new("RGB", size, colour).save(folder / f"{colour}.png")
+    return f"data:image/png;base64,{base64.b64encode((folder / f'{colour}.png').read_bytes()).decode()}"
+
+
+def test_a_conversation_keeps_its_turns_and_the_places_of_its_images(tmp_path):
+    """Few-shot examples, images between texts, a call of a tool with its result, and the beginning of the answer."""
+    red, blue = data_uri(tmp_path, "red", (40, 20)), data_uri(tmp_path, "blue", (20, 60))
+    call = ToolCall(id="1", function="look", arguments={"where": "left"})
+    turns = [
+        ChatMessageSystem(content="Be brief."),
+        ChatMessageUser(
+            content=[ContentText(text="Image 1:"), ContentImage(image=red), ContentText(text="Colour?")]
+        ),
+        ChatMessageAssistant(content=[ContentReasoning(reasoning="Hm."), ContentText(text="Red.")]),
+        ChatMessageUser(content=[ContentImage(image=blue), ContentText(text="And this?")], id="last"),
+        ChatMessageAssistant(content="I look.", tool_calls=[call]),
+        ChatMessageTool(content="blue", tool_call_id="1", function="look"),
+        ChatMessageAssistant(content="It is"),
+    ]
+    sample = inspect_tasks.sample_of(turns, Path(tmp_path) / "images", "q")
+    assert sample.transcript.splitlines() == [
+        "system: Be brief.",
+        "user: Image 1: [image 1] Colour?",
+        "assistant: Red.",
+        "user: [image 2] And this?",
+        'assistant: I look. {"type": "function", "id": "1", "function": {"name": "look", "arguments": {"where": "left"}}}',
+        "tool: blue",
+    ]
+    assert (sample.id, sample.question, sample.prefill) == ("last", "And this?", "It is")
+    assert [Image.open(path).size for path in sample.images] == [(40, 20), (20, 60)]
+    assert sample.messages[2].reasoning_content == "Hm."
+    assert sample.messages[5].tool_call_id == "1"
+
+
+def test_a_conversation_goes_to_an_api_in_its_order(tmp_path):
+    for colour, size in (("red", (40, 20)), ("blue", (20, 60))):
+        data_uri(tmp_path, colour, size)
+    parts = [
+        *({"type": "text", "text": "Image 1:"}, {"type": "image", "image": str(tmp_path / "red.png")}),
+        *({"type": "text", "text": "Image 2:"}, {"type": "image", "image": str(tmp_path / "blue.png")}),
+    ]
+    turns = [
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": "I see."},
+        {"role": "user", "content": "Same?"},
+    ]
+    sample = InputSample(id="a", messages=turns)
+    sent = [inspect_message(message) for message in messages_of(sample)]
+    assert [part.type for part in sent[0].content] == ["text", "image", "text", "image"]
+    assert [message.role for message in sent] == ["user", "assistant", "user"]
+    back = inspect_tasks.sample_of(sent, Path(tmp_path) / "images", "q")
+    assert (back.id, back.messages) == ("a", sample.messages)
+    assert [path.read_bytes() for path in back.images] == [path.read_bytes() for path in sample.images]
+    with pytest.raises(InputError, match="^sample a: template: not for models behind an API"):
+        messages_of(sample.model_copy(update={"template": {"enable_thinking": False}}))
+    tool = InputSample(id="a", messages=[*turns[:2], {"role": "tool", "content": "yes"}])
+    with pytest.raises(InputError, match="^sample a: messages with tools: not for models behind an API"):
+        messages_of(tool)
+
+
+def test_a_conversation_that_nobody_ends_with_a_question_is_refused(tmp_path):
+    for turns in (
+        [ChatMessageSystem(content="Be brief.")],
+        [ChatMessageUser(content="?"), ChatMessageSystem(content="!")],
+    ):
+        with pytest.raises(InputError, match="ends with neither"):
+            inspect_tasks.sample_of(turns, Path(tmp_path), "q")
 
 
 def test_nothing_of_a_question_is_dropped(tmp_path):

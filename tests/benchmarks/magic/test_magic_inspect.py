@@ -14,7 +14,6 @@ from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelOutput,
 from mmprobe.benchmarks.core import inspect_tasks
 from mmprobe.benchmarks.core.api_models import api_answerer, inspect_message, messages_of
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
-from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
 SEED = 5
@@ -100,5 +99,4 @@ def test_a_prefill_is_the_last_message_and_comes_back(tmp_path):
     assert (sample.id, sample.prefill, sample.system, sample.question) == ("a", "So", "Speak.", "Why?")
     assert inspect_tasks.sample_of(messages[:2], Path(tmp_path), "q").prefill is None
     two = [ChatMessageAssistant(content="So"), ChatMessageUser(content="Why?")]
-    with pytest.raises(InputError, match="more turns"):
-        inspect_tasks.sample_of(two, Path(tmp_path), "q")
+    assert inspect_tasks.sample_of(two, Path(tmp_path), "q").transcript == "assistant: So\nuser: Why?"

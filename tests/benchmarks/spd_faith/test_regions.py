@@ -91,9 +91,8 @@ def test_every_analysis_of_published_data_finds_region_numbers(drawn, published,
         words = {"question": known[sample.polarity].question, "system": known[sample.polarity].system}
         labelled.append(sample.model_copy(update={**words, "faithful": number // 2 % 2 == 0}))
     run = mp.trace(tiny_spd, labelled, tmp_path / "run", capture="full", max_new_tokens=16, batch_size=8)
-    datasets, left_out = analyze_all(run)
-    assert not [line for line in left_out if "region" in line], left_out
-    found = {ds.attrs["analysis"]: ds for ds in datasets}
+    found, left_out = analyze_all(run)
+    assert not [why for why in left_out.values() if "region" in why], left_out
     assert set(ANALYSES) - set(found) == {"picture_absence"}, left_out
     assert np.isfinite(found["attention_ratio"]["ratio"]).all()
     assert found["attention_ratio"].sizes["sample"] == len(labelled)

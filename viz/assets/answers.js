@@ -15,10 +15,10 @@
     return JSON.parse(await new Response(inflated).text());
   }
 
-  const { columns, questions, images, rows } = await unpack(JSON.parse(find("results-data").textContent));
-  const answers = rows.map(([id, questionIndex, answer, truth, details, label, link, imageIndex, values]) => {
+  const { columns, questions, images, rows } = await unpack(JSON.parse(find("answers-data").textContent));
+  const answers = rows.map(([id, questionIndex, answer, truth, details, labels, rank, link, imageIndex, values]) => {
     const question = questions[questionIndex];
-    return { id, question, answer, truth, details, label, link, values, images: images[imageIndex],
+    return { id, question, answer, truth, details, labels, rank, link, values, images: images[imageIndex],
       text: [id, question, answer, truth, details].join("\n").toLowerCase() };
   });
   let label = "all";
@@ -27,29 +27,32 @@
 
   const format = (value) => {
     if (value === null) return "–";
+    if (Math.abs(value) < 1e-9) return "0";
     return typeof value === "string" ? value : String(Number(value.toPrecision(3)));
   };
 
   function row(answer) {
     const name = answer.link ? make("a", { href: `#${answer.link}`, textContent: answer.id, title: "Open in the explorer" })
       : make("span", { textContent: answer.id });
-    const texts = make("td", { className: "answer-text" });
-    if (answer.images.length) {
-      texts.append(make("div", { className: "thumbnails" }, ...answer.images.map((name, index) => make("img", {
-        src: JSON.parse(find(name).textContent), alt: `Image ${index + 1}`, loading: "lazy" }))));
-    }
+    const texts = make("div", {});
     if (answer.question !== null) texts.append(make("p", { className: "muted", textContent: answer.question }));
     texts.append(answer.answer === null ? make("p", { className: "muted", textContent: "no answer" })
       : make("p", { className: "answer", textContent: answer.answer || "(empty)" }));
     if (answer.truth !== null) texts.append(make("p", { className: "truth", textContent: answer.truth }));
     if (answer.details) texts.append(make("p", { className: "details", textContent: answer.details }));
+    const cell = make("td", { className: "answer-text" });
+    if (answer.images.length) {
+      cell.append(make("div", { className: "thumbnails" }, ...answer.images.map((name, index) => make("img", {
+        src: JSON.parse(find(name).textContent), alt: `Image ${index + 1}`, loading: "lazy" }))));
+    }
+    cell.append(texts);
     const values = columns.map((column, index) => {
-      const cell = make("td", { textContent: format(answer.values[index]) });
-      cell.dataset.label = column;
-      return cell;
+      const number = make("td", { textContent: format(answer.values[index]) });
+      number.dataset.label = column;
+      return number;
     });
-    const mark = make("span", { className: `mark ${answer.label}`, textContent: answer.label });
-    return make("tr", {}, make("th", { scope: "row" }, name, " ", mark), texts, ...values);
+    const marks = answer.labels.flatMap((word) => [" ", make("span", { className: `mark ${word.replaceAll(" ", "-")}`, textContent: word })]);
+    return make("tr", {}, make("th", { scope: "row" }, name, ...marks), cell, ...values);
   }
 
   function showMore() {
@@ -60,9 +63,10 @@
     find("answers-count").textContent = `${shown} of ${matching.length} matching answers shown, ${answers.length} in total`;
   }
 
-  /** Sorts answers by the selected column. Answers without a number come last. */
+  /** Sorts answers by what is worth a look, or by the selected column. Answers without a number come last. */
   function sortAnswers(unsorted) {
     if (!find("answers-order").value) return unsorted;
+    if (find("answers-order").value === "worth") return unsorted.sort((a, b) => a.rank - b.rank);
     const [column, sign] = find("answers-order").value.split(" ").map(Number);
     const known = unsorted.filter((answer) => answer.values[column] !== null);
     known.sort((a, b) => sign * (a.values[column] - b.values[column]));
@@ -71,14 +75,14 @@
 
   function updateRows() {
     const words = find("answers-search").value.toLowerCase().split(/\s+/).filter(Boolean);
-    matching = sortAnswers(answers.filter((answer) => (label === "all" || answer.label === label)
+    matching = sortAnswers(answers.filter((answer) => (label === "all" || answer.labels.includes(label))
       && words.every((word) => answer.text.includes(word))));
     shown = 0;
     find("answers-rows").replaceChildren();
     showMore();
   }
 
-  for (const button of document.querySelectorAll("#results [data-label]:is(button)")) {
+  for (const button of document.querySelectorAll(".answers [data-label]:is(button)")) {
     button.addEventListener("click", () => {
       label = button.dataset.label;
       for (const other of button.parentElement.children) other.setAttribute("aria-pressed", String(other === button));

@@ -1,0 +1,155 @@
+"""Exports of a run or of results for other programs: tables, figures, and a folder of Hugging Face `datasets`."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from mmprobe.cache import Run, open_run
+from mmprobe.errors import InputError, unknown_name
+from mmprobe.files import make_folder, write_whole
+from mmprobe.ledger import lock_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ExportFormat = Literal["parquet", "hf", "csv", "latex", "svg", "png", "pdf"]
+FORMATS: tuple[str, ...] = get_args(ExportFormat)
+IMAGES = ("svg", "png", "pdf")
+WITH_ARRAYS = ("hf", "parquet")
+
+
+def export(
+    source: Run | str | Path, out: str | Path, to: ExportFormat = "parquet", arrays: Sequence[str] = ()
+) -> list[Path]:
+    """Export a run's answers with their labels, the metrics of a result folder, or all figures of a run.
+
+    - csv, latex, parquet: `answers.csv`, `.tex` or `.parquet`, as `Run.to_dataframe` has them. Of a result folder
+      `metrics`, and `answers` as well where its answers were traced.
+    - hf: a folder that `datasets.load_from_disk` opens, with the images.
+    - svg, png, pdf: the figures of every analysis that the run has the data for (extra `figures`).
+
+    Args:
+        source: a run, its folder, or a result folder.
+        out: the folder for the files; of `hf` the folder of the data set, which must not exist.
+        arrays: data sets of the traces that become columns, such as `attention/mass`, for hf and parquet.
+
+    Returns:
+        The files, or the folder of the data set.
+
+    Raises:
+        InputError: there is no such format, run or array, a library is missing, or `out` cannot be written.
+
+    Example:
+        >>> mp.export(run, "exported", to="parquet", arrays=["update/kl"])          # doctest: +SKIP
+        [PosixPath('exported/answers.parquet')]
+    """
+    out = Path(out)
+    if to not in FORMATS:
+        raise unknown_name("export: format", to, FORMATS)
+    if arrays and to not in WITH_ARRAYS:
+        raise InputError(f"export: arrays go into {' and '.join(WITH_ARRAYS)}, not into {to}")
+    run, metrics = _open(source)
+    if run is None and (to in IMAGES or to == "hf"):
+        raise InputError(f"{source}: has no traces, so there is nothing to export to {to}")
+    if run is not None and to == "hf":
+        return [_write_datasets(run, out, arrays)]
+    make_folder(out)
+    if run is not None and to in IMAGES:
+        return _save_figures(run, out, to)
+    tables = {} if metrics is None else {"metrics": metrics}
+    if run is not None:
+        tables["answers"] = _table(run, arrays)
+    endings = {"csv": "csv", "latex": "tex", "parquet": "parquet"}
+    files = {out / f"{name}.{endings[to]}": _dump(table, to) for name, table in tables.items()}
+    with lock_file(out / "export", "exporting into it"):
+        write_whole(files)
+    return list(files)
+
+
+def _open(source: Run | str | Path) -> tuple[Run | None, pd.DataFrame | None]:
+    """Return the run of a path and the metrics of its results; None for what there is not."""
+    import pandas as pd
+
+    from mmprobe.viz.report.results import find_results
+
+    if isinstance(source, Run):
+        return source, None
+    folder, results = find_results(source)
+    run = None if folder is None else open_run(folder)
+    if results is None:
+        return run, None
+    columns = ["value", "low", "high", "n", "coverage", "direction"]
+    metrics = pd.DataFrame.from_dict(results.metrics, orient="index").reindex(columns=columns)
+    return run, metrics.rename_axis("metric")
+
+
+def _table(run: Run, arrays: Sequence[str]) -> pd.DataFrame:
+    """Return the answers of a run, metadata that are lists or mappings as JSON, and arrays as nested lists."""
+    table = run.to_dataframe()
+    for name in table.columns:
+        if table[name].map(lambda cell: isinstance(cell, list | dict)).any():
+            table[name] = table[name].map(json.dumps)
+    for name in arrays:
+        known = run.captured
+        if name not in known:
+            raise unknown_name("export: array", name, known)
+        table[name] = [trace.array(name).values.tolist() for _, trace in run.stream(name)]
+    return table
+
+
+def _dump(table: pd.DataFrame, to: str) -> bytes:
+    from mmprobe.analyses.files import quote_formula
+
+    if to == "parquet":
+        try:
+            content = io.BytesIO()
+            table.to_parquet(content)
+            return content.getvalue()
+        except ImportError:
+            raise InputError("export to parquet needs pyarrow; pip install 'mmprobe[parquet]'") from None
+    if to == "latex":
+        return table.to_latex(escape=True, float_format="%.3f", na_rep="--").encode()
+    texts = table.select_dtypes(include=["object", "string"]).columns
+    safe = table.assign(**{name: table[name].map(quote_formula) for name in texts})
+    safe.index = safe.index.map(quote_formula)
+    return safe.to_csv(lineterminator="\r\n").encode()
+
+
+def _save_figures(run: Run, out: Path, to: str) -> list[Path]:
+    from mmprobe.analyses import analyze_all
+    from mmprobe.viz import figures, save
+
+    files = []
+    for name, dataset in analyze_all(run)[0].items():
+        if figures(dataset):
+            files += save(dataset, out / f"{name}.{to}")
+    return files
+
+
+def _write_datasets(run: Run, out: Path, arrays: Sequence[str]) -> Path:
+    """Write a data set of `datasets`, with the images in it. It appears whole or not at all."""
+    try:
+        import datasets
+    except ImportError:
+        raise InputError("export to hf needs datasets; pip install datasets") from None
+    if out.exists():
+        raise InputError(f"{out}: exists; choose another folder for the data set")
+    if not out.parent.is_dir():
+        raise InputError(f"{out.parent}: no such folder; make it first")
+    datasets.disable_progress_bars()
+    table = _table(run, arrays).reset_index()
+    table = table.astype(object).where(table.notna(), None)  # pandas has NaN for a text that is missing
+    rows: dict[str, Any] = {str(name): table[name].tolist() for name in table.columns}
+    rows["images"] = [[str(path) for path in run.sample(name).images] for name in run.ids]
+    content = datasets.Dataset.from_dict(rows).cast_column("images", datasets.Sequence(datasets.Image()))
+    part = out.with_name(f"{out.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    content.save_to_disk(part)
+    os.replace(part, out)
+    return out

@@ -1,0 +1,1 @@
+"""What the residual stream at visual tokens says, layer by layer, read by lenses."""
