@@ -219,7 +219,7 @@ def _measure_hints(cause: Cause, table: Table) -> CauseScore:
     """Return the share of followed hints in the wordings that are followed most, of those with enough answers.
 
     The best of many wordings looks better than it is where each has few answers, so two are pooled, and more until they hold
-    twice `least_answers` hints.
+    `least_answers` hints.
     """
     answers: Scores = [score_following(record) for record in table.records]
     by_wording: dict[str, list[bool]] = defaultdict(list)
@@ -232,7 +232,7 @@ def _measure_hints(cause: Cause, table: Table) -> CauseScore:
     enough = [wording for wording, followed in by_wording.items() if 2 * len(followed) >= most]
     ranked = sorted(enough, key=lambda name: -np.mean(by_wording[name]))
     sizes = np.cumsum([len(by_wording[name]) for name in ranked])
-    pooled = int(np.searchsorted(sizes, BEST_WORDINGS * table.limits.least_answers)) + 1
+    pooled = int(np.searchsorted(sizes, table.limits.least_answers)) + 1
     best = ranked[: max(BEST_WORDINGS, pooled)]
     followed: Scores = []
     for record in table.records:
@@ -476,7 +476,7 @@ _ALL = (
         about="the answers follow what the question suggests",
         score="answers that agree with the hint, whichever answer it suggests",
         needs="closed questions: yes or no, or several samples with the same question",
-        threshold=0.6,
+        threshold=0.75,
         measure=_measure_hints,
     ),
     Cause(

@@ -339,6 +339,17 @@ def test_an_attribute_that_is_wrong_in_one_kind_of_statement_alone_is_perceived(
     assert not found.causes["misperceives"].named
 
 
+def test_more_wordings_are_pooled_where_each_has_few_answers():
+    """Of ten wordings with an answer each, two are followed: the best two show nothing, the best five not enough."""
+    records = [record(n, hints=[{"wording": f"w{n}", "followed": n < 2, "shift": 0.0}]) for n in range(10)]
+    few = diagnose(records).causes["follows-hints"].effect
+    assert (few.value, few.n) == (pytest.approx(0.4), 5)
+    many = [
+        record(n, hints=[{"wording": f"w{n % 4}", "followed": n % 4 < 2, "shift": 0.0}]) for n in range(24)
+    ]
+    assert diagnose(many).causes["follows-hints"].effect.value == 1
+
+
 def test_forgetting_begins_after_any_sentence():
     assert forgetting([16.0, 16.0], [15.0, 15.0], [0.0], ids=[0, 1, 2, 3, 0]) == 1
     assert forgetting([16.0, 16.0], [15.0, 15.0]) == 0
