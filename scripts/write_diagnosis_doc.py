@@ -88,7 +88,7 @@ models of seeds 3 and 4, for one rule ([below](#held-out-seeds-apart)).
   were trained on other images' answers can shift their attention as much as models whose attention was kept; these are also
   named both.
 - Hints have {n_wordings} wordings, each for both answers. An answer follows a hint only if it is the suggested one both times.
-  The two wordings that are followed most count, and more of them where these have few answers. If a question contains a hint, that hint is flipped. Only such
+  The wordings that are followed most count; for each set of images, they are chosen by the answers about the others. If a question contains a hint, that hint is flipped. Only such
   a hint can have caused the answer as it was given. Without one, the score of an answer is at most 0.5.
 - Steps are exchanged for those of another conclusion, or lose a part or a line. A conclusion was decided first if none of
   these edits costs it {decided_share:.0%} of what other images cost it, and if it does not follow from its steps: `tiny-spd` itself
