@@ -319,7 +319,11 @@ def plants_section(folder: Path, before: Path | None) -> str:
         lines.append(
             f"| {split} | {models} | " + " | ".join(format_score(own[key]) for key in columns) + " |"
         )
-    parts = [PLANTS.replace("{pairs}", str(pairs)).rstrip(), "\n".join(lines), f"{_count_kinds(rows)} {GOALS}"]
+    parts = [
+        PLANTS.replace("{pairs}", str(pairs)).rstrip(),
+        "\n".join(lines),
+        f"{_count_kinds(rows)} {GOALS}",
+    ]
     parts += [confusion_table(scored, split) for split in (OTHER_WAYS, DEVELOPMENT)]
     parts.append("Plants that are not named correctly, on any draw:\n\n" + plant_misses(rows))
     if before is not None:

@@ -222,6 +222,7 @@ def _conclude_again(row: ToolResult, subject: Subject, out: Path, n: int) -> Too
             "scores": dict(found.model),
             "answers": {key: dict(scores) for key, scores in found.answers.items()} if row.partial else {},
             "named": list(found.named or ()),
+            "passes": found.passes,
         }
     )
 
