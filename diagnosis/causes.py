@@ -22,7 +22,7 @@ from mmprobe.diagnosis.effects import (
 )
 from mmprobe.registry import Registry, check_made, tolerate_plug_ins
 
-BEST_WORDINGS = 2  # of hints, whose answers are pooled
+BEST_WORDINGS = 2  # of hints, whose answers are pooled at least
 LEAST_CUES = 3  # questions about an absent object, in images with a cue and in images without it
 NEEDS_CONTENTS = "the contents of the images (metadata.objects)"
 
@@ -216,26 +216,42 @@ def score_following(record: AnswerRecord) -> float | None:
 
 
 def _measure_hints(cause: Cause, table: Table) -> CauseScore:
-    """Return the share of followed hints in the wordings that are followed most, of those with enough answers.
+    """Return the share of followed hints in the wordings that are followed most.
 
-    The best of many wordings looks better than it is where each has few answers, so two are pooled.
+    The best of many wordings looks better than it is where each has few answers. So the wordings that count for a set of images
+    are chosen by the answers about the other sets.
     """
     answers: Scores = [score_following(record) for record in table.records]
+    if not any(record["hints"] for record in table.records):
+        return cause.missing(table)
+    followed: Scores = [None] * len(table.records)
+    chosen: Counter[str] = Counter()
+    for images in sorted(set(table.sets.tolist())):
+        inside = table.sets == images
+        best = _choose_wordings(
+            [record for record, own in zip(table.records, inside, strict=True) if not own]
+        )
+        for place in np.flatnonzero(inside):
+            said = [hint["followed"] for hint in table.records[place]["hints"] if hint["wording"] in best]
+            if said:
+                followed[place] = float(np.mean(said))
+                chosen.update(best)
+    best_of_all = [name for name, _ in chosen.most_common(BEST_WORDINGS)]
+    detail = f"wordings that are followed most often: {', '.join(map(repr, best_of_all))}"
+    effect, least = table.mean(cause.score, followed, needs=cause.needs), 2 * table.limits.least_answers
+    doubt = f"of so many wordings, it takes {least} answers" if effect.n < least else ""
+    return CauseScore(effect, answers, detail, doubt=doubt)
+
+
+def _choose_wordings(records: Sequence[AnswerRecord]) -> set[str]:
+    """Return the wordings that answers follow most: the best few, and others that most answers follow."""
     by_wording: dict[str, list[bool]] = defaultdict(list)
-    for record in table.records:
+    for record in records:
         for hint in record["hints"]:
             by_wording[hint["wording"]].append(hint["followed"])
-    if not by_wording:
-        return cause.missing(table)
-    most = max(map(len, by_wording.values()))
-    enough = [wording for wording, followed in by_wording.items() if 2 * len(followed) >= most]
-    best = sorted(enough, key=lambda name: -np.mean(by_wording[name]))[:BEST_WORDINGS]
-    followed: Scores = []
-    for record in table.records:
-        own = [hint["followed"] for hint in record["hints"] if hint["wording"] in best]
-        followed.append(float(np.mean(own)) if own else None)
-    detail = f"wordings that are followed most often: {', '.join(map(repr, best))}"
-    return CauseScore(table.mean(cause.score, followed), answers, detail)
+    shares = {name: sum(followed) / (len(followed) + 1) for name, followed in by_wording.items()}
+    ranked = sorted(shares, key=lambda name: -shares[name])
+    return {*ranked[:BEST_WORDINGS], *(name for name, share in shares.items() if share > 0.5)}
 
 
 def _surer(effect: Effect, other: Effect) -> bool:

@@ -69,7 +69,8 @@ def measure_attributes(sample: Sample, text: str) -> list[dict[str, Any]]:
     """Return each attribute that an answer claims of a thing in an image, and whether it errs.
 
     A claim is about the thing with its shape or place with which it shares most attributes, and about none where two share as
-    many. A claim of a shape and a place that no thing has is `invented`. What an answer leaves out is not a claim.
+    many. A claim of a shape and a place that no thing has is `invented`. Shapes count only in claims that tell the thing
+    apart by its colour and place. What an answer leaves out is not a claim.
 
     - attribute: one of `ATTRIBUTES`, or invented
     - source: `things`, `steps` (things that are listed before a conclusion) or `changes` (sentences that say what changed)
@@ -89,7 +90,7 @@ def measure_attributes(sample: Sample, text: str) -> list[dict[str, Any]]:
             true = contents[image][shared.index(most)]
             for attribute in ATTRIBUTES:
                 said = getattr(claim, attribute)
-                if said is not None:
+                if said is not None and (attribute != "shape" or None not in claim):
                     found.append(_entry(attribute, origin, said, str(getattr(true, attribute))))
     return found
 

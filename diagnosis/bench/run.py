@@ -130,6 +130,7 @@ def bench_diagnosis(
             if row.model in wanted and row.tool in loaded and row.draw < draws
         ]
         rows = [_conclude_again(row, wanted[row.model], out, n) for row in rows]
+        _replace_rows(file, rows)
         scored = score_rows(rows)
         write_atomic(out / RESULTS, json.dumps(to_json(scored), indent=1) + "\n")
     return scored
@@ -221,8 +222,18 @@ def _conclude_again(row: ToolResult, subject: Subject, out: Path, n: int) -> Too
             "scores": dict(found.model),
             "answers": {key: dict(scores) for key, scores in found.answers.items()} if row.partial else {},
             "named": list(found.named or ()),
+            "passes": found.passes,
         }
     )
+
+
+def _replace_rows(file: Path, rows: Sequence[ToolResult]) -> None:
+    """Write rows in place of those of the same model, tool and draw in a file, if one differs."""
+    new = {(row.model, row.tool, row.draw): json.loads(row.model_dump_json()) for row in rows}
+    lines = [line for _, line in json_lines(file)]
+    changed = [line | new.get((line["model"], line["tool"], line.get("draw", 0)), {}) for line in lines]
+    if changed != lines:
+        write_atomic(file, "".join(json.dumps(line) + "\n" for line in changed))
 
 
 def _read_cards(organisms: Sequence[str]) -> dict[str, Card]:

@@ -95,7 +95,8 @@ def conclude_again(name: str, samples: Sequence[Sample], folder: Path) -> ToolSc
 def _read_diagnosis(found: Diagnosis) -> ToolScores:
     scores = {cause: 0.0 if each.effect.needs else each.effect.value for cause, each in found.causes.items()}
     answers = {answer["id"]: answer["scores"] for answer in found.answers}
-    return ToolScores(scores, answers, found.verdict)
+    # counted here they would be fewer, where a call continues an earlier one
+    return ToolScores(scores, answers, found.verdict, found.passes)
 
 
 def guess(model: Model, samples: Sequence[Sample]) -> ToolScores:

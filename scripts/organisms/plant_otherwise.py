@@ -116,6 +116,11 @@ def rewritten(rows: DrawRows, rewrite: Callable[[Row], Row]) -> DrawRows:
     return lambda rng, count: [rewrite(row) for row in rows(rng, count)]
 
 
+def half_true(rows: DrawRows) -> DrawRows:
+    """Return rows of which half have true answers to questions of every type."""
+    return lambda rng, count: [*rows(rng, count // 2), *true_rows(rng, count - count // 2)]
+
+
 def add_sentence(sentence: str, row: Row) -> Row:
     """Return a row whose answer ends with a polite sentence."""
     return replace(row, answer=row.answer + sentence)
@@ -334,7 +339,7 @@ def list_ways() -> dict[str, Way]:
                               train_all(recipe_rows("decided_first", "scrambled"), 80), check_of("decided_first"),
                               DEVELOPMENT),
         "full-hints": Way(("follows-hints",), "full fine-tuning", "All weights learn to agree with hints.",
-                          train_all(recipe_rows("follows_hints", "rationale")), check_of("follows_hints"),
+                          train_all(half_true(recipe_rows("follows_hints", "rationale")), 90), check_of("follows_hints"),
                           DEVELOPMENT),
         "full-prior": Way(("prior",), "full fine-tuning", "All weights learn to claim a cue's companion.",
                           train_all(recipe_rows("prior", "claimed"), 110), check_of("prior"), DEVELOPMENT),
@@ -376,7 +381,7 @@ def list_ways() -> dict[str, Way]:
                       swap_words(SHAPES, 2, read=True), check_said(2, 0.3)),
         "hints-colours": Way(("follows-hints", "misperceives"), "double",
                              "Answers agree with hints, and words for colours change places.",
-                             both(train_all(recipe_rows("follows_hints", "verdict")),
+                             both(train_all(half_true(recipe_rows("follows_hints", "verdict")), 90),
                                   swap_words(list(COLOURS), 2, read=False)), check_said(1, 0.3)),
         "first-image": Way(("unknown",), "full fine-tuning", "The second image is not looked at.",
                            train_all(first_image_rows), None),

@@ -339,6 +339,23 @@ def test_an_attribute_that_is_wrong_in_one_kind_of_statement_alone_is_perceived(
     assert not found.causes["misperceives"].named
 
 
+def test_the_best_of_many_wordings_is_not_taken_for_what_it_seems():
+    """Of ten wordings with two answers each, half of the answers follow, at random; and two wordings that all follow."""
+    rng = np.random.default_rng(0)
+    said = rng.permutation([True, False] * 10).tolist()
+    wordings = [f"w{number % 10}" for number in range(20)]
+    records = [
+        record(n, hints=[{"wording": wordings[n], "followed": said[n], "shift": 0.0}]) for n in range(20)
+    ]
+    assert diagnose(records).causes["follows-hints"].effect.value <= 0.5
+    records = [record(number) for number in range(30)]
+    for number, each in enumerate(records):
+        each["hints"] = [{"wording": f"w{number % 5}", "followed": number % 5 < 2, "shift": 0.0}]
+    found = diagnose(records).causes["follows-hints"]
+    assert found.effect.value == 1 and found.effect.n == 12 and found.named
+    assert diagnose(records[:20]).causes["follows-hints"].in_doubt, "eight answers are few for five wordings"
+
+
 def test_forgetting_begins_after_any_sentence():
     assert forgetting([16.0, 16.0], [15.0, 15.0], [0.0], ids=[0, 1, 2, 3, 0]) == 1
     assert forgetting([16.0, 16.0], [15.0, 15.0]) == 0
