@@ -153,7 +153,8 @@ def test_ablation_removes_whole_groups_and_images(random_qwen, sample):
     is_visual = prompt.image >= 0
     members = {name: prompt.group == Group[name.upper()] for name in ("template", "system", "visual", "user")}
     members |= {"image 0": prompt.image == 0, "image 1": prompt.image == 1}
-    assert ds.group.values.tolist() == list(members)
+    assert ds.group.values.tolist() == [*list(members)[:4], "assistant", *list(members)[4:]]
+    assert np.isnan(ds.group_attribution.sel(group="assistant")).all()  # there are no earlier turns
     for name, mask in members.items():
 
         def remove_tokens(rows: torch.Tensor, mask: np.ndarray = mask) -> None:
@@ -189,8 +190,8 @@ def test_nothing_of_the_images_remains_without_their_tokens(name, sample, tmp_pa
 def test_text_alone_has_groups_but_no_maps(random_qwen):
     blind = Sample(id="blind", question="Is there a star?")
     ds = attribute(random_qwen, blind, "feature_ablation", max_new_tokens=2)
-    assert ds.group.values.tolist() == ["template", "system", "visual", "user"]
-    assert np.isnan(ds.group_attribution.sel(group=["visual"])).all()
+    assert ds.group.values.tolist() == ["template", "system", "visual", "user", "assistant"]
+    assert np.isnan(ds.group_attribution.sel(group=["visual", "assistant"])).all()
     assert np.isfinite(ds.group_attribution.sel(group=["template", "user"])).all()
     with pytest.raises(NotApplicable, match="no visual tokens"):
         attribute(random_qwen, blind, max_new_tokens=2)
