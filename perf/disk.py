@@ -150,7 +150,10 @@ def format_row(what: str, n_bytes: int, times: dict[str, Paired], goal: str) -> 
 
 def table(quick: bool = False) -> str:
     print(HEADER)
-    small, large = (64, 8, 6, 5), (256, 28, 28, 5)  # of tiny-spd and of a model of 7B
+    small, large = (
+        (64, 8, 6, len(GROUP_NAMES)),
+        (256, 28, 28, len(GROUP_NAMES)),
+    )  # of tiny-spd and of a model of 7B
     with tempfile.TemporaryDirectory() as name:
         folder, rows = Path(name), [HEADER]
         rows.append(measure_writing(folder, quick))
