@@ -110,8 +110,8 @@ def test_what_cannot_be_limited_is_named(run):
 @pytest.mark.slow
 def test_workers_limit_too(run):
     one, two = (analyze_all(run.within("answer"), workers=workers)[0] for workers in (1, 2))
-    assert [each.attrs["span"] for each in two] == ["answer"] * len(two)
-    assert all(first.equals(second) for first, second in zip(one, two, strict=True))
+    assert [each.attrs["span"] for each in two.values()] == ["answer"] * len(two)
+    assert list(one) == list(two) and all(one[name].equals(each) for name, each in two.items())
 
 
 def test_probes_read_whole_answers(tiny_spd, run):

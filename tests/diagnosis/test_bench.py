@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 from importlib.metadata import EntryPoint
@@ -252,7 +253,8 @@ def test_a_plant_is_scored_and_its_measures_are_concluded_again(tmp_path, monkey
     scored = score_models(plant.parent, tmp_path / "out", n=2)
     assert scored.rows[0].named == ["unknown"] and scored.rows[0].split == "other ways"
     monkeypatch.setattr("mmprobe.diagnosis.bench.run.load_model", None)
-    monkeypatch.setattr("mmprobe.diagnosis.diagnose.find_verdict", lambda *args: (["control"], "why"))
+    module = importlib.import_module("mmprobe.diagnosis.diagnose")  # the package has a function of this name
+    monkeypatch.setattr(module, "find_verdict", lambda *args: (["control"], "why"))
     assert score_models(plant.parent, tmp_path / "out", n=2).rows[0].named == ["control"]
 
 

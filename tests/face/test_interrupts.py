@@ -56,6 +56,7 @@ def test_an_interrupt_is_one_line(place, monkeypatch, tmp_path):
     if place == "before the command":
         monkeypatch.setattr(cli.typer.core.TyperGroup, "invoke", press)
     else:
+        (tmp_path / "run.json").write_text("{}")
         monkeypatch.setattr("mmprobe.cache.verify", press)
     finished = run_in_process("verify", tmp_path)
     assert finished.code == 130

@@ -27,6 +27,7 @@ def write_planted(folder, n=40):
         traces[name] = {
             "residual/post": stream,
             "steps/id": np.arange(len(tokens), dtype="i4"),
+            "tokens/group": np.array([3] + [4] * len(words), dtype="u1"),
             "tokens/text": np.array(["prompt", *words], dtype=object),
             "images": [f"{number // 2}.png"],
         }

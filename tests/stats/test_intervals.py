@@ -317,7 +317,8 @@ def test_intervals_are_made_in_one_place():
         for file in (ROOT / folder).rglob("*.py")
         if re.search(r"\b(np|numpy)\.(nan)?(percentile|quantile)\(|\.quantile\(", file.read_text("utf-8"))
     }
-    assert found == {"stats/intervals.py", "scripts/write_intervals.py"}
+    random_heads = "scripts/write_components.py"  # its quantiles say what random heads do
+    assert found == {"stats/intervals.py", "scripts/write_intervals.py", random_heads}
 
 
 def test_every_interval_is_given_the_sets_of_images():
