@@ -18,7 +18,7 @@ def limits_to_span(analyze: Callable[..., xr.Dataset]) -> Callable[..., xr.Datas
     """Return an analysis with the keyword `span`: `thinking` or `answer` for the steps of this span alone, None for all.
 
     Answers without the span are left out, with a warning. The data set's attribute `span` names it. The keyword raises
-    InputError where there is no such span, and NotCaptured where a data set that the analysis needs cannot be limited.
+    InputError where the span is unknown, and NotCaptured where a data set that the analysis needs cannot be limited.
 
     Example:
         >>> mp.analyses.attention_decay(run, span="thinking").attrs["span"]        # doctest: +SKIP

@@ -166,7 +166,7 @@ class Run:
         Analyses take it like a run. A warning says how many answers do not have the span.
 
         Raises:
-            InputError: there is no such span, or no answer has it.
+            InputError: the span is unknown, or no answer has it.
 
         Example:
             >>> run.within("thinking")                              # doctest: +SKIP

@@ -256,7 +256,7 @@ class Trace:
         images and `Trace.answer` stay those of the whole answer.
 
         Raises:
-            InputError: there is no such span.
+            InputError: the span is unknown.
 
         Example:
             >>> open_run("runs/demo")["0001"].within("answer").steps.sizes["step"]    # doctest: +SKIP

@@ -295,8 +295,9 @@ development models: organisms, fully trained models and edits. But two rules wer
 scored: noisy controls were said to follow hints, since the best of ten wordings was chosen and measured on the same few answers;
 and exchanged shapes were not found, since a claim that names a shape alone was counted as right about it. The first score of other
 ways, on 12 models, was a macro-F1 of 0.73 with 3 of 8 controls accused, and four variants of the test of hints were compared. So the
-numbers below are too good. They are from one draw of pairs, and from plants of `blind`, `misperceives` and controls alone. With {pairs} pairs many tests are short of answers, which leaves causes in doubt. The tables of
-the section on how tools score are from before the rules of this section.
+numbers below are too good. They are from one draw of pairs, and from plants of `blind`, `misperceives` and controls alone.
+With {pairs} pairs many tests are short of answers, which leaves causes in doubt. The tables of the section on how tools score are from
+before the rules of this section.
 
 """
 

@@ -304,7 +304,7 @@ def _check_reader(model: str | Model, trace: bool, shard: str | None) -> None:
         raise InputError("trace_with: goes neither with trace nor with shard; leave them out")
     if isinstance(model, str):
         if is_api(model):
-            raise InputError(f"trace_with {model}: is behind an API; name a model whose weights are here")
+            raise InputError(f"trace_with {model}: is served through an API; name a local model")
         locate(model)
 
 

@@ -129,7 +129,7 @@ def trace_answers(reader: LocalModel, out: Path, settings: Settings, recording: 
     A second call adds the answers that are new since the first.
 
     Raises:
-        InputError: there is no answer, or `out/run` contains traces of another model or capture.
+        InputError: no question was answered, or `out/run` contains traces of another model or capture.
     """
     questions, run = answered_samples(out), out / "run"
     reader = replace(reader, given=read_given_answers(out, questions))

@@ -94,7 +94,7 @@ def read_cells(model: Model, samples: Sequence[Sample], layers: Sequence[int]) -
     return read_states(model, samples, layers, partial(find_visual, model))
 
 
-class Thing(NamedTuple):
+class DeclaredObject(NamedTuple):
     """An object that an image shows.
 
     Attributes:
@@ -106,7 +106,7 @@ class Thing(NamedTuple):
     words: dict[str, str]
 
 
-def declared_objects(sample: Sample, sizes: Sequence[tuple[int, int]]) -> list[Thing]:
+def declared_objects(sample: Sample, sizes: Sequence[tuple[int, int]]) -> list[DeclaredObject]:
     """Return the objects that a sample declares, with their places; none is guessed.
 
     - `metadata["objects"]` of the drawn world, such as `red star B2`, for each image: a 4 by 4 grid of cells
@@ -118,7 +118,7 @@ def declared_objects(sample: Sample, sizes: Sequence[tuple[int, int]]) -> list[T
     Example:
         >>> sample = Sample(id="a", images=["a.png"], question="?", metadata={"objects": [["red star B2"]]})
         >>> declared_objects(sample, [(112, 112)])
-        [Thing(region=Region(image=0, box=(28, 28, 28, 28)), words={'colour': 'red', 'thing': 'star'})]
+        [DeclaredObject(region=Region(image=0, box=(28, 28, 28, 28)), words={'colour': 'red', 'thing': 'star'})]
     """
     listed, things = sample.metadata.get("objects"), []
     for image, texts in enumerate(listed if isinstance(listed, list) else []):
@@ -127,11 +127,13 @@ def declared_objects(sample: Sample, sizes: Sequence[tuple[int, int]]) -> list[T
             colour, shape, column, row = match.groups()
             height, width = (side // _DRAWN_GRID for side in sizes[image])
             box = ((ord(column) - ord("A")) * width, (int(row) - 1) * height, width, height)
-            things.append(Thing(Region(image=image, box=box), {"colour": colour, "thing": shape}))
+            things.append(DeclaredObject(Region(image=image, box=box), {"colour": colour, "thing": shape}))
     if things:
         return things
     return [
-        Thing(region, {"thing": name}) for name, regions in read_things(sample).items() for region in regions
+        DeclaredObject(region, {"thing": name})
+        for name, regions in read_things(sample).items()
+        for region in regions
     ]
 
 

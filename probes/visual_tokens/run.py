@@ -21,7 +21,7 @@ from mmprobe.probes.answers import resolve_layers
 from mmprobe.probes.cross_validation import predict_others
 from mmprobe.probes.tokens import touched_cells
 from mmprobe.probes.visual_tokens.cells import (
-    Thing,
+    DeclaredObject,
     cell_boxes,
     declared_objects,
     read_cells,
@@ -62,7 +62,7 @@ class Shown(NamedTuple):
     sample: Sample
     prompt: Prompt
     states: Tensor
-    things: list[tuple[Thing, np.ndarray]]
+    things: list[tuple[DeclaredObject, np.ndarray]]
     answers: tuple[str, ...] = ()
 
 

@@ -20,7 +20,7 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.probes.tokens import touched_cells
 from mmprobe.probes.visual_tokens import run as module
-from mmprobe.probes.visual_tokens.cells import Thing, cell_boxes, declared_objects, read_cells
+from mmprobe.probes.visual_tokens.cells import DeclaredObject, cell_boxes, declared_objects, read_cells
 from mmprobe.probes.visual_tokens.lenses import (
     TextBank,
     fit_jacobian,
@@ -183,7 +183,10 @@ def test_measures_counted_by_hand(tiny_spd, drawn):
 
     def make(words: list[tuple[int, str, str]]) -> Shown:
         things = [
-            (Thing(Region(image=0, box=(0, 0, 28, 28)), {"colour": colour, "thing": shape}), cells == cell)
+            (
+                DeclaredObject(Region(image=0, box=(0, 0, 28, 28)), {"colour": colour, "thing": shape}),
+                cells == cell,
+            )
             for cell, colour, shape in words
         ]
         return Shown(drawn[0], prompt, torch.zeros(1, 16, 2), things)
@@ -212,12 +215,12 @@ def test_measures_counted_by_hand(tiny_spd, drawn):
 def test_the_drawn_world_declares_its_cells(drawn):
     sample = drawn[0].model_copy(update={"metadata": {"objects": [["red star C4", "no object"], ["a b Z9"]]}})
     assert declared_objects(sample, [(112, 112)]) == [
-        Thing(Region(image=0, box=(56, 84, 28, 28)), {"colour": "red", "thing": "star"})
+        DeclaredObject(Region(image=0, box=(56, 84, 28, 28)), {"colour": "red", "thing": "star"})
     ]
     change = {"shape": "Dog", "regions": [{"image": 0, "box": [1, 2, 3, 4]}]}
     other = sample.model_copy(update={"metadata": {"objects": 3, "differences": [change]}})
     assert declared_objects(other, [(112, 112)]) == [
-        Thing(Region(image=0, box=(1, 2, 3, 4)), {"thing": "dog"})
+        DeclaredObject(Region(image=0, box=(1, 2, 3, 4)), {"thing": "dog"})
     ]
 
 

@@ -124,7 +124,7 @@ def select_batches(shard: Shard, batches: Sequence[list[Sample]]) -> list[list[S
     return [batch for batch in batches if batch[0].id in chosen]
 
 
-class Part(NamedTuple):
+class ShardPart(NamedTuple):
     """A shard's samples.
 
     Attributes:
@@ -145,7 +145,7 @@ class Part(NamedTuple):
 
 def choose_part(
     out: Path, text: str, samples: Sequence[Sample], settings: Settings, model: Model, traced: bool
-) -> Part:
+) -> ShardPart:
     """Return a shard's samples.
 
     Args:
@@ -165,7 +165,7 @@ def choose_part(
         batches = sort_by_images(batches) if settings.shared_prefix else batches
         samples = [sample for batch in batches for sample in batch]
     order = [sample.id for sample in samples]
-    return Part(out, shard.folder(out), shard, chosen, order, hash_questions(samples))
+    return ShardPart(out, shard.folder(out), shard, chosen, order, hash_questions(samples))
 
 
 def trace_shard(
@@ -204,7 +204,7 @@ def check_shard(out: Path, shard: Shard) -> None:
         )
 
 
-def finish_shard(part: Part) -> None:
+def finish_shard(part: ShardPart) -> None:
     """Write shard.json, which says that a shard is finished."""
     place_of = {name: place for place, name in enumerate(part.order)}
     ids = sorted((sample.id for sample in part.samples), key=lambda name: place_of[name])

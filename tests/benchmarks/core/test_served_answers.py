@@ -97,7 +97,7 @@ def test_disturbed_questions_are_read_as_they_were_asked(server):
 
 def test_the_reader_of_answers_is_checked_before_anything_is_asked(server):
     for options, message in [
-        (("--trace-with", "openai/other"), "trace_with openai/other: is behind an API"),
+        (("--trace-with", "openai/other"), "trace_with openai/other: is served through an API"),
         (("--trace-with", "tiny-spd", "--trace"), "trace_with: goes neither with trace"),
         (("--trace-with", "./nowhere"), "nowhere"),
     ]:
