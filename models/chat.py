@@ -1,4 +1,4 @@
-"""Chats: messages with images, and the text that a model's chat template makes of them."""
+"""Chats: messages with images and videos, and the text that a model's chat template makes of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jinja2 import TemplateError
 from PIL import Image
 
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, check_image, open_image
+from mmprobe.samples import Sample, Video, check_image, check_video, open_image, read_frames, read_video_info
 
 if TYPE_CHECKING:
     from mmprobe.models.loading import Model
@@ -40,8 +40,29 @@ class Group(IntEnum):
 
 Message = dict[str, Any]
 """A chat message in the form of transformers: its `role`, and as `content` a list of parts in any order, each
-`{"type": "text", "text": …}` or `{"type": "image"}`. It may have more keys, as `mmprobe.samples.Turn` has."""
+`{"type": "text", "text": …}`, `{"type": "image"}` or `{"type": "video"}`. It may have more keys, as `mmprobe.samples.Turn` has."""
 GROUP_OF_ROLE = {"system": Group.SYSTEM, "assistant": Group.ASSISTANT}  # of others: user
+
+
+class Clip(NamedTuple):
+    """The frames of a video that a model is shown.
+
+    Attributes:
+        start: index of the first of them among the chat's images.
+        indices: their indices among all frames of the video.
+        total: number of all frames of the video.
+        fps: frames of the video a second; None where it is not known.
+    """
+
+    start: int
+    indices: list[int]
+    total: int
+    fps: float | None
+
+    @property
+    def pictures(self) -> slice:
+        """The frames' places among the chat's images."""
+        return slice(self.start, self.start + len(self.indices))
 
 
 class Chat(NamedTuple):
@@ -49,10 +70,11 @@ class Chat(NamedTuple):
 
     Attributes:
         messages: messages of the roles system, user, assistant and tool.
-        images: the images of all messages, in order.
+        images: the images of all messages, in order, and then the frames of all videos.
         name: the name of the chat in error messages, such as "sample a".
         prefill: the beginning of the answer.
         template: arguments of the chat template.
+        clips: which of the images are frames of which video.
     """
 
     messages: list[Message]
@@ -60,6 +82,12 @@ class Chat(NamedTuple):
     name: str
     prefill: str = ""
     template: Mapping[str, Any] = MappingProxyType({})
+    clips: tuple[Clip, ...] = ()
+
+    @property
+    def n_images(self) -> int:
+        """Number of images that are not frames of a video. They come first."""
+        return self.clips[0].start if self.clips else len(self.images)
 
 
 class TextSpan(NamedTuple):
@@ -84,13 +112,17 @@ class RenderedChat(NamedTuple):
     spans: list[TextSpan]
 
 
-def build_chat(sample: Sample) -> Chat:
-    """Return a sample's messages; in the short form its system text, then all its images, then its question.
+def build_chat(sample: Sample, model: Model | None = None) -> Chat:
+    """Return a sample's messages; in the short form its system text, all its images, all its videos and its question.
 
     Blanks at the end of the prefill are removed, since models begin a word with the blank before it.
 
+    Args:
+        model: its processor chooses the frames of video files. A sample without videos does without it.
+
     Raises:
-        InputError: an image cannot be decoded, or a text cannot be stored as UTF-8.
+        InputError: an image or a video cannot be decoded, the model is not shown videos, or a text cannot be stored as
+            UTF-8.
     """
     try:
         sample.model_dump_json(include={"question", "system", "prefill", "messages", "template"})
@@ -100,13 +132,47 @@ def build_chat(sample: Sample) -> Chat:
         ) from None
     messages: list[Message] = [turn.model_dump() for turn in sample.messages]
     if not messages:
-        content = [{"type": "image"}] * len(sample.images) + [{"type": "text", "text": sample.question}]
+        shown = [{"type": "image"}] * len(sample.images) + [{"type": "video"}] * len(sample.videos)
+        content = [*shown, {"type": "text", "text": sample.question}]
         messages = [{"role": "user", "content": content}]
         if sample.system is not None:
             messages.insert(0, {"role": "system", "content": [{"type": "text", "text": sample.system}]})
     name = f"sample {sample.id}"
     images = [read_image(path, name) for path in sample.images]
-    return Chat(messages, images, name, (sample.prefill or "").rstrip(), sample.template)
+    clips: list[Clip] = []
+    for video in sample.videos:
+        assert model is not None, "a sample with videos is read for a model"
+        if why := model.why_no_videos:
+            raise InputError(f"{name}: videos: {why}")
+        frames, clip = _read_video(video, model, len(images), name)
+        images += frames
+        clips.append(clip)
+    return Chat(messages, images, name, (sample.prefill or "").rstrip(), sample.template, tuple(clips))
+
+
+def _read_video(video: Video, model: Model, start: int, name: str) -> tuple[list[Image.Image], Clip]:
+    """Return the frames of a video that a model is shown: those that are listed, or those that its processor chooses."""
+    if video.file is None:
+        check_video(video, name)
+        frames = [read_image(path, name) for path in video.frames]
+        return frames, Clip(start, list(range(len(frames))), len(frames), video.fps)
+    info = read_video_info(video.file, name)
+    processor = model.processor.video_processor
+    indices = list(range(info.frames))
+    if processor.do_sample_frames or video.fps is not None:
+        from transformers.video_utils import VideoMetadata  # a second, which chats without videos do not need
+
+        height, width = info.size
+        metadata = VideoMetadata(info.frames, info.fps, width, height, info.frames / info.fps)
+        options = {} if video.fps is None else {"fps": video.fps}
+        try:
+            chosen = processor.sample_frames(metadata=metadata, **options)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"{name}: video {video.file}: the processor of {model.name} cannot choose its frames ({error})"
+            ) from None
+        indices = [int(index) for index in chosen]
+    return read_frames(video.file, indices, name), Clip(start, indices, info.frames, info.fps)
 
 
 def render_chat(model: Model, chat: Chat) -> RenderedChat:

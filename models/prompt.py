@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mmprobe.errors import InputError
-from mmprobe.models.chat import Chat, Group, RenderedChat, TextSpan, render_chat
+from mmprobe.models.chat import Chat, Clip, Group, RenderedChat, TextSpan, render_chat
 from mmprobe.models.families import View
+from mmprobe.models.families.base import Frames
 from mmprobe.registry import check_made
 
 if TYPE_CHECKING:
@@ -26,9 +27,12 @@ class Prompt:
         ids: token ids, int32 [token].
         group: values of `Group`, uint8 [token].
         image: the index of the view that a visual token shows, int16 [token]; -1 for other tokens.
-        views: grids of visual tokens; one for each image, or several where a family cuts images into tiles.
-        sources: for each view, the index of its image among the sample's images.
-        sizes: pixels (height, width) of each image's file.
+        views: grids of visual tokens, in the order of their tokens; one for each image and each few frames of a video, or
+            several where a family cuts images into tiles.
+        sources: for each view, the index of the picture that it shows, or of the first: the sample's images are counted,
+            and then the frames of its videos.
+        sizes: pixels (height, width) of each picture's file.
+        clips: which of the pictures are frames of which video.
         padding: number of padding tokens before the prompt in its batch.
     """
 
@@ -39,6 +43,11 @@ class Prompt:
     sources: list[int]
     sizes: list[tuple[int, int]]
     padding: int = 0
+    clips: tuple[Clip, ...] = ()
+
+    def shows(self, view: int, picture: int) -> bool:
+        """Return whether a view shows a picture: an image, or a frame of a video."""
+        return self.sources[view] <= picture < self.sources[view] + self.views[view].pictures
 
     @property
     def grids(self) -> list[tuple[int, int]]:
@@ -100,7 +109,7 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
     answer.
 
     Args:
-        chats: all of them with images, or none.
+        chats: all of them with images, or none; and so with videos.
 
     Raises:
         InputError: a prompt is longer than the model's context, the processor refuses the images, its output does
@@ -115,9 +124,8 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
     outputs = _process(model, chats, [rendered.text for rendered in rendered_chats])
     _check_lengths(model, chats, outputs["attention_mask"].sum(1).tolist())
     offsets, replacements = outputs.pop("offset_mapping"), outputs.pop("text_replacement_offsets", None)
-    sizes = [(image.height, image.width) for chat in chats for image in chat.images]
-    build = model.family.views
-    views = iter(check_made(build, build(outputs, sizes, model.processor, model.hf.config), Iterable))
+    views = iter(_build_views(model, chats, outputs))
+    clips = iter(_build_video_views(model, chats, outputs))
     prompts = []
     for row, (chat, rendered) in enumerate(zip(chats, rendered_chats, strict=True)):
         is_token = outputs["attention_mask"][row].numpy().astype(bool)
@@ -126,15 +134,62 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
             np.asarray(offsets[row])[is_token],
             list(replacements[row]) if replacements is not None and len(replacements) else [],
         )
-        views_of_images = [next(views) for _ in chat.images]
+        shown = _order_views(
+            chat, [next(views) for _ in range(chat.n_images)], [next(clips) for _ in chat.clips]
+        )
         padding = int((~is_token).sum())
-        prompts.append(_build_prompt(model, chat, rendered, tokens, views_of_images, padding))
+        prompts.append(_build_prompt(model, chat, rendered, tokens, shown, padding))
     inputs = {
         name: value.to(model.device, model.hf.dtype if value.is_floating_point() else value.dtype)
         for name, value in outputs.items()
         if value is not None and value.numel() and name != "labels"
     }
     return Batch(inputs, prompts)
+
+
+class _Shown(NamedTuple):
+    """An image or a video of a chat: its views, and the picture that each of them shows first."""
+
+    views: list[View]
+    sources: list[int]
+
+
+def _build_views(model: Model, chats: Sequence[Chat], outputs: dict[str, Any]) -> Iterable[list[View]]:
+    """Return the views of each image of a batch."""
+    sizes = [(image.height, image.width) for chat in chats for image in chat.images[: chat.n_images]]
+    build = model.family.views
+    return check_made(build, build(outputs, sizes, model.processor, model.hf.config), Iterable)
+
+
+def _build_video_views(model: Model, chats: Sequence[Chat], outputs: dict[str, Any]) -> Iterable[list[View]]:
+    """Return the views of each video of a batch."""
+    videos = [
+        Frames(len(clip.indices), chat.images[clip.start].height, chat.images[clip.start].width)
+        for chat in chats
+        for clip in chat.clips
+    ]
+    build = model.family.video_views
+    if not videos or build is None:
+        return []
+    return check_made(build, build(outputs, videos, model.processor, model.hf.config), Iterable)
+
+
+def _order_views(chat: Chat, images: list[list[View]], videos: list[list[View]]) -> list[_Shown]:
+    """Return the views of a chat's images and videos in the order of their tokens."""
+    shown = {
+        "image": iter([_Shown(views, [number] * len(views)) for number, views in enumerate(images)]),
+        "video": iter(
+            [
+                _Shown(
+                    views,
+                    (clip.start + np.cumsum([0, *(view.pictures for view in views)])[:-1]).tolist(),
+                )
+                for clip, views in zip(chat.clips, videos, strict=True)
+            ]
+        ),
+    }
+    parts = [part["type"] for message in chat.messages for part in message["content"]]
+    return [next(shown[kind]) for kind in parts if kind in shown]
 
 
 def _check_lengths(model: Model, chats: Sequence[Chat], counts: Sequence[int]) -> None:
@@ -157,8 +212,21 @@ def decode_tokens(model: Model, ids: np.ndarray) -> list[str]:
 
 def _process(model: Model, chats: Sequence[Chat], texts: list[str]) -> dict[str, Any]:
     """Return the output of the model's processor, tensors by name."""
-    images = [chat.images for chat in chats]
+    images = [chat.images[: chat.n_images] for chat in chats]
     options: dict[str, Any] = {}
+    clips = [(chat, clip) for chat in chats for clip in chat.clips]
+    if clips:
+        metadata = [
+            {"total_num_frames": clip.total, "fps": clip.fps, "frames_indices": list(clip.indices)}
+            for _, clip in clips
+        ]
+        # the frames are those that the processor chose of a file, or all that are listed
+        options["videos"] = [chat.images[clip.pictures] for chat, clip in clips]
+        options["videos_kwargs"] = {
+            "do_sample_frames": False,
+            "video_metadata": metadata,
+            **model.family.video_options,
+        }
     has_bos = model.tokenizer.bos_token is not None and texts[0].startswith(model.tokenizer.bos_token)
     if has_bos:
         options["add_special_tokens"] = False  # else there would be two
@@ -192,11 +260,11 @@ def _build_prompt(
     chat: Chat,
     rendered: RenderedChat,
     tokens: _Tokens,
-    views_of_images: list[list[View]],
+    shown: list[_Shown],
     padding: int,
 ) -> Prompt:
-    views = [view for image_views in views_of_images for view in image_views]
-    sources = [index for index, image_views in enumerate(views_of_images) for _ in image_views]
+    views = [view for each in shown for view in each.views]
+    sources = [source for each in shown for source in each.sources]
     spans = (
         _follow_prefix(rendered, tokens)
         if tokens.replacements
@@ -209,10 +277,10 @@ def _build_prompt(
         image = np.full(len(tokens.ids), -1, np.int16)
         group[tokens.ids == model.family.image_token_id(model.hf.config)] = Group.VISUAL
     else:
-        image = _assign_views(model, chat.name, tokens, views_of_images)
+        image = _assign_views(model, chat.name, tokens, [each.views for each in shown])
     group[image >= 0] = Group.VISUAL
     sizes = [(image.height, image.width) for image in chat.images]
-    return Prompt(tokens.ids, group, image, views, sources, sizes, padding)
+    return Prompt(tokens.ids, group, image, views, sources, sizes, padding, chat.clips)
 
 
 def _follow_prefix(rendered: RenderedChat, tokens: _Tokens) -> list[TextSpan]:
@@ -234,6 +302,10 @@ def _shift_spans(model: Model, chat: Chat, rendered: RenderedChat, tokens: _Toke
     added = int(tokens.offsets[-1, 1]) - len(rendered.layout)
     if not added:
         return rendered.spans
+    if chat.clips:
+        raise InputError(
+            f"{chat.name}: videos: the processor of {model.name} does not say where it puts visual tokens"
+        )
     parts = [part["type"] for message in chat.messages for part in message["content"]]
     before = [parts[:index].count("image") for index, kind in enumerate(parts) if kind == "text"]
     if any(0 < count < len(chat.images) for count in before):
@@ -258,24 +330,29 @@ def _assign_groups(tokens: _Tokens, spans: list[TextSpan]) -> np.ndarray:
     return group
 
 
-def _assign_views(model: Model, name: str, tokens: _Tokens, views_of_images: list[list[View]]) -> np.ndarray:
+def _assign_views(model: Model, name: str, tokens: _Tokens, views_of_shown: list[list[View]]) -> np.ndarray:
     """Return the index of the view that each token shows, int16 [token]; -1 for tokens that show none.
 
+    Args:
+        views_of_shown: the views of each image and each video, in the order of their tokens.
+
     Raises:
-        InputError: an image has another number of visual tokens than its views have cells.
+        InputError: an image or a video has another number of visual tokens than its views have cells.
     """
     starts, ends = tokens.offsets[:, 0], tokens.offsets[:, 1]
     assigned = np.full(len(tokens.ids), -1, np.int16)
-    is_visual = tokens.ids == model.family.image_token_id(model.hf.config)
-    first = 0  # index of the image's first view
-    for number, (replacement, views) in enumerate(zip(tokens.replacements, views_of_images, strict=True)):
+    first = 0  # index of the first view of the image or video
+    for number, (replacement, views) in enumerate(zip(tokens.replacements, views_of_shown, strict=True)):
         start, end = replacement["new_span"]
+        is_video = replacement.get("type") == "video"
+        find_id = model.family.video_token_id if is_video else model.family.image_token_id
+        is_visual = tokens.ids == find_id(model.hf.config)
         positions = np.flatnonzero(is_visual & (starts >= start) & (ends <= end))
         indices = np.concatenate([_fill_grid(view, first + offset) for offset, view in enumerate(views)])
         if len(positions) != len(indices):
             raise InputError(
-                f"{name}: {model.family.name}'s prompt contains {len(positions)} visual tokens for image "
-                f"{number}, its views make {len(indices)}"
+                f"{name}: {model.family.name}'s prompt contains {len(positions)} visual tokens for "
+                f"{'video' if is_video else 'image'} {number}, its views make {len(indices)}"
             )
         assigned[positions] = indices
         first += len(views)

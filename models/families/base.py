@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ class View(NamedTuple):
         start_tokens: number of such tokens before the first row.
         first_key: for families that see images by cross-attention, the index of the first cell among the
             keys of a cross-attention layer. None where visual tokens are in the prompt.
+        pictures: number of pictures that it shows: 1, or of a video the frames that its encoder merges.
     """
 
     grid: tuple[int, int]
@@ -28,6 +29,7 @@ class View(NamedTuple):
     end_tokens: int = 0
     first_key: int | None = None
     start_tokens: int = 0
+    pictures: int = 1
 
 
 class LayerParts(NamedTuple):
@@ -138,12 +140,29 @@ def _get_first(module: Any, *names: str) -> Any:
 
 
 def _get_image_token_id(config: Any) -> int:
-    for name in ("image_token_id", "image_token_index"):
+    return _get_token_id(config, "image")
+
+
+def _get_video_token_id(config: Any) -> int:
+    return _get_token_id(config, "video")
+
+
+def _get_token_id(config: Any, kind: str) -> int:
+    for name in (f"{kind}_token_id", f"{kind}_token_index"):
         if getattr(config, name, None) is not None:
             return getattr(config, name)
-    raise LookupError(f"{type(config).__name__} has no image_token_id")
+    raise LookupError(f"{type(config).__name__} has no {kind}_token_id")
 
 
+class Frames(NamedTuple):
+    """The frames of a video as a processor gets them: how many there are, and their height and width in pixels."""
+
+    count: int
+    height: int
+    width: int
+
+
+BuildVideoViews = Callable[[Mapping[str, Any], Sequence[Frames], Any, Any], list[list[View]]]
 BuildViews = Callable[[Mapping[str, Any], Sequence[tuple[int, int]], Any, Any], list[list[View]]]
 
 
@@ -158,7 +177,11 @@ class Family:
             processor's output for a batch, the size in pixels (height, width) of each image of the batch, the
             processor and the model's config.
         extras: extras of mmprobe that the processor needs.
-        image_token_id: returns the id of a visual token, given the model's config.
+        video_views: returns the views of each video, frame after frame, as `views` does of each image. Its second argument
+            are the frames of each video of the batch. None for families that are not shown videos.
+        video_options: what the processor is given with videos.
+        image_token_id: returns the id of an image's visual token, given the model's config.
+        video_token_id: returns the id of a video's visual token.
         parts: returns the modules of a decoder layer.
         vision: the vision encoder. None where it cannot be recorded.
         chat_template: for processors that come without one.
@@ -179,7 +202,10 @@ class Family:
     model_types: tuple[str, ...]
     views: BuildViews
     extras: tuple[str, ...] = ()
+    video_views: BuildVideoViews | None = None
+    video_options: Mapping[str, Any] = field(default_factory=dict)
     image_token_id: Callable[[Any], int] = _get_image_token_id
+    video_token_id: Callable[[Any], int] = _get_video_token_id
     parts: Callable[[Any], LayerParts] = get_decoder_parts
     vision: VisionEncoder | None = None
     chat_template: str | None = None

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.models.families.base import View
+from mmprobe.models.families.base import Frames, View
 
 Size = tuple[int, int]  # height and width
 ViewBox = tuple[float, float, float, float]  # x, y, width and height
@@ -129,6 +129,27 @@ def build_merged_views(
     return [
         [View((int(rows) // merge, int(columns) // merge), (0, 0, width, height))]
         for (_, rows, columns), (height, width) in zip(inputs.get("image_grid_thw", []), sizes, strict=True)
+    ]
+
+
+def build_merged_video_views(
+    inputs: Mapping[str, Any], videos: Sequence[Frames], processor: Any, config: Any
+) -> list[list[View]]:
+    """Return a view of each few frames that the encoder merges, with a cell for each merged patch.
+
+    The last frame is repeated where their number does not divide.
+    """
+    merge = find_merge_size(processor, config)
+    merges = [int(each) for each in inputs.get("video_merge_sizes", [merge] * len(videos))]
+    together = int(processor.video_processor.temporal_patch_size)
+    return [
+        [
+            View((int(rows) // merge, int(columns) // merge), (0, 0, width, height), pictures=pictures)
+            for pictures in (min(together, count - first) for first in range(0, int(times) * together, together))
+        ]
+        for (times, rows, columns), (count, height, width), merge in zip(
+            inputs.get("video_grid_thw", []), videos, merges, strict=True
+        )
     ]
 
 
