@@ -27,8 +27,17 @@ TEXT_ATTRIBUTES = (
     "prompt_groups",
 )  # of a trace
 WHOLE_GROUPS = ("tokens", "images", "steps")  # every trace has all data sets of these
-SPANS = "steps/span"  # but for this one, which version 1 lacks
-DIM_SIZES = {"group": tuple(READ_VERSIONS.values()), "axis": (2,), "corner": (4,), "place": (3,)}
+SPANS = (
+    "steps/span"  # but for this one, which version 1 lacks, and these, which only samples with videos have
+)
+OF_VIDEOS = ("images/video", "images/frames", "images/time")
+DIM_SIZES = {
+    "group": tuple(READ_VERSIONS.values()),
+    "axis": (2,),
+    "corner": (4,),
+    "place": (3,),
+    "ends": (2,),
+}
 """The sizes that dimensions have which depend on the version of the format alone."""
 BLOCK_STEPS = 64  # steps that are reduced and written at a time; a chunk on disk contains at most as many
 
@@ -57,8 +66,11 @@ VARIABLES: dict[str, Variable] = {
     "tokens/text": Variable("str", ("token",), "the token's own text"),
     "images/grid": Variable("i4", ("image", "axis"), "grid of the view's visual tokens, height and width", "visual tokens"),
     "images/size": Variable("i4", ("image", "axis"), "size of the view's image file, height and width", "pixels"),
-    "images/source": Variable("i4", ("image",), "index of the sample's image that the view shows"),
+    "images/source": Variable("i4", ("image",), "index of the picture that the view shows, or of the first: the sample's images, then the frames of its videos"),
     "images/box": Variable("f4", ("image", "corner"), "part of the image that the view shows: x, y, width, height", "pixels"),
+    "images/video": Variable("i4", ("image",), "index of the sample's video that the view shows, -1 for an image"),
+    "images/frames": Variable("i4", ("image", "ends"), "first and last frame of the video that the view shows, -1 for an image"),
+    "images/time": Variable("f4", ("image",), "time of the view's first frame in the video, NaN for an image or where it is not known", "s"),
     "steps/id": Variable("i4", ("step",), "id of the generated token"),
     "steps/logprob": Variable("f4", ("step",), "log probability of the generated token before any sampling rule", "nat"),
     "steps/entropy": Variable("f4", ("step",), "entropy of the next-token distribution before any sampling rule", "nat"),

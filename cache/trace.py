@@ -24,7 +24,7 @@ from xarray.core.indexing import (
 from mmprobe.cache.check import VIEW_PATHS, CheckedGroup, add_groups, check_views
 from mmprobe.cache.checksums import open_checked, repeat_interrupt
 from mmprobe.cache.packs import PackedFile, PackedTrace, TraceGroup
-from mmprobe.cache.schema import GROUP_NAMES, SPANS, VARIABLES, WHOLE_GROUPS
+from mmprobe.cache.schema import GROUP_NAMES, OF_VIDEOS, SPANS, VARIABLES, WHOLE_GROUPS
 from mmprobe.cache.spans import SPAN_NAMES, check_span, spans_of_answer
 from mmprobe.errors import InputError, NotCaptured, option
 from mmprobe.files import JsonRecord, parse_record
@@ -296,6 +296,8 @@ class Trace:
     def _array(self, root: TraceGroup, path: str) -> xr.DataArray:
         if path not in self._arrays:
             stored = root.describe(path) if path in VARIABLES else None
+            if stored is None and path in OF_VIDEOS:
+                raise NotCaptured(f"trace {self.id}: {path} is there for samples with videos alone")
             if stored is None and path.partition("/")[0] in WHOLE_GROUPS and path != SPANS:
                 raise self.damage_error(ValueError(f"{path} is missing"))
             if stored is None:

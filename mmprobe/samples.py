@@ -270,7 +270,9 @@ class Sample(BaseModel):
             kinds = [part.type for turn in self.messages for part in turn.content]
             for kind, files in (("image", self.images), ("video", self.videos)):
                 if kinds.count(kind) != len(files):
-                    raise ValueError(f"messages: {kinds.count(kind)} {kind} parts, and {kind}s has {len(files)}")
+                    raise ValueError(
+                        f"messages: {kinds.count(kind)} {kind} parts, and {kind}s has {len(files)}"
+                    )
             if self.messages[-1].role not in ("user", "tool"):
                 raise ValueError(
                     f"messages: the last turn is of the role {self.messages[-1].role}, and the model answers a user "

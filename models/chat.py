@@ -140,14 +140,22 @@ def build_chat(sample: Sample, model: Model | None = None) -> Chat:
     name = f"sample {sample.id}"
     images = [read_image(path, name) for path in sample.images]
     clips: list[Clip] = []
-    for video in sample.videos:
+    if sample.videos:
         assert model is not None, "a sample with videos is read for a model"
-        if why := model.why_no_videos:
-            raise InputError(f"{name}: videos: {why}")
+        check_videos(model, [sample])
+    for video in sample.videos:
+        assert model is not None
         frames, clip = _read_video(video, model, len(images), name)
         images += frames
         clips.append(clip)
     return Chat(messages, images, name, (sample.prefill or "").rstrip(), sample.template, tuple(clips))
+
+
+def check_videos(model: Model, samples: Iterable[Sample]) -> None:
+    """Raise InputError if a sample has a video and the model cannot be shown any."""
+    for sample in samples:
+        if sample.videos and model.why_no_videos:
+            raise InputError(f"sample {sample.id}: videos: {model.why_no_videos}")
 
 
 def _read_video(video: Video, model: Model, start: int, name: str) -> tuple[list[Image.Image], Clip]:

@@ -13,7 +13,7 @@ import torch
 from transformers import BatchFeature, PreTrainedTokenizerFast, ProcessorMixin
 from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-from transformers.video_utils import VideoMetadata
+from transformers.video_utils import VideoMetadata, make_batched_videos
 
 
 class PilVideoProcessor:
@@ -50,17 +50,24 @@ class PilVideoProcessor:
 
     def __call__(self, videos: Sequence[Any], video_metadata: Sequence[Any], **_: Any) -> BatchFeature:
         """Return patches, [patch, values], and the grids of the videos, [video, 3]: times, rows and columns."""
-        patches, grids = [], []
+        patches, grids, videos = [], [], make_batched_videos(videos)
         for video in videos:
             inputs = self.images([np.asarray(frame) for frame in video], return_tensors="pt")
             _, rows, columns = inputs["image_grid_thw"][0].tolist()
-            frames = inputs["pixel_values"].reshape(len(video), rows * columns, 3, self.temporal_patch_size, -1)
+            frames = inputs["pixel_values"].reshape(
+                len(video), rows * columns, 3, self.temporal_patch_size, -1
+            )
             short = -len(frames) % self.temporal_patch_size
-            frames = torch.cat([frames, *[frames[-1:]] * short])[..., 0, :]  # an image is repeated over its patch's times
+            frames = torch.cat([frames, *[frames[-1:]] * short])[
+                ..., 0, :
+            ]  # an image is repeated over its patch's times
             times = frames.reshape(-1, self.temporal_patch_size, *frames.shape[1:]).permute(0, 2, 3, 1, 4)
             patches.append(times.reshape(len(times) * rows * columns, -1))
             grids.append([len(times), rows, columns])
-        metadata = [VideoMetadata(**{"total_num_frames": len(each), **about}) for each, about in zip(videos, video_metadata, strict=True)]
+        metadata = [
+            VideoMetadata(**{"total_num_frames": len(each), **about})
+            for each, about in zip(videos, video_metadata, strict=True)
+        ]
         data = {"pixel_values_videos": torch.cat(patches), "video_grid_thw": torch.tensor(grids)}
         return BatchFeature(data | {"video_metadata": metadata})
 

@@ -32,7 +32,7 @@ from mmprobe.models.prompt import decode_tokens
 from mmprobe.models.reading import Gap
 from mmprobe.models.shared_prefix import SharedStart
 from mmprobe.registry import check_made
-from mmprobe.samples import Answer, Lengths, Sample, load_samples, longest
+from mmprobe.samples import Answer, Lengths, Sample, load_samples, longest, place_files
 from mmprobe.traces.asking import LocalModel, answer, sort_failures
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.engines import find_way, load_engine, resolve_capture, why_whole_prompts
@@ -223,7 +223,18 @@ class Recording:
         )
 
     def keeper(self, folder: Path, samples: Sequence[Sample], model: Model) -> RunKeeper:
-        """Return what keeps the traces of these samples in a folder."""
+        """Return what keeps the traces of these samples in a folder.
+
+        Raises:
+            InputError: a sample has videos, and something is recorded of the vision encoder, whose patches of frames have no
+                place in the trace format.
+        """
+        with_video = next((sample.id for sample in samples if sample.videos), None)
+        encoder = [name for name in load_capture(self.capture).datasets if name.startswith("vision/")]
+        if with_video is not None and encoder:
+            raise InputError(
+                f"{encoder[0]}: is recorded of images alone, and sample {with_video} has videos; leave it out"
+            )
         return RunKeeper(self, folder, samples, model)
 
 
@@ -374,9 +385,9 @@ class RunTracer:
             "head": np.array(spec.head_indices(model.n_heads), np.int32),
             "group": np.array(GROUP_NAMES),
         }
-        images = [path.absolute() for path in sample.images]  # so that they can be read from any folder
+        found = place_files(sample, Path.absolute)  # so that they can be read from any folder
         attributes = {
-            "sample": sample.model_copy(update={"images": images}).model_dump_json(),
+            "sample": found.model_dump_json(),
             "model": model.source,
             "neurons": str(model.n_neurons),
             "run_hash": self.run_hash,
@@ -384,7 +395,7 @@ class RunTracer:
         }
         if spec.groups is not None:
             attributes["prompt_groups"] = ", ".join(spec.groups)
-        if image_hash := sample.images and hash_images(sample):
+        if image_hash := sample.files and hash_images(sample):
             attributes["image_hash"] = image_hash
         path = self.out / "samples" / f"{sample.id}.h5"
         return TraceWriter(path, coordinates, attributes, spec.dtype == "float16", spec.compression)
@@ -462,11 +473,36 @@ def _finish_trace(model: Model, prompt: Prompt, given: GeneratedAnswer, writer: 
     writer.write("images/size", np.reshape(sizes, (-1, 2)))
     writer.write("images/source", np.array(prompt.sources, np.int32))
     writer.write("images/box", np.reshape([view.box for view in prompt.views], (-1, 4)))
+    if prompt.clips:
+        video, frames, times = place_in_videos(prompt)
+        writer.write("images/video", video)
+        writer.write("images/frames", frames)
+        writer.write("images/time", times)
     if given.diagnostics:
         texts = [json.dumps({"method": name, "report": own}) for name, own in given.diagnostics.items()]
         writer.write("methods/report", np.array(texts, dtype=object))
     writer.set_attributes({"answer": _replace_nul(given.text)})
     writer.commit()
+
+
+def place_in_videos(prompt: Prompt) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return which video each view shows, its first and last frame, and the time of the first.
+
+    Returns:
+        int32 [view], int32 [view, 2] and float32 [view] in seconds; -1 and NaN for views of images, and NaN where the
+        frames a second are not known.
+    """
+    video = np.full(len(prompt.views), -1, np.int32)
+    frames = np.full((len(prompt.views), 2), -1, np.int32)
+    times = np.full(len(prompt.views), np.nan, np.float32)
+    for number, clip in enumerate(prompt.clips):
+        for view, source in enumerate(prompt.sources):
+            if clip.pictures.start <= source < clip.pictures.stop:
+                first = source - clip.start
+                last = min(first + prompt.views[view].pictures, len(clip.indices)) - 1
+                video[view], frames[view] = number, (clip.indices[first], clip.indices[last])
+                times[view] = clip.indices[first] / clip.fps if clip.fps else np.nan
+    return video, frames, times
 
 
 def _replace_nul(text: str) -> str:

@@ -23,7 +23,15 @@ from mmprobe.cache.verify import check_trace
 from mmprobe.errors import InputError, option
 from mmprobe.files import make_folder, write_atomic, writing_error
 from mmprobe.interventions.base import Method
-from mmprobe.ledger import FINGERPRINT, Ledger, fingerprint, hash_images, library_versions, warn_of_versions
+from mmprobe.ledger import (
+    FINGERPRINT,
+    Ledger,
+    fingerprint,
+    hash_images,
+    hash_questions,
+    library_versions,
+    warn_of_versions,
+)
 from mmprobe.models import Model
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
 from mmprobe.samples import Sample
@@ -169,15 +177,13 @@ def _is_sound(trace: Trace, sample: Sample, config: Mapping[str, Any]) -> bool:
 def _is_same(trace: Trace, sample: Sample) -> bool:
     """Return whether a sample is the one that was traced. Its images may have moved, but not changed."""
     traced = trace.sample
-    if traced.model_dump_json(exclude={"images"}) != sample.model_dump_json(exclude={"images"}):
-        return False
-    if [path.name for path in traced.images] != [path.name for path in sample.images]:
+    if hash_questions([traced]) != hash_questions([sample]):
         return False
     if trace.image_hash and (image_hash := hash_images(sample)):
         return trace.image_hash == image_hash
     return all(
         old == new.absolute() or not old.exists() or filecmp.cmp(old, new, shallow=False)
-        for old, new in zip(traced.images, sample.images, strict=True)
+        for old, new in zip(traced.files, sample.files, strict=True)
     )
 
 

@@ -145,7 +145,9 @@ def build_merged_video_views(
     return [
         [
             View((int(rows) // merge, int(columns) // merge), (0, 0, width, height), pictures=pictures)
-            for pictures in (min(together, count - first) for first in range(0, int(times) * together, together))
+            for pictures in (
+                min(together, count - first) for first in range(0, int(times) * together, together)
+            )
         ]
         for (times, rows, columns), (count, height, width), merge in zip(
             inputs.get("video_grid_thw", []), videos, merges, strict=True
