@@ -407,8 +407,7 @@ def _count_pictures(root: TraceGroup) -> tuple[int | None, int | None]:
     with suppress(RecursionError, TypeError, ValueError, KeyError):
         sample = json.loads(root.text("sample") or "")
         videos = sample.get("videos", [])
-        frames = [each.get("frames") if isinstance(each, dict) else each for each in videos]
-        if not all(isinstance(each, list) for each in frames):
-            return None, len(videos)
-        return len(sample["images"]) + sum(map(len, frames)), len(videos)
+        listed = [each.get("frames") if isinstance(each, dict) else each for each in videos]
+        frames = [len(each) for each in listed if isinstance(each, list)]
+        return len(sample["images"]) + sum(frames) if len(frames) == len(videos) else None, len(videos)
     return None, None

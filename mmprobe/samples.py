@@ -267,7 +267,7 @@ class Sample(BaseModel):
     @model_validator(mode="after")
     def _check_messages(self) -> Sample:
         if self.messages:
-            kinds = [part.type for turn in self.messages for part in turn.content]
+            kinds: list[str] = [part.type for turn in self.messages for part in turn.content]
             for kind, files in (("image", self.images), ("video", self.videos)):
                 if kinds.count(kind) != len(files):
                     raise ValueError(

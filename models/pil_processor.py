@@ -15,6 +15,14 @@ from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProce
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.video_utils import VideoMetadata, make_batched_videos
 
+_IMAGE = "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+SHOW_VIDEOS = (
+    _IMAGE,
+    f"{_IMAGE}{{% elif part.type == 'video' %}}<|vision_start|><|video_pad|><|vision_end|>",
+)
+"""What the embedded model's chat template has for images, and the same with videos. Its file stays as it is, since by a hash
+of it runs know the model that they are continued with."""
+
 
 class PilVideoProcessor:
     """A processor of videos for Qwen-like models, each of whose frames is scaled as an image is.
@@ -98,7 +106,9 @@ class PilQwenProcessor(Qwen2_5_VLProcessor):
         return cls(
             Qwen2VLImageProcessorPil.from_pretrained(folder),
             PreTrainedTokenizerFast.from_pretrained(folder),
-            chat_template=(folder / "chat_template.jinja").read_text(encoding="utf-8"),
+            chat_template=(folder / "chat_template.jinja")
+            .read_text(encoding="utf-8")
+            .replace(*SHOW_VIDEOS, 1),
         )
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:

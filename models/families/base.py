@@ -155,9 +155,9 @@ def _get_token_id(config: Any, kind: str) -> int:
 
 
 class Frames(NamedTuple):
-    """The frames of a video as a processor gets them: how many there are, and their height and width in pixels."""
+    """The frames of a video as a processor gets them: their number, and their height and width in pixels."""
 
-    count: int
+    number: int
     height: int
     width: int
 

@@ -37,7 +37,7 @@ def build_video_views(
     cell = config.vision_config.patch_size * config.spatial_pool_stride
     rows, columns = (int(pixels) // cell for pixels in inputs["pixel_values_videos"].shape[-2:])
     crops = [find_crop(processor.video_processor, (video.height, video.width)) for video in videos]
-    return [[View((rows, columns), crop)] * video.count for video, crop in zip(videos, crops, strict=True)]
+    return [[View((rows, columns), crop)] * video.number for video, crop in zip(videos, crops, strict=True)]
 
 
 def find_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:

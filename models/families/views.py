@@ -146,10 +146,10 @@ def build_merged_video_views(
         [
             View((int(rows) // merge, int(columns) // merge), (0, 0, width, height), pictures=pictures)
             for pictures in (
-                min(together, count - first) for first in range(0, int(times) * together, together)
+                min(together, number - first) for first in range(0, int(times) * together, together)
             )
         ]
-        for (times, rows, columns), (count, height, width), merge in zip(
+        for (times, rows, columns), (number, height, width), merge in zip(
             inputs.get("video_grid_thw", []), videos, merges, strict=True
         )
     ]

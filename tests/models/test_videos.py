@@ -362,7 +362,9 @@ def test_video_files_are_sampled_as_the_processor_does(model, tmp_path):
         else:
             expected = list(range(24))
         assert shown.indices == expected and (shown.total, shown.fps) == (24, 8.0)
-        frames, _ = load_video(str(clip), backend="pyav", sample_indices_fn=lambda **_: expected)
+        frames, _ = load_video(
+            str(clip), backend="pyav", sample_indices_fn=lambda chosen=expected, **_: chosen
+        )
         pictures = build_chat(sample, model).images
         np.testing.assert_array_equal(np.stack([np.asarray(each) for each in pictures]), frames)
 

@@ -299,9 +299,9 @@ def _view_data(trace: Trace, sample: Sample, images: Images) -> list[dict[str, A
     )
     frames = _view_frames(trace, sample)
     for grid, image, (left, top, width, height), frame in zip(grids, sources, boxes, frames, strict=True):
-        file, index = (sample.images[image], None) if frame is None else (frame.file, frame.index)
+        file, index = (sample.images[image], None) if frame is None else (frame.file, frame.place)
         source, problem = images.add(file, (left, top, left + width, top + height), frame=index)
-        shown = range(image, image + (1 if frame is None else frame.count))
+        shown = range(image, image + (1 if frame is None else frame.number))
         regions = [region.box for region in sample.regions if region.image in shown]
         data.append(
             {
@@ -317,12 +317,12 @@ def _view_data(trace: Trace, sample: Sample, images: Images) -> list[dict[str, A
 
 
 class _Frame(NamedTuple):
-    """The first frame of a video that a view shows: its file, its index in a video file, its name, and how many are shown."""
+    """The first frame of a video that a view shows: its file, its place in a video file, its name, and how many are shown."""
 
     file: Path
-    index: int | None
+    place: int | None
     name: str
-    count: int
+    number: int
 
 
 def _view_frames(trace: Trace, sample: Sample) -> list[_Frame | None]:
