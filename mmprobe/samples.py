@@ -572,7 +572,7 @@ def samples_from(
 
     Example:
         >>> samples_from([{"text": "What is this?", "gold": "a star"}], "images", question="text", answer="gold")
-        [Sample(id='000000', images=[], question='What is this?', ... answer='a star', ...)]
+        [Sample(id='000000', images=[], ... question='What is this?', ... answer='a star', ...)]
     """
     image_columns = [image] if isinstance(image, str) else list(image)
     samples = []
