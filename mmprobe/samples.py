@@ -533,6 +533,26 @@ def check_short(samples: Iterable[Sample], use: str) -> None:
             )
 
 
+def check_no_videos(samples: Iterable[Sample], use: str) -> None:
+    """Check that samples have no videos, where images are exchanged for those of other samples.
+
+    Args:
+        use: what exchanges them, for the message.
+
+    Raises:
+        InputError: one has a video.
+
+    Example:
+        >>> check_no_videos([Sample(id="a", question="?", images=["a.png"])], "diagnose")
+    """
+    for sample in samples:
+        if sample.videos:
+            raise InputError(
+                f"sample {sample.id}: field 'videos': {use} exchanges images alone; leave the sample out, or exchange its "
+                "frames with image_interchange"
+            )
+
+
 def load_short_samples(path: str | Path, use: str) -> list[Sample]:
     """Read a samples file, all of the short form. Arguments and errors are those of `load_samples` and `check_short`."""
     samples = load_samples(path)

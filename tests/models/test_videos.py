@@ -15,12 +15,13 @@ from helpers.tiny_models import load_tiny_model
 from PIL import Image
 
 import mmprobe as mp
+from mmprobe.diagnosis import diagnose
 from mmprobe.errors import InputError
 from mmprobe.ledger import hash_images, hash_questions
 from mmprobe.models import Group, Model
 from mmprobe.models.chat import build_chat
 from mmprobe.models.pil_processor import PilVideoProcessor
-from mmprobe.probes import image_interchange
+from mmprobe.probes import image_interchange, image_interchange_run, patch_components_run
 from mmprobe.samples import Region, Sample, load_samples
 
 SMALL = {"shortest_edge": 32 * 32, "longest_edge": 72 * 72 * 8}
@@ -283,6 +284,15 @@ def test_methods_on_images_refuse_videos(tiny_spd, tmp_path):
     with pytest.raises(InputError, match="method vcd: sample short has videos"):
         mp.generate(tiny_spd, sample, method="vcd")
     assert mp.generate(tiny_spd, sample, method="self-consistency", max_new_tokens=2)
+
+
+def test_runs_whose_images_are_exchanged_refuse_videos(tiny_spd, tmp_path):
+    (sample, *_) = make_forms(tmp_path)
+    for probe in (image_interchange_run, patch_components_run):
+        with pytest.raises(InputError, match="sample short: field 'videos': .* exchanges images alone"):
+            probe(tiny_spd, [sample])
+    with pytest.raises(InputError, match="sample short: field 'videos': diagnose exchanges images alone"):
+        diagnose(tiny_spd, [sample], tmp_path / "out")
 
 
 def test_encoders_of_videos_are_not_recorded(tiny_spd, tmp_path):
