@@ -54,6 +54,10 @@ def is_api(model: str) -> bool:
     return bool(slash) and provider in PROVIDERS
 
 
+Shown = str | Path | Video
+"""A text, an image or a video file."""
+
+
 class ChatTurn(NamedTuple):
     """One turn of a conversation: its role (system, user or assistant), its text, and images before the text.
 
@@ -65,7 +69,7 @@ class ChatTurn(NamedTuple):
     text: str
     images: tuple[Path, ...] | None = None
     name: str | None = None
-    parts: tuple[str | Path | Video, ...] | None = None
+    parts: tuple[Shown, ...] | None = None
 
 
 class Reply(NamedTuple):
@@ -254,13 +258,9 @@ def messages_of(sample: Sample) -> list[ChatTurn]:
         messages = _turns_of(sample)
     else:
         messages = [ChatTurn("system", sample.system)] if sample.system else []
-        shown = (*sample.images, *sample.videos, sample.question)
-        plain = tuple(sample.images)
-        messages.append(
-            ChatTurn("user", sample.question, None if sample.videos else plain, sample.id)._replace(
-                parts=shown if sample.videos else None
-            )
-        )
+        turn = ChatTurn("user", sample.question, tuple(sample.images), sample.id)
+        parts: tuple[Shown, ...] = (*sample.images, *sample.videos, sample.question)
+        messages.append(turn._replace(images=None, parts=parts) if sample.videos else turn)
     if prefill := (sample.prefill or "").rstrip():
         messages.append(ChatTurn("assistant", prefill))
     return messages
@@ -270,7 +270,7 @@ def _turns_of(sample: Sample) -> list[ChatTurn]:
     """Return the turns of a conversation, with the images and videos in their places. The last has the sample's id."""
     images, videos, turns = iter(sample.images), iter(sample.videos), []
     for turn in sample.messages:
-        parts = tuple(
+        parts: tuple[Shown, ...] = tuple(
             part.text if part.text is not None else next(images if part.type == "image" else videos)
             for part in turn.content
         )

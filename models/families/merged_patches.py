@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.models.families.base import Family, View, VisionEncoder, get_parallel_parts
-from mmprobe.models.families.views import (
+from mmprobe.models.families.base import (
+    Family,
+    View,
+    VisionEncoder,
     build_merged_video_views,
     build_merged_views,
     find_merged_patch_positions,
     get_encoder_blocks,
+    get_parallel_parts,
 )
 
 DEEPSTACK = (

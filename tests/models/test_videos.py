@@ -19,8 +19,8 @@ from mmprobe.diagnosis import diagnose
 from mmprobe.errors import InputError
 from mmprobe.ledger import hash_images, hash_questions
 from mmprobe.models import Group, Model
-from mmprobe.models.chat import build_chat
 from mmprobe.models.pil_processor import PilVideoProcessor
+from mmprobe.models.prompt import build_chat
 from mmprobe.probes import image_interchange, image_interchange_run, patch_components_run
 from mmprobe.samples import Region, Sample, load_samples
 
