@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -58,7 +59,39 @@ def find_spans(texts: Sequence[str], before: str = "") -> np.ndarray:
         >>> find_spans(["Hm", "</think>", "Yes"], before="<think>\\n").tolist()
         [1, 0, 2]
     """
-    text = "".join(texts)
+    spans, is_mark = _mark_characters("".join(texts), before)
+    found = np.full(len(texts), _OTHER, np.uint8)
+    start = 0
+    for step, length in enumerate(map(len, texts)):
+        own = np.flatnonzero(~is_mark[start : start + length])
+        if len(own):
+            found[step] = spans[start + own[0]]
+        elif not length and len(spans):  # its character is in another token
+            found[step] = spans[min(start, len(spans) - 1)]
+        start += length
+    return found
+
+
+def drop_thoughts(text: str) -> str:
+    """Return an answer without its thoughts and their marks; empty where its only thought was cut off.
+
+    Example:
+        >>> drop_thoughts("[THINK]No.[/THINK]Yes."), drop_thoughts("<think>Perhaps no")
+        ('Yes.', '')
+    """
+    spans, is_mark = _mark_characters(text, "", ANSWER_MARKS)
+    kept = (spans != _THINKING) & ~is_mark
+    return "".join(character for character, keep in zip(text, kept.tolist(), strict=True) if keep)
+
+
+def _mark_characters(
+    text: str, before: str, unmarked: Mapping[str, str] = MappingProxyType({})
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the span of each character, uint8, and whether it is of a mark, bool.
+
+    Args:
+        unmarked: marks of an answer that are left as they are.
+    """
     spans = np.full(len(text), _ANSWER, np.uint8)
     is_mark = np.zeros(len(text), bool)
     thought, answer = _open_thought(text, before), ""  # the marks that would close them
@@ -75,7 +108,7 @@ def find_spans(texts: Sequence[str], before: str = "") -> np.ndarray:
         elif answer and mark == answer:
             answers.append((first, match.start()))
             answer = ""
-        elif mark in ANSWER_MARKS and not answer:
+        elif mark in ANSWER_MARKS and mark not in unmarked and not answer:
             answer, first = ANSWER_MARKS[mark], match.end()
         else:
             continue
@@ -89,16 +122,7 @@ def find_spans(texts: Sequence[str], before: str = "") -> np.ndarray:
         for start, end in answers:
             outside[start:end] = False
         spans[outside] = _OTHER
-    found = np.full(len(texts), _OTHER, np.uint8)
-    start = 0
-    for step, length in enumerate(map(len, texts)):
-        own = np.flatnonzero(~is_mark[start : start + length])
-        if len(own):
-            found[step] = spans[start + own[0]]
-        elif not length and len(spans):  # its character is in another token
-            found[step] = spans[min(start, len(spans) - 1)]
-        start += length
-    return found
+    return spans, is_mark
 
 
 def spans_of_answer(texts: Sequence[str], groups: np.ndarray) -> np.ndarray:

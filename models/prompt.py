@@ -165,6 +165,20 @@ def check_videos(model: Model, samples: Iterable[Sample]) -> None:
             raise InputError(f"sample {sample.id}: videos: {model.why_no_videos}")
 
 
+def check_template(model: Model, samples: Sequence[Sample]) -> None:
+    """Raise InputError if all samples have an argument that the model's chat template does not take."""
+    common = set.intersection(*(set(sample.template) for sample in samples)) if samples else set()
+    _check_arguments(model, sorted(common), "")
+
+
+def _check_arguments(model: Model, names: Iterable[str], where: str) -> None:
+    """Raise InputError for a name that the model's chat template does not contain."""
+    template = str(model.processor.chat_template or model.family.chat_template)
+    for name in names:
+        if not re.search(rf"\b{re.escape(name)}\b", template):
+            raise InputError(f"{where}template: the chat template of {model.name} has no {name!r}")
+
+
 def _read_video(video: Video, model: Model, start: int, name: str) -> tuple[list[Image.Image], Clip]:
     """Return the frames of a video that a model is shown: those that are listed, or those that its processor chooses."""
     if video.file is None:
@@ -306,9 +320,7 @@ def _apply_template(model: Model, chat: Chat) -> tuple[str, str]:
     template = model.processor.chat_template or model.family.chat_template
     if not template:
         raise InputError(f"{model.name}: its processor has no chat template, so prompts cannot be built")
-    for name in chat.template:
-        if not re.search(rf"\b{re.escape(name)}\b", str(template)):
-            raise InputError(f"{chat.name}: template: the chat template of {model.name} has no {name!r}")
+    _check_arguments(model, chat.template, f"{chat.name}: ")
     if "tool_calls" not in str(template) and any("tool_calls" in message for message in chat.messages):
         raise InputError(f"{chat.name}: the chat template of {model.name} has no tool_calls")
     if "role" not in str(template) and any(each["role"] in ("assistant", "tool") for each in chat.messages):

@@ -29,7 +29,7 @@ from mmprobe.interventions.generate import (
     generate_batch,
 )
 from mmprobe.models import Model
-from mmprobe.models.prompt import Chat, build_chat, check_videos
+from mmprobe.models.prompt import Chat, build_chat, check_template, check_videos
 from mmprobe.models.shared_prefix import PrefixKey, PrefixStore, repeated_keys, sort_by_images
 from mmprobe.registry import find_plug_in
 from mmprobe.samples import Answer, Sample
@@ -132,6 +132,7 @@ def answer(
         keeper = recorder.keeper(folder, samples, local.model)
     if isinstance(local, LocalModel):
         check_videos(local.model, samples)
+        check_template(local.model, samples)
     if recorder is None:
         check_combination(settings)
     given = local.given if isinstance(local, LocalModel) else None

@@ -32,7 +32,7 @@ from mmprobe.models.prompt import decode_tokens
 from mmprobe.models.reading import Gap
 from mmprobe.models.shared_prefix import SharedStart
 from mmprobe.registry import check_made
-from mmprobe.samples import Answer, Lengths, Sample, load_samples, longest, place_files
+from mmprobe.samples import Answer, Lengths, Sample, load_samples, longest, place_files, with_template
 from mmprobe.traces.asking import LocalModel, answer, sort_failures
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.engines import find_way, load_engine, resolve_capture, why_whole_prompts
@@ -76,6 +76,7 @@ def trace(
     shared_prefix: bool = True,
     pack_every: int | None = None,
     answers: Answers | None = None,
+    template: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> Run:
     """Let the model answer every sample, and record its internals.
@@ -120,6 +121,8 @@ def trace(
             "token_ids"}`, the folder of a benchmark's results, a run or its folder, or texts or token ids by id. A sample
             without an answer, or with one that the model could not have given, is a failure. `max_new_tokens`,
             `temperature` and `seed` are not used.
+        template: arguments of the model's chat template, such as `{"enable_thinking": False}`, for all samples. A sample's
+            own ones come first.
         parameters: the method's parameters, such as `eta=0`, in place of its defaults.
 
     Returns:
@@ -137,7 +140,7 @@ def trace(
         >>> run = mp.trace(model, "pairs/samples.jsonl", "runs/demo")                  # doctest: +SKIP
         >>> run = mp.trace(model, samples, "runs/sage", method="sage", eta=0)          # doctest: +SKIP
     """
-    samples = check_samples(samples)
+    samples = with_template(check_samples(samples), template or {})
     model = load_model(model) if isinstance(model, str) else model
     given = None if answers is None else read_given_answers(answers, samples)
     _check_names(load_methods(method), parameters)

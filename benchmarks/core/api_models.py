@@ -271,7 +271,7 @@ def _turns_of(sample: Sample) -> list[ChatTurn]:
     images, videos, turns = iter(sample.images), iter(sample.videos), []
     for turn in sample.messages:
         parts: tuple[Shown, ...] = tuple(
-            part.text if part.text is not None else next(images if part.type == "image" else videos)
+            part.text if part.text is not None else next(images) if part.type == "image" else next(videos)
             for part in turn.content
         )
         name = sample.id if turn is sample.messages[-1] else None

@@ -17,6 +17,7 @@ from PIL import Image
 import mmprobe as mp
 from mmprobe.diagnosis import diagnose
 from mmprobe.errors import InputError
+from mmprobe.interventions.methods.icd import insert_instruction
 from mmprobe.ledger import hash_images, hash_questions
 from mmprobe.models import Group, Model
 from mmprobe.models.pil_processor import PilVideoProcessor
@@ -277,6 +278,37 @@ def test_who_sees_no_videos_says_so_before_it_runs(tmp_path):
         with pytest.raises(InputError, match=f"^sample short: videos: .*{reason}") as error:
             mp.trace(load_tiny_model(name), [sample], tmp_path / "run")
         assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
+
+
+def test_wrong_arguments_of_the_template_fail_the_call(tiny_spd, tmp_path):
+    """Not each of its samples. One sample's own argument fails that sample alone."""
+    samples = [Sample(id=name, question="Is there a star?") for name in "ab"]
+    with pytest.raises(InputError, match="^template: the chat template of tiny-spd has no 'thinks'$"):
+        mp.trace(tiny_spd, samples, tmp_path / "run", template={"thinks": True})
+    assert not (tmp_path / "run").exists()
+    own = samples[1].model_copy(update={"template": {"thinks": True}})
+    run = mp.trace(tiny_spd, [samples[0], own], tmp_path / "run", max_new_tokens=2)
+    assert run.ids == ["a"] and "sample b: template" in run.failures[0]["message"]
+    taken = mp.trace(tiny_spd, samples, tmp_path / "taken", max_new_tokens=2, template={"message": 1})
+    assert taken.sample("a").template == {"message": 1}
+
+
+def test_turns_of_images_alone_can_be_asked_again(tiny_spd, tmp_path):
+    (image,) = draw_frames(tmp_path, 1)
+    turn = {"role": "user", "content": [{"type": "image", "image": image}]}
+    sample = Sample(id="a", messages=[turn])
+    for method in ("chi", "zoom-refine", "self-refine", "icd"):
+        assert mp.generate(tiny_spd, sample, method=method, max_new_tokens=2).text is not None
+    asked = insert_instruction(build_chat(sample), "Err.").messages[0]["content"]
+    assert asked[1] == {"type": "text", "text": "Err."}
+
+
+def test_reports_say_where_there_are_no_maps(tmp_path):
+    model = load_tiny_model("idefics2")
+    sample = Sample(id="a", images=draw_frames(tmp_path, 1), question="What?")
+    run = mp.trace(model, [sample], tmp_path / "run", max_new_tokens=2)
+    page = mp.report(run, out=tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "learned queries, which show no part of an image" in page
 
 
 def test_methods_on_images_refuse_videos(tiny_spd, tmp_path):

@@ -23,7 +23,7 @@ from mmprobe.viz.panel import shown_groups
 from mmprobe.viz.report.answers import UNUSED, Answers
 from mmprobe.viz.report.elements import data_block, dump_json, label_counts, pack_array, render
 from mmprobe.viz.report.images import Images
-from mmprobe.viz.report.overview import HOW
+from mmprobe.viz.report.overview import HOW, NO_MAPS
 
 
 class Explorer(NamedTuple):
@@ -207,7 +207,7 @@ def sample_data(
         "mass": None if mass is None else _pack_mass(mass, with_heads),
         "share": _visual_share(attention) if mass is None else None,
         "cause": cause,
-        "notes": _capture_notes(sample, mass, attention)
+        "notes": _capture_notes(trace, mass, attention)
         + ([f"No token activation maps: {reason}."] if reason else [])
         + ([_NO_CAUSE] if sample.images and cause is None else []),
     }
@@ -241,10 +241,12 @@ def _activation_maps(trace: Trace) -> tuple[np.ndarray | None, str]:
     return (np.concatenate(views, axis=1), "") if views and len(maps) else (None, "")
 
 
-def _capture_notes(sample: Sample, mass: xr.DataArray | None, attention: np.ndarray | None) -> list[str]:
+def _capture_notes(trace: Trace, mass: xr.DataArray | None, attention: np.ndarray | None) -> list[str]:
     notes = []
-    if not sample.files:
+    if not trace.sample.files:
         notes.append("This sample has no images.")
+    elif not trace.images.sizes["image"]:
+        notes.append(f"Maps: {NO_MAPS}.")
     elif attention is None:
         notes.append("attention/visual was not captured, so the heat map is missing.")
     if mass is None:
