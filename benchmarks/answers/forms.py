@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from mmprobe.benchmarks.answers.refusals import is_refusal
-from mmprobe.cache.spans import drop_thoughts
+from mmprobe.cache.schema import drop_thoughts
 
 Verdict = Literal["right", "wrong", "refused", "unread"]
 """Of an answer: a refusal is never right; an unread answer is neither right nor wrong."""
