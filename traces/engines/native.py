@@ -27,8 +27,13 @@ from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.models import Batch, Model
-from mmprobe.models.attention import AttentionCall, Observer, observe_attention
-from mmprobe.models.attention_rows import attention_scores, mask_scores
+from mmprobe.models.attention import (
+    AttentionCall,
+    Observer,
+    attention_scores,
+    mask_scores,
+    observe_attention,
+)
 from mmprobe.models.devices import is_dispatched
 from mmprobe.models.hooks import Listener, find_hooked_module, observe
 from mmprobe.models.points import Point, observe_points
