@@ -210,6 +210,8 @@ def find_spans(texts: Sequence[str], before: str = "") -> np.ndarray:
     spans = np.full(len(text), _ANSWER, np.uint8)
     is_mark = np.zeros(len(text), bool)
     thought, answer = _open_thought(text, before), ""  # the marks that would close them
+    if not thought and _MARKS.search(text) is None:  # most answers
+        return np.full(len(texts), _ANSWER if text else _OTHER, np.uint8)
     place, first, answers = 0, 0, []
     for match in _MARKS.finditer(text):
         mark = match[0]
