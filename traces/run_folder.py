@@ -21,7 +21,7 @@ from mmprobe.cache.run import HASHED_KEYS
 from mmprobe.cache.schema import FORMAT_VERSION
 from mmprobe.cache.verify import check_trace
 from mmprobe.errors import InputError, option
-from mmprobe.files import make_folder, write_atomic, writing_error
+from mmprobe.files import format_bytes, make_folder, write_atomic, writing_error
 from mmprobe.interventions.base import Method
 from mmprobe.ledger import FINGERPRINT, Ledger, fingerprint, hash_images, library_versions, warn_of_versions
 from mmprobe.models import Model
@@ -202,11 +202,11 @@ def check_space(out: Path, needed: int) -> None:
     free = shutil.disk_usage(out).free
     if needed > free:
         log.warning(
-            "%s: the run can take up to %.1f GB and %.1f GB are free; it continues, since answers are often shorter, "
+            "%s: the run can take up to %s and %s are free; it continues, since answers are often shorter, "
             "and a full disk loses no finished sample",
             out,
-            needed / 1e9,
-            free / 1e9,
+            format_bytes(needed),
+            format_bytes(free),
         )
 
 

@@ -49,6 +49,7 @@ from mmprobe.cli.plan import plan
 from mmprobe.cli.report import report
 from mmprobe.cli.rewrite import rewrite
 from mmprobe.cli.score import score
+from mmprobe.cli.serve import serve
 from mmprobe.cli.trace import trace
 from mmprobe.cli.train import guesser, logos
 from mmprobe.cli.verify import verify
@@ -86,7 +87,7 @@ def _show_help(
 
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(demo, models, check, trace, merge, plan, analyze, report, export, verify, pack),
+    *(demo, models, check, trace, merge, plan, analyze, report, serve, export, verify, pack),
     *(
         make_pairs,
         number_boxes,
