@@ -221,20 +221,6 @@ def _silence_libraries() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
-def _silence_retries() -> None:
-    """Say once that the hub does not answer, in place of two lines for each of its client's retries."""
-    notes: list[str] = []
-
-    def drop(record: logging.LogRecord) -> bool:
-        if not notes:
-            notes.append("mmprobe: the hub does not answer; trying again for half a minute")
-            print(notes[0], file=sys.stderr)
-        return False
-
-    logger = logging.getLogger("huggingface_hub.utils._http")
-    logger.filters[:] = [drop]
-
-
 def _make_printable(record: logging.LogRecord) -> bool:
     """Take out of a log's line what a terminal would obey, and keys."""
     record.msg, record.args = redact(printable(record.getMessage())), None
@@ -283,7 +269,6 @@ def main() -> None:
         _let_threads_sleep()
         _silence_libraries()
         _repeat_lost_interrupts()
-        _silence_retries()
         logging.basicConfig(format="mmprobe: %(message)s", level=logging.WARNING)
         for handler in logging.getLogger().handlers:
             handler.addFilter(_make_printable)
