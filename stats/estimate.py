@@ -52,7 +52,10 @@ class Estimate(Generic[Value]):
         if not _is_finite(self.value):
             return "undefined"
         spec = spec or ".3f"
-        return round_number(self.value, spec) + round_interval(self.low, self.high, spec)
+        value: Any = self.value
+        low: Any = self.low
+        high: Any = self.high
+        return round_number(value, spec) + round_interval(low, high, spec)
 
     def __getitem__(self, index: Any) -> Estimate[Any]:
         """Return some of the numbers of an estimate of arrays.
