@@ -72,6 +72,7 @@ ANSWER_PROBES = (
     probes.patch_components,
     probes.attribution_patching,
     probes.generate_patched,
+    probes.scale_components,
     probes.direct_logit_attribution,
     probes.find_circuit,
     probes.evaluate_circuit,

@@ -80,6 +80,10 @@ class Components(Method):
     def create_state(self, context: MethodContext) -> MethodState:
         return _ComponentState(self, context.model)
 
+    def changes(self, model: Model) -> Changes:
+        """Return what the method changes in a forward pass, by point. The errors are those of `find`."""
+        return _ComponentState(self, model).changes()
+
 
 class _ComponentState(MethodState):
     """Changes the components' outputs, and records how large the change is."""
