@@ -204,6 +204,18 @@ class Dictionary:
         out = change @ rows
         return out if self.is_transcoder else out * self._scale(values)
 
+    def gradients(self, gradient: Tensor, values: Tensor) -> Tensor:
+        """Return the gradient with respect to each activation, [..., feature], from that of the reconstruction.
+
+        Args:
+            gradient: [..., d_out].
+            values: what was encoded, [..., d_in].
+        """
+        rows = self.weights["W_dec"]
+        if self.rescales:
+            rows = rows / rows.norm(dim=-1, keepdim=True)
+        return (gradient if self.is_transcoder else gradient * self._scale(values)) @ rows.T
+
     def flatten(self, value: Tensor) -> Tensor:
         """Return what is at a point as the dictionary reads it: [..., head, dim] of heads becomes [..., d_in]."""
         return value.flatten(-2) if self.reads[0] == "head" else value
