@@ -18,6 +18,7 @@ from .components.ranking import random_components as random_components
 from .components.ranking import rank_heads as rank_heads
 from .components.run import attribution_patching_run as attribution_patching_run
 from .components.run import patch_components_run as patch_components_run
+from .features.activations import write_activations as write_activations
 from .features.effects import attribute_features as attribute_features
 from .features.effects import feature_effects as feature_effects
 from .features.run import features_run as features_run

@@ -88,7 +88,7 @@ class Features(Method):
         """
         dictionary = load_dictionary(self.dictionary)
         check_dictionary(model, dictionary)
-        return dictionary.to(model.device), parse_features(self.features, dictionary)
+        return dictionary, parse_features(self.features, dictionary)
 
     def create_state(self, context: MethodContext) -> MethodState:
         return _FeatureState(self, context)
@@ -99,7 +99,8 @@ class _FeatureState(MethodState):
 
     def __init__(self, method: Features, context: MethodContext):
         self.method = method
-        self.dictionary, self.found = method.find(context.model)
+        dictionary, self.found = method.find(context.model)
+        self.dictionary = dictionary.to(context.model.device)
         self.prompt_length = context.prompt_length
         self.visual = context.mask_tokens(lambda prompt: prompt.visual_positions)
         self.read: Tensor | None = None  # what a transcoder reads in this pass

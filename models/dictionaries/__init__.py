@@ -6,15 +6,16 @@ A dictionary is a folder of safetensors and JSON; nothing in it is executed. `ti
 from __future__ import annotations
 
 import json
+import logging
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmprobe.errors import InputError
-from mmprobe.files import JsonRecord, check_no_link, check_readable, read_record, write_whole
+from mmprobe.files import JsonRecord, check_no_link, check_readable, file_state, read_record, write_whole
 
 if TYPE_CHECKING:
     import torch
@@ -269,6 +270,13 @@ def load_dictionary(name: str) -> Dictionary:
         'topk'
     """
     place = _find(name)
+    states = [file_state(file.stat()) if file.exists() else None for file in place]
+    return _load(name, place, *states)
+
+
+@lru_cache(maxsize=1)
+def _load(name: str, place: _Place, *states: tuple[int, ...] | None) -> Dictionary:
+    """Return a dictionary; a method names it for each batch, and its files are read once."""
     return (_read_scope if place.config.name == SCOPE_CONFIG else _read_saelens)(name, place)
 
 
@@ -427,6 +435,41 @@ def _find_point(hook: Any, module: Any, where: str) -> Point:
     raise InputError(f"{where}: hook {hook!r:.80} is not known; known are those such as {known}")
 
 
+def find_point(hook: str) -> Point:
+    """Return the point that a hook of TransformerLens is.
+
+    Raises:
+        InputError: it is not known.
+
+    Example:
+        >>> find_point("blocks.3.hook_resid_post")
+        ('resid_post', 3)
+    """
+    return _find_point(hook, None, "hooks")
+
+
+def check_point(model: Model, kind: str, layer: int, where: str) -> int:
+    """Return the size of what is at a point, heads one after another.
+
+    Raises:
+        InputError: the model lacks it.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> check_point(load_model("tiny-spd"), "resid_post", 3, "hook")
+        192
+    """
+    if layer >= model.n_layers:
+        raise InputError(f"{where}: is of layer {layer}; {model.name} has layers 0 to {model.n_layers - 1}")
+    parts = model.family.parts(model.family.decoder(model.hf).layers[layer])
+    needed = {"head": parts.attention} | dict.fromkeys(("ffn", "ffn_in", "resid_mid"), parts.mid)
+    if needed.get(kind, parts) is None:
+        raise InputError(f"{where}: layer {layer} of {model.name} has no {kind} ({model.why_irregular})")
+    config = model.hf.config.get_text_config()
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(model.n_heads * dim if kind == "head" else config.hidden_size)
+
+
 def _read_weights(
     file: Path,
     architecture: str | None,
@@ -551,26 +594,23 @@ def check_dictionary(model: Model, dictionary: Dictionary) -> None:
         >>> from mmprobe.models import load_model
         >>> check_dictionary(load_model("tiny-spd"), load_dictionary("tiny-spd"))
     """
-    where, config = f"dictionary {dictionary.name!r}", model.hf.config.get_text_config()
+    where = f"dictionary {dictionary.name!r}"
     for (kind, layer), size in ((dictionary.reads, dictionary.d_in), (dictionary.writes, dictionary.d_out)):
-        if layer >= model.n_layers:
-            raise InputError(
-                f"{where}: is of layer {layer}; {model.name} has layers 0 to {model.n_layers - 1}"
-            )
-        parts = model.family.parts(model.family.decoder(model.hf).layers[layer])
-        needed = {"head": parts.attention} | dict.fromkeys(("ffn", "ffn_in", "resid_mid"), parts.mid)
-        if needed.get(kind, parts) is None:
-            raise InputError(f"{where}: layer {layer} of {model.name} has no {kind} ({model.why_irregular})")
-        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        width = model.n_heads * dim if kind == "head" else config.hidden_size
+        width = check_point(model, kind, layer, where)
         if size != width:
             raise InputError(f"{where}: {kind} has {size} numbers; that of {model.name} has {width}")
-    names = [each for each in (model.name, model.source) if each]
-    if dictionary.model and not any(_same(dictionary.model, each) for each in names):
-        warnings.warn(
-            f"{where} was trained on {dictionary.model}, not on {model.name}; see how much it explains",
-            stacklevel=2,
-        )
+    if dictionary.model and not any(
+        _same(dictionary.model, each) for each in (model.name, model.source) if each
+    ):
+        _warn(where, dictionary.model, model.name)
+
+
+@cache
+def _warn(where: str, trained: str, name: str) -> None:
+    """Say once that a dictionary was trained on another model."""
+    logging.getLogger(__name__).warning(
+        "%s was trained on %s, not on %s; see how much of its states it explains", where, trained, name
+    )
 
 
 def _same(one: str, other: str) -> bool:

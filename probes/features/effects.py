@@ -15,9 +15,9 @@ from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.dictionaries import Dictionary, edit_features
 from mmprobe.models.points import Changes, Point
-from mmprobe.models.reading import Reading, float32_logits
+from mmprobe.models.reading import float32_logits
 from mmprobe.probes.answers import read_true_answer
-from mmprobe.probes.features.run import GROUPS, find_dictionary
+from mmprobe.probes.features.run import GROUPS, find_dictionary, group_tokens
 from mmprobe.samples import Sample
 
 ACTIONS = ("ablate", "clamp", "steer")
@@ -164,7 +164,8 @@ def attribute_features(
         z = found.encode(read)
         along = found.gradients(gradient, read)
         error = ((write - found.decode(z, read)) * gradient).sum(-1)
-    masks = [torch.from_numpy(_group_tokens(reading) == number) for number in range(len(GROUPS))]
+    group = group_tokens(reading.row.prompt, len(reading.row.ids))
+    masks = [torch.from_numpy(group == number) for number in range(len(GROUPS))]
     attribution, rest = (z * along).cpu(), error.cpu()
     sums, rests = (
         [attribution[mask].sum(0).numpy() for mask in masks],
@@ -180,11 +181,3 @@ def attribute_features(
         coords={"group": list(GROUPS), "feature": np.arange(found.n_features)},
         attrs=attributes | {"step": step, "token": str(row.texts()[step])},
     )
-
-
-def _group_tokens(reading: Reading) -> np.ndarray:
-    """Return the index in `GROUPS` of each token of a prompt and its answer, int [token]."""
-    prompt = reading.row.prompt
-    group = np.ones(len(prompt.ids), int)
-    group[prompt.visual_positions] = 0
-    return np.concatenate([group, np.full(len(reading.row.ids), 2)])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.models import Group, Model, Prompt
+from mmprobe.models import Model, Prompt
 from mmprobe.models.dictionaries import Dictionary, check_dictionary, load_dictionary
 from mmprobe.models.points import Point
 from mmprobe.models.prompt import decode_tokens
@@ -228,11 +228,22 @@ def _read_trace(model: Model, dictionary: Dictionary, trace: Trace, answer: RunA
 
 
 def _join(prompt: Prompt, ids: np.ndarray, read: Tensor, write: Tensor) -> TokenStates:
-    group = np.where(prompt.group == Group.VISUAL, 0, 1)
-    if prompt.views:
-        group = np.where(prompt.image >= 0, 0, 1)
-    group = np.concatenate([group, np.full(len(ids) - 1, 2)])
+    group = group_tokens(prompt, len(ids) - 1)
     return TokenStates(prompt, np.concatenate([prompt.ids, ids[:-1]]), group, read, write)
+
+
+def group_tokens(prompt: Prompt, steps: int) -> np.ndarray:
+    """Return the index in `GROUPS` of each token of a prompt and of some tokens of its answer, int [token].
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> from mmprobe.samples import Sample
+        >>> group_tokens(load_model("tiny-spd").prompt(Sample(id="a", question="What?")), 2)[-3:].tolist()
+        [1, 2, 2]
+    """
+    group = np.ones(len(prompt.ids), int)
+    group[prompt.visual_positions] = 0
+    return np.concatenate([group, np.full(steps, 2)])
 
 
 def _measure(dictionary: Dictionary, states: TokenStates) -> Arrays:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
+from helpers.command_line import assert_fails, run_in_process
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -148,3 +151,51 @@ def test_what_is_not_there_is_refused(tiny_spd, samples, random_qwen):
         mp.probes.features_run(tiny_spd, samples[:2], features=[-1])
     with pytest.raises(InputError, match="dictionary 'tiny-spd': is of layer 3"):
         find_dictionary(random_qwen, "tiny-spd")
+
+
+def test_activations_are_what_is_at_the_points_in_saelens_format(tiny_spd, run, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    hooks = ["blocks.3.hook_resid_post", "blocks.1.attn.hook_z"]
+    written = mp.probes.write_activations(
+        tiny_spd, run, tmp_path / "shards", hooks, ["visual", "generated"], 16
+    )
+    loaded = datasets.load_from_disk(str(written.folder))
+    assert len(loaded) == written.rows > 5 and written.answers == len(run) and not written.left_out
+    assert loaded.features[hooks[0]].shape == (16, 192)  # what SAELens checks
+    loaded.set_format("numpy")
+    values = np.concatenate(list(loaded[hooks[0]]))
+    answers = [RunAnswer(trace.sample, trace.steps["id"].values.tolist(), None) for trace in run]
+    states = read_states(tiny_spd, load_dictionary("tiny-spd"), (), answers)
+    kept = [each.read[torch.from_numpy(each.group != 1)].numpy() for each in states]
+    ids = np.concatenate([each.ids[each.group != 1] for each in states])
+    assert len(ids) == written.rows * 16 + written.dropped and written.dropped < 16
+    np.testing.assert_allclose(values, np.concatenate(kept)[: len(values)], atol=2e-3)
+    assert np.concatenate(list(loaded["token_ids"])).tolist() == ids[: len(values)].tolist()
+    with pytest.raises(InputError, match="exists; choose another folder"):
+        mp.probes.write_activations(tiny_spd, run, written.folder, hooks)
+    for bad, message in (
+        ({"hooks": ["blocks.9.hook_resid_post"]}, "is of layer 9; tiny-spd has layers 0 to 7"),
+        ({"hooks": ["hook_embed"]}, "hook 'hook_embed' is not known"),
+        ({"hooks": hooks, "groups": ["image"]}, "groups: 'image': choose visual, text, generated"),
+        ({"hooks": hooks, "context": 10**6}, "fewer than 1000000 tokens"),
+    ):
+        with pytest.raises(InputError, match=message):
+            mp.probes.write_activations(tiny_spd, run, tmp_path / "other", **bad)
+    assert not (tmp_path / "other").exists() and not (tmp_path / "other.part").exists()
+    done = run_in_process(
+        "activations",
+        run.path,
+        "--model",
+        "tiny-spd",
+        "--hooks",
+        hooks[0],
+        "--out",
+        tmp_path / "cli",
+        "--json",
+    )
+    assert done.code == 0, done.stderr
+    assert json.loads(done.stdout)["answers"] == len(run)
+    again = run_in_process(
+        "analyze", run.path, "--only", "features", "--model", "tiny-spd", "--set", "dictionary=gone"
+    )
+    assert_fails(again, "dictionary 'gone': no such folder")
