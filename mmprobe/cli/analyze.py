@@ -102,7 +102,7 @@ def _check_settings(name: str, settings: list[str]) -> dict[str, Any]:
     from pydantic import TypeAdapter, ValidationError
 
     from mmprobe.analyses import ANALYSES
-    from mmprobe.interventions.parameters import parse_settings
+    from mmprobe.interventions.registry import parse_settings
     from mmprobe.probes import PROBES, claim_interventions
 
     if name == "findings":
@@ -112,7 +112,7 @@ def _check_settings(name: str, settings: list[str]) -> dict[str, Any]:
     types = {
         key: hint
         for key, hint in get_type_hints(function).items()
-        if key not in ("return", "run", "source", "model", "check", "options", "minimum")
+        if key not in ("return", "run", "source", "model", "check", "options")
         and get_origin(hint) is not Callable
     }
     parameters = parse_settings(settings)
