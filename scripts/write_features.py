@@ -37,9 +37,10 @@ PAGE = ROOT / "docs" / "features.md"
 REFERENCE = ROOT / "tests" / "models" / "saelens"
 SEED = 6_500_000  # of images that no training and no other page uses
 HALF = 48  # scenes that choose features, and as many others on which they are measured
-MULTIPLES = (1, 3, 6)  # of the mean activation at cells of the colour
-DRAWS = 3  # random features for each colour
-SHUFFLES = 10
+ASKED = 24  # of these, whose questions are answered under each clamp
+MULTIPLES = (1, 6)  # of the mean activation at cells of the colour
+DRAWS = 2  # random features for each colour
+SHUFFLES = 5
 ENOUGH = 0.95
 COLUMNS = "ABCD"
 TEXT = """\
@@ -130,7 +131,7 @@ fitted on the scenes that choose.
 ## Measured: does clamping a colour's feature turn the answer?
 
 The colour's feature, the best among objects on the scenes that choose, is clamped at all visual tokens to a multiple of its mean
-activation at cells of this colour, while the model answers questions about objects of other colours on the other scenes. `random`
+activation at cells of this colour, while the model answers questions about objects of other colours on {asked} of the other scenes. `random`
 are {draws} features for each colour, drawn among those that are active at visual tokens, whose directions have the same length (1),
 clamped to the same value. `to the colour` is the share of answers that say the clamped colour, `changed` that of answers with another
 colour than the true one, or none.
@@ -192,13 +193,13 @@ def main(only: list[str]) -> None:
         ]
         cells = [read_cells(model, dictionary, part) for part in (first, rest)]
         attributes, conclusion = measure_attributes(*cells)
-        clamps, by_colour = measure_clamps(model, dictionary, cells[0], rest)
+        clamps, by_colour = measure_clamps(model, dictionary, cells[0], rest[:ASKED])
         told, false = measure_labels(model, described)
     version, cases, difference = compare_with_saelens()
     text = TEXT.format(
         architectures=", ".join(f"`{name}`" for name in ARCHITECTURES), hooks=", ".join(f"`{name}`" for name in HOOKS),
         version=version, cases=cases, difference=difference, features=dictionary.n_features, active=dictionary.k,
-        layer=dictionary.reads[1], half=HALF, fit="\n".join(fit), attributes="\n".join(attributes),
+        layer=dictionary.reads[1], half=HALF, asked=ASKED, fit="\n".join(fit), attributes="\n".join(attributes),
         conclusion=conclusion, draws=DRAWS, clamps="\n".join(clamps), largest=MULTIPLES[-1],
         by_colour="\n".join(by_colour), rate=RATE, told=told, false=false, shuffles=SHUFFLES,
     )  # fmt: skip
