@@ -26,6 +26,7 @@ import typer
 
 import mmprobe
 from mmprobe import ledger
+from mmprobe.cli.activations import activations
 from mmprobe.cli.agree import agree
 from mmprobe.cli.analyze import analyze
 from mmprobe.cli.bench import bench
@@ -87,7 +88,7 @@ def _show_help(
 
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(demo, models, check, trace, merge, plan, analyze, report, serve, export, verify, pack),
+    *(demo, models, check, trace, merge, plan, analyze, report, serve, export, activations, verify, pack),
     *(
         make_pairs,
         number_boxes,

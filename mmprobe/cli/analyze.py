@@ -70,7 +70,7 @@ def load_functions(
             raise InputError(
                 f"--answers: {name.replace('_', '-')} reads what was traced; it is for {choices}"
             )
-    if settings and (len(names) != 1 or names[0] not in (*ANALYSES, "findings")):
+    if settings and len(names) != 1:
         raise InputError("--set: names a parameter of one analysis; name the analysis with --only")
     if settings and names == ["findings"] and model is None:
         raise InputError(
@@ -103,12 +103,17 @@ def _check_settings(name: str, settings: list[str]) -> dict[str, Any]:
 
     from mmprobe.analyses import ANALYSES
     from mmprobe.interventions.registry import parse_settings
-    from mmprobe.probes import claim_interventions
+    from mmprobe.probes import PROBES, claim_interventions
 
+    if name == "findings":
+        function: Callable[..., Any] = claim_interventions
+    else:
+        function = ANALYSES[name] if name in ANALYSES else PROBES[name].load()
     types = {
         key: hint
-        for key, hint in get_type_hints(claim_interventions if name == "findings" else ANALYSES[name]).items()
-        if key not in ("return", "run", "source", "model", "check") and get_origin(hint) is not Callable
+        for key, hint in get_type_hints(function).items()
+        if key not in ("return", "run", "source", "model", "check", "options")
+        and get_origin(hint) is not Callable
     }
     parameters = parse_settings(settings)
     for key, value in parameters.items():

@@ -39,6 +39,7 @@ FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
         "component_patching": "mmprobe.viz.figures.component_effects:panels",
         "attribution_patching": "mmprobe.viz.figures.component_effects:panels",
         "direct_logit_attribution": "mmprobe.viz.figures.logit_attribution:panels",
+        "features": "mmprobe.viz.figures.features:panels",
         "visual_tokens": "mmprobe.viz.figures.visual_tokens:panels",
         "circuit": "mmprobe.viz.figures.circuit:panels",
         "circuit_faithfulness": "mmprobe.viz.figures.circuit_faithfulness:panels",
