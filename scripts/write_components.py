@@ -40,7 +40,7 @@ from mmprobe.models.components import write_components
 train, rest = samples[:8], samples[8:]
 ranking = mp.probes.rank_heads(model, train, by="patching")
 print(ranking.stability.item(), ranking.stability_top.item())  # do two halves of the images agree?
-heads = mp.probes.add_means(model, train, mp.probes.list_components(ranking, 3))
+heads = mp.probes.add_baselines(model, train, mp.probes.list_components(ranking, 3))
 write_components(heads, "heads.json")
 print(mp.generate(model, rest[0], method="components", components="heads.json", baseline="mean").text)
 ```
