@@ -59,6 +59,11 @@ class Components(Method):
     baseline: str = choice("zero", ("zero", "mean", "resample"))
     prompt: bool = boolean(True)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.components:
+            read_components(self.components)  # a list that cannot be read shows before a model is loaded
+
     @property
     def factor(self) -> float:
         """The scale, or its default: 0, and 1 where components are steered."""
