@@ -191,7 +191,7 @@ def test_organisms(cases: int, draws: int) -> None:
                 if cured
                 else "Removing heads cures none of the causes of the table: no set of heads that looked best on some questions "
                 "did better than all random sets on others without harm to the control. That a few heads carry an unfaithful "
-                "answer does not replicate here."
+                "answer does not replicate here. With so few questions a small cure could be missed."
             )
             write_section(
                 ORGANISMS_TEXT.format(
