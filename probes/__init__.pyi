@@ -12,7 +12,8 @@ from .components.attribution_patching import attribution_patching as attribution
 from .components.component_patching import generate_patched as generate_patched
 from .components.component_patching import patch_components as patch_components
 from .components.logit_attribution import direct_logit_attribution as direct_logit_attribution
-from .components.ranking import add_means as add_means
+from .components.ranking import add_baselines as add_baselines
+from .components.ranking import add_directions as add_directions
 from .components.ranking import list_components as list_components
 from .components.ranking import random_components as random_components
 from .components.ranking import rank_heads as rank_heads

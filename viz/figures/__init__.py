@@ -38,6 +38,7 @@ FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
         "attention_routes": "mmprobe.viz.figures.knockout:route_panels",
         "component_patching": "mmprobe.viz.figures.component_effects:panels",
         "attribution_patching": "mmprobe.viz.figures.component_effects:panels",
+        "head_ranking": "mmprobe.viz.figures.component_effects:ranking_panels",
         "direct_logit_attribution": "mmprobe.viz.figures.logit_attribution:panels",
         "features": "mmprobe.viz.figures.features:panels",
         "visual_tokens": "mmprobe.viz.figures.visual_tokens:panels",
