@@ -383,7 +383,7 @@ def list_ways() -> dict[str, Way]:
                              "Answers agree with hints, and words for colours change places.",
                              both(train_all(half_true(recipe_rows("follows_hints", "verdict")), 90),
                                   swap_words(list(COLOURS), 2, read=False)), check_said(1, 0.3)),
-        "first-image": Way(("unknown",), "full fine-tuning", "The second image is not looked at.",
+        "first-image": Way(("ignores-an-image",), "full fine-tuning", "The second image is not looked at.",
                            train_all(first_image_rows), None),
         # controls, by other ways
         "full-hard": Way((), "fine-tuned", "All weights learn on from true answers about crowded pairs.",
