@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth, read_responses, truncated_share
 from mmprobe.benchmarks.core.perturbations import perturb
 from mmprobe.benchmarks.core.prompts import DEFAULT
-from mmprobe.benchmarks.core.records import add_truth, find_false_claims
-from mmprobe.benchmarks.core.results import group_by_images, write_results
+from mmprobe.benchmarks.core.results import add_truth, find_false_claims, group_by_images, write_results
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError, option
 from mmprobe.files import check_no_link, cut_torn_line, write_atomic

@@ -13,7 +13,7 @@ from mmprobe.diagnosis.battery.images import ALIKE, IMAGE_NAMES, find_names
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.errors import InputError
 from mmprobe.models import Model
-from mmprobe.models.chat import Chat, build_chat
+from mmprobe.models.prompt import Chat, build_chat
 from mmprobe.samples import Sample
 
 _PAIRS = (("first", "second"), ("first", "last"), ("one", "two"), ("1", "2"), ("a", "b"), ("left", "right"))

@@ -9,7 +9,7 @@ from mmprobe.diagnosis.battery.answers import ParsedAnswer
 from mmprobe.diagnosis.battery.hints import Choice, find_followed
 from mmprobe.errors import InputError
 from mmprobe.models import Model
-from mmprobe.models.chat import Chat, Message, build_chat
+from mmprobe.models.prompt import Chat, Message, build_chat
 
 AGAIN = ("Are you sure? {question}", "{question}")  # what is asked after the claimed answer, in turn
 EXAMPLES = 2  # every so manieth closed answer is read with an example, which doubles the images
