@@ -22,6 +22,7 @@ from mmprobe.diagnosis.battery.attributes import (
     measure_attributes,
     measure_doubt,
     measure_truth,
+    read_contents,
 )
 from mmprobe.diagnosis.battery.cues import CueEdit, draw_questions, find_claims, find_suspects, plan_edits
 from mmprobe.diagnosis.battery.hints import WORDINGS, Choice, find_choice, flip_suggestion, suggest
@@ -316,6 +317,29 @@ def test_a_claim_is_about_the_thing_that_it_shares_most_with():
     assert [
         (each["source"], each["said"], each["wrong"]) for each in changed if each["attribute"] == "colour"
     ] == [("changes", "green", True)]
+
+
+def test_annotations_of_photographs_are_contents(tmp_path):
+    """Names of several words, annotations of data sets, and an attribute that nobody annotated."""
+    listed = [
+        {"category": "dog", "bbox": [0, 0, 9, 9], "color": "brown"},
+        "traffic light",
+        {"bbox": [1, 1, 2, 2]},
+    ]
+    sample = Sample(id="a", question="?", images=[tmp_path / "a.png"], metadata={"objects": listed})
+    assert read_contents(sample) == [[("brown", "dog", None), (None, "traffic light", None)]]
+    two = sample.model_copy(
+        update={"metadata": {"objects": [listed, ["a big cat"]]}, "images": sample.images * 2}
+    )
+    assert [[thing.shape for thing in image] for image in read_contents(two)][1] == ["a big cat"]
+    found = measure_attributes(sample, "The dog is red. The dog is running. The light is on.")
+    assert [(each["said"], each["wrong"]) for each in found if each["attribute"] == "colour"] == [
+        ("red", True)
+    ]
+    other = Sample(id="b", question="?", images=[tmp_path / "b.png"], metadata={"objects": ["orange"]})
+    asked = draw_questions([sample, other])
+    assert [each.sample.question for each in asked["b"]] == ["Is there a dog?", "Is there a traffic light?"]
+    assert [each.sample.question for each in asked["a"]] == ["Is there an orange?"]
 
 
 def test_conclusions_follow_from_what_the_steps_list():
