@@ -105,6 +105,8 @@ these causes ships. `tiny-spd` and its controls score close to 0 on their tests.
   pairs of cue and object that go together most are suspected. Images are then drawn again without the cue, and others with it, and
   for comparison with another object removed or added. A cue that is not recognised itself may be taken for the object, which is
   not a prior. Where no image can be drawn, a suspicion stays in doubt.
+- What images hold is read from `metadata.objects`: for each image a list of texts such as `red star B2`, of names such as `dog`, or of
+  annotations with a `name`, `category` or `label`, and maybe a `colour`. What is not listed counts as absent.
 - Each attribute is compared with its own truth, and several may be perceived wrongly, if another one is right at least twice as
   often. A change that an answer leaves out is not a claim.
 - Where the true answer is known, the model reads it. The score of an answer for `misperceives` is then the probability that the
