@@ -22,7 +22,7 @@ from mmprobe.files import redact, write_whole
 from mmprobe.ledger import Ledger, fingerprint, hash_questions, lock_folder
 from mmprobe.models import Model
 from mmprobe.samples import Sample
-from mmprobe.traces.given_answers import Answers, digest, read_given_answers
+from mmprobe.traces.asking import Answers, digest, read_given_answers
 
 SETTINGS = "settings.json"
 RESULTS = ("diagnosis.json", "answers.jsonl", "report.html")

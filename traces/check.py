@@ -33,8 +33,7 @@ from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.engines import find_way, model_limits
 from mmprobe.traces.plan import peak_bytes
-from mmprobe.traces.run import trace
-from mmprobe.traces.run_folder import run_config
+from mmprobe.traces.run import run_config, trace
 
 STEPS = 16  # tokens of the compared answers
 PAINTED = 12  # cells of each image that are painted, one at a time

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mmprobe.models import Model
     from mmprobe.models.devices import DeviceMap
     from mmprobe.traces.asking import Source
-    from mmprobe.traces.scale.crew import Workers
+    from mmprobe.traces.workers import Workers
 
 
 class Evaluation(NamedTuple):

@@ -39,7 +39,7 @@ from mmprobe.ledger import Ledger
 from mmprobe.models import Model
 from mmprobe.samples import Sample, image_sets
 from mmprobe.traces import asking
-from mmprobe.traces.given_answers import GivenAnswer, find_given
+from mmprobe.traces.asking import GivenAnswer, find_given
 
 log = logging.getLogger("mmprobe")
 

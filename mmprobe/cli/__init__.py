@@ -258,10 +258,7 @@ def _repeat_lost_interrupts() -> None:
 
     def handle(number: int, frame: FrameType | None) -> None:
         while frame is not None:
-            if (
-                frame.f_code.co_name in _READ_BY_HDF5
-                and frame.f_globals["__name__"] == "mmprobe.cache.checksums"
-            ):
+            if frame.f_code.co_name in _READ_BY_HDF5 and frame.f_globals["__name__"] == "mmprobe.cache.hdf5":
                 return repeat()
             frame = frame.f_back
         raise KeyboardInterrupt

@@ -182,7 +182,7 @@ def bench(
             f"shard {shard} answered to {out}; others are to come",
             as_json,
         )
-        from mmprobe.traces.scale.shards import shards_differ
+        from mmprobe.traces.shards import shards_differ
 
         if shards_differ(out / "run" if trace else out):
             raise typer.Exit(1)  # a warning said why

@@ -92,7 +92,7 @@ def diagnose(
     from mmprobe.samples import load_samples, with_template
 
     if answers is not None and data is None:
-        from mmprobe.traces.given_answers import answered_samples
+        from mmprobe.traces.asking import answered_samples
 
         samples = answered_samples(answers)[:limit]
     else:

@@ -77,9 +77,8 @@ def plan(
 
     from mmprobe.models import load_model, load_shapes
     from mmprobe.traces import load_capture
-    from mmprobe.traces.dry_run import dry_run
     from mmprobe.traces.engines import resolve_capture
-    from mmprobe.traces.plan import mean_prompt_size, plan_devices, read_memories
+    from mmprobe.traces.plan import dry_run, mean_prompt_size, plan_devices, read_memories
     from mmprobe.traces.plan import plan as plan_run
 
     spec, count = load_capture(capture), samples or len(known)

@@ -112,7 +112,7 @@ def trace(
     check_earlier(out / "run.json", "a run", resume, overwrite, TO_CONTINUE)
     check_unlocked(out)
     if shard is not None:
-        from mmprobe.traces.scale.shards import check_shard, parse_shard, shards_differ
+        from mmprobe.traces.shards import check_shard, parse_shard, shards_differ
 
         part = parse_shard(shard)
         check_shard(out, part)
@@ -124,7 +124,7 @@ def trace(
     samples = load_samples(data)[:limit] if data else []
     methods = load_methods(method, **parse_settings(settings or []))
 
-    from mmprobe.traces.given_answers import answered_samples
+    from mmprobe.traces.asking import answered_samples
 
     samples = samples or answered_samples(answers or Path())[:limit]
     samples = with_template(samples, parse_settings(template or []))

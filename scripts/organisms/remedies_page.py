@@ -233,7 +233,7 @@ def write_section(scores: Scores) -> None:
 
     gains = compare(scores)
     methods = len(next(iter(gains.values()))) - 1
-    counts = {cause: own["plain"].n for cause, own in gains.items()}
+    counts = {cause: own["plain"].difference.n for cause, own in gains.items()}
     text = TEXT.format(
         cells=methods * len(gains),
         chance=0.05 * methods * len(gains),

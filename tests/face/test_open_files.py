@@ -22,7 +22,7 @@ from mmprobe.benchmarks.answers.coco import read_coco_objects
 from mmprobe.benchmarks.core.api_models import data_uri
 from mmprobe.benchmarks.photo_pairs.photos import read_entries
 from mmprobe.cache import verify
-from mmprobe.cache.checksums import append_checksums
+from mmprobe.cache.hdf5 import append_checksums
 from mmprobe.errors import InputError
 from mmprobe.files import json_lines
 from mmprobe.interventions.registry import load_methods

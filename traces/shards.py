@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmprobe.cache import Run, open_run
-from mmprobe.cache.packs import PACKS
 from mmprobe.cache.run import HASHED_KEYS
+from mmprobe.cache.trace import PACKS
 from mmprobe.errors import InputError, option
 from mmprobe.files import JsonRecord, check_no_link, make_folder, read_record, write_whole
 from mmprobe.interventions.generate import Settings
@@ -36,6 +36,7 @@ from mmprobe.traces.asking import (
 
 if TYPE_CHECKING:
     from mmprobe.traces.run import Recording
+
 
 log = logging.getLogger("mmprobe")
 
