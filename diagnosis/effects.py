@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,16 +59,23 @@ class Loss(NamedTuple):
         sentences: of each sentence the number of tokens that speak of content, and the mean effect over them. These are
             the free tokens that lose `unused_effect` or more, which is more than a tie, and others whose words are free in first
             sentences: words for things, but not polite phrases.
+        alone: the effect with one image exchanged, by its number, from 1 on; {} for a single image.
     """
 
     effect: float
     alike: float
     sentences: list[tuple[int, float]]
+    alone: Mapping[int, float] = MappingProxyType({})
 
     @property
     def net(self) -> float:
         """The effect beyond that of images of the same content."""
         return self.effect - max(self.alike, 0.0)
+
+    @property
+    def net_alone(self) -> dict[int, float]:
+        """The effect of each image alone, by its number, beyond that of images of the same content."""
+        return {number: effect - max(self.alike, 0.0) for number, effect in self.alone.items()}
 
 
 CONTENT = 0.5  # share of a word's places in first sentences that are free, from which on it speaks of content
@@ -99,7 +107,12 @@ def measure_losses(records: Sequence[AnswerRecord], limits: Thresholds) -> list[
             )
         effect = float(lost[mask].mean()) if mask.any() else 0.0
         same = float(((own - alike) / scale)[mask].mean()) if mask.any() else 0.0
-        losses.append(Loss(effect, same, sentences))
+        alone = {
+            int(kind.split()[1]): float(((own - np.array(values, float)) / scale)[mask].mean())
+            for kind, values in record["images"]["margins"].items()
+            if kind.startswith("alone") and mask.any()
+        }
+        losses.append(Loss(effect, same, sentences, alone))
     return losses
 
 
@@ -236,7 +249,10 @@ def measure_effects(table: Table) -> dict[str, Effect]:
     """
     records = table.records
     kinds = dict.fromkeys(
-        kind for record in records for kind in record["images"]["effect"] if not kind.startswith("further")
+        kind
+        for record in records
+        for kind in record["images"]["effect"]
+        if not kind.startswith(("further", "alone"))
     )
     effects = {
         f"{kind} images": table.mean(
