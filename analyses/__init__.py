@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import xarray as xr
 
+from mmprobe.analyses.attention_by_frame import attention_by_frame
 from mmprobe.analyses.attention_decay import attention_decay
 from mmprobe.analyses.attention_ratio import attention_ratio
 from mmprobe.analyses.attention_vs_activation import attention_vs_activation
@@ -36,6 +37,7 @@ ANALYSES: Registry[Callable[..., xr.Dataset]] = Registry(
         "attention_ratio": attention_ratio,
         "failure_modes": failure_modes,
         "picture_absence": picture_absence,
+        "attention_by_frame": attention_by_frame,
         "predict_unfaithful": predict_unfaithful,
     },
 )
@@ -81,6 +83,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "ANALYSES",
     "analyze_all",
+    "attention_by_frame",
     "attention_decay",
     "attention_ratio",
     "attention_vs_activation",

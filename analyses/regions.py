@@ -34,7 +34,15 @@ def find_patches(trace: Trace, regions: Sequence[Region] | None = None) -> list[
         [Patch(view=1, top=2, bottom=3, left=0, right=1)]
     """
     source, box, grid = (trace.array(f"images/{name}").values for name in ("source", "box", "grid"))
-    return place_regions(trace.sample.regions if regions is None else regions, source, box, grid)
+    if regions is None:
+        regions = trace.sample.regions
+    if "images/video" in trace.captured:  # a view may show several frames: a region on one is on the view's
+        starts = [source[source <= region.image].max(initial=-1) for region in regions]
+        regions = [
+            region.model_copy(update={"image": int(start)})
+            for region, start in zip(regions, starts, strict=True)
+        ]
+    return place_regions(regions, source, box, grid)
 
 
 def place_regions(

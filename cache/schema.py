@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,17 @@ TEXT_ATTRIBUTES = (
     "prompt_groups",
 )  # of a trace
 WHOLE_GROUPS = ("tokens", "images", "steps")  # every trace has all data sets of these
-SPANS = "steps/span"  # but for this one, which version 1 lacks
-DIM_SIZES = {"group": tuple(READ_VERSIONS.values()), "axis": (2,), "corner": (4,), "place": (3,)}
+SPANS = (
+    "steps/span"  # but for this one, which version 1 lacks, and these, which only samples with videos have
+)
+OF_VIDEOS = ("images/video", "images/frames", "images/time")
+DIM_SIZES = {
+    "group": tuple(READ_VERSIONS.values()),
+    "axis": (2,),
+    "corner": (4,),
+    "place": (3,),
+    "ends": (2,),
+}
 """The sizes that dimensions have which depend on the version of the format alone."""
 BLOCK_STEPS = 64  # steps that are reduced and written at a time; a chunk on disk contains at most as many
 
@@ -64,8 +74,11 @@ VARIABLES: dict[str, Variable] = {
     "tokens/text": Variable("str", ("token",), "the token's own text"),
     "images/grid": Variable("i4", ("image", "axis"), "grid of the view's visual tokens, height and width", "visual tokens"),
     "images/size": Variable("i4", ("image", "axis"), "size of the view's image file, height and width", "pixels"),
-    "images/source": Variable("i4", ("image",), "index of the sample's image that the view shows"),
+    "images/source": Variable("i4", ("image",), "index of the picture that the view shows, or of the first: the sample's images, then the frames of its videos"),
     "images/box": Variable("f4", ("image", "corner"), "part of the image that the view shows: x, y, width, height", "pixels"),
+    "images/video": Variable("i4", ("image",), "index of the sample's video that the view shows, -1 for an image"),
+    "images/frames": Variable("i4", ("image", "ends"), "first and last frame of the video that the view shows, -1 for an image"),
+    "images/time": Variable("f4", ("image",), "time of the view's first frame in the video, NaN for an image or where it is not known", "s"),
     "steps/id": Variable("i4", ("step",), "id of the generated token"),
     "steps/logprob": Variable("f4", ("step",), "log probability of the generated token before any sampling rule", "nat"),
     "steps/entropy": Variable("f4", ("step",), "entropy of the next-token distribution before any sampling rule", "nat"),
@@ -206,12 +219,44 @@ def find_spans(texts: Sequence[str], before: str = "") -> np.ndarray:
         >>> find_spans(["Hm", "</think>", "Yes"], before="<think>\\n").tolist()
         [1, 0, 2]
     """
-    text = "".join(texts)
+    spans, is_mark = _mark_characters("".join(texts), before)
+    found = np.full(len(texts), _OTHER, np.uint8)
+    start = 0
+    for step, length in enumerate(map(len, texts)):
+        own = np.flatnonzero(~is_mark[start : start + length])
+        if len(own):
+            found[step] = spans[start + own[0]]
+        elif not length and len(spans):  # its character is in another token
+            found[step] = spans[min(start, len(spans) - 1)]
+        start += length
+    return found
+
+
+def drop_thoughts(text: str) -> str:
+    """Return an answer without its thoughts and their marks; empty where its only thought was cut off.
+
+    Example:
+        >>> drop_thoughts("[THINK]No.[/THINK]Yes."), drop_thoughts("<think>Perhaps no")
+        ('Yes.', '')
+    """
+    spans, is_mark = _mark_characters(text, "", ANSWER_MARKS)
+    kept = (spans != _THINKING) & ~is_mark
+    return "".join(character for character, keep in zip(text, kept.tolist(), strict=True) if keep)
+
+
+def _mark_characters(
+    text: str, before: str, unmarked: Mapping[str, str] = MappingProxyType({})
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the span of each character, uint8, and whether it is of a mark, bool.
+
+    Args:
+        unmarked: marks of an answer that are left as they are.
+    """
     spans = np.full(len(text), _ANSWER, np.uint8)
     is_mark = np.zeros(len(text), bool)
     thought, answer = _open_thought(text, before), ""  # the marks that would close them
     if not thought and _MARKS.search(text) is None:  # most answers
-        return np.full(len(texts), _ANSWER if text else _OTHER, np.uint8)
+        return spans, is_mark
     place, first, answers = 0, 0, []
     for match in _MARKS.finditer(text):
         mark = match[0]
@@ -225,7 +270,7 @@ def find_spans(texts: Sequence[str], before: str = "") -> np.ndarray:
         elif answer and mark == answer:
             answers.append((first, match.start()))
             answer = ""
-        elif mark in ANSWER_MARKS and not answer:
+        elif mark in ANSWER_MARKS and mark not in unmarked and not answer:
             answer, first = ANSWER_MARKS[mark], match.end()
         else:
             continue
@@ -239,16 +284,7 @@ def find_spans(texts: Sequence[str], before: str = "") -> np.ndarray:
         for start, end in answers:
             outside[start:end] = False
         spans[outside] = _OTHER
-    found = np.full(len(texts), _OTHER, np.uint8)
-    start = 0
-    for step, length in enumerate(map(len, texts)):
-        own = np.flatnonzero(~is_mark[start : start + length])
-        if len(own):
-            found[step] = spans[start + own[0]]
-        elif not length and len(spans):  # its character is in another token
-            found[step] = spans[min(start, len(spans) - 1)]
-        start += length
-    return found
+    return spans, is_mark
 
 
 def spans_of_answer(texts: Sequence[str], groups: np.ndarray) -> np.ndarray:

@@ -53,6 +53,7 @@ from mmprobe.cache.schema import (
     DIMS,
     FORMAT_VERSION,
     GROUP_NAMES,
+    OF_VIDEOS,
     READ_VERSIONS,
     SPAN_NAMES,
     SPANS,
@@ -332,6 +333,8 @@ class Trace:
     def _array(self, root: TraceGroup, path: str) -> xr.DataArray:
         if path not in self._arrays:
             stored = root.describe(path) if path in VARIABLES else None
+            if stored is None and path in OF_VIDEOS:
+                raise NotCaptured(f"trace {self.id}: {path} is there for samples with videos alone")
             if stored is None and path.partition("/")[0] in WHOLE_GROUPS and path != SPANS:
                 raise self.damage_error(ValueError(f"{path} is missing"))
             if stored is None:
@@ -837,7 +840,15 @@ def add_groups(values: np.ndarray) -> np.ndarray:
     return values if not missing else np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)])
 
 
-VIEW_PATHS = ("images/grid", "images/source", "images/box", "tokens/image", "tokens/group")
+VIEW_PATHS = (
+    "images/grid",
+    "images/source",
+    "images/box",
+    "images/video",
+    "images/frames",
+    "tokens/image",
+    "tokens/group",
+)
 _MAX_BOX = 1.5 * MAX_IMAGE_PIXELS  # a part may reach over its image, where a family pads it
 
 
@@ -880,9 +891,14 @@ def check_views(root: TraceGroup) -> None:
         raise root.error("images/box", "contains a part that no image can have")
     source = _read(root, "images/source")
     if source is not None and source.size:
-        n_images = _count_images(root)
+        n_images, n_videos = _count_pictures(root)
         if source.min() < 0 or (n_images is not None and source.max() >= n_images):
             raise root.error("images/source", f"names an image that is not among the sample's {n_images}")
+        video, frames = _read(root, "images/video"), _read(root, "images/frames")
+        if video is not None and (video.min() < -1 or (n_videos is not None and video.max() >= n_videos)):
+            raise root.error("images/video", f"names a video that is not among the sample's {n_videos}")
+        if frames is not None and ((frames < -1).any() or (frames[:, 0] > frames[:, 1]).any()):
+            raise root.error("images/frames", "contains a frame that no video has")
 
 
 def _read(root: TraceGroup, path: str) -> np.ndarray | None:
@@ -895,11 +911,18 @@ def _read(root: TraceGroup, path: str) -> np.ndarray | None:
     return values
 
 
-def _count_images(root: TraceGroup) -> int | None:
-    """Return the number of the sample's images; None if the sample cannot be read, which `Trace.sample` says."""
+def _count_pictures(root: TraceGroup) -> tuple[int | None, int | None]:
+    """Return the numbers of the sample's images with listed frames, and of its videos.
+
+    None if the sample cannot be read, which `Trace.sample` says; or if a video is a file, of which the model chose frames.
+    """
     with suppress(RecursionError, TypeError, ValueError, KeyError):
-        return len(json.loads(root.text("sample") or "")["images"])
-    return None
+        sample = json.loads(root.text("sample") or "")
+        videos = sample.get("videos", [])
+        listed = [each.get("frames") if isinstance(each, dict) else each for each in videos]
+        frames = [len(each) for each in listed if isinstance(each, list)]
+        return len(sample["images"]) + sum(frames) if len(frames) == len(videos) else None, len(videos)
+    return None, None
 
 
 PACKS = "packs"  # the folder of a run's traces that are joined already

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from mmprobe.cache.hdf5 import check_checksums, checksums_match
 from mmprobe.cache.run import Run, hash_config, open_run
-from mmprobe.cache.schema import SPANS, VARIABLES, WHOLE_GROUPS
+from mmprobe.cache.schema import OF_VIDEOS, SPANS, VARIABLES, WHOLE_GROUPS
 from mmprobe.cache.trace import INDEX, PackedFile, Trace
 from mmprobe.errors import InputError, option
 from mmprobe.ledger import FINGERPRINT, find_change, hash_images
@@ -122,4 +122,7 @@ def _required(trace: Trace, config: Mapping[str, Any]) -> list[str]:
     capture = config.get("capture") or {}
     chosen = [] if capture.get("positions") == "prompt" else capture.get("datasets") or []
     whole = [name for name in VARIABLES if name.partition("/")[0] in WHOLE_GROUPS]
-    return [*(name for name in whole if name != SPANS), *(name for name in VARIABLES if name in chosen)]
+    return [
+        *(name for name in whole if name not in (SPANS, *OF_VIDEOS)),
+        *(name for name in VARIABLES if name in chosen),
+    ]

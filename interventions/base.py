@@ -210,6 +210,20 @@ class Method:
             )
 
 
+def check_chat(method: Method, model: Model, chat: Chat) -> None:
+    """Check that a method can act on a chat, as `Method.check_supported` does.
+
+    Raises:
+        InputError: it cannot; or it changes how images are seen, and the chat has videos.
+    """
+    method.check_supported(model, len(chat.images), chat.name)
+    if chat.clips and method.needs_images and not method.neutral:
+        raise InputError(
+            f"method {method.name}: {chat.name} has videos, and it acts on images alone; choose another method, or show "
+            "the frames as images"
+        )
+
+
 class Intervention(NamedTuple):
     """The methods that act within a block of `intervene`.
 
@@ -276,7 +290,7 @@ def intervene(
     active = [method for method in methods if not method.neutral]
     for method in active:
         for chat in chats:
-            method.check_supported(model, len(chat.images), chat.name)
+            check_chat(method, model, chat)
     with ExitStack() as stack:
         states: list[tuple[str, MethodState]] = []
         for method in active:

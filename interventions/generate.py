@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mmprobe.errors import InputError
-from mmprobe.interventions.base import Method, intervene
+from mmprobe.interventions.base import Method, check_chat, intervene
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import load_methods
 from mmprobe.models import Batch, Model
@@ -148,7 +148,11 @@ def generate(
 
 def _store_prefix(model: Model, sample: Sample, methods: Sequence[Method]) -> PrefixStore | None:
     """Return a store for the beginning of a sample's prompts if a method asks about its images several times."""
-    if not sample.images or not any(each.asks_again and not each.neutral for each in methods):
+    if (
+        not sample.images
+        or sample.videos
+        or not any(each.asks_again and not each.neutral for each in methods)
+    ):
         return None
     keeps_states = any(each.needs_final_states for each in methods)
     return PrefixStore(model, frozenset([prefix_key(sample)]), keeps_states)
@@ -190,10 +194,10 @@ def generate_batch(
         return []
     length, methods = length_of(samples[0], settings.max_new_tokens), settings.methods
     prompt_method = check_combination(settings)
-    chats = [build_chat(sample) for sample in samples] if chats is None else chats
+    chats = [build_chat(sample, model) for sample in samples] if chats is None else chats
     for method in methods:
         for chat in chats:
-            method.check_supported(model, len(chat.images), chat.name)
+            check_chat(method, model, chat)
     shares = all(each.neutral or each.shares_prefix for each in methods)
 
     def start(asked: Sequence[Chat], batch: Batch) -> SharedStart | None:

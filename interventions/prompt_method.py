@@ -87,6 +87,19 @@ def text_with_prefill(model: Model, chat: Chat, answer: GeneratedAnswer) -> str:
     return model.tokenizer.decode([*prefill_ids, *answer.token_ids], skip_special_tokens=True)
 
 
+def find_last_text(parts: list[dict[str, Any]]) -> int:
+    """Return the index of the last text among the parts of a turn; one without any gets an empty one at its end.
+
+    Example:
+        >>> find_last_text(parts := [{"type": "image"}]), parts
+        (1, [{'type': 'image'}, {'type': 'text', 'text': ''}])
+    """
+    texts = [index for index, part in enumerate(parts) if part["type"] == "text"]
+    if not texts:
+        parts.append({"type": "text", "text": ""})
+    return texts[-1] if texts else len(parts) - 1
+
+
 def append_lines(chat: Chat, *lines: str) -> Chat:
     """Return a chat with lines of text added to the end of the user's last text.
 
@@ -97,8 +110,8 @@ def append_lines(chat: Chat, *lines: str) -> Chat:
     """
     messages = [message | {"content": list(message["content"])} for message in chat.messages]
     parts = next(message["content"] for message in reversed(messages) if message["role"] == "user")
-    last = max(index for index, part in enumerate(parts) if part["type"] == "text")
-    parts[last] = parts[last] | {"text": "\n".join([parts[last]["text"], *lines])}
+    last = find_last_text(parts)
+    parts[last] = parts[last] | {"text": "\n".join([*filter(None, [parts[last]["text"]]), *lines])}
     return chat._replace(messages=messages)
 
 

@@ -261,39 +261,46 @@ def fingerprint(model: Mapping[str, str] | None = None, samples: Sequence[Sample
     Returns:
         `model`, by part; `images`, by sample; and `questions`, one hash of all. Without what there is not.
     """
-    images = {sample.id: hash_images(sample) for sample in samples if sample.images}
+    images = {sample.id: hash_images(sample) for sample in samples if sample.files}
     parts = {"model": model, "images": images}
     used: dict[str, Any] = {key: dict(value) for key, value in parts.items() if value}
     return used | ({"questions": hash_questions(samples)} if samples else {})
 
 
 def hash_images(sample: Sample) -> str:
-    """Return a hash of the content of a sample's images, in order; an empty text where one cannot be read.
+    """Return a hash of the content of a sample's images and videos, in order; an empty text where one cannot be read.
 
     Example:
         >>> hash_images(Sample(id="a", question="?", images=["nowhere.png"]))
         ''
     """
     try:
-        return xxhash.xxh3_64_hexdigest("".join(map(hash_file, sample.images)).encode())
+        return xxhash.xxh3_64_hexdigest("".join(map(hash_file, sample.files)).encode())
     except OSError:
         return ""
 
 
 def hash_questions(samples: Iterable[Sample]) -> str:
-    """Return a hash of everything in samples but their images, in order. Of these, it has the names.
+    """Return a hash of everything in samples but their images and videos, in order. Of these, it has the names.
 
     Example:
         >>> samples = [Sample(id="a", question="?", images=[folder / "a.png"]) for folder in (Path("b"), Path("c"))]
         >>> hash_questions(samples[:1]) == hash_questions(samples[1:])
         True
     """
-    return hash_content(
-        [
-            [sample.model_dump(mode="json", exclude={"images"}), [path.name for path in sample.images]]
-            for sample in samples
-        ]
-    )
+    return hash_content(list(map(list_parts, samples)))
+
+
+def list_parts(sample: Sample) -> list[Any]:
+    """Return everything in a sample as JSON, with the names of its images and videos in place of their paths.
+
+    Example:
+        >>> list_parts(Sample(id="a", question="?", images=["b/a.png"]))[1]
+        ['a.png']
+    """
+    videos = [video.place(lambda file: Path(file.name)).model_dump(mode="json") for video in sample.videos]
+    texts = sample.model_dump(mode="json", exclude={"images", "videos"})
+    return [texts, [path.name for path in sample.images], *([videos] if videos else [])]
 
 
 def hash_content(content: Any) -> str:

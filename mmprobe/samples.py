@@ -1,4 +1,4 @@
-"""Samples: questions with their images, read from JSON lines and checked before anything runs."""
+"""Samples: questions with their images and videos, read from JSON lines and checked before anything runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import base64
 import json
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from io import BytesIO
 from os.path import commonprefix
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 MAX_IMAGE_PIXELS = 100_000_000
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # others may start programs, as EPS does
+VIDEO_FORMATS = ("mov", "matroska", "avi", "gif", "mpegts")  # of FFmpeg; others may lead to further files
 Box = tuple[int, int, int, int]
 """x, y, width and height in pixels of an image."""
 SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -74,16 +76,66 @@ class Region(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    image: int = Field(ge=0, description="index into the sample's images")
+    image: int = Field(ge=0, description="index into the sample's images, then the frames of its videos")
     box: Box = Field(description="x, y, width, height")
 
 
-class Part(BaseModel):
-    """A part of a turn: a text, or the place of the sample's next image."""
+class Video(BaseModel):
+    """A video: a file, or its frames as image files of one size, in order.
+
+    A path stands for a file, and a list of paths for frames. Of a file, the model's processor chooses the frames, as many a
+    second as `fps` says, or as it chooses by itself. Listed frames are shown as they are; `fps` is then how many a second
+    were taken, from which some models read the times.
+
+    Example:
+        >>> Video.model_validate(["0.png", "1.png"]).files
+        [PosixPath('0.png'), PosixPath('1.png')]
+        >>> Video(file="clip.mp4", fps=2).model_dump(mode="json")
+        {'file': 'clip.mp4', 'fps': 2.0}
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    type: Literal["text", "image"]
+    file: Path | None = None
+    frames: list[Path] = []
+    fps: float | None = Field(None, gt=0, allow_inf_nan=False)
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of the video."""
+        return self.frames if self.file is None else [self.file]
+
+    def place(self, where: Callable[[Path], Path]) -> Video:
+        """Return the video with other paths."""
+        return self.model_copy(
+            update={"file": self.file and where(self.file), "frames": [where(each) for each in self.frames]}
+        )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_short_form(cls, data: Any) -> Any:
+        if isinstance(data, str | Path):
+            return {"file": data}
+        return {"frames": data} if isinstance(data, list | tuple) else data
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Video:
+        if (self.file is None) != bool(self.frames):
+            raise ValueError("a video is a file, or a list of one frame or more as image files")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _use_short_form(self, dump: SerializerFunctionWrapHandler) -> Any:
+        values = {name: value for name, value in dump(self).items() if value}
+        return next(iter(values.values())) if len(values) == 1 else values
+
+
+class Part(BaseModel):
+    """A part of a turn: a text, or the place of the sample's next image or video."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Literal["text", "image", "video"]
     text: str | None = None
 
     @model_validator(mode="after")
@@ -124,16 +176,17 @@ class Turn(BaseModel):
 
 
 OWN_ARGUMENTS = ("messages", "conversation", "chat_template", "tokenize", "add_generation_prompt",
-                 "continue_final_message", "return_dict", "return_tensors", "images")  # fmt: skip
+                 "continue_final_message", "return_dict", "return_tensors", "images", "videos")  # fmt: skip
 """Arguments of a chat template that mmprobe gives itself."""
 
 
 class Sample(BaseModel):
-    """One question with its images, or a conversation. The fields are those of a line of a samples file.
+    """One question with its images and videos, or a conversation. The fields are those of a line of a samples file.
 
-    In the short form, a prompt is `system`, then all `images`, then `question`. `messages` says in place of them what
-    each turn contains, in any order: an image part names its file in `image`, or stands for the next of `images`.
-    `images` then has all of them in order of appearance, and `question` is the text of the user's last turn.
+    In the short form, a prompt is `system`, then all `images`, then all `videos`, then `question`. `messages` says in
+    place of them what each turn contains, in any order: an image part names its file in `image`, or stands for the next of
+    `images`, and a video part in the same way. `images` and `videos` then have all of them in order of appearance, and
+    `question` is the text of the user's last turn.
 
     `prefill` is text that the answer begins with. The model continues it, and the continuation is its answer.
     `template` has arguments of the model's chat template, such as `enable_thinking` or `tools`.
@@ -149,6 +202,7 @@ class Sample(BaseModel):
 
     id: Id
     images: list[Path] = []
+    videos: list[Video] = []
     question: str
     system: str | None = None
     messages: list[Turn] = []
@@ -165,14 +219,22 @@ class Sample(BaseModel):
         return show_fields(self.model_dump(exclude={"images"}), self.images)
 
     @property
+    def files(self) -> list[Path]:
+        """The files of all images, then of all videos. Empty where the model sees none."""
+        return [*self.images, *(file for video in self.videos for file in video.files)]
+
+    @property
     def transcript(self) -> str:
         """What the model is shown, a line a turn, with `[image 1]` in the place of an image; without messages, the question."""
-        lines, number = [], 0
+        lines, numbers = [], {"image": 0, "video": 0}
         for turn in self.messages:
             shown = []
             for part in turn.content:
-                number += part.type == "image"
-                shown.append(f"[image {number}]" if part.text is None else part.text.strip())
+                if part.text is None:
+                    numbers[part.type] += 1
+                    shown.append(f"[{part.type} {numbers[part.type]}]")
+                else:
+                    shown.append(part.text.strip())
             shown += [json.dumps(call) for call in turn.tool_calls or ()]
             lines.append(f"{turn.role}: {' '.join(each for each in shown if each)}")
         return "\n".join(lines) or self.question
@@ -180,20 +242,21 @@ class Sample(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read_messages(cls, data: Any) -> Any:
-        """Take the files out of the image parts, and the question from the user's last turn."""
+        """Take the files out of the parts, and the question from the user's last turn."""
         if not isinstance(data, Mapping) or not data.get("messages"):
             return data
         if not isinstance(data["messages"], list):
             return {"question": "", **data}  # so that the messages are what is reported
         turns, files = _take_files(data["messages"])
         data = {**data, "messages": turns}
-        named = [file for file in files if file is not None]
-        if named and (len(named) < len(files) or data.get("images")):
-            raise ValueError(
-                "messages: name the file in each image part, or in none and list all of them in images"
-            )
-        if named:
-            data["images"] = named
+        for kind, of_kind in files.items():
+            named = [file for file in of_kind if file is not None]
+            if named and (len(named) < len(of_kind) or data.get(f"{kind}s")):
+                raise ValueError(
+                    f"messages: name the file in each {kind} part, or in none and list all of them in {kind}s"
+                )
+            if named:
+                data[f"{kind}s"] = named
         if data.get("system") is not None:
             raise ValueError("system: with messages, the system prompt is a turn of its own in them")
         question = _find_question(turns)
@@ -204,9 +267,12 @@ class Sample(BaseModel):
     @model_validator(mode="after")
     def _check_messages(self) -> Sample:
         if self.messages:
-            n_parts = sum(part.type == "image" for turn in self.messages for part in turn.content)
-            if n_parts != len(self.images):
-                raise ValueError(f"messages: {n_parts} image parts, and images has {len(self.images)}")
+            kinds: list[str] = [part.type for turn in self.messages for part in turn.content]
+            for kind, files in (("image", self.images), ("video", self.videos)):
+                if kinds.count(kind) != len(files):
+                    raise ValueError(
+                        f"messages: {kinds.count(kind)} {kind} parts, and {kind}s has {len(files)}"
+                    )
             if self.messages[-1].role not in ("user", "tool"):
                 raise ValueError(
                     f"messages: the last turn is of the role {self.messages[-1].role}, and the model answers a user "
@@ -219,8 +285,8 @@ class Sample(BaseModel):
 
     @model_serializer(mode="wrap")
     def _drop_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what only conversations have, so that other samples are stored, and hashed, as ever."""
-        empty = [name for name in ("messages", "template") if not getattr(self, name)]
+        """Leave out what only some samples have, so that others are stored, and hashed, as ever."""
+        empty = [name for name in ("videos", "messages", "template") if not getattr(self, name)]
         return {name: value for name, value in dump(self).items() if name not in empty}
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Sample:
@@ -237,10 +303,10 @@ class Sample(BaseModel):
         return super().model_copy(update=update, deep=deep)
 
 
-def _take_files(messages: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Return messages whose image parts name no file, and the files, None where a part named none."""
+def _take_files(messages: Sequence[Any]) -> tuple[list[Any], dict[str, list[Any]]]:
+    """Return messages whose parts name no file, and the images and videos, None where a part named none."""
     turns: list[Any] = []
-    files: list[Any] = []
+    files: dict[str, list[Any]] = {"image": [], "video": []}
     for message in messages:
         turn = message.model_dump() if isinstance(message, Turn) else message
         if isinstance(turn, Mapping):
@@ -250,11 +316,14 @@ def _take_files(messages: Sequence[Any]) -> tuple[list[Any], list[Any]]:
             parts = [] if content is None else content
             if isinstance(parts, list):
                 parts = [dict(part) if isinstance(part, Mapping) else part for part in parts]
-                files += [
-                    part.pop("image", None)
-                    for part in parts
-                    if isinstance(part, dict) and part.get("type") == "image"
-                ]
+                for part in parts:
+                    kind = part.get("type") if isinstance(part, dict) else None
+                    if kind in files:
+                        file = part.pop(kind, None)
+                        if kind == "video" and file is not None and "fps" in part:
+                            frames = isinstance(file, list | tuple)
+                            file = {"frames" if frames else "file": file, "fps": part.pop("fps")}
+                        files[kind].append(file)
             turn = {**turn, "content": parts}
         turns.append(turn)
     return turns, files
@@ -276,14 +345,17 @@ def _follow(sample: Sample, update: Mapping[str, Any]) -> dict[str, Any]:
     """Return the messages, and the fields that follow from them, of a conversation with other values."""
     turns = list(sample.messages)
     out: dict[str, Any] = {}
-    if "images" in update and len(update["images"]) != len(sample.images):
-        if update["images"]:
+    for kind, files in (("image", sample.images), ("video", sample.videos)):
+        shown = update.get(f"{kind}s", files)
+        if len(shown) == len(files):
+            continue
+        if shown:
             raise InputError(
-                f"sample {sample.id}: is a conversation with {len(sample.images)} images in their places, so it cannot "
-                f"be shown with {len(update['images'])}"
+                f"sample {sample.id}: is a conversation with {len(files)} {kind}s in their places, so it cannot be shown "
+                f"with {len(shown)}"
             )
         turns = [
-            turn.model_copy(update={"content": [part for part in turn.content if part.type != "image"]})
+            turn.model_copy(update={"content": [part for part in turn.content if part.type != kind]})
             for turn in turns
         ]
     if update.get("question", sample.question) != sample.question:
@@ -362,7 +434,7 @@ def set_keys(sample: Sample) -> list[str]:
         >>> set_keys(Sample(id="a", question="?", images=["1.png"], pair_id="x"))
         ['image 1.png', 'pair x', 'question a']
     """
-    keys = [f"image {_image_name(image)}" for image in sample.images]
+    keys = [f"image {_image_name(file)}" for file in sample.files]
     if not keys and "image" in sample.metadata:
         keys = [f"image {sample.metadata.get('subtask')}/{sample.metadata['image']}"]
     if sample.pair_id is not None:
@@ -432,6 +504,10 @@ def load_samples(path: str | Path) -> list[Sample]:
             if image not in checked:
                 check_image(image, where)
                 checked.add(image)
+        for video in sample.videos:
+            if not checked.issuperset(video.files):
+                check_video(video, where)
+                checked.update(video.files)
         samples.append(sample)
     if not samples:
         raise InputError(f"{path}: contains no samples")
@@ -445,17 +521,37 @@ def check_short(samples: Iterable[Sample], use: str) -> None:
         use: what shows them, for the message.
 
     Raises:
-        InputError: one is a conversation, or has arguments of the chat template.
+        InputError: one is a conversation, has videos, or has arguments of the chat template.
 
     Example:
         >>> check_short([Sample(id="a", question="?")], "pope")
     """
     for sample in samples:
-        field = "messages" if sample.messages else "template"
-        if getattr(sample, field):
+        field = next((name for name in ("messages", "template", "videos") if getattr(sample, name)), None)
+        if field:
             raise InputError(
                 f"sample {sample.id}: field {field!r}: {use} makes its own prompts and does not show it; trace, bench "
                 "vqa and diagnose do"
+            )
+
+
+def check_no_videos(samples: Iterable[Sample], use: str) -> None:
+    """Check that samples have no videos, where images are exchanged for those of other samples.
+
+    Args:
+        use: what exchanges them, for the message.
+
+    Raises:
+        InputError: one has a video.
+
+    Example:
+        >>> check_no_videos([Sample(id="a", question="?", images=["a.png"])], "diagnose")
+    """
+    for sample in samples:
+        if sample.videos:
+            raise InputError(
+                f"sample {sample.id}: field 'videos': {use} exchanges images alone; leave the sample out, or exchange its "
+                "frames with image_interchange"
             )
 
 
@@ -498,7 +594,7 @@ def samples_from(
 
     Example:
         >>> samples_from([{"text": "What is this?", "gold": "a star"}], "images", question="text", answer="gold")
-        [Sample(id='000000', images=[], question='What is this?', ... answer='a star', ...)]
+        [Sample(id='000000', images=[], ... question='What is this?', ... answer='a star', ...)]
     """
     image_columns = [image] if isinstance(image, str) else list(image)
     samples = []
@@ -698,13 +794,27 @@ def _parse_line(line: str, where: str, folder: Path) -> Sample:
             f"{where}: not JSON that can be read (nested too deeply, or a number too long)"
         ) from None
     sample = _make_sample(data, where)
+    count = len(sample.images) + sum(len(video.frames) for video in sample.videos)
     for region in sample.regions:
-        if region.image >= len(sample.images):
-            raise InputError(f"{where}: field 'regions': image {region.image} of {len(sample.images)}")
+        if region.image >= count:
+            raise InputError(f"{where}: field 'regions': image {region.image} of {count}")
         if min(region.box[2:]) < 0:
             box = list(region.box)
             raise InputError(f"{where}: field 'regions': box {box} has a negative width or height")
-    return sample.model_copy(update={"images": [(folder / image).absolute() for image in sample.images]})
+    return place_files(sample, lambda file: (folder / file).absolute())
+
+
+def place_files(sample: Sample, where: Callable[[Path], Path]) -> Sample:
+    """Return a sample with other paths of its images and videos.
+
+    Example:
+        >>> place_files(Sample(id="a", question="?", images=["a.png"]), Path("/b").joinpath).images
+        [PosixPath('/b/a.png')]
+    """
+    files: dict[str, Any] = {"images": [where(image) for image in sample.images]}
+    if sample.videos:
+        files["videos"] = [video.place(where) for video in sample.videos]
+    return sample.model_copy(update=files)
 
 
 def open_image(source: Path | BytesIO) -> Image.Image:
@@ -775,6 +885,105 @@ def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, i
     if mode[0] in "IF" and not any_depth:  # Pillow would make all above 255 white
         raise InputError(f"{location}: its greys have more than 8 bits (mode {mode}); save it with 8")
     return height, width
+
+
+class VideoInfo(NamedTuple):
+    """What the header of a video file says: the number of its frames, frames a second, and (height, width)."""
+
+    frames: int
+    fps: float
+    size: tuple[int, int]
+
+
+def check_video(video: Video, where: str) -> tuple[int, int]:
+    """Return the (height, width) of a video's frames, without decoding them.
+
+    Args:
+        where: where the video is named, for messages.
+
+    Raises:
+        InputError: a file is missing or is not a video, PyAV is not installed, a frame is not an image, or the frames have
+            several sizes.
+    """
+    if video.file is not None:
+        return read_video_info(video.file, where).size
+    sizes = [check_image(frame, where) for frame in video.frames]
+    for frame, size in zip(video.frames, sizes, strict=True):
+        if size != sizes[0]:
+            shapes = " and ".join(f"{width} x {height}" for height, width in (sizes[0], size))
+            raise InputError(
+                f"{where}: frame {frame}: has another size than the first ({shapes} pixels); the frames of a video "
+                "are of one size"
+            )
+    return sizes[0]
+
+
+def read_video_info(file: Path, where: str) -> VideoInfo:
+    """Return what the header of a video file says. Arguments and errors are those of `check_video`."""
+    with _open_video(file, where) as container:
+        stream = container.streams.video[0]
+        fps = float(stream.average_rate or 0)
+        frames = stream.frames or round(fps * float(container.duration or 0) / 1_000_000)
+        if not frames or not fps:
+            raise InputError(
+                f"{where}: video {file}: does not say how many frames it has; write it anew (ffmpeg -i FILE new.mp4) or "
+                "give its frames as image files"
+            )
+        if stream.height * stream.width > MAX_IMAGE_PIXELS:
+            raise InputError(f"{where}: video {file}: its frames have over 100 megapixels; make it smaller")
+        return VideoInfo(frames, fps, (stream.height, stream.width))
+
+
+def read_frames(file: Path, indices: Iterable[int], where: str) -> list[Image.Image]:
+    """Return frames of a video file, in RGB, one for each index in ascending order. They are counted from 0.
+
+    An index beyond the last frame, as headers may say too many, gives the last.
+
+    Raises:
+        InputError: the file is missing or cannot be decoded, or PyAV is not installed.
+    """
+    wanted, found = list(indices), {}
+    with _open_video(file, where) as container:
+        frame = None
+        for number, frame in enumerate(container.decode(video=0)):
+            if number in wanted:
+                found[number] = frame.to_image()
+            if number >= max(wanted):
+                break
+        if frame is None:
+            raise InputError(f"{where}: video {file}: contains no frames")
+        last = frame.to_image()
+    return [found.get(index, last) for index in wanted]
+
+
+@contextmanager
+def _open_video(file: Path, where: str) -> Iterator[Any]:
+    """Open a video file with PyAV. The file is local and is read as what it is, so that it leads to no other."""
+    location = f"{where}: video {repr(str(file))[1:-1]}"
+    try:
+        import av
+    except ImportError:
+        raise InputError(
+            f"{location}: video files need PyAV; install it with: pip install 'mmprobe[video]', or give its frames as "
+            "image files"
+        ) from None
+    try:
+        with (
+            check_readable(file).open("rb") as stream,
+            av.open(stream, options={"format_whitelist": ",".join(VIDEO_FORMATS)}) as container,
+        ):
+            if not container.streams.video:
+                raise InputError(f"{location}: contains no pictures")
+            yield container
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{location}: no such file") from None
+    except (OSError, ValueError, av.FFmpegError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise InputError(
+            f"{location}: not a readable MP4, MOV, MKV, WebM, AVI, GIF or MPEG-TS video ({reason})"
+        ) from None
 
 
 def load_with_images(path: str | Path, record_type: type[Record]) -> list[Record]:

@@ -24,7 +24,7 @@ from PIL import Image
 from mmprobe.errors import InputError
 from mmprobe.models.aliases import find_base, find_checkpoint, locate
 from mmprobe.models.devices import DeviceMap, check_device_map, check_places, find_device, has_weights
-from mmprobe.models.families import Family, find_family
+from mmprobe.models.families import FAMILIES, Family, find_family
 from mmprobe.models.families.base import find_width
 from mmprobe.models.families.generic import build_views
 from mmprobe.models.fingerprint import Checkpoint, fingerprint_checkpoint, fingerprint_memory
@@ -138,6 +138,21 @@ class Model:
         return None
 
     @cached_property
+    def why_no_videos(self) -> str | None:
+        """Why the model cannot be shown videos, with what to do; None if it can.
+
+        Example:
+            >>> load_model("tiny-spd").why_no_videos is None
+            True
+        """
+        if self.family.video_views is None:
+            names = ", ".join(name for name, family in FAMILIES.working() if family.video_views is not None)
+            return f"mmprobe shows {self.family.name} no videos; leave them out, or choose a model of {names}"
+        if getattr(self.processor, "video_processor", None) is None or not self.processor.video_token:
+            return f"the processor of {self.name} has no video part; load it with its own (AutoProcessor)"
+        return None
+
+    @cached_property
     def n_neurons(self) -> int:
         """Number of gate neurons of a decoder layer: of the widest FFN with gates, where layers differ."""
         layers = self.family.decoder(self.hf).layers
@@ -194,7 +209,7 @@ class Model:
         Raises:
             InputError: an image of a sample cannot be decoded.
         """
-        return build_batch(self, [build_chat(sample) for sample in samples])
+        return build_batch(self, [build_chat(sample, self) for sample in samples])
 
     def prepare(self, sample: Sample) -> dict[str, Any]:
         """Return tensors for `model.hf.generate(**model.prepare(sample))`, on the model's device.

@@ -1,4 +1,4 @@
-"""Prompts: chats with images as the text of a model's template, and as token ids with the group and image of each."""
+"""Prompts: chats with images and videos as the text of a model's template, and as token ids with the group and image of each."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from PIL import Image
 
 from mmprobe.errors import InputError
 from mmprobe.models.families import View
+from mmprobe.models.families.base import Frames
 from mmprobe.registry import check_made
-from mmprobe.samples import Sample, check_image, open_image
+from mmprobe.samples import Sample, Video, check_image, check_video, open_image, read_frames, read_video_info
 
 if TYPE_CHECKING:
     from mmprobe.models.loading import Model
@@ -46,8 +47,29 @@ class Group(IntEnum):
 
 Message = dict[str, Any]
 """A chat message in the form of transformers: its `role`, and as `content` a list of parts in any order, each
-`{"type": "text", "text": …}` or `{"type": "image"}`. It may have more keys, as `mmprobe.samples.Turn` has."""
+`{"type": "text", "text": …}`, `{"type": "image"}` or `{"type": "video"}`. It may have more keys, as `mmprobe.samples.Turn` has."""
 GROUP_OF_ROLE = {"system": Group.SYSTEM, "assistant": Group.ASSISTANT}  # of others: user
+
+
+class Clip(NamedTuple):
+    """The frames of a video that a model is shown.
+
+    Attributes:
+        start: index of the first of them among the chat's images.
+        indices: their indices among all frames of the video.
+        total: number of all frames of the video.
+        fps: frames of the video a second; None where it is not known.
+    """
+
+    start: int
+    indices: list[int]
+    total: int
+    fps: float | None
+
+    @property
+    def pictures(self) -> slice:
+        """The frames' places among the chat's images."""
+        return slice(self.start, self.start + len(self.indices))
 
 
 class Chat(NamedTuple):
@@ -55,10 +77,11 @@ class Chat(NamedTuple):
 
     Attributes:
         messages: messages of the roles system, user, assistant and tool.
-        images: the images of all messages, in order.
+        images: the images of all messages, in order, and then the frames of all videos.
         name: the name of the chat in error messages, such as "sample a".
         prefill: the beginning of the answer.
         template: arguments of the chat template.
+        clips: which of the images are frames of which video.
     """
 
     messages: list[Message]
@@ -66,6 +89,12 @@ class Chat(NamedTuple):
     name: str
     prefill: str = ""
     template: Mapping[str, Any] = MappingProxyType({})
+    clips: tuple[Clip, ...] = ()
+
+    @property
+    def n_images(self) -> int:
+        """Number of images that are not frames of a video. They come first."""
+        return self.clips[0].start if self.clips else len(self.images)
 
 
 class TextSpan(NamedTuple):
@@ -90,13 +119,17 @@ class RenderedChat(NamedTuple):
     spans: list[TextSpan]
 
 
-def build_chat(sample: Sample) -> Chat:
-    """Return a sample's messages; in the short form its system text, then all its images, then its question.
+def build_chat(sample: Sample, model: Model | None = None) -> Chat:
+    """Return a sample's messages; in the short form its system text, all its images, all its videos and its question.
 
     Blanks at the end of the prefill are removed, since models begin a word with the blank before it.
 
+    Args:
+        model: its processor chooses the frames of video files. A sample without videos does without it.
+
     Raises:
-        InputError: an image cannot be decoded, or a text cannot be stored as UTF-8.
+        InputError: an image or a video cannot be decoded, the model is not shown videos, or a text cannot be stored as
+            UTF-8.
     """
     try:
         sample.model_dump_json(include={"question", "system", "prefill", "messages", "template"})
@@ -106,13 +139,69 @@ def build_chat(sample: Sample) -> Chat:
         ) from None
     messages: list[Message] = [turn.model_dump() for turn in sample.messages]
     if not messages:
-        content = [{"type": "image"}] * len(sample.images) + [{"type": "text", "text": sample.question}]
+        shown = [{"type": "image"}] * len(sample.images) + [{"type": "video"}] * len(sample.videos)
+        content = [*shown, {"type": "text", "text": sample.question}]
         messages = [{"role": "user", "content": content}]
         if sample.system is not None:
             messages.insert(0, {"role": "system", "content": [{"type": "text", "text": sample.system}]})
     name = f"sample {sample.id}"
     images = [read_image(path, name) for path in sample.images]
-    return Chat(messages, images, name, (sample.prefill or "").rstrip(), sample.template)
+    clips: list[Clip] = []
+    if sample.videos:
+        assert model is not None, "a sample with videos is read for a model"
+        check_videos(model, [sample])
+    for video in sample.videos:
+        assert model is not None
+        frames, clip = _read_video(video, model, len(images), name)
+        images += frames
+        clips.append(clip)
+    return Chat(messages, images, name, (sample.prefill or "").rstrip(), sample.template, tuple(clips))
+
+
+def check_videos(model: Model, samples: Iterable[Sample]) -> None:
+    """Raise InputError if a sample has a video and the model cannot be shown any."""
+    for sample in samples:
+        if sample.videos and model.why_no_videos:
+            raise InputError(f"sample {sample.id}: videos: {model.why_no_videos}")
+
+
+def check_template(model: Model, samples: Sequence[Sample]) -> None:
+    """Raise InputError if all samples have an argument that the model's chat template does not take."""
+    common = set.intersection(*(set(sample.template) for sample in samples)) if samples else set()
+    _check_arguments(model, sorted(common), "")
+
+
+def _check_arguments(model: Model, names: Iterable[str], where: str) -> None:
+    """Raise InputError for a name that the model's chat template does not contain."""
+    template = str(model.processor.chat_template or model.family.chat_template)
+    for name in names:
+        if not re.search(rf"\b{re.escape(name)}\b", template):
+            raise InputError(f"{where}template: the chat template of {model.name} has no {name!r}")
+
+
+def _read_video(video: Video, model: Model, start: int, name: str) -> tuple[list[Image.Image], Clip]:
+    """Return the frames of a video that a model is shown: those that are listed, or those that its processor chooses."""
+    if video.file is None:
+        check_video(video, name)
+        frames = [read_image(path, name) for path in video.frames]
+        return frames, Clip(start, list(range(len(frames))), len(frames), video.fps)
+    info = read_video_info(video.file, name)
+    processor = model.processor.video_processor
+    indices = list(range(info.frames))
+    if processor.do_sample_frames or video.fps is not None:
+        from transformers.video_utils import VideoMetadata  # a second, which chats without videos do not need
+
+        height, width = info.size
+        metadata = VideoMetadata(info.frames, info.fps, width, height, info.frames / info.fps)
+        options = {} if video.fps is None else {"fps": video.fps}
+        try:
+            chosen = processor.sample_frames(metadata=metadata, **options)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"{name}: video {video.file}: the processor of {model.name} cannot choose its frames ({error})"
+            ) from None
+        indices = [int(index) for index in chosen]
+    return read_frames(video.file, indices, name), Clip(start, indices, info.frames, info.fps)
 
 
 def render_chat(model: Model, chat: Chat) -> RenderedChat:
@@ -231,9 +320,7 @@ def _apply_template(model: Model, chat: Chat) -> tuple[str, str]:
     template = model.processor.chat_template or model.family.chat_template
     if not template:
         raise InputError(f"{model.name}: its processor has no chat template, so prompts cannot be built")
-    for name in chat.template:
-        if not re.search(rf"\b{re.escape(name)}\b", str(template)):
-            raise InputError(f"{chat.name}: template: the chat template of {model.name} has no {name!r}")
+    _check_arguments(model, chat.template, f"{chat.name}: ")
     if "tool_calls" not in str(template) and any("tool_calls" in message for message in chat.messages):
         raise InputError(f"{chat.name}: the chat template of {model.name} has no tool_calls")
     if "role" not in str(template) and any(each["role"] in ("assistant", "tool") for each in chat.messages):
@@ -287,9 +374,12 @@ class Prompt:
         ids: token ids, int32 [token].
         group: values of `Group`, uint8 [token].
         image: the index of the view that a visual token shows, int16 [token]; -1 for other tokens.
-        views: grids of visual tokens; one for each image, or several where a family cuts images into tiles.
-        sources: for each view, the index of its image among the sample's images.
-        sizes: pixels (height, width) of each image's file.
+        views: grids of visual tokens, in the order of their tokens; one for each image and each few frames of a video, or
+            several where a family cuts images into tiles.
+        sources: for each view, the index of the picture that it shows, or of the first: the sample's images are counted,
+            and then the frames of its videos.
+        sizes: pixels (height, width) of each picture's file.
+        clips: which of the pictures are frames of which video.
         padding: number of padding tokens before the prompt in its batch.
     """
 
@@ -300,6 +390,11 @@ class Prompt:
     sources: list[int]
     sizes: list[tuple[int, int]]
     padding: int = 0
+    clips: tuple[Clip, ...] = ()
+
+    def shows(self, view: int, picture: int) -> bool:
+        """Return whether a view shows a picture: an image, or a frame of a video."""
+        return self.sources[view] <= picture < self.sources[view] + self.views[view].pictures
 
     @property
     def grids(self) -> list[tuple[int, int]]:
@@ -361,7 +456,7 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
     answer.
 
     Args:
-        chats: all of them with images, or none.
+        chats: all of them with images, or none; and so with videos.
 
     Raises:
         InputError: a prompt is longer than the model's context, the processor refuses the images, its output does
@@ -376,9 +471,8 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
     outputs = _process(model, chats, [rendered.text for rendered in rendered_chats])
     _check_lengths(model, chats, outputs["attention_mask"].sum(1).tolist())
     offsets, replacements = outputs.pop("offset_mapping"), outputs.pop("text_replacement_offsets", None)
-    sizes = [(image.height, image.width) for chat in chats for image in chat.images]
-    build = model.family.views
-    views = iter(check_made(build, build(outputs, sizes, model.processor, model.hf.config), Iterable))
+    views = iter(_build_views(model, chats, outputs))
+    clips = iter(_build_video_views(model, chats, outputs))
     prompts = []
     for row, (chat, rendered) in enumerate(zip(chats, rendered_chats, strict=True)):
         is_token = outputs["attention_mask"][row].numpy().astype(bool)
@@ -387,15 +481,62 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
             np.asarray(offsets[row])[is_token],
             list(replacements[row]) if replacements is not None and len(replacements) else [],
         )
-        views_of_images = [next(views) for _ in chat.images]
+        shown = _order_views(
+            chat, [next(views) for _ in range(chat.n_images)], [next(clips) for _ in chat.clips]
+        )
         padding = int((~is_token).sum())
-        prompts.append(_build_prompt(model, chat, rendered, tokens, views_of_images, padding))
+        prompts.append(_build_prompt(model, chat, rendered, tokens, shown, padding))
     inputs = {
         name: value.to(model.device, model.hf.dtype if value.is_floating_point() else value.dtype)
         for name, value in outputs.items()
         if value is not None and value.numel() and name != "labels"
     }
     return Batch(inputs, prompts)
+
+
+class _Shown(NamedTuple):
+    """An image or a video of a chat: its views, and the picture that each of them shows first."""
+
+    views: list[View]
+    sources: list[int]
+
+
+def _build_views(model: Model, chats: Sequence[Chat], outputs: dict[str, Any]) -> Iterable[list[View]]:
+    """Return the views of each image of a batch."""
+    sizes = [(image.height, image.width) for chat in chats for image in chat.images[: chat.n_images]]
+    build = model.family.views
+    return check_made(build, build(outputs, sizes, model.processor, model.hf.config), Iterable)
+
+
+def _build_video_views(model: Model, chats: Sequence[Chat], outputs: dict[str, Any]) -> Iterable[list[View]]:
+    """Return the views of each video of a batch."""
+    videos = [
+        Frames(len(clip.indices), chat.images[clip.start].height, chat.images[clip.start].width)
+        for chat in chats
+        for clip in chat.clips
+    ]
+    build = model.family.video_views
+    if not videos or build is None:
+        return []
+    return check_made(build, build(outputs, videos, model.processor, model.hf.config), Iterable)
+
+
+def _order_views(chat: Chat, images: list[list[View]], videos: list[list[View]]) -> list[_Shown]:
+    """Return the views of a chat's images and videos in the order of their tokens."""
+    shown = {
+        "image": iter([_Shown(views, [number] * len(views)) for number, views in enumerate(images)]),
+        "video": iter(
+            [
+                _Shown(
+                    views,
+                    (clip.start + np.cumsum([0, *(view.pictures for view in views)])[:-1]).tolist(),
+                )
+                for clip, views in zip(chat.clips, videos, strict=True)
+            ]
+        ),
+    }
+    parts = [part["type"] for message in chat.messages for part in message["content"]]
+    return [next(shown[kind]) for kind in parts if kind in shown]
 
 
 def _check_lengths(model: Model, chats: Sequence[Chat], counts: Sequence[int]) -> None:
@@ -418,8 +559,21 @@ def decode_tokens(model: Model, ids: np.ndarray) -> list[str]:
 
 def _process(model: Model, chats: Sequence[Chat], texts: list[str]) -> dict[str, Any]:
     """Return the output of the model's processor, tensors by name."""
-    images = [chat.images for chat in chats]
+    images = [chat.images[: chat.n_images] for chat in chats]
     options: dict[str, Any] = {}
+    clips = [(chat, clip) for chat in chats for clip in chat.clips]
+    if clips:
+        metadata = [
+            {"total_num_frames": clip.total, "fps": clip.fps, "frames_indices": list(clip.indices)}
+            for _, clip in clips
+        ]
+        # the frames are those that the processor chose of a file, or all that are listed
+        options["videos"] = [chat.images[clip.pictures] for chat, clip in clips]
+        options["videos_kwargs"] = {
+            "do_sample_frames": False,
+            "video_metadata": metadata,
+            **model.family.video_options,
+        }
     has_bos = model.tokenizer.bos_token is not None and texts[0].startswith(model.tokenizer.bos_token)
     if has_bos:
         options["add_special_tokens"] = False  # else there would be two
@@ -453,11 +607,11 @@ def _build_prompt(
     chat: Chat,
     rendered: RenderedChat,
     tokens: _Tokens,
-    views_of_images: list[list[View]],
+    shown: list[_Shown],
     padding: int,
 ) -> Prompt:
-    views = [view for image_views in views_of_images for view in image_views]
-    sources = [index for index, image_views in enumerate(views_of_images) for _ in image_views]
+    views = [view for each in shown for view in each.views]
+    sources = [source for each in shown for source in each.sources]
     spans = (
         _follow_prefix(rendered, tokens)
         if tokens.replacements
@@ -470,10 +624,10 @@ def _build_prompt(
         image = np.full(len(tokens.ids), -1, np.int16)
         group[tokens.ids == model.family.image_token_id(model.hf.config)] = Group.VISUAL
     else:
-        image = _assign_views(model, chat.name, tokens, views_of_images)
+        image = _assign_views(model, chat.name, tokens, [each.views for each in shown])
     group[image >= 0] = Group.VISUAL
     sizes = [(image.height, image.width) for image in chat.images]
-    return Prompt(tokens.ids, group, image, views, sources, sizes, padding)
+    return Prompt(tokens.ids, group, image, views, sources, sizes, padding, chat.clips)
 
 
 def _follow_prefix(rendered: RenderedChat, tokens: _Tokens) -> list[TextSpan]:
@@ -495,6 +649,10 @@ def _shift_spans(model: Model, chat: Chat, rendered: RenderedChat, tokens: _Toke
     added = int(tokens.offsets[-1, 1]) - len(rendered.layout)
     if not added:
         return rendered.spans
+    if chat.clips:
+        raise InputError(
+            f"{chat.name}: videos: the processor of {model.name} does not say where it puts visual tokens"
+        )
     parts = [part["type"] for message in chat.messages for part in message["content"]]
     before = [parts[:index].count("image") for index, kind in enumerate(parts) if kind == "text"]
     if any(0 < count < len(chat.images) for count in before):
@@ -519,24 +677,29 @@ def _assign_groups(tokens: _Tokens, spans: list[TextSpan]) -> np.ndarray:
     return group
 
 
-def _assign_views(model: Model, name: str, tokens: _Tokens, views_of_images: list[list[View]]) -> np.ndarray:
+def _assign_views(model: Model, name: str, tokens: _Tokens, views_of_shown: list[list[View]]) -> np.ndarray:
     """Return the index of the view that each token shows, int16 [token]; -1 for tokens that show none.
 
+    Args:
+        views_of_shown: the views of each image and each video, in the order of their tokens.
+
     Raises:
-        InputError: an image has another number of visual tokens than its views have cells.
+        InputError: an image or a video has another number of visual tokens than its views have cells.
     """
     starts, ends = tokens.offsets[:, 0], tokens.offsets[:, 1]
     assigned = np.full(len(tokens.ids), -1, np.int16)
-    is_visual = tokens.ids == model.family.image_token_id(model.hf.config)
-    first = 0  # index of the image's first view
-    for number, (replacement, views) in enumerate(zip(tokens.replacements, views_of_images, strict=True)):
+    first = 0  # index of the first view of the image or video
+    for number, (replacement, views) in enumerate(zip(tokens.replacements, views_of_shown, strict=True)):
         start, end = replacement["new_span"]
+        is_video = replacement.get("type") == "video"
+        find_id = model.family.video_token_id if is_video else model.family.image_token_id
+        is_visual = tokens.ids == find_id(model.hf.config)
         positions = np.flatnonzero(is_visual & (starts >= start) & (ends <= end))
         indices = np.concatenate([_fill_grid(view, first + offset) for offset, view in enumerate(views)])
         if len(positions) != len(indices):
             raise InputError(
-                f"{name}: {model.family.name}'s prompt contains {len(positions)} visual tokens for image "
-                f"{number}, its views make {len(indices)}"
+                f"{name}: {model.family.name}'s prompt contains {len(positions)} visual tokens for "
+                f"{'video' if is_video else 'image'} {number}, its views make {len(indices)}"
             )
         assigned[positions] = indices
         first += len(views)

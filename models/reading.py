@@ -475,7 +475,7 @@ def read_chats(
     """Return the reading of answers after chats.
 
     Args:
-        chats: all of them with images, or none.
+        chats: all of them with images, or none; and so with videos.
         answers: token ids of the answer to each chat.
         prefixes: what chats with the same images share: their common beginning is read once, and the rest in a
             pass for each set of images. None to read whole prompts.
@@ -494,7 +494,10 @@ def read_chats(
 
 
 def _find_beginnings(chats: Sequence[Chat], batch: Batch, prefixes: PrefixStore) -> list[Prefix] | None:
-    """Return what was read of each chat, the same for the same images; None where it would take too much memory."""
+    """Return what was read of each chat, the same for the same images; None where it would take too much memory, or
+    with videos."""
+    if any(chat.clips for chat in chats):
+        return None
     keys = list(map(image_key, chats))
     rows = zip(keys, chats, batch.prompts, strict=True)
     found = [prefixes.find((key,), chat, prompt) for key, chat, prompt in rows]

@@ -36,13 +36,13 @@ PrefixKey = tuple[Any, ...]
 def prefix_key(sample: Sample) -> PrefixKey:
     """Return what is equal for samples that show the same images under the same system prompt.
 
-    Of a conversation, it is all up to the last image. Samples without images share with no other.
+    Of a conversation, it is all up to the last image. Samples without images, and those with videos, share with no other.
 
     Example:
         >>> prefix_key(Sample(id="a", question="Why?")) == prefix_key(Sample(id="b", question="Why?"))
         False
     """
-    if not sample.images:
+    if not sample.images or sample.videos:
         return (sample.id,)
     parts = [(turn.role, part.text) for turn in sample.messages for part in turn.content]
     last = max((place for place, (_, text) in enumerate(parts) if text is None), default=-1)

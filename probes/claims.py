@@ -250,7 +250,7 @@ def claim_interventions(
     if answers < 1:
         raise InputError(f"answers {answers}: must be 1 or more")
     rng = np.random.default_rng(seed)
-    samples = [sample for sample in map(run.sample, run.ids) if sample.images]
+    samples = [sample for sample in map(run.sample, run.ids) if sample.images or sample.videos]
     images = CounterfactualImages(samples)
     chosen, rows = [], []
     for sample, weight in tqdm(

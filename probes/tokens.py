@@ -61,7 +61,7 @@ def find_tokens(row: Row, sample: Sample, name: str) -> np.ndarray:
             f"tokens {name!r}: choose {', '.join(GROUPS)}, generated, image K, region K or step S"
         )
     kind, number = match[1], int(match[2])
-    count = {"image": len(sample.images), "region": len(sample.regions), "step": steps}[kind]
+    count = {"image": len(prompt.sizes), "region": len(sample.regions), "step": steps}[kind]
     if number >= count:
         raise InputError(f"tokens {name!r}: sample {sample.id} has {count} {kind}s, counted from 0")
     if kind == "step":
@@ -71,7 +71,7 @@ def find_tokens(row: Row, sample: Sample, name: str) -> np.ndarray:
             f"{row.model.family.name} reads images by cross-attention and has no visual tokens"
         )
     if kind == "image":
-        views = [view for view, image in enumerate(prompt.sources) if image == number]
+        views = [view for view in range(len(prompt.views)) if prompt.shows(view, number)]
         return np.flatnonzero(np.isin(prompt.image, views))
     touched = prompt.visual_positions[touched_cells(prompt, sample.regions[number])]
     if not len(touched):
@@ -88,13 +88,13 @@ def touched_cells(prompt: Prompt, region: Region) -> np.ndarray:
     """
     x, y, width, height = region.box
     masks = []
-    for view, image in zip(prompt.views, prompt.sources, strict=True):
+    for number, view in enumerate(prompt.views):
         (rows, columns), (left, top, view_width, view_height) = view.grid, view.box
         row_edges = top + view_height * np.arange(rows + 1) / rows
         column_edges = left + view_width * np.arange(columns + 1) / columns
         down = (row_edges[1:] > y + 1e-6) & (row_edges[:-1] < y + height - 1e-6)
         across = (column_edges[1:] > x + 1e-6) & (column_edges[:-1] < x + width - 1e-6)
-        masks.append((down[:, None] & across & (image == region.image)).ravel())
+        masks.append((down[:, None] & across & prompt.shows(number, region.image)).ravel())
     return np.concatenate(masks) if masks else np.zeros(0, bool)
 
 
@@ -186,7 +186,7 @@ def present_names(row: Row, sample: Sample) -> tuple[list[str], list[str]]:
         >>> present_names(row, sample)                                   # doctest: +SKIP
         (['image 0', 'system', 'user', 'template', 'generated'], ['image 0', ..., 'steps'])
     """
-    images = [f"image {number}" for number in range(len(sample.images))]
+    images = [f"image {number}" for number in dict.fromkeys(row.prompt.sources)]
     groups = [
         name
         for name in ("system", "user", "assistant", "template")

@@ -27,8 +27,8 @@ MARKS = re.compile(r"(?<=<!-- families -->\n).*?(?=<!-- /families -->)", re.DOTA
 CHECKPOINT = re.compile(r'checkpoint="([\w.-]+/[\w.-]+)"')
 TYPES = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 HEADER = """\
-| type | traced | checkpoints of the hub, among others | extras | answers are read | vision encoder | TransformerLens | |
-|---|---|---|---|---|---|---|---|"""
+| type | traced | checkpoints of the hub, among others | extras | answers are read | vision encoder | video | TransformerLens | |
+|---|---|---|---|---|---|---|---|---|"""
 ABOUT = """\
 # Models
 
@@ -43,7 +43,7 @@ among the tests: `mmprobe check MODEL` does the same with yours.
 
 **Without a map** means that a visual token is a learned query, which shows no part of an image: groups, residual streams and
 heads are recorded; maps, attention by patch and token activation maps are not. **Answers are read** after they are generated
-in one pass, or while they are decoded, which takes longer. Checkpoints that are fine-tuned from others have their type. A
+in one pass, or while they are decoded, which takes longer. **Video**: whether it is shown videos ([Videos](guides/video.md)). Checkpoints that are fine-tuned from others have their type. A
 type that transformers does not list can work as well: [add a family](adding-a-family.md).
 
 ## Types that are traced
@@ -90,6 +90,7 @@ def row(kind: str) -> str:
         ", ".join(f"`{extra}`" for extra in family.extras),
         "after" if family.shares_prefixes else "while decoding",
         "yes" if family.vision else "no",
+        "yes" if family.video_views else "no",
         "yes" if TYPES[kind] in SUPPORTED_ARCHITECTURES else "no",
         family.notes,
     )

@@ -43,6 +43,10 @@ that cut images into tiles have several views per image. The dimension `image` c
 the visual tokens of all views. In families with cross-attention (Mllama), `visual` counts keys of the
 cross-attention layers. These layers do not run without an image; their values are then NaN.
 
+Of a video, a view shows a frame, or the few frames that an encoder merges. `images/video`, `images/frames` and `images/time`
+are there for samples with videos alone. Where pictures are counted, such as in `images/source` and in the sample's regions, the
+frames that the model was shown follow the sample's images.
+
 A capture that names `residual/pre` with `positions: all` also stores `prompt/residual_pre`. The same applies to
 every data set with a counterpart under `prompt/`.
 
@@ -53,7 +57,7 @@ returned with a sixth that is 0. It had no `steps/span` either; `Trace.spans` re
 
 Dimensions are HDF5 dimension scales at the root. `layer` and `head` give the indices of the captured layers and
 heads, `group` the groups' names. The root's attributes are `id` (the sample's id; older files have it in `sample`
-only), `sample` (the sample as JSON), `answer`, `model`, `neurons`, `run_hash` (a hash of model, capture and settings in `run.json`), `image_hash` (of the content of its images), `prompt_groups` (the groups of tokens that data sets under `prompt/` have, where the capture names some), `reading` (JSON: how
+only), `sample` (the sample as JSON), `answer`, `model`, `neurons`, `run_hash` (a hash of model, capture and settings in `run.json`), `image_hash` (of the content of its images and videos), `prompt_groups` (the groups of tokens that data sets under `prompt/` have, where the capture names some), `reading` (JSON: how
 far the reading of the answer, which was traced, is from its decoding) and `mmprobe_format`.
 
 Float16 data sets (f2) become float32 (f4) if a value is too large for float16, or if the capture says

@@ -33,7 +33,7 @@ from mmprobe.interventions.generate import (
     generate_batch,
 )
 from mmprobe.models import Group, Model, Prompt
-from mmprobe.models.prompt import Chat, build_chat
+from mmprobe.models.prompt import Chat, build_chat, check_template, check_videos
 from mmprobe.models.shared_prefix import PrefixKey, PrefixStore, repeated_keys, sort_by_images
 from mmprobe.registry import find_plug_in
 from mmprobe.samples import Answer, Sample, load_samples
@@ -134,6 +134,9 @@ def answer(
         keeper = _Responses(folder, samples)
     elif folder is not None and recorder is not None and isinstance(local, LocalModel):
         keeper = recorder.keeper(folder, samples, local.model)
+    if isinstance(local, LocalModel):
+        check_videos(local.model, samples)
+        check_template(local.model, samples)
     if recorder is None:
         check_combination(settings)
     given = local.given if isinstance(local, LocalModel) else None
@@ -223,13 +226,13 @@ def form_batches(
         return [[sample] for sample in samples]
 
     def place(sample: Sample) -> tuple[Any, ...]:
-        images = [str(path) for path in sample.images] if settings.shared_prefix else []
+        images = [str(path) for path in sample.files] if settings.shared_prefix else []
         return images, sample.question, sample.id
 
     groups: dict[tuple[Any, ...], list[Sample]] = {}
     for sample in sorted(samples, key=place):
         n_images = len(sample.images) if separates_counts else bool(sample.images)
-        groups.setdefault((n_images, *settings.alike(sample)), []).append(sample)
+        groups.setdefault((n_images, bool(sample.videos), *settings.alike(sample)), []).append(sample)
     return [
         members[first : first + size] for members in groups.values() for first in range(0, len(members), size)
     ]
@@ -338,7 +341,7 @@ class BatchAnswerer:
                     if sample.id not in self.work.given:
                         raise InputError("no answer to it is given")
                     self.work.given[sample.id].read(self.model)
-                pending.append((sample, build_chat(sample)))
+                pending.append((sample, build_chat(sample, self.model)))
             except InputError as error:
                 if self.work.folder is None:
                     raise
@@ -349,7 +352,7 @@ class BatchAnswerer:
         samples, chats = [sample for sample, _ in pending], [chat for _, chat in pending]
         settings = self.work.settings
         if self.tracer is None:
-            methods = [each for each in self.methods if samples[0].images or not each.needs_images]
+            methods = [each for each in self.methods if samples[0].files or not each.needs_images]
             settings = replace(settings.of(samples[0]), methods=methods)
             answers = generate_batch(self.model, samples, settings, self.prefixes, chats)
         else:

@@ -176,7 +176,7 @@ def _check_prompts(model: Model, samples: Sequence[Sample]) -> Iterator[Check]:
         yield Check("prompt", None, None, "the processor has no chat template")
         return
     for sample in [*samples, *_make_conversations(samples)]:
-        chat = build_chat(sample)
+        chat = build_chat(sample, model)
         images = iter(chat.images)
         messages = [
             turn

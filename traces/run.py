@@ -37,6 +37,7 @@ from mmprobe.ledger import (
     Ledger,
     fingerprint,
     hash_images,
+    hash_questions,
     library_versions,
     lock_folder,
     warn_of_versions,
@@ -47,7 +48,7 @@ from mmprobe.models.prompt import decode_tokens
 from mmprobe.models.reading import Gap
 from mmprobe.models.shared_prefix import SharedStart
 from mmprobe.registry import check_made
-from mmprobe.samples import Answer, Lengths, Sample, load_samples, longest
+from mmprobe.samples import Answer, Lengths, Sample, load_samples, longest, place_files, with_template
 from mmprobe.traces.asking import (
     Answers,
     GivenAnswer,
@@ -91,6 +92,7 @@ def trace(
     shared_prefix: bool = True,
     pack_every: int | None = None,
     answers: Answers | None = None,
+    template: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> Run:
     """Let the model answer every sample, and record its internals.
@@ -135,6 +137,8 @@ def trace(
             "token_ids"}`, the folder of a benchmark's results, a run or its folder, or texts or token ids by id. A sample
             without an answer, or with one that the model could not have given, is a failure. `max_new_tokens`,
             `temperature` and `seed` are not used.
+        template: arguments of the model's chat template, such as `{"enable_thinking": False}`, for all samples. A sample's
+            own ones come first.
         parameters: the method's parameters, such as `eta=0`, in place of its defaults.
 
     Returns:
@@ -152,7 +156,7 @@ def trace(
         >>> run = mp.trace(model, "pairs/samples.jsonl", "runs/demo")                  # doctest: +SKIP
         >>> run = mp.trace(model, samples, "runs/sage", method="sage", eta=0)          # doctest: +SKIP
     """
-    samples = check_samples(samples)
+    samples = with_template(check_samples(samples), template or {})
     model = load_model(model) if isinstance(model, str) else model
     given = None if answers is None else read_given_answers(answers, samples)
     _check_names(load_methods(method), parameters)
@@ -238,7 +242,18 @@ class Recording:
         )
 
     def keeper(self, folder: Path, samples: Sequence[Sample], model: Model) -> RunKeeper:
-        """Return what keeps the traces of these samples in a folder."""
+        """Return what keeps the traces of these samples in a folder.
+
+        Raises:
+            InputError: a sample has videos, and something is recorded of the vision encoder, whose patches of frames have no
+                place in the trace format.
+        """
+        with_video = next((sample.id for sample in samples if sample.videos), None)
+        encoder = [name for name in load_capture(self.capture).datasets if name.startswith("vision/")]
+        if with_video is not None and encoder:
+            raise InputError(
+                f"{encoder[0]}: is recorded of images alone, and sample {with_video} has videos; leave it out"
+            )
         return RunKeeper(self, folder, samples, model)
 
 
@@ -389,9 +404,9 @@ class RunTracer:
             "head": np.array(spec.head_indices(model.n_heads), np.int32),
             "group": np.array(GROUP_NAMES),
         }
-        images = [path.absolute() for path in sample.images]  # so that they can be read from any folder
+        found = place_files(sample, Path.absolute)  # so that they can be read from any folder
         attributes = {
-            "sample": sample.model_copy(update={"images": images}).model_dump_json(),
+            "sample": found.model_dump_json(),
             "model": model.source,
             "neurons": str(model.n_neurons),
             "run_hash": self.run_hash,
@@ -399,7 +414,7 @@ class RunTracer:
         }
         if spec.groups is not None:
             attributes["prompt_groups"] = ", ".join(spec.groups)
-        if image_hash := sample.images and hash_images(sample):
+        if image_hash := sample.files and hash_images(sample):
             attributes["image_hash"] = image_hash
         path = self.out / "samples" / f"{sample.id}.h5"
         return TraceWriter(path, coordinates, attributes, spec.dtype == "float16", spec.compression)
@@ -477,11 +492,36 @@ def _finish_trace(model: Model, prompt: Prompt, given: GeneratedAnswer, writer: 
     writer.write("images/size", np.reshape(sizes, (-1, 2)))
     writer.write("images/source", np.array(prompt.sources, np.int32))
     writer.write("images/box", np.reshape([view.box for view in prompt.views], (-1, 4)))
+    if prompt.clips:
+        video, frames, times = place_in_videos(prompt)
+        writer.write("images/video", video)
+        writer.write("images/frames", frames)
+        writer.write("images/time", times)
     if given.diagnostics:
         texts = [json.dumps({"method": name, "report": own}) for name, own in given.diagnostics.items()]
         writer.write("methods/report", np.array(texts, dtype=object))
     writer.set_attributes({"answer": _replace_nul(given.text)})
     writer.commit()
+
+
+def place_in_videos(prompt: Prompt) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return which video each view shows, its first and last frame, and the time of the first.
+
+    Returns:
+        int32 [view], int32 [view, 2] and float32 [view] in seconds; -1 and NaN for views of images, and NaN where the
+        frames a second are not known.
+    """
+    video = np.full(len(prompt.views), -1, np.int32)
+    frames = np.full((len(prompt.views), 2), -1, np.int32)
+    times = np.full(len(prompt.views), np.nan, np.float32)
+    for number, clip in enumerate(prompt.clips):
+        for view, source in enumerate(prompt.sources):
+            if clip.pictures.start <= source < clip.pictures.stop:
+                first = source - clip.start
+                last = min(first + prompt.views[view].pictures, len(clip.indices)) - 1
+                video[view], frames[view] = number, (clip.indices[first], clip.indices[last])
+                times[view] = clip.indices[first] / clip.fps if clip.fps else np.nan
+    return video, frames, times
 
 
 def _replace_nul(text: str) -> str:
@@ -653,15 +693,13 @@ def _is_sound(trace: Trace, sample: Sample, config: Mapping[str, Any]) -> bool:
 def _is_same(trace: Trace, sample: Sample) -> bool:
     """Return whether a sample is the one that was traced. Its images may have moved, but not changed."""
     traced = trace.sample
-    if traced.model_dump_json(exclude={"images"}) != sample.model_dump_json(exclude={"images"}):
-        return False
-    if [path.name for path in traced.images] != [path.name for path in sample.images]:
+    if hash_questions([traced]) != hash_questions([sample]):
         return False
     if trace.image_hash and (image_hash := hash_images(sample)):
         return trace.image_hash == image_hash
     return all(
         old == new.absolute() or not old.exists() or filecmp.cmp(old, new, shallow=False)
-        for old, new in zip(traced.images, sample.images, strict=True)
+        for old, new in zip(traced.files, sample.files, strict=True)
     )
 
 

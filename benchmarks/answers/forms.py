@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from mmprobe.benchmarks.answers.refusals import is_refusal
+from mmprobe.cache.schema import drop_thoughts
 
 Verdict = Literal["right", "wrong", "refused", "unread"]
 """Of an answer: a refusal is never right; an unread answer is neither right nor wrong."""
@@ -145,8 +146,6 @@ class _Span(NamedTuple):
     encloses: bool
 
 
-_THOUGHT = re.compile(r"<think>.*?</think>|^.*?</think>", re.DOTALL | re.IGNORECASE)
-_OPEN_THOUGHT = re.compile(r"<think>.*", re.DOTALL | re.IGNORECASE)
 _KEYS = ("answer", "final_answer", "final answer", "choice", "option")
 _SENTENCE_END = re.compile(r"[.!?;](?=\s|$)|[\u3002\uff01\uff1f\uff1b]|\n")
 _CONNECTED = re.compile(
@@ -208,7 +207,7 @@ def is_open(text: str) -> bool:
 
 def clean(text: str) -> str:
     """Return a response without thoughts between tags, Markdown, TeX brackets and full-width characters."""
-    text = _OPEN_THOUGHT.sub("", _THOUGHT.sub("", text.replace("\x00", "")))
+    text = drop_thoughts(text.replace("\x00", ""))
     text = _SUPERSCRIPT.sub(lambda match: "^" + unicodedata.normalize("NFKC", match.group()), text)
     text = unicodedata.normalize("NFKC", text).replace("\u2212", "-").replace("\u2019", "'")
     return _MARKUP.sub("", re.sub(r"\\[()\[\]]", "", text)).strip()
@@ -221,7 +220,7 @@ def last_part(response: str) -> str:
         >>> last_part("<REASONING> It was there. </REASONING> <CONCLUSION> The dog is gone. </CONCLUSION>")
         'The dog is gone.'
     """
-    text = _OPEN_THOUGHT.sub("", _THOUGHT.sub("", response))
+    text = drop_thoughts(response)
     stages = re.split(r"<conclusion>", text, flags=re.IGNORECASE)
     return re.split(r"</conclusion>", stages[-1], flags=re.IGNORECASE)[0].strip() if len(stages) > 1 else text
 
@@ -265,7 +264,7 @@ def decide(
         >>> decide("Answer: B\nAnswer: C", letters).value is None
         True
     """
-    declared = _read_json(_OPEN_THOUGHT.sub("", _THOUGHT.sub("", response)).strip())
+    declared = _read_json(drop_thoughts(response).strip())
     if declared is not None:
         refused = is_refusal(declared)
         return Decision(None if refused or not declared else read(declared), True, refused)

@@ -23,7 +23,7 @@ from anyio.lowlevel import RunVar
 
 from mmprobe.errors import InputError
 from mmprobe.files import check_readable, redact
-from mmprobe.samples import Answer, Sample
+from mmprobe.samples import Answer, Sample, Video
 
 if TYPE_CHECKING:
     from mmprobe.interventions import Settings
@@ -54,18 +54,22 @@ def is_api(model: str) -> bool:
     return bool(slash) and provider in PROVIDERS
 
 
+Shown = str | Path | Video
+"""A text, an image or a video file."""
+
+
 class ChatTurn(NamedTuple):
     """One turn of a conversation: its role (system, user or assistant), its text, and images before the text.
 
     `images` of None sends the text alone, not as a list of parts. `name` is the message's id in inspect-ai's logs.
-    `parts` are texts and images in another order, in place of both.
+    `parts` are texts, images and videos in another order, in place of both.
     """
 
     role: str
     text: str
     images: tuple[Path, ...] | None = None
     name: str | None = None
-    parts: tuple[str | Path, ...] | None = None
+    parts: tuple[Shown, ...] | None = None
 
 
 class Reply(NamedTuple):
@@ -240,26 +244,36 @@ def messages_of(sample: Sample) -> list[ChatTurn]:
     Where a provider refuses the message, the question stays unanswered.
 
     Raises:
-        InputError: the sample has turns with tools, or arguments of a chat template, which no API takes.
+        InputError: the sample has turns with tools, arguments of a chat template, or a video as a list of frames, which no API
+            takes.
     """
     if sample.template or any(turn.role == "tool" or turn.tool_calls for turn in sample.messages):
         field = "template" if sample.template else "messages with tools"
         raise InputError(f"sample {sample.id}: {field}: not for models behind an API; leave it out")
+    if any(video.file is None for video in sample.videos):
+        raise InputError(
+            f"sample {sample.id}: videos: models behind an API take video files; give a file, or the frames as images"
+        )
     if sample.messages:
         messages = _turns_of(sample)
     else:
         messages = [ChatTurn("system", sample.system)] if sample.system else []
-        messages.append(ChatTurn("user", sample.question, tuple(sample.images), sample.id))
+        turn = ChatTurn("user", sample.question, tuple(sample.images), sample.id)
+        parts: tuple[Shown, ...] = (*sample.images, *sample.videos, sample.question)
+        messages.append(turn._replace(images=None, parts=parts) if sample.videos else turn)
     if prefill := (sample.prefill or "").rstrip():
         messages.append(ChatTurn("assistant", prefill))
     return messages
 
 
 def _turns_of(sample: Sample) -> list[ChatTurn]:
-    """Return the turns of a conversation, with the images in their places. The last one has the sample's id."""
-    images, turns = iter(sample.images), []
+    """Return the turns of a conversation, with the images and videos in their places. The last has the sample's id."""
+    images, videos, turns = iter(sample.images), iter(sample.videos), []
     for turn in sample.messages:
-        parts = tuple(next(images) if part.text is None else part.text for part in turn.content)
+        parts: tuple[Shown, ...] = tuple(
+            part.text if part.text is not None else next(images) if part.type == "image" else next(videos)
+            for part in turn.content
+        )
         name = sample.id if turn is sample.messages[-1] else None
         plain = len(parts) == 1 and isinstance(parts[0], str) and turn.role != "user"
         turns.append(ChatTurn(turn.role, turn.text, name=name, parts=None if plain else parts))
@@ -274,6 +288,7 @@ def inspect_message(message: ChatTurn) -> Any:
         ChatMessageUser,
         ContentImage,
         ContentText,
+        ContentVideo,
     )
 
     classes = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
@@ -283,11 +298,31 @@ def inspect_message(message: ChatTurn) -> Any:
         content = [*images, ContentText(text=message.text)]
     if message.parts is not None:
         content = [
-            ContentText(text=part) if isinstance(part, str) else ContentImage(image=data_uri(part))
+            ContentText(text=part)
+            if isinstance(part, str)
+            else ContentImage(image=data_uri(part))
+            if isinstance(part, Path)
+            else ContentVideo(
+                video=data_uri(Path(str(part.file))), format=_video_format(Path(str(part.file)))
+            )
             for part in message.parts
         ]
     own_id = {} if message.name is None else {"id": message.name}
     return classes[message.role](content=content, **own_id)
+
+
+def _video_format(path: Path) -> Any:
+    """Return the format of a video that providers take, by the name of its file.
+
+    Raises:
+        InputError: they take others.
+    """
+    formats = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mpeg": "mpeg", ".mpg": "mpeg"}
+    if path.suffix.lower() not in formats:
+        raise InputError(
+            f"video {path}: models behind an API take MP4, MOV and MPEG; write it as one of them"
+        )
+    return formats[path.suffix.lower()]
 
 
 def data_uri(path: Path) -> str:

@@ -416,6 +416,7 @@ def compare(
     overwrite: bool = False,
     shared_prefix: bool = True,
     options: Mapping[str, Any] = MappingProxyType({}),
+    template: Mapping[str, Any] = MappingProxyType({}),
     progress: Callable[[str], None] = print,
 ) -> xr.Dataset:
     """Compare methods with plain answers on benchmarks.
@@ -435,6 +436,7 @@ def compare(
             questions.
         judge: as in `evaluate`, for the benchmarks that need one.
         options: options of the benchmarks, such as `{"wording": "paper"}`. Each takes those that it has.
+        template: arguments of the model's chat template, as in `evaluate`.
         progress: is called with a line on what comes next.
 
     Returns:
@@ -462,7 +464,9 @@ def compare(
             answers_ledger(part).check(resume, overwrite)
             if overwrite:
                 answers_ledger(part).clear()
-        records = _with_judges(records, judge, out / "judge.sqlite")
+        records = [
+            _add_template(each, template) for each in _with_judges(records, judge, out / "judge.sqlite")
+        ]
         truths = [
             (benchmark, load_truth(benchmark, data, out / "data" / benchmark.name, n, seed, limit))
             for benchmark in records

@@ -31,6 +31,7 @@ from inspect_ai.model import (
     ContentImage,
     ContentReasoning,
     ContentText,
+    ContentVideo,
     GenerateConfig,
     ModelAPI,
     ModelOutput,
@@ -339,8 +340,8 @@ def check_settings(tools: Sequence[ToolInfo], config: GenerateConfig) -> None:
 
 
 _READ = {
-    "user": ("text", "image"),
-    "tool": ("text", "image"),
+    "user": ("text", "image", "video"),
+    "tool": ("text", "image", "video"),
     "assistant": ("text", "reasoning"),
     "system": ("text",),
 }
@@ -352,19 +353,19 @@ def _check_content(messages: Sequence[ChatMessage]) -> None:
         for part in () if isinstance(message.content, str) else message.content:
             if part.type not in _READ[message.role]:
                 raise InputError(
-                    f"mmprobe/…: reads texts, and images of the user and of tools; the {message.role}'s message contains "
+                    f"mmprobe/…: reads texts, and images and videos of the user and of tools; the {message.role}'s message contains "
                     f"{part.type} content"
                 )
 
 
 def sample_of(messages: list[ChatMessage], folder: Path, name: str) -> Sample:
-    """Return a conversation as a sample. Its images are written to a folder.
+    """Return a conversation as a sample. Its images and videos are written to a folder.
 
     A last message of the assistant is the beginning of the answer. A system prompt, images and a question, in this
     order, are a sample of the short form.
 
     Raises:
-        InputError: nobody asks, or the conversation contains other content than texts and images.
+        InputError: nobody asks, or the conversation contains other content than texts, images and videos.
     """
     _check_content(messages)
     prefill = messages[-1].text if messages and messages[-1].role == "assistant" else None
@@ -375,9 +376,10 @@ def sample_of(messages: list[ChatMessage], folder: Path, name: str) -> Sample:
     asked = questions[-1].id
     sample_id = asked if asked and SAFE_ID.fullmatch(asked) else name
     folder.mkdir(parents=True, exist_ok=True)
-    images: list[Path] = []
-    turns = [_turn_of(message, images, folder, sample_id) for message in shown]
-    fields: dict[str, Any] = {"id": sample_id, "images": images, "prefill": prefill}
+    files: dict[str, list[Path]] = {"image": [], "video": []}
+    turns = [_turn_of(message, files, folder, sample_id) for message in shown]
+    images = files["image"]
+    fields: dict[str, Any] = {"id": sample_id, "images": images, "videos": files["video"], "prefill": prefill}
     system = [turn["content"][0]["text"] for turn in turns if turn["role"] == "system"]
     kinds = [part["type"] for part in turns[-1]["content"]]
     is_short = len(turns) == len(system) + 1 and kinds == ["image"] * len(images) + ["text"]
@@ -387,14 +389,22 @@ def sample_of(messages: list[ChatMessage], folder: Path, name: str) -> Sample:
     return Sample.model_validate({**fields, "messages": turns})
 
 
-def _turn_of(message: ChatMessage, images: list[Path], folder: Path, sample_id: str) -> dict[str, Any]:
-    """Return a message as a turn of a sample. Its images are written, and added to `images`."""
+def _turn_of(
+    message: ChatMessage, files: dict[str, list[Path]], folder: Path, sample_id: str
+) -> dict[str, Any]:
+    """Return a message as a turn of a sample. Its images and videos are written, and added to `files`."""
     content = [ContentText(text=message.content)] if isinstance(message.content, str) else message.content
     turn: dict[str, Any] = {"role": message.role, "content": []}
     for part in content:
         if isinstance(part, ContentImage):
-            images.append(_write_image(part, folder / f"{sample_id}-{len(images)}"))
+            files["image"].append(
+                _write_file(part.image, "image", folder / f"{sample_id}-{len(files['image'])}")
+            )
             turn["content"].append({"type": "image"})
+        elif isinstance(part, ContentVideo):
+            name = f"{sample_id}-video-{len(files['video'])}"
+            files["video"].append(_write_file(part.video, "video", folder / name))
+            turn["content"].append({"type": "video"})
         elif isinstance(part, ContentReasoning):
             turn["reasoning_content"] = part.reasoning
         elif isinstance(part, ContentText):
@@ -413,11 +423,11 @@ def _turn_of(message: ChatMessage, images: list[Path], folder: Path, sample_id: 
     return turn
 
 
-def _write_image(part: ContentImage, path: Path) -> Path:
-    """Write an image, and return its file, whose ending is that of its data URI."""
-    head, _, data = part.image.partition(",")
-    if not head.startswith("data:image/") or not head.endswith(";base64"):
-        raise InputError("mmprobe/…: images must be data URIs")
+def _write_file(uri: str, kind: str, path: Path) -> Path:
+    """Write an image or a video, and return its file, whose ending is that of its data URI."""
+    head, _, data = uri.partition(",")
+    if not head.startswith(f"data:{kind}/") or not head.endswith(";base64"):
+        raise InputError(f"mmprobe/…: {kind}s must be data URIs")
     file = path.with_name(f"{path.name}.{head[11:-7].split('+')[0]}")
     write_whole({file: base64.b64decode(data)})
     return file

@@ -19,11 +19,11 @@ from mmprobe.cache import open_run
 from mmprobe.errors import InputError, option
 from mmprobe.files import check_no_link, cut_torn_line, write_atomic
 from mmprobe.interventions.generate import Settings
-from mmprobe.ledger import Ledger, fingerprint, lock_folder
+from mmprobe.ledger import Ledger, fingerprint, list_parts, lock_folder
 from mmprobe.models import Model, load_model, load_shapes
 from mmprobe.models.devices import DeviceMap
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
-from mmprobe.samples import Sample, check_image, sampling_of
+from mmprobe.samples import Sample, check_image, place_files, sampling_of
 from mmprobe.traces.asking import (
     FAILURES,
     QUESTIONS,
@@ -183,8 +183,7 @@ def read_answers(out: Path) -> dict[str, str]:
 
 def _as_line(sample: Sample) -> str:
     """Return a sample as a line of a samples file, whose images are found from any folder."""
-    images = [path.absolute() for path in sample.images]
-    return sample.model_copy(update={"images": images}).model_dump_json(exclude_none=True)
+    return place_files(sample, Path.absolute).model_dump_json(exclude_none=True)
 
 
 def answers_ledger(out: Path) -> Ledger:
@@ -226,10 +225,7 @@ def open_answers(
     ledger = answers_ledger(out)
     ledger.check(resume)
     responses = read_answers(out)
-    listed = [
-        [sample.model_dump(mode="json", exclude={"images"}), [path.name for path in sample.images]]
-        for sample in questions
-    ]
+    listed = list(map(list_parts, questions))
     keys = ("model", "method", "parameters", "perturbation", "max_new_tokens")
     call = {key: about.get(key) for key in keys}
     call |= {key: about[key] for key in ("repetition_penalty",) if about.get(key) is not None}

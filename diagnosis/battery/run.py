@@ -37,7 +37,7 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.interventions import Settings
 from mmprobe.ledger import Ledger
 from mmprobe.models import Model
-from mmprobe.samples import Sample, image_sets
+from mmprobe.samples import Sample, check_no_videos, image_sets
 from mmprobe.traces import asking
 from mmprobe.traces.asking import GivenAnswer, find_given
 
@@ -62,6 +62,7 @@ def run_battery(
     Raises:
         NotApplicable: no sample has images, or a sample begins its answer with a prefill.
     """
+    check_no_videos(samples, "diagnose")
     samples = [sample for sample in samples if sample.images]
     if not samples:
         raise NotApplicable("diagnose: no sample has images, so nothing can be exchanged")

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from mmprobe.interventions.prompt_method import AskFunction, PromptMethod, add_diagnostics, append_lines
+from mmprobe.interventions.prompt_method import (
+    AskFunction,
+    PromptMethod,
+    add_diagnostics,
+    append_lines,
+    find_last_text,
+)
 from mmprobe.interventions.registry import choice, text
 from mmprobe.models import Model, load_model
 from mmprobe.models.generation import build_generation_kwargs
@@ -123,7 +129,7 @@ def surround(chat: Chat, before: str, after: str) -> Chat:
     """
     messages = [message | {"content": list(message["content"])} for message in chat.messages]
     parts = next(message["content"] for message in reversed(messages) if message["role"] == "user")
-    last = max(index for index, part in enumerate(parts) if part["type"] == "text")
+    last = find_last_text(parts)
     texts = "\n\n".join(text for text in (before, parts[last]["text"], after) if text)
     parts[last] = parts[last] | {"text": texts}
     return chat._replace(messages=messages)

@@ -77,7 +77,7 @@ def insert_instruction(chat: Chat, instruction: str) -> Chat:
         'Err. Why?'
     """
     messages = []
-    inserted = False
+    inserted, last = False, next(each for each in reversed(chat.messages) if each["role"] == "user")
     for message in chat.messages:
         parts = []
         for part in message["content"]:
@@ -85,5 +85,7 @@ def insert_instruction(chat: Chat, instruction: str) -> Chat:
                 part = part | {"text": f"{instruction} {part['text']}"}
                 inserted = True
             parts.append(part)
+        if not inserted and message["role"] == "user" and message is last:  # images alone
+            parts.append({"type": "text", "text": instruction})
         messages.append(message | {"content": parts})
     return chat._replace(messages=messages)

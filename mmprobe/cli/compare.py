@@ -26,6 +26,7 @@ from mmprobe.cli.options import (
     RepetitionPenalty,
     Resume,
     SharedPrefix,
+    TemplateArguments,
     check_data,
     check_methods,
     choose_drawn,
@@ -64,6 +65,7 @@ def compare(
     batch_size: BatchSize = 1,
     max_new_tokens: LongestAnswer = None,
     repetition_penalty: RepetitionPenalty = None,
+    template: TemplateArguments = None,
     device: Device = "auto",
     device_map: DeviceMapOption = None,
     dtype: Dtype = "auto",
@@ -91,6 +93,8 @@ def compare(
     pairs, seed = choose_drawn(data, n, seed)
     check_data(data)
     devices = read_device_map(device_map)
+    from mmprobe.interventions.registry import parse_settings
+
     earlier = next(out.glob("*/*/responses.jsonl"), out / "responses.jsonl")
     check_earlier(earlier, "a comparison", resume, overwrite, TO_CONTINUE, out)
     names = split_names(benchmarks)
@@ -118,6 +122,7 @@ def compare(
         overwrite=overwrite,
         shared_prefix=shared_prefix,
         options=options,
+        template=parse_settings(template or []),
         progress=warn,
     )
 

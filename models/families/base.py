@@ -9,7 +9,7 @@ Modules of families import torch and transformers where they use them, so that f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,6 +131,29 @@ def build_merged_views(
     ]
 
 
+def build_merged_video_views(
+    inputs: Mapping[str, Any], videos: Sequence[Frames], processor: Any, config: Any
+) -> list[list[View]]:
+    """Return a view of each few frames that the encoder merges, with a cell for each merged patch.
+
+    The last frame is repeated where their number does not divide.
+    """
+    merge = find_merge_size(processor, config)
+    merges = [int(each) for each in inputs.get("video_merge_sizes", [merge] * len(videos))]
+    together = int(processor.video_processor.temporal_patch_size)
+    return [
+        [
+            View((int(rows) // merge, int(columns) // merge), (0, 0, width, height), pictures=pictures)
+            for pictures in (
+                min(together, number - first) for first in range(0, int(times) * together, together)
+            )
+        ]
+        for (times, rows, columns), (number, height, width), merge in zip(
+            inputs.get("video_grid_thw", []), videos, merges, strict=True
+        )
+    ]
+
+
 def build_sized_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
@@ -186,6 +209,7 @@ class View(NamedTuple):
         start_tokens: number of such tokens before the first row.
         first_key: for families that see images by cross-attention, the index of the first cell among the
             keys of a cross-attention layer. None where visual tokens are in the prompt.
+        pictures: number of pictures that it shows: 1, or of a video the frames that its encoder merges.
     """
 
     grid: tuple[int, int]
@@ -194,6 +218,7 @@ class View(NamedTuple):
     end_tokens: int = 0
     first_key: int | None = None
     start_tokens: int = 0
+    pictures: int = 1
 
 
 class LayerParts(NamedTuple):
@@ -309,12 +334,29 @@ def _get_first(module: Any, *names: str) -> Any:
 
 
 def _get_image_token_id(config: Any) -> int:
-    for name in ("image_token_id", "image_token_index"):
+    return _get_token_id(config, "image")
+
+
+def _get_video_token_id(config: Any) -> int:
+    return _get_token_id(config, "video")
+
+
+def _get_token_id(config: Any, kind: str) -> int:
+    for name in (f"{kind}_token_id", f"{kind}_token_index"):
         if getattr(config, name, None) is not None:
             return getattr(config, name)
-    raise LookupError(f"{type(config).__name__} has no image_token_id")
+    raise LookupError(f"{type(config).__name__} has no {kind}_token_id")
 
 
+class Frames(NamedTuple):
+    """The frames of a video as a processor gets them: their number, and their height and width in pixels."""
+
+    number: int
+    height: int
+    width: int
+
+
+BuildVideoViews = Callable[[Mapping[str, Any], Sequence[Frames], Any, Any], list[list[View]]]
 BuildViews = Callable[[Mapping[str, Any], Sequence[tuple[int, int]], Any, Any], list[list[View]]]
 
 
@@ -329,7 +371,11 @@ class Family:
             processor's output for a batch, the size in pixels (height, width) of each image of the batch, the
             processor and the model's config.
         extras: extras of mmprobe that the processor needs.
-        image_token_id: returns the id of a visual token, given the model's config.
+        video_views: returns the views of each video, frame after frame, as `views` does of each image. Its second argument
+            are the frames of each video of the batch. None for families that are not shown videos.
+        video_options: what the processor is given with videos.
+        image_token_id: returns the id of an image's visual token, given the model's config.
+        video_token_id: returns the id of a video's visual token.
         parts: returns the modules of a decoder layer.
         vision: the vision encoder. None where it cannot be recorded.
         chat_template: for processors that come without one.
@@ -350,7 +396,10 @@ class Family:
     model_types: tuple[str, ...]
     views: BuildViews
     extras: tuple[str, ...] = ()
+    video_views: BuildVideoViews | None = None
+    video_options: Mapping[str, Any] = field(default_factory=dict)
     image_token_id: Callable[[Any], int] = _get_image_token_id
+    video_token_id: Callable[[Any], int] = _get_video_token_id
     parts: Callable[[Any], LayerParts] = get_decoder_parts
     vision: VisionEncoder | None = None
     chat_template: str | None = None

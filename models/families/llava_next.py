@@ -9,10 +9,12 @@ import numpy as np
 
 from mmprobe.models.families.base import (
     Family,
+    Frames,
     View,
     VisionEncoder,
     build_unpadded_view,
     count_tiles,
+    find_crop,
     find_tower_positions,
     get_tower_layers,
 )
@@ -27,6 +29,18 @@ def build_views(
         [View((side, side), (0, 0, width, height)), build_unpadded_view((height, width), config)]
         for height, width in sizes
     ]
+
+
+def build_video_views(
+    inputs: Mapping[str, Any], videos: Sequence[Frames], processor: Any, config: Any
+) -> list[list[View]]:
+    """Return a view of each frame, cropped to a square, with a cell for each pooled square of patches."""
+    if not videos:
+        return []
+    cell = config.vision_config.patch_size * config.spatial_pool_stride
+    rows, columns = (int(pixels) // cell for pixels in inputs["pixel_values_videos"].shape[-2:])
+    crops = [find_crop(processor.video_processor, (video.height, video.width)) for video in videos]
+    return [[View((rows, columns), crop)] * video.number for video, crop in zip(videos, crops, strict=True)]
 
 
 def find_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
@@ -52,6 +66,7 @@ LLAVA_NEXT_VIDEO = Family(
     name="llava_next_video",
     model_types=("llava_next_video",),
     views=build_views,
+    video_views=build_video_views,
     extras=("hub",),
     shares_prefixes=True,
     notes=LLAVA_NEXT.notes,

@@ -6,6 +6,7 @@ Their processors return the grid of each image's patches, `image_grid_thw`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from mmprobe.models.families.base import (
     Family,
     View,
     VisionEncoder,
+    build_merged_video_views,
     build_merged_views,
     find_merged_patch_positions,
     get_encoder_blocks,
@@ -86,14 +88,15 @@ def _declare(name: str, *others: str, **options: Any) -> Family:
     return Family(name=name, model_types=(name, *others), **(defaults | options))
 
 
-QWEN2_VL = _declare("qwen2_vl", vision=MERGED)
-QWEN2_5_VL = _declare("qwen2_5_vl", vision=WINDOWED)
-QWEN3_VL = _declare("qwen3_vl", vision=MERGED, adds_between_layers=True, notes=DEEPSTACK)
-QWEN3_VL_MOE = _declare(
+_watches = partial(_declare, video_views=build_merged_video_views)
+QWEN2_VL = _watches("qwen2_vl", vision=MERGED)
+QWEN2_5_VL = _watches("qwen2_5_vl", vision=WINDOWED)
+QWEN3_VL = _watches("qwen3_vl", vision=MERGED, adds_between_layers=True, notes=DEEPSTACK)
+QWEN3_VL_MOE = _watches(
     "qwen3_vl_moe", vision=MERGED, adds_between_layers=True, notes=f"{DEEPSTACK} {NO_GATES}"
 )
-QWEN3_5 = _declare("qwen3_5", vision=MERGED, shares_prefixes=False, notes=LINEAR)
-QWEN3_5_MOE = _declare("qwen3_5_moe", vision=MERGED, shares_prefixes=False, notes=f"{LINEAR} {NO_GATES}")
+QWEN3_5 = _watches("qwen3_5", vision=MERGED, shares_prefixes=False, notes=LINEAR)
+QWEN3_5_MOE = _watches("qwen3_5_moe", vision=MERGED, shares_prefixes=False, notes=f"{LINEAR} {NO_GATES}")
 QWEN2_5_OMNI = _declare("qwen2_5_omni_thinker", notes="The part of Qwen2.5-Omni that reads and writes text.")
 QWEN3_OMNI = _declare(
     "qwen3_omni_moe_thinker",
@@ -105,7 +108,11 @@ GLM46V = _declare("glm46v", "glmga", vision=MERGED)
 GLM4V_MOE = _declare("glm4v_moe", vision=MERGED, notes=NO_GATES)
 GLM_OCR = _declare("glm_ocr", vision=MERGED)
 PADDLEOCR_VL = _declare("paddleocr_vl")
-VIDEO_LLAMA_3 = _declare("video_llama_3")
+VIDEO_LLAMA_3 = _watches(
+    "video_llama_3",
+    video_options={"use_token_compression": False},
+    notes="It sees all tokens of a video: none is left out because it is like the frame before.",
+)
 EXAONE4_5 = _declare("exaone4_5")
 HYPERCLOVAX = _declare("hyperclovax_vision_v2")
 ERNIE4_5_VL = _declare("ernie4_5_vl_moe", shares_prefixes=False, notes=NO_GATES)

@@ -12,7 +12,7 @@ from PIL import Image
 
 from mmprobe.errors import InputError
 from mmprobe.models.prompt import read_image
-from mmprobe.samples import Sample, check_image
+from mmprobe.samples import Sample, check_image, check_no_videos
 
 KINDS = ("unrelated", "minimal", "mean", "blank")
 GREY = 127  # of a blank image; our choice
@@ -34,7 +34,7 @@ class CounterfactualImages:
         samples: samples with images; their order decides what is unrelated.
 
     Raises:
-        InputError: an image cannot be read.
+        InputError: an image cannot be read, or a sample has a video.
 
     Example:
         >>> CounterfactualImages(samples).find(samples[0], "unrelated")      # doctest: +SKIP
@@ -42,6 +42,8 @@ class CounterfactualImages:
     """
 
     def __init__(self, samples: Iterable[Sample]):
+        samples = list(samples)
+        check_no_videos(samples, "a counterfactual of a run")
         self._samples = [sample for sample in samples if sample.images]
         self._places = {sample.id: place for place, sample in enumerate(self._samples)}
         self._sizes = {

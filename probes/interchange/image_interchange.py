@@ -40,8 +40,8 @@ def image_interchange(
         sample: the sample with the measured answer.
         counterfactual: a sample with as many images. Its texts are not used.
         regions: boxes on the sample's images; one at a time, the pixels of the visual tokens that they touch
-            are exchanged alone. None for the sample's own regions. Their images must have the size of the
-            counterfactual's.
+            are exchanged alone. None for the sample's own regions; without any, for each frame of its videos. Their
+            images must have the size of the counterfactual's.
         answer: text or token ids, such as `run[sample.id].answer`, what the model said. None for the true one in
             `sample.answer`, or the model's own greedy answer if there is none; attrs["answer_from"] tells.
         max_new_tokens: maximum length of the model's own answer; our choice, the default is 64.
@@ -54,7 +54,7 @@ def image_interchange(
         - effect_by_region (region, step): of the visual tokens that one region touches
         - logprob, logprob_counterfactual (step): after the own and the other images
         - region_image (region), region_box (region, corner): the image and the x, y, width and height of the
-          pixels that were exchanged
+          pixels that were exchanged. Images are counted from 0, and after them the frames that the model is shown
         - token (step): texts of the tokens
 
         attrs: answer_from, whose answer was read, `given`, `true` (the sample's) or `own` (the model's);
@@ -62,7 +62,7 @@ def image_interchange(
         generate the answer.
 
     Raises:
-        NotApplicable: the sample has no images.
+        NotApplicable: the sample has neither images nor videos.
         InputError: the numbers of images differ, or the sizes of images with regions.
 
     Example:
@@ -71,10 +71,14 @@ def image_interchange(
         >>> ds.effect.values.round(1)                                        # doctest: +SKIP
         array([11.2,  0. ,  0.1, 4.6])
     """
-    if not sample.images:
+    if not sample.files:
         raise NotApplicable(f"sample {sample.id} has no images to exchange")
-    chat, other = build_chat(sample), build_chat(counterfactual)
-    regions = list(sample.regions if regions is None else regions)
+    chat, other = build_chat(sample, model), build_chat(counterfactual, model)
+    if regions is None:
+        regions = sample.regions or [
+            Region(image=number, box=(0, 0, *chat.images[number].size))
+            for number in range(chat.n_images, len(chat.images))
+        ]
     _check_images(sample, counterfactual, chat.images, other.images, regions)
     ids = find_ids(model, sample, sample.answer if answer is None else answer, max_new_tokens)
     variants = [chat.images, other.images]
@@ -123,8 +127,8 @@ def cover_cells(prompt: Prompt, regions: Sequence[Region]) -> list[Region]:
     for region in regions:
         cells = [
             (view.box[2] / view.grid[1], view.box[3] / view.grid[0], view.box[0], view.box[1])
-            for view, image in zip(prompt.views, prompt.sources, strict=True)
-            if image == region.image
+            for number, view in enumerate(prompt.views)
+            if prompt.shows(number, region.image)
         ]
         cell_width, cell_height, left, top = min(cells)
         x, y, width, height = region.box

@@ -228,7 +228,11 @@ def _read_samples(
 ) -> list[Shown]:
     """Return one sample of each set of images, read."""
     answered = AnswerSource(model, source, options)
-    by_images = {tuple(map(str, each.images)): each for each in reversed(answered.samples) if each.images}
+    by_images = {
+        tuple(map(str, each.images)): each
+        for each in reversed(answered.samples)
+        if each.images and not each.videos
+    }
     chosen = [each for each in answered.samples if by_images.get(tuple(map(str, each.images))) is each]
     if len(chosen) < 2:
         raise NotApplicable(

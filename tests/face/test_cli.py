@@ -162,7 +162,7 @@ def test_a_report_leaves_out_what_was_not_captured(pairs, tmp_path):
     assert finished.code == 0
     (line,) = finished.stderr.splitlines()
     assert (
-        line.startswith("mmprobe: 12 analyses left out: attention-decay, ") and "--verbose says why" in line
+        line.startswith("mmprobe: 13 analyses left out: attention-decay, ") and "--verbose says why" in line
     )
     finished = run_in_process("report", run, "--out", tmp_path / "report.html", "--verbose")
     assert "attention-decay left out: " in finished.stderr and "was not captured" in finished.stderr

@@ -61,11 +61,12 @@ def build_chat_template(
 ) -> str:
     """Return a chat template, given the texts before and after the parts of each role.
 
-    It takes `tools` and `enable_thinking`, shows calls of tools, and thoughts of the turn before last are left out.
+    It shows a video by the text of an image with another word. It takes `tools` and `enable_thinking`, shows calls of tools, and thoughts of the turn before last are left out.
     """
     turns = {"user": user, "system": system, "assistant": (assistant, user[1])}
     turns["tool"] = (f"{user[0]}<result>", f"</result>{user[1]}")
-    part = f"{json.dumps(image)} if part['type'] == 'image' else part['text'].split('</think>')[-1]"
+    shown = {"image": image, "video": image.replace("image", "video")}
+    part = f"{json.dumps(shown)}[part['type']] if 'text' not in part else part['text'].split('</think>')[-1]"
     return (
         f"{begin}{{% set turns = {json.dumps(turns)} %}}{{% if tools %}}Tools: {{{{ tools | tojson }}}}\n{{% endif %}}"
         "{% for message in messages %}{{ turns[message['role']][0] }}"

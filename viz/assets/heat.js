@@ -52,7 +52,7 @@ const heat = (() => {
   function imageFigure(image, index, count, hasMap) {
     const [height, width] = image.size;
     const [rows, columns] = image.grid;
-    const name = `Image ${index + 1} of ${count}`;
+    const name = image.name ?? `Image ${index + 1} of ${count}`;
     const frame = make("div", { className: "frame" });
     frame.style.aspectRatio = `${width} / ${height}`;
     frame.style.setProperty("--ratio", width / height);

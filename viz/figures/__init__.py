@@ -29,6 +29,7 @@ FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
         "attention_ratio": "mmprobe.viz.figures.attention_ratio:panels",
         "failure_modes": "mmprobe.viz.figures.failure_modes:panels",
         "picture_absence": "mmprobe.viz.figures.picture_absence:panels",
+        "attention_by_frame": "mmprobe.viz.figures.attention_by_frame:panels",
         "predict_unfaithful": "mmprobe.viz.figures.predict_unfaithful:panels",
         "linear_probe": "mmprobe.viz.figures.linear_probe:panels",
         "linear_probe_by_step": "mmprobe.viz.figures.linear_probe:panels",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from mmprobe.viz.panel import shown_groups
 from mmprobe.viz.report.answers import UNUSED, Answers
 from mmprobe.viz.report.elements import data_block, dump_json, label_counts, pack_array, render
 from mmprobe.viz.report.images import Images
-from mmprobe.viz.report.overview import HOW
+from mmprobe.viz.report.overview import HOW, NO_MAPS
 
 
 class Explorer(NamedTuple):
@@ -188,7 +189,7 @@ def sample_data(
     captured = [name for name in ("attention/mass", visual) if name in trace.captured]
     layers = trace.array(captured[0])["layer"].values.tolist() if captured else []
     cause = cause_data(trace, interchange)
-    activation, reason = _activation_maps(trace) if sample.images else (None, "")
+    activation, reason = _activation_maps(trace) if sample.files else (None, "")
     return {
         "id": sample.id,
         "question": sample.transcript,
@@ -206,7 +207,7 @@ def sample_data(
         "mass": None if mass is None else _pack_mass(mass, with_heads),
         "share": _visual_share(attention) if mass is None else None,
         "cause": cause,
-        "notes": _capture_notes(sample, mass, attention)
+        "notes": _capture_notes(trace, mass, attention)
         + ([f"No token activation maps: {reason}."] if reason else [])
         + ([_NO_CAUSE] if sample.images and cause is None else []),
     }
@@ -240,10 +241,12 @@ def _activation_maps(trace: Trace) -> tuple[np.ndarray | None, str]:
     return (np.concatenate(views, axis=1), "") if views and len(maps) else (None, "")
 
 
-def _capture_notes(sample: Sample, mass: xr.DataArray | None, attention: np.ndarray | None) -> list[str]:
+def _capture_notes(trace: Trace, mass: xr.DataArray | None, attention: np.ndarray | None) -> list[str]:
     notes = []
-    if not sample.images:
+    if not trace.sample.files:
         notes.append("This sample has no images.")
+    elif not trace.images.sizes["image"]:
+        notes.append(f"Maps: {NO_MAPS}.")
     elif attention is None:
         notes.append("attention/visual was not captured, so the heat map is missing.")
     if mass is None:
@@ -296,11 +299,15 @@ def _view_data(trace: Trace, sample: Sample, images: Images) -> list[dict[str, A
     grids, sources, boxes = (
         trace.array(f"images/{name}").values.tolist() for name in ("grid", "source", "box")
     )
-    for grid, image, (left, top, width, height) in zip(grids, sources, boxes, strict=True):
-        source, problem = images.add(sample.images[image], (left, top, left + width, top + height))
-        regions = [region.box for region in sample.regions if region.image == image]
+    frames = _view_frames(trace, sample)
+    for grid, image, (left, top, width, height), frame in zip(grids, sources, boxes, frames, strict=True):
+        file, index = (sample.images[image], None) if frame is None else (frame.file, frame.place)
+        source, problem = images.add(file, (left, top, left + width, top + height), frame=index)
+        shown = range(image, image + (1 if frame is None else frame.number))
+        regions = [region.box for region in sample.regions if region.image in shown]
         data.append(
             {
+                **({} if frame is None else {"name": frame.name}),
                 "source": source,
                 "problem": problem,
                 "size": [height, width],
@@ -309,6 +316,38 @@ def _view_data(trace: Trace, sample: Sample, images: Images) -> list[dict[str, A
             }
         )
     return data
+
+
+class _Frame(NamedTuple):
+    """The first frame of a video that a view shows: its file, its place in a video file, its name, and how many are shown."""
+
+    file: Path
+    place: int | None
+    name: str
+    number: int
+
+
+def _view_frames(trace: Trace, sample: Sample) -> list[_Frame | None]:
+    """Return the frame that each view shows; None for views of images."""
+    if "images/video" not in trace.captured:
+        return [None] * trace.images.sizes["image"]
+    out: list[_Frame | None] = []
+    places = (trace.array(f"images/{name}").values.tolist() for name in ("video", "frames", "time"))
+    for number, (first, last), time in zip(*places, strict=True):
+        if number < 0:
+            out.append(None)
+            continue
+        video = sample.videos[number]
+        name = (
+            f"Video {number + 1}, frame {first}"
+            if first == last
+            else f"Video {number + 1}, frames {first} to {last}"
+        )
+        name += f" at {time:.2f} s" if np.isfinite(time) else ""
+        frame = None if video.file is None else first
+        file = video.frames[min(first, len(video.frames) - 1)] if video.file is None else video.file
+        out.append(_Frame(file, frame, name, last - first + 1))
+    return out
 
 
 class _Spans(JsonRecord):

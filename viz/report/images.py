@@ -8,7 +8,8 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
-from mmprobe.samples import open_image
+from mmprobe.errors import InputError
+from mmprobe.samples import open_image, read_frames
 from mmprobe.viz.report.elements import data_block, dump_json
 
 MAX_IMAGE_SIDE = 448
@@ -29,17 +30,17 @@ class Images:
     """
 
     def __init__(self) -> None:
-        self._names: dict[tuple[Path, Crop | None, int], tuple[str | None, str | None]] = {}
+        self._names: dict[tuple[Path, Crop | None, int, int | None], tuple[str | None, str | None]] = {}
         self._sources: list[str] = []
         self._left = MAX_THUMBNAIL_BYTES
 
     def add(
-        self, path: Path, box: Crop | None = None, side: int = MAX_IMAGE_SIDE
+        self, path: Path, box: Crop | None = None, side: int = MAX_IMAGE_SIDE, frame: int | None = None
     ) -> tuple[str | None, str | None]:
-        """Return the id of an image's data block; or None, and the reason why it cannot be shown."""
-        key = (path, box, side)
+        """Return the id of an image's data block, or of a video's frame; or None, and the reason why it cannot be shown."""
+        key = (path, box, side, frame)
         if key not in self._names:
-            source, problem = embed_image(path, box, side)
+            source, problem = embed_image(path, box, side, frame)
             if source is not None:
                 self._sources.append(source)
             self._names[key] = (None if source is None else f"image-{len(self._sources) - 1}", problem)
@@ -47,7 +48,7 @@ class Images:
 
     def thumbnail(self, path: Path) -> str | None:
         """Return the id of the image's data block if the report has it, or of a small copy; None if there is none."""
-        whole = [name for (known, _, _), (name, _) in self._names.items() if known == path]
+        whole = [name for (known, *_), (name, _) in self._names.items() if known == path]
         if whole or self._left <= 0:
             return whole[0] if whole else None
         name, _ = self.add(path, side=THUMBNAIL_SIDE)
@@ -67,16 +68,22 @@ class Images:
 
 
 def embed_image(
-    path: Path, box: Crop | None = None, side: int = MAX_IMAGE_SIDE
+    path: Path, box: Crop | None = None, side: int = MAX_IMAGE_SIDE, frame: int | None = None
 ) -> tuple[str | None, str | None]:
     """Return an image as a PNG data URI of at most `side` pixels a side, or None and the reason.
 
     Args:
         box: the part to show; None for the whole image.
+        frame: the index of a frame, where the file is a video.
     """
     try:
-        with open_image(path) as file:
-            image = file.convert("RGB")
+        if frame is None:
+            with open_image(path) as file:
+                image = file.convert("RGB")
+        else:
+            (image,) = read_frames(path, [frame], "report")
+    except InputError as error:
+        return None, str(error)
     except FileNotFoundError:
         return None, f"{path.name} no longer exists"
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError):

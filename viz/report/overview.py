@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -158,9 +159,21 @@ def run_facts(run: Run) -> dict[str, str]:
         "Family": f"{model['family']}, {model['layers']} layers, {model['dtype']}",
         "Captured": ", ".join(config["capture"]["datasets"])
         + (" in all layers" if layers is None else f" in layers {', '.join(map(str, layers))}"),
+        **({"Maps": NO_MAPS} if _lacks_maps(run) else {}),
         "Generation": _format_settings(config["generate"]) + f", engine {config['engine']}",
         "Versions": _format_settings(config["versions"]),
     }
+
+
+NO_MAPS = "none, since the model's visual tokens are learned queries, which show no part of an image"
+
+
+def _lacks_maps(run: Run) -> bool:
+    """Return whether the traces have visual tokens, but no views of the images."""
+    with suppress(InputError, OSError):  # one damaged sample must not stop the report
+        shown = next((name for name in run.ids if run.sample(name).files), None)
+        return shown is not None and not run[shown].images.sizes["image"]
+    return False
 
 
 def _format_settings(settings: dict[str, Any]) -> str:

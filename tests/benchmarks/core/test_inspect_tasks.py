@@ -276,11 +276,10 @@ def test_a_conversation_that_nobody_ends_with_a_question_is_refused(tmp_path):
 
 
 def test_nothing_of_a_question_is_dropped(tmp_path):
-    """A question about a video must not become a question without one."""
+    """A question about a sound must not become a question without one."""
     picture = ContentImage(image="data:image/png;base64,AAAA")
     question = ContentText(text="What happens?")
     unread = {
-        "video": ContentVideo(video="data:video/mp4;base64,AAAA", format="mp4"),
         "audio": ContentAudio(audio="data:audio/wav;base64,AAAA", format="wav"),
         "document": ContentDocument(document="data:application/pdf;base64,AAAA"),
     }
@@ -290,6 +289,27 @@ def test_nothing_of_a_question_is_dropped(tmp_path):
     with pytest.raises(InputError, match="the system's message contains image content"):
         system = ChatMessageSystem(content=[picture])
         inspect_tasks.sample_of([system, ChatMessageUser(content=[question])], Path(tmp_path), "q")
+
+
+def test_videos_are_handed_on(tmp_path):
+    """To mmprobe's provider as files; to those of others as inspect-ai's own content."""
+    video = ContentVideo(video="data:video/mp4;base64,AAAA", format="mp4")
+    question = ContentText(text="What happens?")
+    sample = inspect_tasks.sample_of(
+        [ChatMessageUser(content=[video, question], id="q")], Path(tmp_path), "q"
+    )
+    (file,) = sample.files
+    assert file.read_bytes() == b"\0\0\0" and file.suffix == ".mp4"
+    assert sample.transcript == "user: [video 1] What happens?"
+    for shown in (sample, InputSample(id="q", question="What happens?", videos=[file])):
+        (turn,) = messages_of(shown)
+        assert [part.type for part in inspect_message(turn).content] == ["video", "text"]
+        assert inspect_message(turn).content[0].video == video.video
+    with pytest.raises(InputError, match="sample q: videos: models behind an API take video files"):
+        messages_of(InputSample(id="q", question="?", videos=[["0.png"]]))
+    with pytest.raises(InputError, match="videos must be data URIs"):
+        remote = ContentVideo(video="https://example.org/a.mp4", format="mp4")
+        inspect_tasks.sample_of([ChatMessageUser(content=[remote, question])], Path(tmp_path), "q")
 
 
 def test_settings_that_would_not_be_heeded_are_refused():

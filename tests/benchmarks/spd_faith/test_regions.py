@@ -93,7 +93,7 @@ def test_every_analysis_of_published_data_finds_region_numbers(drawn, published,
     run = mp.trace(tiny_spd, labelled, tmp_path / "run", capture="full", max_new_tokens=16, batch_size=8)
     found, left_out = analyze_all(run)
     assert not [why for why in left_out.values() if "region" in why], left_out
-    assert set(ANALYSES) - set(found) == {"picture_absence"}, left_out
+    assert set(ANALYSES) - set(found) == {"picture_absence", "attention_by_frame"}, left_out
     assert np.isfinite(found["attention_ratio"]["ratio"]).all()
     assert found["attention_ratio"].sizes["sample"] == len(labelled)
     masses = found["attention_vs_activation"][["region_mass_attention", "region_mass_activation"]]
