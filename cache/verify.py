@@ -12,11 +12,10 @@ import h5py
 import numpy as np
 from tqdm import tqdm
 
-from mmprobe.cache.checksums import check_checksums, checksums_match
-from mmprobe.cache.packs import INDEX, PackedFile
+from mmprobe.cache.hdf5 import check_checksums, checksums_match
 from mmprobe.cache.run import Run, hash_config, open_run
 from mmprobe.cache.schema import SPANS, VARIABLES, WHOLE_GROUPS
-from mmprobe.cache.trace import Trace
+from mmprobe.cache.trace import INDEX, PackedFile, Trace
 from mmprobe.errors import InputError, option
 from mmprobe.ledger import FINGERPRINT, find_change, hash_images
 

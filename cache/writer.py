@@ -11,11 +11,11 @@ from types import TracebackType
 import numpy as np
 from h5py import h5ds
 
-from mmprobe.cache.checksums import append_checksums
 from mmprobe.cache.hdf5 import (
     TEXT,
     DataSet,
     Selection,
+    append_checksums,
     bounds,
     chunk_shape,
     compression_filters,

@@ -19,7 +19,7 @@ from toys import parser
 import mmprobe as mp
 from mmprobe.cache import TraceWriter
 from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION, GROUP_NAMES, VARIABLES
-from mmprobe.traces.run_folder import Packer
+from mmprobe.traces.run import Packer
 
 HEADER = """\
 | what | MB | MB/s | raw MB/s | ratio | middle half | rounds | goal |

@@ -19,7 +19,7 @@ from overhead import methods, remove_run
 from toys import parser, samples, toy
 
 from mmprobe.models.reading import AnswerReader, DecodedLogprobs
-from mmprobe.traces import writer_thread
+from mmprobe.traces import recorder
 from mmprobe.traces.engines.native import BatchRecorder, ForwardPassBuffer
 from mmprobe.traces.recorder import SampleRecorder
 from mmprobe.traces.run import RunTracer
@@ -37,7 +37,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "log-probabilities while decoding": [(DecodedLogprobs, "keep_logits"), (DecodedLogprobs, "__call__")],
     "joining steps": [(ForwardPassBuffer, "take")],
     "opening files": [(RunTracer, "open_writer")],
-    "writer thread: data sets, finished files": [(writer_thread, "_make_call")],
+    "writer thread: data sets, finished files": [(recorder, "_make_call")],
 }
 REST = "the rest"
 

@@ -60,7 +60,7 @@ def copy_trace(run: mp.Run, source: str, copy: Path, images: Path) -> None:
     Args:
         images: a folder for links to the images. Traces with the same folder are about the same images.
     """
-    from mmprobe.cache.checksums import append_checksums
+    from mmprobe.cache.hdf5 import append_checksums
 
     sample = run.sample(source)
     links = [images / f"{image.parent.name}-{image.name}" for image in sample.images]
@@ -84,7 +84,7 @@ def write_config(run: mp.Run, folder: Path, names: list[str]) -> None:
 
 def make_runs(run: mp.Run, root: Path, sizes: tuple[int, ...]) -> dict[int, Path]:
     """Return runs of copies by size, in packs. The smaller ones are links to files of the largest."""
-    from mmprobe.traces.run_folder import Packer
+    from mmprobe.traces.run import Packer
 
     together = min(IN_A_PACK, sizes[0])
     names = [f"c{number:06}" for number in range(sizes[-1])]

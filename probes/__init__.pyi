@@ -19,6 +19,11 @@ from .components.ranking import random_components as random_components
 from .components.ranking import rank_heads as rank_heads
 from .components.run import attribution_patching_run as attribution_patching_run
 from .components.run import patch_components_run as patch_components_run
+from .components.scaling import scale_components as scale_components
+from .features.activations import write_activations as write_activations
+from .features.effects import attribute_features as attribute_features
+from .features.effects import feature_effects as feature_effects
+from .features.run import features_run as features_run
 from .interchange.image_interchange import image_interchange as image_interchange
 from .interchange.run import image_interchange_run as image_interchange_run
 from .knockout.attention_knockout import attention_knockout as attention_knockout

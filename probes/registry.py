@@ -78,6 +78,7 @@ PROBES: Registry[Probe] = Registry(
         "visual_tokens": Probe(
             "mmprobe.probes.visual_tokens.run:visual_tokens_run", is_slow=True, reads_answers=True
         ),
+        "features": Probe("mmprobe.probes.features.run:features_run", is_slow=True, reads_answers=True),
         "circuit": Probe("mmprobe.probes.circuits.run:circuit_run", is_slow=True, reads_answers=True),
     },
     form="mmprobe.probes.registry:Probe",

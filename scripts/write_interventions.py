@@ -34,8 +34,8 @@ from intervention_tables import write_difference, write_table, write_verdicts
 import mmprobe as mp
 from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender
 from mmprobe.interventions import METHODS, load_method
-from mmprobe.interventions.parameters import parse_value
 from mmprobe.interventions.prompt_method import PromptMethod
+from mmprobe.interventions.registry import parse_value
 from mmprobe.models import Model
 from mmprobe.samples import image_sets
 from mmprobe.stats.estimate import estimate_mean
@@ -77,7 +77,7 @@ SAGE_BENCHMARKS = {"alpha": ("pope", ("pope accuracy", "pope f1")), "beta": ("mm
 def list_variants() -> list[Contender]:
     """Return every method with its default parameters, and with one parameter changed."""
     names = sorted(
-        set(METHODS) - {"components", "steer"}, key=lambda name: (name != "plain", name)
+        set(METHODS) - {"components", "features", "steer"}, key=lambda name: (name != "plain", name)
     )  # they need a file
     variants = [Contender(name, name, {}) for name in names]
     for method, parameters in SWEEPS.items():

@@ -19,7 +19,8 @@ from mmprobe.interventions.registry import whole_prompt_methods
 from mmprobe.models import Model, load_shapes
 from mmprobe.models.families import FAMILIES
 from mmprobe.traces import load_capture
-from mmprobe.traces.plan import PromptSize, plan
+from mmprobe.traces.capture import PromptSize
+from mmprobe.traces.plan import plan
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = (DOCS / "scale.md", DOCS / "first-gpu-run.md")

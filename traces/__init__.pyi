@@ -4,5 +4,5 @@ from .asking import answer as answer
 from .capture import CaptureSpec as CaptureSpec
 from .capture import load_capture as load_capture
 from .run import trace as trace
-from .scale.processes import Processes as Processes
-from .scale.ray_actors import RayActors as RayActors
+from .workers import Processes as Processes
+from .workers import RayActors as RayActors

@@ -1,11 +1,13 @@
-"""Captures: what to record, by name or from a YAML file."""
+"""Captures: what to record, by name or from a YAML file, and how many bytes it takes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -13,6 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from mmprobe.cache.schema import GROUP_NAMES, VARIABLES
 from mmprobe.errors import InputError
 from mmprobe.files import check_readable, parse_yaml
+
+if TYPE_CHECKING:
+    from mmprobe.models import Model
 
 ALWAYS = ("tokens", "images", "steps")
 PROMPT_DATASETS = {  # residual/pre: prompt/residual_pre
@@ -76,12 +81,7 @@ class CaptureSpec(BaseModel):
     @property
     def stored(self) -> frozenset[str]:
         """Paths of all data sets to record, including those under `prompt/`."""
-        names = {name for name in self.datasets if name.startswith("vision/")}
-        if self.positions != "prompt":
-            names |= set(self.datasets)
-        if self.positions != "generated":
-            names |= {PROMPT_DATASETS[name] for name in self.datasets if name in PROMPT_DATASETS}
-        return frozenset(names)
+        return _list_stored(tuple(self.datasets), self.positions)
 
     def wants(self, *prefixes: str) -> bool:
         """Return whether a data set with one of these prefixes is recorded."""
@@ -129,6 +129,16 @@ class CaptureSpec(BaseModel):
         return _resolve_indices("layer", self.layers, count)
 
 
+@lru_cache  # recording a step reads it often
+def _list_stored(datasets: tuple[str, ...], positions: str) -> frozenset[str]:
+    names = {name for name in datasets if name.startswith("vision/")}
+    if positions != "prompt":
+        names |= set(datasets)
+    if positions != "generated":
+        names |= {PROMPT_DATASETS[name] for name in datasets if name in PROMPT_DATASETS}
+    return frozenset(names)
+
+
 def _resolve_indices(kind: str, chosen: list[int] | None, count: int) -> list[int]:
     if chosen is None:
         return list(range(count))
@@ -170,3 +180,75 @@ def load_capture(name: str | Path | CaptureSpec) -> CaptureSpec:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "file"
         raise InputError(f"capture {name}: {field}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+class PromptSize(NamedTuple):
+    """Sizes of a prompt.
+
+    Attributes:
+        tokens: number of tokens.
+        visual: number of visual tokens; in families with cross-attention they are not among `tokens`.
+        user: number of tokens of the user's text.
+        patches: number of positions of the vision encoder.
+    """
+
+    tokens: float = 1024
+    visual: float = 768
+    user: float = 32
+    patches: float = 3072
+
+
+def data_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: int) -> int:
+    """Return the bytes of all data sets of one trace."""
+    config = model.hf.config.get_text_config()
+    sizes = {
+        "step": new_tokens,
+        "layer": len(spec.layer_indices(model.n_layers)),
+        "head": len(spec.head_indices(model.n_heads)),
+        "group": len(GROUP_NAMES),
+        "visual": prompt.visual,
+        "user_token": prompt.user,
+        "token": prompt.tokens + new_tokens,
+        "position": recorded_positions(spec, prompt),
+        "key": prompt.tokens,
+        "hidden": config.hidden_size,
+        "neuron": model.n_neurons,
+        "neuron_byte": -(-model.n_neurons // 8),
+        "patch": prompt.patches,
+        "place": 3,
+    }
+    vision = model.hf.config.vision_config if spec.wants("vision/") else None
+    if vision is not None and model.family.vision is not None:
+        sizes |= {
+            "vision_layer": len(list(model.family.vision.layers(model.hf))),
+            "vision_head": getattr(vision, "num_heads", None) or vision.num_attention_heads,
+            # Qwen2-VL's hidden_size is the width of the encoder's output
+            "vision_hidden": getattr(vision, "embed_dim", None) or vision.hidden_size,
+        }
+    total = 0.0
+    for name in spec.stored:
+        variable = VARIABLES[name]
+        widened = variable.dtype == "f2" and spec.dtype == "float32"
+        itemsize = 4 if widened else np.dtype(variable.dtype).itemsize
+        total += itemsize * math.prod(float(sizes[dim]) for dim in variable.dims)
+    return int(total)
+
+
+def recorded_positions(spec: CaptureSpec, prompt: PromptSize) -> float:
+    """Return how many of a prompt's tokens are recorded under `prompt/`; at most, for groups whose size is not known.
+
+    Example:
+        >>> spec = CaptureSpec(datasets=["residual/post"], positions="prompt", groups=["visual", "user"])
+        >>> recorded_positions(spec, PromptSize(1024, 768, 32))
+        800
+    """
+    if spec.groups is None:
+        return prompt.tokens
+    sizes = {"visual": prompt.visual, "user": prompt.user}
+    rest = prompt.tokens - prompt.visual - prompt.user if {"template", "system"} & set(spec.groups) else 0
+    return min(prompt.tokens, rest + sum(sizes.get(name, 0) for name in spec.groups))
+
+
+def max_trace_bytes(model: Model, spec: CaptureSpec, max_new_tokens: int) -> int:
+    """Return the maximum size of one trace for prompts of up to 1,024 tokens, all of them visual."""
+    return 64 * 1024 + data_bytes(model, spec, PromptSize(1024, 1024, 64, 4096), max_new_tokens)

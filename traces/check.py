@@ -20,21 +20,21 @@ from PIL import Image
 from torch import Tensor
 
 from mmprobe.errors import InputError
+from mmprobe.files import format_bytes
 from mmprobe.ledger import FINGERPRINT
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.attention import observe_attention
-from mmprobe.models.chat import build_chat
 from mmprobe.models.families import FAMILIES, View
 from mmprobe.models.families.generic import find_structure_errors
 from mmprobe.models.hooks import observe
+from mmprobe.models.prompt import build_chat
 from mmprobe.models.reading import append_answers
 from mmprobe.models.self_check import find_numeric_errors
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.engines import find_way, model_limits
 from mmprobe.traces.plan import peak_bytes
-from mmprobe.traces.run import trace
-from mmprobe.traces.run_folder import run_config
+from mmprobe.traces.run import run_config, trace
 
 STEPS = 16  # tokens of the compared answers
 PAINTED = 12  # cells of each image that are painted, one at a time
@@ -507,9 +507,9 @@ def _measure_trace(model: Model, sample: Sample, spec: CaptureSpec, folder: Path
         call()
         seconds.append(time.perf_counter() - began)
     on_gpu = model.device.type == "cuda"
-    memory = (torch.cuda.max_memory_allocated(model.device) if on_gpu else peak_bytes()) / 1e9
+    memory = torch.cuda.max_memory_allocated(model.device) if on_gpu else peak_bytes()
     text = (
         f"{seconds[1]:.2f} s for up to {2 * STEPS} tokens, {seconds[1] / seconds[0]:.2f} times plain generate; "
-        f"peak memory {memory:.2f} GB"
+        f"peak memory {format_bytes(memory)}"
     )
     return Check("one trace", True, seconds[1], text)

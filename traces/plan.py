@@ -1,45 +1,33 @@
-"""Predict the disk space and the memory of a run, and the devices of a model's parts, from shapes alone."""
+"""Predict the disk space, the memory and the devices of a run from shapes alone, or its time, too, from a dry run."""
 
 from __future__ import annotations
 
 import logging
-import math
 import resource
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES, VARIABLES
+from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError
+from mmprobe.files import format_bytes
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.registry import whole_prompt_methods
 from mmprobe.models import Group, Model
 from mmprobe.models.devices import check_accelerate
 from mmprobe.models.shared_prefix import MAX_BYTES, prefix_bytes
 from mmprobe.samples import Sample
-from mmprobe.traces.capture import CaptureSpec
+from mmprobe.traces.capture import CaptureSpec, PromptSize, data_bytes, recorded_positions
 from mmprobe.traces.engines import find_way, why_whole_prompts
+from mmprobe.traces.run import trace
 
 _FILE_BYTES = 40_000  # headers, indices, dimension scales and texts of one trace
-
-
-class PromptSize(NamedTuple):
-    """Sizes of a prompt.
-
-    Attributes:
-        tokens: number of tokens.
-        visual: number of visual tokens; in families with cross-attention they are not among `tokens`.
-        user: number of tokens of the user's text.
-        patches: number of positions of the vision encoder.
-    """
-
-    tokens: float = 1024
-    visual: float = 768
-    user: float = 32
-    patches: float = 3072
 
 
 class Plan(NamedTuple):
@@ -145,11 +133,11 @@ def _plan_prefixes(
     if prefix_size > MAX_BYTES:
         return (
             0,
-            f"prompts are read whole: a prefix takes {prefix_size / 1e6:.0f} MB, and {MAX_BYTES / 1e6:.0f} MB are kept",
+            f"prompts are read whole: a prefix takes {format_bytes(prefix_size)}, and {format_bytes(MAX_BYTES)} are kept",
         )
     return (
         kept,
-        f"{of_images / 1e6:.1f} MB for each set of images with several questions, {kept / 1e6:.1f} MB at most"
+        f"{format_bytes(of_images)} for each set of images with several questions, {format_bytes(kept)} at most"
         + ("" if methods else f"; methods that read whole prompts: {', '.join(whole_prompt_methods())}"),
     )
 
@@ -195,62 +183,6 @@ def _working_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_toke
     rows = 3 * model.n_heads * steps * tokens * 4 if spec.wants("attention/", "prompt/attention") else 0
     states = 2 * tokens * config.hidden_size * itemsize if spec.wants("tam/") else 0
     return int(cache + max(prefill, recorded + rows) + states)
-
-
-def data_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: int) -> int:
-    """Return the bytes of all data sets of one trace."""
-    config = model.hf.config.get_text_config()
-    sizes = {
-        "step": new_tokens,
-        "layer": len(spec.layer_indices(model.n_layers)),
-        "head": len(spec.head_indices(model.n_heads)),
-        "group": len(GROUP_NAMES),
-        "visual": prompt.visual,
-        "user_token": prompt.user,
-        "token": prompt.tokens + new_tokens,
-        "position": recorded_positions(spec, prompt),
-        "key": prompt.tokens,
-        "hidden": config.hidden_size,
-        "neuron": model.n_neurons,
-        "neuron_byte": -(-model.n_neurons // 8),
-        "patch": prompt.patches,
-        "place": 3,
-    }
-    vision = model.hf.config.vision_config if spec.wants("vision/") else None
-    if vision is not None and model.family.vision is not None:
-        sizes |= {
-            "vision_layer": len(list(model.family.vision.layers(model.hf))),
-            "vision_head": getattr(vision, "num_heads", None) or vision.num_attention_heads,
-            # Qwen2-VL's hidden_size is the width of the encoder's output
-            "vision_hidden": getattr(vision, "embed_dim", None) or vision.hidden_size,
-        }
-    total = 0.0
-    for name in spec.stored:
-        variable = VARIABLES[name]
-        widened = variable.dtype == "f2" and spec.dtype == "float32"
-        itemsize = 4 if widened else np.dtype(variable.dtype).itemsize
-        total += itemsize * math.prod(float(sizes[dim]) for dim in variable.dims)
-    return int(total)
-
-
-def recorded_positions(spec: CaptureSpec, prompt: PromptSize) -> float:
-    """Return how many of a prompt's tokens are recorded under `prompt/`; at most, for groups whose size is not known.
-
-    Example:
-        >>> spec = CaptureSpec(datasets=["residual/post"], positions="prompt", groups=["visual", "user"])
-        >>> recorded_positions(spec, PromptSize(1024, 768, 32))
-        800
-    """
-    if spec.groups is None:
-        return prompt.tokens
-    sizes = {"visual": prompt.visual, "user": prompt.user}
-    rest = prompt.tokens - prompt.visual - prompt.user if {"template", "system"} & set(spec.groups) else 0
-    return min(prompt.tokens, rest + sum(sizes.get(name, 0) for name in spec.groups))
-
-
-def max_trace_bytes(model: Model, spec: CaptureSpec, max_new_tokens: int) -> int:
-    """Return the maximum size of one trace for prompts of up to 1,024 tokens, all of them visual."""
-    return 64 * 1024 + data_bytes(model, spec, PromptSize(1024, 1024, 64, 4096), max_new_tokens)
 
 
 def read_memories(text: str) -> list[int]:
@@ -318,3 +250,63 @@ def plan_devices(model: Model, memories: Sequence[int], working: int = 0) -> dic
         place = places[name]
         sizes[f"cuda:{place}" if isinstance(place, int) else str(place)] += weight.nbytes
     return sizes
+
+
+def dry_run(
+    model: Model,
+    spec: CaptureSpec,
+    samples: Sequence[Sample],
+    n_samples: int,
+    max_new_tokens: int,
+    batch_size: int = 1,
+    methods: Sequence[Method] = (),
+) -> Plan:
+    """Predict the needs of a run of `n_samples` samples by tracing a few of them.
+
+    The first batch is traced twice: once to warm up, which counts for memory but not for time.
+
+    Args:
+        samples: the samples to trace.
+        n_samples: number of samples of the planned run.
+        methods: how the answers will be made; none for plainly.
+
+    Raises:
+        InputError: one of the samples fails.
+
+    Example:
+        >>> from mmprobe.models import load_model                                         # doctest: +SKIP
+        >>> dry_run(load_model("tiny-spd"), load_capture("full"), few, 1000, 64).seconds  # doctest: +SKIP
+        312.4
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        options: dict[str, Any] = {
+            "capture": spec,
+            "max_new_tokens": max_new_tokens,
+            "batch_size": batch_size,
+            "method": methods or "plain",
+        }
+        trace(model, samples[:batch_size], Path(folder) / "warm-up", **options)
+        start = time.perf_counter()
+        run = trace(model, samples, Path(folder) / "run", **options)
+        seconds = (time.perf_counter() - start) / len(samples)
+        if run.failures:
+            failure = run.failures[0]
+            raise InputError(
+                f"dry run: sample {failure['id']} fails ({failure['error']}: {failure['message']})"
+            )
+        disk = sum(path.stat().st_size for path in run.path.glob("samples/*.h5")) / len(samples)
+        lengths = [sample_trace.steps.sizes["step"] for sample_trace in run]
+    predicted = plan(
+        model, spec, n_samples, max_new_tokens, batch_size, mean_prompt_size(model, samples), methods=methods
+    )
+    device = torch.cuda.max_memory_reserved(model.device) if model.device.type == "cuda" else 0
+    mean_length = sum(lengths) / len(lengths)
+    return Plan(
+        disk=int(n_samples * disk),
+        host=peak_bytes(),
+        device=device,
+        seconds=n_samples * seconds,
+        assumed=f"measured on {len(samples)} samples, with answers of {mean_length:.0f} tokens",
+        prefixes=predicted.prefixes,
+        recording=predicted.recording,
+    )

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth, read_responses, truncated_share
 from mmprobe.benchmarks.core.perturbations import perturb
 from mmprobe.benchmarks.core.prompts import DEFAULT
-from mmprobe.benchmarks.core.records import add_truth, find_false_claims
-from mmprobe.benchmarks.core.results import group_by_images, write_results
+from mmprobe.benchmarks.core.results import add_truth, find_false_claims, group_by_images, write_results
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError, option
 from mmprobe.files import check_no_link, cut_torn_line, write_atomic
@@ -25,12 +24,20 @@ from mmprobe.models import Model, load_model, load_shapes
 from mmprobe.models.devices import DeviceMap
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
 from mmprobe.samples import Sample, check_image, sampling_of
-from mmprobe.traces.asking import FAILURES, RESPONSES, LocalModel, Source, answer
-from mmprobe.traces.given_answers import QUESTIONS, answered_samples, read_given_answers
+from mmprobe.traces.asking import (
+    FAILURES,
+    QUESTIONS,
+    RESPONSES,
+    LocalModel,
+    Source,
+    answer,
+    answered_samples,
+    read_given_answers,
+)
 from mmprobe.traces.run import Recording
 
 if TYPE_CHECKING:
-    from mmprobe.traces.scale.crew import Workers
+    from mmprobe.traces.workers import Workers
 
 log = logging.getLogger("mmprobe")
 
@@ -154,7 +161,7 @@ def answer_shard(
     Returns:
         The folder of the answers: `out` if all shards are finished, else that of the shard.
     """
-    from mmprobe.traces.scale.shards import choose_part, finish_shard, merge_if_last, trace_shard
+    from mmprobe.traces.shards import choose_part, finish_shard, merge_if_last, trace_shard
 
     if recording is not None:
         recording = replace(recording, resume=resume)

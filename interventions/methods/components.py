@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, MethodContext, MethodState
-from mmprobe.interventions.parameters import boolean, choice, file_name, integer, number
+from mmprobe.interventions.registry import boolean, choice, file_name, integer, number
 from mmprobe.models import Model
 from mmprobe.models.components import Component, check_components, read_components
 from mmprobe.models.points import Changes
@@ -111,6 +111,10 @@ class Components(Method):
 
     def create_state(self, context: MethodContext) -> MethodState:
         return _ComponentState(self, context.model, context.prompt_length, context.seed)
+
+    def changes(self, model: Model) -> Changes:
+        """Return what the method changes in a forward pass, by point. The errors are those of `find`."""
+        return _ComponentState(self, model, prompt_length=0).changes()
 
 
 class _ChangedComponent(NamedTuple):

@@ -103,7 +103,7 @@ def _check_settings(name: str, settings: list[str]) -> dict[str, Any]:
     from pydantic.errors import PydanticSchemaGenerationError
 
     from mmprobe.analyses import ANALYSES
-    from mmprobe.interventions.parameters import parse_settings
+    from mmprobe.interventions.registry import parse_settings
     from mmprobe.probes import PROBES, claim_interventions
 
     if name == "findings":

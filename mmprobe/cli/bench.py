@@ -51,7 +51,7 @@ from mmprobe.cli.options import (
 )
 from mmprobe.errors import InputError
 from mmprobe.files import read_results
-from mmprobe.interventions.parameters import parse_settings
+from mmprobe.interventions.registry import parse_settings
 from mmprobe.ledger import check_earlier, check_unlocked
 
 
@@ -182,7 +182,7 @@ def bench(
             f"shard {shard} answered to {out}; others are to come",
             as_json,
         )
-        from mmprobe.traces.scale.shards import shards_differ
+        from mmprobe.traces.shards import shards_differ
 
         if shards_differ(out / "run" if trace else out):
             raise typer.Exit(1)  # a warning said why

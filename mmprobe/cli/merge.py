@@ -28,7 +28,7 @@ def merge(
     """
     from mmprobe.cache import open_run
     from mmprobe.traces.asking import RESPONSES
-    from mmprobe.traces.scale.shards import FOLDER, merge_shards
+    from mmprobe.traces.shards import FOLDER, merge_shards
 
     whole = run / "run" if (run / "run" / FOLDER).is_dir() else run
     merge_shards(whole)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mmprobe.benchmarks import Evaluation
     from mmprobe.benchmarks.core.results import Metric
     from mmprobe.cache import Run
-    from mmprobe.traces.scale.crew import Workers
+    from mmprobe.traces.workers import Workers
 
 LARGEST_SEED = 2**63 - 1  # torch takes no larger seed
 _SEED_HELP = "Seed of what is drawn at random: pairs, boxes, or sampled tokens"

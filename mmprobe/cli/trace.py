@@ -112,20 +112,19 @@ def trace(
     check_earlier(out / "run.json", "a run", resume, overwrite, TO_CONTINUE)
     check_unlocked(out)
     if shard is not None:
-        from mmprobe.traces.scale.shards import check_shard, parse_shard, shards_differ
+        from mmprobe.traces.shards import check_shard, parse_shard, shards_differ
 
         part = parse_shard(shard)
         check_shard(out, part)
         check_unlocked(part.folder(out))
 
-    from mmprobe.interventions.parameters import parse_settings
-    from mmprobe.interventions.registry import load_methods
+    from mmprobe.interventions.registry import load_methods, parse_settings
     from mmprobe.samples import load_samples, with_template
 
     samples = load_samples(data)[:limit] if data else []
     methods = load_methods(method, **parse_settings(settings or []))
 
-    from mmprobe.traces.given_answers import answered_samples
+    from mmprobe.traces.asking import answered_samples
 
     samples = samples or answered_samples(answers or Path())[:limit]
     samples = with_template(samples, parse_settings(template or []))

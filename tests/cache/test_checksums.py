@@ -11,7 +11,7 @@ import pytest
 import xxhash
 
 from mmprobe.cache import Trace, open_run, pack, verify
-from mmprobe.cache.checksums import CheckedFile, append_checksums, checksums_match
+from mmprobe.cache.hdf5 import CheckedFile, append_checksums, checksums_match
 from mmprobe.errors import InputError
 
 

@@ -10,9 +10,8 @@ import pytest
 import xarray as xr
 
 from mmprobe.cache import TraceWriter, open_run, pack, verify
-from mmprobe.cache.check import CheckedGroup
-from mmprobe.cache.checksums import append_checksums
-from mmprobe.cache.packs import open_packed
+from mmprobe.cache.hdf5 import append_checksums
+from mmprobe.cache.trace import CheckedGroup, open_packed
 from mmprobe.errors import InputError
 
 NUMBERS = ("attention/mass", "attention/visual", "residual/pre", "ffn/gate_sum", "steps/id", "tam/logit")

@@ -7,7 +7,7 @@ import pytest
 from helpers.runs import write_run
 
 import mmprobe as mp
-from mmprobe.cache.spans import SPAN_NAMES, find_spans
+from mmprobe.cache.schema import SPAN_NAMES, find_spans
 from mmprobe.errors import InputError, NotCaptured
 
 

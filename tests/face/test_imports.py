@@ -29,7 +29,7 @@ CIRCLES = {
     # a sample shows itself in a notebook, and a notebook opens the sample's images
     ("mmprobe.samples", "mmprobe.notebook"),
     # batches are answered by workers, each of which answers them as a single process does
-    ("mmprobe.traces.asking", "mmprobe.traces.scale.crew"),
+    ("mmprobe.traces.asking", "mmprobe.traces.workers"),
     # a judge is a model of inspect-ai, and so is a model that is asked
 }
 """Modules that import each other when their functions run, each with why."""

@@ -17,7 +17,7 @@ from helpers.runs import write_run
 import mmprobe.cli as cli
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import pack
-from mmprobe.cache.checksums import CheckedFile
+from mmprobe.cache.hdf5 import CheckedFile
 
 batch = importlib.import_module("mmprobe.interventions.generate")
 

@@ -22,11 +22,11 @@ from mmprobe.benchmarks.answers.coco import read_coco_objects
 from mmprobe.benchmarks.core.api_models import data_uri
 from mmprobe.benchmarks.photo_pairs.photos import read_entries
 from mmprobe.cache import verify
-from mmprobe.cache.checksums import append_checksums
+from mmprobe.cache.hdf5 import append_checksums
 from mmprobe.errors import InputError
 from mmprobe.files import json_lines
 from mmprobe.interventions.registry import load_methods
-from mmprobe.models.chat import build_chat
+from mmprobe.models.prompt import build_chat
 from mmprobe.samples import IMAGE_FORMATS, Sample, check_image, load_samples, open_image
 from mmprobe.traces import load_capture
 from mmprobe.viz.report.images import embed_image

@@ -15,7 +15,7 @@ from helpers.small_disk import fill_disk, mount_disk
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.traces.scale.shards import merge_shards
+from mmprobe.traces.shards import merge_shards
 
 LIMITS = ("--limit", "2", "--max-new-tokens", "2")
 ASKING = {
@@ -57,7 +57,7 @@ def test_a_full_disk_is_one_line_and_the_call_is_continued(command, free, data, 
 
 @pytest.mark.stress
 def test_a_merge_that_is_killed_is_made_again(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("mmprobe.traces.scale.shards.merge_if_last", lambda out: None)
+    monkeypatch.setattr("mmprobe.traces.shards.merge_if_last", lambda out: None)
     assert trace(data, tmp_path / "whole") == 0
     for shard in ("1/2", "2/2"):
         assert trace(data, tmp_path / "shards", "--shard", shard) == 0
@@ -73,7 +73,7 @@ def test_a_merge_that_is_killed_is_made_again(data, tmp_path, monkeypatch):
 
 @pytest.mark.stress
 def test_two_merges_agree(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("mmprobe.traces.scale.shards.merge_if_last", lambda out: None)
+    monkeypatch.setattr("mmprobe.traces.shards.merge_if_last", lambda out: None)
     for shard in ("1/2", "2/2"):
         assert trace(data, tmp_path / "out", "--shard", shard) == 0
     errors = run_at_once([lambda: merge_shards(tmp_path / "out")] * 2, [0, 0.005])

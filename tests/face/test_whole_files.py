@@ -17,7 +17,7 @@ from mmprobe.cache import TraceWriter
 from mmprobe.errors import InputError
 from mmprobe.files import NewFile, append_lines, cut_torn_line, make_folder, write_atomic, write_whole
 from mmprobe.ledger import lock_file, lock_folder
-from mmprobe.traces.run_folder import open_folder
+from mmprobe.traces.run import open_folder
 from mmprobe.viz.report import write
 
 

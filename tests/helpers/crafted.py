@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from mmprobe.cache import Trace, open_run, pack, verify
-from mmprobe.cache.checksums import append_checksums
+from mmprobe.cache.hdf5 import append_checksums
 from mmprobe.cache.schema import VARIABLES
 from mmprobe.errors import InputError, NotCaptured
 

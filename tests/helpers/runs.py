@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from mmprobe.cache import Run, TraceWriter, open_run
-from mmprobe.cache.check import add_groups
 from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES, VARIABLES
+from mmprobe.cache.trace import add_groups
 from mmprobe.samples import Sample
 
 

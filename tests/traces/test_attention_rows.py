@@ -10,8 +10,8 @@ import torch
 import mmprobe as mp
 from mmprobe.models.attention import AttentionCall
 from mmprobe.samples import Sample
-from mmprobe.traces.attention_rows import LayerKeys
 from mmprobe.traces.engines import native
+from mmprobe.traces.engines.native import LayerKeys
 
 PROMPT, STEPS, HEADS, KV_HEADS, DIM = 9, 5, 4, 2, 8
 PADDINGS = [0, 4, 2]

@@ -17,8 +17,8 @@ import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.samples import Sample
-from mmprobe.traces.run_folder import Packer
-from mmprobe.traces.scale.shards import merge_shards
+from mmprobe.traces.run import Packer
+from mmprobe.traces.shards import merge_shards
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +74,8 @@ def test_a_damaged_trace_in_a_pack_is_made_again(
 ):
     expected = contents(plain)
     # else one page has numbers of all six traces
-    monkeypatch.setattr(import_module("mmprobe.cache.packs"), "SMALL_BYTES", 0)
-    monkeypatch.setattr(import_module("mmprobe.cache.checksums"), "PAGE_BYTES", 4096)
+    monkeypatch.setattr(import_module("mmprobe.cache.trace"), "SMALL_BYTES", 0)
+    monkeypatch.setattr(import_module("mmprobe.cache.hdf5"), "PAGE_BYTES", 4096)
     run = trace(random_qwen, samples, tmp_path / "run", pack_every=6)
     (pack,) = (run.path / "packs").iterdir()
     content = bytearray(pack.read_bytes())

@@ -18,9 +18,9 @@ from mmprobe.models import load_shapes
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
-from mmprobe.traces.dry_run import dry_run
+from mmprobe.traces.capture import data_bytes
 from mmprobe.traces.engines import resolve_capture
-from mmprobe.traces.plan import data_bytes, mean_prompt_size, plan
+from mmprobe.traces.plan import dry_run, mean_prompt_size, plan
 
 ROWS = mp.CaptureSpec(
     datasets=["attention/row", "residual/mid"], positions="all", dtype="float32", heads=[0, 2]
@@ -34,7 +34,8 @@ from mmprobe.models import load_shapes
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
-from mmprobe.traces.plan import PromptSize, plan
+from mmprobe.traces.capture import PromptSize
+from mmprobe.traces.plan import plan
 shapes = load_shapes("tiny-spd", device="cpu")
 print(plan(shapes, load_capture("full"), 4, 128, 4, PromptSize(90, 0, 80)).host)
 model = mp.load_model("tiny-spd", device="cpu")

@@ -12,7 +12,7 @@ import mmprobe as mp
 from mmprobe.cache.verify import verify
 from mmprobe.models import Group
 from mmprobe.samples import Sample
-from mmprobe.traces import attention_rows
+from mmprobe.traces.engines import native
 
 NAMES = [
     "attention/mass",
@@ -29,7 +29,7 @@ NAMES = [
 def short_blocks():
     """Make several blocks of the prompt's queries."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention_rows, "PROMPT_QUERIES", 16)
+        patch.setattr(native, "PROMPT_QUERIES", 16)
         yield
 
 

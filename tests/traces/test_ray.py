@@ -20,7 +20,7 @@ from helpers.ray_cluster import RayCluster, ray_cluster
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.traces import RayActors
-from mmprobe.traces.scale.ray_actors import _Worker
+from mmprobe.traces.workers import _Worker
 
 KILLS = int(os.environ.get("MMPROBE_RAY_KILLS", "1"))  # runs in which a worker is killed; 20 to be sure
 
@@ -130,7 +130,7 @@ class SilentRay:
 
 
 def test_one_line_says_that_no_worker_starts(monkeypatch, caplog):
-    monkeypatch.setattr("mmprobe.traces.scale.ray_actors._SILENT_SECONDS", 0)
+    monkeypatch.setattr("mmprobe.traces.workers._SILENT_SECONDS", 0)
     workers = RayActors.__new__(RayActors)
     workers.ray, workers.address, workers.answers = SilentRay(), "here", {}
     workers.on_gpus, workers.cores_each, workers.silent_since = False, 2, time.monotonic() - 1

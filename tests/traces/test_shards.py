@@ -18,8 +18,8 @@ from mmprobe.errors import InputError
 from mmprobe.ledger import lock_folder
 from mmprobe.models import Model
 from mmprobe.samples import Sample
-from mmprobe.traces.scale import shards as shards_module
-from mmprobe.traces.scale.shards import Shard, merge_shards, parse_shard, select_batches
+from mmprobe.traces import shards as shards_module
+from mmprobe.traces.shards import Shard, merge_shards, parse_shard, select_batches
 
 
 @pytest.fixture(scope="module")

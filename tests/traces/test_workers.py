@@ -19,8 +19,7 @@ from mmprobe.errors import InputError
 from mmprobe.models.loading import load_shapes
 from mmprobe.samples import Sample
 from mmprobe.traces import Processes
-from mmprobe.traces.scale.crew import Crew
-from mmprobe.traces.scale.processes import Event, Job
+from mmprobe.traces.workers import Crew, Event, Job
 
 
 class MortalWorkers:

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from mmprobe.cache import Trace, TraceWriter
-from mmprobe.traces import malloc_trim, writer_thread
-from mmprobe.traces.writer_thread import BackgroundWriter, WriterThread, WritingFailed
+from mmprobe.traces import recorder as recorder_module
+from mmprobe.traces.recorder import BackgroundWriter, WriterThread, WritingFailed
 
 
 def test_another_thread_makes_the_calls_in_order():
@@ -28,7 +28,7 @@ def test_another_thread_makes_the_calls_in_order():
 
 def test_the_queue_is_bounded(monkeypatch):
     """A producer that is faster than the disk has to wait."""
-    monkeypatch.setattr(writer_thread, "QUEUE_SIZE", 2)
+    monkeypatch.setattr(recorder_module, "QUEUE_SIZE", 2)
     release, produced = threading.Event(), []
 
     def produce() -> None:
@@ -98,16 +98,16 @@ def test_calls_queued_behind_a_failure_are_never_made():
 
 def test_memory_is_not_trimmed_where_the_peak_is_unknown(monkeypatch):
     trimmed = []
-    monkeypatch.setattr(malloc_trim, "_trim", trimmed.append)
-    monkeypatch.setattr(malloc_trim.Path, "read_text", lambda path: "VmSize:\t 10 kB\nVmRSS:\t 5 kB\n")
-    malloc_trim.give_back_memory()
+    monkeypatch.setattr(recorder_module, "_trim", trimmed.append)
+    monkeypatch.setattr(recorder_module.Path, "read_text", lambda path: "VmSize:\t 10 kB\nVmRSS:\t 5 kB\n")
+    recorder_module.give_back_memory()
     assert trimmed == []
 
 
 FREE_AROUND_SMALL_BLOCKS = """
-import re, runpy, sys
+import re
 from pathlib import Path
-give_back_memory = runpy.run_path(sys.argv[1])["give_back_memory"]  # alone, as its package loads torch
+from mmprobe.traces.recorder import give_back_memory
 def resident():
     return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 kept = []
@@ -122,10 +122,10 @@ print(before - resident(), all(small == b"x" * 1024 for small in kept))
 """
 
 
-@pytest.mark.skipif(malloc_trim._trim is None, reason="needs glibc")
+@pytest.mark.skipif(recorder_module._trim is None, reason="needs glibc")
 @pytest.mark.slow
 def test_memory_between_small_blocks_goes_back_to_the_system():
-    command = [sys.executable, "-P", "-c", FREE_AROUND_SMALL_BLOCKS, malloc_trim.__file__]
+    command = [sys.executable, "-P", "-c", FREE_AROUND_SMALL_BLOCKS]
     process = subprocess.run(command, capture_output=True, text=True, check=True)
     freed_mb, intact = process.stdout.split()
     assert float(freed_mb) > 40 and intact == "True"  # of 62 MB
@@ -133,16 +133,16 @@ def test_memory_between_small_blocks_goes_back_to_the_system():
 
 def test_memory_is_given_back_while_nothing_is_written(monkeypatch):
     returned = threading.Event()
-    monkeypatch.setattr(writer_thread, "give_back_memory", returned.set)
+    monkeypatch.setattr(recorder_module, "give_back_memory", returned.set)
     with WriterThread():
         assert returned.wait(30)
 
 
 def test_systems_without_glibc_are_left_alone(monkeypatch):
-    monkeypatch.setattr(malloc_trim.ctypes, "CDLL", lambda name: object())
-    monkeypatch.setattr(malloc_trim, "_trim", malloc_trim._find_malloc_trim())
-    malloc_trim.give_back_memory()
-    assert malloc_trim._trim is None
+    monkeypatch.setattr(recorder_module.ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr(recorder_module, "_trim", recorder_module._find_malloc_trim())
+    recorder_module.give_back_memory()
+    assert recorder_module._trim is None
 
 
 def test_values_are_rounded_to_the_nearest_float16(tmp_path):

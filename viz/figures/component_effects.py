@@ -114,6 +114,6 @@ def _write_run_caption(ds: xr.Dataset, estimated: bool) -> str:
         f"{_KINDS[ds.attrs['kind']]} at {ds.attrs['tokens']} tokens comes from the same prompt with "
         f"{ds.attrs['counterfactual']} images. Above 0: the answers lose by it. Metric: {ds.attrs['metric']}; mean "
         f"over {ds.attrs['samples']} answers, {ds.attrs['sets']} sets of images; hover for 95 % intervals over sets of "
-        f"images. With all of the other prompt they lose {total.value:.2f} [{total.low:.2f}, {total.high:.2f}]. "
+        f"images. With all of the other prompt they lose {total:.2f}. "
         f"{_METHODS[ds.attrs['method']] + '. ' if estimated else ''}{ds.attrs['model']}."
     )

@@ -54,7 +54,7 @@ def test_shards_make_the_result_of_one_process(data, tmp_path, options):
 def test_a_merge_of_answers_is_scored_by_resuming(data, tmp_path, monkeypatch):
     out = tmp_path / "parts"
     with monkeypatch.context() as patch:
-        patch.setattr("mmprobe.traces.scale.shards.merge_shards", lambda out: None)
+        patch.setattr("mmprobe.traces.shards.merge_shards", lambda out: None)
         for shard in ("1/2", "2/2"):
             assert read_result(run_in_process(*bench(data, out, "--shard", shard)))["whole"] is False
     n_answers = read_result(run_in_process("merge", out, "--json"))["answers"]

@@ -1,1 +1,0 @@
-"""Runs that several processes make."""
