@@ -190,8 +190,10 @@ def test_organisms(cases: int, draws: int) -> None:
                 f"Removing heads cures, by this measure: {', '.join(cured)}; no other cause of the table."
                 if cured
                 else "Removing heads cures none of the causes of the table: no set of heads that looked best on some questions "
-                "did better than all random sets on others without harm to the control. That a few heads carry an unfaithful "
-                "answer does not replicate here. With so few questions a small cure could be missed."
+                "did better than all random sets on others without harm to the control. This does not refute that a few heads "
+                "carry an unfaithful answer: questions are few, answers are cut off, which can make them count as unfaithful, "
+                "and where no head alone changes any answer all scores are equal and the first heads are the first by number "
+                "(0.0, 0.1, 0.2)."
             )
             write_section(
                 ORGANISMS_TEXT.format(

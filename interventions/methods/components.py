@@ -140,6 +140,7 @@ class _ComponentState(MethodState):
         self.seen: dict[tuple[str, int], int] = {}  # tokens, by point
         rng = np.random.default_rng(seed)
         for component in self.found:
+            vectors: Any
             if method.action == "steer":
                 vectors = [component.direction]
             else:

@@ -301,7 +301,7 @@ def find_activation(layer: Any) -> Any | None:
     )
 
 
-def find_down(layer: Any) -> Any | None:
+def find_down(layer: Any) -> Any:
     """Return the last projection of a layer's FFN, which reads its neurons; None if it has no usual name."""
     mlp = next((getattr(layer, name) for name in ("mlp", "feed_forward") if hasattr(layer, name)), layer)
     down = next((getattr(mlp, name) for name in ("down_proj", "fc2", "w2") if hasattr(mlp, name)), None)
