@@ -12,7 +12,7 @@ import numpy as np
 
 from mmprobe.cache import Run, open_run
 from mmprobe.errors import InputError
-from mmprobe.files import JsonRecord, read_records
+from mmprobe.files import JsonRecord, Text, read_records
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.samples import Sample, load_samples
 
@@ -23,7 +23,7 @@ Answers = str | Path | Run | Mapping[str, str | Sequence[int]]
 
 class _Line(JsonRecord):
     id: str
-    response: str | None = None
+    response: Text | None = None
     token_ids: list[int] | None = None
 
 

@@ -20,6 +20,7 @@ from mmprobe.cache import open_run
 from mmprobe.errors import InputError, option
 from mmprobe.files import check_no_link, cut_torn_line, write_atomic
 from mmprobe.interventions.generate import Settings
+from mmprobe.interventions.registry import load_methods
 from mmprobe.ledger import Ledger, fingerprint, lock_folder
 from mmprobe.models import Model, load_model, load_shapes
 from mmprobe.models.devices import DeviceMap
@@ -231,7 +232,12 @@ def open_answers(
     call["wording"] = None if own else wording.get("sha256")  # folders from before wordings have none
     call["questions"] = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
     model = source.model if isinstance(source, LocalModel) else source
-    used = fingerprint(model.fingerprint if isinstance(model, Model) else None, questions)
+    methods = load_methods(about.get("method") or "plain", **(about.get("parameters") or {}))
+    used = fingerprint(
+        model.fingerprint if isinstance(model, Model) else None,
+        questions,
+        {each.name: each.fingerprint for each in methods if each.name != "plain"},
+    )
     ledger.begin(call, used, kept=bool(responses), finished=responses)
     return responses
 
