@@ -24,15 +24,14 @@ from transformers import LogitsProcessor, LogitsProcessorList, RepetitionPenalty
 from mmprobe.errors import InputError
 from mmprobe.files import hash_file
 from mmprobe.interventions.joint_decoding import decode_jointly
-from mmprobe.interventions.parameters import check_parameters
+from mmprobe.interventions.registry import check_parameters
 from mmprobe.ledger import hash_content
 from mmprobe.models import Batch, Model, Prompt
-from mmprobe.models.attention import bias_attention
-from mmprobe.models.attention_bias import AttentionBias, LastQuery
-from mmprobe.models.chat import Chat
+from mmprobe.models.attention import AttentionBias, LastQuery, bias_attention
 from mmprobe.models.devices import check_one_device
 from mmprobe.models.hooks import observe, observe_mid, replace
 from mmprobe.models.points import Changes, change_points
+from mmprobe.models.prompt import Chat
 from mmprobe.models.shared_prefix import SharedStart
 from mmprobe.registry import check_made
 

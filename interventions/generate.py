@@ -15,13 +15,12 @@ from mmprobe.interventions.base import Method, intervene
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import load_methods
 from mmprobe.models import Batch, Model
-from mmprobe.models.chat import Chat, build_chat
 from mmprobe.models.generation import (
     build_generation_kwargs,
     check_generation_arguments,
     use_repetition_penalty,
 )
-from mmprobe.models.prompt import build_batch
+from mmprobe.models.prompt import Chat, build_batch, build_chat
 from mmprobe.models.shared_prefix import PrefixKey, PrefixStore, SharedStart, prefix_key
 from mmprobe.samples import Lengths, Sample, length_of, sampling_of
 

@@ -16,9 +16,8 @@ from torch import Tensor
 from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.visual import AttentionMap
 from mmprobe.models import Model, Prompt
-from mmprobe.models.attention_bias import LastQuery
-from mmprobe.models.chat import Chat
-from mmprobe.models.prompt import build_batch
+from mmprobe.models.attention import LastQuery
+from mmprobe.models.prompt import Chat, build_batch
 
 if TYPE_CHECKING:
     from mmprobe.interventions.generate import GeneratedAnswer

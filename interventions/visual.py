@@ -14,8 +14,8 @@ from torch import Tensor
 
 from mmprobe.interventions.base import MethodContext
 from mmprobe.models import Prompt
-from mmprobe.models.chat import Chat
 from mmprobe.models.hooks import hooks_disabled
+from mmprobe.models.prompt import Chat
 
 
 class TokenMask:

@@ -2,10 +2,10 @@
 
 from .aliases import Alias as Alias
 from .aliases import load_aliases as load_aliases
-from .chat import Group as Group
 from .loading import Model as Model
 from .loading import load_model as load_model
 from .loading import load_shapes as load_shapes
 from .loading import wrap as wrap
 from .prompt import Batch as Batch
+from .prompt import Group as Group
 from .prompt import Prompt as Prompt

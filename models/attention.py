@@ -1,23 +1,186 @@
-"""One sdpa attention kernel whose calls can be observed, biased and blocked.
+"""Attention of a layer: its calls to observe, its softmax rows, and biases added to its scores.
 
-transformers looks a kernel up by name in two registries, one for attention and one for masks. A name that is
-missing from the one for masks gets no mask at all, without a warning, so the kernel is registered in both.
+transformers' kernels return no softmax rows, so rows are computed from queries and keys. transformers looks a kernel
+up by name in two registries, one for attention and one for masks. A name that is missing from the one for masks gets
+no mask at all, without a warning, so the kernel is registered in both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from mmprobe.models.attention_bias import AttentionBias, LastQuery, attend_with_biases, sum_biases
 from mmprobe.models.hooks import current_primary_rows, hooks_are_disabled
+
+
+def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    """Return scaled products, float32 [..., head, query, key]. Consecutive query heads share a key head.
+
+    Args:
+        query: [..., head, query, dim].
+        key: [..., kv_head, key, dim].
+
+    Example:
+        >>> attention_scores(torch.ones(4, 1, 2), torch.ones(2, 3, 2), 0.5)[0]
+        tensor([[1., 1., 1.]])
+    """
+    *samples, heads, queries, dim = query.shape
+    # heads that share keys become further queries, so keys need not be repeated
+    grouped = (query.float() * scale).reshape(*samples, key.shape[-3], -1, dim)
+    return (grouped @ key.float().transpose(-1, -2)).reshape(*samples, heads, queries, -1)
+
+
+def mask_scores(scores: Tensor, mask: Tensor) -> Tensor:
+    """Return scores with -inf where a bool mask is false, or with a mask of numbers added.
+
+    Example:
+        >>> mask_scores(torch.zeros(2), torch.tensor([True, False]))
+        tensor([0., -inf])
+    """
+    return scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+
+
+def softmax_rows(call: AttentionCall, row: int, queries: slice) -> Tensor:
+    """Return the attention weights of some queries of one row of a call, float32 [head, query, key].
+
+    The call has no biases. Without a mask, each query sees the keys up to its own, or all keys where there are fewer or
+    more keys than queries, as in cross-attention.
+
+    Example:
+        >>> softmax_rows(call, 0, slice(-1, None)).sum(-1)                   # doctest: +SKIP
+        tensor([[1.], [1.]])
+    """
+    scores = attention_scores(call.query[row, :, queries], call.key[row], call.scale)
+    if call.mask is not None:
+        mask = call.mask[row if len(call.mask) > 1 else 0]
+        return mask_scores(scores, mask[:, queries]).softmax(-1)
+    if call.query.shape[2] == call.key.shape[2]:
+        positions = torch.arange(call.key.shape[2], device=scores.device)
+        scores = scores.masked_fill(positions > positions[queries, None], float("-inf"))
+    return scores.softmax(-1)
+
+
+EXTRA_DIMS = 8  # kernels want multiples of 8; only the first is used
+
+
+class LastQuery:
+    """The last query of a call of the kernel, which predicts the next token.
+
+    Args:
+        query: all queries of the call, [batch, head, position, dim].
+        key: [batch, kv_head, key, dim].
+        mask: broadcastable to [batch, head, position, key], or None.
+        scale: factor of the scores.
+    """
+
+    def __init__(self, query: Tensor, key: Tensor, mask: Tensor | None, scale: float):
+        self.query, self.key, self.scale = query[:, :, -1:], key, scale
+        self.mask = None if mask is None else mask[..., -1:, :]
+
+    @cached_property
+    def scores(self) -> Tensor:
+        """The scaled scores without the mask, float32 [batch, head, 1, key]."""
+        return attention_scores(self.query, self.key, self.scale)
+
+    def weights(self, bias: Tensor | None = None) -> Tensor:
+        """Return the softmax row, float32 [batch, head, 1, key], with a bias added to the scores."""
+        scores = self.scores if bias is None else self.scores + bias
+        return (scores if self.mask is None else mask_scores(scores, self.mask)).softmax(-1)
+
+
+class AttentionBias(NamedTuple):
+    """A change of one call's attention.
+
+    Attributes:
+        bias: added to the scores before the softmax, [batch, 1 or head, 1, key].
+        all_queries: whether all queries get the bias, and not only the last. Then all heads get the same.
+        gain: factor of the last query's output, [batch, head, 1], or None.
+    """
+
+    bias: Tensor
+    all_queries: bool = False
+    gain: Tensor | None = None
+
+
+def sum_biases(biases: Sequence[AttentionBias]) -> Tensor | None:
+    """Return the sum of the biases, [batch, 1 or head, 1, key], or None if there are none."""
+    if not biases:
+        return None
+    total = biases[0].bias
+    for other in biases[1:]:
+        total = total + other.bias
+    return total
+
+
+def attend_with_biases(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    last: LastQuery,
+    biases: Sequence[AttentionBias],
+    options: dict[str, Any],
+) -> Tensor:
+    """Return the kernel's output with all biases, [batch, position, head, dim].
+
+    Args:
+        last: the last query of `query`.
+        options: options of the kernel; `scaling` must be among them.
+    """
+    if query.shape[2] == 1:
+        return _attend_last_query(last, value, biases)
+    shared_bias = sum_biases([bias for bias in biases if bias.all_queries])
+    if shared_bias is not None:
+        output = _attend_with_shared_bias(module, query, key, value, mask, shared_bias, options)
+    else:
+        output, _ = sdpa_attention_forward(module, query, key, value, mask, **options)
+    if any(not bias.all_queries or bias.gain is not None for bias in biases):
+        output = output.clone()
+        output[:, -1:] = _attend_last_query(last, value, biases)
+    return output
+
+
+def _attend_with_shared_bias(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    bias: Tensor,
+    options: dict[str, Any],
+) -> Tensor:
+    """Return the kernel's output with one bias at all queries, carried by an extra dimension of the keys."""
+    wide_query, wide_key, wide_value = (F.pad(values, (0, EXTRA_DIMS)) for values in (query, key, value))
+    wide_query[..., query.shape[-1]] = 1
+    wide_key[..., key.shape[-1]] = (bias[:, :, 0] / options["scaling"]).to(key.dtype)
+    output, _ = sdpa_attention_forward(module, wide_query, wide_key, wide_value, mask, **options)
+    return output[..., : value.shape[-1]].contiguous()
+
+
+def _attend_last_query(last: LastQuery, value: Tensor, biases: Sequence[AttentionBias]) -> Tensor:
+    """Return the last query's output [batch, 1, head, dim].
+
+    Most bias functions have computed the scores already, so this costs less than a call of the kernel.
+    """
+    batch, heads = last.query.shape[:2]
+    groups = value.shape[1]
+    weights = last.weights(sum_biases(biases)).view(batch, groups, heads // groups, -1).to(value.dtype)
+    output = (weights @ value).view(batch, 1, heads, -1)
+    for bias in biases:
+        if bias.gain is not None:
+            output = output * bias.gain.to(output.dtype)[:, None]
+    return output
+
 
 KERNEL = "mmprobe_sdpa"
 

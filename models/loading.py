@@ -20,14 +20,13 @@ from PIL import Image
 
 from mmprobe.errors import InputError
 from mmprobe.models.aliases import find_base, find_checkpoint, locate
-from mmprobe.models.chat import Chat, build_chat, list_control_tokens
 from mmprobe.models.devices import DeviceMap, check_device_map, check_places, find_device, has_weights
 from mmprobe.models.families import Family, find_family
 from mmprobe.models.families.base import find_width
 from mmprobe.models.families.generic import build_views
 from mmprobe.models.fingerprint import Checkpoint, fingerprint_checkpoint, fingerprint_memory
 from mmprobe.models.organisms import PREFIX, folder, merge_adapter
-from mmprobe.models.prompt import Batch, Prompt, build_batch
+from mmprobe.models.prompt import Batch, Chat, Prompt, build_batch, build_chat, list_control_tokens
 from mmprobe.models.self_check import check_model, has_plain_logits
 from mmprobe.models.untrusted import (
     check_adapter_config,

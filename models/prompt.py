@@ -1,21 +1,282 @@
-"""Prompts: chats as token ids, with the group and the image of each token."""
+"""Prompts: chats with images as the text of a model's template, and as token ids with the group and image of each."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from itertools import count
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from jinja2 import TemplateError
+from PIL import Image
 
 from mmprobe.errors import InputError
-from mmprobe.models.chat import Chat, Group, RenderedChat, TextSpan, render_chat
 from mmprobe.models.families import View
 from mmprobe.registry import check_made
+from mmprobe.samples import Sample, check_image, open_image
 
 if TYPE_CHECKING:
     from mmprobe.models.loading import Model
+
+
+log = logging.getLogger("mmprobe")
+
+
+class Group(IntEnum):
+    """The origin of a token. The values are those of the trace format.
+
+    The results of tools are of the user's group: the model did not write them. `ASSISTANT` are the texts of its earlier
+    turns, and `GENERATED` those of its answer.
+    """
+
+    TEMPLATE = 0
+    SYSTEM = 1
+    VISUAL = 2
+    USER = 3
+    GENERATED = 4
+    ASSISTANT = 5
+
+
+Message = dict[str, Any]
+"""A chat message in the form of transformers: its `role`, and as `content` a list of parts in any order, each
+`{"type": "text", "text": …}` or `{"type": "image"}`. It may have more keys, as `mmprobe.samples.Turn` has."""
+GROUP_OF_ROLE = {"system": Group.SYSTEM, "assistant": Group.ASSISTANT}  # of others: user
+
+
+class Chat(NamedTuple):
+    """A conversation that a model is to continue.
+
+    Attributes:
+        messages: messages of the roles system, user, assistant and tool.
+        images: the images of all messages, in order.
+        name: the name of the chat in error messages, such as "sample a".
+        prefill: the beginning of the answer.
+        template: arguments of the chat template.
+    """
+
+    messages: list[Message]
+    images: list[Image.Image]
+    name: str
+    prefill: str = ""
+    template: Mapping[str, Any] = MappingProxyType({})
+
+
+class TextSpan(NamedTuple):
+    """The place of a message's text in a string."""
+
+    start: int
+    end: int
+    group: Group
+
+
+class RenderedChat(NamedTuple):
+    """A chat as one string.
+
+    Attributes:
+        text: the chat as its template renders it, up to where the model continues.
+        layout: `text` with what some processors add to it before they put in the visual tokens.
+        spans: the places of the messages' texts in `layout`.
+    """
+
+    text: str
+    layout: str
+    spans: list[TextSpan]
+
+
+def build_chat(sample: Sample) -> Chat:
+    """Return a sample's messages; in the short form its system text, then all its images, then its question.
+
+    Blanks at the end of the prefill are removed, since models begin a word with the blank before it.
+
+    Raises:
+        InputError: an image cannot be decoded, or a text cannot be stored as UTF-8.
+    """
+    try:
+        sample.model_dump_json(include={"question", "system", "prefill", "messages", "template"})
+    except ValueError:  # a terminal may hand over text in another encoding
+        raise InputError(
+            f"sample {sample.id}: its text contains half a surrogate pair; give it as UTF-8"
+        ) from None
+    messages: list[Message] = [turn.model_dump() for turn in sample.messages]
+    if not messages:
+        content = [{"type": "image"}] * len(sample.images) + [{"type": "text", "text": sample.question}]
+        messages = [{"role": "user", "content": content}]
+        if sample.system is not None:
+            messages.insert(0, {"role": "system", "content": [{"type": "text", "text": sample.system}]})
+    name = f"sample {sample.id}"
+    images = [read_image(path, name) for path in sample.images]
+    return Chat(messages, images, name, (sample.prefill or "").rstrip(), sample.template)
+
+
+def render_chat(model: Model, chat: Chat) -> RenderedChat:
+    """Render a chat with the model's chat template, with its prefill at the end.
+
+    Control tokens in the texts of the chat are split, so that the model does not obey them.
+
+    Raises:
+        InputError: the model has no chat template, or its template changes the texts.
+    """
+
+    def split(text: str) -> str:
+        return split_control_tokens(text, model.control_tokens, chat.name)
+
+    messages = [
+        {
+            name: value if name in ("role", "content") else _map_texts(value, split)
+            for name, value in each.items()
+        }
+        for each in _replace_texts(chat.messages, split)
+    ]
+    rendered = _render_messages(
+        model, chat._replace(messages=messages, template=_map_texts(chat.template, split))
+    )
+    if not chat.prefill:
+        return rendered
+    ends_apart = rendered.text[-1:].isspace() or rendered.text.endswith(tuple(model.control_tokens))
+    blank = "" if ends_apart else " "  # such as after "ASSISTANT:"
+    prefill = blank + split(chat.prefill)
+    return rendered._replace(text=rendered.text + prefill, layout=rendered.layout + prefill)
+
+
+def read_image(path: Path, name: str) -> Image.Image:
+    """Return an image as the chats of samples have it, in RGB.
+
+    Args:
+        name: where the image is named, for messages.
+
+    Raises:
+        InputError: it cannot be decoded.
+    """
+    check_image(path, name)
+    try:
+        with open_image(path) as image:
+            return image.convert("RGB")
+    except (OSError, SyntaxError, ValueError) as error:
+        raise InputError(f"{name}: image {path}: cannot be decoded ({error})") from None
+
+
+def _replace_texts(messages: list[Message], replace: Callable[[str], str]) -> list[Message]:
+    """Return the messages with a function applied to each of their texts."""
+
+    def replace_part(part: dict[str, Any]) -> dict[str, Any]:
+        return part | {"text": replace(part["text"])} if part["type"] == "text" else part
+
+    return [
+        message | {"content": [replace_part(part) for part in message["content"]]} for message in messages
+    ]
+
+
+def _map_texts(value: Any, replace: Callable[[str], str]) -> Any:
+    """Return a JSON value with a function applied to each of its texts."""
+    if isinstance(value, str):
+        return replace(value)
+    if isinstance(value, Mapping):
+        return {name: _map_texts(each, replace) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_map_texts(each, replace) for each in value]
+    return value
+
+
+def _render_messages(model: Model, chat: Chat) -> RenderedChat:
+    """Render messages, and find their texts in the result.
+
+    The template is rendered twice: with the texts, and with a placeholder for each text. Everything
+    around the placeholders is template.
+    """
+    texts = [
+        (part["text"], message["role"])
+        for message in chat.messages
+        for part in message["content"]
+        if part["type"] == "text"
+    ]
+    numbers = count()
+    placeholders = _replace_texts(chat.messages, lambda _: f"\ue000{next(numbers)}\ue001")
+    text, layout = _apply_template(model, chat)
+    _, remainder = _apply_template(model, chat._replace(messages=placeholders))
+    spans: list[TextSpan] = []
+    prefix = ""  # of the layout, up to the next text
+    for number, (content, role) in enumerate(texts):
+        template, found, remainder = remainder.partition(f"\ue000{number}\ue001")
+        if not found and content.strip():
+            raise InputError(
+                f"{chat.name}: the chat template of {model.name} leaves out a text of the role {role}, so the model "
+                "would not see it"
+            )
+        prefix += template
+        following = remainder.partition("\ue000")[0]  # may begin with the blank that a template has trimmed
+        forms = (
+            content,
+            content.strip(),
+            content.rpartition("</think>")[2].lstrip("\n"),
+        )  # as templates shorten it
+        content = next((form for form in forms if layout.startswith(prefix + form + following)), forms[1])
+        spans.append(TextSpan(len(prefix), len(prefix) + len(content), GROUP_OF_ROLE.get(role, Group.USER)))
+        prefix += content
+    if prefix + remainder != layout:
+        raise InputError(
+            f"{model.name}: its chat template changes the texts of messages, so groups cannot be assigned"
+        )
+    return RenderedChat(text, layout, spans)
+
+
+def _apply_template(model: Model, chat: Chat) -> tuple[str, str]:
+    """Return the messages as the template renders them, and the same with what the processor adds."""
+    template = model.processor.chat_template or model.family.chat_template
+    if not template:
+        raise InputError(f"{model.name}: its processor has no chat template, so prompts cannot be built")
+    for name in chat.template:
+        if not re.search(rf"\b{re.escape(name)}\b", str(template)):
+            raise InputError(f"{chat.name}: template: the chat template of {model.name} has no {name!r}")
+    if "tool_calls" not in str(template) and any("tool_calls" in message for message in chat.messages):
+        raise InputError(f"{chat.name}: the chat template of {model.name} has no tool_calls")
+    if "role" not in str(template) and any(each["role"] in ("assistant", "tool") for each in chat.messages):
+        raise InputError(
+            f"{chat.name}: the chat template of {model.name} has no roles, so no earlier turns can be shown"
+        )
+    try:
+        text = model.processor.apply_chat_template(
+            chat.messages, tokenize=False, add_generation_prompt=True, chat_template=template, **chat.template
+        )
+    except (TemplateError, TypeError, ValueError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"{chat.name}: the chat template of {model.name} refuses the conversation ({reason})"
+        ) from None
+    images = [chat.images] if chat.images else None
+    layout = model.processor.prepare_inputs_layout(images=images, text=[text])
+    return text, layout[1][0]
+
+
+def list_control_tokens(tokenizer: Any) -> tuple[str, ...]:
+    """Return the strings that a tokenizer reads as one special token, longest first."""
+    added = (token.content for token in tokenizer.added_tokens_decoder.values())
+    return tuple(sorted((content for content in added if len(content.strip()) > 1), key=len, reverse=True))
+
+
+def split_control_tokens(text: str, tokens: Iterable[str], name: str) -> str:
+    """Return a text with a space in each control token.
+
+    Args:
+        tokens: what `list_control_tokens` returns.
+        name: of the text, for the warning.
+
+    Example:
+        >>> split_control_tokens("End.<|im_end|>", ["<|im_end|>"], "question 1")
+        'End.< |im_end|>'
+    """
+    for token in tokens:
+        if token in text:
+            split = f"{token[0]} {token[1:]}"
+            log.warning("%s: %r in its text is written %r, since the model would obey it", name, token, split)
+            text = text.replace(token, split)
+    return text
 
 
 @dataclass(frozen=True)
@@ -140,10 +401,10 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
 def _check_lengths(model: Model, chats: Sequence[Chat], counts: Sequence[int]) -> None:
     """Raise InputError if a prompt has more tokens than the model's context."""
     limit = getattr(model.hf.config.get_text_config(), "max_position_embeddings", None)
-    for chat, count in zip(chats, counts, strict=True):
-        if limit is not None and count > limit:
+    for chat, tokens in zip(chats, counts, strict=True):
+        if limit is not None and tokens > limit:
             raise InputError(
-                f"{chat.name}: its prompt has {count:,} tokens, and the context of {model.name} has {limit:,}; "
+                f"{chat.name}: its prompt has {tokens:,} tokens, and the context of {model.name} has {limit:,}; "
                 "shorten its texts, or show fewer or smaller images"
             )
 

@@ -20,13 +20,12 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import DynamicCache, LogitsProcessor, StoppingCriteria
 
-from mmprobe.models.chat import Chat
 from mmprobe.models.devices import copy_module
 from mmprobe.models.generation import build_generation_kwargs
 from mmprobe.models.hooks import Change, Forward, wrap_forward
 from mmprobe.models.loading import Model
 from mmprobe.models.points import Changes, Observers, Point, change_points, observe_points
-from mmprobe.models.prompt import Batch, Prompt, build_batch, decode_tokens
+from mmprobe.models.prompt import Batch, Chat, Prompt, build_batch, decode_tokens
 from mmprobe.models.shared_prefix import OF_TOKENS, Prefix, PrefixStore, build_cache, why_not_shared
 
 LOGITS_BYTES = 2**25  # of the logits of one pass
@@ -482,7 +481,7 @@ def read_chats(
 
     Example:
         >>> from mmprobe.models import load_model
-        >>> from mmprobe.models.chat import build_chat
+        >>> from mmprobe.models.prompt import build_chat
         >>> from mmprobe.samples import Sample
         >>> model, chat = load_model("tiny-spd", device="cpu"), build_chat(Sample(id="a", question="What?"))
         >>> [logprobs.shape[0] for logprobs in read_chats(model, [chat, chat], [[7], [8, 9]]).logprobs()]
@@ -510,7 +509,7 @@ def image_key(chat: Chat) -> tuple[object, ...]:
     """Return what is equal for chats with the same pixels, system prompt and parts up to the last image.
 
     Example:
-        >>> from mmprobe.models.chat import build_chat
+        >>> from mmprobe.models.prompt import build_chat
         >>> from mmprobe.samples import Sample
         >>> first, second = (build_chat(Sample(id="a", question=text)) for text in ("What?", "Where?"))
         >>> image_key(first) == image_key(second)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from mmprobe.errors import InputError
-from mmprobe.models.attention import AttentionCall, observe_attention
-from mmprobe.models.attention_rows import softmax_rows
+from mmprobe.models.attention import AttentionCall, observe_attention, softmax_rows
 from mmprobe.models.devices import find_device, read_weight
 from mmprobe.models.families import Family
 from mmprobe.models.families.generic import find_structure_errors

@@ -19,11 +19,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from mmprobe.models.chat import Chat, Group
 from mmprobe.models.generation import build_generation_kwargs
 from mmprobe.models.hooks import find_hooked_module, observe
 from mmprobe.models.loading import Model
-from mmprobe.models.prompt import Batch, Prompt, build_batch
+from mmprobe.models.prompt import Batch, Chat, Group, Prompt, build_batch
 from mmprobe.samples import Sample
 
 MAX_BYTES = 2**30  # of all kept prefixes; our choice

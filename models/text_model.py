@@ -9,8 +9,8 @@ import torch
 import transformers
 
 from mmprobe.models.aliases import EMBEDDED, locate
-from mmprobe.models.chat import list_control_tokens, split_control_tokens
 from mmprobe.models.loading import Model, load_model, load_pretrained
+from mmprobe.models.prompt import list_control_tokens, split_control_tokens
 
 
 class TextModel(NamedTuple):
@@ -100,7 +100,7 @@ def load_any(name: str) -> Model | TextModel:
 def render_text(text: str, system: str | None, tokenizer: Any, name: str) -> str:
     """Return a text as a prompt: in the tokenizer's chat template, or as lines where it has none.
 
-    Control tokens in the texts are split, as in a chat with images (`models/chat.py`). `name` is where the text is
+    Control tokens in the texts are split, as in a chat with images (`models/prompt.py`). `name` is where the text is
     from, for messages.
     """
     tokens = list_control_tokens(tokenizer)

@@ -19,9 +19,9 @@ from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.interventions import Settings, load_methods
 from mmprobe.models import Model
-from mmprobe.models.chat import build_chat
 from mmprobe.models.hooks import Change
 from mmprobe.models.points import Point
+from mmprobe.models.prompt import build_chat
 from mmprobe.models.reading import read_chats
 from mmprobe.probes.answers import check_model, check_whole, read_answer
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, ImageList

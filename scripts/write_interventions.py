@@ -34,8 +34,8 @@ from intervention_tables import write_difference, write_table, write_verdicts
 import mmprobe as mp
 from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender
 from mmprobe.interventions import METHODS, load_method
-from mmprobe.interventions.parameters import parse_value
 from mmprobe.interventions.prompt_method import PromptMethod
+from mmprobe.interventions.registry import parse_value
 from mmprobe.models import Model
 from mmprobe.samples import image_sets
 from mmprobe.stats.estimate import estimate_mean

@@ -29,7 +29,7 @@ from mmprobe.interventions.generate import (
     generate_batch,
 )
 from mmprobe.models import Model
-from mmprobe.models.chat import Chat, build_chat
+from mmprobe.models.prompt import Chat, build_chat
 from mmprobe.models.shared_prefix import PrefixKey, PrefixStore, repeated_keys, sort_by_images
 from mmprobe.registry import find_plug_in
 from mmprobe.samples import Answer, Sample

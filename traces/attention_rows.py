@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmprobe.models.attention import AttentionCall
-from mmprobe.models.attention_rows import attention_scores, mask_scores
+from mmprobe.models.attention import AttentionCall, attention_scores, mask_scores
 from mmprobe.traces.recorder import AttentionRows
 
 PROMPT_QUERIES = 128  # the prompt's queries whose rows exist at a time

@@ -23,10 +23,10 @@ from mmprobe.errors import InputError
 from mmprobe.ledger import FINGERPRINT
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.attention import observe_attention
-from mmprobe.models.chat import build_chat
 from mmprobe.models.families import FAMILIES, View
 from mmprobe.models.families.generic import find_structure_errors
 from mmprobe.models.hooks import observe
+from mmprobe.models.prompt import build_chat
 from mmprobe.models.reading import append_answers
 from mmprobe.models.self_check import find_numeric_errors
 from mmprobe.samples import Sample

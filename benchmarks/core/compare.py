@@ -21,8 +21,7 @@ from mmprobe.benchmarks.judges.judge import LEXICAL
 from mmprobe.errors import InputError
 from mmprobe.files import check_no_link, json_lines
 from mmprobe.interventions.generate import Settings
-from mmprobe.interventions.parameters import parse_value
-from mmprobe.interventions.registry import load_methods
+from mmprobe.interventions.registry import load_methods, parse_value
 from mmprobe.models import Model
 from mmprobe.stats.estimate import read_estimate
 

@@ -23,8 +23,7 @@ from mmprobe.benchmarks.core.benchmark import (
 )
 from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.benchmarks.core.perturbations import check_kind, paired_changes
-from mmprobe.benchmarks.core.records import add_truth
-from mmprobe.benchmarks.core.results import Metric, group_by_images, write_results
+from mmprobe.benchmarks.core.results import Metric, add_truth, group_by_images, write_results
 from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
 from mmprobe.benchmarks.layouts import layout_of
 from mmprobe.benchmarks.synthetic import PAIRS, SEED

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth, read_responses, truncated_share
 from mmprobe.benchmarks.core.perturbations import perturb
 from mmprobe.benchmarks.core.prompts import DEFAULT
-from mmprobe.benchmarks.core.records import add_truth, find_false_claims
-from mmprobe.benchmarks.core.results import group_by_images, write_results
+from mmprobe.benchmarks.core.results import add_truth, find_false_claims, group_by_images, write_results
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError, option
 from mmprobe.files import check_no_link, cut_torn_line, write_atomic
+from mmprobe.interventions.base import Method
 from mmprobe.interventions.generate import Settings
-from mmprobe.interventions.registry import load_methods
 from mmprobe.ledger import Ledger, fingerprint, lock_folder
 from mmprobe.models import Model, load_model, load_shapes
 from mmprobe.models.devices import DeviceMap
@@ -70,7 +69,7 @@ def run_benchmark(
     """
     out.mkdir(parents=True, exist_ok=True)
     questions = benchmark.ask_questions(truth)
-    open_answers(out, questions, about, source, resume)
+    open_answers(out, questions, about, source, resume, settings.methods)
 
     every: list[Sample] = []  # as they were asked
 
@@ -163,7 +162,7 @@ def answer_shard(
         return out if run.path == out / "run" else run.path
     part = choose_part(out, shard, questions, settings, source.model, traced=False)
     with lock_folder(part.folder, "answering into it"):
-        open_answers(part.folder, questions, about, source, resume)
+        open_answers(part.folder, questions, about, source, resume, settings.methods)
         deque(answer(source, part.samples, part.folder, settings, among=questions), maxlen=0)
         finish_shard(part)
     merge_if_last(out)
@@ -210,7 +209,12 @@ def answers_ledger(out: Path) -> Ledger:
 
 
 def open_answers(
-    out: Path, questions: Sequence[Sample], about: Mapping[str, Any], source: Source | None, resume: bool
+    out: Path,
+    questions: Sequence[Sample],
+    about: Mapping[str, Any],
+    source: Source | None,
+    resume: bool,
+    methods: Sequence[Method] = (),
 ) -> dict[str, str]:
     """Return the answers of an earlier call. Write who is asked what to `asked.json`, or check that it was the same.
 
@@ -232,7 +236,6 @@ def open_answers(
     call["wording"] = None if own else wording.get("sha256")  # folders from before wordings have none
     call["questions"] = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
     model = source.model if isinstance(source, LocalModel) else source
-    methods = load_methods(about.get("method") or "plain", **(about.get("parameters") or {}))
     used = fingerprint(
         model.fingerprint if isinstance(model, Model) else None,
         questions,

@@ -11,7 +11,7 @@ import numpy as np
 from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.models import Model
-from mmprobe.models.chat import build_chat
+from mmprobe.models.prompt import build_chat
 from mmprobe.samples import Sample
 
 ATTRIBUTES = ("colour", "shape", "place")

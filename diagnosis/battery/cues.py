@@ -20,7 +20,7 @@ from mmprobe.benchmarks.synthetic.scene import COLOURS, GRID, SHAPES, Background
 from mmprobe.diagnosis.battery.attributes import Thing, read_claims, read_contents
 from mmprobe.diagnosis.battery.reading import read_answers
 from mmprobe.models import Model
-from mmprobe.models.chat import Chat, build_chat
+from mmprobe.models.prompt import Chat, build_chat
 from mmprobe.samples import Sample
 
 MOST_ASKED = 4  # questions about absent objects, per image

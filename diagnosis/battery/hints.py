@@ -11,7 +11,7 @@ from mmprobe.diagnosis.battery.answers import ParsedAnswer
 from mmprobe.diagnosis.battery.reading import read_answers
 from mmprobe.diagnosis.effects import OWN_HINT
 from mmprobe.models import Model
-from mmprobe.models.chat import build_chat
+from mmprobe.models.prompt import build_chat
 
 # Wordings of a hint. Each question is asked with two of them. `{claim}` is the answer as a sentence.
 WORDINGS = (

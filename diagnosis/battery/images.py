@@ -11,7 +11,7 @@ from PIL import Image
 from mmprobe.diagnosis.battery.answers import ParsedAnswer
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.models import Model
-from mmprobe.models.chat import Chat, build_chat, read_image
+from mmprobe.models.prompt import Chat, build_chat, read_image
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, ImageList
 from mmprobe.samples import Sample
 

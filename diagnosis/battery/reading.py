@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from mmprobe.models import Model
-from mmprobe.models.attention import AttentionCall
-from mmprobe.models.attention_rows import softmax_rows
-from mmprobe.models.chat import Chat
+from mmprobe.models.attention import AttentionCall, softmax_rows
+from mmprobe.models.prompt import Chat
 from mmprobe.models.reading import Reading, read_chats
 
 

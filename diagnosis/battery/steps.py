@@ -11,7 +11,7 @@ from mmprobe.diagnosis.battery.attributes import follows_from_steps
 from mmprobe.diagnosis.battery.images import list_others
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.models import Model
-from mmprobe.models.chat import build_chat
+from mmprobe.models.prompt import build_chat
 
 _PART = re.compile(r"(?<=[,;:]) ")
 

@@ -20,7 +20,7 @@ from mmprobe.interventions.image_text_matching import (
     load_matcher,
     share_to_keep,
 )
-from mmprobe.interventions.parameters import choice, number, text
+from mmprobe.interventions.registry import choice, number, text
 from mmprobe.interventions.visual import (
     AttentionMap,
     find_pixels,
@@ -30,9 +30,8 @@ from mmprobe.interventions.visual import (
     with_images,
 )
 from mmprobe.models import Model
-from mmprobe.models.attention_bias import LastQuery
-from mmprobe.models.chat import Chat
-from mmprobe.models.prompt import build_batch
+from mmprobe.models.attention import LastQuery
+from mmprobe.models.prompt import Chat, build_batch
 
 OWN_RELEVANCE = ("attention", "gradient")  # computed with the answering model itself
 DEFAULT_KEEP = 0.75

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from mmprobe.interventions.parameters import number
 from mmprobe.interventions.prompt_method import TwoPassMethod
+from mmprobe.interventions.registry import number
 from mmprobe.interventions.visual import with_images
 from mmprobe.models import Prompt
-from mmprobe.models.chat import Chat
+from mmprobe.models.prompt import Chat
 
 
 @dataclass(frozen=True)

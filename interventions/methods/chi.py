@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from mmprobe.interventions.parameters import choice, text
 from mmprobe.interventions.prompt_method import AskFunction, PromptMethod, add_diagnostics, append_lines
+from mmprobe.interventions.registry import choice, text
 from mmprobe.models import Model, load_model
-from mmprobe.models.chat import Chat
 from mmprobe.models.generation import build_generation_kwargs
-from mmprobe.models.prompt import build_batch
+from mmprobe.models.prompt import Chat, build_batch
 
 if TYPE_CHECKING:
     from mmprobe.interventions.generate import GeneratedAnswer

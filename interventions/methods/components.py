@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, MethodContext, MethodState
-from mmprobe.interventions.parameters import boolean, choice, file_name, number
+from mmprobe.interventions.registry import boolean, choice, file_name, number
 from mmprobe.models import Model
 from mmprobe.models.components import Component, check_components, read_components
 from mmprobe.models.points import Changes

@@ -15,9 +15,8 @@ from mmprobe.interventions.contrast import (
     begin_with_same_images,
     mask_implausible,
 )
-from mmprobe.interventions.parameters import number, text
-from mmprobe.models.chat import Chat
-from mmprobe.models.prompt import build_batch
+from mmprobe.interventions.registry import number, text
+from mmprobe.models.prompt import Chat, build_batch
 
 
 @dataclass(frozen=True)

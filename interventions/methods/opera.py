@@ -15,13 +15,11 @@ from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from mmprobe.interventions.contrast import ContrastPath, restore_rope_deltas
-from mmprobe.interventions.parameters import integer, number
 from mmprobe.interventions.prompt_method import AskFunction, PromptMethod
+from mmprobe.interventions.registry import integer, number
 from mmprobe.models import Model
-from mmprobe.models.attention import bias_attention
-from mmprobe.models.attention_bias import LastQuery
-from mmprobe.models.chat import Chat
-from mmprobe.models.prompt import build_batch
+from mmprobe.models.attention import LastQuery, bias_attention
+from mmprobe.models.prompt import Chat, build_batch
 
 if TYPE_CHECKING:
     from mmprobe.interventions.generate import GeneratedAnswer

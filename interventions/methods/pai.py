@@ -12,11 +12,10 @@ from torch import Tensor
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.contrast import ContrastPath, ContrastState, mask_implausible
-from mmprobe.interventions.parameters import integer, number
+from mmprobe.interventions.registry import integer, number
 from mmprobe.interventions.visual import TokenMask
-from mmprobe.models.attention_bias import AttentionBias, LastQuery
-from mmprobe.models.chat import Chat
-from mmprobe.models.prompt import build_batch
+from mmprobe.models.attention import AttentionBias, LastQuery
+from mmprobe.models.prompt import Chat, build_batch
 
 
 @dataclass(frozen=True)

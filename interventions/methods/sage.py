@@ -17,7 +17,7 @@ from torch import Tensor
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.contrast import ContrastPath, list_changed_steps
-from mmprobe.interventions.parameters import boolean, choice, integer, number
+from mmprobe.interventions.registry import boolean, choice, integer, number
 from mmprobe.interventions.visual import (
     AttentionMap,
     TokenMask,
@@ -26,7 +26,7 @@ from mmprobe.interventions.visual import (
     select_largest,
     with_images,
 )
-from mmprobe.models.attention_bias import AttentionBias, LastQuery
+from mmprobe.models.attention import AttentionBias, LastQuery
 from mmprobe.models.devices import read_weight
 from mmprobe.models.prompt import build_batch
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mmprobe.interventions.parameters import integer, number
 from mmprobe.interventions.prompt_method import AskFunction, PromptMethod, add_diagnostics
+from mmprobe.interventions.registry import integer, number
 from mmprobe.models import Model
-from mmprobe.models.chat import Chat
+from mmprobe.models.prompt import Chat
 
 if TYPE_CHECKING:
     from mmprobe.interventions.generate import GeneratedAnswer

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mmprobe.interventions.parameters import integer, text
 from mmprobe.interventions.prompt_method import (
     AskFunction,
     PromptMethod,
@@ -14,8 +13,9 @@ from mmprobe.interventions.prompt_method import (
     append_lines,
     text_with_prefill,
 )
+from mmprobe.interventions.registry import integer, text
 from mmprobe.models import Model
-from mmprobe.models.chat import Chat
+from mmprobe.models.prompt import Chat
 
 if TYPE_CHECKING:
     from mmprobe.interventions.generate import GeneratedAnswer

@@ -15,7 +15,7 @@ from torch import Tensor
 from mmprobe.errors import InputError
 from mmprobe.files import check_readable
 from mmprobe.interventions.base import Method, MethodContext, MethodState
-from mmprobe.interventions.parameters import boolean, choice, file_name, integer, number
+from mmprobe.interventions.registry import boolean, choice, file_name, integer, number
 from mmprobe.models import Model
 
 

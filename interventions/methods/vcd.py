@@ -17,7 +17,7 @@ from mmprobe.interventions.contrast import (
     begin_with_changed_images,
     mask_implausible,
 )
-from mmprobe.interventions.parameters import integer, number
+from mmprobe.interventions.registry import integer, number
 from mmprobe.models import Model
 from mmprobe.models.prompt import build_batch
 

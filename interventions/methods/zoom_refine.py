@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from mmprobe.interventions.parameters import integer, number, text
 from mmprobe.interventions.prompt_method import TwoPassMethod, append_lines
+from mmprobe.interventions.registry import integer, number, text
 from mmprobe.interventions.visual import find_pixels, select_largest
 from mmprobe.models import Prompt
-from mmprobe.models.chat import Chat
+from mmprobe.models.prompt import Chat
 
 
 @dataclass(frozen=True)

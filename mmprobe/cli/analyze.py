@@ -102,7 +102,7 @@ def _check_settings(name: str, settings: list[str]) -> dict[str, Any]:
     from pydantic import TypeAdapter, ValidationError
 
     from mmprobe.analyses import ANALYSES
-    from mmprobe.interventions.parameters import parse_settings
+    from mmprobe.interventions.registry import parse_settings
     from mmprobe.probes import claim_interventions
 
     types = {

@@ -51,7 +51,7 @@ from mmprobe.cli.options import (
 )
 from mmprobe.errors import InputError
 from mmprobe.files import read_results
-from mmprobe.interventions.parameters import parse_settings
+from mmprobe.interventions.registry import parse_settings
 from mmprobe.ledger import check_earlier, check_unlocked
 
 

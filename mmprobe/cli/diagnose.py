@@ -88,7 +88,7 @@ def diagnose(
     check_unlocked(out)
     check_out(out, [path for path in (data, answers) if path])
 
-    from mmprobe.interventions.parameters import parse_settings
+    from mmprobe.interventions.registry import parse_settings
     from mmprobe.samples import load_samples, with_template
 
     if answers is not None and data is None:

@@ -26,7 +26,7 @@ from mmprobe.cli.options import (
     read_device_map,
 )
 from mmprobe.errors import InputError
-from mmprobe.interventions.parameters import parse_settings
+from mmprobe.interventions.registry import parse_settings
 
 
 def generate(

@@ -65,8 +65,7 @@ def plan(
         raise InputError("plan: --probe needs --data, samples to try")
     if probe and devices is not None:
         raise InputError("plan: --devices predicts from shapes; leave --probe out")
-    from mmprobe.interventions.parameters import parse_settings
-    from mmprobe.interventions.registry import load_methods
+    from mmprobe.interventions.registry import load_methods, parse_settings
     from mmprobe.models.aliases import locate
     from mmprobe.samples import load_samples
 

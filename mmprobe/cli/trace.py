@@ -118,8 +118,7 @@ def trace(
         check_shard(out, part)
         check_unlocked(part.folder(out))
 
-    from mmprobe.interventions.parameters import parse_settings
-    from mmprobe.interventions.registry import load_methods
+    from mmprobe.interventions.registry import load_methods, parse_settings
     from mmprobe.samples import load_samples, with_template
 
     samples = load_samples(data)[:limit] if data else []

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmprobe.models.families.base import Family, View
-from mmprobe.models.families.views import find_crop
+from mmprobe.models.families.base import Family, View, find_crop
 
 CHATS_WITH_IMAGES = (
     "{% for message in messages %}{% for part in message['content'] %}"

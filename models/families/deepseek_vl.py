@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.views import build_patch_positions, centre_box
+from mmprobe.models.families.base import Family, View, VisionEncoder, build_patch_positions, centre_box
 
 
 def build_views(

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.views import find_tile_positions, get_tower_layers
+from mmprobe.models.families.base import Family, View, VisionEncoder, find_tile_positions, get_tower_layers
 
 
 def build_views(

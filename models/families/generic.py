@@ -8,8 +8,7 @@ from inspect import unwrap
 from typing import Any
 
 from mmprobe.errors import InputError
-from mmprobe.models.families.base import Family, View
-from mmprobe.models.families.views import build_merged_views, find_crop
+from mmprobe.models.families.base import Family, View, build_merged_views, find_crop
 
 GUIDE = "docs/adding-a-family.md"
 LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention", "linear_attention", "conv", "mlp"}

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from mmprobe.models.families.base import Family, View
-from mmprobe.models.families.views import build_unpadded_view
+from mmprobe.models.families.base import Family, View, build_unpadded_view
 
 
 def build_views(

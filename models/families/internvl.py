@@ -8,8 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.models.families.base import Family, View, VisionEncoder, get_parallel_parts
-from mmprobe.models.families.views import build_patch_positions, split_into_tiles
+from mmprobe.models.families.base import (
+    Family,
+    View,
+    VisionEncoder,
+    build_patch_positions,
+    get_parallel_parts,
+    split_into_tiles,
+)
 
 
 def build_views(

@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.views import (
+from mmprobe.models.families.base import (
+    Family,
+    View,
+    VisionEncoder,
     build_sized_views,
     find_crop,
     find_tile_positions,

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.views import (
+from mmprobe.models.families.base import (
+    Family,
+    View,
+    VisionEncoder,
     build_unpadded_view,
     centre_box,
     count_tiles,

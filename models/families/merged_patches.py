@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.models.families.base import Family, View, VisionEncoder, get_parallel_parts
-from mmprobe.models.families.views import (
+from mmprobe.models.families.base import (
+    Family,
+    View,
+    VisionEncoder,
     build_merged_views,
     find_merged_patch_positions,
     get_encoder_blocks,
+    get_parallel_parts,
 )
 
 DEEPSTACK = (

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmprobe.models.families.base import Family, View
-from mmprobe.models.families.views import split_into_tiles
+from mmprobe.models.families.base import Family, View, split_into_tiles
 
 COVERING = 0.9  # the share of an image that its tiles must cover, a constant of the processor
 

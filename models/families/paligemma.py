@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.views import find_tile_positions, get_tower_layers
+from mmprobe.models.families.base import Family, View, VisionEncoder, find_tile_positions, get_tower_layers
 
 IMAGES_THEN_TEXT = (
     "{% for message in messages %}{% for part in message['content'] %}"

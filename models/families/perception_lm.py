@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmprobe.models.families.base import Family, View
-from mmprobe.models.families.views import split_into_tiles
+from mmprobe.models.families.base import Family, View, split_into_tiles
 
 
 def build_views(

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
-from mmprobe.models.attention import AttentionCall
-from mmprobe.models.attention_rows import softmax_rows
+from mmprobe.models.attention import AttentionCall, softmax_rows
 from mmprobe.models.devices import read_weight
 from mmprobe.models.hooks import Listener
 from mmprobe.models.points import Point

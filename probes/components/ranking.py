@@ -14,8 +14,7 @@ from scipy.stats import rankdata
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
-from mmprobe.models.attention import AttentionCall
-from mmprobe.models.attention_rows import softmax_rows
+from mmprobe.models.attention import AttentionCall, softmax_rows
 from mmprobe.models.components import Component, ComponentList, check_components
 from mmprobe.models.points import Point
 from mmprobe.models.reading import Reading

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from mmprobe.errors import InputError
-from mmprobe.models.chat import read_image
+from mmprobe.models.prompt import read_image
 from mmprobe.samples import Sample, check_image
 
 KINDS = ("unrelated", "minimal", "mean", "blank")

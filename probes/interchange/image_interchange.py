@@ -10,8 +10,7 @@ from PIL import Image
 
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model, Prompt
-from mmprobe.models.chat import build_chat
-from mmprobe.models.prompt import decode_tokens
+from mmprobe.models.prompt import build_chat, decode_tokens
 from mmprobe.models.reading import read_chats
 from mmprobe.probes.answers import MAX_NEW_TOKENS, GivenAnswer, find_ids, name_answer
 from mmprobe.samples import Region, Sample

@@ -12,8 +12,7 @@ import xarray as xr
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
-from mmprobe.models.chat import Chat, build_chat
-from mmprobe.models.prompt import decode_tokens
+from mmprobe.models.prompt import Chat, build_chat, decode_tokens
 from mmprobe.models.reading import image_key, read_chats
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys, why_not_shared
 from mmprobe.probes.answer_records import (

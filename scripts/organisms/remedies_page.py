@@ -84,9 +84,11 @@ def sign_flip_p(differences: np.ndarray, pairs: np.ndarray) -> float:
     Example:
         >>> sign_flip_p(np.ones(8), np.arange(8)) == 2 / 2**8
         True
+        >>> sign_flip_p(np.array([0.0, 1.0]), np.arange(2))  # one pair that differs says nothing
+        1.0
     """
     sums = np.bincount(pairs, differences)
-    if not sums.any():
+    if np.count_nonzero(sums) < 2:
         return 1.0
     test = permutation_test(
         (sums[sums != 0],),
@@ -231,7 +233,7 @@ def write_section(scores: Scores) -> None:
 
     gains = compare(scores)
     methods = len(next(iter(gains.values()))) - 1
-    counts = {cause: own["plain"].n for cause, own in gains.items()}
+    counts = {cause: own["plain"].difference.n for cause, own in gains.items()}
     text = TEXT.format(
         cells=methods * len(gains),
         chance=0.05 * methods * len(gains),

@@ -33,7 +33,7 @@ from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.diagnosis.battery.run import judge_answer
 from mmprobe.diagnosis.battery.steps import drop_part
 from mmprobe.diagnosis.effects import load_thresholds, measure_losses
-from mmprobe.models.chat import build_chat
+from mmprobe.models.prompt import build_chat
 from mmprobe.samples import Sample, load_samples
 
 STEPS = "Picture one: red star A1, blue ring B2.\nPicture two: red star A1.\nTherefore: The ring was removed."

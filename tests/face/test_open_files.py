@@ -26,7 +26,7 @@ from mmprobe.cache.checksums import append_checksums
 from mmprobe.errors import InputError
 from mmprobe.files import json_lines
 from mmprobe.interventions.registry import load_methods
-from mmprobe.models.chat import build_chat
+from mmprobe.models.prompt import build_chat
 from mmprobe.samples import IMAGE_FORMATS, Sample, check_image, load_samples, open_image
 from mmprobe.traces import load_capture
 from mmprobe.viz.report.images import embed_image

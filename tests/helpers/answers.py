@@ -14,9 +14,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, LogitsProce
 from mmprobe.interventions import intervene
 from mmprobe.interventions.base import Method
 from mmprobe.models import Batch, Model, attention
-from mmprobe.models.chat import Chat, build_chat
 from mmprobe.models.hooks import current_primary_rows, hooks_are_disabled
-from mmprobe.models.prompt import build_batch
+from mmprobe.models.prompt import Chat, build_batch, build_chat
 from mmprobe.samples import Sample
 
 FAMILIES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava", "internvl"]

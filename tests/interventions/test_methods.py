@@ -20,8 +20,8 @@ from mmprobe.interventions.base import Method, MethodContext
 from mmprobe.interventions.contrast import ContrastPath, ContrastState
 from mmprobe.interventions.generate import GeneratedAnswer
 from mmprobe.interventions.methods.self_consistency import elect_answer
-from mmprobe.interventions.parameters import parse_settings
 from mmprobe.interventions.prompt_method import PromptMethod
+from mmprobe.interventions.registry import parse_settings
 from mmprobe.samples import Sample
 
 NEUTRAL = {name: METHODS[name].neutral_parameters for name in METHODS}

@@ -28,8 +28,7 @@ from mmprobe.interventions.methods import sage as sage_module
 from mmprobe.interventions.methods.sage import Sage
 from mmprobe.interventions.visual import find_pixels, paint_pixels, select_largest, with_images
 from mmprobe.models import Model
-from mmprobe.models.chat import build_chat
-from mmprobe.models.prompt import build_batch
+from mmprobe.models.prompt import build_batch, build_chat
 from mmprobe.traces.engines import native
 
 SMALL = "qwen2_5_vl"

@@ -13,8 +13,14 @@ from torch import Tensor
 
 import mmprobe as mp
 from mmprobe.models import Group, Model, attention
-from mmprobe.models.attention import AttentionCall, bias_attention, block_attention, observe_attention
-from mmprobe.models.attention_bias import AttentionBias, LastQuery
+from mmprobe.models.attention import (
+    AttentionBias,
+    AttentionCall,
+    LastQuery,
+    bias_attention,
+    block_attention,
+    observe_attention,
+)
 from mmprobe.samples import Sample
 
 LAYERS = (0, 2)  # whose keys are blocked; layer 1 between them sees everything

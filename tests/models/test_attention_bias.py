@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mmprobe.models.attention_bias import AttentionBias, LastQuery, attend_with_biases
+from mmprobe.models.attention import AttentionBias, LastQuery, attend_with_biases
 
 HEADS, GROUPS, KEYS, DIM, SCALE = 6, 2, 11, 16, 0.3
 

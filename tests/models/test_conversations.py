@@ -13,7 +13,7 @@ from helpers.tiny_models import TINY_NAMES, load_tiny_model
 import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.models import Group, Model
-from mmprobe.models.chat import build_chat
+from mmprobe.models.prompt import build_chat
 from mmprobe.models.shared_prefix import prefix_key
 from mmprobe.samples import Part, Sample
 

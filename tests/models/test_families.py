@@ -19,9 +19,9 @@ import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.models import Group, Model
 from mmprobe.models.families import FAMILIES, find_family
+from mmprobe.models.families.base import build_sized_views
 from mmprobe.models.families.generic import build_views
 from mmprobe.models.families.refused import REFUSED
-from mmprobe.models.families.views import build_sized_views
 from mmprobe.models.self_check import check_model, has_plain_logits
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture

@@ -11,8 +11,7 @@ from PIL import Image
 import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.models import Group, Model, Prompt
-from mmprobe.models.chat import Chat
-from mmprobe.models.prompt import build_batch
+from mmprobe.models.prompt import Chat, build_batch
 from mmprobe.samples import Sample
 
 

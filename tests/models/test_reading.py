@@ -10,8 +10,8 @@ from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 
 from mmprobe.models import reading as module
-from mmprobe.models.chat import build_chat
 from mmprobe.models.points import change_component
+from mmprobe.models.prompt import build_chat
 from mmprobe.models.reading import Reading, float32_logits, read_chats
 from mmprobe.models.shared_prefix import PrefixStore
 from mmprobe.samples import Sample

@@ -14,7 +14,7 @@ from PIL import Image
 import mmprobe as mp
 from mmprobe.analyses.token_activation import token_activation
 from mmprobe.models import Model
-from mmprobe.models.chat import build_chat
+from mmprobe.models.prompt import build_chat
 from mmprobe.models.reading import read_chats
 from mmprobe.models.shared_prefix import PrefixStore
 from mmprobe.probes import image_interchange

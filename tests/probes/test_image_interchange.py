@@ -19,7 +19,7 @@ import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
-from mmprobe.models.chat import read_image
+from mmprobe.models.prompt import read_image
 from mmprobe.probes import image_interchange, image_interchange_run
 from mmprobe.probes.answers import read_answer
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages

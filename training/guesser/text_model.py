@@ -15,7 +15,7 @@ from mmprobe.benchmarks.mirage_effect.synthetic import synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError
 from mmprobe.files import read_records
-from mmprobe.models.chat import list_control_tokens, split_control_tokens
+from mmprobe.models.prompt import list_control_tokens, split_control_tokens
 from mmprobe.models.text_model import TextModel, answer_texts, render_text
 from mmprobe.samples import Sample
 
@@ -79,7 +79,7 @@ def split_questions(
 def render_prompt(question: ChoiceQuestion, tokenizer: Any) -> str:
     """Return a question as a prompt: in the tokenizer's chat template, or as a line where it has none.
 
-    Control tokens in its texts are split, as in a chat with images (`models/chat.py`).
+    Control tokens in its texts are split, as in a chat with images (`models/prompt.py`).
     """
     return render_text(build_choice_prompt(question), question.system, tokenizer, f"question {question.id!r}")
 

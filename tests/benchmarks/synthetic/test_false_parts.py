@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mmprobe.benchmarks.core.records import add_truth, find_false_claims
+from mmprobe.benchmarks.core.results import add_truth, find_false_claims
 from mmprobe.benchmarks.synthetic.check import check_answer
 from mmprobe.samples import Sample
 
