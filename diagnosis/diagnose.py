@@ -146,12 +146,20 @@ def diagnose(
         given = None if answers is None else read_given_answers(answers, samples)
         settings = {"model": model.name, "samples": hash_questions(samples), "max_new_tokens": max_new_tokens}
         settings |= {} if given is None else {"answers": digest(given)}
+        is_first = not ledger.begun
         ledger.begin(settings, fingerprint(model.fingerprint, samples))
-        records = run_battery(model, samples, ledger, batch_size, max_new_tokens, given)
-        unread = find_unread(ledger)
-        if not records:
-            reason = f"; {next(iter(unread.values()))}" if unread else ""
-            raise NotApplicable(f"diagnose: {model.name} answers nothing, so nothing can be tested{reason}")
+        try:
+            records = run_battery(model, samples, ledger, batch_size, max_new_tokens, given)
+            unread = find_unread(ledger)
+            if not records:
+                reason = f"; {next(iter(unread.values()))}" if unread else ""
+                raise NotApplicable(
+                    f"diagnose: {model.name} answers nothing, so nothing can be tested{reason}"
+                )
+        except InputError:
+            if is_first and not any(record["ids"] for record in ledger.lines(ANSWERS)):
+                ledger.clear()  # it would only be in the way of the next call
+            raise
         diagnosis = conclude(model.name, records, samples)._replace(unread=unread)
         if unread:
             why = (

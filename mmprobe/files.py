@@ -263,15 +263,18 @@ def make_folder(folder: Path) -> Path:
     """Make a folder within a folder of results, if it is not there, and return it.
 
     Raises:
-        InputError: a link or a file is in its place. What is written into a run stays in it.
-        OSError: it cannot be made.
+        InputError: a link or a file is in its place, or it cannot be made. What is written into a run stays in it.
+        OSError: the disk is full.
 
     Example:
         >>> make_folder(Path("runs/demo/analyses"))                 # doctest: +SKIP
         PosixPath('runs/demo/analyses')
     """
     check_no_link(folder)
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise writing_error(folder, error, "the folder cannot be made") from None
     return folder
 
 

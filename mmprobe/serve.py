@@ -104,7 +104,7 @@ class Desk:
             sample = sample.model_copy(update={"id": f"asked-{number}"})
             run = trace(self.model, [sample], self.folder / f"run-{number}", max_new_tokens=max_new_tokens)
             if not run.ids:
-                raise InputError(f"the question failed: {run.failures[0].message}")
+                raise InputError(f"the question failed: {run.failures[0]["message"]}")
             self._asked[sample.id] = _read_answer(run, sample.id)
             return self._asked[sample.id]
 
@@ -236,11 +236,11 @@ def build_page(desk: Desk, token: str) -> Any:
     def show_report() -> Response:
         from mmprobe.reports import report
 
-        if desk.run is None:
+        run, file = desk.run, desk.folder / "report.html"
+        if run is None:
             abort(404)
-        file = desk.folder / "report.html"
         if not file.exists():
-            report(desk.run, out=file)
+            report(run, out=file)
         return Response(file.read_bytes(), mimetype="text/html")
 
     _add_callbacks(app, desk)

@@ -588,7 +588,9 @@ def run_config(
         "engine": engine,
         "batch_size": batch_size,
         "versions": library_versions() | libraries,
-        FINGERPRINT: fingerprint(model.fingerprint),
+        FINGERPRINT: fingerprint(
+            model.fingerprint, methods={each.name: each.fingerprint for each in methods}
+        ),
         "order": [],
     }
 

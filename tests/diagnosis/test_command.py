@@ -176,3 +176,18 @@ def test_an_image_that_the_model_cannot_see_is_ignored(tmp_path):
     model.hf.model.visual.register_forward_pre_hook(hide, with_kwargs=True)
     hidden = diagnose(model, asked, tmp_path / "hidden")
     assert "ignores-an-image" in hidden.verdict and "image 2" in hidden.causes["ignores-an-image"].evidence
+
+
+def test_a_refused_first_call_is_not_in_the_way(pairs, tmp_path):
+    """None of its answers can be read, so nothing was found out that another call would replace."""
+    asked = load_samples(pairs)[:4]
+    lines = [{"id": sample.id, "response": "Yes.<|im_end|> No."} for sample in asked]
+    answers, out = tmp_path / "answers.jsonl", tmp_path / "out"
+    call = ["diagnose", "--model", "tiny-spd", "--data", pairs, "--limit", 4, "--device", "cpu", "--out", out]
+    answers.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    refused = run_in_process(*call, "--answers", answers)
+    assert refused.code == 2 and "nothing can be tested" in refused.stderr
+    answers.write_text("".join(json.dumps(line | {"response": "Yes."}) + "\n" for line in lines))
+    done = run_in_process(*call, "--answers", answers)
+    assert done.code == 0, done.stderr
+    assert_fails(run_in_process(*call, "--answers", answers), "already contains a diagnosis")
