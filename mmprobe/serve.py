@@ -205,11 +205,17 @@ def build_page(desk: Desk, token: str) -> Any:
     from mmprobe.viz.report.elements import read_asset
 
     server = Flask(__name__, static_folder=None)
-    app = dash.Dash(
-        __name__, server=server, title=f"Ask {desk.model.name}", update_title=None, serve_locally=True,
-        routes_pathname_prefix=f"/{token}/", requests_pathname_prefix=f"/{token}/", assets_folder="",
-        suppress_callback_exceptions=True,
-    )  # fmt: skip
+    settings: dict[str, Any] = {  # Dash declares narrower types than it documents
+        "server": server,
+        "title": f"Ask {desk.model.name}",
+        "update_title": None,
+        "serve_locally": True,
+        "routes_pathname_prefix": f"/{token}/",
+        "requests_pathname_prefix": f"/{token}/",
+        "assets_folder": "",
+        "suppress_callback_exceptions": True,
+    }
+    app = dash.Dash(__name__, **settings)
     app.index_string = (
         "<!DOCTYPE html><html lang='en'><head>{%metas%}<meta name='viewport' content='width=device-width'>"
         "<title>{%title%}</title>{%css%}<style>"
