@@ -603,3 +603,19 @@ def result_records(
         if line.strip():
             where = f"{file}, line {number}"
             yield where, parse_record(line, record_type, where).model_dump()
+
+
+BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+def format_bytes(count: float) -> str:
+    """Return a number of bytes with its unit, in powers of 1,000, with two digits or more.
+
+    Example:
+        >>> format_bytes(812), format_bytes(41_300), format_bytes(2_240_000_000), format_bytes(999_960)
+        ('812 bytes', '41 kB', '2.2 GB', '1.0 MB')
+    """
+    size, unit = float(count), 0
+    while unit < len(BYTE_UNITS) - 1 and round(size) >= 1000:
+        size, unit = size / 1000, unit + 1
+    return f"{size:.{0 if size >= 9.95 or not unit else 1}f} {BYTE_UNITS[unit]}"

@@ -12,12 +12,14 @@ from .components.attribution_patching import attribution_patching as attribution
 from .components.component_patching import generate_patched as generate_patched
 from .components.component_patching import patch_components as patch_components
 from .components.logit_attribution import direct_logit_attribution as direct_logit_attribution
-from .components.ranking import add_means as add_means
+from .components.ranking import add_baselines as add_baselines
+from .components.ranking import add_directions as add_directions
 from .components.ranking import list_components as list_components
 from .components.ranking import random_components as random_components
 from .components.ranking import rank_heads as rank_heads
 from .components.run import attribution_patching_run as attribution_patching_run
 from .components.run import patch_components_run as patch_components_run
+from .components.scaling import scale_components as scale_components
 from .features.activations import write_activations as write_activations
 from .features.effects import attribute_features as attribute_features
 from .features.effects import feature_effects as feature_effects

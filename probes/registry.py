@@ -72,6 +72,9 @@ PROBES: Registry[Probe] = Registry(
         "attribution_patching": Probe(
             "mmprobe.probes.components.run:attribution_patching_run", is_slow=True, reads_answers=True
         ),
+        "head_ranking": Probe(
+            "mmprobe.probes.components.ranking:rank_heads", is_slow=True, reads_answers=True
+        ),
         "visual_tokens": Probe(
             "mmprobe.probes.visual_tokens.run:visual_tokens_run", is_slow=True, reads_answers=True
         ),

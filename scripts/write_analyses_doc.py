@@ -57,6 +57,7 @@ For many answers, in Python:
 
 ## When to use which cause, and when not
 
+[which-tool.md](which-tool.md) says which tool answers which question rightly, and how often wrongly.
 [causes.md](causes.md) leads through one question with them, from the images to a circuit. [visual-tokens.md](visual-tokens.md)
 measures what lenses find in visual tokens, where it is known what they show, and [components.md](components.md) what is lost
 without ranked heads. [features.md](features.md) measures what a dictionary explains, and what its features say and do.
@@ -74,6 +75,7 @@ ANSWER_PROBES = (
     probes.patch_components,
     probes.attribution_patching,
     probes.generate_patched,
+    probes.scale_components,
     probes.direct_logit_attribution,
     probes.find_circuit,
     probes.evaluate_circuit,
