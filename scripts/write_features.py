@@ -64,7 +64,8 @@ features are most active. In Python:
 
 ```python
 ds = mp.probes.features_run(model, run, "tiny-spd")
-print(ds.explained.sel(group="visual").item(), ds.told.any("group").values.nonzero())  # features that tell labels
+print(ds.explained.sel(group="visual").item())
+print(ds.told.any("group").values.nonzero())  # features that tell labels
 sample = run[run.ids[0]].sample
 of_token = mp.probes.attribute_features(model, sample, step=3)  # gradient times activation
 first = of_token.attribution.sum("group").values.argsort()[::-1][:5].tolist()
