@@ -104,7 +104,7 @@ class Desk:
             sample = sample.model_copy(update={"id": f"asked-{number}"})
             run = trace(self.model, [sample], self.folder / f"run-{number}", max_new_tokens=max_new_tokens)
             if not run.ids:
-                raise InputError(f"the question failed: {run.failures[0]["message"]}")
+                raise InputError(f"the question failed: {run.failures[0]['message']}")
             self._asked[sample.id] = _read_answer(run, sample.id)
             return self._asked[sample.id]
 

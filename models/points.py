@@ -173,6 +173,7 @@ def change_component(model: Model, kind: str, layer: int, change: Change) -> Abs
     if kind == "attention":
         return nullcontext() if parts.update is None else replace(parts.update, outputs=change)
     if kind == "ffn_in":
+        assert parts.mid is not None, "checked above"
         return replace(parts.mid, outputs=change)
     if kind == "ffn":
         return _change_ffn(module, parts.mid, change)

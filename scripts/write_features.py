@@ -38,9 +38,9 @@ REFERENCE = ROOT / "tests" / "models" / "saelens"
 SEED = 6_500_000  # of images that no training and no other page uses
 HALF = 48  # scenes that choose features, and as many others on which they are measured
 ASKED = 24  # of these, whose questions are answered under each clamp
-MULTIPLES = (1, 6)  # of the mean activation at cells of the colour
-DRAWS = 2  # random features for each colour
-SHUFFLES = 5
+MULTIPLES = (1, 3, 6)  # of the mean activation at cells of the colour
+DRAWS = 3  # random features for each colour
+SHUFFLES = 10
 ENOUGH = 0.95
 COLUMNS = "ABCD"
 TEXT = """\
@@ -64,7 +64,8 @@ features are most active. In Python:
 
 ```python
 ds = mp.probes.features_run(model, run, "tiny-spd")
-print(ds.explained.sel(group="visual").item(), ds.told.any("group").values.nonzero())  # features that tell labels
+print(ds.explained.sel(group="visual").item())
+print(ds.told.any("group").values.nonzero())  # features that tell labels
 sample = run[run.ids[0]].sample
 of_token = mp.probes.attribute_features(model, sample, step=3)  # gradient times activation
 first = of_token.attribution.sum("group").values.argsort()[::-1][:5].tolist()
@@ -136,8 +137,8 @@ are {draws} features for each colour, drawn among those that are active at visua
 clamped to the same value. `to the colour` is the share of answers that say the clamped colour, `changed` that of answers with another
 colour than the true one, or none.
 
-| clamped to | feature | to the colour | changed |
-|---|---|---|---|
+| clamped to | feature | answers | to the colour | changed |
+|---|---|---|---|---|
 {clamps}
 
 By colour, at {largest} times the mean:
@@ -288,7 +289,7 @@ def measure_attributes(first: Cells, rest: Cells) -> tuple[list[str], str]:
     text += (
         f". No feature says which cell it is: the best of the four has an AUROC of {best[1]:.3f} ({best[0]}). Positions enter "
         "this model's attention by rotation, so its stream need not have them. What it has of them, a linear probe finds "
-        f"best at the first and the last cell ({listed}), where attention sees what no other cell's does."
+        f"best at the first and the last cell ({listed})."
     )
     return rows, text
 
@@ -323,7 +324,7 @@ def measure_clamps(
                 by_colour.append(f"| {name} | {feature} | {per_colour[0]:.2f} | {per_colour[1]:.2f} |")
         for kind, label in (("own", "the colour's"), ("random", "random")):
             rows.append(
-                f"| {multiple} x mean | {label} | {_share(turned[kind], 0):.2f} | {_share(turned[kind], 1):.2f} |"
+                f"| {multiple} x mean | {label} | {len(turned[kind])} | {_share(turned[kind], 0):.2f} | {_share(turned[kind], 1):.2f} |"
             )
     return rows, by_colour
 

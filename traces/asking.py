@@ -25,7 +25,15 @@ from tqdm import tqdm
 
 from mmprobe.cache import Run, open_run
 from mmprobe.errors import InputError, option
-from mmprobe.files import JsonRecord, Text, append_lines, cut_torn_line, json_lines, read_records, write_atomic
+from mmprobe.files import (
+    JsonRecord,
+    Text,
+    append_lines,
+    cut_torn_line,
+    json_lines,
+    read_records,
+    write_atomic,
+)
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.generate import (
     Settings,
