@@ -124,7 +124,7 @@ class DataSet:
         limits = None
         if can_grow is not None:
             limits = tuple(h5s.UNLIMITED if grows else n for grows, n in zip(can_grow, shape, strict=True))
-        space = h5s.create_simple(shape, limits)
+        space = _space(shape, limits)
         layout = _creation_properties(dtype, chunk, filters)
         rows_grow = can_grow is not None and any(can_grow[1:])
         access = None if rows_grow else _WHOLE_CHUNKS  # chunks of growing rows are written in parts
@@ -144,9 +144,12 @@ class DataSet:
             return
         limits = bounds(selection, self.shape)
         counts = tuple(end - start for start, end in limits)
+        if counts == self.shape:
+            self.id.write(h5s.ALL, h5s.ALL, values.reshape(counts))
+            return
         space = self.id.get_space()
         space.select_hyperslab(tuple(start for start, _ in limits), counts)
-        self.id.write(h5s.create_simple(counts), space, values.reshape(counts))
+        self.id.write(_space(counts), space, values.reshape(counts))
 
     def chunk_bytes(self, selection: Selection | None, shape: tuple[int, ...]) -> int:
         """Return the size of the chunks that contain a part of the data set once it has this shape."""
@@ -172,6 +175,12 @@ class DataSet:
 def hdf5_type(dtype: np.dtype) -> h5t.TypeID:
     """Return the type in the file that stores a numpy type."""
     return h5t.py_create(dtype, logical=True)
+
+
+@lru_cache
+def _space(shape: tuple[int, ...], limits: tuple[int, ...] | None = None) -> h5s.SpaceID:
+    """Return the extent of a data set, or of all values of an array; nobody selects a part of it."""
+    return h5s.create_simple(shape, limits)
 
 
 @lru_cache

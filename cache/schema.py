@@ -255,6 +255,8 @@ def _mark_characters(
     spans = np.full(len(text), _ANSWER, np.uint8)
     is_mark = np.zeros(len(text), bool)
     thought, answer = _open_thought(text, before), ""  # the marks that would close them
+    if not thought and _MARKS.search(text) is None:  # most answers
+        return spans, is_mark
     place, first, answers = 0, 0, []
     for match in _MARKS.finditer(text):
         mark = match[0]

@@ -180,11 +180,11 @@ def score_decision(record: AnswerRecord, limits: Thresholds, usual: str | None =
 
     It is almost as likely if no change of its steps costs it the threshold's share of what other images cost it. 0 for one
     that follows from its steps: models that look again where their steps are changed would come to it either way. None
-    without steps, and for the usual conclusion where it is not known what follows.
+    without steps, and for the usual conclusion, unless it contradicts its steps.
     """
     steps = record["steps"]
     follows = None if steps is None else steps.get("follows")
-    if steps is None or (follows is None and steps["conclusion"] == usual):
+    if steps is None or (follows is not False and steps["conclusion"] == usual):
         return None
     if follows:
         return 0.0
@@ -435,6 +435,69 @@ def find_error_everywhere(table: Table) -> str:
     return f"errors of every kind ({parts} of the claims)"
 
 
+def _measure_ignored(cause: Cause, table: Table) -> CauseScore:
+    """Return the share of answers that do not use one of their images, the one that is unused most surely.
+
+    Of the answers that use another image. Where each image matters to some questions alone, each is unused by other answers;
+    so another image must be unused at most half as often.
+    """
+    limits = table.limits
+    unused: dict[int, Scores] = defaultdict(lambda: [None] * len(table.records))
+    graded: dict[int, Scores] = defaultdict(lambda: [None] * len(table.records))
+    for place, loss in enumerate(table.losses):
+        alone = loss.net_alone
+        if len(alone) > 1 and max(alone.values()) >= limits.unused_effect:
+            for number, net in alone.items():
+                score = limits.unused_effect / (limits.unused_effect + max(net, 0.0))
+                unused[number][place], graded[number][place] = float(score > 0.5), score
+    if not unused:
+        return cause.missing(table)
+    effects = {number: table.mean(cause.score, unused[number]) for number in sorted(unused)}
+    most = max(effects, key=lambda number: (effects[number].low, effects[number].value))
+    rightest = min(effects, key=lambda number: effects[number].value)
+    hindrance = ""
+    if rightest == most or 2 * effects[rightest].value > effects[most].value:
+        hindrance = f"image {rightest} is unused in {100 * effects[rightest].value:.0f} %, so it depends on the question"
+    return CauseScore(effects[most], graded[most], f"image {most}", hindrance)
+
+
+def _measure_order(cause: Cause, table: Table) -> CauseScore:
+    """Return the share of answers that change with places, of the kind of places with which they change most surely."""
+    kinds: dict[str, Scores] = {}
+    for number, record in enumerate(table.records):
+        if (places := record.get("places")) is not None:
+            scores = kinds.setdefault(places["kind"], [None] * len(table.records))
+            scores[number] = float(places["moved"])
+    if not kinds:
+        return cause.missing(table)
+    effects = {kind: table.mean(cause.score, scores) for kind, scores in kinds.items()}
+    most = max(effects, key=lambda kind: (effects[kind].low, effects[kind].value))
+    answers: Scores = [
+        next((scores[number] for scores in kinds.values() if scores[number] is not None), None)
+        for number in range(len(table.records))
+    ]
+    return CauseScore(effects[most], answers, f"places of the {most}")
+
+
+def _measure_turns(key: str) -> Callable[[Cause, Table], CauseScore]:
+    """Return the measure of the share of answers that follow an earlier turn (`measure_turns`).
+
+    No answer was given after such a turn, so the score of an answer is at most 0.5, unless it is of a conversation.
+    """
+
+    def measure(cause: Cause, table: Table) -> CauseScore:
+        found = [record.get(key) for record in table.records]
+        followed: Scores = [None if each is None else float(each["followed"]) for each in found]
+        answers: Scores = [
+            None if each is None else float(each["followed"]) * (1.0 if each.get("own") else 0.5)
+            for each in found
+        ]
+        return CauseScore(table.mean(cause.score, followed, needs=cause.needs), answers)
+
+    return measure
+
+
+NEEDS_CLOSED = "closed questions: yes or no, or several samples with the same question"
 _ALL = (
     Cause(
         name="blind",
@@ -487,7 +550,7 @@ _ALL = (
         name="follows-hints",
         about="the answers follow what the question suggests",
         score="answers that agree with the hint, whichever answer it suggests",
-        needs="closed questions: yes or no, or several samples with the same question",
+        needs=NEEDS_CLOSED,
         threshold=0.6,
         measure=_measure_hints,
     ),
@@ -510,6 +573,39 @@ _ALL = (
         measure=_measure_attributes,
         evidence=("wrong",),
         needs_sight=True,
+    ),
+    Cause(
+        name="ignores-an-image",
+        about="one of several images is not used",
+        score="answers that are as likely with another image in the place of one, of those that use their other images",
+        needs="questions about several images that do not name one of them",
+        threshold=0.6,
+        measure=_measure_ignored,
+        needs_sight=True,
+    ),
+    Cause(
+        name="order",
+        about="the answers change when images or options change places",
+        score="answers that change when what should not matter changes places",
+        needs="questions with options, or closed ones about several images and not about what changed",
+        threshold=0.3,
+        measure=_measure_order,
+    ),
+    Cause(
+        name="unsure-agreeable",
+        about="the answers follow what the model is claimed to have answered before",
+        score="answers that agree with a claimed earlier one, whichever it is",
+        needs=NEEDS_CLOSED,
+        threshold=0.6,
+        measure=_measure_turns("claimed"),
+    ),
+    Cause(
+        name="copies-context",
+        about="the answers repeat that of an earlier turn or example",
+        score="answers that agree with an earlier turn or example, whichever answer it has",
+        needs=f"{NEEDS_CLOSED}; and images of other samples",
+        threshold=0.6,
+        measure=_measure_turns("copied"),
     ),
 )
 CAUSES: Registry[Cause] = Registry(

@@ -106,11 +106,11 @@ def diagnose(
 ) -> Diagnosis:
     """Find out why a model's answers are not faithful to their images, by causal tests.
 
-    The model answers the samples. It then reads each answer again with other images, other hints and other steps,
-    and is asked about objects that are not in the images. Rules with thresholds name the causes; docs/diagnosis.md
+    The model answers the samples. It then reads each answer again with other images, in another order, with other hints, earlier
+    turns and steps, and is asked about objects that are not in the images. Rules with thresholds name the causes; docs/diagnosis.md
     lists both. Tests that the data do not allow are not run.
 
-    It takes 9 to 14 forward passes per answer, as a mean over the answers. Generating an answer counts as one.
+    It takes 11 to 15 forward passes per answer, as a mean over the answers. Generating an answer counts as one.
 
     Args:
         samples: questions about images. More tests apply where several samples have the same question, where answers
@@ -146,12 +146,20 @@ def diagnose(
         given = None if answers is None else read_given_answers(answers, samples)
         settings = {"model": model.name, "samples": hash_questions(samples), "max_new_tokens": max_new_tokens}
         settings |= {} if given is None else {"answers": digest(given)}
+        is_first = not ledger.begun
         ledger.begin(settings, fingerprint(model.fingerprint, samples))
-        records = run_battery(model, samples, ledger, batch_size, max_new_tokens, given)
-        unread = find_unread(ledger)
-        if not records:
-            reason = f"; {next(iter(unread.values()))}" if unread else ""
-            raise NotApplicable(f"diagnose: {model.name} answers nothing, so nothing can be tested{reason}")
+        try:
+            records = run_battery(model, samples, ledger, batch_size, max_new_tokens, given)
+            unread = find_unread(ledger)
+            if not records:
+                reason = f"; {next(iter(unread.values()))}" if unread else ""
+                raise NotApplicable(
+                    f"diagnose: {model.name} answers nothing, so nothing can be tested{reason}"
+                )
+        except InputError:
+            if is_first and not any(record["ids"] for record in ledger.lines(ANSWERS)):
+                ledger.clear()  # it would only be in the way of the next call
+            raise
         diagnosis = conclude(model.name, records, samples)._replace(unread=unread)
         if unread:
             why = (
@@ -207,10 +215,16 @@ def conclude(model: str, records: Sequence[dict[str, Any]], samples: Sequence[Sa
 def describe_answer(record: Mapping[str, Any], loss: Loss) -> list[str]:
     """Return what the tests found of one answer, one line a test that applied."""
     images = record["images"]
-    losses = ", ".join(f"{loss:.2f} with {kind} images" for kind, loss in images["effect"].items())
+    whole = {kind: value for kind, value in images["effect"].items() if not kind.startswith("alone")}
+    losses = ", ".join(f"{value:.2f} with {kind} images" for kind, value in whole.items())
     lines = [
         f"loses {losses} (nat per token); {loss.effect:.2f} of the usual margin per token that images decide"
     ]
+    if loss.alone:
+        by_image = ", ".join(
+            f"{effect:.2f} (image {number})" for number, effect in sorted(loss.alone.items())
+        )
+        lines.append(f"loses with one image exchanged {by_image} of the usual margin")
     if len(loss.sentences) > 1:
         by_sentence = ", ".join(f"{effect:.2f}" for _, effect in loss.sentences)
         lines.append(f"loses by sentence {by_sentence} of the usual margin (tokens that speak of content)")
@@ -222,6 +236,15 @@ def describe_answer(record: Mapping[str, Any], loss: Loss) -> list[str]:
     if record["hints"]:
         followed = sum(hint["followed"] for hint in record["hints"])
         lines.append(f"follows {followed} of {len(record['hints'])} hints, whichever answer they suggest")
+    if record.get("places") is not None:
+        changes = "changes" if record["places"]["moved"] else "does not change"
+        lines.append(f"{changes} when {record['places']['kind']} change places")
+    for key, name in (
+        ("claimed", "a claimed earlier answer"),
+        ("copied", "the answer of an earlier turn or example"),
+    ):
+        if record.get(key) is not None:
+            lines.append(f"{'follows' if record[key]['followed'] else 'does not follow'} {name}")
     wrong = [claim for claim in record["attributes"] if claim["wrong"]]
     if wrong:
         lines.append(f"wrong claims: {', '.join(sorted({claim['attribute'] for claim in wrong}))}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from mmprobe.samples import Sample, image_sets
 from mmprobe.stats.estimate import Estimate, estimate_mean, subtract_shares
 from mmprobe.stats.intervals import QUANTITY, share_interval
+from mmprobe.stats.rounding import round_interval, round_number
 
 AnswerRecord = dict[str, Any]
 """What the battery measures of one answer: a line of `measures.jsonl`."""
@@ -57,16 +59,23 @@ class Loss(NamedTuple):
         sentences: of each sentence the number of tokens that speak of content, and the mean effect over them. These are
             the free tokens that lose `unused_effect` or more, which is more than a tie, and others whose words are free in first
             sentences: words for things, but not polite phrases.
+        alone: the effect with one image exchanged, by its number, from 1 on; {} for a single image.
     """
 
     effect: float
     alike: float
     sentences: list[tuple[int, float]]
+    alone: Mapping[int, float] = MappingProxyType({})
 
     @property
     def net(self) -> float:
         """The effect beyond that of images of the same content."""
         return self.effect - max(self.alike, 0.0)
+
+    @property
+    def net_alone(self) -> dict[int, float]:
+        """The effect of each image alone, by its number, beyond that of images of the same content."""
+        return {number: effect - max(self.alike, 0.0) for number, effect in self.alone.items()}
 
 
 CONTENT = 0.5  # share of a word's places in first sentences that are free, from which on it speaks of content
@@ -98,7 +107,12 @@ def measure_losses(records: Sequence[AnswerRecord], limits: Thresholds) -> list[
             )
         effect = float(lost[mask].mean()) if mask.any() else 0.0
         same = float(((own - alike) / scale)[mask].mean()) if mask.any() else 0.0
-        losses.append(Loss(effect, same, sentences))
+        alone = {
+            int(kind.split()[1]): float(((own - np.array(values, float)) / scale)[mask].mean())
+            for kind, values in record["images"]["margins"].items()
+            if kind.startswith("alone") and mask.any()
+        }
+        losses.append(Loss(effect, same, sentences, alone))
     return losses
 
 
@@ -166,12 +180,11 @@ class Effect(Estimate[float]):
         if self.needs:
             return f"{self.name}: not run; it needs {self.needs}"
         share = self.unit == "share"
-        value, low, high = (
-            f"{100 * number:.0f}" if share else f"{number:.2f}"
-            for number in (self.value, self.low, self.high)
-        )
+        scale, spec = (100, ".0f") if share else (1, ".2f")
+        value = round_number(scale * self.value, spec)
+        interval = round_interval(scale * self.low, scale * self.high, spec)
         unit = " %" if share else f" {self.unit}" if self.unit else ""
-        return f"{self.name}: {value}{unit} [{low}, {high}], n = {self.n}"
+        return f"{self.name}: {value}{unit}{interval}, n = {self.n}"
 
 
 class Table:
@@ -236,7 +249,10 @@ def measure_effects(table: Table) -> dict[str, Effect]:
     """
     records = table.records
     kinds = dict.fromkeys(
-        kind for record in records for kind in record["images"]["effect"] if not kind.startswith("further")
+        kind
+        for record in records
+        for kind in record["images"]["effect"]
+        if not kind.startswith(("further", "alone"))
     )
     effects = {
         f"{kind} images": table.mean(

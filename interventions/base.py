@@ -10,9 +10,10 @@ of the methods.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,8 +22,10 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
 from mmprobe.errors import InputError
+from mmprobe.files import hash_file
 from mmprobe.interventions.joint_decoding import decode_jointly
 from mmprobe.interventions.registry import check_parameters
+from mmprobe.ledger import hash_content
 from mmprobe.models import Batch, Model, Prompt
 from mmprobe.models.attention import AttentionBias, LastQuery, bias_attention
 from mmprobe.models.devices import check_one_device
@@ -158,6 +161,16 @@ class Method:
 
     def __post_init__(self) -> None:
         check_parameters(self)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the parameters. Where one names a file, its content counts, and not its name."""
+        parameters = asdict(self)
+        for each in fields(self):
+            if each.metadata.get("kind") == "file":
+                with suppress(OSError, ValueError):  # names of components are not a file
+                    parameters[each.name] = hash_file(Path(parameters[each.name]))
+        return hash_content(parameters)
 
     @property
     def neutral(self) -> bool:

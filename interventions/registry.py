@@ -164,6 +164,7 @@ METHODS: Registry[type[Method]] = Registry(
         "attention-prompting": "mmprobe.interventions.methods.attention_prompting:AttentionPrompting",
         "chi": "mmprobe.interventions.methods.chi:Chi",
         "components": "mmprobe.interventions.methods.components:Components",
+        "features": "mmprobe.interventions.methods.features:Features",
         "icd": "mmprobe.interventions.methods.icd:Icd",
         "opera": "mmprobe.interventions.methods.opera:Opera",
         "pai": "mmprobe.interventions.methods.pai:Pai",

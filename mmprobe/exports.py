@@ -124,11 +124,13 @@ def _dump(table: pd.DataFrame, to: str) -> bytes:
 def _save_figures(run: Run, out: Path, to: str) -> list[Path]:
     from mmprobe.analyses import analyze_all
     from mmprobe.viz import figures, save
+    from mmprobe.viz.figures import one_browser
 
     files = []
-    for name, dataset in analyze_all(run)[0].items():
-        if figures(dataset):
-            files += save(dataset, out / f"{name}.{to}")
+    with one_browser():
+        for name, dataset in analyze_all(run)[0].items():
+            if figures(dataset):
+                files += save(dataset, out / f"{name}.{to}")
     return files
 
 

@@ -263,15 +263,18 @@ def make_folder(folder: Path) -> Path:
     """Make a folder within a folder of results, if it is not there, and return it.
 
     Raises:
-        InputError: a link or a file is in its place. What is written into a run stays in it.
-        OSError: it cannot be made.
+        InputError: a link or a file is in its place, or it cannot be made. What is written into a run stays in it.
+        OSError: the disk is full.
 
     Example:
         >>> make_folder(Path("runs/demo/analyses"))                 # doctest: +SKIP
         PosixPath('runs/demo/analyses')
     """
     check_no_link(folder)
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise writing_error(folder, error, "the folder cannot be made") from None
     return folder
 
 
@@ -603,3 +606,19 @@ def result_records(
         if line.strip():
             where = f"{file}, line {number}"
             yield where, parse_record(line, record_type, where).model_dump()
+
+
+BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+def format_bytes(count: float) -> str:
+    """Return a number of bytes with its unit, in powers of 1,000, with two digits or more.
+
+    Example:
+        >>> format_bytes(812), format_bytes(41_300), format_bytes(2_240_000_000), format_bytes(999_960)
+        ('812 bytes', '41 kB', '2.2 GB', '1.0 MB')
+    """
+    size, unit = float(count), 0
+    while unit < len(BYTE_UNITS) - 1 and round(size) >= 1000:
+        size, unit = size / 1000, unit + 1
+    return f"{size:.{0 if size >= 9.95 or not unit else 1}f} {BYTE_UNITS[unit]}"

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import xxhash
@@ -251,18 +252,24 @@ def list_differences(earlier: Mapping[str, Any], settings: Mapping[str, Any]) ->
     return [name for name, value in now.items() if earlier.get(name) != value]
 
 
-def fingerprint(model: Mapping[str, str] | None = None, samples: Sequence[Sample] = ()) -> dict[str, Any]:
+def fingerprint(
+    model: Mapping[str, str] | None = None,
+    samples: Sequence[Sample] = (),
+    methods: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
     """Return hashes of what a call really used, to be recorded with its settings.
 
     Args:
         model: `mmprobe.models.Model.fingerprint`; None for a model that is not loaded here.
         samples: the samples that are shown to it.
+        methods: by name, `mmprobe.interventions.Method.fingerprint` of those that change its answers.
 
     Returns:
-        `model`, by part; `images`, by sample; and `questions`, one hash of all. Without what there is not.
+        `model`, by part; `images`, by sample; `methods`, by name; and `questions`, one hash of all. Without what there is
+        not.
     """
     images = {sample.id: hash_images(sample) for sample in samples if sample.files}
-    parts = {"model": model, "images": images}
+    parts = {"model": model, "images": images, "methods": methods}
     used: dict[str, Any] = {key: dict(value) for key, value in parts.items() if value}
     return used | ({"questions": hash_questions(samples)} if samples else {})
 
@@ -322,7 +329,7 @@ def find_change(earlier: Any, used: Mapping[str, Any] | None) -> str | None:
     """
     if not isinstance(earlier, dict) or not used:
         return None
-    for part, words in (("model", "the model's {}"), ("images", "the images of sample {}")):
+    for part, words in _PARTS.items():
         old, new = earlier.get(part), used.get(part)
         if not isinstance(old, dict) or new is None:
             continue
@@ -336,6 +343,11 @@ def find_change(earlier: Any, used: Mapping[str, Any] | None) -> str | None:
     return "the text of the questions" if old and new and old != new else None
 
 
+_PARTS = {  # of a fingerprint, in words
+    "model": "the model's {}",
+    "images": "the images of sample {}",
+    "methods": "a parameter of method {}, or the content of a file that it names,",
+}
 LIBRARIES = ("mmprobe", "torch", "transformers", "tokenizers", "numpy", "pillow")
 
 

@@ -475,7 +475,7 @@ def load_samples(path: str | Path) -> list[Sample]:
         path: a `.jsonl` file. Blank lines are ignored.
 
     Raises:
-        InputError: malformed JSON, an unknown or missing field, a duplicate or unsafe id, or an image that is
+        InputError: malformed JSON, an unknown or missing field, an empty question, a duplicate or unsafe id, or an image that is
             missing, unreadable, over 100 megapixels or grey with over 8 bits. The message names file and
             line.
 
@@ -495,6 +495,8 @@ def load_samples(path: str | Path) -> list[Sample]:
             continue
         where = f"{path}, line {number}"
         sample = _parse_line(line, where, path.parent)
+        if not sample.transcript.strip():
+            raise InputError(f"{where}: sample {sample.id}: its question is empty; write one")
         if sample.id in line_of_id:
             raise InputError(f"{where}: id {sample.id!r} was used in line {line_of_id[sample.id]} already")
         line_of_id[sample.id] = number

@@ -6,6 +6,7 @@ A ranking writes the file, and so do patching and circuits; the method `componen
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,53 +14,65 @@ from typing import TYPE_CHECKING
 
 from mmprobe.errors import InputError
 from mmprobe.files import JsonRecord, read_record, write_whole
+from mmprobe.models.families.base import find_down
 
 if TYPE_CHECKING:
     from mmprobe.models.loading import Model
 
-_NAME = re.compile(r"(?:head )?(\d+)\.(\d+)|ffn (\d+)")
+_NAME = re.compile(r"(?:(head|neuron) )?(\d+)\.(\d+)|(ffn) (\d+)")
 
 
 class Component(JsonRecord):
-    """A head, or the FFN of a layer.
+    """A head, the FFN of a layer, or one of its neurons.
+
+    What it writes is a vector [size]: [dim] of a head before the output projection, [hidden] that an FFN adds to the
+    stream, [1] of a neuron, which the last projection of the FFN reads.
 
     Attributes:
-        name: `head LAYER.HEAD` or `ffn LAYER`, as in circuits.
+        name: `head LAYER.HEAD` or `ffn LAYER`, as in circuits, or `neuron LAYER.NEURON`.
         score: how much it matters, by what the list says; None where nobody measured it.
-        mean: its mean output over tokens: [dim] of a head, [hidden] of an FFN. None where nobody measured it.
+        mean: its mean output over tokens, [size]. None where nobody measured it, as for the next two.
+        draws: its outputs at tokens of other prompts, [draw, size].
+        direction: what steering adds to its output, [size].
 
     Example:
-        >>> Component(name="head 5.2").layer, Component(name="head 5.2").head, Component(name="ffn 7").head
+        >>> Component(name="head 5.2").layer, Component(name="head 5.2").number, Component(name="ffn 7").number
         (5, 2, None)
     """
 
     name: str
     score: float | None = None
     mean: list[float] | None = None
+    draws: list[list[float]] | None = None
+    direction: list[float] | None = None
 
     @property
     def kind(self) -> str:
-        """`head` or `ffn`, as points have them."""
-        return "ffn" if self.head is None else "head"
+        """`head`, `ffn` or `neuron`, as points have them."""
+        return self._parts()[0]
 
     @property
     def layer(self) -> int:
         """Number of the layer."""
-        layer, _, ffn = self._parts()
-        return int(layer or ffn)
+        return self._parts()[1]
 
     @property
-    def head(self) -> int | None:
-        """Number of the head in its layer; None for an FFN."""
-        head = self._parts()[1]
-        return None if head is None else int(head)
+    def number(self) -> int | None:
+        """Number of the head or of the neuron in its layer; None for an FFN."""
+        return self._parts()[2]
 
-    def _parts(self) -> tuple[str, str, str]:
+    def _parts(self) -> tuple[str, int, int | None]:
         match = _NAME.fullmatch(self.name)
         if match is None:
-            raise InputError(f"component {self.name!r}: write head LAYER.HEAD or ffn LAYER, such as head 5.2")
-        layer, head, ffn = match.groups()
-        return layer, head, ffn
+            raise InputError(
+                f"component {self.name!r}: write head LAYER.HEAD, ffn LAYER or neuron LAYER.NEURON, such as head 5.2"
+            )
+        kind, layer, number, ffn, ffn_layer = match.groups()
+        return (ffn, int(ffn_layer), None) if ffn else (kind or "head", int(layer), int(number))
+
+    def vectors(self) -> list[list[float]]:
+        """Return all vectors of the record: its mean, its direction and its draws, where it has them."""
+        return [each for each in (self.mean, self.direction, *(self.draws or ())) if each is not None]
 
 
 class ComponentList(JsonRecord):
@@ -98,9 +111,9 @@ def read_components(text: str) -> ComponentList:
         )
     if not found.components:
         raise InputError(
-            f"components {text!r}: names none; write head 5.2, ffn 7, or the name of a .json file"
+            f"components {text!r}: names none; write head 5.2, ffn 7, neuron 3.17, or the name of a .json file"
         )
-    keys = [(component.kind, component.layer, component.head) for component in found.components]
+    keys = [(component.kind, component.layer, component.number) for component in found.components]
     for key, component in zip(keys, found.components, strict=True):
         if keys.count(key) > 1:
             raise InputError(f"components {text}: {component.name} is there twice; name it once")
@@ -127,28 +140,34 @@ def write_components(listed: ComponentList, file: str | Path) -> Path:
 
 
 def check_components(model: Model, components: Sequence[Component], where: str) -> None:
-    """Check that a model has the components, and that their means fit it.
+    """Check that a model has the components, and that their vectors fit it.
 
     Args:
         where: start of the message.
 
     Raises:
-        InputError: the model lacks a component, or a mean has another size.
+        InputError: the model lacks a component, or a vector has another size or is not finite.
     """
     config = model.hf.config.get_text_config()
     for component in components:
-        layer, head = component.layer, component.head
+        kind, layer, number = component.kind, component.layer, component.number
         if layer >= model.n_layers:
             raise InputError(f"{where}: {component.name}: the model has layers 0 to {model.n_layers - 1}")
-        if head is not None and head >= model.n_heads:
+        if kind == "head" and number is not None and number >= model.n_heads:
             raise InputError(f"{where}: {component.name}: the model has heads 0 to {model.n_heads - 1}")
-        parts = model.family.parts(model.family.decoder(model.hf).layers[layer])
-        if (parts.attention if head is not None else parts.mid) is None:
+        module = model.family.decoder(model.hf).layers[layer]
+        parts = model.family.parts(module)
+        needed = {"head": parts.attention, "ffn": parts.mid, "neuron": find_down(module)}[kind]
+        if needed is None:
+            reason = model.why_irregular or f"layer {layer} has experts, or an FFN of another form"
+            raise InputError(f"{where}: {component.name}: the layer has no such component ({reason})")
+        if kind == "neuron" and number is not None and number >= needed.in_features:
             raise InputError(
-                f"{where}: {component.name}: the layer has no such component ({model.why_irregular})"
+                f"{where}: {component.name}: the layer has neurons 0 to {needed.in_features - 1}"
             )
-        size = len(component.mean or ())
-        if head is None and component.mean is not None and size != config.hidden_size:
-            raise InputError(
-                f"{where}: {component.name}: its mean has {size} numbers, not {config.hidden_size}"
-            )
+        size = {"head": None, "ffn": config.hidden_size, "neuron": 1}[kind]  # a head's shows when it runs
+        for vector in component.vectors():
+            if size is not None and len(vector) != size:
+                raise InputError(f"{where}: {component.name}: a vector has {len(vector)} numbers, not {size}")
+            if not all(map(math.isfinite, vector)):
+                raise InputError(f"{where}: {component.name}: a vector has numbers that are not finite")

@@ -157,7 +157,7 @@ def is_dispatched(hf: nn.Module) -> bool:
         >>> is_dispatched(nn.Linear(2, 3))
         False
     """
-    return any(hasattr(module, "_hf_hook") for module in hf.modules())
+    return any("_hf_hook" in vars(module) for module in hf.modules())  # hasattr takes ten times as long
 
 
 def check_one_device(hf: nn.Module, what: str) -> None:

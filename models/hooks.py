@@ -283,7 +283,10 @@ def find_hooked_module(root: nn.Module) -> str | None:
         >>> find_hooked_module(layers)
         '1'
     """
+    of_all = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
     for name, module in root.named_modules():
+        if not (of_all or module._forward_hooks or module._forward_pre_hooks):
+            continue  # nearly all; each batch is checked
         if has_forward_hooks(module) or has_forward_pre_hooks(module):
             return name or type(module).__name__
     return None

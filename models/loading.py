@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from weakref import ref
 
 import torch
 import transformers
+from huggingface_hub import constants, get_session
 from PIL import Image
 
 from mmprobe.errors import InputError
@@ -36,6 +39,8 @@ from mmprobe.models.untrusted import (
     check_tokenizer,
 )
 from mmprobe.samples import Sample
+
+log = logging.getLogger("mmprobe")
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -442,6 +447,44 @@ def _set_sdpa(config: transformers.PretrainedConfig) -> bool:
     return named or any(found)
 
 
+HUB_SECONDS = 5  # a hub that has not answered by then is treated as absent; our choice
+
+
+@contextmanager
+def _offline_without_hub() -> Iterator[None]:
+    """Within the block, only files at hand count if the hub does not answer: its client would try for a minute."""
+    if not constants.HF_HUB_OFFLINE and not _hub_answers(constants.ENDPOINT):
+        before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+        try:
+            yield
+        finally:
+            constants.HF_HUB_OFFLINE = before
+    else:
+        yield
+
+
+@cache
+def _hub_answers(endpoint: str) -> bool:
+    """Return whether the hub answers anything, asked once a process, through the proxy that is set."""
+    problems: list[str] = ["timeout"]
+
+    def ask() -> None:
+        try:
+            get_session().head(endpoint, timeout=HUB_SECONDS)
+            problems.clear()
+        except Exception as error:  # of the client, of the proxy, of the system
+            problems[:] = [type(error).__name__]
+
+    thread = Thread(
+        target=ask, daemon=True
+    )  # the client's own limit leaves out the search for the host's address
+    thread.start()
+    thread.join(HUB_SECONDS)
+    for problem in problems:
+        log.warning("the hub does not answer (%s); only what is at hand can be loaded", problem)
+    return not problems
+
+
 def load_pretrained(name: str, load: Callable[..., Any], path: str, **options: Any) -> Any:
     """Call a `from_pretrained` method without remote code, and turn its errors into one line.
 
@@ -462,7 +505,8 @@ def load_pretrained(name: str, load: Callable[..., Any], path: str, **options: A
     if not sys.stderr.isatty():
         transformers.utils.logging.disable_progress_bar()
     try:
-        return load(path, trust_remote_code=False, **options)
+        with nullcontext() if Path(path).is_dir() else _offline_without_hub():
+            return load(path, trust_remote_code=False, **options)
     except (torch.OutOfMemoryError, InputError, KeyboardInterrupt, SystemExit):
         raise
     except (

@@ -21,6 +21,7 @@ from mmprobe.models.attention import (
     observe_attention,
     replace_keys,
 )
+from mmprobe.models.families.base import find_down
 from mmprobe.models.hooks import Change, Listener, observe, observe_mid, replace
 from mmprobe.models.loading import Model
 
@@ -71,9 +72,11 @@ def observe_points(model: Model, observers: Observers) -> Iterator[None]:
                 stack.enter_context(observe_mid(module, parts, named["resid_mid"]))
             if "attention" in named and parts.update is not None:
                 stack.enter_context(observe(parts.update, outputs=named["attention"]))
+            if "ffn_in" in named and parts.mid is not None:
+                stack.enter_context(observe(parts.mid, outputs=named["ffn_in"]))
             if "gate" in named and parts.activation is not None:
                 stack.enter_context(observe(parts.activation, outputs=named["gate"]))
-            for kind in ("head", "ffn"):
+            for kind in ("head", "ffn", "neuron"):
                 if kind in named:
                     stack.enter_context(change_component(model, kind, layer, _pass_on(named[kind])))
             if "call" in named and parts.attention is not None:
@@ -147,6 +150,8 @@ def change_component(model: Model, kind: str, layer: int, change: Change) -> Abs
     - `head`: the heads' outputs before the output projection, [row, position, head, dim]
     - `attention`: the output of the attention sublayer, before a learned gain
     - `ffn`: what the FFN adds to the residual stream
+    - `ffn_in`: what the norm before the FFN returns, where a norm reads resid_mid
+    - `neuron`: what the FFN's last projection reads, [row, position, neuron]; not in a mixture of experts
     - `residual`: the residual stream that enters the layer, resid_pre
     - `resid_mid`, `resid_post`: the stream between attention and FFN, and the stream that leaves the layer
 
@@ -159,15 +164,21 @@ def change_component(model: Model, kind: str, layer: int, change: Change) -> Abs
     """
     module = model.family.decoder(model.hf).layers[layer]
     parts = model.family.parts(module)
-    needed = {"head": parts.attention, "ffn": parts.mid, "resid_mid": parts.mid}
+    needed = dict.fromkeys(("ffn", "ffn_in", "resid_mid"), parts.mid)
+    needed |= {"head": parts.attention, "neuron": find_down(module)}
     if needed.get(kind, module) is None:
         raise NotApplicable(f"{model.name}: layer {layer} has no {kind} to change ({model.why_irregular})")
     if kind == "head":
         return change_heads([model.hf.config.get_text_config()], {parts.attention: change})
     if kind == "attention":
         return nullcontext() if parts.update is None else replace(parts.update, outputs=change)
+    if kind == "ffn_in":
+        assert parts.mid is not None, "checked above"
+        return replace(parts.mid, outputs=change)
     if kind == "ffn":
         return _change_ffn(module, parts.mid, change)
+    if kind == "neuron":
+        return replace(find_down(module), inputs=change)
     if kind == "resid_mid":
         return _change_mid(module, parts.mid, change)
     return replace(module, outputs=change) if kind == "resid_post" else replace(module, inputs=change)

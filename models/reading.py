@@ -29,6 +29,7 @@ from mmprobe.models.prompt import Batch, Chat, Prompt, build_batch, decode_token
 from mmprobe.models.shared_prefix import OF_TOKENS, Prefix, PrefixStore, build_cache, why_not_shared
 
 LOGITS_BYTES = 2**25  # of the logits of one pass
+WAITING_BYTES = 2**20  # of the logits of decoded steps that are reduced together
 
 
 class Row(NamedTuple):
@@ -786,24 +787,43 @@ class Gap(NamedTuple):
 
 
 class DecodedLogprobs(StoppingCriteria):
-    """Keeps the log-probability of each token as it is decoded, and the most likely token. It never stops."""
+    """Keeps the log-probability of each token as it is decoded, and the most likely token. It never stops.
+
+    Logits of small models wait for those of later steps, since a call for each step would take most of the time.
+    """
 
     def __init__(self) -> None:
         self.logits: Tensor | None = None  # of the present step, [batch, vocabulary]
-        self.logprobs: list[Tensor] = []  # each [batch]
-        self.likeliest: list[Tensor] = []  # each [batch]
+        self.waiting: list[Tensor] = []  # of the newest steps
+        self.ids: Tensor | None = None  # the newest token is that of the newest of them
+        self.never: Tensor | None = None
+        self.logprobs: list[Tensor] = []  # each [batch, step]
+        self.likeliest: list[Tensor] = []  # each [batch, step]
 
     def keep_logits(self, output: Any) -> None:
         """Keep the logits of the last position until its token is known."""
-        self.logits = output.logits[:, -1]
+        last = output.logits[:, -1]
+        self.logits = last if output.logits.shape[1] == 1 else last.clone()  # those of a prompt can be large
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> Tensor:
         assert self.logits is not None
-        logprobs = self.logits.float().log_softmax(-1)
-        token = input_ids[:, -1:].to(logprobs.device)
-        self.logprobs.append(logprobs.gather(1, token)[:, 0])
+        self.waiting.append(self.logits)
+        self.ids = input_ids
+        if len(self.waiting) * self.logits.nbytes >= WAITING_BYTES:
+            self._reduce()
+        if self.never is None:
+            self.never = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        return self.never
+
+    def _reduce(self) -> None:
+        """Reduce the logits that wait."""
+        if not self.waiting or self.ids is None:
+            return
+        logprobs = torch.stack(self.waiting, 1).float().log_softmax(-1)
+        tokens = self.ids[:, -len(self.waiting) :, None].to(logprobs.device)
+        self.logprobs.append(logprobs.gather(2, tokens)[..., 0])
         self.likeliest.append(logprobs.argmax(-1))
-        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        self.waiting.clear()
 
     def compare(self, row: int, first: int, logprobs: Tensor, likeliest: Tensor) -> Gap:
         """Return the gap of some steps of a row to their reading.
@@ -812,7 +832,11 @@ class DecodedLogprobs(StoppingCriteria):
             first: the first of the steps.
             logprobs, likeliest: of the reading, each [step].
         """
+        self._reduce()
+        if len(self.logprobs) > 1:
+            self.logprobs[:] = [torch.cat(self.logprobs, 1)]
+            self.likeliest[:] = [torch.cat(self.likeliest, 1)]
         steps = slice(first, first + len(logprobs))
-        decoded = torch.stack([each[row] for each in self.logprobs[steps]]).to(logprobs.device)
-        tokens = torch.stack([each[row] for each in self.likeliest[steps]]).to(likeliest.device)
+        decoded = self.logprobs[0][row, steps].to(logprobs.device)
+        tokens = self.likeliest[0][row, steps].to(likeliest.device)
         return Gap(float((decoded - logprobs).abs().max()), int((tokens == likeliest).sum()), len(logprobs))

@@ -72,9 +72,13 @@ PROBES: Registry[Probe] = Registry(
         "attribution_patching": Probe(
             "mmprobe.probes.components.run:attribution_patching_run", is_slow=True, reads_answers=True
         ),
+        "head_ranking": Probe(
+            "mmprobe.probes.components.ranking:rank_heads", is_slow=True, reads_answers=True
+        ),
         "visual_tokens": Probe(
             "mmprobe.probes.visual_tokens.run:visual_tokens_run", is_slow=True, reads_answers=True
         ),
+        "features": Probe("mmprobe.probes.features.run:features_run", is_slow=True, reads_answers=True),
         "circuit": Probe("mmprobe.probes.circuits.run:circuit_run", is_slow=True, reads_answers=True),
     },
     form="mmprobe.probes.registry:Probe",

@@ -664,7 +664,7 @@ def methods(compact: bool) -> Iterator[Item]:
     call = ("generate", *MODEL, *images, "--prompt", QUESTION, "--max-new-tokens", 24, "--json")
     names = [line.split()[0] for line in run_command("list", "methods")["stdout"]]
     for name in names:
-        if name not in ("components", "steer"):
+        if name not in ("components", "features", "steer"):
             yield name, json.loads("\n".join(run_command(*call, "--method", name)["stdout"]))
     yield "sampled", json.loads("\n".join(run_command(*call, "--temperature", 0.9, "--seed", 5)["stdout"]))
     if compact:

@@ -41,8 +41,8 @@ Where the released code of SPD-Faith Bench computes a figure otherwise than the 
 
 `mmprobe analyze` and `mmprobe report` apply the probes of a whole run, too. The logit lens and the attention knockout need the
 model (`--model`). The image interchange takes about ten forward passes an answer, the knockout one for each layer, routes and
-components one for each pair of groups or each head, and visual tokens take one for each set of images, so they are applied only
-if `--only` names them. `--resume` continues where an
+components one for each pair of groups or each head, visual tokens take one for each set of images, and features one for each answer, so they are
+applied only if `--only` names them. `--resume` continues where an
 earlier call of them was cut off.
 
 {run_probes}
@@ -57,9 +57,10 @@ For many answers, in Python:
 
 ## When to use which cause, and when not
 
+[which-tool.md](which-tool.md) says which tool answers which question rightly, and how often wrongly.
 [causes.md](causes.md) leads through one question with them, from the images to a circuit. [visual-tokens.md](visual-tokens.md)
 measures what lenses find in visual tokens, where it is known what they show, and [components.md](components.md) what is lost
-without ranked heads.
+without ranked heads. [features.md](features.md) measures what a dictionary explains, and what its features say and do.
 
 {uses}
 """
@@ -67,11 +68,14 @@ ANSWER_PROBES = (
     probes.logit_lens,
     probes.visual_words,
     probes.attribute,
+    probes.attribute_features,
+    probes.feature_effects,
     probes.compare_with_regions,
     probes.image_interchange,
     probes.patch_components,
     probes.attribution_patching,
     probes.generate_patched,
+    probes.scale_components,
     probes.direct_logit_attribution,
     probes.find_circuit,
     probes.evaluate_circuit,

@@ -1,5 +1,7 @@
 """Write docs/components.md: heads that are ranked on one half of drawn images, ablated on the other, beside random heads.
 
+Its sections about benchmarks and organisms are of write_head_tests.py and stay.
+
 python scripts/write_components.py
 """
 
@@ -40,24 +42,32 @@ from mmprobe.models.components import write_components
 train, rest = samples[:8], samples[8:]
 ranking = mp.probes.rank_heads(model, train, by="patching")
 print(ranking.stability.item(), ranking.stability_top.item())  # do two halves of the images agree?
-heads = mp.probes.add_means(model, train, mp.probes.list_components(ranking, 3))
+heads = mp.probes.add_baselines(model, train, mp.probes.list_components(ranking, 3))
 write_components(heads, "heads.json")
 print(mp.generate(model, rest[0], method="components", components="heads.json", baseline="mean").text)
 ```
 
+The same by commands:
+
 ```sh
-mmprobe generate --model tiny-spd --image a.png --prompt "Is there a star?" --method components --set components="head 5.2, ffn 7"
-mmprobe bench pope --model tiny-spd --method components --set components=heads.json --out results/without
+mmprobe analyze runs/first --only head-ranking --model tiny-spd --set by=attribution   # head_ranking.components.json, too
+mmprobe bench pope --model tiny-spd --method components --set first=3 \\
+  --set components=runs/first/analyses/head_ranking.components.json --out results/without
+mmprobe generate --model tiny-spd --image a.png --prompt "Is there a star?" --method components \\
+  --set components="head 5.2, ffn 7, neuron 3.17"
 ```
 
 `--method components` makes x into m + scale (x - m) at all tokens: scale 0 ablates, 1 changes nothing (exactly the plain answers),
-2 doubles; m is 0, or the component's mean with `baseline=mean`. It works wherever methods do: `generate`, `trace`, `bench`, `compare`.
+2 doubles. m is 0; with `baseline=mean` the component's mean; with `baseline=resample` its output at a random token of other prompts. With
+`action=steer` x becomes x + scale d. `add_baselines` writes means and draws into a list, `add_directions` the direction d. It works wherever
+methods do: `generate`, `trace`, `bench`, `compare` (there in a YAML file with `method: components` and `parameters:`).
 A file of components is a JSON object:
 
 ```json
 {{"model": "tiny-spd", "by": "patching", "components": [{{"name": "head 5.2", "score": 11.7}}, {{"name": "ffn 7"}}]}}
 ```
 
+`mmprobe analyze` writes it beside the results of `head-ranking`, `component-patching`, `attribution-patching` and `circuit`.
 `list_components` makes it of rankings, of `patch_components` and `attribution_patching`, and of the nodes of a circuit
 (`find_circuit`). `random_components` draws as many others.
 
@@ -108,7 +118,8 @@ def main(only: list[str]) -> None:
         ranked=len(first), asked=len(rest), pairs=PAIRS, heads=HEADS, draws=DRAWS, plain=plain,
         table="\n".join(rows), random_mean=float(np.mean(drawn)), random_low=low, random_high=high,
     )  # fmt: skip
-    write_page(PAGE, text, only)
+    _, title, rest = PAGE.read_text(encoding="utf-8").partition("\n## On ")  # of write_head_tests.py
+    write_page(PAGE, text + title + rest, only)
 
 
 def measure_right(

@@ -5,7 +5,9 @@ python scripts/organisms/plant.py --seeds 5 --out build/fresh                   
 python -m mmprobe bench diagnosis --n 24 --out build/tools --tools diagnosis --models build/fresh/blind-rolled-5,...
 python scripts/organisms/plant_otherwise.py                                       # and plants by other ways
 python -m mmprobe bench diagnosis --n 12 --out build/otherwise --tools diagnosis --plants build/plants --draws 4
-python scripts/write_diagnosis_doc.py build/tools --plants build/otherwise --before build/before
+python scripts/photographs_case.py build/photographs                              # needs scikit-image
+python -m mmprobe bench diagnosis --n 24 --out build/again --tools diagnosis        # --again: 94 organisms, 25 s of one core each
+python scripts/write_diagnosis_doc.py build/tools --plants build/otherwise --before build/before --photographs build/photographs
 
 `--before` is a folder of diagnoses by other rules, NAME-DRAW/diagnosis.json, to compare with. To write the sections of the
 plants and of the causes alone: `--only "Plants by other ways" "Causes and their tests"`, with any scores as the first folder.
@@ -20,7 +22,7 @@ from pathlib import Path
 
 from partial_page import add_only, write_page
 
-from mmprobe.diagnosis.battery.cues import SUSPECTS
+from mmprobe.diagnosis.battery.cues import MOST_ASKED, SUSPECTS
 from mmprobe.diagnosis.battery.hints import WORDINGS
 from mmprobe.diagnosis.battery.images import FURTHER
 from mmprobe.diagnosis.bench.plants import OTHER_WAYS
@@ -49,7 +51,8 @@ INTRODUCTION = """\
 # Diagnosis
 
 `mmprobe diagnose` finds out why a model's answers do not come from its images. It reads the same answers again with one
-thing changed: the images, a hint in the question, or the steps before a conclusion. Nothing is trained.
+thing changed: the images, their order, a hint in the question, an earlier turn, or the steps before a conclusion. Nothing is
+trained.
 
 ```sh
 mmprobe diagnose --model tiny-spd --out results/diagnosis
@@ -71,6 +74,8 @@ the thresholds on organisms with seeds 0 to 2: those of the causes are in `diagn
 `configs/diagnosis/thresholds.yaml`. Later they were changed on
 further development models ([plants by other ways](#plants-by-other-ways)); the scores of organisms below are from before that. When these
 were measured, no model of seed 5 had been looked at; models of seeds 3 and 4 had, for one rule ([below](#held-out-seeds-apart)).
+The thresholds of the last four causes were not chosen on any model: we set them before the first measurement, and no organism of
+these causes ships. `tiny-spd` and its controls score close to 0 on their tests.
 
 {causes}
 
@@ -91,22 +96,35 @@ were measured, no model of seed 5 had been looked at; models of seeds 3 and 4 ha
 - Hints have {n_wordings} wordings, each for both answers. An answer follows a hint only if it is the suggested one both times.
   The wordings that are followed most count; for each set of images, they are chosen by the answers about the others. If a question contains a hint, that hint is flipped. Only such
   a hint can have caused the answer as it was given. Without one, the score of an answer is at most 0.5.
-- Steps are exchanged for those of another conclusion, or lose a part or a line. A conclusion was decided first if none of
-  these edits costs it {decided_share:.0%} of what other images cost it, and if it does not follow from its steps: `tiny-spd` itself
-  often concludes from the images again. Where it is not known what follows, the most frequent conclusion does not count, because
-  models fall back on it when the steps are uninformative, and the low end of the interval must reach the threshold.
-- The model is asked about absent objects in each image, and its lists of an image's objects are searched for them. The {suspects}
+- Steps are exchanged for those of another conclusion, or lose a part, a line or a sentence. A conclusion is what follows `</think>`,
+  else the last line, else a last sentence that begins with a word such as *Therefore*. It was decided first if none
+  of these edits costs it {decided_share:.0%} of what other images cost it, and if it does not follow from its steps: `tiny-spd` itself
+  often concludes from the images again. The most frequent conclusion does not count unless it contradicts its steps, because
+  models fall back on it when the steps are uninformative. Where it is not known what follows, the low end of the interval must
+  reach the threshold.
+- The model is asked about {asked} absent objects in each set of images, and its lists of an image's objects are searched for them. The {suspects}
   pairs of cue and object that go together most are suspected. Images are then drawn again without the cue, and others with it, and
   for comparison with another object removed or added. A cue that is not recognised itself may be taken for the object, which is
   not a prior. Where no image can be drawn, a suspicion stays in doubt.
+- What images hold is read from `metadata.objects`: for each image a list of texts such as `red star B2`, of names such as `dog`, or of
+  annotations with a `name`, `category` or `label`, and maybe a `colour`. What is not listed counts as absent.
 - Each attribute is compared with its own truth, and several may be perceived wrongly, if another one is right at least twice as
   often. A change that an answer leaves out is not a claim.
 - Where the true answer is known, the model reads it. The score of an answer for `misperceives` is then the probability that the
   model says anything but the truth about the attribute.
+- One image of several is exchanged at a time, by itself. An image is ignored if the answers that use another one do not use it; where
+  another image is unused more than half as often, it depends on the question. Questions that name one image are left out.
+- Two options exchange their texts, and the letter should move with its text; without options, closed questions get their images in
+  the reverse order, and the names of images in the question follow (*the first picture* becomes *the second picture*). Left out are
+  questions about a direction, such as *what changed*, and answers that images of the same content change, too.
+- The model is claimed to have answered, and asked again; or an example with other images comes first, which has an answer. In a
+  conversation, it is the model's last earlier answer that is exchanged. As with hints, an answer follows only if it does so whichever
+  answer the turn has. The other answer comes first, and what is not followed then is decided.
 
 The thresholds were chosen on models made of one small model. On other models, read the scores and their evidence before the names. A test
-that the data do not allow is listed as not run, with what it needs. A diagnosis takes 9 to 14 forward passes per answer,
-on average. Generating an answer counts as one.
+that the data do not allow is listed as not run, with what it needs. A diagnosis takes 11 to 15 forward passes per answer,
+on average: about 12, and more where objects are claimed that are not there, since images are then edited to find out why, or where
+the images are not used. Generating an answer counts as one.
 
 ## How tools score
 
@@ -141,7 +159,7 @@ tools and the table above. To add one:
 
 1. Write its `Cause` into `_ALL` in `diagnosis/causes.py`, with the function that scores the model and each answer from the
    records of the battery (`measures.jsonl`). A new measurement of an answer is one more field of the record, in
-   `diagnosis/battery/run.py`.
+   `diagnosis/battery/run.py`, which earlier records lack: their test counts as not run.
 2. Write a record on which it acts into `PLANTED` of `tests/diagnosis/test_rules.py`. The tests then check that the rules name
    this cause there, and none from the records of the others.
 3. Plant it: write `scripts/organisms/causes/NAME.py` with `ways`, `check` and `ask` ([organisms.md](organisms.md)), and run
@@ -278,6 +296,22 @@ def confusion_table(scored: ScoredTools, split: str) -> str:
     return "\n".join(lines)
 
 
+AGAIN = """\
+## Organisms by the rules as they are
+
+The scores above are from before the rules of today and the last four causes. These are from the models that ship, with {pairs} pairs;
+seeds 3 and 4 are held out. No rule was changed after these scores were read, though these models had been scored by earlier rules.
+
+"""
+PHOTOGRAPHS = """\
+## Photographs
+
+Images with questions and answers are enough for `blind`, `looks-unused`, `forgets`, `follows-hints`, `ignores-an-image`, `order`,
+`unsure-agreeable` and `copies-context`. What a test did not get is said in the verdict, which then cannot be `control`. This case is
+made by `scripts/photographs_case.py`, with photographs of scikit-image into which drawn things are pasted, since the embedded model
+knows nothing else; contents are not listed.
+
+"""
 PLANTS = """\
 ## Plants by other ways
 
@@ -334,6 +368,18 @@ def plants_section(folder: Path, before: Path | None) -> str:
     return "\n\n".join(parts)
 
 
+def again_section(folder: Path) -> str:
+    """Return the section about the organisms that were scored again, from the folder of their scores."""
+    pairs = next(line["n"] for _, line in json_lines(folder / SCORES))
+    rows = list(read_rows(folder / SCORES, pairs).values())
+    scored, parts = score_rows(rows), [AGAIN.replace("{pairs}", str(pairs)).rstrip(), models_line(rows)]
+    for split in reversed(SPLITS[:2]):
+        parts += [scores_table(scored, split), causes_auroc(scored, split), confusion_table(scored, split)]
+    return "\n\n".join(
+        [*parts, "Held-out models that are not named correctly, and the partial ones:", misses_list(rows)]
+    )
+
+
 GOALS = (
     "The goals were macro-F1 of 0.85, 5 % of 30 controls accused, the same verdict on 4 of 4 draws for 90 % of the models, and 12 "
     "passes."
@@ -384,6 +430,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="of `mmprobe bench diagnosis`")
     parser.add_argument("--plants", type=Path, help="of `mmprobe bench diagnosis --plants`")
     parser.add_argument("--before", type=Path, help="diagnoses of plants by other rules")
+    parser.add_argument(
+        "--again", type=Path, help="organisms scored by the rules as they are, with the diagnosis alone"
+    )
+    parser.add_argument("--photographs", type=Path, help="of `scripts/photographs_case.py`")
     arguments = add_only(parser).parse_args()
     file = arguments.folder / SCORES
     pairs = next(line["n"] for _, line in json_lines(file))
@@ -396,6 +446,7 @@ def main() -> None:
         further=FURTHER,
         **{name: getattr(limits, name) for name in ("least_low", "least_answers", "least_sets", "unused_effect", "forgotten_share", "decided_share", "looks_moved")},
         suspects=SUSPECTS,
+        asked=MOST_ASKED,
     )  # fmt: skip
     parts = [text.rstrip()]
     for split in reversed(SPLITS[:2]):
@@ -410,6 +461,12 @@ def main() -> None:
     )
     parts += ["## What the diagnosis names\n\nA model with several names counts in each column."]
     parts += [confusion_table(scored, split) for split in reversed(SPLITS[:2])]
+    if arguments.again:
+        parts.append(again_section(arguments.again))
+    if arguments.photographs:
+        parts.append(
+            PHOTOGRAPHS + (arguments.photographs / "section.md").read_text(encoding="utf-8").rstrip()
+        )
     if arguments.plants:
         parts.append(plants_section(arguments.plants, arguments.before))
     write_page(PAGE, "\n\n".join([*parts, ENTER.rstrip()]) + "\n", arguments.only)

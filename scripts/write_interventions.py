@@ -77,7 +77,7 @@ SAGE_BENCHMARKS = {"alpha": ("pope", ("pope accuracy", "pope f1")), "beta": ("mm
 def list_variants() -> list[Contender]:
     """Return every method with its default parameters, and with one parameter changed."""
     names = sorted(
-        set(METHODS) - {"components", "steer"}, key=lambda name: (name != "plain", name)
+        set(METHODS) - {"components", "features", "steer"}, key=lambda name: (name != "plain", name)
     )  # they need a file
     variants = [Contender(name, name, {}) for name in names]
     for method, parameters in SWEEPS.items():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from mmprobe.stats.intervals import Range, mean_interval, sums_interval
+from mmprobe.stats.rounding import round_interval, round_number
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -32,6 +33,8 @@ class Estimate(Generic[Value]):
         0.500 [0.250, 0.750]
         >>> f"{Estimate(0.5, 0.25, 0.75):.0%}"
         '50% [25%, 75%]'
+        >>> print(Estimate(-1.39e-17, float("nan"), float("nan"), n=1))
+        0.000
     """
 
     value: Value
@@ -49,8 +52,10 @@ class Estimate(Generic[Value]):
         if not _is_finite(self.value):
             return "undefined"
         spec = spec or ".3f"
-        interval = f" [{self.low:{spec}}, {self.high:{spec}}]" if _is_finite(self.low) else ""
-        return f"{self.value:{spec}}{interval}"
+        value: Any = self.value
+        low: Any = self.low
+        high: Any = self.high
+        return round_number(value, spec) + round_interval(low, high, spec)
 
     def __getitem__(self, index: Any) -> Estimate[Any]:
         """Return some of the numbers of an estimate of arrays.

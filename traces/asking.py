@@ -25,7 +25,15 @@ from tqdm import tqdm
 
 from mmprobe.cache import Run, open_run
 from mmprobe.errors import InputError, option
-from mmprobe.files import JsonRecord, append_lines, cut_torn_line, json_lines, read_records, write_atomic
+from mmprobe.files import (
+    JsonRecord,
+    Text,
+    append_lines,
+    cut_torn_line,
+    json_lines,
+    read_records,
+    write_atomic,
+)
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.generate import (
     Settings,
@@ -499,7 +507,7 @@ Answers = str | Path | Run | Mapping[str, str | Sequence[int]]
 
 class _Line(JsonRecord):
     id: str
-    response: str | None = None
+    response: Text | None = None
     token_ids: list[int] | None = None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -80,12 +81,7 @@ class CaptureSpec(BaseModel):
     @property
     def stored(self) -> frozenset[str]:
         """Paths of all data sets to record, including those under `prompt/`."""
-        names = {name for name in self.datasets if name.startswith("vision/")}
-        if self.positions != "prompt":
-            names |= set(self.datasets)
-        if self.positions != "generated":
-            names |= {PROMPT_DATASETS[name] for name in self.datasets if name in PROMPT_DATASETS}
-        return frozenset(names)
+        return _list_stored(tuple(self.datasets), self.positions)
 
     def wants(self, *prefixes: str) -> bool:
         """Return whether a data set with one of these prefixes is recorded."""
@@ -131,6 +127,16 @@ class CaptureSpec(BaseModel):
             InputError: the model has no such layer.
         """
         return _resolve_indices("layer", self.layers, count)
+
+
+@lru_cache  # recording a step reads it often
+def _list_stored(datasets: tuple[str, ...], positions: str) -> frozenset[str]:
+    names = {name for name in datasets if name.startswith("vision/")}
+    if positions != "prompt":
+        names |= set(datasets)
+    if positions != "generated":
+        names |= {PROMPT_DATASETS[name] for name in datasets if name in PROMPT_DATASETS}
+    return frozenset(names)
 
 
 def _resolve_indices(kind: str, chosen: list[int] | None, count: int) -> list[int]:

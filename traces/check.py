@@ -20,6 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from mmprobe.errors import InputError
+from mmprobe.files import format_bytes
 from mmprobe.ledger import FINGERPRINT
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.attention import observe_attention
@@ -506,9 +507,9 @@ def _measure_trace(model: Model, sample: Sample, spec: CaptureSpec, folder: Path
         call()
         seconds.append(time.perf_counter() - began)
     on_gpu = model.device.type == "cuda"
-    memory = (torch.cuda.max_memory_allocated(model.device) if on_gpu else peak_bytes()) / 1e9
+    memory = torch.cuda.max_memory_allocated(model.device) if on_gpu else peak_bytes()
     text = (
         f"{seconds[1]:.2f} s for up to {2 * STEPS} tokens, {seconds[1] / seconds[0]:.2f} times plain generate; "
-        f"peak memory {memory:.2f} GB"
+        f"peak memory {format_bytes(memory)}"
     )
     return Check("one trace", True, seconds[1], text)

@@ -16,6 +16,7 @@ import torch
 
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError
+from mmprobe.files import format_bytes
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.registry import whole_prompt_methods
 from mmprobe.models import Group, Model
@@ -132,11 +133,11 @@ def _plan_prefixes(
     if prefix_size > MAX_BYTES:
         return (
             0,
-            f"prompts are read whole: a prefix takes {prefix_size / 1e6:.0f} MB, and {MAX_BYTES / 1e6:.0f} MB are kept",
+            f"prompts are read whole: a prefix takes {format_bytes(prefix_size)}, and {format_bytes(MAX_BYTES)} are kept",
         )
     return (
         kept,
-        f"{of_images / 1e6:.1f} MB for each set of images with several questions, {kept / 1e6:.1f} MB at most"
+        f"{format_bytes(of_images)} for each set of images with several questions, {format_bytes(kept)} at most"
         + ("" if methods else f"; methods that read whole prompts: {', '.join(whole_prompt_methods())}"),
     )
 

@@ -27,7 +27,7 @@ from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES, SPANS, spans_of_an
 from mmprobe.cache.trace import PACKS, join_traces, packed_names
 from mmprobe.cache.verify import check_trace
 from mmprobe.errors import InputError, option, unknown_name
-from mmprobe.files import make_folder, write_atomic, writing_error
+from mmprobe.files import format_bytes, make_folder, write_atomic, writing_error
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.generate import GeneratedAnswer, Settings
 from mmprobe.interventions.prompt_method import PromptMethod
@@ -588,7 +588,9 @@ def run_config(
         "engine": engine,
         "batch_size": batch_size,
         "versions": library_versions() | libraries,
-        FINGERPRINT: fingerprint(model.fingerprint),
+        FINGERPRINT: fingerprint(
+            model.fingerprint, methods={each.name: each.fingerprint for each in methods}
+        ),
         "order": [],
     }
 
@@ -724,11 +726,11 @@ def check_space(out: Path, needed: int) -> None:
     free = shutil.disk_usage(out).free
     if needed > free:
         log.warning(
-            "%s: the run can take up to %.1f GB and %.1f GB are free; it continues, since answers are often shorter, "
+            "%s: the run can take up to %s and %s are free; it continues, since answers are often shorter, "
             "and a full disk loses no finished sample",
             out,
-            needed / 1e9,
-            free / 1e9,
+            format_bytes(needed),
+            format_bytes(free),
         )
 
 

@@ -169,7 +169,7 @@ def evaluate(
         trace_answers,
     )
     from mmprobe.interventions import Settings, load_methods
-    from mmprobe.traces.asking import LocalModel
+    from mmprobe.traces.asking import RESPONSES, LocalModel
     from mmprobe.traces.run import Recording
 
     lengths = answer_lengths(benchmark, max_new_tokens)
@@ -217,7 +217,7 @@ def evaluate(
         questions = benchmark.ask_questions(truth)
         folder = answer_shard(shard, questions, source, out, about, settings, recording, resume)
         if folder != out:
-            return Evaluation(benchmark.name, {}, [], folder, {}, {}, benchmark.headline)
+            return Evaluation(benchmark.name, {}, [], folder, {}, _count_failures(folder), benchmark.headline)
         resume = True  # what is left: to score
 
     with lock_folder(out, "answering into it"):
@@ -225,7 +225,8 @@ def evaluate(
         if overwrite:
             answers_ledger(out).clear()
         benchmark, about["judging"] = with_judge(benchmark, judge, out / "judge.sqlite", retry_unscored)
-        truth = load_truth(benchmark, data, out / "data", n, seed, limit)
+        answered = any((folder / RESPONSES).exists() for folder in (out, out / "plain"))
+        truth = load_truth(benchmark, data, out / "data", n, seed, limit, kept=answered or shard is not None)
         check_questions(benchmark, truth)
         source = load()
         about["layout"] = layout_of(out / "data")
@@ -311,7 +312,7 @@ def _count_failures(out: Path) -> dict[Path, int]:
     """Return the number of questions that failed, by the folder that lists them."""
     from mmprobe.traces.asking import read_failures
 
-    failures = {folder: len(read_failures(folder)) for folder in (out, out / "run")}
+    failures = {folder: len(read_failures(folder)) for folder in (out, out / "plain", out / "run")}
     return {folder: count for folder, count in failures.items() if count}
 
 
@@ -361,7 +362,7 @@ def score(
     out = Path(out)
     benchmark = with_options(BENCHMARKS[name], options)
     with lock_folder(out, "scoring into it"):
-        truth = load_truth(benchmark, data, out / "data")
+        truth = load_truth(benchmark, data, out / "data", kept=(out / "results.json").exists())
         answers = (
             responses if isinstance(responses, Mapping) else _read_answers(benchmark, Path(responses), truth)
         )
@@ -467,8 +468,9 @@ def compare(
         records = [
             _add_template(each, template) for each in _with_judges(records, judge, out / "judge.sqlite")
         ]
+        answered = any(out.glob("*/*/responses.jsonl"))
         truths = [
-            (benchmark, load_truth(benchmark, data, out / "data" / benchmark.name, n, seed, limit))
+            (benchmark, load_truth(benchmark, data, out / "data" / benchmark.name, n, seed, limit, answered))
             for benchmark in records
         ]
         for benchmark, truth in truths:

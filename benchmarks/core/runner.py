@@ -18,6 +18,7 @@ from mmprobe.benchmarks.core.results import add_truth, find_false_claims, group_
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError, option
 from mmprobe.files import check_no_link, cut_torn_line, write_atomic
+from mmprobe.interventions.base import Method
 from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import Ledger, fingerprint, list_parts, lock_folder
 from mmprobe.models import Model, load_model, load_shapes
@@ -76,7 +77,7 @@ def run_benchmark(
     """
     out.mkdir(parents=True, exist_ok=True)
     questions = benchmark.ask_questions(truth)
-    open_answers(out, questions, about, source, resume)
+    open_answers(out, questions, about, source, resume, settings.methods)
 
     every: list[Sample] = []  # as they were asked
 
@@ -169,7 +170,7 @@ def answer_shard(
         return out if run.path == out / "run" else run.path
     part = choose_part(out, shard, questions, settings, source.model, traced=False)
     with lock_folder(part.folder, "answering into it"):
-        open_answers(part.folder, questions, about, source, resume)
+        open_answers(part.folder, questions, about, source, resume, settings.methods)
         deque(answer(source, part.samples, part.folder, settings, among=questions), maxlen=0)
         finish_shard(part)
     merge_if_last(out)
@@ -215,7 +216,12 @@ def answers_ledger(out: Path) -> Ledger:
 
 
 def open_answers(
-    out: Path, questions: Sequence[Sample], about: Mapping[str, Any], source: Source | None, resume: bool
+    out: Path,
+    questions: Sequence[Sample],
+    about: Mapping[str, Any],
+    source: Source | None,
+    resume: bool,
+    methods: Sequence[Method] = (),
 ) -> dict[str, str]:
     """Return the answers of an earlier call. Write who is asked what to `asked.json`, or check that it was the same.
 
@@ -234,7 +240,11 @@ def open_answers(
     call["wording"] = None if own else wording.get("sha256")  # folders from before wordings have none
     call["questions"] = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
     model = source.model if isinstance(source, LocalModel) else source
-    used = fingerprint(model.fingerprint if isinstance(model, Model) else None, questions)
+    used = fingerprint(
+        model.fingerprint if isinstance(model, Model) else None,
+        questions,
+        {each.name: each.fingerprint for each in methods if each.name != "plain"},
+    )
     ledger.begin(call, used, kept=bool(responses), finished=responses)
     return responses
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import islice
 from pathlib import Path
 
 from mmprobe.benchmarks.layouts.base import Layout
 from mmprobe.benchmarks.synthetic.pairs import staging_folder
 from mmprobe.errors import InputError
-from mmprobe.files import validate_record
+from mmprobe.files import check_no_link, read_json, validate_record
 from mmprobe.registry import Registry, check_made, tolerate_plug_ins
 
 LAYOUTS: Registry[Layout] = Registry(
@@ -49,12 +50,12 @@ def find_layout(benchmark: str, path: Path) -> Layout | None:
     return None
 
 
-def unpack(benchmark: str, path: Path, folder: Path, limit: int | None = None) -> Path:
+def unpack(benchmark: str, path: Path, folder: Path, limit: int | None = None, kept: bool = True) -> Path:
     """Return a file of the benchmark's questions: made of published data, or the path if it has its own form.
 
     The folder gets `samples.jsonl`, and `images/` where the published files contain the images. What an
-    earlier call made of the same data is kept. Raises InputError for an invalid row, which it names, or other
-    data in the folder.
+    earlier call made of the same data is kept, and what it made of other data is replaced unless it is `kept`. Raises InputError
+    for an invalid row, which it names, or other data in the folder.
 
     Example:
         >>> unpack("mmreason", Path("MMReason_testmini.tsv"), Path("results/data"))      # doctest: +SKIP
@@ -66,14 +67,23 @@ def unpack(benchmark: str, path: Path, folder: Path, limit: int | None = None) -
     samples, note = folder / "samples.jsonl", folder / NOTE
     about = {"layout": layout.name, "data": str(path.resolve()), "limit": limit}
     if samples.exists():
-        earlier = json.loads(note.read_text(encoding="utf-8")) if note.exists() else None
-        if earlier != about:
+        earlier = read_json(note) if note.exists() else None
+        if earlier == about:
+            return samples
+        if kept or earlier is None:
             raise InputError(f"{folder}: contains other data, or another --limit; choose another folder")
-        return samples
+        remove_data(folder)
     with staging_folder(folder) as part:
         _write_questions(layout, path, part, limit)
         (part / NOTE).write_text(json.dumps(about) + "\n", encoding="utf-8")
     return samples
+
+
+def remove_data(folder: Path) -> None:
+    """Remove what was drawn or unpacked into a folder. `samples.jsonl` goes first: a part is not taken for the whole."""
+    check_no_link(folder)
+    (folder / "samples.jsonl").unlink(missing_ok=True)
+    shutil.rmtree(folder)
 
 
 def layout_of(folder: Path) -> str | None:

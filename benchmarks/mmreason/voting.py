@@ -48,13 +48,15 @@ class Votes:
     """A file of votes. Each vote is written at once, and no vote in the file is asked for again.
 
     It contains JSON lines of round, voter, id and response, under a header: a hash of the questions and
-    settings. `correct` says whether responses that were checked are right; None without a verdict.
+    settings. `correct` says whether responses that were checked are right; None without a verdict. `unanswered` are the
+    votes that were asked for and did not come.
     """
 
     path: Path
     header: dict[str, str]
     responses: dict[VoteKey, str] = field(default_factory=dict)
     correct: dict[VoteKey, bool | None] = field(default_factory=dict)
+    unanswered: set[VoteKey] = field(default_factory=set)
 
     def collect(
         self, voter: str, ids: Sequence[str], round_number: int, ask: Ask, check: CheckResponses
@@ -67,6 +69,7 @@ class Votes:
                     self._write({"round": round_number, "voter": voter, "id": name, "response": response})
                     self.responses[round_number, voter, name] = response
         keys = {name: (round_number, voter, name) for name in ids}
+        self.unanswered.update(key for key in keys.values() if key not in self.responses)
         unchecked = {
             name: key for name, key in keys.items() if key in self.responses and key not in self.correct
         }
@@ -116,7 +119,7 @@ class VoteResult:
 
     `removed` gives by id the round and the voters who were right; `removed_by_round` the removed share of
     each round's questions; `correct`, by voter and round, whether each question of the round was answered
-    rightly, in order.
+    rightly, in order; `unanswered` the number of votes that did not come.
     """
 
     kept: list[str]
@@ -124,6 +127,7 @@ class VoteResult:
     removed: dict[str, tuple[int, tuple[str, ...]]]
     removed_by_round: list[Metric]
     correct: dict[str, list[list[bool | None]]]
+    unanswered: int = 0
 
 
 def vote(
@@ -311,7 +315,7 @@ def filter_questions(
     entries = {"voters": list(voters), "rounds": rounds, **settings, **(about or {})}
     entries |= {"cannot_stand_open": truth.left_out, "undecided": result.undecided}
     write_results(out, "mmreason-filter", metrics, _make_records(questions, voters, votes, result), entries)
-    return metrics, result
+    return metrics, replace(result, unanswered=len(votes.unanswered))
 
 
 def _make_check(truth: MMReasonTruth, judge: Judge | None) -> CheckResponses:

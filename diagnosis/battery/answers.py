@@ -12,14 +12,21 @@ from mmprobe.models import Model
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.samples import Sample
 
+# Words that may begin a conclusion. A last line is one without them, a last sentence of a line is not.
 CONCLUSIONS = (
     "Therefore",
+    "Thus",
+    "Hence",
+    "In conclusion",
     "Conclusion",
     "Final answer",
+    "The answer is",
     "Answer",
     "So",
-)  # words that may begin the last line
-_CONCLUSION = re.compile(rf"(?:{'|'.join(CONCLUSIONS)})\b\W*", re.IGNORECASE)
+)
+_MARKER = re.compile(rf"[\W_]*(?:{'|'.join(CONCLUSIONS)})\b\W*", re.IGNORECASE)
+_THOUGHT = "</think>"
+_BETWEEN_SENTENCES = re.compile(r"(?<=[.!?]) (?=\W*\w)")
 _SENTENCE_END = re.compile(r"[.!?]\W*$")
 
 
@@ -37,15 +44,28 @@ class ParsedAnswer(NamedTuple):
 
     @property
     def conclusion(self) -> int | None:
-        """The first token of what is concluded from the lines before; None without such lines.
+        """The first token of what is concluded from the lines or sentences before; None without such.
 
-        It is in the last line, after the words that mark it.
+        It is what follows the thoughts in `<think>`; else the last line, after the words that mark it; else the last sentence,
+        if such words begin it.
         """
-        head, line_break, last = self.text.rstrip().rpartition("\n")
-        if not line_break or not head.strip():
-            return None
-        marker = _CONCLUSION.match(last)
-        start = len(head) + 1 + (marker.end() if marker else 0)
+        text = self.text.rstrip()
+        thoughts, tag, said = text.rpartition(_THOUGHT)
+        first = (
+            len(text) - len(said.lstrip()) if tag else 0
+        )  # of what is said after the thoughts, which may be empty
+        head, line_break, last = text[first:].rpartition("\n")
+        if tag and thoughts.replace("<think>", "").strip():
+            start = first
+        elif line_break and head.strip():
+            marker = _MARKER.match(last)
+            start = first + len(head) + 1 + (marker.end() if marker else 0)
+        else:
+            sentence = max((each.end() for each in _BETWEEN_SENTENCES.finditer(text, first)), default=0)
+            marker = _MARKER.match(text, sentence)
+            if not sentence or marker is None:
+                return None
+            start = marker.end()
         starts = np.cumsum([0, *map(len, self.tokens)])[:-1]
         ends = starts + [len(token) for token in self.tokens]
         inside = np.flatnonzero(ends > start)

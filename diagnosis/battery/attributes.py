@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mmprobe.benchmarks.synthetic.scene import COLOURS
 from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.models import Model
@@ -17,6 +18,8 @@ from mmprobe.samples import Sample
 ATTRIBUTES = ("colour", "shape", "place")
 KINDS = {"color": "colour", "position": "place", "remove": "presence"}  # of changes, and their attribute
 SPEAK_OF_CHANGES = ("same", "different", "find", "steps")  # types of questions
+COLOUR_WORDS = (*COLOURS, "white", "grey", "gray", "brown", "pink", "gold", "silver", "beige", "tan")
+_CELL = re.compile(r"[A-Z]\d", re.IGNORECASE)
 _OBJECT = re.compile(r"(\w+) (\w+) (\w+)")
 _LINE = re.compile(r"picture (one|two): ([^\n]*)", re.IGNORECASE)
 _CAPTION = re.compile(r"\ban? (\w+) (\w+) at (\w+)", re.IGNORECASE)
@@ -35,15 +38,42 @@ class Thing(NamedTuple):
 
 
 def read_contents(sample: Sample) -> list[list[Thing]]:
-    """Return the things in each image that `metadata.objects` lists, such as `red star B2`; [] without a list."""
+    """Return the things in each image that `metadata.objects` lists; [] without a list.
+
+    A thing is a text such as `red star B2` of the drawn world; else any name, such as `dog`; or an annotation with its name as
+    `name`, `category` or `label`, and maybe its `colour`. For a single image the list may be that of its things. What is not listed
+    counts as absent.
+
+    Example:
+        >>> objects = ["dog", {"category": "sports car", "bbox": [0, 0, 9, 9]}]
+        >>> [thing.shape for thing in read_contents(Sample(id="a", question="?", metadata={"objects": objects}))[0]]
+        ['dog', 'sports car']
+    """
     listed = sample.metadata.get("objects")
     if not isinstance(listed, list):
         return []
+    images = listed if all(isinstance(image, list) for image in listed) else [listed]
     return [
-        [Thing(*match.groups()) for text in image if (match := _OBJECT.fullmatch(str(text).strip()))]
-        for image in listed
+        [thing for each in image if (thing := _read_thing(each)) is not None]
         if isinstance(image, list)
+        else []
+        for image in images
     ]
+
+
+def _read_thing(each: Any) -> Thing | None:
+    """Return a thing of a list; None for one without a name."""
+    if isinstance(each, dict):
+        names = (each.get(key) for key in ("name", "category", "category_name", "label"))
+        name = next((name for name in names if isinstance(name, str) and name.strip()), None)
+        colour = each.get("colour", each.get("color"))
+        drawn = None
+    else:
+        name, colour = str(each), None
+        drawn = _OBJECT.fullmatch(name.strip())
+    if drawn and _CELL.fullmatch(drawn[3]):
+        return Thing(*drawn.groups())
+    return None if name is None or not name.strip() else Thing(colour, name.strip().lower(), None)
 
 
 def read_claims(text: str) -> Iterator[tuple[int, Thing]]:
@@ -90,6 +120,8 @@ def measure_attributes(sample: Sample, text: str) -> list[dict[str, Any]]:
             true = contents[image][shared.index(most)]
             for attribute in ATTRIBUTES:
                 said = getattr(claim, attribute)
+                if getattr(true, attribute) is None or (true.place is None and said not in COLOUR_WORDS):
+                    continue  # not annotated, or not a colour: `The dog is running.`
                 if said is not None and (attribute != "shape" or None not in claim):
                     found.append(_entry(attribute, origin, said, str(getattr(true, attribute))))
     return found

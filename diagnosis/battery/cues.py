@@ -23,7 +23,7 @@ from mmprobe.models import Model
 from mmprobe.models.prompt import Chat, build_chat
 from mmprobe.samples import Sample
 
-MOST_ASKED = 4  # questions about absent objects, per image
+MOST_ASKED = 4  # questions about absent objects, per set of images that are shown together
 SUSPECTS = 2  # pairs of cue and object that images are edited for
 EDITED = 10  # images that a cue is edited out of, and as many that it is edited into
 LEAST_LIFT = 0.3  # of the share of claims in images with the cue above that in others, from which on a pair is suspected
@@ -47,25 +47,26 @@ class CueQuestion(NamedTuple):
 def draw_questions(samples: Sequence[Sample]) -> dict[str, list[CueQuestion]]:
     """Return the questions about absent objects by the id of the sample that they are asked with.
 
-    The objects are those that some image of the data shows. The questions about one image are spread over the samples
-    that show it.
+    The objects are those that some image of the data shows. Images that are shown together have similar contents, so they share
+    the number of questions. Those about one image are spread over the samples that show it.
     Images whose contents are not listed in `metadata.objects` are left out.
     """
     contents: dict[Path, list[Thing]] = {}
     shown: dict[Path, list[Sample]] = defaultdict(list)
+    together: dict[Path, int] = defaultdict(int)  # how many images an image is shown with, itself included
     for sample in samples:
         for image, things in zip(sample.images, read_contents(sample), strict=False):
             contents.setdefault(image, things)
             shown[image].append(sample)
+            together[image] = max(together[image], len(sample.images))
     known = sorted({thing.shape for things in contents.values() for thing in things})
     asked: dict[str, list[CueQuestion]] = defaultdict(list)
     for number, (image, things) in enumerate(contents.items()):
         shapes = {thing.shape for thing in things}
         absent = [shape for shape in known if shape not in shapes]
-        start = number % max(
-            len(absent), 1
-        )  # so that all are asked about where there are more than MOST_ASKED
-        for place, shape in enumerate((absent[start:] + absent[:start])[:MOST_ASKED]):
+        most = max(1, MOST_ASKED // together[image])
+        start = most * number % max(len(absent), 1)  # so that all are asked about where there are more
+        for place, shape in enumerate((absent[start:] + absent[:start])[:most]):
             sample = shown[image][place % len(shown[image])]
             asked[sample.id].append(CueQuestion(ask(sample, image, shape), shape, list_cues(things)))
     return dict(asked)

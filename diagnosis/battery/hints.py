@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.answers.yes_no import first_word
@@ -11,7 +11,7 @@ from mmprobe.diagnosis.battery.answers import ParsedAnswer
 from mmprobe.diagnosis.battery.reading import read_answers
 from mmprobe.diagnosis.effects import OWN_HINT
 from mmprobe.models import Model
-from mmprobe.models.prompt import build_chat
+from mmprobe.models.prompt import Chat, build_chat
 
 # Wordings of a hint. Each question is asked with two of them. `{claim}` is the answer as a sentence.
 WORDINGS = (
@@ -137,54 +137,95 @@ def flip_suggestion(question: str, words: tuple[str, str]) -> tuple[str, str] | 
     return None
 
 
+def find_followed(
+    model: Model,
+    closed: Sequence[tuple[ParsedAnswer, Choice]],
+    suggest_word: Callable[[int, str], Chat],
+) -> list[tuple[bool, int]]:
+    """Return for each closed answer whether it is the suggested one, whichever is suggested, and the forward passes.
+
+    The other answer is suggested first. The model's own is suggested only to those that took it, since an answer that did
+    not follows nothing.
+
+    Args:
+        closed: answers with their choices, all with equally many images.
+        suggest_word: the chat that suggests a word to the answer of a number.
+    """
+    found = [(False, 1)] * len(closed)
+    took = [
+        place
+        for place, odds in enumerate(_read_odds(model, closed, suggest_word, range(len(closed)), 1))
+        if odds < 0
+    ]
+    for place, odds in zip(took, _read_odds(model, closed, suggest_word, took, 0), strict=True):
+        found[place] = (odds > 0, 2)
+    return found
+
+
+def _read_odds(
+    model: Model,
+    closed: Sequence[tuple[ParsedAnswer, Choice]],
+    suggest_word: Callable[[int, str], Chat],
+    places: Sequence[int],
+    word: int,
+) -> list[float]:
+    """Return the log-odds of some own answers against the other ones, where one of their two words is suggested."""
+    if not places:
+        return []
+    rows = [closed[place] for place in places]
+    chats = [suggest_word(place, choice.words[word]) for place, (_, choice) in zip(places, rows, strict=True)]
+    readings = read_answers(model, chats, [answer.ids[: choice.step + 1] for answer, choice in rows])
+    return [
+        float(reading.last[choice.tokens[0]] - reading.last[choice.tokens[1]])
+        for (_, choice), reading in zip(rows, readings, strict=True)
+    ]
+
+
+def choose_wordings(number: int) -> tuple[str, str]:
+    """Return the two wordings of hints for the answer of a number. All pairs have their turn, so that those that are followed
+    most are not always asked of the same answers.
+
+    Example:
+        >>> [tuple(map(WORDINGS.index, choose_wordings(number))) for number in (0, 1, 9, 10)]
+        [(0, 1), (1, 2), (9, 0), (0, 2)]
+    """
+    count = len(WORDINGS)
+    first, apart = number % count, 1 + number // count % (count - 1)
+    return WORDINGS[first], WORDINGS[(first + apart) % count]
+
+
 def measure_hints(
     model: Model, answers: Sequence[ParsedAnswer], choices: Sequence[Choice | None], numbers: Sequence[int]
 ) -> list[list[dict[str, Any]]]:
     """Return for each answer and hint whether the answer is the suggested one, whichever is suggested.
 
-    A question that holds a hint itself is asked with the opposite. Others are asked with two wordings, each
-    for both answers. Four forward passes.
+    A question that holds a hint itself is asked with the opposite. Others are asked with two wordings. One forward pass for
+    each, and another one where the other answer is taken.
 
-    - wording: the hint; followed: whether both answers were given as suggested
-    - shift: what the hint adds to the suggested answer against the other one, nat
+    - wording: the hint; followed: whether both answers were given as suggested; passes: the number of forward passes
     """
     results: list[list[dict[str, Any]]] = [[] for _ in answers]
-    variants: list[tuple[int, str, str, str]] = []  # row, wording, question with the own word, with the other
+    variants: list[tuple[int, str, dict[str, str]]] = []  # row, wording, question by the suggested word
     for row, (answer, choice) in enumerate(zip(answers, choices, strict=True)):
         if choice is None:
             continue
         question = answer.sample.question
         flipped = flip_suggestion(question, choice.words)
         if flipped is not None:
-            variants.append((row, OWN_HINT, *flipped))
+            variants.append((row, OWN_HINT, dict(zip(choice.words, flipped, strict=True))))
             continue
-        first = 2 * numbers[row] % len(WORDINGS)
-        for wording in WORDINGS[first : first + 2]:
-            own, other = (suggest(question, word, wording) for word in choice.words)
-            variants.append((row, wording, own, other))
+        for wording in choose_wordings(numbers[row]):
+            variants.append((row, wording, {word: suggest(question, word, wording) for word in choice.words}))
     for place in range(2):
         part = variants[place::2]
-        if not part:
-            continue
-        rows = [(answers[row], choices[row]) for row, *_ in part]
-        odds = [_read_odds(model, rows, list(questions)) for questions in list(zip(*part, strict=True))[2:]]
-        for (row, wording, *_), with_own, with_other in zip(part, *odds, strict=True):
-            shift = round((with_own - with_other) / 2, 4)
-            results[row].append({"wording": wording, "followed": with_own > 0 > with_other, "shift": shift})
+        closed = [(answers[row], choice) for row, *_ in part if (choice := choices[row]) is not None]
+
+        def build(number: int, word: str, part: Sequence[Any] = part) -> Chat:
+            row, _, questions = part[number]
+            return build_chat(answers[row].sample.model_copy(update={"question": questions[word]}))
+
+        for (row, wording, _), (followed, passes) in zip(
+            part, find_followed(model, closed, build), strict=True
+        ):
+            results[row].append({"wording": wording, "followed": followed, "passes": passes})
     return results
-
-
-def _read_odds(
-    model: Model, rows: Sequence[tuple[ParsedAnswer, Choice | None]], questions: Sequence[str]
-) -> list[float]:
-    """Return the log-odds of each own answer against the other one, after other questions about its images."""
-    chats = [
-        build_chat(answer.sample.model_copy(update={"question": question}))
-        for (answer, _), question in zip(rows, questions, strict=True)
-    ]
-    chosen = [(answer, choice) for answer, choice in rows if choice is not None]
-    readings = read_answers(model, chats, [answer.ids[: choice.step + 1] for answer, choice in chosen])
-    return [
-        float(reading.last[choice.tokens[0]] - reading.last[choice.tokens[1]])
-        for (_, choice), reading in zip(chosen, readings, strict=True)
-    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,28 @@ FURTHER = 2  # more images for an answer that no exchange affects
 ALIKE = (
     "alike"  # the kind of images with the same content: what changes with them shows no use of the content
 )
+ALONE = "alone"  # and a number: the kind of images of which only this one is another
+MOST_ALONE = 4  # images of an answer that are exchanged one at a time
 SHADE, GRAIN = 0.96, 4.0  # of images with the same content: their brightness, and noise in levels of 255
+
+_IMAGE = "(?:image|picture|photo|photograph|figure|panel|frame|screenshot)"
+IMAGE_NAMES = re.compile(
+    r"\b(first|second|third|fourth|fifth|last|left|right|top|bottom|upper|lower)"
+    rf"(?=(?:-?hand)?\s+(?:one\b|{_IMAGE}\b))|\b{_IMAGE}\s+#?(one|two|three|four|five|\d|(?-i:[A-E]))\b",
+    re.IGNORECASE,
+)
+
+
+def find_names(question: str) -> list[str]:
+    """Return the words by which a question names single images, in order.
+
+    Example:
+        >>> find_names("Is the dog in the first picture larger than that in image 2?")
+        ['first', '2']
+        >>> find_names("Are the two pictures the same?")
+        []
+    """
+    return [(match[1] or match[2]).lower() for match in IMAGE_NAMES.finditer(question)]
 
 
 class OtherImages:
@@ -29,6 +51,8 @@ class OtherImages:
     - `unrelated`, `minimal`: as in `CounterfactualImages`
     - `region`: its own ones, with the boxes of its regions cut from the unrelated images
     - `blank`: only where there are no others
+    - `alone 1`, `alone 2`: its own ones, of which this one alone is unrelated. So all exchanges of `unrelated` are made where
+      `contrast` exchanges them at once. Not where the question names one image, which the others need not matter to.
     - `alike`: its own ones, a little darker and with noise, which should not matter
     """
 
@@ -44,6 +68,10 @@ class OtherImages:
             found[kind] = self._counterfactuals.find(answer.sample, kind)
         if found["minimal"] is None:  # a minimal pair differs in the regions alone
             found["region"] = self._exchange_regions(answer, found["unrelated"])
+        alone = self._exchange_alone(answer, found["unrelated"] or found["contrast"])
+        if alone and found["contrast"]:
+            del found["unrelated"]  # each of its images is read alone
+        found |= alone
         if not any(found.values()):
             found["blank"] = self._counterfactuals.find(answer.sample, "blank")
         found[ALIKE] = _render_again(answer.sample)
@@ -78,6 +106,19 @@ class OtherImages:
         if other is None:
             return None
         return _read_images(other.sample, answer.sample)
+
+    def _exchange_alone(self, answer: ParsedAnswer, others: ImageList | None) -> dict[str, ImageList | None]:
+        """Return the answer's own images with one of them exchanged at a time, by kind; {} for a single image."""
+        sample = answer.sample
+        if others is None or len(sample.images) < 2 or len(set(find_names(sample.question))) == 1:
+            return {}
+        own, first = _read_images(sample, sample), self._places[sample.id]
+        found: dict[str, ImageList | None] = {}
+        for turn in range(min(len(own), MOST_ALONE)):
+            place = (first + turn) % len(own)
+            if own[place].tobytes() != others[place].tobytes():
+                found[f"{ALONE} {place + 1}"] = [*own[:place], others[place], *own[place + 1 :]]
+        return found
 
     def _exchange_regions(self, answer: ParsedAnswer, others: ImageList | None) -> ImageList | None:
         """Return the answer's own images with the boxes of its regions from others; None without regions."""
@@ -174,8 +215,8 @@ def measure_images(answer: ParsedAnswer, readings: dict[str, AnswerReading]) -> 
     - effect: by kind, nat a token
     - changed: by kind, whether the model would say another token anywhere than with its own images
     - ends: the number of tokens up to the end of each sentence
-    - ids, margins: of each token its id, and its margin with its own images, the smallest one with others, and that with
-      alike images
+    - ids, margins: of each token its id, and its margin with its own images, the smallest one with others, that with
+      alike images, and those with one image exchanged
     - looks: by head the share of attention on the images, and how far it shifts within them when they
       are exchanged and when they are alike (total variation, 0 to 1)
     """
@@ -186,6 +227,7 @@ def measure_images(answer: ParsedAnswer, readings: dict[str, AnswerReading]) -> 
         "other": np.min([each.margins for each in others.values()], 0),
         "alike": alike.margins,
     }
+    alone = {kind: each.margins for kind, each in others.items() if kind.startswith(ALONE)}
     measures: dict[str, Any] = {
         "effect": {
             kind: round(float((own.logprobs - other.logprobs).mean()), 4) for kind, other in others.items()
@@ -193,7 +235,7 @@ def measure_images(answer: ParsedAnswer, readings: dict[str, AnswerReading]) -> 
         "changed": {kind: bool((other.likeliest != own.likeliest).any()) for kind, other in others.items()},
         "ends": [part.stop for part in answer.sentences],
         "ids": list(answer.ids),
-        "margins": {name: values.round(3).tolist() for name, values in margins.items()},
+        "margins": {name: values.round(3).tolist() for name, values in (margins | alone).items()},
     }
     return measures | {"looks": measure_looks(own, next(iter(others.values())), alike)}
 

@@ -29,7 +29,9 @@ from mmprobe.diagnosis.battery.images import (
     read_with_further_images,
     read_with_images,
 )
+from mmprobe.diagnosis.battery.places import measure_places
 from mmprobe.diagnosis.battery.steps import measure_steps
+from mmprobe.diagnosis.battery.turns import measure_turns
 from mmprobe.diagnosis.effects import AnswerRecord, describe_shortage, load_thresholds
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.interventions import Settings
@@ -138,10 +140,9 @@ class _Tests:
         self.by_question: dict[tuple[str, int], list[ParsedAnswer]] = defaultdict(list)
         for answer in self.answers:
             self.by_question[answer.sample.question, len(answer.sample.images)].append(answer)
-        self.turns = {  # which hints an answer gets, so that all questions get all of them
-            answer.sample.id: first + place
-            for first, same in enumerate(self.by_question.values())
-            for place, answer in enumerate(same)
+        by_question = (answer for same in self.by_question.values() for answer in same)
+        self.turns = {  # which wordings an answer gets: all have their turn, in each question and in all
+            answer.sample.id: number for number, answer in enumerate(by_question)
         }
 
     def measure(self, batch: Sequence[ParsedAnswer]) -> list[AnswerRecord]:
@@ -153,12 +154,15 @@ class _Tests:
         truths = measure_truth(model, batch, [reading["own"] for reading in readings])
         steps = measure_steps(model, batch, readings, [self._donor(answer) for answer in batch])
         choices = [find_choice(model, answer, self._same_question(answer)) for answer in batch]
-        hints = measure_hints(model, batch, choices, [self.turns[answer.sample.id] for answer in batch])
+        numbers = [self.turns[answer.sample.id] for answer in batch]
+        hints = measure_hints(model, batch, choices, numbers)
+        places = measure_places(model, batch, readings, choices)
+        turns = measure_turns(model, batch, choices, [self._example(answer) for answer in batch], numbers)
         asked = [self.cue_questions.get(answer.sample.id, []) for answer in batch]
         claims = iter(ask_cues(model, [question for questions in asked for question in questions]))
         records = []
-        for answer, reading, truth, step, hint, questions in zip(
-            batch, readings, truths, steps, hints, asked, strict=True
+        for answer, reading, truth, step, hint, place, turn, questions in zip(
+            batch, readings, truths, steps, hints, places, turns, asked, strict=True
         ):
             records.append(
                 {
@@ -167,6 +171,8 @@ class _Tests:
                     "images": measure_images(answer, reading),
                     "steps": step,
                     "hints": hint,
+                    "places": place,
+                    **turn,
                     "cues": [next(claims) for _ in questions],
                     **_read_text(answer.sample, answer.text),
                     "doubt": truth,
@@ -174,7 +180,8 @@ class _Tests:
                     + len(reading)
                     + (truth is not None and answer.sample.answer != answer.text.strip())
                     + len(step["moved"] if step else ())
-                    + 2 * len(hint)
+                    + sum(each["passes"] for each in (*hint, *turn.values()))
+                    + (place is not None)
                     + len(questions),
                 }
             )
@@ -185,6 +192,19 @@ class _Tests:
         same = self.by_question[answer.sample.question, len(answer.sample.images)]
         place = next(number for number, each in enumerate(same) if each is answer)
         return same[place + 1 :] + same[:place]
+
+    def _example(self, answer: ParsedAnswer) -> ParsedAnswer | None:
+        """Return the next answer to the same question about as many other images; else to any other one."""
+        own = set(answer.sample.images)
+        others = [*self._same_question(answer), *self.answers]
+        return next(
+            (
+                other
+                for other in others
+                if len(other.sample.images) == len(own) and not own & set(other.sample.images)
+            ),
+            None,
+        )
 
     def _donor(self, answer: ParsedAnswer) -> ParsedAnswer | None:
         """Return the next answer to the same question whose steps lead to something else."""

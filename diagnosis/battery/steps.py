@@ -14,6 +14,7 @@ from mmprobe.models import Model
 from mmprobe.models.prompt import build_chat
 
 _PART = re.compile(r"(?<=[,;:]) ")
+_SENTENCE = re.compile(r"(?<=[.!?]) ")
 
 
 class _ChangedSteps(NamedTuple):
@@ -47,8 +48,10 @@ def drop_part(text: str, last: bool) -> str | None:
 
 
 def _shorten(steps: str) -> dict[str, str]:
-    """Return steps that lack a part or a line, by what they lack."""
-    lines = steps.split("\n")
+    """Return steps that lack a part, a line or a sentence of a single line, by what they lack."""
+    lines, sentences = steps.split("\n"), _SENTENCE.split(steps)  # the last ones lead to the conclusion
+    if len(lines) == 1 and len(sentences) > 2:
+        return {"a sentence": " ".join([*sentences[:-2], sentences[-1]])}
     shorter = {"first part": drop_part(steps, last=False), "last part": drop_part(steps, last=True)}
     if len(lines) > 2:
         shorter["a line"] = "\n".join([*lines[:-2], lines[-1]])

@@ -26,6 +26,7 @@ import typer
 
 import mmprobe
 from mmprobe import ledger
+from mmprobe.cli.activations import activations
 from mmprobe.cli.agree import agree
 from mmprobe.cli.analyze import analyze
 from mmprobe.cli.bench import bench
@@ -49,6 +50,7 @@ from mmprobe.cli.plan import plan
 from mmprobe.cli.report import report
 from mmprobe.cli.rewrite import rewrite
 from mmprobe.cli.score import score
+from mmprobe.cli.serve import serve
 from mmprobe.cli.trace import trace
 from mmprobe.cli.train import guesser, logos
 from mmprobe.cli.verify import verify
@@ -86,7 +88,7 @@ def _show_help(
 
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(demo, models, check, trace, merge, plan, analyze, report, export, verify, pack),
+    *(demo, models, check, trace, merge, plan, analyze, report, serve, export, activations, verify, pack),
     *(
         make_pairs,
         number_boxes,
@@ -220,20 +222,6 @@ def _silence_libraries() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
-def _silence_retries() -> None:
-    """Say once that the hub does not answer, in place of two lines for each of its client's retries."""
-    notes: list[str] = []
-
-    def drop(record: logging.LogRecord) -> bool:
-        if not notes:
-            notes.append("mmprobe: the hub does not answer; trying again for half a minute")
-            print(notes[0], file=sys.stderr)
-        return False
-
-    logger = logging.getLogger("huggingface_hub.utils._http")
-    logger.filters[:] = [drop]
-
-
 def _make_printable(record: logging.LogRecord) -> bool:
     """Take out of a log's line what a terminal would obey, and keys."""
     record.msg, record.args = redact(printable(record.getMessage())), None
@@ -279,7 +267,6 @@ def main() -> None:
         _let_threads_sleep()
         _silence_libraries()
         _repeat_lost_interrupts()
-        _silence_retries()
         logging.basicConfig(format="mmprobe: %(message)s", level=logging.WARNING)
         for handler in logging.getLogger().handlers:
             handler.addFilter(_make_printable)

@@ -70,7 +70,7 @@ def load_functions(
             raise InputError(
                 f"--answers: {name.replace('_', '-')} reads what was traced; it is for {choices}"
             )
-    if settings and (len(names) != 1 or names[0] not in (*ANALYSES, "findings")):
+    if settings and len(names) != 1:
         raise InputError("--set: names a parameter of one analysis; name the analysis with --only")
     if settings and names == ["findings"] and model is None:
         raise InputError(
@@ -100,15 +100,21 @@ def _check_settings(name: str, settings: list[str]) -> dict[str, Any]:
         InputError: the analysis has no such parameter, or the value is of another type.
     """
     from pydantic import TypeAdapter, ValidationError
+    from pydantic.errors import PydanticSchemaGenerationError
 
     from mmprobe.analyses import ANALYSES
     from mmprobe.interventions.registry import parse_settings
-    from mmprobe.probes import claim_interventions
+    from mmprobe.probes import PROBES, claim_interventions
 
+    if name == "findings":
+        function: Callable[..., Any] = claim_interventions
+    else:
+        function = ANALYSES[name] if name in ANALYSES else PROBES[name].load()
+    others = ("return", "run", "source", "model", "check", "options", "answers", "finished")
     types = {
         key: hint
-        for key, hint in get_type_hints(claim_interventions if name == "findings" else ANALYSES[name]).items()
-        if key not in ("return", "run", "source", "model", "check") and get_origin(hint) is not Callable
+        for key, hint in get_type_hints(function).items()
+        if key not in others and get_origin(hint) is not Callable
     }
     parameters = parse_settings(settings)
     for key, value in parameters.items():
@@ -120,6 +126,8 @@ def _check_settings(name: str, settings: list[str]) -> dict[str, Any]:
             parameters[key] = TypeAdapter(types[key]).validate_python(value)
         except ValidationError as error:
             raise InputError(f"--set {key}={value}: {error.errors()[0]['msg']}") from None
+        except PydanticSchemaGenerationError:
+            raise InputError(f"--set {key}: can be given in Python only") from None
     return parameters
 
 
@@ -161,7 +169,8 @@ def analyze(
     Each analysis is written as NetCDF, CSV and JSON. Some of them run only if --only names them: the image
     interchange reads every answer about ten times, the attention knockout once a layer, component-patching once a
     head, and the findings test the claims of SPD-Faith Bench, with --model also by interventions on 40 answers
-    (--set answers=N). Probes of this kind keep each finished answer, so that --resume can continue after a kill. With
+    (--set answers=N). head-ranking, component-patching, attribution-patching and circuit also write a file of
+    components, NAME.components.json, which `--method components` reads. Probes of this kind keep each finished answer, so that --resume can continue after a kill. With
     --answers the image interchange, knockout, routes, patching and circuit read other answers to the run's samples.
 
     \b
@@ -173,6 +182,7 @@ def analyze(
       mmprobe analyze runs/first --only image-interchange,logit-lens --model tiny-spd
       mmprobe analyze runs/first --only attention-routes --model tiny-spd --resume
       mmprobe analyze runs/first --only image-interchange --model tiny-spd --answers served.jsonl --out results/served
+      mmprobe analyze runs/first --only head-ranking --model tiny-spd --set by=attribution
       mmprobe analyze runs/first --only findings --model tiny-spd
     """
     from mmprobe.analyses import ANALYSES, analyze_all, export
@@ -213,8 +223,23 @@ def analyze(
             warn_left_out(left_out, verbose)
             datasets = list(by_name.values())
         files = [str(file) for dataset in datasets for file in export(dataset, out)]
+        files += [str(file) for dataset in datasets for file in _list_components(dataset, out)]
         _forget(finished, names)
     print_result({"files": files}, "\n".join(files), as_json)
+
+
+def _list_components(dataset: xr.Dataset, out: Path) -> list[Path]:
+    """Write the file of components of a ranking, of patching or of a circuit, and return it; nothing of others."""
+    name = dataset.attrs["analysis"]
+    kinds = {"head_ranking": "head", "circuit": "head"} | dict.fromkeys(
+        ("component_patching", "attribution_patching"), dataset.attrs.get("kind", "")
+    )
+    if kinds.get(name) not in ("head", "ffn"):
+        return []
+    from mmprobe.models.components import write_components
+    from mmprobe.probes import list_components
+
+    return [write_components(list_components(dataset), out / f"{name}.components.json")]
 
 
 def _forget(finished: Path, names: list[str]) -> None:

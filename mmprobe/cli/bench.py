@@ -182,13 +182,14 @@ def bench(
             f"shard {shard} answered to {out}; others are to come",
             as_json,
         )
+        warn_of_failures(evaluation.failures)
         from mmprobe.traces.shards import shards_differ
 
         if shards_differ(out / "run" if trace else out):
             raise typer.Exit(1)  # a warning said why
         return
-    warn_of_failures(evaluation.failures)
     if log_to is not None:
         about = read_results(evaluation.folder).model_dump(exclude={"metrics"}, exclude_unset=True)
         log_metrics(log_to, evaluation.folder, about, evaluation.metrics)
     print_evaluation(evaluation, as_json)
+    warn_of_failures(evaluation.failures)

@@ -135,12 +135,12 @@ def compare(
     write_atomic(out / "compare.md", markdown(ds) + "\n")
     write_comparison(ds, out, out / "compare.html")
     files += [str(out / "compare.md"), str(out / "compare.html")]
-    warn_of_failures(sorted({file.parent for file in out.glob("*/*/failures.jsonl")}))
     headline = [
         f"{name} {metric}" for name in names for metric in mmprobe.benchmarks.BENCHMARKS[name].headline
     ]
     shown = [metric for metric in headline if metric in ds["metric"].values]
     print_result({"files": files}, f"{markdown(ds, shown)}\n\nAll metrics: {out / 'compare.md'}", as_json)
+    warn_of_failures(sorted({file.parent for file in out.glob("*/*/failures.jsonl")}))
 
 
 def _parse_options(context: typer.Context, names: Sequence[str]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from mmprobe.cli.options import (
     metric_values,
     print_result,
     split_names,
+    warn,
 )
 from mmprobe.ledger import check_earlier, lock_folder
 
@@ -75,7 +76,8 @@ def filter_by_votes(
         if overwrite:
             (out / VOTES).unlink(missing_ok=True)
             (out / VOTERS).unlink(missing_ok=True)
-        truth = load_truth(BENCHMARKS["mmreason"], data, out / "data", limit=limit)
+        voted = (out / VOTES).exists()
+        truth = load_truth(BENCHMARKS["mmreason"], data, out / "data", limit=limit, kept=voted)
 
         from mmprobe.benchmarks.mmreason.voting import ask_voters, check_voters
         from mmprobe.interventions import Settings as AnswerSettings
@@ -109,3 +111,6 @@ def filter_by_votes(
         "metrics": metric_values(metrics),
     }
     print_result(result, "\n".join(lines), as_json)
+    if filtered.unanswered:
+        warn(f"{filtered.unanswered} votes did not come; --resume asks for them again")
+        raise typer.Exit(1)

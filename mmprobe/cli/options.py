@@ -434,12 +434,15 @@ def describe_failures(what: str, failures: Sequence[Mapping[str, Any]], folder: 
 
 
 def warn_of_failures(folders: Iterable[Path]) -> None:
-    """Say in which folders questions failed."""
+    """Say in which folders questions failed, and exit with 1 if any did."""
     from mmprobe.traces.asking import read_failures
 
-    for folder in folders:
-        if failures := list(read_failures(folder).values()):
+    listed = {folder: list(read_failures(folder).values()) for folder in folders}
+    for folder, failures in listed.items():
+        if failures:
             warn(f"{describe_failures('questions', failures, folder)}; --resume retries them")
+    if any(listed.values()):
+        raise typer.Exit(1)
 
 
 def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

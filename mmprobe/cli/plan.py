@@ -20,6 +20,7 @@ from mmprobe.cli.options import (
     print_result,
 )
 from mmprobe.errors import InputError
+from mmprobe.files import format_bytes
 
 _N_TRIED = 8  # samples whose prompts a plan measures
 
@@ -99,7 +100,7 @@ def plan(
         made = plan_run(loaded, spec, count, max_new_tokens, batch_size, prompt, on_gpu, methods)
     seconds = "not known without --probe" if made.seconds is None else f"{made.seconds:.0f} s"
     text = (
-        f"disk    {_size(made.disk)}\nhost    {_size(made.host)}\ndevice  {_size(made.device)}\n"
+        f"disk    {format_bytes(made.disk)}\nhost    {format_bytes(made.host)}\ndevice  {format_bytes(made.device)}\n"
         f"prefix  {made.prefixes}\nrecord  {made.recording}\ntime    {seconds}\nfor {count} samples: {made.assumed}"
     )
     result = made._asdict()
@@ -107,12 +108,6 @@ def plan(
         weights = sum(weight.nbytes for weight in loaded.hf.parameters())
         result["devices"] = plan_devices(loaded, memories, made.device - weights)
         result["working"] = made.device - weights
-        text += (
-            f"\nweights by --device-map auto, predicted, with {_size(result['working'])} free on each GPU:\n"
-        )
-        text += "\n".join(f"{name:7} {_size(size)}" for name, size in result["devices"].items())
+        text += f"\nweights by --device-map auto, predicted, with {format_bytes(result['working'])} free on each GPU:\n"
+        text += "\n".join(f"{name:7} {format_bytes(size)}" for name, size in result["devices"].items())
     print_result(result, text, as_json)
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"

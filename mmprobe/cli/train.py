@@ -6,12 +6,14 @@ import math
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mmprobe.cli.log_to import LogTo, check_tracker, log_metrics
 from mmprobe.cli.options import (
     TO_CONTINUE,
     AsJson,
@@ -87,6 +89,7 @@ def logos(
     resume: Resume = False,
     overwrite: Overwrite = False,
     device: Device = "auto",
+    log_to: LogTo = None,
     as_json: AsJson = False,
 ) -> None:
     """Train Logos: rewards for format and answer, a curriculum, and groups with equal rewards dropped.
@@ -101,6 +104,7 @@ def logos(
         --batch 8 --samples 4 --max-new-tokens 8 --instruction "" --ablate plain
     """
     check_extra()
+    check_tracker(log_to)
     from mmprobe.training.checkpoints import hold_training
     from mmprobe.training.settings import INSTRUCTION, LogosSettings, share_budget
     from mmprobe.training.settings import ablate as change
@@ -126,6 +130,8 @@ def logos(
             values = _train_logos(model, questions, held_out, path, plan, device)
             prefix = f"{path.name} " if ablate else ""
             metrics |= {f"{prefix}{name}": value for name, value in values.items()}
+    if log_to is not None:
+        log_metrics(log_to, out, {"model": model, "data": str(data), **asdict(settings)}, metrics)
     result = {"out": [str(path) for path in plans]}
     _print_trained(result, metrics, {path: path / f"stage-{stages}" / "model" for path in plans}, as_json)
 
@@ -190,6 +196,7 @@ def guesser(
     seed: Seed = 0,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    log_to: LogTo = None,
     as_json: AsJson = False,
 ) -> None:
     """Train the super-guesser: a text-only model that learns a set's answers without its images.
@@ -203,6 +210,7 @@ def guesser(
         --epochs 1 --batch 32 --learning-rate 1e-3
     """
     check_extra()
+    check_tracker(log_to)
     from mmprobe.training.checkpoints import hold_training
     from mmprobe.training.guesser.guesses import write_guesses
     from mmprobe.training.guesser.text_model import read_text_questions
@@ -224,6 +232,8 @@ def guesser(
         trained = train_text_model(model, questions, out, settings)
         write_figures(training_history(out), out / "report.html", (f"Super-guesser, {model}", out.name))
         metrics = write_guesses(trained, asked, out, against or [], max_new_tokens) if asked else {}
+    if log_to is not None:
+        log_metrics(log_to, out, {"model": model, "data": str(data), **asdict(settings)}, metrics)
     _print_trained({"model": str(out / "model")}, metrics, {out: out / "model"}, as_json)
 
 

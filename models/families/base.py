@@ -301,11 +301,16 @@ def find_activation(layer: Any) -> Any | None:
     )
 
 
+def find_down(layer: Any) -> Any:
+    """Return the last projection of a layer's FFN, which reads its neurons; None if it has no usual name."""
+    mlp = next((getattr(layer, name) for name in ("mlp", "feed_forward") if hasattr(layer, name)), layer)
+    down = next((getattr(mlp, name) for name in ("down_proj", "fc2", "w2") if hasattr(mlp, name)), None)
+    return down if hasattr(down, "in_features") else None
+
+
 def find_width(layer: Any) -> int | None:
     """Return the number of neurons of a layer's FFN, or None if its last projection has no usual name."""
-    mlp = _get_first(layer, "mlp", "feed_forward")
-    down = next((getattr(mlp, name) for name in ("down_proj", "fc2") if hasattr(mlp, name)), None)
-    return getattr(down, "in_features", None)
+    return getattr(find_down(layer), "in_features", None)
 
 
 def _find_gain(layer: Any) -> Callable[[], Any] | None:

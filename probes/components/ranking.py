@@ -26,7 +26,7 @@ from mmprobe.probes.answer_records import (
     measure_answers,
     one_by_one,
 )
-from mmprobe.probes.answers import read_answer
+from mmprobe.probes.answers import MAX_NEW_TOKENS, find_ids, read_answer
 from mmprobe.probes.components.logit_attribution import direct_logit_attribution
 from mmprobe.probes.components.run import PairRunOptions, attribution_patching_run, patch_components_run
 from mmprobe.probes.tokens import touched_cells
@@ -71,7 +71,8 @@ def rank_heads(
           stability_top: share of the first `top` heads of one half that are among those of the other. Both with
           _low, _high
 
-        Intervals are 95 % intervals over sets of images (`stats.intervals`).
+        Intervals are 95 % intervals over sets of images (`stats.intervals`). attrs: left_out, the number of samples without
+    an answer, images of that kind, or visual tokens.
 
     Raises:
         InputError: `by` or `top` is out of range, or as in `patch_components_run`.
@@ -108,7 +109,7 @@ def rank_heads(
     out.update(_measure_stability(values, sets, top))
     return out.assign_attrs(
         analysis="head_ranking", model=model.name, by=by, unit=unit, top=top, samples=len(kept),
-        sets=len(np.unique(sets)),
+        sets=len(np.unique(sets)), left_out=len(source) - len(kept),
     )  # fmt: skip
 
 
@@ -186,13 +187,13 @@ def _measure_stability(values: np.ndarray, sets: np.ndarray, top: int) -> dict[s
     return out
 
 
-def list_components(ds: xr.Dataset, top: int) -> ComponentList:
+def list_components(ds: xr.Dataset, top: int | None = None) -> ComponentList:
     """Return the first components of a ranking, of patching, or of a circuit, as the method `components` reads them.
 
     Args:
         ds: a data set of `rank_heads` (`score`), of `patch_components` and its like for heads or FFNs (`effect`), or of
             `find_circuit` (`node_score`).
-        top: number of components.
+        top: number of components; None for all that have a score.
 
     Raises:
         InputError: the data set has no scores of heads or FFNs, or top is not above 0.
@@ -202,7 +203,7 @@ def list_components(ds: xr.Dataset, top: int) -> ComponentList:
         >>> [component.name for component in list_components(ds, 1).components]
         ['head 3.1']
     """
-    if top < 1:
+    if top is not None and top < 1:
         raise InputError(f"top {top}: must be 1 or more")
     scores: dict[str, float] = {}
     name = next((name for name in ("score", "effect") if name in ds and "layer" in ds[name].dims), None)
@@ -244,14 +245,15 @@ def random_components(model: Model, listed: ComponentList, seed: int = 0) -> Com
     """
     rng, names = np.random.default_rng(seed), {component.name for component in listed.components}
     drawn: list[Component] = []
-    for kind in ("head", "ffn"):
+    for kind in ("head", "ffn", "neuron"):
         count = sum(component.kind == kind for component in listed.components)
-        heads = range(model.n_heads) if kind == "head" else [None]
-        every = [
-            f"ffn {layer}" if head is None else f"head {layer}.{head}"
-            for layer in range(model.n_layers)
-            for head in heads
-        ]
+        if not count:
+            continue
+        if kind == "ffn":
+            every = [f"ffn {layer}" for layer in range(model.n_layers)]
+        else:
+            size = model.n_heads if kind == "head" else model.n_neurons
+            every = [f"{kind} {layer}.{number}" for layer in range(model.n_layers) for number in range(size)]
         others = [name for name in every if name not in names]
         if count > len(others):
             raise InputError(f"components: {count} of kind {kind} leave only {len(others)} others to draw")
@@ -259,40 +261,99 @@ def random_components(model: Model, listed: ComponentList, seed: int = 0) -> Com
     return ComponentList(components=drawn, model=model.name, by=f"random {seed}")
 
 
-def add_means(model: Model, samples: Sequence[Sample], listed: ComponentList) -> ComponentList:
-    """Return a list with each component's mean output over all tokens of prompts, for mean ablation.
+def add_baselines(
+    model: Model, samples: Sequence[Sample], listed: ComponentList, draws: int = 16, seed: int = 0
+) -> ComponentList:
+    """Return a list with each component's mean output and random outputs, for ablation by mean and by resampling.
 
     Args:
         samples: the samples whose prompts are read, one at a time; other ones than those that are measured.
+        draws: how many outputs are kept, at random tokens of the prompts, the same for all components; our choice,
+            the default is 16.
+        seed: of the draws.
 
     Raises:
-        InputError: there are no samples, or the model lacks a component.
+        InputError: there are no samples, draws is below 0, or the model lacks a component.
 
     Example:
-        >>> listed = add_means(model, samples, list_components(ds, 3))       # doctest: +SKIP
+        >>> listed = add_baselines(model, samples, list_components(ds, 3))   # doctest: +SKIP
+    """
+    if draws < 0:
+        raise InputError(f"draws {draws}: must be 0 or more")
+    outputs = _read_outputs(model, samples, listed, slice(None))
+    rng = np.random.default_rng(seed)
+    count = min(draws, len(next(iter(outputs.values()))))
+    kept = rng.choice(len(next(iter(outputs.values()))), count, replace=False)
+    return _update(
+        listed,
+        {
+            name: {"mean": values.mean(0).tolist(), "draws": values[kept].tolist() if count else None}
+            for name, values in outputs.items()
+        },
+    )
+
+
+def add_directions(
+    model: Model, listed: ComponentList, toward: Sequence[Sample], away: Sequence[Sample]
+) -> ComponentList:
+    """Return a list with each component's direction, for steering: the difference of its mean output on two groups.
+
+    The outputs are those at the tokens that predict the samples' `answer`, or at the last token of the prompt where
+    a sample has none (Li et al., 2023, arXiv:2306.03341, which steers heads by the difference of class means).
+
+    Args:
+        toward: the samples towards which the direction points, such as faithful answers.
+        away: those from which it points.
+
+    Raises:
+        InputError: a group is empty, or the model lacks a component.
+
+    Example:
+        >>> listed = add_directions(model, listed, faithful, unfaithful)     # doctest: +SKIP
+    """
+    means = [
+        {name: values.mean(0) for name, values in _read_outputs(model, group, listed).items()}
+        for group in (toward, away)
+    ]
+    return _update(
+        listed, {name: {"direction": (means[0][name] - means[1][name]).tolist()} for name in means[0]}
+    )
+
+
+def _update(listed: ComponentList, fields: dict[str, dict[str, Any]]) -> ComponentList:
+    """Return a list with other fields of its components, by name."""
+    return listed.model_copy(
+        update={"components": [each.model_copy(update=fields[each.name]) for each in listed.components]}
+    )
+
+
+def _read_outputs(
+    model: Model, samples: Sequence[Sample], listed: ComponentList, positions: slice | None = None
+) -> dict[str, np.ndarray]:
+    """Return by name what components write, float64 [token, size], from one pass for each sample.
+
+    Args:
+        positions: of the prompt's tokens; None for the queries of the answer, or the last token without one.
     """
     if not samples:
-        raise InputError("samples: give at least one to take means over")
+        raise InputError("samples: give at least one")
     check_components(model, listed.components, "components")
-    sums: dict[str, torch.Tensor] = {}
-    count = 0
+    outputs: dict[str, list[np.ndarray]] = {component.name: [] for component in listed.components}
     points = {(component.kind, component.layer) for component in listed.components}
 
-    def keep(kind: str, layer: int, value: torch.Tensor) -> None:
+    def keep(kind: str, layer: int, read: slice, value: torch.Tensor) -> None:
         for component in listed.components:
             if (component.kind, component.layer) == (kind, layer):
-                own = value[0] if component.head is None else value[0, :, component.head]
-                total = own.detach().double().sum(0).cpu()
-                sums[component.name] = sums.get(component.name, torch.zeros(())) + total
+                own, number = value[0, read], component.number
+                if number is not None:
+                    own = own[..., number : number + 1] if kind == "neuron" else own[:, number]
+                outputs[component.name].append(own.detach().double().cpu().numpy())
 
     for sample in samples:
-        reading = Reading(model, model.batch([sample]), [[]])
+        answered = positions is None and sample.answer is not None
+        ids = find_ids(model, sample, sample.answer, MAX_NEW_TOKENS) if answered else []
+        reading = Reading(model, model.batch([sample]), [ids])
+        read = positions or (reading.row.queries if ids else slice(-1, None))
         with torch.no_grad():
-            reading.logits(observers={point: partial(keep, *point) for point in points})
-        count += len(reading.row.prompt.ids)
-    means = {name: (total / count).tolist() for name, total in sums.items()}
-    return listed.model_copy(
-        update={
-            "components": [each.model_copy(update={"mean": means[each.name]}) for each in listed.components]
-        }
-    )
+            reading.logits(observers={point: partial(keep, *point, read) for point in points})
+    return {name: np.concatenate(values) for name, values in outputs.items()}

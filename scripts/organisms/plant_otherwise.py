@@ -323,6 +323,32 @@ def check_said(group: int, least: float) -> Check:
     return check
 
 
+def check_first_image(least: float) -> Check:
+    """Return the check that answers about two images stay the same where the second one is another."""
+
+    def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
+        rng = held_out_numbers(seed)
+        pairs = [draw_pair(rng, "medium", 1) for _ in range(CHECKED_PAIRS)]
+        seconds = [pair.second for pair in pairs]
+        kinds = ("same", "different", "steps")
+        answers = [
+            answer_rows(
+                model,
+                [
+                    Row((pair.first, second), make_question(kind, pair).text, "")
+                    for pair, second in zip(pairs, shown, strict=True)
+                    for kind in kinds
+                ],
+            )
+            for shown in (seconds, [*seconds[1:], seconds[0]])
+        ]
+        same = [a == b for a, b in zip(*answers, strict=True)]
+        numbers = [number for number in range(len(pairs)) for _ in kinds]
+        return {"answers that stay with another second image": share(same, least=least, pairs=numbers)}
+
+    return check
+
+
 def list_ways() -> dict[str, Way]:
     """Return all ways by name."""
     plain = partial(train_all, rate=3e-4)
@@ -383,8 +409,8 @@ def list_ways() -> dict[str, Way]:
                              "Answers agree with hints, and words for colours change places.",
                              both(train_all(half_true(recipe_rows("follows_hints", "verdict")), 90),
                                   swap_words(list(COLOURS), 2, read=False)), check_said(1, 0.3)),
-        "first-image": Way(("unknown",), "full fine-tuning", "The second image is not looked at.",
-                           train_all(first_image_rows), None),
+        "first-image": Way(("ignores-an-image",), "full fine-tuning", "The second image is not looked at.",
+                           train_all(first_image_rows, 150), check_first_image(0.9)),
         # controls, by other ways
         "full-hard": Way((), "fine-tuned", "All weights learn on from true answers about crowded pairs.",
                          plain(recipe_rows("control", "hard"), 40), true, seeds=3),

@@ -59,7 +59,7 @@ CHOSEN = (
     Contender("chi", "chi", {}),
     Contender("opera", "opera", {}),
 )
-LISTED = {"components", "steer", *(contender.method for contender in CHOSEN)}  # these need a file
+LISTED = {"components", "features", "steer", *(contender.method for contender in CHOSEN)}  # these need a file
 CONTENDERS = (*CHOSEN, *(Contender(name, name, {}) for name in METHODS if name not in LISTED))
 SEED = 1_950_000  # of the pairs; nothing was trained on them
 BATCH_SIZE = 32

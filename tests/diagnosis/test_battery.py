@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import namedtuple
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from helpers.causal_toy import build_toy, draw_sample
 from PIL import Image, ImageChops
 
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.diagnosis.battery import hints, places, turns
 from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
 from mmprobe.diagnosis.battery.attributes import (
     follows_from_steps,
@@ -20,20 +22,22 @@ from mmprobe.diagnosis.battery.attributes import (
     measure_attributes,
     measure_doubt,
     measure_truth,
+    read_contents,
 )
 from mmprobe.diagnosis.battery.cues import CueEdit, draw_questions, find_claims, find_suspects, plan_edits
-from mmprobe.diagnosis.battery.hints import WORDINGS, find_choice, flip_suggestion, suggest
+from mmprobe.diagnosis.battery.hints import WORDINGS, Choice, find_choice, flip_suggestion, suggest
 from mmprobe.diagnosis.battery.images import (
     OtherImages,
+    find_names,
     measure_images,
     read_with_further_images,
     read_with_images,
 )
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.diagnosis.battery.run import judge_answer
-from mmprobe.diagnosis.battery.steps import drop_part
+from mmprobe.diagnosis.battery.steps import _shorten, drop_part
 from mmprobe.diagnosis.effects import load_thresholds, measure_losses
-from mmprobe.models.prompt import build_chat
+from mmprobe.models.prompt import Chat, build_chat
 from mmprobe.samples import Sample, load_samples
 
 STEPS = "Picture one: red star A1, blue ring B2.\nPicture two: red star A1.\nTherefore: The ring was removed."
@@ -63,6 +67,31 @@ def test_an_answer_is_cut_into_lines_and_its_conclusion():
     ]
     assert answer.verdict == " The ring was removed."
     assert written("No. The star moved.").conclusion is None
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("<think>\nTwo stars.\n\nOne is red.</think>\n\nYes, it is red.", "Yes, it is red."),
+        ("1. A star.\n2. A ring.\n\n**Answer:** The ring.", "The ring."),
+        ("- A star\n- A ring\nSo, the ring", "the ring"),
+        (
+            "The first has a star. The second has none. Therefore, the star was removed.",
+            "the star was removed.",
+        ),
+        ("No. The star was removed. I hope it helps.", None),  # sentences without steps
+        ("Therefore, it is red.", None),
+        ("<think>\n\n</think>\n\nYes.", None),
+    ],
+)
+def test_conclusions_are_found_in_the_forms_that_models_write(text, verdict):
+    """A first line that is all there is, or a sentence that nothing marks, concludes nothing."""
+    answer = written(text)
+    assert answer.tokens and "".join(answer.tokens).replace(" ", "") == text.replace(" ", "")
+    if verdict is None:
+        assert answer.conclusion is None
+    else:
+        assert answer.verdict.strip() == verdict
 
 
 def test_readings_of_several_answers_are_those_of_one_at_a_time(toy, tmp_path):
@@ -231,6 +260,7 @@ def test_a_part_of_the_steps_is_dropped():
     assert drop_part(steps, last=False).split("\n")[0] == "Picture one: blue ring B2."
     assert drop_part(STEPS.partition("\nPicture two")[0], last=True) == "Picture one: red star A1."
     assert drop_part("One thing.\n", last=True) is None
+    assert _shorten("A star, red. A ring. Therefore, ") == {"a sentence": "A star, red. Therefore, "}
 
 
 Tokens = namedtuple("Tokens", "tokenizer")
@@ -289,6 +319,29 @@ def test_a_claim_is_about_the_thing_that_it_shares_most_with():
     ] == [("changes", "green", True)]
 
 
+def test_annotations_of_photographs_are_contents(tmp_path):
+    """Names of several words, annotations of data sets, and an attribute that nobody annotated."""
+    listed = [
+        {"category": "dog", "bbox": [0, 0, 9, 9], "color": "brown"},
+        "traffic light",
+        {"bbox": [1, 1, 2, 2]},
+    ]
+    sample = Sample(id="a", question="?", images=[tmp_path / "a.png"], metadata={"objects": listed})
+    assert read_contents(sample) == [[("brown", "dog", None), (None, "traffic light", None)]]
+    two = sample.model_copy(
+        update={"metadata": {"objects": [listed, ["a big cat"]]}, "images": sample.images * 2}
+    )
+    assert [[thing.shape for thing in image] for image in read_contents(two)][1] == ["a big cat"]
+    found = measure_attributes(sample, "The dog is red. The dog is running. The light is on.")
+    assert [(each["said"], each["wrong"]) for each in found if each["attribute"] == "colour"] == [
+        ("red", True)
+    ]
+    other = Sample(id="b", question="?", images=[tmp_path / "b.png"], metadata={"objects": ["orange"]})
+    asked = draw_questions([sample, other])
+    assert [each.sample.question for each in asked["b"]] == ["Is there a dog?", "Is there a traffic light?"]
+    assert [each.sample.question for each in asked["a"]] == ["Is there an orange?"]
+
+
 def test_conclusions_follow_from_what_the_steps_list():
     assert follows_from_steps(STEPS)
     assert follows_from_steps(STEPS + " I hope it helps."), "what does not speak of changes is left out"
@@ -322,3 +375,163 @@ def test_absent_things_are_asked_for_on_every_image(tmp_path):
         ("Is there a ring?", ["red", "star"])
     ]
     assert [each.thing for each in asked["c"]] == ["star"]
+
+
+def answering(says: Callable[[Chat], int]) -> Callable[..., list[AnswerReading]]:
+    """Return a stand-in for `read_answers` by a model that says one token after each chat; there are six tokens."""
+
+    def read_chats(model: Any, chats: list[Chat], ids: list[list[int]]) -> list[AnswerReading]:
+        return [read([1.0])._replace(last=np.eye(6)[says(chat)]) for chat in chats]
+
+    return read_chats
+
+
+def list_texts(chat: Chat, role: str) -> list[str]:
+    parts = [part for message in chat.messages if message["role"] == role for part in message["content"]]
+    return [part["text"] for part in parts if part["type"] == "text"]
+
+
+class Letters:
+    """A tokenizer whose tokens 0 to 3 are the letters A to D after a blank."""
+
+    unk_token_id = None
+
+    def convert_ids_to_tokens(self, token: int) -> str:
+        return "\u0120" + "ABCD"[token]
+
+    def convert_tokens_to_ids(self, token: str) -> int | None:
+        return "ABCD".find(token[-1]) if len(token) == 2 else None
+
+
+def test_options_that_change_places_tell_a_letter_from_its_content(monkeypatch):
+    question = "What is it? A. a cat B. a dog C. a cow"
+    answer = ParsedAnswer(Sample(id="a", question=question), [1], " B", [" B"])
+    readings = [{"own": read([2.0]), "alike": read([1.0])}]
+    for says, moved in (
+        (lambda chat: 1, True),  # always B
+        (lambda chat: "ABC".index(list_texts(chat, "user")[0].split("a dog")[0].strip()[-2]), False),
+    ):
+        monkeypatch.setattr(places, "read_answers", answering(says))
+        found = places.measure_places(Tokens(Letters()), [answer], readings, [None])
+        assert found == [{"kind": "options", "moved": moved}]
+    unsteady = [{"own": read([2.0]), "alike": read([-1.0])}]
+    assert places.measure_places(Tokens(Letters()), [answer], unsteady, [None]) == [None]
+    assert places.exchange_options("Is a cat on it? A. a cat B. a dog", "B") == (
+        "Is a cat on it? A. a dog B. a cat",
+        "A",
+    ), "a cat of the question stays"
+
+
+@pytest.mark.parametrize(
+    ("question", "words", "moved"),
+    [
+        ("Are both of one kind?", ("yes", "no"), (True, False)),
+        ("Is the first picture red?", ("yes", "no"), (True, False)),
+        ("Which of them is red?", ("first", "second"), (False, True)),
+        ("Is there more of it now?", ("yes", "no"), None),  # the true answer may be another one
+    ],
+)
+def test_images_that_change_places_change_no_true_answer(monkeypatch, tmp_path, question, words, moved):
+    """One model says the first word where the first image is red, and the other one always."""
+    images = [draw_sample(tmp_path, colour).images[0] for colour in ("red", "blue")]
+    answer = ParsedAnswer(Sample(id="a", question=question, images=images), [4], words[0], [words[0]])
+    choice = Choice(0, (4, 5), words)
+
+    def follow_first(chat):
+        return 4 if np.asarray(chat.images[0]).sum(axis=(0, 1))[0] else 5
+
+    for says, expected in zip((follow_first, lambda chat: 4), moved or (), strict=False):
+        monkeypatch.setattr(places, "read_answers", answering(says))
+        found = places.measure_places(Tokens(None), [answer], [{"own": read([1.0])}], [choice])
+        assert found == [{"kind": "images", "moved": expected}]
+    if moved is None:
+        assert places.measure_places(Tokens(None), [answer], [{"own": read([1.0])}], [choice]) == [None]
+
+
+def test_names_of_images_change_places_with_them():
+    assert places.exchange_names("Is the left photo of a cat, and image 2 too?") == (
+        "Is the right photo of a cat, and image 1 too?"
+    )
+    assert find_names("Is the picture a photo of one cat on the left?") == []
+    assert places.exchange_names("Is picture three red?") is None
+
+
+def test_an_answer_follows_an_earlier_turn_if_it_does_so_whichever_it_is(monkeypatch, tmp_path):
+    samples = [draw_sample(tmp_path, colour) for colour in ("red", "blue", "green")]
+    answers = [written("Yes.", sample) for sample in samples]
+    others = [answers[1], answers[2], None]
+    choices = [Choice(0, (4, 5), ("yes", "no"))] * 3
+    chats = []
+
+    def agree(chat):
+        chats.append(chat)
+        return 4 if list_texts(chat, "assistant")[-1] == "Yes." else 5
+
+    monkeypatch.setattr(hints, "read_answers", answering(agree))
+    found = turns.measure_turns(None, answers, choices, others, [0, 1, 2])
+    assert [each["claimed"]["followed"] for each in found] == [True] * 3
+    assert [each.get("copied", {}).get("followed") for each in found] == [True, None, None]
+    asked = [list_texts(chat, "user")[-1] for chat in chats[:3]]
+    assert asked == ["Are you sure? What colour is it?"] * 2 + ["What colour is it?"]
+    example = next(chat for chat in chats if len(chat.images) == 2)
+    own = [Image.open(answers[number].sample.images[0]).convert("RGB") for number in (1, 0)]
+    assert [image.tobytes() for image in example.images] == [image.tobytes() for image in own], (
+        "the own image is last"
+    )
+    chats.clear()
+    monkeypatch.setattr(hints, "read_answers", answering(lambda chat: chats.append(chat) or 4))
+    steady = turns.measure_turns(None, answers, choices, others, [0, 1, 2])
+    assert [each["claimed"] for each in steady] == [{"followed": False, "own": False, "passes": 1}] * 3
+    assert {list_texts(chat, "assistant")[-1] for chat in chats} == {"No."}, "the own answer decides nothing"
+
+
+def test_the_last_earlier_answer_of_a_conversation_is_exchanged(monkeypatch):
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "Is it day?"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "It is."}]},
+        {"role": "user", "content": [{"type": "text", "text": "Is it red?"}]},
+    ]
+    answer = written("Yes.", Sample(id="a", messages=messages))
+    chat = turns.show_example(answer, None, "no")
+    assert list_texts(chat, "assistant") == ["No."] and list_texts(chat, "user") == [
+        "Is it day?",
+        "Is it red?",
+    ]
+    said = answering(lambda chat: 4 if list_texts(chat, "assistant")[-1] == "Yes." else 5)
+    monkeypatch.setattr(hints, "read_answers", said)
+    choice = Choice(0, (4, 5), ("yes", "no"))
+    found = turns.measure_turns(None, [answer], [choice], [None], [1])
+    assert found[0]["copied"] == {"followed": True, "own": True, "passes": 2}
+
+
+def test_one_image_is_exchanged_at_a_time(toy, tmp_path):
+    cells = [(("red", (1, 2)), ("blue", (0, 1))), (("green", (1, 1)), ("red", (0, 1)))]
+    samples = [
+        Sample(
+            id=str(number),
+            images=[draw_sample(tmp_path, *place).images[0] for place in pair],
+            question="Are they one?",
+            answer=" red",
+        )
+        for number, pair in enumerate(cells)
+    ]
+    found = OtherImages(answers_of(toy, samples)).find(answers_of(toy, samples)[0])
+    own, other = ([Image.open(path).convert("RGB").tobytes() for path in each.images] for each in samples)
+    shown = {kind: [image.tobytes() for image in found[kind]] for kind in ("alone 1", "alone 2", "unrelated")}
+    assert shown == {"alone 1": [other[0], own[1]], "alone 2": [own[0], other[1]], "unrelated": other}
+    named = [each.model_copy(update={"question": "Is the second picture red?"}) for each in samples]
+    assert not any(
+        "alone" in kind for kind in OtherImages(answers_of(toy, named)).find(answers_of(toy, named)[0])
+    )
+
+
+def test_each_image_has_a_loss_of_its_own():
+    readings = {
+        "own": read([4.0]),
+        "unrelated": read([-4.0]),
+        "alone 1": read([-4.0]),
+        "alone 2": read([4.0]),
+    }
+    found = measure_images(written("Red"), readings)
+    loss = measure_losses([{"images": found}], load_thresholds())[0]
+    assert loss.net_alone == {1: 2.0, 2: 0.0}

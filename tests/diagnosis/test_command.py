@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from helpers.command_line import assert_fails, run_in_process
 from PIL import Image
 
@@ -151,3 +152,42 @@ def test_a_cause_that_is_not_in_the_list_is_unknown(pairs, tmp_path):
     assert found.verdict == ["unknown"], found.why
     assert not any(each.named for each in found.causes.values())
     assert any(line.startswith("answers that say something false: 100 %") for line in found.tests)
+
+
+@pytest.mark.slow
+def test_an_image_that_the_model_cannot_see_is_ignored(tmp_path):
+    """The second of two images reaches the model as grey, whatever it shows. The model as it is uses both."""
+    samples = load_samples(make_pairs(tmp_path / "pairs", n=8, seed=SEEDS["development"]))
+    asked = [
+        sample.model_copy(update={"metadata": {}})
+        for sample in samples
+        if sample.metadata["type"] in ("same", "different")
+    ]
+    model = mp.load_model("tiny-spd", device="cpu")
+    found = diagnose(model, asked, tmp_path / "whole").causes["ignores-an-image"]
+    assert found.named is False and found.effect.value <= 0.2 and found.effect.n >= 12
+
+    def hide(module, args, options):
+        pixels, grid = args[0], options["grid_thw"] if "grid_thw" in options else args[1]
+        parts = list(pixels.split(grid.prod(1).tolist()))
+        parts[1::2] = [0 * part for part in parts[1::2]]
+        return (torch.cat(parts), *args[1:]), options
+
+    model.hf.model.visual.register_forward_pre_hook(hide, with_kwargs=True)
+    hidden = diagnose(model, asked, tmp_path / "hidden")
+    assert "ignores-an-image" in hidden.verdict and "image 2" in hidden.causes["ignores-an-image"].evidence
+
+
+def test_a_refused_first_call_is_not_in_the_way(pairs, tmp_path):
+    """None of its answers can be read, so nothing was found out that another call would replace."""
+    asked = load_samples(pairs)[:4]
+    lines = [{"id": sample.id, "response": "Yes.<|im_end|> No."} for sample in asked]
+    answers, out = tmp_path / "answers.jsonl", tmp_path / "out"
+    call = ["diagnose", "--model", "tiny-spd", "--data", pairs, "--limit", 4, "--device", "cpu", "--out", out]
+    answers.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    refused = run_in_process(*call, "--answers", answers)
+    assert refused.code == 2 and "nothing can be tested" in refused.stderr
+    answers.write_text("".join(json.dumps(line | {"response": "Yes."}) + "\n" for line in lines))
+    done = run_in_process(*call, "--answers", answers)
+    assert done.code == 0, done.stderr
+    assert_fails(run_in_process(*call, "--answers", answers), "already contains a diagnosis")

@@ -26,7 +26,9 @@ LIMITS = load_thresholds()
 SETS = 12
 
 
-def tokens(*sentences: list[float], alike: float = 0.0, scale: float = 1.0, first: int = 0) -> dict[str, Any]:
+def tokens(
+    *sentences: list[float], alike: float = 0.0, scale: float = 1.0, first: int = 0, unused: float = 0.0
+) -> dict[str, Any]:
     """Return the tokens of sentences, from what each loses with other images; the usual margin is 10.
 
     Those that lose more than 10 are free. Words are numbered from `first` on.
@@ -34,10 +36,12 @@ def tokens(*sentences: list[float], alike: float = 0.0, scale: float = 1.0, firs
     Args:
         alike: what each loses with images of the same content.
         scale: of all logits.
+        unused: share of the loss that they do not have where the second image alone is another one.
     """
     lost = np.array([loss for sentence in sentences for loss in sentence])
     own = np.full(len(lost), 10.0)
     margins = {"own": own, "other": own - lost, "alike": own - alike}
+    margins |= {"alone 1": own - lost, "alone 2": own - lost * (1 - unused)}
     return {
         "ends": np.cumsum([len(sentence) for sentence in sentences]).tolist(),
         "ids": list(range(first, first + len(lost))),
@@ -73,6 +77,9 @@ def record(number: int, **changes: Any) -> dict[str, Any]:
         "steps": steps,
         "hints": hints,
         "cues": cues,
+        "places": {"kind": "images", "moved": False},
+        "claimed": {"followed": False, "own": False, "passes": 1},
+        "copied": {"followed": False, "own": False, "passes": 1},
     }
     base |= {"listed": [], "attributes": claims, "right": True, "passes": 9}
     return base | {
@@ -107,6 +114,10 @@ PLANTED: dict[str, Any] = {
         "attributes": [claim("colour", True), claim("shape", False), claim("place", False)],
         "right": False,
     },
+    "ignores-an-image": {"images": tokens([0.0, 16.0, 16.0], [0.0, 15.0], unused=1.0), "right": False},
+    "order": {"places": {"moved": True}, "right": False},
+    "unsure-agreeable": {"claimed": {"followed": True}},
+    "copies-context": {"copied": {"followed": True}},
     "unknown": {
         "attributes": [claim(name, True) for name in ("colour", "shape", "place")],
         "right": False,
@@ -203,15 +214,27 @@ def test_errors_in_scrambled_steps_alone_are_no_misperception():
 
 def test_tests_that_did_not_run_say_what_they_would_need():
     found = diagnose(
-        [record(n, steps=None, hints=[], cues=[], attributes=[], right=None) for n in range(SETS)]
+        [
+            record(n, steps=None, hints=[], cues=[], attributes=[], right=None)
+            | {"places": None, "claimed": None, "copied": None}
+            for n in range(SETS)
+        ]
     )
     assert found.verdict == ["unknown"]
     assert found.why.startswith(
-        "no cause among the 3 of 7 tests that ran; not tested: decided-first (needs answers"
+        "no cause among the 4 of 11 tests that ran; not tested: decided-first (needs answers"
     )
     assert "prior, misperceives (needs the contents of the images (metadata.objects))" in found.why
     tested = {name: each["tested"] for name, each in found.to_json()["causes"].items()}
-    untested = ("decided-first", "follows-hints", "misperceives", "prior")
+    untested = (
+        "decided-first",
+        "follows-hints",
+        "misperceives",
+        "prior",
+        "order",
+        "unsure-agreeable",
+        "copies-context",
+    )
     assert tested == {name: name not in untested for name in CAUSES}
     assert found.to_dataset()["tested"].values.tolist() == list(tested.values())
     for cause in untested:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import struct
 import subprocess
 import sys
+import time
 import zlib
 from pathlib import Path
 
@@ -106,19 +106,36 @@ def test_errors_of_a_new_process_are_one_line(pairs, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_retries_of_the_hub_are_one_line(monkeypatch):
-    """huggingface_hub logs two lines for each of five retries, and its logger also hands them on."""
+@pytest.mark.parametrize("way", ["refuses", "hangs"])
+def test_a_hub_that_does_not_answer_is_said_at_once(monkeypatch, way):
+    """Its client would try for most of a minute, and a search for its address for longer."""
+    from huggingface_hub import constants
 
-    def retry(*_, **__):
-        for number in range(5):
-            logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry %d/5].", number)
-        raise OSError("no network")
+    from mmprobe.models import loading
 
-    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", retry)
+    loading._hub_answers.cache_clear()
+    seen: list[bool] = []
+
+    class Session:
+        def head(self, *_, **__):
+            if way == "refuses":
+                raise OSError("no network")
+            time.sleep(3)
+
+    def load(*_, **__):
+        seen.append(constants.HF_HUB_OFFLINE)
+        raise OSError("not at hand")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(loading, "get_session", Session)
+    monkeypatch.setattr(loading, "HUB_SECONDS", 0.1)
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", load)
     finished = run_in_process("generate", "--model", "someone/something", "--prompt", "x")
+    loading._hub_answers.cache_clear()
     first, last = finished.stderr.splitlines()
-    assert first == "mmprobe: the hub does not answer; trying again for half a minute"
+    assert first.startswith("mmprobe: the hub does not answer (")
     assert "check the name and the network" in last
+    assert seen == [True] and constants.HF_HUB_OFFLINE is False
 
 
 @pytest.mark.parametrize("command", [["analyze"], ["report"], ["verify"], ["pack", "--out", "x.h5"]])

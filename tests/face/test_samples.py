@@ -391,3 +391,10 @@ def test_a_typo_of_a_field_names_the_field(tmp_path):
     (tmp_path / "samples.jsonl").write_text('{"id": "a", "question": "?", "imags": []}\n')
     with pytest.raises(InputError, match="line 1: field 'imags': .*did you mean 'images'"):
         load_samples(tmp_path / "samples.jsonl")
+
+
+def test_an_empty_question_names_its_sample(tmp_path):
+    file = tmp_path / "samples.jsonl"
+    file.write_text('{"id": "a", "question": "Is it red?"}\n{"id": "b", "question": "  "}\n')
+    with pytest.raises(InputError, match="line 2: sample b: its question is empty"):
+        load_samples(file)

@@ -20,7 +20,7 @@ from mmprobe.interventions.methods.components import _ComponentState
 from mmprobe.models import Model
 from mmprobe.models.components import Component, ComponentList, read_components, write_components
 
-NAMES = "head 1.3, 0.1, head 0.2, ffn 1"
+NAMES = "head 1.3, 0.1, head 0.2, ffn 1, neuron 0.3, neuron 0.0"
 
 
 def scale_weights(model: Model, scale: float) -> Model:
@@ -33,6 +33,7 @@ def scale_weights(model: Model, scale: float) -> Model:
             dim = module.head_dim
             module.o_proj.weight[:, head * dim : (head + 1) * dim] *= scale
         layers[1].mlp.down_proj.weight.mul_(scale)
+        layers[0].mlp.down_proj.weight[:, [0, 3]] *= scale
     return replace(model, hf=hf)
 
 
@@ -42,12 +43,13 @@ def test_scaled_components_are_scaled_weights(name, scale, image_paths):
     """Two rows, one of them padded, several heads of a layer, and steps with a cache."""
     model = load_tiny_model(name)
     if name == "gemma3":  # a norm follows its sublayers: the FFN's update is scaled after it, so heads alone
-        names, scaled = NAMES.partition(", ffn")[0].replace("1.3", "1.0"), copy.deepcopy(model.hf)
+        names, scaled = NAMES.replace(", ffn 1", "").replace("1.3", "1.0"), copy.deepcopy(model.hf)
         with torch.no_grad():
             for layer, head in ((1, 0), (0, 1), (0, 2)):
                 module = model.family.decoder(scaled).layers[layer].self_attn
                 dim = module.head_dim
                 module.o_proj.weight[:, head * dim : (head + 1) * dim] *= scale
+            model.family.decoder(scaled).layers[0].mlp.down_proj.weight[:, [0, 3]] *= scale
         other = replace(model, hf=scaled)
     else:
         names, other = NAMES, scale_weights(model, scale)
@@ -66,7 +68,7 @@ def test_only_the_queries_are_changed_where_the_prompt_is_not(image_paths):
     chats, batch = prepare(model, make_sample(image_paths[:2]))
     method = load_method("components", components="head 0.1", prompt=False)
     assert method.shares_prefix and not load_method("components", components="head 0.1").shares_prefix
-    state, value = _ComponentState(method, model), torch.randn(2, 5, 4, 3)
+    state, value = _ComponentState(method, model, 5), torch.randn(2, 5, 4, 3)
     changed = state.changes()["head", 0](value)
     assert torch.equal(changed[:, :-1], value[:, :-1]) and not changed[:, -1, 1].any()
     assert torch.equal(changed[:, -1, [0, 2, 3]], value[:, -1, [0, 2, 3]])
@@ -84,9 +86,55 @@ def test_a_mean_takes_the_place_of_what_varies(tmp_path):
     value = torch.randn(1, 6, 4, dim)
     for scale, expected in ((0, torch.full((dim,), 0.5)), (2, 2 * value[0, :, 1] - 0.5)):
         method = load_method("components", components=file, baseline="mean", scale=scale)
-        changed = _ComponentState(method, model).changes()["head", 0](value)
+        changed = _ComponentState(method, model, 6).changes()["head", 0](value)
         torch.testing.assert_close(changed[0, :, 1], expected.expand(6, dim))
         assert torch.equal(changed[:, :, [0, 2, 3]], value[:, :, [0, 2, 3]])
+
+
+def test_steering_adds_and_a_list_is_cut(tmp_path):
+    model = load_tiny_model("qwen2_5_vl")
+    parts = [Component(name="neuron 0.3", direction=[2.0]), Component(name="ffn 0", direction=[1.0] * 32)]
+    width = model.hf.config.get_text_config().hidden_size
+    parts[1] = Component(name="ffn 0", direction=[1.0] * width)
+    file = str(write_components(ComponentList(components=parts), tmp_path / "parts.json"))
+    value = torch.randn(1, 6, 8)
+    changes = _ComponentState(load_method("components", components=file, action="steer"), model, 6).changes()
+    expected = value.clone()
+    expected[..., 3] += 2
+    torch.testing.assert_close(changes["neuron", 0](value), expected)
+    stream = torch.randn(1, 6, width)
+    torch.testing.assert_close(changes["ffn", 0](stream), stream + 1)
+    cut = load_method("components", components=file, action="steer", first=1, scale=-0.5)
+    (only,) = _ComponentState(cut, model, 6).changes().items()
+    expected[..., 3] -= 3
+    assert only[0] == ("neuron", 0)
+    torch.testing.assert_close(only[1](value), expected)
+    assert load_method("components", components=file, action="steer", scale=0).neutral
+    assert not load_method("components", components=file, action="steer", scale=1).neutral
+    assert load_method("components", components=file, scale=1).neutral
+
+
+def test_draws_of_a_row_do_not_depend_on_its_padding_or_its_batch(tmp_path, image_paths):
+    model = load_tiny_model("qwen2_5_vl")
+    dim = model.family.decoder(model.hf).layers[0].self_attn.head_dim
+    draws = [[float(number)] * dim for number in range(7)]
+    part = Component(name="head 0.1", draws=draws)
+    file = str(write_components(ComponentList(components=[part]), tmp_path / "heads.json"))
+    method = load_method("components", components=file, baseline="resample")
+
+    def change(length: int, steps: int) -> torch.Tensor:
+        changes = _ComponentState(method, model, length, seed=3).changes()
+        parts = [changes["head", 0](torch.randn(1, size, 4, dim)) for size in (length, *[1] * steps)]
+        return torch.cat(parts, 1)[0, :, 1, 0]
+
+    short, padded = change(5, 4), change(9, 4)
+    assert torch.equal(short, padded[4:]) and len(set(padded.tolist())) > 3
+    assert set(padded.tolist()) <= set(range(7))
+    samples = [make_sample(image_paths[:2]), make_sample(image_paths[:2], "Why is it so, and where?", "b")]
+    together = run_methods(model, [method], *prepare(model, *samples), 4)[1]
+    for row, sample in enumerate(samples):
+        alone = run_methods(model, [method], *prepare(model, sample), 4)[1]
+        torch.testing.assert_close(together[row : row + 1], alone, atol=2e-4, rtol=1e-3)
 
 
 def test_without_the_route_the_toy_does_not_know_and_without_the_decoy_it_does(tmp_path):
@@ -119,7 +167,7 @@ def test_answers_and_traces_are_the_same(image_paths, tmp_path):
     )
     assert run["a"].steps["id"].values.tolist() == answer.token_ids
     assert run["a"].method_reports["components"] == {
-        "components": ["head 1.3", "head 0.1", "head 0.2", "ffn 1"]
+        "components": ["head 1.3", "head 0.1", "head 0.2", "ffn 1", "neuron 0.3", "neuron 0.0"]
     }
     plain = generate(model, sample, max_new_tokens=6)
     assert plain.token_ids != answer.token_ids
@@ -128,11 +176,12 @@ def test_answers_and_traces_are_the_same(image_paths, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "names none; write head 5.2, ffn 7, or the name of a .json file"),
-        ("head 5", "component 'head 5': write head LAYER.HEAD or ffn LAYER"),
+        ("", "names none; write head 5.2, ffn 7, neuron 3.17, or the name of a .json file"),
+        ("head 5", "component 'head 5': write head LAYER.HEAD, ffn LAYER or neuron LAYER.NEURON"),
         ("0.1, head 0.1", "head 0.1 is there twice"),
         ("head 9.0", "head 9.0: the model has layers 0 to"),
         ("head 0.99", "head 0.99: the model has heads 0 to 3"),
+        ("neuron 0.9999", "neuron 0.9999: the layer has neurons 0 to"),
         ("gone.json", "components gone.json: no such file"),
     ],
 )
@@ -152,12 +201,20 @@ def test_a_wrong_file_is_refused(image_paths, tmp_path):
             **parameters,
         )  # fmt: skip
 
-    with pytest.raises(InputError, match="head 0.0 has no mean; write the file with rank_heads"):
+    with pytest.raises(InputError, match="head 0.0 has no mean; add it with mmprobe.probes.add_baselines"):
         say({"components": [{"name": "head 0.0"}]}, baseline="mean")
-    with pytest.raises(InputError, match="a mean has 1 numbers, and the output of its component"):
-        say({"components": [{"name": "head 0.0", "mean": [1.0]}]}, baseline="mean")
-    with pytest.raises(InputError, match="ffn 0: its mean has 1 numbers, not"):
+    with pytest.raises(InputError, match="a vector has 2 numbers, and the output of its component"):
+        say({"components": [{"name": "head 0.0", "mean": [1.0, 2.0]}]}, baseline="mean")
+    with pytest.raises(InputError, match="ffn 0: a vector has 1 numbers, not"):
         say({"components": [{"name": "ffn 0", "mean": [1.0]}]}, baseline="mean")
+    with pytest.raises(InputError, match="head 0.0 has no draws; add them with mmprobe.probes.add_baselines"):
+        say({"components": [{"name": "head 0.0"}]}, baseline="resample")
+    with pytest.raises(
+        InputError, match="head 0.0 has no direction; add it with mmprobe.probes.add_directions"
+    ):
+        say({"components": [{"name": "head 0.0"}]}, action="steer")
+    with pytest.raises(InputError, match="neuron 0.1: a vector has numbers that are not finite"):
+        say({"components": [{"name": "neuron 0.1", "mean": [float("nan")]}]})
     with pytest.raises(InputError, match="heads.json: "):
         say({"components": [{"name": 3}]})
     with pytest.raises(InputError, match="heads.json"):

@@ -63,7 +63,9 @@ def test_strong_parameters_change_the_logits(model, name, image_paths):
     assert (changed[:, 0] - plain[:, 0]).abs().max() > 0.01
 
 
-@pytest.mark.parametrize("name", sorted(set(NEUTRAL) - {"plain", "steer"}))  # test_steer.py has steer's file
+@pytest.mark.parametrize(
+    "name", sorted(set(NEUTRAL) - {"plain", "steer", "features"})
+)  # their own tests have the files
 def test_a_method_leaves_the_model_unchanged(name, image_paths):
     model = load_tiny_model("qwen2_5_vl")
     sample = make_sample(image_paths[:2])

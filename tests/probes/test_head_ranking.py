@@ -13,7 +13,14 @@ import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.models.components import Component, ComponentList
 from mmprobe.models.reading import Reading
-from mmprobe.probes import add_means, list_components, patch_components, random_components, rank_heads
+from mmprobe.probes import (
+    add_baselines,
+    add_directions,
+    list_components,
+    patch_components,
+    random_components,
+    rank_heads,
+)
 from mmprobe.probes.components.ranking import _measure_stability
 from mmprobe.samples import Sample
 
@@ -97,13 +104,41 @@ def test_lists_of_patching_and_circuits(toy, samples, colours):
 
 def test_means_are_over_all_tokens_of_the_prompts(toy, samples):
     listed = ComponentList(components=[Component(name="head 0.1"), Component(name="ffn 1")])
-    means = add_means(toy, samples[:2], listed)
+    means = add_baselines(toy, samples[:2], listed, draws=5)
     readings = [Reading(toy, toy.batch([sample]), [[]]) for sample in samples[:2]]
     heads = torch.cat([reading.components("head")[0][0, :, 1] for reading in readings]).mean(0)
     ffns = torch.cat([reading.components("ffn")[1][0] for reading in readings]).mean(0)
     np.testing.assert_allclose(means.components[0].mean, heads, atol=1e-6)
     np.testing.assert_allclose(means.components[1].mean, ffns, atol=1e-6)
     assert listed.components[0].mean is None
+    every = torch.cat([reading.components("head")[0][0, :, 1] for reading in readings])
+    draws = torch.tensor(means.components[0].draws)
+    assert draws.shape == (5, every.shape[1])
+    assert (torch.cdist(draws, every).amin(1) < 1e-5).all()
+    assert add_baselines(toy, samples[:2], listed, draws=0).components[0].draws is None
+
+
+def test_directions_are_differences_at_the_tokens_that_predict_answers(toy, samples):
+    listed = ComponentList(components=[Component(name="head 0.0"), Component(name="neuron 1.2")])
+    toward = [
+        samples[number].model_copy(update={"answer": f" {samples[number].answer}"}) for number in (0, 3)
+    ]
+    away = [samples[1].model_copy(update={"answer": None})]
+    found = add_directions(toy, listed, toward, away)
+    means = []
+    for kind in ("head", "neuron"):
+        values = []
+        for sample in (*toward, *away):
+            seen = []
+            reading = Reading(
+                toy, toy.batch([sample]), [[]]
+            )  # a colour is one token: the prompt's last predicts it
+            reading.logits(observers={(kind, 0 if kind == "head" else 1): seen.append})
+            values.append(seen[0][0, -1, 0] if kind == "head" else seen[0][0, -1, 2:3])
+        means.append((torch.stack(values[:2]).mean(0) - values[2]).detach().numpy())
+    np.testing.assert_allclose(found.components[0].direction, means[0], atol=1e-6)
+    np.testing.assert_allclose(found.components[1].direction, means[1], atol=1e-6)
+    assert np.abs(means[0]).max() > 0.1
 
 
 def test_random_components_are_others_of_the_same_kinds(tiny_spd):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from helpers.equal_runs import QUESTIONS, assert_equal_runs, full_precision, make_samples
 from helpers.slow import first_fast
 from helpers.tiny_models import TINY_NAMES, load_tiny_model
@@ -127,3 +129,22 @@ def test_logits_of_one_pass_take_little_memory(tiny_spd, image_paths, tmp_path, 
     parts = mp.trace(tiny_spd, make_samples(image_paths), tmp_path / "parts", max_new_tokens=20, batch_size=2)
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_allclose(one.attention_mass, other.attention_mass, atol=2e-6)
+
+
+@pytest.mark.parametrize("steps_together", [1, 3, 100])
+def test_log_probabilities_of_decoding_are_those_of_each_step(steps_together, monkeypatch):
+    logits = torch.randn(7, 2, 11, generator=torch.Generator().manual_seed(0))  # [step, row, vocabulary]
+    tokens = torch.arange(14).reshape(2, 7) % 11
+    monkeypatch.setattr(reading, "WAITING_BYTES", steps_together * logits[0].nbytes)
+    decoded = reading.DecodedLogprobs()
+    for step in range(7):
+        decoded.keep_logits(SimpleNamespace(logits=logits[step][:, None]))
+        stops = decoded(tokens[:, : step + 1], logits[step])
+        assert not stops.any()
+    logprobs, likeliest = logits.log_softmax(-1), logits.argmax(-1)
+    for row in range(2):
+        own = logprobs[range(7), row, tokens[row]]
+        for steps in (slice(0, 4), slice(4, 7)):
+            gap = decoded.compare(row, steps.start, own[steps], likeliest[steps, row])
+            assert gap.difference < 1e-6 and gap.agreeing == gap.steps == len(own[steps])
+        assert decoded.compare(row, 2, own[2:4] + 0.5, likeliest[2:4, row]).difference == pytest.approx(0.5)

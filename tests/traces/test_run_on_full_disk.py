@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,3 +85,28 @@ def test_the_command_says_how_to_go_on(tmp_path):
         assert run_in_process(*command, "--resume").code == 0
         other = run_in_process(*command, "--resume", "--capture", "full")
         assert_fails(other, "with another capture; --resume needs the same, or use --overwrite")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["trace", "bench mme --trace"])
+def test_workers_on_a_full_disk_lose_nothing(tmp_path, command):
+    """The worker that meets the full disk ends the call in one line, and the other one's traces are kept."""
+    data = make_pairs(tmp_path / "pairs", n=1, seed=5)
+    with mount_disk(tmp_path / "disk", 40_000_000) as disk:
+        call = [sys.executable, "-m", "mmprobe", *command.split(), "--model", "tiny-spd", "--data", str(data)]
+        call += ["--out", str(disk / "out"), "--max-new-tokens", "3", "--device", "cpu", "--workers", "2"]
+        filler = fill_disk(disk, 150_000)
+        finished = subprocess.run(call, capture_output=True, text=True, timeout=300)
+        errors = [
+            line for line in finished.stderr.splitlines() if "can take up to" not in line and "%|" not in line
+        ]
+        assert finished.returncode == 1 and len(errors) == 1, finished.stderr
+        assert "No space left on device" in errors[0] and "--resume" in errors[0]
+        run = disk / "out" / ("run" if "bench" in command else "")
+        kept = {file.name: file.read_bytes() for file in run.glob("samples/*.h5")}
+        assert not list(run.glob("**/*.part"))
+        filler.unlink()
+        again = subprocess.run([*call, "--resume"], capture_output=True, text=True, timeout=300)
+        assert again.returncode == 0, again.stderr
+        assert all((run / "samples" / name).read_bytes() == content for name, content in kept.items())
+        assert mp.verify(run) == []

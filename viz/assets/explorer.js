@@ -222,11 +222,20 @@
     return sample.cause ? sample.cause.steps.indexOf(sample.cause.steps.reduce((most, loss) => Math.max(most, loss))) : 0;
   }
 
+  /** Links to the live page where `mmprobe serve` shows this report. */
+  function showLive() {
+    const [link, hint] = find("live").children;
+    link.hidden = !location.protocol.startsWith("http") || !location.pathname.endsWith("/report");
+    hint.hidden = !link.hidden;
+    link.href = `./?sample=${encodeURIComponent(sample.id)}`;
+  }
+
   function showSample() {
     find("sample-id").textContent = sample.id;
     Object.assign(find("sample-label"), { textContent: sample.label, className: `mark ${sample.label.replaceAll(" ", "-")}` });
     find("sample-question").textContent = sample.question;
     find("sample-truth").textContent = sample.truth === null ? "" : `True answer: ${sample.truth}`;
+    showLive();
     find("sample-notes").replaceChildren(...sample.notes.map((note) => make("li", { textContent: note })));
     showImages("sample-images", sample.cause || sample.attention);
     showImages("sample-activation", sample.activation);

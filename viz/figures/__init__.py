@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -38,7 +39,9 @@ FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
         "attention_routes": "mmprobe.viz.figures.knockout:route_panels",
         "component_patching": "mmprobe.viz.figures.component_effects:panels",
         "attribution_patching": "mmprobe.viz.figures.component_effects:panels",
+        "head_ranking": "mmprobe.viz.figures.component_effects:ranking_panels",
         "direct_logit_attribution": "mmprobe.viz.figures.logit_attribution:panels",
+        "features": "mmprobe.viz.figures.features:panels",
         "visual_tokens": "mmprobe.viz.figures.visual_tokens:panels",
         "circuit": "mmprobe.viz.figures.circuit:panels",
         "circuit_faithfulness": "mmprobe.viz.figures.circuit_faithfulness:panels",
@@ -154,8 +157,27 @@ def save(source: xr.Dataset | go.Figure, out: str | Path) -> list[Path]:
         out if number == 1 else out.with_name(f"{out.stem}-{number}{out.suffix}")
         for number in range(1, len(drawn) + 1)
     ]
-    write_whole({file: _draw(figure, kind) for file, figure in zip(files, drawn, strict=True)})
+    with one_browser():
+        write_whole({file: _draw(figure, kind) for file, figure in zip(files, drawn, strict=True)})
     return files
+
+
+@contextmanager
+def one_browser() -> Iterator[None]:
+    """Within the block, figures are drawn in one Chromium; kaleido starts one a figure otherwise, which takes seconds."""
+    server = None
+    with suppress(ImportError):  # `save` says what is missing
+        import kaleido
+
+        server = getattr(kaleido, "_global_server", None)
+    if server is None or server.is_running():
+        yield
+        return
+    kaleido.start_sync_server(silence_warnings=True)
+    try:
+        yield
+    finally:
+        kaleido.stop_sync_server(silence_warnings=True)
 
 
 def _draw(figure: go.Figure, kind: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Figure of `patch_components` and `attribution_patching`: the effect of each component."""
+"""Figures of `patch_components` and `attribution_patching`, the effect of each component, and of `rank_heads`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ _METHODS = {
     "ig": "Estimated by integrated gradients, one layer at a time",
 }
 
+_RANKED_BY = {
+    "patching": "what the answers lose when the head's output is that for other images",
+    "attribution": "an estimate by gradients of what the answers lose when the head's output is that for other images",
+    "attention": "attention of the answer's steps to the regions, or to the images",
+    "logit": "what the head adds to the logits of the answer's tokens",
+}
+
 
 def panels(ds: xr.Dataset) -> list[Panel]:
     estimated = ds.attrs["analysis"] == "attribution_patching"
@@ -32,12 +39,26 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     return [Panel(f"{title}, sample {ds.attrs['sample']}", _draw(ds), _write_caption(ds, estimated))]
 
 
+def ranking_panels(ds: xr.Dataset) -> list[Panel]:
+    stability, top = read_estimate(ds, "stability"), read_estimate(ds, "stability_top")
+    effect = ds.rename(
+        {name: str(name).replace("score", "effect") for name in ds if str(name).startswith("score")}
+    )
+    caption = (
+        f"Heads ranked by {_RANKED_BY[ds.attrs['by']]}: mean over {ds.attrs['samples']} answers, {ds.attrs['sets']} sets "
+        "of images; hover for 95 % intervals over sets of images. Two halves of the sets of images agree on the order with "
+        f"Spearman's correlation {stability:.2f}, and on {top:.2f} of the first {ds.attrs['top']} heads. A ranking can be "
+        f"stable and wrong: change the first heads on other answers, beside random ones. {ds.attrs['model']}."
+    )
+    return [Panel(f"Heads ranked by {ds.attrs['by']}", _draw(effect, ds.attrs["unit"]), caption)]
+
+
 def _name(ds: xr.Dataset) -> str:
     names = {"head": "head", "attention": "attention", "ffn": "FFN"}
     return names.get(ds.attrs["kind"], "layer's stream")
 
 
-def _draw(ds: xr.Dataset) -> go.Figure:
+def _draw(ds: xr.Dataset, unit: str = "loss") -> go.Figure:
     effect = ds["effect"]
     ends = [ds[name].values for name in ("effect_low", "effect_high") if name in ds]
     customdata = np.stack(ends, -1) if ends else None
@@ -64,7 +85,7 @@ def _draw(ds: xr.Dataset) -> go.Figure:
         zmin=-largest,
         zmax=largest,
         colorscale="RdBu_r",
-        colorbar={"title": "loss", "thickness": 10},
+        colorbar={"title": unit, "thickness": 10},
         customdata=customdata,
         hovertemplate=f"layer %{{y}}, {other} %{{x}}: %{{z:+.3f}}{interval}<extra></extra>",
     )
@@ -93,6 +114,6 @@ def _write_run_caption(ds: xr.Dataset, estimated: bool) -> str:
         f"{_KINDS[ds.attrs['kind']]} at {ds.attrs['tokens']} tokens comes from the same prompt with "
         f"{ds.attrs['counterfactual']} images. Above 0: the answers lose by it. Metric: {ds.attrs['metric']}; mean "
         f"over {ds.attrs['samples']} answers, {ds.attrs['sets']} sets of images; hover for 95 % intervals over sets of "
-        f"images. With all of the other prompt they lose {total.value:.2f} [{total.low:.2f}, {total.high:.2f}]. "
+        f"images. With all of the other prompt they lose {total:.2f}. "
         f"{_METHODS[ds.attrs['method']] + '. ' if estimated else ''}{ds.attrs['model']}."
     )

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from mmprobe.stats.estimate import read_estimate
+from mmprobe.stats.rounding import round_interval, round_number
 from mmprobe.viz.panel import (
     LABEL_COLOURS,
     REFERENCE_LINE,
@@ -55,8 +56,8 @@ def _kind_panel(ds: xr.Dataset) -> Panel:
     return Panel(
         "What the answers lose with other images",
         figure,
-        f"Image interchange: the same answers after other images. With {ds.attrs['kind']} images they lose {mean:.2f} nat "
-        f"a token [{low:.2f}, {high:.2f}] (median {float(ds['median']):.2f}); {float(ds['unused_share']):.0%} of the "
+        f"Image interchange: the same answers after other images. With {ds.attrs['kind']} images they lose {round_number(mean)} nat "
+        f"a token{round_interval(low, high)} (median {float(ds['median']):.2f}); {float(ds['unused_share']):.0%} of the "
         f"answers lose less than 0.1. Means over answers with 95 % intervals, n = {int(ds['n'])}, "
         f"{ds.attrs['model']}. {_localisation(ds)}".strip(),
     )
@@ -67,7 +68,7 @@ def _localisation(ds: xr.Dataset) -> str:
         return ""
     share = read_estimate(ds, "localisation")
     return (
-        f"With only the samples' regions exchanged, they lose {share.value:.0%} of that [{share.low:.0%}, {share.high:.0%}], "
+        f"With only the samples' regions exchanged, they lose {share:.0%} of that, "
         f"n = {int(ds['n_localisation'])}."
     )
 
@@ -95,7 +96,7 @@ def _step_panel(ds: xr.Dataset) -> Panel:
         "What the answers lose with other images, by step",
         apply_layout(figure),
         f"Image interchange ({ds.attrs['kind']} images): mean over the answers that reach a step, with 95 % "
-        f"intervals; hover for their number. Slope {slope:+.3f} nat a step [{low:+.3f}, {high:+.3f}], "
+        f"intervals; hover for their number. Slope {round_number(slope, '+.3f')} nat a step{round_interval(low, high, '+.3f')}, "
         f"n = {int(ds['n_slope'])}; below 0 if later words depend less on the images. {ds.attrs['model']}.",
     )
 

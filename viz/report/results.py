@@ -15,6 +15,7 @@ import yaml
 from mmprobe import files
 from mmprobe.errors import InputError
 from mmprobe.files import JsonRecord
+from mmprobe.stats.rounding import round_number
 from mmprobe.viz.report.elements import Page, read_asset, render
 
 MAX_LENGTH = {"id": 200, "question": 300, "answer": 600, "details": 240, "truth": 300}  # characters
@@ -329,7 +330,7 @@ def _format_number(value: float | None) -> str:
         return "–"
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.3f}"
+    return round_number(value, ".1f" if abs(value) >= 100 else ".3f")
 
 
 def _format_n(metric: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.asking import ask, make_settings
+from helpers.command_line import run_in_process
 from typer.testing import CliRunner
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS, read_responses
@@ -16,6 +17,7 @@ from mmprobe.benchmarks.core.results import group_by_images
 from mmprobe.benchmarks.core.runner import run_benchmark
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import open_run
 from mmprobe.cli import app
 from mmprobe.errors import InputError
@@ -209,12 +211,28 @@ def test_data_are_not_overwritten(tmp_path):
     assert data.read_bytes() == before
 
 
-def test_a_failed_draw_is_not_used_for_another_size(tmp_path):
-    bench = ["bench", "pope", "--model", "tiny-spd", "--out", str(tmp_path), "--n"]
+def test_a_failed_draw_is_neither_used_for_another_size_nor_in_its_way(tmp_path):
+    bench = ["bench", "pope", "--model", "tiny-spd", "--out", str(tmp_path), "--max-new-tokens", 1, "--n"]
     with pytest.raises(InputError, match=r"no image shows 3 objects and lacks 3 others; give more images$"):
         invoke(*bench, 2)
-    with pytest.raises(InputError, match="was drawn with n 2 and seed"):
-        invoke(*bench, 6)
+    invoke(*bench, 6)
+    assert json.loads((tmp_path / "data" / "drawn.json").read_text())["n"] == 6
+    with pytest.raises(InputError, match="was drawn with n 6 and seed"):
+        invoke(*bench, 7, "--resume")
+    invoke(*bench, 7, "--overwrite")
+    assert json.loads((tmp_path / "data" / "drawn.json").read_text())["n"] == 7
+
+
+@pytest.mark.parametrize("command", ["bench", "compare"])
+def test_a_refused_model_leaves_nothing_in_the_way(tmp_path, command):
+    """The data are drawn before the model is loaded, since their images are checked first."""
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{}")
+    name = ["mme"] if command == "bench" else ["--benchmarks", "mme"]
+    call = [command, *name, "--out", tmp_path / "out", "--max-new-tokens", 1]
+    with pytest.raises(InputError, match="could not be loaded"):
+        invoke(*call, "--model", tmp_path / "broken", "--n", 2)
+    invoke(*call, "--model", "tiny-spd", "--n", 1)
 
 
 @pytest.mark.slow
@@ -322,6 +340,27 @@ def test_seeds_out_of_range_are_refused(command, seed, tmp_path):
     }
     done = CliRunner().invoke(app, [command, *arguments[command], "--seed", seed])
     assert done.exit_code == 2 and "Invalid value for '--seed'" in done.output
+
+
+@pytest.mark.parametrize("command", ["bench", "compare", "bench --shard"])
+def test_a_question_that_fails_is_exit_1(tmp_path, monkeypatch, command):
+    make_pairs(tmp_path / "pairs", 1, 0)
+    original = asking.build_chat
+
+    def build_chat(sample):
+        if "exists" in sample.id:
+            raise InputError("its image is broken")
+        return original(sample)
+
+    monkeypatch.setattr(asking, "build_chat", build_chat)
+    name = ["--benchmarks", "vqa"] if command == "compare" else ["vqa"]
+    call = [command.split()[0], *name, "--model", "tiny-spd", "--data", tmp_path / "pairs" / "samples.jsonl"]
+    call += ["--out", tmp_path / "out", "--max-new-tokens", 1]
+    call += ["--shard", "1/2"] if "shard" in command else []
+    done = run_in_process(*call)
+    assert done.code == 1 and "questions failed, see" in done.stderr
+    monkeypatch.undo()
+    invoke(*call, "--resume")
 
 
 def test_memory_that_runs_out_and_failures_are_the_same_without_a_trace(
