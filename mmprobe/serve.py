@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from PIL import Image
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.samples import Region, Sample, check_image
+from mmprobe.samples import Region, Sample, check_image, open_image
 
 if TYPE_CHECKING:
     from mmprobe.models import Model
@@ -475,7 +474,7 @@ def _draw_image(
 ) -> go.Figure:
     """Return an image with its cells to click: a map of what each one gives, or the chosen region outlined."""
     rows, columns = answer.grids[number]
-    with Image.open(answer.sample.images[number]) as image:
+    with open_image(answer.sample.images[number]) as image:
         picture = image.convert("RGB")
     picture.thumbnail((800, 800))
     width, height = picture.size

@@ -376,7 +376,9 @@ def region_cover(maps: xr.Dataset, sample: Sample) -> np.ndarray:
         (height, width), (rows, columns) = maps["size"].values[view], maps["grid"].values[view]
         inside = np.zeros((height, width))
         for region in sample.regions:
-            if image == max(each for each in maps["source"].values.tolist() if each <= region.image):
+            # a view of a video shows its frame and those merged with it, up to the next view's
+            shown = max((each for each in maps["source"].values.tolist() if each <= region.image), default=-1)
+            if image == (shown if sample.videos else region.image):
                 x, y, box_width, box_height = region.box
                 inside[max(y, 0) : max(y + box_height, 0), max(x, 0) : max(x + box_width, 0)] = 1
         left, top, view_width, view_height = maps["box"].values[view]

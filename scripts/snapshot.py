@@ -551,7 +551,7 @@ def traces(compact: bool) -> Iterator[Item]:
 def analyses(compact: bool) -> Iterator[Item]:
     """Every analysis of a labelled run with its figures, in Python and by the command line."""
     run = trace_labelled("float32") if compact else trace_labelled()
-    for name in sorted(mp.analyses.ANALYSES):
+    for name in sorted(set(mp.analyses.ANALYSES) - {"attention_by_frame"}):  # its samples have no videos
         dataset = getattr(mp.analyses, name)(run)
         unstable = [name for name in dataset if UNSTABLE.fullmatch(str(name))] if compact else []
         yield f"{name}/dataset", describe_dataset(dataset.drop_vars(unstable))

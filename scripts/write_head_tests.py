@@ -26,6 +26,7 @@ from mmprobe.models.components import Component, ComponentList
 from mmprobe.models.organisms import card
 from mmprobe.samples import Sample
 from mmprobe.stats.estimate import Estimate, estimate_mean
+from mmprobe.stats.intervals import central_range
 from mmprobe.traces import answer
 
 sys.path.append(str(Path(__file__).parent / "organisms"))
@@ -121,7 +122,7 @@ def test_benchmarks(n: int, draws: int) -> str:
                     rows.append(f"| {benchmark} | {metric} | {own['n']} | undefined | | | |")
                     continue
                 moved = np.abs(values - own["value"]) >= abs(left["value"] - own["value"]) - 1e-12
-                low, high = np.quantile(values, [0.025, 0.975])
+                low, high = central_range(values)
                 rows.append(
                     f"| {benchmark} | {metric} | {own['n']} | {show(own)} | {show(left)} | {values.mean():.2f} "
                     f"[{low:.2f}, {high:.2f}] | {(1 + moved.sum()) / (len(values) + 1):.3f} |"

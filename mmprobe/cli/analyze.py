@@ -110,7 +110,9 @@ def _check_settings(name: str, settings: list[str]) -> dict[str, Any]:
         function: Callable[..., Any] = claim_interventions
     else:
         function = ANALYSES[name] if name in ANALYSES else PROBES[name].load()
-    others = ("return", "run", "source", "model", "check", "options", "answers", "finished")
+    others = {"return", "run", "source", "model", "check", "options", "answers", "finished"}
+    if name == "findings":
+        others.remove("answers")  # a number of them
     types = {
         key: hint
         for key, hint in get_type_hints(function).items()

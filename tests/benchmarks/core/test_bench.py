@@ -347,10 +347,10 @@ def test_a_question_that_fails_is_exit_1(tmp_path, monkeypatch, command):
     make_pairs(tmp_path / "pairs", 1, 0)
     original = asking.build_chat
 
-    def build_chat(sample):
+    def build_chat(sample, *others):
         if "exists" in sample.id:
             raise InputError("its image is broken")
-        return original(sample)
+        return original(sample, *others)
 
     monkeypatch.setattr(asking, "build_chat", build_chat)
     name = ["--benchmarks", "vqa"] if command == "compare" else ["vqa"]
@@ -376,10 +376,10 @@ def test_memory_that_runs_out_and_failures_are_the_same_without_a_trace(
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
         return forward(*arguments, **options)
 
-    def build_chat(sample):
+    def build_chat(sample, *others):
         if sample.id == spoiled.id and broken:
             raise InputError("its image is broken")
-        return original(sample)
+        return original(sample, *others)
 
     original, broken = asking.build_chat, True
     scarce.__signature__ = inspect.signature(forward)
