@@ -84,7 +84,7 @@ a blind model's visual tokens still hold the objects ([visual-tokens.md](visual-
 
 In a copy of `tiny-spd` the output of {dead} heads, those that look most at the regions asked about and that are not needed, is cut off: they attend and write nothing, so
 they carry nothing ({dead_heads}). Carriers are the heads without which at least {lost} of all answers about other images become wrong
-({carriers}; {n_carriers} of {n_heads} heads). `right` is the share of a tool's first {first} heads that are carriers, chance {chance:.2f}. `false yes`
+({carriers}; {n_carriers} of {n_heads} heads). `right` is the share of the carriers among a tool's first {first} heads, chance {chance:.2f}. `false yes`
 is the share of the cut heads among the tool's first {double} heads, chance {chance_dead:.2f}.
 
 {heads}
@@ -341,6 +341,8 @@ def rank(model: Model, samples: Sequence[Sample]) -> Mapping[str, Any]:
     )
     cut = cut_heads(model, looked)
     carriers = find_carriers(cut, rest)
+    if not carriers:
+        raise SystemExit(f"no head is needed for {LOST} of the answers: raise --n, or lower LOST")
     dead = {each.name for each in looked.components}
     count = cut.n_layers * cut.n_heads
     rows = ["| tool | right | false yes | passes | n |", "|---|---|---|---|---|"]
@@ -359,7 +361,7 @@ def rank(model: Model, samples: Sequence[Sample]) -> Mapping[str, Any]:
                 order = [names[place] for place in np.argsort(-mean.ravel())]
                 shares.append(
                     (
-                        len(carriers & set(order[:FIRST])) / FIRST,
+                        len(carriers & set(order[:FIRST])) / len(carriers),
                         len(dead & set(order[: 2 * FIRST])) / len(dead),
                     )
                 )
@@ -374,7 +376,7 @@ def rank(model: Model, samples: Sequence[Sample]) -> Mapping[str, Any]:
     return {
         "heads": "\n".join(rows), "best_heads": conclude("\n".join(rows))[0],
         "chance_heads": ", ".join(row.split("|")[1].strip() for row in rows[2:] if float(row.split("|")[3].split()[0]) > 0) or "none", "dead_heads": short(dead), "carriers": short(carriers) or "none",
-        "n_carriers": len(carriers), "n_heads": count, "chance": len(carriers) / count, "chance_dead": 2 * FIRST / count,
+        "n_carriers": len(carriers), "n_heads": count, "chance": FIRST / count, "chance_dead": 2 * FIRST / count,
     }  # fmt: skip
 
 
