@@ -39,6 +39,7 @@ def test_every_block_runs(script, tmp_path):
     assert {"n": 2, "n_held_out": 1}.items() <= variables["ds"].attrs.items()
     assert np.isfinite(variables["ds"].faithfulness).all()
     assert sorted(path.name for path in (tmp_path / "runs" / "find" / "analyses").glob("circuit.*")) == [
+        "circuit.components.json",
         "circuit.csv",
         "circuit.graphml",
         "circuit.json",
