@@ -12,8 +12,8 @@ import torch
 from helpers.tiny_models import load_tiny_model
 from safetensors.torch import load_file, save_file
 
-import mmprobe as mp
 from mmprobe.errors import InputError
+from mmprobe.models import dictionaries
 from mmprobe.models.dictionaries import (
     CONFIG,
     WEIGHTS,
@@ -178,5 +178,5 @@ def test_a_dictionary_must_fit_the_model(tiny_spd, caplog):
 
 
 def test_the_shipped_dictionary_is_small():
-    folder = Path(mp.__file__).parent.parent / "models" / "dictionaries" / "tiny-spd"
+    folder = Path(dictionaries.__file__).parent / "tiny-spd"
     assert sum(file.stat().st_size for file in folder.iterdir()) < 3e6
