@@ -93,7 +93,17 @@ def test_workers_on_a_full_disk_lose_nothing(tmp_path, command):
     """The worker that meets the full disk ends the call in one line, and the other one's traces are kept."""
     data = make_pairs(tmp_path / "pairs", n=1, seed=5)
     with mount_disk(tmp_path / "disk", 40_000_000) as disk:
-        call = [sys.executable, "-m", "mmprobe", *command.split(), "--model", "tiny-spd", "--data", str(data)]
+        call = [
+            sys.executable,
+            "-P",
+            "-m",
+            "mmprobe",
+            *command.split(),
+            "--model",
+            "tiny-spd",
+            "--data",
+            str(data),
+        ]
         call += ["--out", str(disk / "out"), "--max-new-tokens", "3", "--device", "cpu", "--workers", "2"]
         filler = fill_disk(disk, 150_000)
         finished = subprocess.run(call, capture_output=True, text=True, timeout=300)
