@@ -35,7 +35,7 @@ def attention_by_frame(source: Trace | Run, sample: str | None = None) -> xr.Dat
         - token (step): text of the generated token
 
     Raises:
-        NotApplicable: there are no videos.
+        NotApplicable: the trace, or every sample of the run, lacks a video.
         NotCaptured: attention was not captured.
         InputError: the run is empty, or has no such sample.
 

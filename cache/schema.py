@@ -173,9 +173,10 @@ class LabelList(RootModel[list[Label]]):
 
 SPAN_NAMES = ("other", "thinking", "answer")
 """The spans by their number in `steps/span`: the marks themselves, and text outside all of them, are `other`."""
+# Marks in lower case; those of a text may have any case.
 THINKING_MARKS = {
     "<think>": "</think>",  # Qwen3, GLM-4.1V, and most models that are trained to think
-    "[THINK]": "[/THINK]",  # Magistral
+    "[think]": "[/think]",  # Magistral
     "\u25c1think\u25b7": "\u25c1/think\u25b7",  # Kimi-VL
     "<|channel>thought": "<channel|>",  # Gemma 4
 }
@@ -186,7 +187,8 @@ ANSWER_MARKS = {
 _MARKS = re.compile(
     "|".join(
         re.escape(mark) for marks in (THINKING_MARKS, ANSWER_MARKS) for pair in marks.items() for mark in pair
-    )
+    ),
+    re.IGNORECASE,
 )
 _OTHER, _THINKING, _ANSWER = range(3)
 
@@ -238,6 +240,8 @@ def drop_thoughts(text: str) -> str:
     Example:
         >>> drop_thoughts("[THINK]No.[/THINK]Yes."), drop_thoughts("<think>Perhaps no")
         ('Yes.', '')
+        >>> drop_thoughts("<THINK>No.</Think>Yes."), drop_thoughts("No, wait.</think>Yes.")
+        ('Yes.', 'Yes.')
     """
     spans, is_mark = _mark_characters(text, "", ANSWER_MARKS)
     kept = (spans != _THINKING) & ~is_mark
@@ -259,7 +263,7 @@ def _mark_characters(
         return spans, is_mark
     place, first, answers = 0, 0, []
     for match in _MARKS.finditer(text):
-        mark = match[0]
+        mark = match[0].lower()
         if thought:
             if mark != thought:
                 continue  # a part of the thought
@@ -303,6 +307,7 @@ def spans_of_answer(texts: Sequence[str], groups: np.ndarray) -> np.ndarray:
 
 def _open_thought(text: str, before: str) -> str:
     """Return the mark that closes the thought with which the answer begins; empty if it begins with none."""
+    text, before = text.lower(), before.lower()
     for opening, closing in THINKING_MARKS.items():
         end, start = text.find(closing), text.find(opening)
         if before.rfind(opening) > before.rfind(closing) or (end >= 0 and not 0 <= start < end):

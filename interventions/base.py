@@ -199,6 +199,13 @@ class Method:
         """Return the state that acts on one batch."""
         raise NotImplementedError
 
+    def check_model(self, model: Model) -> None:
+        """Check that the method can act on a model, before any question is asked. By default nothing is checked.
+
+        Raises:
+            InputError: what the method reads does not fit the model, or is missing.
+        """
+
     def check_supported(self, model: Model, n_images: int, prompt_name: str) -> None:
         """Check that the method can act on a prompt.
 
@@ -212,6 +219,7 @@ class Method:
         """
         if not self.neutral:
             check_one_device(model.hf, f"method {self.name}")
+        self.check_model(model)
         if self.needs_images and not n_images:
             raise InputError(
                 f"method {self.name}: {prompt_name} has no image; add one, or choose another method"

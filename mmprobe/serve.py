@@ -35,7 +35,7 @@ LARGEST_UPLOAD = 50_000_000  # bytes of one image; our choice
 _SEEN = 3.0  # nat at which a token's colour is full, as in the report
 
 
-class Answer(NamedTuple):
+class DeskAnswer(NamedTuple):
     """An answer that the desk can measure.
 
     Attributes:
@@ -85,12 +85,12 @@ class Desk:
         self.model, self.folder, self.run = model, folder, run
         self.samples = [] if run is None else [run.sample(name) for name in run.ids]
         self._others = CounterfactualImages(self.samples)
-        self._asked: dict[str, Answer] = {}
+        self._asked: dict[str, DeskAnswer] = {}
         self._lock = (
             threading.Lock()
         )  # the page's requests come in threads, and a model answers one at a time
 
-    def ask(self, sample: Sample, max_new_tokens: int = 64) -> Answer:
+    def ask(self, sample: Sample, max_new_tokens: int = 64) -> DeskAnswer:
         """Return the model's own greedy answer, traced.
 
         Raises:
@@ -107,7 +107,7 @@ class Desk:
             self._asked[sample.id] = _read_answer(run, sample.id)
             return self._asked[sample.id]
 
-    def find(self, name: str) -> Answer:
+    def find(self, name: str) -> DeskAnswer:
         """Return an answer that was asked, or one of the run.
 
         Raises:
@@ -116,17 +116,17 @@ class Desk:
         if name in self._asked:
             return self._asked[name]
         if self.run is None or name not in self.run.ids:
-            raise InputError(f"sample {name}: there is no answer of this name")
+            raise InputError(f"sample {name}: the page has no answer of this name")
         return _read_answer(self.run, name)
 
-    def exchange(self, answer: Answer, region: Region | None, kind: str) -> xr.Dataset:
+    def exchange(self, answer: DeskAnswer, region: Region | None, kind: str) -> xr.Dataset:
         """Return the `image_interchange` of an answer with one region exchanged, or all images for None.
 
         Args:
             kind: of counterfactual images, such as `blank`.
 
         Raises:
-            InputError: there are no such images for this sample.
+            InputError: the sample has no such images.
         """
         from mmprobe.probes import image_interchange
         from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, show_others
@@ -135,11 +135,11 @@ class Desk:
         source = self._others if known else CounterfactualImages([answer.sample])
         with self._lock, show_others(answer.sample, source.find(answer.sample, kind)) as other:
             if other is None:
-                raise InputError(f"there are no {kind} images for this question; choose other ones")
+                raise InputError(f"this question has no {kind} images; choose another kind")
             regions = [] if region is None else [region]
             return image_interchange(self.model, answer.sample, other, regions, list(answer.ids))
 
-    def scale(self, answer: Answer, layer: int, head: int, scale: float) -> xr.Dataset:
+    def scale(self, answer: DeskAnswer, layer: int, head: int, scale: float) -> xr.Dataset:
         """Return the `scale_components` of one head."""
         from mmprobe.probes import scale_components
 
@@ -148,7 +148,7 @@ class Desk:
                 self.model, answer.sample, f"head {layer}.{head}", scale, answer=list(answer.ids)
             )
 
-    def occlude(self, answer: Answer, block: int) -> xr.Dataset:
+    def occlude(self, answer: DeskAnswer, block: int) -> xr.Dataset:
         """Return the `attribute` of an answer by occlusion, a block of visual tokens at a time."""
         from mmprobe.probes import attribute
 
@@ -156,12 +156,14 @@ class Desk:
             return attribute(self.model, answer.sample, block=block, answer=list(answer.ids))
 
 
-def _read_answer(run: Run, name: str) -> Answer:
+def _read_answer(run: Run, name: str) -> DeskAnswer:
     with closing(run[name]) as trace:
-        return Answer(run.sample(name), run, tuple(trace.steps["id"].values.tolist()), list(trace.step_texts))
+        return DeskAnswer(
+            run.sample(name), run, tuple(trace.steps["id"].values.tolist()), list(trace.step_texts)
+        )
 
 
-def find_region(answer: Answer, image: int, column: int, row: int, size: int) -> Region:
+def find_region(answer: DeskAnswer, image: int, column: int, row: int, size: int) -> Region:
     """Return the square of `size` cells around a cell of an image, in pixels, moved inside the image.
 
     Example:
@@ -286,7 +288,7 @@ def _layout(desk: Desk) -> Any:
                     html.P("", id="loss", role="status"),
                     html.Div(
                         [
-                            html.Label(["In place of it, ", dcc.RadioItems(kinds, "blank", id="kind", inline=True)]),
+                            html.Label(["Replace with ", dcc.RadioItems(kinds, "blank", id="kind", inline=True)]),
                             html.Label(["Cells of a region ", dcc.RadioItems(list(SIZES), 1, id="size", inline=True)]),
                             html.Button("All images", id="all", type="button"),
                             html.Button("Every region", id="map", type="button"),
@@ -438,7 +440,7 @@ def _save_upload(folder: Path, content: str) -> Path:
     return file
 
 
-def _plain(answer: Answer) -> list[Any]:
+def _plain(answer: DeskAnswer) -> list[Any]:
     from dash import html
 
     return [html.Span(text) for text in answer.texts]
@@ -461,7 +463,7 @@ def _show(ds: xr.Dataset, variable: str, what: str) -> tuple[Any, str]:
     return tokens, f"The answer {words}, {what}."
 
 
-def _image_graph(answer: Answer, number: int) -> Any:
+def _image_graph(answer: DeskAnswer, number: int) -> Any:
     from dash import dcc
 
     return dcc.Graph(
@@ -470,7 +472,7 @@ def _image_graph(answer: Answer, number: int) -> Any:
 
 
 def _draw_image(
-    answer: Answer, number: int, maps: xr.Dataset | None = None, region: Region | None = None
+    answer: DeskAnswer, number: int, maps: xr.Dataset | None = None, region: Region | None = None
 ) -> go.Figure:
     """Return an image with its cells to click: a map of what each one gives, or the chosen region outlined."""
     rows, columns = answer.grids[number]

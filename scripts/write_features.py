@@ -93,7 +93,7 @@ difference of an activation or a reconstruction is {difference:.1e}.
 ## The method
 
 `--method features` makes x into x + (z' - z) D, where z are the activations and D decodes. What the dictionary does not explain
-stays, so no change of z is no change of x, exactly. `action` is `ablate` (z' = 0), `clamp` (z' = `value`) or `steer` (z' = z +
+stays, so x stays exactly the same where z does. `action` is `ablate` (z' = 0), `clamp` (z' = `value`) or `steer` (z' = z +
 `value`); `tokens` is `all`, `visual` or `queries`; with `only_active=true` it acts where the feature is active. It works wherever
 methods do: `generate`, `trace`, `bench`, `compare`.
 

@@ -145,6 +145,8 @@ def answer(
     if isinstance(local, LocalModel):
         check_videos(local.model, samples)
         check_template(local.model, samples)
+        for method in settings.methods:
+            method.check_model(local.model)
     if recorder is None:
         check_combination(settings)
     given = local.given if isinstance(local, LocalModel) else None

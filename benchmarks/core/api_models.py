@@ -252,7 +252,7 @@ def messages_of(sample: Sample) -> list[ChatTurn]:
         raise InputError(f"sample {sample.id}: {field}: not for models behind an API; leave it out")
     if any(video.file is None for video in sample.videos):
         raise InputError(
-            f"sample {sample.id}: videos: models behind an API take video files; give a file, or the frames as images"
+            f"sample {sample.id}: an API takes each video as a file; give a file, or give the frames as images"
         )
     if sample.messages:
         messages = _turns_of(sample)
@@ -319,9 +319,7 @@ def _video_format(path: Path) -> Any:
     """
     formats = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mpeg": "mpeg", ".mpg": "mpeg"}
     if path.suffix.lower() not in formats:
-        raise InputError(
-            f"video {path}: models behind an API take MP4, MOV and MPEG; write it as one of them"
-        )
+        raise InputError(f"video {path}: an API takes MP4, MOV or MPEG; convert it to one of these")
     return formats[path.suffix.lower()]
 
 

@@ -12,7 +12,7 @@ from mmprobe.models import Model
 from mmprobe.models.prompt import Chat, Message, build_chat
 
 AGAIN = ("Are you sure? {question}", "{question}")  # what is asked after the claimed answer, in turn
-EXAMPLES = 2  # every so manieth closed answer is read with an example, which doubles the images
+EXAMPLES = 2  # one of so many closed answers is read with an example, which doubles the images
 
 
 def _say(role: str, text: str) -> Message:

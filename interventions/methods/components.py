@@ -77,8 +77,7 @@ class Components(Method):
     def shares_prefix(self) -> bool:
         return not self.prompt
 
-    def check_supported(self, model: Model, n_images: int, prompt_name: str) -> None:
-        super().check_supported(model, n_images, prompt_name)
+    def check_model(self, model: Model) -> None:
         if not self.neutral:
             self.find(model)
 

@@ -27,8 +27,8 @@ from mmprobe.models.points import Changes
 class Features(Method):
     """Change what named features of an SAE or a transcoder write: x becomes x + (z' - z) D, where D decodes.
 
-    What the dictionary does not explain stays, since only the change is decoded; so no change of z is no change of
-    x, exactly. `ablate` makes z 0, `clamp` makes it the value, `steer` adds the value (Templeton et al., 2024,
+    What the dictionary does not explain stays, since only the change is decoded, so x stays exactly the same where z
+    does. `ablate` makes z 0, `clamp` makes it the value, `steer` adds the value (Templeton et al., 2024,
     Scaling monosemanticity). Compare with random features whose change has the same norm.
 
     Parameters:
@@ -70,8 +70,7 @@ class Features(Method):
     def shares_prefix(self) -> bool:
         return self.tokens == "queries"
 
-    def check_supported(self, model: Model, n_images: int, prompt_name: str) -> None:
-        super().check_supported(model, n_images, prompt_name)
+    def check_model(self, model: Model) -> None:
         if not self.neutral:
             self.find(model)
             if self.tokens == "visual" and model.has_cross_attention:

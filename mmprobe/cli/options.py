@@ -69,7 +69,7 @@ def check_model(context: typer.Context, name: str | None) -> str | None:
     """Check the name of a model before anything heavy is imported.
 
     Raises:
-        InputError: there is no such model, or it is an API's and the command looks inside.
+        InputError: the model is unknown, or it is behind an API and the command needs its internals.
     """
     if name is None or context.resilient_parsing:
         return name

@@ -50,7 +50,7 @@ def feature_effects(
         - token (step): texts of the answer's tokens
 
     Raises:
-        InputError: the dictionary does not fit, there is no such feature, or the action is unknown.
+        InputError: the dictionary does not fit, a feature is not one of the dictionary, or the action is unknown.
 
     Example:
         >>> from mmprobe.models import load_model

@@ -76,7 +76,7 @@ def test_the_page_shows_the_numbers_of_the_api(served, browser: Browser, tmp_pat
         id="grey", images=[tmp_path / f"{n}.png" for n in range(len(grey))], question=sample.question
     )
     whole = image_interchange(model, sample, other, [], ids)
-    rows, columns = live.Answer(sample, run, (), []).grids[1]
+    rows, columns = live.DeskAnswer(sample, run, (), []).grids[1]
     width, height = grey[1].size
     region = Region(image=1, box=(2 * width // columns, 0, width // columns, height // rows))
     one = image_interchange(model, sample, other, [region], ids)
@@ -149,7 +149,7 @@ def test_an_uploaded_image_is_asked_about(served, browser: Browser, tmp_path: Pa
 
 def test_a_region_covers_whole_cells_inside_its_image(served):
     _, run, _ = served
-    answer = live.Answer(run.sample(run.ids[0]), run, (), [])
+    answer = live.DeskAnswer(run.sample(run.ids[0]), run, (), [])
     rows, columns = answer.grids[0]
     width, height = Image.open(answer.sample.images[0]).size
     corner = live.find_region(answer, 0, columns - 1, 0, 2)

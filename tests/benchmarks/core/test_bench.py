@@ -236,6 +236,19 @@ def test_a_refused_model_leaves_nothing_in_the_way(tmp_path, command):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("method", ["components", "features", "steer"])
+def test_a_method_without_its_file_ends_the_call(method, tmp_path):
+    """It is one line before any question is asked, and not a failure of each question."""
+    pairs = make_pairs(tmp_path / "pairs", 1, 0)
+    call = ["vqa", "--model", "tiny-spd", "--data", pairs, "--limit", 2, "--out", tmp_path / "out"]
+    done = run_in_process("bench", *call, "--max-new-tokens", 1, "--method", method)
+    assert done.code == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert not (tmp_path / "out" / "failures.jsonl").exists()
+    assert (
+        run_in_process("bench", *call, "--max-new-tokens", 1).code == 0
+    )  # it is not in the way of the next call
+
+
 def test_a_set_is_drawn_once(tmp_path):
     arguments = ("bench", "mme", "--model", "tiny-spd", "--resume", "--out", tmp_path / "out")
     invoke(*arguments, "--n", 2)

@@ -305,7 +305,7 @@ def test_videos_are_handed_on(tmp_path):
         (turn,) = messages_of(shown)
         assert [part.type for part in inspect_message(turn).content] == ["video", "text"]
         assert inspect_message(turn).content[0].video == video.video
-    with pytest.raises(InputError, match="sample q: videos: models behind an API take video files"):
+    with pytest.raises(InputError, match="sample q: an API takes each video as a file"):
         messages_of(InputSample(id="q", question="?", videos=[["0.png"]]))
     with pytest.raises(InputError, match="videos must be data URIs"):
         remote = ContentVideo(video="https://example.org/a.mp4", format="mp4")
