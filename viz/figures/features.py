@@ -39,13 +39,19 @@ def _fit_panel(ds: xr.Dataset) -> Panel:
     counts = ", ".join(
         f"{count:,} {group}" for group, count in zip(ds["group"].values, ds["n_tokens"].values, strict=True)
     )
+    sets = ds.attrs["sets"]
+    intervals = (
+        f"Bars are 95 % intervals over {sets} sets of images."
+        if sets > 1
+        else "All answers are about one set of images, so there are no intervals."
+    )
     return Panel(
         "Does the dictionary explain these tokens?",
         apply_layout(figure),
         f"Dictionary {ds.attrs['dictionary']} of {ds.attrs['hook']}, on {ds.attrs['samples']} answers of "
         f"{ds.attrs['model']}: {counts} tokens. Share of the variance over tokens that the reconstruction explains, mean "
-        "number of active features, and share of features that are active at no token of the group. Bars are 95 % "
-        f"intervals over {ds.attrs['sets']} sets of images. A feature says little about tokens that are not explained.",
+        "number of active features, and share of features that are active at no token of the group. "
+        f"{intervals} A feature says little about tokens that are not explained.",
     )
 
 
@@ -63,9 +69,9 @@ def _token_panel(ds: xr.Dataset) -> Panel:
                 continue
             _draw_token(figure, top, column, row)
     apply_layout(figure, height=80 + _ROW * rows)
-    figure.update_xaxes(visible=False, range=[-0.9, columns - 0.4])
+    figure.update_xaxes(visible=False, range=[-0.9, columns - 0.4], scaleanchor="y", constrain="domain")
     figure.update_yaxes(visible=False, range=[rows - 0.4, -0.6])
-    figure.update_layout(margin={"t": 16, "b": 16, "l": 16, "r": 16})
+    figure.update_layout(margin={"t": 16, "b": 16, "l": 16, "r": 16}, showlegend=False)
     return Panel(
         "Where features are most active",
         figure,
@@ -98,7 +104,7 @@ def _draw_token(figure: go.Figure, top: xr.Dataset, column: int, row: int) -> No
         corner = left + scale * (x - around[0]), upper + scale * (y - around[1])
         figure.add_shape(
             type="rect", x0=corner[0], y0=corner[1], x1=corner[0] + scale * width, y1=corner[1] + scale * height,
-            line={"color": "#d55e00", "width": 2},
+            line={"color": "#d55e00", "width": 2}, fillcolor="rgba(0, 0, 0, 0)",
         )  # fmt: skip
     else:
         text = escape_text(repr(str(top["top_text"].item())))
