@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.stats import false_discovery_control
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -42,7 +43,8 @@ BENCHMARKS = """\
 
 Heads are ranked by attribution patching on the answers about {n} pairs of drawn images; the first {heads} are ablated (scale 0) while
 `tiny-spd` answers the benchmarks' questions about {n} other pairs. `random` is the mean over {draws} draws of {heads} other heads, with the middle
-95 % of the draws; `p` is the share of draws that move the metric from `plain` as far or farther. Brackets of `plain` and `without` are
+95 % of the draws; `p` is the share of draws that move the metric from `plain` as far or farther; `q` is p
+adjusted so that q below 0.05 holds the false discovery rate of the table (Benjamini-Hochberg). Brackets of `plain` and `without` are
 95 % intervals over sets of images.
 
 {table}
@@ -94,7 +96,11 @@ def write_section(text: str) -> None:
 def test_benchmarks(n: int, draws: int) -> str:
     """Return the section about benchmarks."""
     model = mp.load_model("tiny-spd", device="cpu")
-    rows = ["| benchmark | metric | n | plain | without | random | p |", "|---|---|---|---|---|---|---|"]
+    rows = [
+        "| benchmark | metric | n | plain | without | random | p | q |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    tested: list[tuple[str, float]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         samples = mp.load_samples(make_pairs(folder / "pairs", n=n, seed=SEED, differences=(1, 1)))
@@ -119,14 +125,17 @@ def test_benchmarks(n: int, draws: int) -> str:
                 values = np.array([each[metric]["value"] for each in drawn], dtype=float)
                 values = values[np.isfinite(values)]
                 if own["value"] is None or left["value"] is None or not len(values):
-                    rows.append(f"| {benchmark} | {metric} | {own['n']} | undefined | | | |")
+                    rows.append(f"| {benchmark} | {metric} | {own['n']} | undefined | | | | |")
                     continue
                 moved = np.abs(values - own["value"]) >= abs(left["value"] - own["value"]) - 1e-12
                 low, high = central_range(values)
-                rows.append(
+                row = (
                     f"| {benchmark} | {metric} | {own['n']} | {show(own)} | {show(left)} | {values.mean():.2f} "
-                    f"[{low:.2f}, {high:.2f}] | {(1 + moved.sum()) / (len(values) + 1):.3f} |"
+                    f"[{low:.2f}, {high:.2f}]"
                 )
+                tested.append((row, (1 + moved.sum()) / (len(values) + 1)))
+        adjusted = false_discovery_control([p for _, p in tested])
+        rows += [f"{row} | {p:.3f} | {q:.3f} |" for (row, p), q in zip(tested, adjusted, strict=True)]
     listed = ", ".join(each.name for each in heads.components)
     return BENCHMARKS.format(
         n=n, heads=f"{HEADS}", draws=draws, table="\n".join([*rows, "", f"The heads: {listed}."])
