@@ -213,7 +213,8 @@ def build_page(desk: Desk, token: str) -> Any:
         "serve_locally": True,
         "routes_pathname_prefix": f"/{token}/",
         "requests_pathname_prefix": f"/{token}/",
-        "assets_folder": "",
+        "assets_folder": str(desk.folder / "assets"),  # an empty name means the package's own folder
+        "include_assets_files": False,
         "suppress_callback_exceptions": True,
     }
     app = dash.Dash(__name__, **settings)
