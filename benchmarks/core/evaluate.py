@@ -15,13 +15,13 @@ from mmprobe.benchmarks.core.benchmark import (
     Benchmark,
     Truth,
     answer_lengths,
+    load_truth,
     options_for,
     read_responses,
     truncated_share,
     with_options,
     wording_of,
 )
-from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.benchmarks.core.perturbations import check_kind, paired_changes
 from mmprobe.benchmarks.core.results import Metric, add_truth, group_by_images, write_results
 from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
