@@ -14,13 +14,13 @@ from mmprobe.models.aliases import find_checkpoint
 from mmprobe.models.fingerprint import fingerprint_checkpoint
 from mmprobe.samples import Sample
 from mmprobe.training.checkpoints import (
-    LogWriter,
     hold_training,
     last_checkpoint,
     place_model,
     start_training,
 )
 from mmprobe.training.curriculum import choose_questions, order_questions
+from mmprobe.training.history import LogWriter
 from mmprobe.training.logos import reward_response
 from mmprobe.training.policy import RewardFunction, build_trainer
 from mmprobe.training.settings import LogosSettings
