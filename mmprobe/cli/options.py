@@ -123,7 +123,7 @@ def check_data(*paths: Path | None) -> None:
             raise InputError(f"{path}: no such file")
 
 
-GivenAnswers = Annotated[
+AnswersOption = Annotated[
     Path | None,
     typer.Option(
         "--answers",
@@ -191,7 +191,7 @@ RetryUnscored = Annotated[
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
 Seed = Annotated[int, typer.Option("--seed", help=f"{_SEED_HELP}.", min=0, max=LARGEST_SEED)]
-Settings = Annotated[
+MethodParameters = Annotated[
     list[str] | None, typer.Option("--set", help="A parameter of the method, such as eta=0.25; repeatable.")
 ]
 ShardOf = Annotated[
