@@ -10,8 +10,7 @@ from mmprobe.errors import InputError
 from mmprobe.files import check_no_link
 from mmprobe.ledger import fingerprint
 from mmprobe.models import Model, load_model
-from mmprobe.models.aliases import find_checkpoint
-from mmprobe.models.fingerprint import fingerprint_checkpoint
+from mmprobe.models.checkpoints import find_checkpoint, fingerprint_checkpoint
 from mmprobe.samples import Sample
 from mmprobe.training.checkpoints import (
     hold_training,

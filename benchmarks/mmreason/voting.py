@@ -27,8 +27,7 @@ from mmprobe.files import JsonRecord, append_lines, cut_torn_line, json_lines, r
 from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import find_change, fingerprint, library_versions, warn_of_versions
 from mmprobe.models import Model, load_model
-from mmprobe.models.aliases import find_checkpoint, locate
-from mmprobe.models.fingerprint import fingerprint_checkpoint
+from mmprobe.models.checkpoints import find_checkpoint, fingerprint_checkpoint, locate
 from mmprobe.samples import Sample
 from mmprobe.traces.asking import Source, answer
 

@@ -33,7 +33,7 @@ TO_CONTINUE = (
 
 def complete_models(incomplete: str) -> list[str]:
     """Return the short names of models that begin so, for the shell."""
-    from mmprobe.models.aliases import load_aliases
+    from mmprobe.models.checkpoints import load_aliases
 
     return [name for name in load_aliases() if name.startswith(incomplete)]
 
@@ -76,7 +76,7 @@ def check_model(context: typer.Context, name: str | None) -> str | None:
     from mmprobe.benchmarks.core.api_models import is_api
 
     if not is_api(name):
-        from mmprobe.models.aliases import locate
+        from mmprobe.models.checkpoints import locate
 
         locate(name)
     elif context.info_name not in ASK_APIS and not Path(name).is_dir():

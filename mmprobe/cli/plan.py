@@ -67,7 +67,7 @@ def plan(
     if probe and devices is not None:
         raise InputError("plan: --devices predicts from shapes; leave --probe out")
     from mmprobe.interventions.registry import load_methods, parse_settings
-    from mmprobe.models.aliases import locate
+    from mmprobe.models.checkpoints import locate
     from mmprobe.samples import load_samples
 
     methods = load_methods(method, **parse_settings(settings or []))

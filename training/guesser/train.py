@@ -18,8 +18,7 @@ from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.errors import InputError
 from mmprobe.files import check_no_link
 from mmprobe.ledger import fingerprint, hash_content
-from mmprobe.models.aliases import find_checkpoint
-from mmprobe.models.fingerprint import fingerprint_checkpoint
+from mmprobe.models.checkpoints import find_checkpoint, fingerprint_checkpoint
 from mmprobe.models.text_model import TextModel, load_text_model
 from mmprobe.training.checkpoints import (
     WholeCheckpoints,
