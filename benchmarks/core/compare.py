@@ -22,8 +22,7 @@ from mmprobe.files import check_no_link, json_lines
 from mmprobe.interventions.generate import Settings
 from mmprobe.interventions.registry import load_methods, parse_value
 from mmprobe.models import Model
-from mmprobe.stats.estimate import read_estimate
-from mmprobe.stats.rounding import round_number
+from mmprobe.stats.estimate import read_estimate, round_number
 
 SAGE_STAGES = {  # SPD-Faith Bench (arXiv:2602.07833), table 14: cumulative
     "see": {"analyze": False, "generate": False},
