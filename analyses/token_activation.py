@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.spans import limits_to_span
+from mmprobe.analyses.source import limits_to_span
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable

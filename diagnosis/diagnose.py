@@ -22,7 +22,7 @@ from mmprobe.files import redact, write_whole
 from mmprobe.ledger import Ledger, fingerprint, hash_questions, lock_folder
 from mmprobe.models import Model
 from mmprobe.samples import Sample
-from mmprobe.traces.asking import Answers, digest, read_given_answers
+from mmprobe.traces.asking import GivenAnswers, digest, read_given_answers
 
 SETTINGS = "settings.json"
 RESULTS = ("diagnosis.json", "answers.jsonl", "report.html")
@@ -100,7 +100,7 @@ def diagnose(
     *,
     batch_size: int = 8,
     max_new_tokens: int = MAX_NEW_TOKENS,
-    answers: Answers | None = None,
+    answers: GivenAnswers | None = None,
     resume: bool = False,
     overwrite: bool = False,
 ) -> Diagnosis:

@@ -451,7 +451,7 @@ def _show(ds: xr.Dataset, variable: str, what: str) -> tuple[Any, str]:
     """Return the tokens, darker where they lose more, and the loss in words."""
     from dash import html
 
-    from mmprobe.stats.rounding import round_number
+    from mmprobe.stats.estimate import round_number
 
     loss = ds[variable].values
     tokens = [

@@ -17,7 +17,7 @@ from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_AR
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
-from mmprobe.models.aliases import load_aliases
+from mmprobe.models.checkpoints import load_aliases
 from mmprobe.models.families import FAMILIES
 from mmprobe.models.families.refused import REFUSED
 

@@ -503,7 +503,7 @@ def stop_run(n_finished: int, total: int) -> KeyboardInterrupt:
 
 
 QUESTIONS = "questions.jsonl"  # in the results of a benchmark
-Answers = str | Path | Run | Mapping[str, str | Sequence[int]]
+GivenAnswers = str | Path | Run | Mapping[str, str | Sequence[int]]
 """A file of lines, the folder of a benchmark's results or of a run, a run, or answers by id of their sample."""
 
 
@@ -587,7 +587,7 @@ def find_given(model: Model, sample: Sample, given: Mapping[str, GivenAnswer]) -
     return ids
 
 
-def read_given_answers(source: Answers, samples: Sequence[Sample]) -> dict[str, GivenAnswer]:
+def read_given_answers(source: GivenAnswers, samples: Sequence[Sample]) -> dict[str, GivenAnswer]:
     """Return the answers of samples by id. Samples without an answer are missing.
 
     Args:

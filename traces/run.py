@@ -50,8 +50,8 @@ from mmprobe.models.shared_prefix import SharedStart
 from mmprobe.registry import check_made
 from mmprobe.samples import Answer, Lengths, Sample, load_samples, longest, place_files, with_template
 from mmprobe.traces.asking import (
-    Answers,
     GivenAnswer,
+    GivenAnswers,
     LocalModel,
     answer,
     check_length,
@@ -91,7 +91,7 @@ def trace(
     workers: Workers | None = None,
     shared_prefix: bool = True,
     pack_every: int | None = None,
-    answers: Answers | None = None,
+    answers: GivenAnswers | None = None,
     template: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> Run:

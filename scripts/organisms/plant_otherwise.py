@@ -37,7 +37,7 @@ from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES, draw_question
 from mmprobe.benchmarks.synthetic.scene import COLOURS, COLUMNS, GRID, SHAPES, draw_pair
 from mmprobe.diagnosis.bench.plants import CARD, Plant
 from mmprobe.models import Model, load_model
-from mmprobe.models.aliases import find_checkpoint
+from mmprobe.models.checkpoints import find_checkpoint
 from mmprobe.models.organisms import Measure
 
 ROOT = Path(__file__).parent.parent.parent

@@ -6,8 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.stats.estimate import read_estimate
-from mmprobe.stats.rounding import round_interval, round_number
+from mmprobe.stats.estimate import read_estimate, round_interval, round_number
 from mmprobe.viz.panel import (
     LABEL_COLOURS,
     REFERENCE_LINE,
