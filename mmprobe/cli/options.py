@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
-from mmprobe.errors import InputError, printable, unknown_name
+from mmprobe.errors import InputError, printable, shorten, unknown_name
 from mmprobe.files import redact
 from mmprobe.registry import is_of_plug_in
 
@@ -363,9 +363,19 @@ def print_result(result: dict[str, Any], text: str, as_json: bool) -> None:
     typer.echo(json.dumps(result) if as_json else printable(text))
 
 
+def to_line(message: str) -> str:
+    """Return a message as one line of a terminal: without keys, what a terminal obeys, and the middle of long values.
+
+    Example:
+        >>> to_line("a.yaml: not a number \\x1b[31m\\n(one was expected)")
+        'a.yaml: not a number ?[31m (one was expected)'
+    """
+    return shorten(redact(printable(" ".join(message.split()))))
+
+
 def warn(message: str) -> None:
     """Print one line on stderr."""
-    typer.echo(f"mmprobe: {redact(printable(message))}", err=True)
+    typer.echo(f"mmprobe: {to_line(message)}", err=True)
 
 
 def warn_left_out(left_out: Mapping[str, str], verbose: bool) -> None:
