@@ -19,6 +19,7 @@ from PIL import Image, UnidentifiedImageError
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -72,6 +73,29 @@ Id = Annotated[str, AfterValidator(check_id)]
 """A string that is a safe file name."""
 
 
+_URL = re.compile(r"(?!file:///)[A-Za-z][A-Za-z0-9+.-]+://")
+_NOT_DOWNLOADED = "is a URL, and nothing is downloaded; save it as a file (curl -O URL) and give its path"
+
+
+def _check_local(value: Any) -> Any:
+    """Return a path that is not a URL. Raises ValueError otherwise."""
+    if isinstance(value, str) and _URL.match(value):
+        raise ValueError(f"{value!r}: {_NOT_DOWNLOADED}")
+    if isinstance(value, str) and value.startswith("data:"):
+        raise ValueError(f"{value[:30]!r}: is a data: URI; samples_from writes it to a file")
+    return _read_file_uri(value)
+
+
+def _read_file_uri(value: Any) -> Any:
+    """Return the path of a `file:///` URI, and anything else as it is."""
+    is_uri = isinstance(value, str) and value.startswith("file:///")
+    return Path(unquote(value.removeprefix("file://"))) if is_uri else value
+
+
+File = Annotated[Path, BeforeValidator(_check_local)]
+"""The path of a file, and no URL."""
+
+
 class Region(BaseModel):
     """A box on one image of a sample, in pixels of the original image."""
 
@@ -97,8 +121,8 @@ class Video(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    file: Path | None = None
-    frames: list[Path] = []
+    file: File | None = None
+    frames: list[File] = []
     fps: float | None = Field(None, gt=0, allow_inf_nan=False)
 
     @property
@@ -202,7 +226,7 @@ class Sample(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: Id
-    images: list[Path] = []
+    images: list[File] = []
     videos: list[Video] = []
     question: str
     system: str | None = None
@@ -787,13 +811,9 @@ def _find_file(given: Any, file: Path, where: str, kind: str) -> Path:
         given = read_data_uri(given, where, kind)
     if isinstance(given, bytes):
         return _write_bytes(given, file, where, kind)
-    if isinstance(given, str) and given.startswith("file:///"):
-        return Path(unquote(given.removeprefix("file://")))
-    if isinstance(given, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", given):
-        raise InputError(
-            f"{where}: {kind} {given!r}: is a URL, and nothing is downloaded; save it as a file (curl -O URL) and give "
-            "its path, or its bytes"
-        )
+    given = _read_file_uri(given)
+    if isinstance(given, str) and _URL.match(given):
+        raise InputError(f"{where}: {kind} {given!r}: {_NOT_DOWNLOADED}, or its bytes")
     if isinstance(given, str | Path):
         return Path(given).absolute()
     raise InputError(f"{where}: {_FORMS[kind]}, not a {type(given).__name__}")
