@@ -106,7 +106,7 @@ def residual_drift(
             traces = [stack.enter_context(run[name].keep_open()) for name in ids]
             first, second = (trace.array(path) for trace in traces)
             *row, bad = _measure_pair(first, second, final_norm)
-            said = [read_yes_no(trace.answer) for trace in traces]
+            said = [read_yes_no(trace.response) for trace in traces]
             answers = [None if word is None else word == "yes" for word in said]
         left_out += [name for name, is_bad in zip(ids, bad, strict=True) if is_bad]
         if not any(bad):

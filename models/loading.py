@@ -31,7 +31,7 @@ from mmprobe.models.checkpoints import (
     locate,
 )
 from mmprobe.models.devices import DeviceMap, check_device_map, check_places, find_device, has_weights
-from mmprobe.models.families import FAMILIES, Family, find_family
+from mmprobe.models.families import Family, find_family
 from mmprobe.models.families.base import find_width
 from mmprobe.models.families.generic import build_views
 from mmprobe.models.organisms import PREFIX, folder, merge_adapter
@@ -152,8 +152,8 @@ class Model:
             True
         """
         if self.family.video_views is None:
-            names = ", ".join(name for name, family in FAMILIES.working() if family.video_views is not None)
-            return f"mmprobe shows {self.family.name} no videos; leave them out, or choose a model of {names}"
+            others = "a model of another type (docs/guides/video.md lists them)"
+            return f"mmprobe shows {self.family.name} no videos; leave them out, or choose {others}"
         if getattr(self.processor, "video_processor", None) is None or not self.processor.video_token:
             return f"the processor of {self.name} has no video part; load it with its own (AutoProcessor)"
         return None
@@ -272,7 +272,7 @@ def load_model(
         revision=revision,
         dtype=_choose_dtype(dtype, torch_device, config),
         attn_implementation="sdpa",
-        **({"config": config} if _set_sdpa(config) else {}),
+        **({"config": config} if _set_sdpa(config) or "thinker" in config.model_type else {}),
         use_safetensors=True,
         output_loading_info=True,
         device_map=device_map,
@@ -384,6 +384,7 @@ def _load_parts(name: str, path: str, revision: str | None) -> tuple[Any, Family
         check_files(name, Path(path))
         check_tokenizer(name, Path(path))
     config = load_pretrained(name, transformers.AutoConfig.from_pretrained, path, revision=revision)
+    config = getattr(config, "thinker_config", config)  # of Qwen's Omni models: the part that does not speak
     if (Path(path) / "adapter_config.json").is_file():
         load_pretrained(name, lambda path, **_: _check_adapter(name, config, Path(path)), path)
     family = load_pretrained(name, lambda _, **__: find_family(config), path)

@@ -362,7 +362,8 @@ def read_responses(path: str | Path) -> dict[str, str]:
     """Read answers from lines of `{"id": …, "response": …}`. A response of null is an empty answer.
 
     A line with a `question_type` gets the id `id/question_type`, since one id may name several questions.
-    `truncated` says whether the answer was cut off. Raises InputError with file and line.
+    `truncated` says whether the answer was cut off, and `opened` which mark of a thought at its beginning the prompt wrote.
+    Raises InputError with file and line.
     """
     responses: dict[str, str] = {}
     for number, row in json_lines(path):
@@ -375,8 +376,12 @@ def read_responses(path: str | Path) -> dict[str, str]:
         name = str(row["id"]) if question_type is None else f"{row['id']}/{question_type}"
         if name in responses:
             raise InputError(f"{where}: {name} was answered before")
-        truncated = row.get("truncated")
-        responses[name] = Answer(row["response"] or "", truncated if isinstance(truncated, bool) else None)
+        truncated, opened = row.get("truncated"), row.get("opened")
+        responses[name] = Answer(
+            row["response"] or "",
+            truncated if isinstance(truncated, bool) else None,
+            opened=opened if isinstance(opened, str) else "",
+        )
     if not responses:
         raise InputError(f"{path}: contains no responses")
     return responses

@@ -85,4 +85,4 @@ class LocalClient:
             temperature=settings.get("temperature") or 0.0,
             seed=settings.get("seed") or 0,
         )
-        return Reply(answer.text.strip(), "max_tokens" if answer.is_truncated(self._model) else "stop")
+        return Reply(answer.response.strip(), "max_tokens" if answer.is_truncated(self._model) else "stop")
