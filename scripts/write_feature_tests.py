@@ -40,17 +40,19 @@ ORGANISMS = (
 )  # fmt: skip
 PARTIAL = ("blind-crowd-0", "blind-phrase-0", "misperceives-recoloured-0", "follows-hints-expert-0")
 RANDOM, SHUFFLES, DRAWS = 8, 10, 10
+MULTIPLE = 3  # of the mean activation at cells of the colour
 LENGTH = 64  # of an organism's answers, in tokens
 EFFECTS = """\
 ## Measured: effects over many answers
 
-`feature_effects_run` ablates one feature at a time at all tokens of {answers} answers about {sets} scenes (questions about an object's
-colour). `own` are the answers that say the feature's colour, `other` the others; `random` are {random} features that are active at
-visual tokens as often as these, at all answers. Loss is of the answer's log-probability in nat; brackets are 95 % intervals over
-sets of images.
+`feature_effects_run` changes one feature at a time at all tokens of {answers} answers about {sets} scenes (questions about an object's
+colour): it ablates the colour's feature where the answer says the colour (`own`), and clamps it to {multiple} times its mean at
+cells of the colour where the answer says another one (`other`). `random` are {random} features that are active at visual tokens as often,
+ablated at all answers, and clamped to the mean of the colours' values. Loss is of the answer's log-probability in nat,
+`changed` the share of answers of which the model would say another token. Brackets are 95 % intervals over sets of images.
 
-| ablated | feature | answers | loss | answers that change |
-|---|---|---|---|---|
+| feature | own | loss, ablated | changed | other | loss, clamped | changed |
+|---|---|---|---|---|---|---|
 {table}
 """
 ORGANISMS_TEXT = """\
@@ -125,31 +127,41 @@ def measure_effects(folder: Path, n: int) -> str:
     least = min(often[list(chosen.values())])
     others = np.setdiff1d(np.flatnonzero(often >= least), list(chosen.values()))
     random = np.random.default_rng(0).choice(others, min(RANDOM, len(others)), replace=False).tolist()
-    ds = mp.probes.feature_effects_run(
-        model, rest, list(dict.fromkeys([*chosen.values(), *random])), "tiny-spd"
-    )
-    sets, loss = image_sets(rest), ds["effect_by_sample"]
     said = np.array([str(each.answer) for each in rest])
-    rows = []
+    rows, values = [], []
     for name, feature in chosen.items():
         own = np.array([f" {name}" in text for text in said])
-        values = loss.sel(feature=feature).values
-        for label, kept in (("own", own), ("other", ~own)):
-            if kept.sum() > 1:
-                mean = estimate_mean(values[kept], sets[kept], (None, None))
-                rows.append(f"| {name}, {label} | {feature} | {int(kept.sum())} | {mean:.2f} | |")
-        moved = read_estimate(ds.sel(feature=feature), "moved")
-        rows.append(
-            f"| {name}, all | {feature} | {len(rest)} | {read_estimate(ds.sel(feature=feature), 'effect'):.2f} | {moved:.2f} |"
-        )
-    of_random = ds.sel(feature=random)
-    mean = estimate_mean(of_random["effect_by_sample"].values.mean(1), sets, (None, None))
-    rows.append(
-        f"| random, all | {', '.join(map(str, random))} | {len(rest)} | {mean:.2f} | {float(of_random.moved.mean()):.2f} |"
-    )
+        values.append(MULTIPLE * float(cells.activations[cells.having(name), feature].mean()))
+        parts = [
+            measure_change(model, rest, kept, [feature], *change)
+            for kept, change in ((own, ("ablate", 0.0)), (~own, ("clamp", values[-1])))
+        ]
+        rows.append(f"| {name}, {feature} | {parts[0]} | {parts[1]} |")
+    every, changes = np.ones(len(rest), bool), (("ablate", 0.0), ("clamp", float(np.mean(values))))
+    parts = [measure_change(model, rest, every, random, *change) for change in changes]
+    rows.append(f"| random | {parts[0]} | {parts[1]} |")
     return EFFECTS.format(
-        answers=len(rest), sets=len(set(sets.tolist())), random=len(random), table="\n".join(rows)
-    )
+        answers=len(rest), sets=len(set(image_sets(rest).tolist())), random=len(random), multiple=MULTIPLE,
+        table="\n".join(rows),
+    )  # fmt: skip
+
+
+def measure_change(
+    model: Model,
+    samples: Sequence[Sample],
+    kept: np.ndarray,
+    features: Sequence[int],
+    action: str,
+    value: float,
+) -> str:
+    """Return the cells of a table: the number of answers, and the mean over features of their loss and of what changes."""
+    chosen = [sample for sample, own in zip(samples, kept, strict=True) if own]
+    if len(chosen) < 2:
+        return f"{len(chosen)} | | "
+    ds = mp.probes.feature_effects_run(model, chosen, features, "tiny-spd", action, value)
+    loss = estimate_mean(ds.effect_by_sample.values.mean(1), image_sets(chosen), (None, None))
+    moved = read_estimate(ds.isel(feature=0), "moved")
+    return f"{len(chosen)} | {loss:.2f} | {f'{moved:.2f}' if len(features) == 1 else f'{float(ds.moved.mean()):.2f}'}"
 
 
 def measure_organisms(folder: Path, n: int) -> str:
