@@ -157,7 +157,7 @@ def visual_tokens_run(
             answer if they have none.
         layers: the layers whose resid_post is read; None for all, or 12 evenly spread ones of a deeper model. All
             states that are read are in memory.
-        lenses: names of the lenses.
+        lenses: names of the lenses; of all four, those that cannot be fitted are left out (attrs["left_out"]).
         top: number of words of each cell; our choice, the default is 5.
         options: those of `RunOptions`.
 
@@ -176,7 +176,8 @@ def visual_tokens_run(
         Measures have _low and _high: 95 % intervals over sets of images (`stats.intervals`) of the mean over samples.
 
     Raises:
-        InputError: a lens is unknown, or an argument is out of range, or another model made the run.
+        InputError: a lens is unknown, or `nearest` is named and the answers hold no text, or an argument is out of
+            range, or another model made the run.
         NotApplicable: as in `visual_words`, or there are fewer than two sets of images.
 
     Example:
@@ -193,7 +194,10 @@ def visual_tokens_run(
     shown = _read_samples(model, source, numbers, options)
     sets = image_sets([each.sample for each in shown])
     half = np.unique(sets, return_inverse=True)[1] % 2
-    kept = [name for name in lenses if name != "linear" or any(each.things for each in shown)]
+    without = _find_unfit(shown, half)
+    if tuple(lenses) != LENSES and "nearest" in lenses and "nearest" in without:
+        raise InputError(f"lens nearest: {without['nearest']}; name other lenses")
+    kept = [name for name in lenses if name not in without]
     scores = _cross_fit(model, shown, half, numbers, kept)
     out = _list_words(model, shown[:SHOWN], scores[:SHOWN], len(numbers), top)
     pieces: set[str] = set()
@@ -213,8 +217,23 @@ def visual_tokens_run(
         "top": top,
         "units": "logit: nat, jacobian: nat, nearest: cosine, linear: nat",
         "pieces": ", ".join(sorted(pieces)),
+        "left_out": "; ".join(f"{name}: {why}" for name, why in without.items() if name in lenses),
     }
     return out
+
+
+def _find_unfit(shown: Sequence[Shown], half: np.ndarray) -> dict[str, str]:
+    """Return why lenses cannot be fitted on the other half of the sets of images, by name."""
+    without = {}
+    if not any(each.things for each in shown):
+        without["linear"] = "no sample declares what its images show"
+    for part in (0, 1):
+        answers = [
+            text for each, own in zip(shown, half, strict=True) if own == part for text in each.answers
+        ]
+        if not any(text.strip() for text in answers):
+            without["nearest"] = "the answers about half of the images hold no text to make a bank of"
+    return without
 
 
 def _check_top(model: Model, top: int) -> None:
