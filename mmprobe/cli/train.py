@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -131,7 +131,8 @@ def logos(
             prefix = f"{path.name} " if ablate else ""
             metrics |= {f"{prefix}{name}": value for name, value in values.items()}
     if log_to is not None:
-        log_metrics(log_to, out, {"model": model, "data": str(data), **asdict(settings)}, metrics)
+        about = {"model": model, "data": str(data), **asdict(settings)}
+        log_metrics(log_to, out, about, metrics, _read_steps(plans, bool(ablate)))
     result = {"out": [str(path) for path in plans]}
     _print_trained(result, metrics, {path: path / f"stage-{stages}" / "model" for path in plans}, as_json)
 
@@ -233,8 +234,28 @@ def guesser(
         write_figures(training_history(out), out / "report.html", (f"Super-guesser, {model}", out.name))
         metrics = write_guesses(trained, asked, out, against or [], max_new_tokens) if asked else {}
     if log_to is not None:
-        log_metrics(log_to, out, {"model": model, "data": str(data), **asdict(settings)}, metrics)
+        about = {"model": model, "data": str(data), **asdict(settings)}
+        log_metrics(log_to, out, about, metrics, _read_steps([out], False))
     _print_trained({"model": str(out / "model")}, metrics, {out: out / "model"}, as_json)
+
+
+def _read_steps(folders: Iterable[Path], named: bool) -> list[tuple[int, dict[str, float]]]:
+    """Return what trainings logged, by step, for a tracker.
+
+    Args:
+        named: whether the names of numbers begin with that of their folder.
+    """
+    from mmprobe.training.history import training_history
+
+    steps: dict[int, dict[str, float]] = {}
+    for folder in folders:
+        history = training_history(folder)
+        for name, values in history.items():
+            key = f"{folder.name}/{name}" if named else f"train/{name}"
+            for step, value in zip(history["step"].values.tolist(), values.values.tolist(), strict=True):
+                if math.isfinite(value):
+                    steps.setdefault(int(step), {})[key] = float(value)
+    return sorted(steps.items())
 
 
 def _print_trained(
