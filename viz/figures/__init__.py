@@ -13,7 +13,7 @@ from mmprobe.analyses import ANALYSES
 from mmprobe.errors import InputError
 from mmprobe.files import write_whole
 from mmprobe.registry import Registry, check_made, tolerate_plug_ins
-from mmprobe.viz.panel import Panel
+from mmprobe.viz.panel import Panel, drop_undefined_intervals
 
 FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
     "figures of analysis",
@@ -108,6 +108,8 @@ def figures(dataset: xr.Dataset) -> list[Panel]:
         with tolerate_plug_ins():
             draw = FIGURES[name]
             panels = [check_made(draw, each, Panel) for each in check_made(draw, draw(dataset), list)]
+            for panel in panels:
+                drop_undefined_intervals(panel.figure)
         return panels
     if name in ANALYSES:
         return []  # it has numbers alone
