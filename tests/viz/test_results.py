@@ -111,7 +111,7 @@ def test_metrics_and_groups_are_tables(tmp_path: Path, show: Callable[..., Page]
     page.click("summary:has-text('By size')")
     grouped = cells_of(tables.nth(3))
     assert grouped[0] == ["Metric", "small", "large"]
-    assert grouped[1] == ["f1", "0.250 0.000 to 0.500, n 3", "0.750 0.500 to 1.000, n 1"]
+    assert grouped[1] == ["f1", "0.25 0 to 0.5, n 3", "0.75 0.5 to 1, n 1"]
     assert grouped[2] == ["recall", "–", "1.000 0.750 to 1.250, n 1"]
     assert "data" not in page.locator("#results dl").first.inner_text().lower()
 
