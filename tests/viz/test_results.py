@@ -112,7 +112,7 @@ def test_metrics_and_groups_are_tables(tmp_path: Path, show: Callable[..., Page]
     grouped = cells_of(tables.nth(3))
     assert grouped[0] == ["Metric", "small", "large"]
     assert grouped[1] == ["f1", "0.25 0 to 0.5, n 3", "0.75 0.5 to 1, n 1"]
-    assert grouped[2] == ["recall", "–", "1.000 0.750 to 1.250, n 1"]
+    assert grouped[2] == ["recall", "–", "1 0.75 to 1.25, n 1"]
     assert "data" not in page.locator("#results dl").first.inner_text().lower()
 
 
