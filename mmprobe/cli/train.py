@@ -22,6 +22,7 @@ from mmprobe.cli.options import (
     Overwrite,
     Resume,
     Seed,
+    check_data,
     metric_values,
     print_result,
     split_names,
@@ -103,6 +104,7 @@ def logos(
       mmprobe train logos --model tiny-spd --data pairs/samples.jsonl --only count --out logos --stages 1 --epochs 1 \\
         --batch 8 --samples 4 --max-new-tokens 8 --instruction "" --ablate plain
     """
+    check_data(data, test)
     check_extra()
     check_tracker(log_to)
     from mmprobe.training.checkpoints import hold_training
@@ -210,6 +212,7 @@ def guesser(
       mmprobe train guesser --model tiny-spd --data pairs/samples.jsonl --test pairs/samples.jsonl --out guesser \\
         --epochs 1 --batch 32 --learning-rate 1e-3
     """
+    check_data(data, test)
     check_extra()
     check_tracker(log_to)
     from mmprobe.training.checkpoints import hold_training

@@ -82,7 +82,10 @@ def test_a_training_is_logged_step_by_step_to_a_tracker_on_the_path(text_folder,
 
 def test_training_without_its_extra_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "trl", None)
-    command = ("train", "guesser", "--model", "tiny-spd", "--data", "a.jsonl", "--out", tmp_path / "out")
+    data = tmp_path / "a.jsonl"
+    command = ("train", "guesser", "--model", "tiny-spd", "--data", data, "--out", tmp_path / "out")
+    assert_fails(run_in_process(*command), f"{data}: no such file")
+    data.touch()
     assert_fails(
         run_in_process(*command), "training needs trl; install it with: pip install 'mmprobe[train]'"
     )
