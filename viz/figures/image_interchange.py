@@ -134,7 +134,7 @@ def _draw_means(ds: xr.Dataset, dim: str, name: str, count: str, of_sample: str 
     if of_sample:
         values = ds[of_sample].transpose("sample", dim).values
         names = ds["sample"].values.tolist()
-        figure.add_trace(draw_samples(members, values, names, LABEL_COLOURS["faithful"]))
+        figure.add_trace(draw_samples(members, values, names, LABEL_COLOURS["all"]))
     figure.add_scatter(
         x=members,
         y=mean.value,
