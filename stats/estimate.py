@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from mmprobe.stats.intervals import Range, mean_interval, sums_interval
+from mmprobe.stats.rounding import format_interval, format_number
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -54,7 +55,7 @@ class Estimate(Generic[Value]):
         value: Any = self.value
         low: Any = self.low
         high: Any = self.high
-        return round_number(value, spec) + round_interval(low, high, spec)
+        return format_number(value, spec) + format_interval(low, high, spec)
 
     def __getitem__(self, index: Any) -> Estimate[Any]:
         """Return some of the numbers of an estimate of arrays.
@@ -210,39 +211,6 @@ def subtract_shares(first: Estimate[float], second: Estimate[float]) -> Estimate
     low = difference - math.hypot(first.value - first.low, second.high - second.value)
     high = difference + math.hypot(first.high - first.value, second.value - second.low)
     return Estimate(difference, max(low, -1.0), min(high, 1.0), first.n, first.sets)
-
-
-def round_number(value: float | None, spec: str = ".2f") -> str:
-    """Return a number in a format, without the sign of a zero; "undefined" where it is not a number or None.
-
-    Example:
-        >>> round_number(-1.39e-17), round_number(-0.001), round_number(-0.001, "+.1f"), round_number(0.126)
-        ('0.00', '0.00', '+0.0', '0.13')
-        >>> round_number(float("nan"))
-        'undefined'
-    """
-    if value is None or math.isnan(value):
-        return "undefined"
-    text = format(value, spec)
-    if (
-        text.startswith("-")
-        and not any(digit in "123456789" for digit in text.partition("e")[0])
-        and math.isfinite(value)
-    ):
-        return format(0.0, spec)
-    return text
-
-
-def round_interval(low: float | None, high: float | None, spec: str = ".2f") -> str:
-    """Return an interval in brackets after a space, or nothing where an end is undefined.
-
-    Example:
-        >>> round_interval(-0.001, 0.25), round_interval(float("nan"), float("nan"))
-        (' [0.00, 0.25]', '')
-    """
-    if low is None or high is None or math.isnan(low) or math.isnan(high):
-        return ""
-    return f" [{round_number(low, spec)}, {round_number(high, spec)}]"
 
 
 def _estimate(

@@ -22,7 +22,8 @@ from mmprobe.files import check_no_link, json_lines
 from mmprobe.interventions.generate import Settings
 from mmprobe.interventions.registry import load_methods, parse_value
 from mmprobe.models import Model
-from mmprobe.stats.estimate import read_estimate, round_number
+from mmprobe.stats.estimate import read_estimate
+from mmprobe.stats.rounding import format_number
 
 SAGE_STAGES = {  # SPD-Faith Bench (arXiv:2602.07833), table 14: cumulative
     "see": {"analyze": False, "generate": False},
@@ -247,7 +248,7 @@ def markdown(ds: xr.Dataset, metrics: Sequence[str] | None = None) -> str:
 
 def _cell(ds: xr.Dataset) -> str:
     """Return one metric of one contender as text. The baseline has no difference to itself."""
-    text = round_number(float(ds["value"]), ".3f")
+    text = format_number(float(ds["value"]), ".3f")
     is_baseline = str(ds["contender"].values) == ds.attrs["baseline"]
     if not is_baseline and np.isfinite(ds["difference_low"]):
         text += f" ({read_estimate(ds, 'difference'):+.3f})"
