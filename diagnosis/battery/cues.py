@@ -124,7 +124,7 @@ def find_suspects(records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
 
 def plan_edits(samples: Sequence[Sample], suspects: Sequence[tuple[str, str]]) -> list[CueEdit]:
     """Return the questions about edited images, for suspected pairs of a cue and an object; [] where no image can be drawn."""
-    scenes = [(sample, *found) for sample in samples for found in _read_scenes(sample)]
+    scenes = [(sample, *found) for sample in samples for found in read_scenes(sample)]
     shown = list({image: (sample, image, scene) for sample, image, scene in scenes}.values())
     edits: list[CueEdit] = []
     for cue, thing in suspects:
@@ -139,13 +139,13 @@ def plan_edits(samples: Sequence[Sample], suspects: Sequence[tuple[str, str]]) -
             counts[present] += 1
             for has_cue, edited in zip((True, False), versions, strict=True):
                 chat = build_chat(ask(sample, image, thing))
-                edits.append(CueEdit(sample.id, cue, thing, has_cue, chat._replace(images=[_draw(edited)])))
+                edits.append(CueEdit(sample.id, cue, thing, has_cue, chat._replace(images=[draw(edited)])))
             if present:
                 edits.append(CueEdit(sample.id, cue, thing, None, build_chat(ask(sample, image, cue))))
     return edits
 
 
-def _read_scenes(sample: Sample) -> Iterator[tuple[Path, Scene]]:
+def read_scenes(sample: Sample) -> Iterator[tuple[Path, Scene]]:
     """Yield the images of a drawn sample with their scenes; nothing where the file of the scenes is not there."""
     name = sample.metadata.get("scene")
     file = None if not isinstance(name, str) else sample.images[0].parent.parent / name
@@ -157,7 +157,7 @@ def _read_scenes(sample: Sample) -> Iterator[tuple[Path, Scene]]:
         yield image, Scene(tuple(objects), Background(**scenes[key]["background"]))
 
 
-def _draw(scene: Scene) -> Image.Image:
+def draw(scene: Scene) -> Image.Image:
     return Image.fromarray(render(scene))
 
 
