@@ -7,27 +7,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from PIL import Image
 
 from mmprobe.benchmarks.answers.coco import make_plurals
 from mmprobe.benchmarks.answers.numbers import read_number
-from mmprobe.benchmarks.photo_pairs.edits import get_inpainter
 from mmprobe.benchmarks.synthetic.scene import MAX_DIFFERENCES, Scene
 from mmprobe.diagnosis.battery.answers import ParsedAnswer
-from mmprobe.diagnosis.battery.attributes import list_contents, read_thing
+from mmprobe.diagnosis.battery.boxes import BoxedThing, list_boxed, overlap, paint_over
 from mmprobe.diagnosis.battery.cues import draw, read_scenes
-from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.generation import build_generation_kwargs
-from mmprobe.models.prompt import build_batch, build_chat, read_image
+from mmprobe.models.prompt import build_batch, build_chat
 from mmprobe.samples import Sample
 
 _ASKED = re.compile(r"\bhow many\b|\bnumber of\b|\bcount the\b", re.IGNORECASE)
 _NONE = re.compile(r"\b(?:no|none|zero)\b", re.IGNORECASE)
 _DIFFERENCES = re.compile(r"\bdifferences?\b", re.IGNORECASE)
-_MARGIN = 2  # pixels by which the box of a removed thing grows
 _LONGER = 8  # tokens of an answer beyond those of the model's own
 
 
@@ -70,13 +66,15 @@ def find_counted(sample: Sample) -> Counted | None:
     if _DIFFERENCES.search(sample.question):
         scenes = [scene for _, scene in read_scenes(sample)]
         return count_differences(scenes[0], scenes[1]) if len(scenes) == 2 else None
-    listed = _find_named(sample)
-    if listed is not None:
-        return _remove_one(sample, *listed)
+    named = _find_named(sample)
+    if named is not None:
+        return _remove_one(sample, named)
     if sample.answer is None or read_count(sample.answer) != len(sample.regions) or not sample.regions:
         return None
-    boxes = [(region.image, tuple(map(float, region.box))) for region in sample.regions]
-    return _remove_one(sample, len(boxes), boxes)
+    return _remove_one(
+        sample,
+        [BoxedThing("region", region.image, tuple(map(float, region.box))) for region in sample.regions],
+    )
 
 
 def count_differences(first: Scene, second: Scene) -> Counted:
@@ -104,67 +102,28 @@ def _version(scene: Scene, shape: str) -> tuple[str, str] | None:
     return None if thing is None else (thing.colour, thing.cell)
 
 
-Box = tuple[int, tuple[float, ...]]
-"""The index of an image, and x, y, width and height in it."""
-
-
-def _find_named(sample: Sample) -> tuple[int, list[Box]] | None:
-    """Return the number of the things that a question names, and the boxes of those that have one; None if it names no one kind."""
-    by_name: dict[str, list[tuple[int, Any]]] = {}
-    for number, image in enumerate(list_contents(sample)[: len(sample.images)]):
-        for each in image:
-            if (thing := read_thing(each)) is not None:
-                by_name.setdefault(thing.shape, []).append((number, each))
-    question = sample.question.lower()
-    named = [
+def _find_named(sample: Sample) -> list[BoxedThing] | None:
+    """Return the things of the one kind that a question names; None if it names none, or several kinds."""
+    things = list_boxed(sample)
+    named = {
         name
-        for name in by_name
-        if re.search(rf"\b(?:{'|'.join(map(re.escape, (name, *make_plurals(name))))})\b", question)
-    ]
-    if len(named) != 1:
-        return None
-    boxes = []
-    for number, each in by_name[named[0]]:
-        box = each.get("bbox") if isinstance(each, dict) else None
-        if isinstance(box, list) and len(box) == 4 and all(isinstance(side, int | float) for side in box):
-            boxes.append((number, tuple(map(float, box))))
-    return len(by_name[named[0]]), boxes
-
-
-def _remove_one(sample: Sample, true: int, boxes: Sequence[Box]) -> Counted:
-    """Return a count with images in which one thing is painted over, one that no other of them overlaps."""
-    free = [
-        (image, box)
-        for place, (image, box) in enumerate(boxes)
-        if not any(
-            image == other and _overlap(box, taken)
-            for number, (other, taken) in enumerate(boxes)
-            if number != place
+        for name in {thing.name for thing in things}
+        if re.search(
+            rf"\b(?:{'|'.join(map(re.escape, (name, *make_plurals(name))))})\b", sample.question.lower()
         )
-    ]
-    try:
-        inpaint = get_inpainter("opencv")
-    except InputError:  # OpenCV is not installed
-        return Counted(true)
-    if not free:
-        return Counted(true)
-    number, (x, y, width, height) = free[0]
-    images = [read_image(path, f"sample {sample.id}").convert("RGB") for path in sample.images]
-    pixels = np.asarray(images[number])
-    hole = np.zeros(pixels.shape[:2], bool)
-    top, left = max(0, int(y) - _MARGIN), max(0, int(x) - _MARGIN)
-    hole[top : int(y + height) + _MARGIN + 1, left : int(x + width) + _MARGIN + 1] = True
-    if hole.all() or not hole.any():
-        return Counted(true)
-    images[number] = Image.fromarray(inpaint(pixels.copy(), hole))
-    return Counted(true, -1, tuple(images))
+    }
+    return [thing for thing in things if thing.name in named] if len(named) == 1 else None
 
 
-def _overlap(box: Sequence[float], other: Sequence[float]) -> bool:
-    return all(
-        box[axis] < other[axis] + other[axis + 2] and other[axis] < box[axis] + box[axis + 2]
-        for axis in (0, 1)
-    )
+def _remove_one(sample: Sample, things: Sequence[BoxedThing]) -> Counted:
+    """Return a count with images in which one thing is painted over, one that no other of them overlaps."""
+    for place, thing in enumerate(things):
+        others = [*things[:place], *things[place + 1 :]]
+        if not any(overlap(thing, other) for other in others):
+            images = paint_over(sample, [thing])
+            if images is not None:
+                return Counted(len(things), -1, tuple(images))
+    return Counted(len(things))
 
 
 def measure_counts(model: Model, answers: Sequence[ParsedAnswer]) -> list[dict[str, Any] | None]:

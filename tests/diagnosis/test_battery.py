@@ -573,6 +573,45 @@ def photograph(tmp_path, boxes: list[list[int]]) -> Sample:
     return Sample(id="a", **fields, metadata={"objects": objects})
 
 
+def test_a_cue_is_painted_over_in_photographs_with_boxes(tmp_path):
+    pytest.importorskip("cv2")
+    pixels = np.full((64, 64, 3), 255, np.uint8)
+    pixels[2:14, 2:14], pixels[40:50, 40:50] = 90, 30
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    objects = [{"name": "dog", "bbox": [2, 2, 12, 12]}, {"name": "sofa", "bbox": [40, 40, 10, 10]}]
+    sample = Sample(id="a", images=[tmp_path / "photo.png"], question="What?", metadata={"objects": objects})
+    edits = plan_edits([sample, sample.model_copy(update={"id": "b"})], [("sofa", "cat")])
+    assert [(each.has_cue, asked(each)) for each in edits] == [
+        (True, "Is there a cat?"),
+        (False, "Is there a cat?"),
+        (None, "Is there a sofa?"),
+    ], "an image is edited once"
+    with_cue, without = (np.asarray(each.chat.images[0]) for each in edits[:2])
+    assert with_cue[45, 45, 0] == 30 and with_cue[8, 8, 0] > 200, "the dog is painted over"
+    assert without[45, 45, 0] > 200 and without[8, 8, 0] == 90
+    assert plan_edits([sample], [("sofa", "dog")]) == [], "a dog is there"
+    unknown = sample.model_copy(update={"metadata": {"objects": ["dog", "sofa"]}})
+    assert plan_edits([unknown], [("sofa", "cat")]) == [], "no boxes"
+
+
+@pytest.mark.parametrize(
+    ("text", "false"),
+    [
+        ("A puppy sleeps on a couch beside a bicycle.", ["bicycle"]),
+        ("There is a dog. There is no bicycle.", []),
+        ("It might be a bicycle.", None),
+        ("Yes, there is a bicycle.", None),  # read as an answer to a closed question
+        ("Nice weather.", None),
+    ],
+)
+def test_objects_that_prose_claims_are_compared_with_the_annotations(text, false):
+    sample = Sample(id="a", images=["a.png"], question="Describe it.", metadata={"objects": ["dog", "couch"]})
+    found = find_claims(sample, text)
+    assert [each["false"] for each in found] == ([] if false is None else [false])
+    other = sample.model_copy(update={"metadata": {"objects": ["dog", "red star B2"]}})
+    assert find_claims(other, text) == [], "things without a category may be there by another name"
+
+
 def test_one_of_the_things_that_are_counted_is_painted_over(tmp_path):
     pytest.importorskip("cv2")
     sample = photograph(tmp_path, [[2, 2, 12, 12], [8, 8, 12, 12], [40, 40, 10, 10]])
