@@ -280,6 +280,12 @@ def describe_answer(record: Mapping[str, Any], loss: Loss) -> list[str]:
     ):
         if record.get(key) is not None:
             lines.append(f"{'follows' if record[key]['followed'] else 'does not follow'} {name}")
+    if (count := record.get("count")) is not None:
+        edit = {1: "one more", -1: "one less", 0: ""}[count["by"]]
+        then = "an unread number" if count["followed"] is None else str(count["said"] + count["followed"])
+        lines.append(
+            f"counts {count['said']}, true is {count['true']}" + (f"; with {edit} {then}" if edit else "")
+        )
     wrong = [claim for claim in record["attributes"] if claim["wrong"]]
     if wrong:
         lines.append(f"wrong claims: {', '.join(sorted({claim['attribute'] for claim in wrong}))}")

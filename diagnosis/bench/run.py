@@ -44,7 +44,7 @@ SCORES, RESULTS = "scores.jsonl", "results.json"
 DIAGNOSES = "diagnoses"  # what each diagnosis measured
 SPLITS = (DEVELOPMENT, "held-out", OTHER_WAYS)
 # Types of the questions about a pair. Pairs take turns: many sets of images tell more than many questions about few.
-ROUNDS = (("same", "different"), ("steps", "describe"), ("steps", "exists"))
+ROUNDS = (("same", "different", "count"), ("steps", "describe"), ("steps", "exists", "count"))
 SEEDS = {  # beyond the seeds that models were trained on
     "development": 1_100_000,
     "held-out": 1_200_000,
