@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from mmprobe.cache import Run, open_run
 from mmprobe.errors import InputError, printable, unknown_name
 from mmprobe.files import make_folder, new_folder, redact, write_whole
 from mmprobe.ledger import lock_file
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from mmprobe.cache import Run
 
 ExportFormat = Literal["parquet", "hf", "csv", "latex", "svg", "png", "pdf"]
 FORMATS: tuple[str, ...] = get_args(ExportFormat)
@@ -77,6 +78,7 @@ def _open(source: Run | str | Path) -> tuple[Run | None, pd.DataFrame | None]:
     """Return the run of a path and the metrics of its results; None for what there is not."""
     import pandas as pd
 
+    from mmprobe.cache import Run, open_run
     from mmprobe.viz.report.results import find_results
 
     if isinstance(source, Run):

@@ -27,6 +27,7 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.files import redact
 from mmprobe.samples import Region, Sample, check_image, open_image
+from mmprobe.stats.rounding import format_number
 
 if TYPE_CHECKING:
     from mmprobe.models import Model
@@ -403,7 +404,9 @@ def _add_callbacks(app: Any, desk: Desk) -> None:
             if chosen == "heads" and head:
                 layer, column = head["points"][0]["y"], head["points"][0]["x"]
                 ds = desk.scale(answer, int(layer), int(column), 0.0 if scale is None else float(scale))
-                return _show(ds, "effect", f"with head {layer}.{column} scaled by {scale or 0:g}") + (
+                return _show(
+                    ds, "effect", f"with head {layer}.{column} scaled by {format_number(scale or 0)}"
+                ) + (
                     "",
                     keep,
                 )
@@ -476,16 +479,14 @@ def _show(ds: xr.Dataset, variable: str, what: str) -> tuple[Any, str]:
     """Return the tokens, darker where they lose more, and the loss in words."""
     from dash import html
 
-    from mmprobe.stats.rounding import round_number
-
     loss = ds[variable].values
     tokens = [
         html.Span(
-            text, title=f"{round_number(value)} nat", style={"--loss": f"{np.clip(value / _SEEN, 0, 1):.2f}"}
+            text, title=f"{format_number(value)} nat", style={"--loss": f"{np.clip(value / _SEEN, 0, 1):.2f}"}
         )
         for text, value in zip(ds["token"].values.tolist(), loss.tolist(), strict=True)
     ]
-    words = f"loses {round_number(float(loss.sum()))} nat, {round_number(float(loss.mean()))} a token (n = {loss.size})"
+    words = f"loses {format_number(float(loss.sum()), '.2f')} nat, {format_number(float(loss.mean()), '.2f')} a token (n = {loss.size})"
     return tokens, f"The answer {words}, {what}."
 
 

@@ -373,11 +373,12 @@ class BatchAnswerer:
             with self.tracer.open_batch(samples) as batch:
                 answers = generate_batch(self.model, samples, settings, self.prefixes, chats, batch.decode)
                 batch.finish(answers)
-        texts = [each.text if self.tracer is not None else each.text.strip() for each in answers]
-        return [
-            (sample.id, Answer(text, each.is_truncated(self.model), each.token_ids))
-            for sample, text, each in zip(samples, texts, answers, strict=True)
-        ]
+        answered: list[Answered] = []
+        for sample, each in zip(samples, answers, strict=True):
+            text = each.response if self.tracer is not None else each.response.strip()
+            is_truncated = each.is_truncated(self.model)
+            answered.append((sample.id, Answer(text, is_truncated, each.token_ids, each.opened)))
+        return answered
 
 
 class _Nowhere:
@@ -410,7 +411,9 @@ class _Responses:
         self.folder.mkdir(parents=True, exist_ok=True)
         if cut_torn_line(self.file):
             for _, line in json_lines(self.file):
-                self.answers[line["id"]] = Answer(line["response"] or "", line.get("truncated"))
+                self.answers[line["id"]] = Answer(
+                    line["response"] or "", line.get("truncated"), opened=line.get("opened", "")
+                )
         drop_failures(self.folder, self.ids)
         append_lines(self.file, [])  # the call is begun, even if no answer comes
         yield self.answers.keys() & set(self.ids)
@@ -418,10 +421,7 @@ class _Responses:
 
     def keep(self, name: str, answer: Answer) -> None:
         self.answers[name] = answer
-        line: dict[str, Any] = {"id": name, "response": answer.strip()}
-        if answer.truncated is not None:
-            line["truncated"] = answer.truncated
-        append_lines(self.file, [line], ensure_ascii=False)
+        append_lines(self.file, [answer.line(name)], ensure_ascii=False)
 
     def is_kept(self, name: str) -> bool:
         return name in self.answers
@@ -506,7 +506,7 @@ def stop_run(n_finished: int, total: int) -> KeyboardInterrupt:
 
 
 QUESTIONS = "questions.jsonl"  # in the results of a benchmark
-Answers = str | Path | Run | Mapping[str, str | Sequence[int]]
+GivenAnswers = str | Path | Run | Mapping[str, str | Sequence[int]]
 """A file of lines, the folder of a benchmark's results or of a run, a run, or answers by id of their sample."""
 
 
@@ -514,6 +514,7 @@ class _Line(JsonRecord):
     id: str
     response: Text | None = None
     token_ids: list[int] | None = None
+    opened: Text = ""
 
 
 class GivenAnswer(NamedTuple):
@@ -590,7 +591,7 @@ def find_given(model: Model, sample: Sample, given: Mapping[str, GivenAnswer]) -
     return ids
 
 
-def read_given_answers(source: Answers, samples: Sequence[Sample]) -> dict[str, GivenAnswer]:
+def read_given_answers(source: GivenAnswers, samples: Sequence[Sample]) -> dict[str, GivenAnswer]:
     """Return the answers of samples by id. Samples without an answer are missing.
 
     Args:
@@ -655,7 +656,8 @@ def _read_path(path: Path) -> dict[str, GivenAnswer]:
         if record.response is None and record.token_ids is None:
             raise InputError(f"{path}, line {number}: has neither `response` nor `token_ids`")
         ids = None if record.token_ids is None else tuple(record.token_ids)
-        answers[record.id] = GivenAnswer(record.response, ids)
+        text = record.response and record.response.removeprefix(record.opened)  # which the prompt opens again
+        answers[record.id] = GivenAnswer(text, ids)
     return answers
 
 

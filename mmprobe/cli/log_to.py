@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -35,8 +35,15 @@ def check_tracker(tracker: Tracker | None) -> None:
         raise InputError(f"--log-to {tracker}: is not installed; pip install {tracker}")
 
 
+Steps = Iterable[tuple[int, Mapping[str, float]]]
+
+
 def log_metrics(
-    tracker: Tracker, folder: Path, settings: Mapping[str, Any], metrics: Mapping[str, Any]
+    tracker: Tracker,
+    folder: Path,
+    settings: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    steps: Steps = (),
 ) -> None:
     """Log metrics once: each value with the ends of its interval and n, and the settings beside them.
 
@@ -47,6 +54,7 @@ def log_metrics(
         folder: the result folder. Its name is that of the tracker's run, and TensorBoard's events are written into it.
         settings: how the metrics came about.
         metrics: by name, each with value, low, high and n; undefined numbers are left out.
+        steps: of a training, the number of each step and what was logged at it, by name.
 
     Raises:
         InputError: a link is in the place of TensorBoard's folder.
@@ -67,7 +75,7 @@ def log_metrics(
     if tracker == "tensorboard":
         make_folder(folder / "tensorboard")
     try:
-        log(folder, printable(redact(folder.name)), safe, texts, flat)
+        log(folder, _Logged(printable(redact(folder.name)), safe, texts, list(steps), flat))
     except (Exception, SystemExit) as error:  # of a library that is none of ours, and of its server
         warn(
             f"--log-to {tracker}: the metrics were not logged ({type(error).__name__}: {error}); they are in {folder}"
@@ -75,36 +83,56 @@ def log_metrics(
         raise typer.Exit(1) from None
 
 
-_Settings = Mapping[str, Any]
+class _Logged(NamedTuple):
+    """What a tracker gets.
+
+    Attributes:
+        name: of the tracker's run.
+        settings: as they are.
+        texts: the settings as texts.
+        steps: what was logged at each step of a training.
+        metrics: all numbers of the metrics, by name.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    texts: Mapping[str, str]
+    steps: Sequence[tuple[int, Mapping[str, float]]]
+    metrics: Mapping[str, float]
 
 
-def _log_to_wandb(folder: Path, name: str, settings: _Settings, texts: _Settings, flat: _Settings) -> None:
+def _log_to_wandb(folder: Path, logged: _Logged) -> None:
     import wandb
 
-    with wandb.init(project=PROJECT, name=name, config=dict(settings)) as run:
-        run.log(flat)
+    with wandb.init(project=PROJECT, name=logged.name, config=dict(logged.settings)) as run:
+        for step, values in logged.steps:
+            run.log(dict(values), step=step)
+        run.log(dict(logged.metrics))
 
 
-def _log_to_mlflow(folder: Path, name: str, settings: _Settings, texts: _Settings, flat: _Settings) -> None:
+def _log_to_mlflow(folder: Path, logged: _Logged) -> None:
     import mlflow
 
     mlflow.set_experiment(PROJECT)
-    with mlflow.start_run(run_name=name):
-        mlflow.log_params(texts)
-        mlflow.log_metrics(
-            {
-                _NOT_IN_MLFLOW.sub("-", each.replace("[", "/").replace("]", "")): value
-                for each, value in flat.items()
-            }
-        )
+    with mlflow.start_run(run_name=logged.name):
+        mlflow.log_params(logged.texts)
+        for step, values in logged.steps:
+            mlflow.log_metrics({_allow(name): value for name, value in values.items()}, step=step)
+        mlflow.log_metrics({_allow(name): value for name, value in logged.metrics.items()})
 
 
-def _log_to_tensorboard(
-    folder: Path, name: str, settings: _Settings, texts: _Settings, flat: _Settings
-) -> None:
+def _log_to_tensorboard(folder: Path, logged: _Logged) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(folder / "tensorboard")) as writer:
-        writer.add_text("settings", "\n".join(f"    {each}: {text}" for each, text in texts.items()))
-        for each, value in flat.items():
-            writer.add_scalar(each, value)
+        writer.add_text("settings", "\n".join(f"    {name}: {text}" for name, text in logged.texts.items()))
+        for step, values in logged.steps:
+            for name, value in values.items():
+                writer.add_scalar(name, value, step)
+        for name, value in logged.metrics.items():
+            writer.add_scalar(name, value)
+
+
+def _allow(name: str) -> str:
+    """Return a name that mlflow allows."""
+    return _NOT_IN_MLFLOW.sub("-", name.replace("[", "/").replace("]", ""))

@@ -26,7 +26,7 @@ MARKS = re.compile(r"(?<=<!-- attacks -->\n).*?(?=<!-- /attacks -->)", re.DOTALL
 SHARES = {  # of the number of cases
     **{"damage": 0.16, "crafted": 0.24, "inputs": 0.4, "faults": 0.08, "writers": 0.03, "judges": 0.09},
     **{"identity": 0.06, "links": 0.04, "plug_ins": 0.04, "models": 0.04, "hosts": 0.015, "load": 0.01},
-    **{"names": 0.08, "formats": 0.09, "videos": 0.06, "serving": 0.036, "outputs": 0.042},
+    **{"names": 0.08, "formats": 0.1, "videos": 0.06, "serving": 0.036, "outputs": 0.042},
 }
 WHAT = {
     "damage": "flipped bits, missing ends, zeroed pages, swapped files",

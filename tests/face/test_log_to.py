@@ -32,8 +32,8 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def log(self, values: dict[str, float]) -> None:
-        self.logged |= values
+    def log(self, values: dict[str, float], step: int | None = None) -> None:
+        self.logged |= values if step is None else {(step, name): value for name, value in values.items()}
 
 
 def test_wandb_and_mlflow_get_values_and_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,11 +47,13 @@ def test_wandb_and_mlflow_get_values_and_intervals(tmp_path: Path, monkeypatch: 
     wandb.init, mlflow.start_run = start, start  # type: ignore[attr-defined]
     mlflow.set_experiment = lambda name: params.update(experiment=name)  # type: ignore[attr-defined]
     mlflow.log_params = params.update  # type: ignore[attr-defined]
-    mlflow.log_metrics = lambda values: runs[-1].log(values)  # type: ignore[attr-defined]
+    mlflow.log_metrics = lambda values, step=None: runs[-1].log(values, step)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     for tracker in ("wandb", "mlflow"):
-        log_to.log_metrics(tracker, tmp_path / "vqa", {"model": "tiny-spd", "limit": 4}, METRICS)
+        log_to.log_metrics(
+            tracker, tmp_path / "vqa", {"model": "tiny-spd", "limit": 4}, METRICS, [(3, {"train/loss": 0.5})]
+        )
     first, second = runs
     assert first.settings == {
         "project": "mmprobe",
@@ -60,9 +62,12 @@ def test_wandb_and_mlflow_get_values_and_intervals(tmp_path: Path, monkeypatch: 
     }
     assert params == {"experiment": "mmprobe", "model": "tiny-spd", "limit": "4"}
     assert first.logged["accuracy"] == second.logged["accuracy"] == 0.75
+    assert first.logged[3, "train/loss"] == second.logged[3, "train/loss"] == 0.5
     assert first.logged["accuracy/low"] == METRICS["accuracy"].low and first.logged["accuracy/n"] == 4
     assert "unread[kind=words]" not in first.logged, "undefined"
-    assert not any(set("[]=") & set(name) for name in second.logged), "mlflow refuses these"
+    assert not any(set("[]=") & set(name) for name in second.logged if isinstance(name, str)), (
+        "mlflow refuses these"
+    )
 
 
 def test_a_missing_tracker_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

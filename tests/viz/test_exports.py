@@ -104,6 +104,18 @@ def test_figures_are_saved(run: Run, tmp_path: Path) -> None:
     assert pdf.read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.browser
+def test_a_browser_that_does_not_start_is_one_error(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several figures, too: kaleido's server, which draws these, waits for a browser for ever."""
+    pytest.importorskip("kaleido")
+    monkeypatch.setenv("BROWSER_PATH", "/bin/false")
+    with pytest.raises(InputError, match="figures as files need a Chromium that starts"):
+        mp.viz.save(attention_decay(run), tmp_path / "decay.pdf")
+    assert not list(tmp_path.glob("*.pdf"))
+
+
 def test_names_that_one_looks_for(run: Run, tmp_path: Path) -> None:
     assert set(ANALYSES) <= {*dir(mp.analyses)} | {"localisation"}
     assert not {"Callable", "xr", "workers", "files"} & set(dir(mp.analyses))
