@@ -69,12 +69,12 @@ def _attack(
 
 def _write_data(rng: random.Random, world: World, folder: Path, key: str) -> Path:
     """Write two samples with hostile texts in each of their fields."""
-    lines = []
+    lines, name = [], f"=1+1{rng.choice(PARTS)}"
     for number, line in enumerate(world.data.read_text().splitlines()[:2]):
         texts = [f"{rng.choice(FORMULAS)} {rng.choice(PARTS)} {rng.choice(OF_TEX)} {key}" for _ in range(4)]
         read = json.loads(line)
         read["images"] = [str(world.data.parent / image) for image in read["images"]]
-        metadata = {"note": texts[0], "list": [texts[1]], f"=1+1{rng.choice(PARTS)}": "a"}
+        metadata = {"note": texts[0], "list": [texts[1]], name: "a"}
         lines.append(
             read | {"id": str(number), "question": texts[2], "answer": texts[3], "metadata": metadata}
         )
