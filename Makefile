@@ -52,7 +52,7 @@ demo: $(VENV)/.wheel
 	$(BIN)/mmprobe demo --out mmprobe-demo
 
 perf: $(VENV)/.wheel
-	$(BIN)/python perf/report.py
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python perf/report.py
 
 gpu: $(VENV)/.wheel
 	$(BIN)/python perf/gpu.py --out docs/performance-gpu.md

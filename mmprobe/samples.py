@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 MAX_IMAGE_PIXELS = 100_000_000
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # others may start programs, as EPS does
+MAX_URI = 200_000_000  # characters of an image as a data: URI; our choice
+MAX_VIDEO_FRAMES = 1_000_000  # of a file; these limits are our choice, too
+MAX_VIDEO_PIXELS = 2_000_000_000  # of all frames that are shown: they take three bytes each
 VIDEO_FORMATS = ("mov", "matroska", "avi", "gif", "mpegts")  # of FFmpeg; others may lead to further files
 Box = tuple[int, int, int, int]
 """x, y, width and height in pixels of an image."""
@@ -833,6 +836,10 @@ def read_data_uri(uri: str, where: str, kind: str = "image") -> bytes:
         >>> read_data_uri("data:image/png;base64,AAAA", "here")
         b'\\x00\\x00\\x00'
     """
+    if len(uri) > MAX_URI:
+        raise InputError(
+            f"{where}: the data: URI of an image is over {MAX_URI:,} characters; save the image as a file"
+        )
     head, _, data = uri.partition(",")
     try:
         if not head.startswith(f"data:{kind}/") or not head.endswith(";base64"):
@@ -1034,13 +1041,15 @@ def read_video_info(file: Path, where: str) -> VideoInfo:
         stream = container.streams.video[0]
         fps = float(stream.average_rate or 0)
         frames = stream.frames or round(fps * float(container.duration or 0) / 1_000_000)
-        if not frames or not fps:
+        if frames < 1 or fps <= 0:
             raise InputError(
                 f"{where}: video {file}: does not say how many frames it has; write it anew (ffmpeg -i FILE new.mp4) or "
                 "give its frames as image files"
             )
         if stream.height * stream.width > MAX_IMAGE_PIXELS:
             raise InputError(f"{where}: video {file}: its frames have over 100 megapixels; make it smaller")
+        if frames > MAX_VIDEO_FRAMES:
+            raise InputError(f"{where}: video {file}: has over {MAX_VIDEO_FRAMES:,} frames; cut it")
         return VideoInfo(frames, fps, (stream.height, stream.width))
 
 
@@ -1050,19 +1059,32 @@ def read_frames(file: Path, indices: Iterable[int], where: str) -> list[Image.Im
     An index beyond the last frame, as headers may say too many, gives the last.
 
     Raises:
-        InputError: the file is missing or cannot be decoded, or PyAV is not installed.
+        InputError: the file is missing or cannot be decoded, its frames have several sizes, all of them together are too
+            large for memory, or PyAV is not installed.
     """
-    wanted, found = list(indices), {}
+    wanted = list(indices)
+    places, end = set(wanted), max(wanted)
+    found: dict[int, Image.Image] = {}
     with _open_video(file, where) as container:
-        frame = None
+        frame, size = None, None
         for number, frame in enumerate(container.decode(video=0)):
-            if number in wanted:
+            size = size or (frame.width, frame.height)
+            if (frame.width, frame.height) != size:
+                raise InputError(
+                    f"{where}: video {file}: its frames have several sizes; write it anew with one"
+                )
+            if frame.width * frame.height * len(places) > MAX_VIDEO_PIXELS:
+                raise InputError(
+                    f"{where}: video {file}: {len(places)} frames of {frame.width} x {frame.height} pixels take over "
+                    f"{3 * MAX_VIDEO_PIXELS / 1e9:.0f} GB; make it smaller, or show fewer frames a second (fps)"
+                )
+            if number in places:
                 found[number] = frame.to_image()
-            if number >= max(wanted):
+            if number >= end:
                 break
         if frame is None:
             raise InputError(f"{where}: video {file}: contains no frames")
-        last = frame.to_image()
+        last = found[number] if number in found else frame.to_image()
     return [found.get(index, last) for index in wanted]
 
 

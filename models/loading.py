@@ -22,12 +22,18 @@ from huggingface_hub import constants, get_session
 from PIL import Image
 
 from mmprobe.errors import InputError
-from mmprobe.models.aliases import find_base, find_checkpoint, locate
+from mmprobe.models.checkpoints import (
+    Checkpoint,
+    find_base,
+    find_checkpoint,
+    fingerprint_checkpoint,
+    fingerprint_memory,
+    locate,
+)
 from mmprobe.models.devices import DeviceMap, check_device_map, check_places, find_device, has_weights
 from mmprobe.models.families import Family, find_family
 from mmprobe.models.families.base import find_width
 from mmprobe.models.families.generic import build_views
-from mmprobe.models.fingerprint import Checkpoint, fingerprint_checkpoint, fingerprint_memory
 from mmprobe.models.organisms import PREFIX, folder, merge_adapter
 from mmprobe.models.prompt import Batch, Chat, Prompt, build_batch, build_chat, list_control_tokens
 from mmprobe.models.self_check import check_model, has_plain_logits
@@ -101,7 +107,7 @@ class Model:
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """Hashes of weights, configuration, template and processor, by part (`mmprobe.models.fingerprint`), and the dtype.
+        """Hashes of weights, configuration, template and processor, by part (`mmprobe.models.checkpoints`), and the dtype.
 
         Example:
             >>> load_model("tiny-spd", device="cpu").fingerprint["dtype"]

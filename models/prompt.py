@@ -209,7 +209,7 @@ def _read_video(video: Video, model: Model, start: int, name: str) -> tuple[list
         options = {} if video.fps is None else {"fps": video.fps}
         try:
             chosen = processor.sample_frames(metadata=metadata, **options)
-        except (TypeError, ValueError) as error:
+        except (ArithmeticError, TypeError, ValueError) as error:
             raise InputError(
                 f"{name}: video {video.file}: the processor of {model.name} cannot choose its frames ({error})"
             ) from None

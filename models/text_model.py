@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 import transformers
 
-from mmprobe.models.aliases import EMBEDDED, locate
+from mmprobe.models.checkpoints import EMBEDDED, locate
 from mmprobe.models.loading import Model, load_model, load_pretrained
 from mmprobe.models.prompt import decode_answer, list_control_tokens, split_control_tokens
 

@@ -18,13 +18,14 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPING_NAMES as VIDEO_PROCESSORS
 
-from mmprobe.models.aliases import load_aliases
+from mmprobe.models.checkpoints import load_aliases
 from mmprobe.models.families import FAMILIES
 from mmprobe.models.families.refused import REFUSED
 
 ROOT = Path(__file__).parent.parent
 README, PAGE, VIDEOS = ROOT / "README.md", ROOT / "docs" / "models.md", ROOT / "docs" / "guides" / "video.md"
 MARKS = re.compile(r"(?<=<!-- families -->\n).*?(?=<!-- /families -->)", re.DOTALL)
+KNOWN = ("qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision", "gemma3", "llama4", "molmo2")
 CHECKPOINT = re.compile(r'checkpoint="([\w.-]+/[\w.-]+)"')
 TYPES = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 HEADER = """\
@@ -113,9 +114,9 @@ def page() -> str:
 
 
 def table() -> str:
-    """Return the README's list of families."""
-    names = ", ".join(sorted(kind for family in FAMILIES.values() for kind in family.model_types))
-    return textwrap.fill(names, 120, break_on_hyphens=False) + "\n"
+    """Return the README's line of families."""
+    count = sum(len(family.model_types) for family in FAMILIES.values())
+    return f"{count} types of models are traced, such as {', '.join(KNOWN)}: [which, how, and why others are not](docs/models.md).\n"
 
 
 def videos() -> str:

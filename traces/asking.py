@@ -24,7 +24,7 @@ import torch
 from tqdm import tqdm
 
 from mmprobe.cache import Run, open_run
-from mmprobe.errors import InputError, option
+from mmprobe.errors import InputError, option, shorten
 from mmprobe.files import (
     JsonRecord,
     Text,
@@ -32,6 +32,7 @@ from mmprobe.files import (
     cut_torn_line,
     json_lines,
     read_records,
+    redact,
     write_atomic,
 )
 from mmprobe.interventions.base import Method
@@ -62,7 +63,7 @@ class EndsRun(Exception):
 
 
 class Unanswered(NamedTuple):
-    """Why a sample has no answer: the class of the error, and the first line of its message."""
+    """Why a sample has no answer: the class of the error, and the first line of its message, without keys and shortened."""
 
     error: str
     message: str
@@ -77,7 +78,7 @@ class Unanswered(NamedTuple):
         """
         name, plug_in = type(error).__name__, find_plug_in(error)
         message = (str(error).strip().splitlines() or [name])[0]
-        return cls(name, f"{plug_in}: {message}" if plug_in else message)
+        return cls(name, shorten(redact(f"{plug_in}: {message}" if plug_in else message)))
 
 
 Answered = tuple[str, str | Unanswered]
@@ -154,25 +155,26 @@ def answer(
     with ExitStack() as stack:
         progress = stack.enter_context(tqdm(desc=title, unit="answer", disable=None))
         earlier: set[str] = set()
+        left = {sample.id for sample in samples}  # a set that shrinks, so that a long run does not grow
         interrupted = threading.Event().is_set
 
         def begin(opened: PreparedRun | None = None) -> set[str]:
             """Open the folder, and return the ids of the finished samples."""
             nonlocal interrupted
             earlier.update(stack.enter_context(keeper.open(opened)))
+            left.difference_update(earlier)
             progress.reset(len(samples))
             progress.update(len(earlier))
             interrupted = stack.enter_context(finish_batch_on_interrupt())
             return earlier
 
-        done: set[str] = set()
         # the stream ends before the folder is left, so that what it began to write is written by then
         with closing(_answer_all(local, samples, work, begin, keeper)) as stream:
             for answered in stream:
                 for name, got in answered:
-                    if name in earlier or name in done:
+                    if name not in left:
                         continue
-                    done.add(name)
+                    left.remove(name)
                     progress.update()
                     if not isinstance(got, Unanswered):
                         text = got if isinstance(got, Answer) else Answer(got)
@@ -181,7 +183,7 @@ def answer(
                     elif folder is not None:
                         _append_failure(folder, name, got)
                 if interrupted():
-                    raise stop_run(len(earlier) + len(done), len(samples))
+                    raise stop_run(len(samples) - len(left), len(samples))
     yield from keeper.read(sample.id for sample in samples if sample.id in earlier)
 
 
@@ -327,6 +329,7 @@ class BatchAnswerer:
             except Exception as error:
                 if size == 1:
                     if self.work.folder is None:
+                        error.add_note(f"at sample {pending[0][0].id}")
                         raise
                     answered.append((pending.pop(0)[0].id, Unanswered.of(error)))
                 elif isinstance(error, (torch.OutOfMemoryError, MemoryError)):
@@ -503,7 +506,7 @@ def stop_run(n_finished: int, total: int) -> KeyboardInterrupt:
 
 
 QUESTIONS = "questions.jsonl"  # in the results of a benchmark
-Answers = str | Path | Run | Mapping[str, str | Sequence[int]]
+GivenAnswers = str | Path | Run | Mapping[str, str | Sequence[int]]
 """A file of lines, the folder of a benchmark's results or of a run, a run, or answers by id of their sample."""
 
 
@@ -588,7 +591,7 @@ def find_given(model: Model, sample: Sample, given: Mapping[str, GivenAnswer]) -
     return ids
 
 
-def read_given_answers(source: Answers, samples: Sequence[Sample]) -> dict[str, GivenAnswer]:
+def read_given_answers(source: GivenAnswers, samples: Sequence[Sample]) -> dict[str, GivenAnswer]:
     """Return the answers of samples by id. Samples without an answer are missing.
 
     Args:

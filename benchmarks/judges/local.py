@@ -33,8 +33,7 @@ class LocalClient:
     """
 
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
-        from mmprobe.models.aliases import find_checkpoint
-        from mmprobe.models.fingerprint import fingerprint_checkpoint
+        from mmprobe.models.checkpoints import find_checkpoint, fingerprint_checkpoint
         from mmprobe.models.text_model import load_any
 
         self._name = name

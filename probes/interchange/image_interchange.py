@@ -12,7 +12,7 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model, Prompt
 from mmprobe.models.prompt import Chat, build_chat, decode_tokens
 from mmprobe.models.reading import read_chats
-from mmprobe.probes.answers import MAX_NEW_TOKENS, GivenAnswer, find_ids, name_answer
+from mmprobe.probes.answers import MAX_NEW_TOKENS, AnswerInput, find_ids, name_answer
 from mmprobe.samples import Region, Sample
 
 
@@ -21,7 +21,7 @@ def image_interchange(
     sample: Sample,
     counterfactual: Sample,
     regions: Sequence[Region] | None = None,
-    answer: GivenAnswer = None,
+    answer: AnswerInput = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return how much less likely each token of an answer is when the images are exchanged for others.

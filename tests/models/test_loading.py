@@ -17,7 +17,7 @@ from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.models import load_aliases, load_model, wrap
-from mmprobe.models.aliases import locate
+from mmprobe.models.checkpoints import locate
 from mmprobe.models.loading import load_shapes
 from mmprobe.samples import Sample
 

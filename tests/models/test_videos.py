@@ -15,6 +15,7 @@ from helpers.tiny_models import load_tiny_model
 from PIL import Image
 
 import mmprobe as mp
+from mmprobe import samples
 from mmprobe.diagnosis import diagnose
 from mmprobe.errors import InputError
 from mmprobe.interventions.methods.icd import insert_instruction
@@ -559,3 +560,15 @@ def test_other_files_are_not_videos(content, tmp_path):
     (tmp_path / "samples.jsonl").write_text('{"id": "a", "question": "?", "videos": ["clip.mp4"]}\n')
     with pytest.raises(InputError, match="clip.mp4: not a readable MP4"):
         load_samples(tmp_path / "samples.jsonl")
+
+
+def test_frames_that_do_not_fit_memory_are_refused(tmp_path, monkeypatch):
+    clip = write_clip(tmp_path / "clip.mp4")
+    assert len(samples.read_frames(clip, [0, 5, 99], "here")) == 3
+    monkeypatch.setattr(samples, "MAX_VIDEO_PIXELS", 3 * 112 * 56 - 1)
+    assert len(samples.read_frames(clip, [0, 5, 5, 0], "here")) == 4, "a frame that is shown twice is one"
+    with pytest.raises(InputError, match="here: video .*clip.mp4: 3 frames of 112 x 56 pixels take over"):
+        samples.read_frames(clip, [0, 5, 99], "here")
+    monkeypatch.setattr(samples, "MAX_VIDEO_FRAMES", 23)
+    with pytest.raises(InputError, match="has over 23 frames; cut it"):
+        samples.read_video_info(clip, "here")
