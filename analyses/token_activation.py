@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.regions import find_views
-from mmprobe.analyses.spans import limits_to_span
+from mmprobe.analyses.source import limits_to_span
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable

@@ -193,6 +193,7 @@ class Table:
     Attributes:
         records: one an answer, from the battery.
         sets: the set of images of each, int [answer].
+        n_images: how many images each is about, int [answer].
         losses: what each loses when its images are exchanged.
         limits: the thresholds.
     """
@@ -201,6 +202,7 @@ class Table:
         by_id = {sample.id: sample for sample in samples}
         self.records = list(records)
         self.sets = image_sets([by_id[record["id"]] for record in records])
+        self.n_images = np.array([len(by_id[record["id"]].images) for record in records], int)
         self.losses = measure_losses(self.records, limits)
         self.limits = limits
 

@@ -1,4 +1,4 @@
-"""A value with its 95 % interval: the one form of every number that is counted over samples."""
+"""A value with its 95 % interval: the one form of every number that is counted over samples, and how it is written."""
 
 from __future__ import annotations
 

@@ -13,9 +13,8 @@ import xarray as xr
 
 from mmprobe.benchmarks.core.benchmark import Benchmark, answer_lengths, wording_of
 from mmprobe.benchmarks.core.cost import Cost, measure_cost
-from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
 from mmprobe.benchmarks.core.perturbations import check_kind
-from mmprobe.benchmarks.core.results import Metric
+from mmprobe.benchmarks.core.results import Metric, paired_difference
 from mmprobe.benchmarks.core.runner import describe_generation, run_benchmark
 from mmprobe.benchmarks.judges.judge import LEXICAL
 from mmprobe.errors import InputError
@@ -131,7 +130,7 @@ def compare_contenders(
         - value, low, high, n, n_groups (metric, contender): as in results.json
         - difference, difference_low, difference_high, n_paired (metric, contender): the metric minus the
           baseline's over the samples of both, with a 95 % paired interval over sets of images
-          (`mmprobe.benchmarks.core.paired_bootstrap`)
+          (`mmprobe.benchmarks.core.results.paired_difference`)
         - seconds (contender): wall-clock time of all answers
         - tokens_per_second (contender)
         - extra_memory (contender): peak memory less the memory at the start, in 2^20 bytes. This and the two

@@ -132,11 +132,11 @@ def logos(
             values = _train_logos(model, questions, held_out, path, plan, device)
             prefix = f"{path.name} " if ablate else ""
             metrics |= {f"{prefix}{name}": value for name, value in values.items()}
+    result = {"out": [str(path) for path in plans]}
+    _print_trained(result, metrics, {path: path / f"stage-{stages}" / "model" for path in plans}, as_json)
     if log_to is not None:
         about = {"model": model, "data": str(data), **asdict(settings)}
         log_metrics(log_to, out, about, metrics, _read_steps(plans, bool(ablate)))
-    result = {"out": [str(path) for path in plans]}
-    _print_trained(result, metrics, {path: path / f"stage-{stages}" / "model" for path in plans}, as_json)
 
 
 def _read(path: Path, only: str | None, limit: int | None) -> list[Sample]:
@@ -236,10 +236,10 @@ def guesser(
         trained = train_text_model(model, questions, out, settings)
         write_figures(training_history(out), out / "report.html", (f"Super-guesser, {model}", out.name))
         metrics = write_guesses(trained, asked, out, against or [], max_new_tokens) if asked else {}
+    _print_trained({"model": str(out / "model")}, metrics, {out: out / "model"}, as_json)
     if log_to is not None:
         about = {"model": model, "data": str(data), **asdict(settings)}
         log_metrics(log_to, out, about, metrics, _read_steps([out], False))
-    _print_trained({"model": str(out / "model")}, metrics, {out: out / "model"}, as_json)
 
 
 def _read_steps(folders: Iterable[Path], named: bool) -> list[tuple[int, dict[str, float]]]:

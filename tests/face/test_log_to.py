@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import typer
 from helpers.command_line import assert_fails, run_in_process
 
 from mmprobe.benchmarks.core.results import mean_metric
@@ -76,3 +77,34 @@ def test_a_missing_tracker_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
     )
     assert_fails(finished, "--log-to mlflow: is not installed; pip install mlflow")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_tracker_that_fails_gets_no_key_and_costs_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MADE_UP_API_KEY", "sk-0123456789")
+    wandb, got = ModuleType("wandb"), list[Any]()
+
+    def fail(**settings: Any) -> Recorder:
+        got.append(settings)
+        raise RuntimeError("no network\nfor sk-0123456789")
+
+    wandb.init = fail  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    with pytest.raises(typer.Exit) as ended:
+        log_to.log_metrics(
+            "wandb", tmp_path / "sk-0123456789", {"data": Path("sk-0123456789.jsonl"), "n": [1]}, METRICS
+        )
+    assert ended.value.exit_code == 1
+    assert got == [
+        {
+            "project": "mmprobe",
+            "name": "[MADE_UP_API_KEY]",
+            "config": {"data": "[MADE_UP_API_KEY].jsonl", "n": [1]},
+        }
+    ]
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "mmprobe: --log-to wandb: the metrics were not logged (RuntimeError: no network for [MADE_UP_API_KEY])"
+    )
+    assert said.count("\n") == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -16,6 +17,7 @@ from playwright.sync_api import Browser, expect
 
 import mmprobe as mp
 from mmprobe import serve as live
+from mmprobe.errors import InputError
 from mmprobe.probes import image_interchange, patch_components, scale_components
 from mmprobe.samples import Region, Sample
 
@@ -62,6 +64,28 @@ def test_only_the_address_with_the_token_and_of_this_machine_answers(served):
     for other in ("/", "/wrong/", "/_dash-layout", "/report", "/assets/x.css"):
         assert fetch(root + other)[0] == 404, other
     assert fetch(address, Host="example.org")[0] == 403
+    assert fetch(address, Origin=root)[0] == 200
+    for origin in ("https://example.org", "http://127.0.0.1:1", "null"):
+        assert fetch(address, Origin=origin)[0] == 403, origin
+
+
+def test_requests_that_the_page_never_makes_are_short_answers(tmp_path, monkeypatch, capsys):
+    """Without a run; its model is not used."""
+    pytest.importorskip("dash", reason="the extra serve is not installed")
+    monkeypatch.setenv("MADE_UP_API_KEY", "sk-0123456789")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = SimpleNamespace(name="sk-0123456789")
+    server = live.build_page(live.Desk(model, tmp_path), "token").server
+    client = server.test_client()
+    call, size = "/token/_dash-update-component", {"CONTENT_LENGTH": str(live.LARGEST_REQUEST + 1)}
+    assert client.post(call, json={}, environ_overrides=size).status_code == 413
+    broken = client.post(call, json={"output": "nobody.value"})
+    assert (broken.status_code, broken.text) == (500, "this request failed; the terminal says why")
+    assert list((tmp_path / "cache").rglob("mmprobe-error-*.txt"))
+    layout = client.get("/token/_dash-layout").text
+    assert "[MADE_UP_API_KEY]" in layout and "sk-0123456789" not in layout
+    with pytest.raises(InputError, match="over 50 MB"):
+        live._save_upload(tmp_path, "data:image/png;base64," + "A" * (live.LARGEST_UPLOAD * 4 // 3 + 101))
 
 
 def test_the_page_shows_the_numbers_of_the_api(served, browser: Browser, tmp_path: Path):

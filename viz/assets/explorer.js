@@ -1,6 +1,6 @@
 "use strict";
 /* The explorer. It shows one sample and unpacks its data block when it is selected.
-   Needs numbers.js, heat.js, causes.js, data.js, export.js and list.js. */
+   Needs numbers.js, heat.js, causes.js, words.js, data.js, export.js and list.js. */
 (() => {
   const PLOT = { width: 600, height: 90, top: 6 };
 
@@ -209,6 +209,7 @@
       visualHeads: (sample.attention?.heads ?? 0) > 1 && sample.tokens.length,
       wrong: sample.tokens.some((token) => token.wrong),
       regions: sample.images.some((image) => image.regions.length),
+      words: sample.words,
     };
     for (const part of document.querySelectorAll("#explorer [data-needs]")) {
       part.hidden = !available[part.dataset.needs];
@@ -240,6 +241,7 @@
     find("sample-notes").replaceChildren(...sample.notes.map((note) => make("li", { textContent: note })));
     showImages("sample-images", sample.cause || sample.attention);
     showImages("sample-activation", sample.activation);
+    cellWords.show(sample);
     find("tokens").replaceChildren(...sample.tokens.flatMap(tokenNodes));
     if (sample.cause) causes.underline(find("tokens").children, sample.cause);
     find("sample-dependence").textContent = sample.cause ? causes.sentence(sample.cause) : "";
@@ -339,6 +341,7 @@
       });
     });
     sampleList.addListeners();
+    cellWords.addListeners();
     const tokens = find("tokens");
     tokens.addEventListener("pointerover", (event) => {
       if (event.target === tokens || event.pointerType === "touch") return;

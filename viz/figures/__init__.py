@@ -43,6 +43,7 @@ FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
         "head_ranking": "mmprobe.viz.figures.component_effects:ranking_panels",
         "direct_logit_attribution": "mmprobe.viz.figures.logit_attribution:panels",
         "features": "mmprobe.viz.figures.features:panels",
+        "feature_effects": "mmprobe.viz.figures.features:effect_panels",
         "visual_tokens": "mmprobe.viz.figures.visual_tokens:panels",
         "circuit": "mmprobe.viz.figures.circuit:panels",
         "circuit_faithfulness": "mmprobe.viz.figures.circuit_faithfulness:panels",

@@ -30,6 +30,8 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     shown = [_kind_panel(ds), _step_panel(ds)]
     if int(ds["n_class"].sel({"class": "other"})) < int(ds["n_class"].sum()):
         shown.append(_class_panel(ds))
+    if ds.sizes.get("frame"):
+        shown.append(_frame_panel(ds))
     return shown
 
 
@@ -123,6 +125,18 @@ def _class_panel(ds: xr.Dataset) -> Panel:
         f"Image interchange ({ds.attrs['kind']} images): mean over an answer's tokens of a class, then over the answers "
         "that have one, with 95 % intervals. The samples declare which words name things, colours, places and "
         f"verdicts. {ds.attrs['model']}.",
+    )
+
+
+def _frame_panel(ds: xr.Dataset) -> Panel:
+    figure = _draw_means(ds, "frame", "effect_by_frame", "n_frame")
+    figure.update_xaxes(title="frame (number of answers)")
+    figure.update_yaxes(title=_UNIT)
+    return Panel(
+        "What the answers lose with one other frame",
+        figure,
+        f"Image interchange ({ds.attrs['kind']} images) of one frame of the samples' videos at a time: mean loss of the "
+        f"whole answer, with 95 % intervals. Frames are counted from 0, as the model is shown them. {ds.attrs['model']}.",
     )
 
 

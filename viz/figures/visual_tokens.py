@@ -59,6 +59,7 @@ def _measure_panel(ds: xr.Dataset) -> Panel:
     pieces = (
         f" These words count by their first piece: {ds.attrs['pieces']}." if ds.attrs.get("pieces") else ""
     )
+    left_out = f" Left out: {ds.attrs['left_out']}." if ds.attrs.get("left_out") else ""
     return Panel(
         "Do visual tokens name what they show?",
         apply_layout(figure),
@@ -67,7 +68,7 @@ def _measure_panel(ds: xr.Dataset) -> Panel:
         "scores higher at its own cell than at another one (dotted: chance). Mean over images with 95 % intervals over "
         f"sets of images: n = {int(ds['n_images'])}, {ds.attrs['model']}. What is fitted is fitted on other images. The "
         "linear probe chooses among the declared words only, so only its AUC compares with the others. What can be read "
-        f"need not be used.{pieces}",
+        f"need not be used.{pieces}{left_out}",
     )
 
 

@@ -17,6 +17,8 @@ import plotly.graph_objects as go
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from mmprobe.errors import printable
+
 LABEL_NAMES = {True: "faithful", False: "unfaithful", None: "unlabelled"}
 RIGHT_NAMES = {True: "right", False: "wrong", None: "unread"}
 """The words where a reader compared answers with their truth, and said nothing else of them."""
@@ -51,8 +53,9 @@ def read_asset(name: str) -> str:
 def _environment() -> Environment:
     loader = FunctionLoader(read_asset)
     return Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # Markup is another type
+    )  # fmt: skip
 
 
 def render(template: str, **values: Any) -> Markup:

@@ -20,7 +20,7 @@ from mmprobe.viz.panel import GROUP_COLOURS
 from mmprobe.viz.report.analysis_pages import analysis_pages
 from mmprobe.viz.report.answers import answers_table, collect_answers, internal_columns, list_labelled
 from mmprobe.viz.report.elements import RIGHT_NAMES, Page, read_asset, render
-from mmprobe.viz.report.explorer import Explorer, explorer_page
+from mmprobe.viz.report.explorer import Explorer, explorer_page, find_words
 from mmprobe.viz.report.images import Images
 from mmprobe.viz.report.overview import (
     Findings,
@@ -77,7 +77,7 @@ def write_report(
     interchange = find_interchange(datasets)
     images, explorer, pages = Images(), Explorer("", [], {}), list(analyses)
     if run is not None:
-        explorer = explorer_page(run, answers, explorer_size, images, interchange)
+        explorer = explorer_page(run, answers, explorer_size, images, interchange, find_words(datasets))
         pages.append(Page("explorer", "Explorer", explorer.html, "", explorer.data))
     if results is not None:
         pages.insert(0, results_page(results))
@@ -181,7 +181,11 @@ def _read_scripts(figures: bool, explorer: bool, answers: bool) -> list[str]:
     """Return the scripts of the parts that the report has."""
     names = ["numbers.js"] if explorer or answers else []
     names += ["plotly-cartesian.min.js", "csv.js", "narrow.js", "figures.js"] if figures else []
-    names += ["heat.js", "causes.js", "data.js", "export.js", "list.js", "explorer.js"] if explorer else []
+    names += (
+        ["heat.js", "causes.js", "words.js", "data.js", "export.js", "list.js", "explorer.js"]
+        if explorer
+        else []
+    )
     names += ["answers.js"] if answers else []
     return [read_asset(name) for name in names]
 
