@@ -23,7 +23,8 @@ from mmprobe.ledger import Ledger, fingerprint, hash_questions, lock_folder
 from mmprobe.models import Model
 from mmprobe.probes import ObjectsTold, tell_objects
 from mmprobe.samples import Sample
-from mmprobe.traces.asking import Answers, digest, read_given_answers
+from mmprobe.stats.rounding import format_number
+from mmprobe.traces.asking import GivenAnswers, digest, read_given_answers
 
 SETTINGS = "settings.json"
 RESULTS = ("diagnosis.json", "answers.jsonl", "report.html")
@@ -107,7 +108,7 @@ def diagnose(
     *,
     batch_size: int = 8,
     max_new_tokens: int = MAX_NEW_TOKENS,
-    answers: Answers | None = None,
+    answers: GivenAnswers | None = None,
     resume: bool = False,
     overwrite: bool = False,
 ) -> Diagnosis:
@@ -250,17 +251,17 @@ def describe_answer(record: Mapping[str, Any], loss: Loss) -> list[str]:
     """Return what the tests found of one answer, one line a test that applied."""
     images = record["images"]
     whole = {kind: value for kind, value in images["effect"].items() if not kind.startswith("alone")}
-    losses = ", ".join(f"{value:.2f} with {kind} images" for kind, value in whole.items())
+    losses = ", ".join(f"{format_number(value)} with {kind} images" for kind, value in whole.items())
     lines = [
-        f"loses {losses} (nat per token); {loss.effect:.2f} of the usual margin per token that images decide"
+        f"loses {losses} (nat per token); {format_number(loss.effect)} of the usual margin per token that images decide"
     ]
     if loss.alone:
         by_image = ", ".join(
-            f"{effect:.2f} (image {number})" for number, effect in sorted(loss.alone.items())
+            f"{format_number(effect)} (image {number})" for number, effect in sorted(loss.alone.items())
         )
         lines.append(f"loses with one image exchanged {by_image} of the usual margin")
     if len(loss.sentences) > 1:
-        by_sentence = ", ".join(f"{effect:.2f}" for _, effect in loss.sentences)
+        by_sentence = ", ".join(f"{format_number(effect)}" for _, effect in loss.sentences)
         lines.append(f"loses by sentence {by_sentence} of the usual margin (tokens that speak of content)")
     if record["steps"] is not None:
         moved = [name for name, value in record["steps"]["moved"].items() if value]
@@ -279,6 +280,12 @@ def describe_answer(record: Mapping[str, Any], loss: Loss) -> list[str]:
     ):
         if record.get(key) is not None:
             lines.append(f"{'follows' if record[key]['followed'] else 'does not follow'} {name}")
+    if (count := record.get("count")) is not None:
+        edit = {1: "one more", -1: "one less", 0: ""}[count["by"]]
+        then = "an unread number" if count["followed"] is None else str(count["said"] + count["followed"])
+        lines.append(
+            f"counts {count['said']}, true is {count['true']}" + (f"; with {edit} {then}" if edit else "")
+        )
     wrong = [claim for claim in record["attributes"] if claim["wrong"]]
     if wrong:
         lines.append(f"wrong claims: {', '.join(sorted({claim['attribute'] for claim in wrong}))}")

@@ -14,9 +14,9 @@ from mmprobe.cli.options import (
     Device,
     Dtype,
     MethodName,
+    MethodParameters,
     ModelName,
     Revision,
-    Settings,
     print_result,
 )
 from mmprobe.errors import InputError
@@ -34,7 +34,7 @@ def plan(
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 256,
     capture: Capture = "default",
     method: MethodName = "plain",
-    settings: Settings = None,
+    settings: MethodParameters = None,
     batch_size: BatchSize = 1,
     probe: Annotated[
         bool, typer.Option("--probe", help="Trace a few samples of --data, to measure time and lengths.")
@@ -72,7 +72,7 @@ def plan(
     if probe and devices is not None:
         raise InputError("plan: --devices predicts from shapes; leave --probe out")
     from mmprobe.interventions.registry import load_methods, parse_settings
-    from mmprobe.models.aliases import locate
+    from mmprobe.models.checkpoints import locate
     from mmprobe.samples import load_samples
 
     methods = load_methods(method, **parse_settings(settings or []))

@@ -66,7 +66,7 @@ class Shown(NamedTuple):
     answers: tuple[str, ...] = ()
 
 
-Scores = Callable[[int], Tensor]
+CellScores = Callable[[int], Tensor]
 """From the index of a layer to the scores of a sample's cells, [cell, vocabulary]."""
 
 
@@ -308,15 +308,15 @@ def _find_text(model: Model, answered: AnswerSource, sample: Sample) -> str | No
     return sample.answer if known is None else model.tokenizer.decode(known.ids, skip_special_tokens=True)
 
 
-def _score_with(lens: Lens, layers: Sequence[int], states: Tensor) -> Scores:
+def _score_with(lens: Lens, layers: Sequence[int], states: Tensor) -> CellScores:
     return lambda index: lens.read(layers[index], states[index]).float().cpu()
 
 
 def _cross_fit(
     model: Model, shown: Sequence[Shown], half: np.ndarray, layers: list[int], names: Sequence[str]
-) -> list[list[Scores]]:
+) -> list[list[CellScores]]:
     """Return the scores of each sample by lens; what is fitted comes from the other half of the sets of images."""
-    out: list[list[Scores]] = [[] for _ in shown]
+    out: list[list[CellScores]] = [[] for _ in shown]
     lenses = [
         _fit_lenses(model, [shown[row] for row in np.flatnonzero(half != part).tolist()], layers, names)
         for part in (0, 1)
@@ -351,7 +351,9 @@ def _fit_lenses(
     return lenses
 
 
-def _score_linear(model: Model, shown: Sequence[Shown], half: np.ndarray, n_layers: int) -> dict[int, Scores]:
+def _score_linear(
+    model: Model, shown: Sequence[Shown], half: np.ndarray, n_layers: int
+) -> dict[int, CellScores]:
     """Return the log-probabilities of a linear probe of each kind of word, as scores of its tokens."""
     vocabulary = len(model.hf.get_output_embeddings().weight)
     counts = [each.states.shape[1] for each in shown]
@@ -377,7 +379,7 @@ def _score_linear(model: Model, shown: Sequence[Shown], half: np.ndarray, n_laye
     flat = [token for ids in tokens for token in ids]
     parts = scores[..., repeated].split(counts, 1)
 
-    def spread(part: Tensor) -> Scores:
+    def spread(part: Tensor) -> CellScores:
         def read(index: int) -> Tensor:
             out = torch.full((part.shape[1], vocabulary), -torch.inf)
             out[:, flat] = part[index]
@@ -421,7 +423,7 @@ def find_ids(model: Model, word: str) -> tuple[list[int], bool]:
 def _measure_names(
     model: Model,
     shown: Sequence[Shown],
-    scores: Sequence[Sequence[Scores]],
+    scores: Sequence[Sequence[CellScores]],
     n_layers: int,
     top: int,
     pieces: set[str],
@@ -521,7 +523,7 @@ def _mean_over_images(rows: np.ndarray, sets: np.ndarray) -> dict[str, Any]:
 
 
 def _list_words(
-    model: Model, shown: Sequence[Shown], scores: Sequence[Sequence[Scores]], n_layers: int, top: int
+    model: Model, shown: Sequence[Shown], scores: Sequence[Sequence[CellScores]], n_layers: int, top: int
 ) -> xr.Dataset:
     """Return the words of each cell, and where the cells are."""
     most = max(each.states.shape[1] for each in shown)

@@ -9,6 +9,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from mmprobe.stats.estimate import read_estimate
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import Panel, apply_layout, escape_text
 from mmprobe.viz.report.images import embed_image
 
@@ -82,7 +83,7 @@ def _token_panel(ds: xr.Dataset) -> Panel:
 
 
 def _draw_token(figure: go.Figure, top: xr.Dataset, column: int, row: int) -> None:
-    label = f"{float(top['top_activation']):.1f}"
+    label = format_number(float(top["top_activation"]))
     source = None
     if int(top["top_image"]) >= 0:
         x, y, width, height = (float(each) for each in top["top_box"].values)

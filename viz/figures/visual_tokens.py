@@ -10,6 +10,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from mmprobe.stats.estimate import read_estimate
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import REFERENCE_LINE, Panel, apply_layout, escape_text, interval_band
 from mmprobe.viz.report.images import embed_image
 
@@ -61,7 +62,7 @@ def _measure_panel(ds: xr.Dataset) -> Panel:
     left_out = f" Left out: {ds.attrs['left_out']}." if ds.attrs.get("left_out") else ""
     return Panel(
         "Do visual tokens name what they show?",
-        apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1}),
+        apply_layout(figure),
         f"Share of the objects' declared words among the first {ds.attrs['top']} tokens at the cells that show them; at "
         "other cells of the same image and with the objects of other images (false positives); and how often the word "
         "scores higher at its own cell than at another one (dotted: chance). Mean over images with 95 % intervals over "
@@ -153,7 +154,7 @@ def _list_words(layers: np.ndarray, words: np.ndarray, scores: np.ndarray) -> st
     lines = []
     for layer, row, values in zip(layers.tolist(), words.tolist(), scores.tolist(), strict=True):
         named = [
-            f"{escape_text(repr(word))} {value:.2f}"
+            f"{escape_text(repr(word))} {format_number(value)}"
             for word, value in zip(row, values, strict=True)
             if np.isfinite(value)
         ]

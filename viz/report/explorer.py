@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 from annotated_types import Len
 
-from mmprobe.analyses.regions import find_patches, mask_patches
+from mmprobe.analyses.regions import find_patches, find_views, mask_patches
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError
 from mmprobe.files import JsonRecord, check_readable, parse_record
@@ -312,18 +311,16 @@ def _token_data(trace: Trace, false_spans: Sequence[tuple[int, int]]) -> list[di
 def _view_data(trace: Trace, sample: Sample, images: Images) -> list[dict[str, Any]]:
     """Return each view as its part of the image: size (height, width) and boxes (x, y, width, height)."""
     data = []
-    grids, sources, boxes = (
-        trace.array(f"images/{name}").values.tolist() for name in ("grid", "source", "box")
-    )
-    frames = _view_frames(trace, sample)
-    for grid, image, (left, top, width, height), frame in zip(grids, sources, boxes, frames, strict=True):
-        file, index = (sample.images[image], None) if frame is None else (frame.file, frame.place)
-        source, problem = images.add(file, (left, top, left + width, top + height), frame=index)
-        shown = range(image, image + (1 if frame is None else frame.number))
-        regions = [region.box for region in sample.regions if region.image in shown]
+    grids, sources = (trace.array(f"images/{name}").values.tolist() for name in ("grid", "source"))
+    for grid, image, view in zip(grids, sources, find_views(trace), strict=True):
+        left, top, width, height = view.box
+        source, problem = images.add(view.file, (left, top, left + width, top + height), frame=view.frame)
+        regions = [
+            region.box for region in sample.regions if region.image in range(image, image + view.shown)
+        ]
         data.append(
             {
-                **({} if frame is None else {"name": frame.name}),
+                **({"name": view.name} if view.name else {}),
                 "source": source,
                 "problem": problem,
                 "size": [height, width],
@@ -332,38 +329,6 @@ def _view_data(trace: Trace, sample: Sample, images: Images) -> list[dict[str, A
             }
         )
     return data
-
-
-class _Frame(NamedTuple):
-    """The first frame of a video that a view shows: its file, its place in a video file, its name, and how many are shown."""
-
-    file: Path
-    place: int | None
-    name: str
-    number: int
-
-
-def _view_frames(trace: Trace, sample: Sample) -> list[_Frame | None]:
-    """Return the frame that each view shows; None for views of images."""
-    if "images/video" not in trace.captured:
-        return [None] * trace.images.sizes["image"]
-    out: list[_Frame | None] = []
-    places = (trace.array(f"images/{name}").values.tolist() for name in ("video", "frames", "time"))
-    for number, (first, last), time in zip(*places, strict=True):
-        if number < 0:
-            out.append(None)
-            continue
-        video = sample.videos[number]
-        name = (
-            f"Video {number + 1}, frame {first}"
-            if first == last
-            else f"Video {number + 1}, frames {first} to {last}"
-        )
-        name += f" at {time:.2f} s" if np.isfinite(time) else ""
-        frame = None if video.file is None else first
-        file = video.frames[min(first, len(video.frames) - 1)] if video.file is None else video.file
-        out.append(_Frame(file, frame, name, last - first + 1))
-    return out
 
 
 class _Spans(JsonRecord):

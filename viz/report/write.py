@@ -73,7 +73,7 @@ def write_report(
     out = Path(out)
     check_output(out)
     answers = collect_answers(run, results)
-    analyses = analysis_pages(datasets)
+    analyses = analysis_pages(datasets, answers.names is RIGHT_NAMES)
     interchange = find_interchange(datasets)
     images, explorer, pages = Images(), Explorer("", [], {}), list(analyses)
     if run is not None:
@@ -179,7 +179,8 @@ def _name_report(run: Run | None, results: ResultFolder | None) -> tuple[str, st
 
 def _read_scripts(figures: bool, explorer: bool, answers: bool) -> list[str]:
     """Return the scripts of the parts that the report has."""
-    names = ["plotly-cartesian.min.js", "csv.js", "narrow.js", "figures.js"] if figures else []
+    names = ["numbers.js"] if explorer or answers else []
+    names += ["plotly-cartesian.min.js", "csv.js", "narrow.js", "figures.js"] if figures else []
     names += (
         ["heat.js", "causes.js", "words.js", "data.js", "export.js", "list.js", "explorer.js"]
         if explorer
