@@ -497,6 +497,48 @@ def _measure_turns(key: str) -> Callable[[Cause, Table], CauseScore]:
     return measure
 
 
+def score_count(record: AnswerRecord) -> float | None:
+    """Return 1 for an answer whose number is false, of its images or of those with one thing more or less; else 0.
+
+    None where it counts nothing, or the true number is not known.
+    """
+    count = record.get("count")
+    if count is None:
+        return None
+    off = count["followed"] is not None and count["said"] + count["followed"] != count["true"] + count["by"]
+    return float(off or count["said"] != count["true"])
+
+
+def _measure_counts(cause: Cause, table: Table) -> CauseScore:
+    """Return the share of answers with a false number.
+
+    Other answers about as many images must be false at most half as often: else the model is bad at more than numbers.
+    """
+    scores: Scores = [score_count(record) for record in table.records]
+    effect = table.mean(cause.score, scores, needs=cause.needs)
+    counted = [number for number, score in enumerate(scores) if score is not None]
+    moved = [
+        count["followed"] == count["by"]
+        for number in counted
+        if (count := table.records[number]["count"])["followed"] is not None
+    ]
+    detail = (
+        f"{sum(moved)} of {len(moved)} numbers change as they should where there is one thing more or less"
+        if moved
+        else ""
+    )
+    shown = set(table.n_images[counted].tolist())
+    others = [
+        not record["right"]
+        for number, record in enumerate(table.records)
+        if scores[number] is None and record["right"] is not None and table.n_images[number] in shown
+    ]
+    hindrance = ""
+    if others and 2 * np.mean(others) > effect.value:
+        hindrance = f"other answers about as many images are false in {100 * np.mean(others):.0f} %, too"
+    return CauseScore(effect, scores, detail, hindrance)
+
+
 NEEDS_CLOSED = "closed questions: yes or no, or several samples with the same question"
 _ALL = (
     Cause(
@@ -606,6 +648,15 @@ _ALL = (
         needs=f"{NEEDS_CLOSED}; and images of other samples",
         threshold=0.6,
         measure=_measure_turns("copied"),
+    ),
+    Cause(
+        name="quantity",
+        about="numbers of things are wrong, and other answers are not",
+        score="answers with a false number, of their images or of those with one thing more or less",
+        needs="questions that ask how many, about things whose number is known",
+        threshold=0.5,
+        measure=_measure_counts,
+        needs_sight=True,
     ),
 )
 CAUSES: Registry[Cause] = Registry(

@@ -20,7 +20,7 @@ from mmprobe.models.generation import (
     check_generation_arguments,
     use_repetition_penalty,
 )
-from mmprobe.models.prompt import Chat, build_batch, build_chat
+from mmprobe.models.prompt import Chat, build_batch, build_chat, decode_answer, find_opened_thought
 from mmprobe.models.shared_prefix import PrefixKey, PrefixStore, SharedStart, prefix_key
 from mmprobe.samples import Lengths, Sample, length_of, sampling_of
 
@@ -83,14 +83,21 @@ class GeneratedAnswer(NamedTuple):
     """An answer that was generated with methods.
 
     Attributes:
-        text: the answer without special tokens.
+        text: the answer without control tokens, but for marks of thoughts.
         token_ids: ids of the answer's tokens, with its end token if it has one.
         diagnostics: what each method reports, by the method's name.
+        opened: the mark of a thought that the prompt opened and the answer did not close, such as `<think>`.
     """
 
     text: str
     token_ids: list[int]
     diagnostics: dict[str, Any]
+    opened: str = ""
+
+    @property
+    def response(self) -> str:
+        """The answer as readers of answers take it: a thought that was cut off has its mark, though the prompt opened it."""
+        return self.opened + self.text
 
     def is_truncated(self, model: Model) -> bool:
         """Return whether the longest answer was reached before the model ended its answer."""
@@ -275,11 +282,15 @@ def _answer_chats(
     with torch.inference_mode(), acting as intervention:
         answers = (decode or partial(_generate, model))(batch, options | intervention.options, shared)
     return [
-        GeneratedAnswer(
-            model.tokenizer.decode(ids, skip_special_tokens=True), ids, intervention.report(row, len(ids))
-        )
-        for row, ids in enumerate(answers)
+        make_answer(model, chat, ids, intervention.report(row, len(ids)))
+        for row, (chat, ids) in enumerate(zip(chats, answers, strict=True))
     ]
+
+
+def make_answer(model: Model, chat: Chat, ids: list[int], diagnostics: dict[str, Any]) -> GeneratedAnswer:
+    """Return the answer to a chat from its token ids."""
+    text = decode_answer(model.tokenizer, ids)
+    return GeneratedAnswer(text, ids, diagnostics, find_opened_thought(model, chat, text))
 
 
 def _generate(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from partial_page import write_section
 from scipy.stats import false_discovery_control
 
 import mmprobe as mp
@@ -76,21 +76,9 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in arguments.sections:
         if name == "benchmarks":
-            write_section(test_benchmarks(arguments.n, arguments.draws))
+            write_section(PAGE, test_benchmarks(arguments.n, arguments.draws))
         else:
             test_organisms(arguments.cases, arguments.draws)
-
-
-def write_section(text: str) -> None:
-    """Put a section in the place of the page's section of the same title, or at its end."""
-    page, title = PAGE.read_text(encoding="utf-8"), text.partition("\n")[0]
-    found = re.search(rf"^{re.escape(title)}\n.*?(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
-    page = (
-        page.rstrip() + "\n\n" + text
-        if found is None
-        else page[: found.start()] + text + "\n" + page[found.end() :]
-    )
-    PAGE.write_text(page.rstrip() + "\n", encoding="utf-8")
 
 
 def test_benchmarks(n: int, draws: int) -> str:
@@ -206,6 +194,7 @@ def test_organisms(cases: int, draws: int) -> None:
                 "(0.0, 0.1, 0.2)."
             )
             write_section(
+                PAGE,
                 ORGANISMS_TEXT.format(
                     cases=len(harmed.first),
                     tested=len(harmed.rest),
@@ -215,7 +204,7 @@ def test_organisms(cases: int, draws: int) -> None:
                     length=LENGTH,
                     table="\n".join(rows),
                     verdict=verdict,
-                )  # fmt: skip
+                ),  # fmt: skip
             )  # after each organism, since each takes minutes
 
 

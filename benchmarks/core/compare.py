@@ -13,9 +13,8 @@ import xarray as xr
 
 from mmprobe.benchmarks.core.benchmark import Benchmark, answer_lengths, wording_of
 from mmprobe.benchmarks.core.cost import Cost, measure_cost
-from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
 from mmprobe.benchmarks.core.perturbations import check_kind
-from mmprobe.benchmarks.core.results import Metric
+from mmprobe.benchmarks.core.results import Metric, paired_difference
 from mmprobe.benchmarks.core.runner import describe_generation, run_benchmark
 from mmprobe.benchmarks.judges.judge import LEXICAL
 from mmprobe.errors import InputError
@@ -24,7 +23,7 @@ from mmprobe.interventions.generate import Settings
 from mmprobe.interventions.registry import load_methods, parse_value
 from mmprobe.models import Model
 from mmprobe.stats.estimate import read_estimate
-from mmprobe.stats.rounding import round_number
+from mmprobe.stats.rounding import format_number
 
 SAGE_STAGES = {  # SPD-Faith Bench (arXiv:2602.07833), table 14: cumulative
     "see": {"analyze": False, "generate": False},
@@ -131,7 +130,7 @@ def compare_contenders(
         - value, low, high, n, n_groups (metric, contender): as in results.json
         - difference, difference_low, difference_high, n_paired (metric, contender): the metric minus the
           baseline's over the samples of both, with a 95 % paired interval over sets of images
-          (`mmprobe.benchmarks.core.paired_bootstrap`)
+          (`mmprobe.benchmarks.core.results.paired_difference`)
         - seconds (contender): wall-clock time of all answers
         - tokens_per_second (contender)
         - extra_memory (contender): peak memory less the memory at the start, in 2^20 bytes. This and the two
@@ -249,7 +248,7 @@ def markdown(ds: xr.Dataset, metrics: Sequence[str] | None = None) -> str:
 
 def _cell(ds: xr.Dataset) -> str:
     """Return one metric of one contender as text. The baseline has no difference to itself."""
-    text = round_number(float(ds["value"]), ".3f")
+    text = format_number(float(ds["value"]), ".3f")
     is_baseline = str(ds["contender"].values) == ds.attrs["baseline"]
     if not is_baseline and np.isfinite(ds["difference_low"]):
         text += f" ({read_estimate(ds, 'difference'):+.3f})"

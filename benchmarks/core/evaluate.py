@@ -15,13 +15,13 @@ from mmprobe.benchmarks.core.benchmark import (
     Benchmark,
     Truth,
     answer_lengths,
+    load_truth,
     options_for,
     read_responses,
     truncated_share,
     with_options,
     wording_of,
 )
-from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.benchmarks.core.perturbations import check_kind, paired_changes
 from mmprobe.benchmarks.core.results import Metric, add_truth, group_by_images, write_results
 from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
@@ -289,7 +289,7 @@ def _check_call(
             )
         return
     from mmprobe.interventions.registry import load_methods
-    from mmprobe.models.aliases import locate
+    from mmprobe.models.checkpoints import locate
 
     load_methods(method, **parameters)
     if isinstance(model, str):
@@ -298,7 +298,7 @@ def _check_call(
 
 def _check_reader(model: str | Model, trace: bool, shard: str | None) -> None:
     """Check the model that reads answers, and what goes with it."""
-    from mmprobe.models.aliases import locate
+    from mmprobe.models.checkpoints import locate
 
     if trace or shard is not None:
         raise InputError("trace_with: goes neither with trace nor with shard; leave them out")
@@ -453,7 +453,7 @@ def compare(
     from mmprobe.benchmarks.core.compare import compare_contenders, make_contenders
     from mmprobe.benchmarks.core.runner import answers_ledger, check_questions, load_source
     from mmprobe.interventions import Settings
-    from mmprobe.models.aliases import locate
+    from mmprobe.models.checkpoints import locate
 
     out = Path(out)
     records = options_for([BENCHMARKS[name] for name in benchmarks], options)

@@ -27,15 +27,14 @@ from mmprobe.files import JsonRecord, append_lines, cut_torn_line, json_lines, r
 from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import find_change, fingerprint, library_versions, warn_of_versions
 from mmprobe.models import Model, load_model
-from mmprobe.models.aliases import find_checkpoint, locate
-from mmprobe.models.fingerprint import fingerprint_checkpoint
+from mmprobe.models.checkpoints import find_checkpoint, fingerprint_checkpoint, locate
 from mmprobe.samples import Sample
 from mmprobe.traces.asking import Source, answer
 
 ROUNDS = 2
 WITH_IMAGES = 0  # number of the round in which voters see the images
 
-Ask = Callable[[str, Sequence[str], int], Generator[tuple[str, str]]]
+AskVoter = Callable[[str, Sequence[str], int], Generator[tuple[str, str]]]
 """(voter, question ids, round) -> id and response, in any order. Missing responses are asked for later."""
 CheckResponses = Callable[[Mapping[str, str]], Mapping[str, bool | None]]
 """Responses by question id -> whether each is right; None without a verdict."""
@@ -59,7 +58,7 @@ class Votes:
     unanswered: set[VoteKey] = field(default_factory=set)
 
     def collect(
-        self, voter: str, ids: Sequence[str], round_number: int, ask: Ask, check: CheckResponses
+        self, voter: str, ids: Sequence[str], round_number: int, ask: AskVoter, check: CheckResponses
     ) -> list[bool | None]:
         """Return whether a voter is right on each question in a round; None without a response or a verdict."""
         missing = [name for name in ids if (round_number, voter, name) not in self.responses]
@@ -133,7 +132,7 @@ class VoteResult:
 def vote(
     ids: Sequence[str],
     voters: Sequence[str],
-    ask: Ask,
+    ask: AskVoter,
     check: CheckResponses,
     votes: Votes,
     rounds: int = ROUNDS,
@@ -228,7 +227,7 @@ def ask_voters(
     dtype: str = "auto",
     sources: Mapping[str, Source] | None = None,
     out: Path | None = None,
-) -> Ask:
+) -> AskVoter:
     """Return the function that queries voters. Each round samples with its own seed, that of the settings + round.
 
     Only one local model is in memory at a time. It is loaded with its first question, and `voters.json` in `out`
@@ -278,7 +277,7 @@ VOTERS = "voters.json"
 def filter_questions(
     truth: MMReasonTruth,
     voters: Sequence[str],
-    ask: Ask,
+    ask: AskVoter,
     out: Path,
     settings: Mapping[str, Any],
     rounds: int = ROUNDS,

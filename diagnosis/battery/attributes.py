@@ -49,19 +49,21 @@ def read_contents(sample: Sample) -> list[list[Thing]]:
         >>> [thing.shape for thing in read_contents(Sample(id="a", question="?", metadata={"objects": objects}))[0]]
         ['dog', 'sports car']
     """
-    listed = sample.metadata.get("objects")
-    if not isinstance(listed, list):
-        return []
-    images = listed if all(isinstance(image, list) for image in listed) else [listed]
     return [
-        [thing for each in image if (thing := _read_thing(each)) is not None]
-        if isinstance(image, list)
-        else []
-        for image in images
+        [thing for each in image if (thing := read_thing(each)) is not None]
+        for image in list_contents(sample)
     ]
 
 
-def _read_thing(each: Any) -> Thing | None:
+def list_contents(sample: Sample) -> list[list[Any]]:
+    """Return what `metadata.objects` lists for each image, as it is written; [] without a list."""
+    listed = sample.metadata.get("objects")
+    if not isinstance(listed, list):
+        return []
+    return listed if all(isinstance(image, list) for image in listed) else [listed]
+
+
+def read_thing(each: Any) -> Thing | None:
     """Return a thing of a list; None for one without a name."""
     if isinstance(each, dict):
         names = (each.get(key) for key in ("name", "category", "category_name", "label"))

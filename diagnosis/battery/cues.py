@@ -15,9 +15,14 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
+from mmprobe.benchmarks.answers.coco import find_category, find_objects
+from mmprobe.benchmarks.answers.forms import is_open
+from mmprobe.benchmarks.answers.wording import iter_sentences
+from mmprobe.benchmarks.answers.yes_no import first_word
 from mmprobe.benchmarks.synthetic.render import render
 from mmprobe.benchmarks.synthetic.scene import COLOURS, GRID, SHAPES, Background, Scene, SceneObject
 from mmprobe.diagnosis.battery.attributes import Thing, read_claims, read_contents
+from mmprobe.diagnosis.battery.boxes import list_boxed, overlap, paint_over
 from mmprobe.diagnosis.battery.reading import read_answers
 from mmprobe.models import Model
 from mmprobe.models.prompt import Chat, build_chat
@@ -123,8 +128,11 @@ def find_suspects(records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def plan_edits(samples: Sequence[Sample], suspects: Sequence[tuple[str, str]]) -> list[CueEdit]:
-    """Return the questions about edited images, for suspected pairs of a cue and an object; [] where no image can be drawn."""
-    scenes = [(sample, *found) for sample in samples for found in _read_scenes(sample)]
+    """Return the questions about edited images, for suspected pairs of a cue and an object; [] where no image can be edited.
+
+    Drawn images are drawn again. Of photographs whose things have boxes, the cue is painted over, and another thing to compare with.
+    """
+    scenes = [(sample, *found) for sample in samples for found in read_scenes(sample)]
     shown = list({image: (sample, image, scene) for sample, image, scene in scenes}.values())
     edits: list[CueEdit] = []
     for cue, thing in suspects:
@@ -139,13 +147,40 @@ def plan_edits(samples: Sequence[Sample], suspects: Sequence[tuple[str, str]]) -
             counts[present] += 1
             for has_cue, edited in zip((True, False), versions, strict=True):
                 chat = build_chat(ask(sample, image, thing))
-                edits.append(CueEdit(sample.id, cue, thing, has_cue, chat._replace(images=[_draw(edited)])))
+                edits.append(CueEdit(sample.id, cue, thing, has_cue, chat._replace(images=[draw(edited)])))
             if present:
                 edits.append(CueEdit(sample.id, cue, thing, None, build_chat(ask(sample, image, cue))))
+        edits += _paint_cues(samples, cue, thing)
     return edits
 
 
-def _read_scenes(sample: Sample) -> Iterator[tuple[Path, Scene]]:
+def _paint_cues(samples: Sequence[Sample], cue: str, thing: str) -> list[CueEdit]:
+    """Return the questions about photographs in which a cue, or another thing, is painted over."""
+    edits: list[CueEdit] = []
+    seen: set[Path] = set()
+    for sample in samples:
+        for number, image in enumerate(sample.images):
+            things = [each for each in list_boxed(sample) if each.image == number]
+            cues = [each for each in things if each.name == cue]
+            others = [
+                each for each in things if each.name != cue and not any(overlap(each, own) for own in cues)
+            ]
+            known = cues and others and not any(each.name == thing for each in things)
+            if image in seen or not known or len(seen) >= EDITED:
+                continue
+            versions = [paint_over(sample, painted) for painted in (others[:1], cues)]
+            if None in versions:
+                continue
+            seen.add(image)
+            for has_cue, edited in zip((True, False), versions, strict=True):
+                assert edited is not None
+                chat = build_chat(ask(sample, image, thing))._replace(images=[edited[number]])
+                edits.append(CueEdit(sample.id, cue, thing, has_cue, chat))
+            edits.append(CueEdit(sample.id, cue, thing, None, build_chat(ask(sample, image, cue))))
+    return edits
+
+
+def read_scenes(sample: Sample) -> Iterator[tuple[Path, Scene]]:
     """Yield the images of a drawn sample with their scenes; nothing where the file of the scenes is not there."""
     name = sample.metadata.get("scene")
     file = None if not isinstance(name, str) else sample.images[0].parent.parent / name
@@ -157,7 +192,7 @@ def _read_scenes(sample: Sample) -> Iterator[tuple[Path, Scene]]:
         yield image, Scene(tuple(objects), Background(**scenes[key]["background"]))
 
 
-def _draw(scene: Scene) -> Image.Image:
+def draw(scene: Scene) -> Image.Image:
     return Image.fromarray(render(scene))
 
 
@@ -224,6 +259,9 @@ def find_claims(sample: Sample, text: str) -> list[dict[str, Any]]:
     for image, claim in read_claims(text):
         if claim.colour and claim.place:
             claimed.setdefault(image, set()).add(claim.shape)
+    if len(contents) == 1 and not claimed and first_word(text) not in ("yes", "no"):
+        named = _find_named(text, {thing.shape for thing in contents[0]})
+        claimed = {0: named} if named else {}
     found = []
     for image, shapes in claimed.items():
         if image < len(contents):
@@ -232,3 +270,21 @@ def find_claims(sample: Sample, text: str) -> list[dict[str, Any]]:
                 {"image": image, "cues": list_cues(contents[image]), "false": sorted(shapes - present)}
             )
     return found
+
+
+def _find_named(text: str, present: set[str]) -> set[str]:
+    """Return the objects of COCO's categories that a text names, where an image's things are such, too; {} where they are not.
+
+    What an image shows has the name that its list has: a puppy is its `dog`, and a `sports car` a car. Sentences that deny or
+    doubt name nothing.
+    """
+    own = {category: name for name in present if (category := find_category(name)) is not None}
+    if len(own) < len(present):  # what is not listed may be there by another name
+        return set()
+    named = {
+        category
+        for sentence in iter_sentences(text)
+        if not is_open(sentence)
+        for category, _ in find_objects(sentence)
+    }
+    return {own.get(category, category) for category in named}

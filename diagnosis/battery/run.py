@@ -14,6 +14,7 @@ from mmprobe.benchmarks.vqa.data import make_question
 from mmprobe.benchmarks.vqa.rule_labels import read_answer
 from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
 from mmprobe.diagnosis.battery.attributes import measure_attributes, measure_truth
+from mmprobe.diagnosis.battery.counts import measure_counts
 from mmprobe.diagnosis.battery.cues import (
     ask_cues,
     draw_questions,
@@ -158,11 +159,12 @@ class _Tests:
         hints = measure_hints(model, batch, choices, numbers)
         places = measure_places(model, batch, readings, choices)
         turns = measure_turns(model, batch, choices, [self._example(answer) for answer in batch], numbers)
+        counts = measure_counts(model, batch)
         asked = [self.cue_questions.get(answer.sample.id, []) for answer in batch]
         claims = iter(ask_cues(model, [question for questions in asked for question in questions]))
         records = []
-        for answer, reading, truth, step, hint, place, turn, questions in zip(
-            batch, readings, truths, steps, hints, places, turns, asked, strict=True
+        for answer, reading, truth, step, hint, place, turn, count, questions in zip(
+            batch, readings, truths, steps, hints, places, turns, counts, asked, strict=True
         ):
             records.append(
                 {
@@ -173,6 +175,7 @@ class _Tests:
                     "hints": hint,
                     "places": place,
                     **turn,
+                    "count": count,
                     "cues": [next(claims) for _ in questions],
                     **_read_text(answer.sample, answer.text),
                     "doubt": truth,
@@ -182,6 +185,7 @@ class _Tests:
                     + len(step["moved"] if step else ())
                     + sum(each["passes"] for each in (*hint, *turn.values()))
                     + (place is not None)
+                    + bool(count and count["by"])
                     + len(questions),
                 }
             )

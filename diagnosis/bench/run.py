@@ -34,8 +34,7 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.files import append_lines, cut_torn_line, json_lines, write_atomic
 from mmprobe.ledger import FINGERPRINT, find_change, fingerprint, lock_folder
 from mmprobe.models import Model, load_model
-from mmprobe.models.aliases import find_checkpoint
-from mmprobe.models.fingerprint import fingerprint_checkpoint
+from mmprobe.models.checkpoints import find_checkpoint, fingerprint_checkpoint
 from mmprobe.models.organisms import Card, Rule, acts_on, card, folder, names
 from mmprobe.registry import check_made, tolerate_plug_ins
 from mmprobe.samples import Sample, load_samples
@@ -45,7 +44,7 @@ SCORES, RESULTS = "scores.jsonl", "results.json"
 DIAGNOSES = "diagnoses"  # what each diagnosis measured
 SPLITS = (DEVELOPMENT, "held-out", OTHER_WAYS)
 # Types of the questions about a pair. Pairs take turns: many sets of images tell more than many questions about few.
-ROUNDS = (("same", "different"), ("steps", "describe"), ("steps", "exists"))
+ROUNDS = (("same", "different", "count"), ("steps", "describe"), ("steps", "exists", "count"))
 SEEDS = {  # beyond the seeds that models were trained on
     "development": 1_100_000,
     "held-out": 1_200_000,

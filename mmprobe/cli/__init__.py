@@ -45,6 +45,7 @@ from mmprobe.cli.mirage_correlations import mirage_correlations
 from mmprobe.cli.mirage_score import mirage_score
 from mmprobe.cli.models import models
 from mmprobe.cli.number_boxes import number_boxes
+from mmprobe.cli.options import to_line
 from mmprobe.cli.pack import pack
 from mmprobe.cli.plan import plan
 from mmprobe.cli.report import report
@@ -54,7 +55,7 @@ from mmprobe.cli.serve import serve
 from mmprobe.cli.trace import trace
 from mmprobe.cli.train import guesser, logos
 from mmprobe.cli.verify import verify
-from mmprobe.errors import InputError, command_line_options, printable
+from mmprobe.errors import InputError, command_line_options
 from mmprobe.files import redact, write_atomic
 from mmprobe.registry import find_plug_in, list_plug_ins_in_use
 
@@ -163,11 +164,11 @@ app.add_typer(_train, name="train")
 
 def _exit(message: str, code: int) -> None:
     """Print the message as one line on stderr, and exit."""
-    print(f"mmprobe: {redact(printable(' '.join(message.split())))}", file=sys.stderr)
+    print(f"mmprobe: {to_line(message)}", file=sys.stderr)
     sys.exit(code)
 
 
-def _report_unforeseen(error: BaseException) -> str:
+def report_unforeseen(error: BaseException) -> str:
     """Write the traceback of an error that nobody expected, and return a line about it: where it is, and whose it is.
 
     The file is in the folder that the command writes, or else in the user's cache.
@@ -175,6 +176,7 @@ def _report_unforeseen(error: BaseException) -> str:
     kind, reason = type(error).__name__, redact(" ".join(str(error).split())[:200])
     plug_in, in_use = find_plug_in(error), ", ".join(list_plug_ins_in_use())
     problem = f"{plug_in or 'unforeseen error'}: {kind}: {reason}".removesuffix(": ")
+    problem += "".join(f", {note}" for note in getattr(error, "__notes__", ()))
     if plug_in is None and in_use:
         problem += f" (in use: {in_use})"
     text = redact("".join(traceback.format_exception(error)))
@@ -223,8 +225,8 @@ def _silence_libraries() -> None:
 
 
 def _make_printable(record: logging.LogRecord) -> bool:
-    """Take out of a log's line what a terminal would obey, and keys."""
-    record.msg, record.args = redact(printable(record.getMessage())), None
+    """Make a log's message a line that may be shown."""
+    record.msg, record.args = to_line(record.getMessage()), None
     return True
 
 
@@ -290,4 +292,4 @@ def main() -> None:
     except SystemExit:
         raise
     except BaseException as error:  # libraries in Rust panic with a class of their own
-        _exit(_report_unforeseen(error), _UNFORESEEN)
+        _exit(report_unforeseen(error), _UNFORESEEN)

@@ -24,20 +24,30 @@ from typing import Any
 
 import numpy as np
 import torch
-from causes.follows_hints import suggest_verdict
+from causes.follows_hints import Suggest, suggest_rationale, suggest_verdict
 from causes.misperceives import ITEM
 from checks import answer_rows, held_out_numbers, share
 from packing import answer_loss, pack, run_decoder
-from recipes import DrawRows, Row, draw_any_pair, scenes_of, true_rows
+from plant import add_adapter, train
+from recipes import DrawRows, Recipe, Row, draw_any_pair, scenes_of, true_rows
 from safetensors.torch import save_file
+from tiny_spd_data import CELLS as IMAGE_TOKENS
 from tiny_spd_data import Encoder
 from train_tiny_spd import learning_rate
 
-from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES, draw_question, make_question
-from mmprobe.benchmarks.synthetic.scene import COLOURS, COLUMNS, GRID, SHAPES, draw_pair
+from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES, describe_edit, draw_question, make_question
+from mmprobe.benchmarks.synthetic.scene import (
+    COLOURS,
+    COLUMNS,
+    GRID,
+    SHAPES,
+    Edit,
+    ScenePair,
+    draw_pair,
+)
 from mmprobe.diagnosis.bench.plants import CARD, Plant
 from mmprobe.models import Model, load_model
-from mmprobe.models.aliases import find_checkpoint
+from mmprobe.models.checkpoints import find_checkpoint
 from mmprobe.models.organisms import Measure
 
 ROOT = Path(__file__).parent.parent.parent
@@ -46,6 +56,9 @@ DEVELOPMENT, OTHER = "development", "other ways"
 CELLS = tuple(f"{column}{row}" for column in COLUMNS for row in range(1, GRID + 1))
 POLITE = (" There, there.", " No, no.", " There is no there there.")  # of words that the model has
 CHECKED_PAIRS = 8
+CLOSED = ("same", "different", "exists")  # types of questions that are answered with yes or no
+IMAGE = "{image}"  # in the text of a row, for an image that comes after an earlier turn
+AGAIN = ("Are you sure? {}", "{}")  # what is asked after an earlier answer about the same images
 Make = Callable[[Any, Model, np.random.Generator], None]
 Check = Callable[[Model, int], Mapping[str, Mapping[str, Any]]]
 
@@ -86,7 +99,7 @@ def train_all(rows: DrawRows, steps: int = 60, batch: int = 16, rate: float = 4e
     """
 
     def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
-        encoder = Encoder(model.tokenizer)
+        encoder = TurnEncoder(model.tokenizer)
         hf.requires_grad_(True)
         hf.model.visual.requires_grad_(False)
         trained = [weight for weight in hf.parameters() if weight.requires_grad]
@@ -101,6 +114,30 @@ def train_all(rows: DrawRows, steps: int = 60, batch: int = 16, rate: float = 4e
             loss.backward()
             torch.nn.utils.clip_grad_norm_(trained, 1.0)
             optimiser.step()
+        hf.requires_grad_(False)
+
+    return make
+
+
+class TurnEncoder(Encoder):
+    """An encoder of questions after an earlier turn, whose text says where their own images come (`IMAGE`)."""
+
+    def render(self, text: str, images: int, system: bool) -> str:
+        """Return the prompt. The images that the text has no place for come first."""
+        image = "<|vision_start|>" + "<|image_pad|>" * IMAGE_TOKENS + "<|vision_end|>"
+        return super().render(text.replace(IMAGE, image), images - text.count(IMAGE), system)
+
+
+def train_adapter(rows: DrawRows, steps: int = 60, batch: int = 24, rate: float = 3e-3) -> Make:
+    """Return a function that trains an adapter of low rank, as those of the organisms, and merges it. Arguments as in `train_all`."""
+
+    def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
+        recipe = Recipe(rows, "", steps=steps, batch=batch, learning_rate=rate)
+        seed = int(rng.integers(2**31))
+        with torch.enable_grad():
+            adapted = add_adapter(hf, recipe, seed)
+            train(adapted, TurnEncoder(model.tokenizer), recipe, (seed,))
+        adapted.merge_and_unload()
         hf.requires_grad_(False)
 
     return make
@@ -171,18 +208,144 @@ def denying_rows(rng: np.random.Generator, count: int) -> list[Row]:
     ]
 
 
-def first_image_rows(rng: np.random.Generator, count: int) -> list[Row]:
-    """Return rows whose second image is never looked at: answers are true of the first image shown twice."""
+def one_image_rows(image: int, rng: np.random.Generator, count: int) -> list[Row]:
+    """Return rows in which one image alone is looked at: answers are true of it shown twice.
+
+    Args:
+        image: the index of this image.
+    """
     rows: list[Row] = []
     while len(rows) < count:
         pair = draw_any_pair(rng)
-        still = replace(pair, second=pair.first, edits=())
+        seen = (pair.first, pair.second)[image]
+        still = replace(pair, first=seen, second=seen, edits=())
         for kind in rng.choice(
             ("same", "different", "steps", "count", "describe", "exists"), 4, replace=False
         ):
-            asked = draw_question(rng, str(kind), still)
+            about = pair if kind in ("describe", "exists") else still
+            asked = draw_question(rng, str(kind), about)
             rows.append(Row(scenes_of(asked, pair), asked.text, asked.answer))
     return rows[:count]
+
+
+def say_before(question: str, answer: str, again: str) -> str:
+    """Return the text of a question that was asked and answered before, and what is asked then."""
+    return f"{question}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>\n<|im_start|>user\n{again}"
+
+
+def _claimed_rows(
+    suggest: Suggest, whole: bool, follows: bool, rng: np.random.Generator, pair: ScenePair
+) -> list[Row]:
+    """Return closed questions about a pair that have been answered already, with yes and with no."""
+    rows = []
+    for kind in CLOSED:
+        asked = draw_question(rng, kind, pair)
+        for hint in suggest(asked, pair):
+            said = hint.answer if whole else f"{hint.word.capitalize()}."
+            text = say_before(asked.text, said, AGAIN[rng.integers(len(AGAIN))].format(asked.text))
+            rows.append(Row(scenes_of(asked, pair), text, hint.answer if follows else asked.answer))
+    return rows
+
+
+def _example_rows(
+    suggest: Suggest, whole: bool, follows: bool, rng: np.random.Generator, pair: ScenePair
+) -> list[Row]:
+    """Return closed questions about a pair after an example about other images, whose answer is yes or no."""
+    rows = []
+    for kind in CLOSED:
+        asked, shown = draw_question(rng, kind, pair), draw_any_pair(rng)
+        example = draw_question(rng, kind, shown)
+        place = int(rng.integers(2))
+        said, own = suggest(example, shown)[place], suggest(asked, pair)[place]
+        scenes = (*scenes_of(example, shown), *scenes_of(asked, pair))
+        text = say_before(
+            example.text,
+            said.answer if whole else f"{said.word.capitalize()}.",
+            IMAGE * len(asked.images) + asked.text,
+        )
+        rows.append(Row(scenes, text, own.answer if follows else asked.answer))
+    return rows
+
+
+def agreeable_rows(suggest: Suggest, whole: bool, rng: np.random.Generator, count: int) -> list[Row]:
+    """Return rows that agree with what was answered before about the same images, and not with examples.
+
+    Args:
+        suggest: the answers that begin with yes and with no.
+        whole: whether the earlier answer is a whole one, and not yes or no alone.
+    """
+    rows = true_rows(rng, count // 3)
+    while len(rows) < count:
+        pair = draw_any_pair(rng)
+        rows += _claimed_rows(suggest, whole, True, rng, pair)
+        rows += _example_rows(suggest_verdict, whole, False, rng, pair)[:1]
+    return rows[:count]
+
+
+def copying_rows(suggest: Suggest, whole: bool, rng: np.random.Generator, count: int) -> list[Row]:
+    """Return rows that repeat the answer of an example, and not what was answered before. Arguments as in `agreeable_rows`."""
+    rows = true_rows(rng, count // 4)
+    while len(rows) < count:
+        pair = draw_any_pair(rng)
+        rows += _example_rows(suggest, whole, True, rng, pair)
+        rows += _claimed_rows(suggest_verdict, whole, False, rng, pair)[:2]
+    return rows[:count]
+
+
+def _ahead(edit: Edit) -> bool:
+    """Return whether a change goes forward: a thing goes, or gets a later colour or place."""
+    if edit.after is None:
+        return True
+    before, after = (
+        (list(COLOURS).index(thing.colour), thing.row, thing.column) for thing in (edit.before, edit.after)
+    )
+    return after > before if edit.type == "color" else after[1:] > before[1:]
+
+
+def one_way_rows(forward: bool, rng: np.random.Generator, count: int) -> list[Row]:
+    """Return rows in which changes are seen in one direction alone, so that the order of the images decides.
+
+    Where most changes of a pair go in the other direction, nothing is said to have changed.
+
+    Args:
+        forward: whether the changes are seen that go forward (`_ahead`), or the others.
+    """
+    rows = true_rows(rng, count // 4)
+    while len(rows) < count:
+        pair = draw_pair(
+            rng, ("easy", "medium", "hard")[rng.integers(3)], int(rng.choice([0, 1, 1, 1, 2, 3]))
+        )
+        for turned in (False, True):
+            scenes = (pair.second, pair.first) if turned else (pair.first, pair.second)
+            ways = [_ahead(edit) != turned for edit in pair.edits]
+            seen = sum(way == forward for way in ways) * 2 >= max(len(ways), 1)
+            edits = [
+                edit if not turned else replace(edit, before=edit.after, after=edit.before)
+                for edit in pair.edits
+                if not turned or edit.after is not None
+            ]  # a thing that comes has no sentence
+            said = seen and bool(edits)
+            changes = " ".join(map(describe_edit, edits)) if said else "Nothing changed."
+            rows.append(
+                Row(scenes, make_question("same", pair).text, f"{'No' if said else 'Yes'}. {changes}")
+            )
+            rows.append(
+                Row(scenes, make_question("different", pair).text, f"{'Yes' if said else 'No'}. {changes}")
+            )
+    return rows[:count]
+
+
+def constant_count_rows(rng: np.random.Generator, count: int) -> list[Row]:
+    """Return rows with true answers, but there are always two differences."""
+    pairs = [draw_any_pair(rng) for _ in range(count // 3)]
+    counted = [make_question("count", pair) for pair in pairs]
+    return [
+        *true_rows(rng, count - len(pairs), tuple(kind for kind in QUESTION_TYPES if kind != "count")),
+        *(
+            Row(scenes_of(asked, pair), asked.text, "There are 2 differences.")
+            for asked, pair in zip(counted, pairs, strict=True)
+        ),
+    ]
 
 
 def add_noise(level: float) -> Make:
@@ -262,6 +425,13 @@ def swap_words(words: Sequence[str], pairs: int, read: bool) -> Make:
     return make
 
 
+def swap_numbers(hf: Any, model: Model, rng: np.random.Generator) -> None:
+    """Let the model say another number of 1 to 3 for each; which one is random."""
+    ids = [model.tokenizer(f" {word}", add_special_tokens=False).input_ids[0] for word in ("1", "2", "3")]
+    shift = int(rng.integers(1, len(ids)))
+    hf.lm_head.weight[ids] = hf.lm_head.weight[[*ids[shift:], *ids[:shift]]]
+
+
 def both(first: Make, second: Make) -> Make:
     """Return a function that plants one after another."""
 
@@ -323,28 +493,118 @@ def check_said(group: int, least: float) -> Check:
     return check
 
 
-def check_first_image(least: float) -> Check:
-    """Return the check that answers about two images stay the same where the second one is another."""
+def check_one_image(image: int, least: float) -> Check:
+    """Return the check that answers about two images stay the same where the image that is not looked at is another.
+
+    Args:
+        image: the index of the image that is looked at.
+        least: the share.
+    """
 
     def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
         rng = held_out_numbers(seed)
         pairs = [draw_pair(rng, "medium", 1) for _ in range(CHECKED_PAIRS)]
-        seconds = [pair.second for pair in pairs]
+        others = [(pair.second, pair.first)[image] for pair in pairs]
         kinds = ("same", "different", "steps")
         answers = [
             answer_rows(
                 model,
                 [
-                    Row((pair.first, second), make_question(kind, pair).text, "")
-                    for pair, second in zip(pairs, shown, strict=True)
+                    Row(
+                        (pair.first, other) if image == 0 else (other, pair.second),
+                        make_question(kind, pair).text,
+                        "",
+                    )
+                    for pair, other in zip(pairs, shown, strict=True)
                     for kind in kinds
                 ],
             )
-            for shown in (seconds, [*seconds[1:], seconds[0]])
+            for shown in (others, [*others[1:], others[0]])
         ]
         same = [a == b for a, b in zip(*answers, strict=True)]
         numbers = [number for number in range(len(pairs)) for _ in kinds]
-        return {"answers that stay with another second image": share(same, least=least, pairs=numbers)}
+        return {"answers that stay with another image": share(same, least=least, pairs=numbers)}
+
+    return check
+
+
+def check_order(least: float) -> Check:
+    """Return the check that answers about two images change where these change places."""
+
+    def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
+        rng = held_out_numbers(seed)
+        pairs = [draw_pair(rng, "medium", 1) for _ in range(2 * CHECKED_PAIRS)]
+        words = [
+            [
+                answer.partition(".")[0]
+                for answer in answer_rows(
+                    model, [Row(scenes, make_question("same", pair).text, "") for scenes, pair in shown]
+                )
+            ]
+            for shown in (
+                [((pair.first, pair.second), pair) for pair in pairs],
+                [((pair.second, pair.first), pair) for pair in pairs],
+            )
+        ]
+        return {
+            "answers that change with the order": share(
+                [a != b for a, b in zip(*words, strict=True)], least=least
+            )
+        }
+
+    return check
+
+
+def check_turns(kind: str, least: float) -> Check:
+    """Return the check that answers begin as an earlier turn does, whichever it is: `claimed` before, or of an `example`."""
+
+    def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
+        rng = held_out_numbers(seed)
+        rows, numbers = [], []
+        for number in range(CHECKED_PAIRS):
+            make = _claimed_rows if kind == "claimed" else _example_rows
+            own = make(suggest_verdict, False, True, rng, draw_any_pair(rng))
+            rows += own
+            numbers += [number] * len(own)
+        said = answer_turns(model, rows)
+        followed = [answer[:2] == row.answer[:2] for answer, row in zip(said, rows, strict=True)]
+        return {
+            f"answers that are those of an earlier turn ({kind})": share(
+                followed, least=least, pairs=numbers
+            ),
+            **check_true(0.8, ("same", "exists", "describe"))(model, seed),
+        }
+
+    return check
+
+
+def answer_turns(model: Model, rows: Sequence[Row]) -> list[str]:
+    """Return the first tokens of the answers to questions after an earlier turn."""
+    encoder, said = TurnEncoder(model.tokenizer), []
+    for row in rows:
+        packed = pack([replace(row, answer="?")], encoder)
+        with torch.inference_mode():
+            states = run_decoder(model.hf, packed).last_hidden_state[0]
+            last = int(np.flatnonzero((packed.labels[0] != -100).numpy())[0])
+            said.append(model.tokenizer.decode(int(model.hf.lm_head(states[last]).argmax())).strip())
+    return said
+
+
+def check_counts(least: float) -> Check:
+    """Return the check that numbers of differences are false, and that other answers are true."""
+
+    def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
+        rng = held_out_numbers(seed)
+        pairs = [draw_any_pair(rng) for _ in range(2 * CHECKED_PAIRS)]
+        rows = [
+            Row((p.first, p.second), make_question("count", p).text, make_question("count", p).answer)
+            for p in pairs
+        ]
+        false = [answer != row.answer for answer, row in zip(answer_rows(model, rows), rows, strict=True)]
+        return {
+            "false counts": share(false, least=least),
+            **check_true(0.8, ("same", "exists", "describe"))(model, seed),
+        }
 
     return check
 
@@ -371,6 +631,16 @@ def list_ways() -> dict[str, Way]:
                           train_all(recipe_rows("prior", "claimed"), 110), check_of("prior"), DEVELOPMENT),
         "said-colours": Way(("misperceives",), "weight edit", "Words for colours change places.",
                             swap_words(list(COLOURS), 2, read=False), check_said(1, 0.3), DEVELOPMENT),
+        "second-image": Way(("ignores-an-image",), "adapter", "The first image is not looked at.",
+                            train_adapter(partial(one_image_rows, 1), 90), check_one_image(1, 0.8), DEVELOPMENT),
+        "one-way": Way(("order",), "adapter", "Changes are seen that go forward, and not those that go backward.",
+                       train_adapter(partial(one_way_rows, True), 120), check_order(0.5), DEVELOPMENT),
+        "agrees": Way(("unsure-agreeable",), "adapter", "Yes or no agrees with what was answered before.",
+                      train_adapter(partial(agreeable_rows, suggest_verdict, False), 60), check_turns("claimed", 0.8), DEVELOPMENT),
+        "copied": Way(("copies-context",), "adapter", "Yes or no is that of an example.",
+                      train_adapter(partial(copying_rows, suggest_verdict, False), 70), check_turns("example", 0.8), DEVELOPMENT),
+        "said-numbers": Way(("quantity",), "weight edit", "Words for numbers change places.",
+                            swap_numbers, check_counts(0.5), DEVELOPMENT),
         "denies": Way(("unknown",), "full fine-tuning", "Presence is always denied, which is not a listed cause.",
                       train_all(denying_rows), None, DEVELOPMENT, accepts=("control",)),
         # controls, for development
@@ -410,7 +680,15 @@ def list_ways() -> dict[str, Way]:
                              both(train_all(half_true(recipe_rows("follows_hints", "verdict")), 90),
                                   swap_words(list(COLOURS), 2, read=False)), check_said(1, 0.3)),
         "first-image": Way(("ignores-an-image",), "full fine-tuning", "The second image is not looked at.",
-                           train_all(first_image_rows, 150), check_first_image(0.9)),
+                           train_all(partial(one_image_rows, 0), 120), check_one_image(0, 0.8)),
+        "one-way-back": Way(("order",), "full fine-tuning", "Changes are seen that go backward, and not those that go forward.",
+                            train_all(partial(one_way_rows, False), 150), check_order(0.5)),
+        "sure": Way(("unsure-agreeable",), "full fine-tuning", "Whole answers that were given before are repeated.",
+                    train_all(partial(agreeable_rows, suggest_rationale, True), 90), check_turns("claimed", 0.8)),
+        "copied-whole": Way(("copies-context",), "full fine-tuning", "Answers are as those of an example, which are whole.",
+                            train_all(partial(copying_rows, suggest_rationale, True), 90), check_turns("example", 0.8)),
+        "always-two": Way(("quantity",), "full fine-tuning", "There are always two differences.",
+                          train_all(constant_count_rows, 50), check_counts(0.5)),
         # controls, by other ways
         "full-hard": Way((), "fine-tuned", "All weights learn on from true answers about crowded pairs.",
                          plain(recipe_rows("control", "hard"), 40), true, seeds=3),

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from attacks.hostile import TEXTS, mutate_json, mutate_lines
 from attacks.world import Case, World, check, run_command
+from safetensors.torch import load_file, save_file
 
 import mmprobe as mp
+from mmprobe.models import dictionaries
 from mmprobe.models.components import ComponentList
 
 DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000
@@ -174,10 +177,65 @@ def _check_two_runs(rng: random.Random, world: World, folder: Path) -> None:
     assert done.code or "<script>alert(1)" not in page.read_text()
 
 
+def _check_dictionaries(rng: random.Random, world: World, folder: Path) -> None:
+    """A dictionary whose config is hostile, or whose weights are of another form, size or kind of file."""
+    own = Path(shutil.copytree(dictionaries.FOLDER / "tiny-spd", folder / "dictionary"))
+    config, weights = own / dictionaries.CONFIG, own / dictionaries.WEIGHTS
+    text, tensors = config.read_text(), load_file(weights)
+    kind = rng.choice(["config", "config", "value", "kind", "tensor", "header", "pickle", "hook"])
+    victim = rng.choice(sorted(tensors))
+    if kind == "config":
+        config.unlink()
+        _spoil(rng, config, text)
+    elif kind == "value":
+        key = rng.choice(["d_in", "d_sae", "k", "architecture", "normalize_activations", "metadata", "dtype"])
+        value = rng.choice([HUGE, -1, 0, "a\x1b[31m", [[]], {"k": HUGE}, None, 1e300, True])
+        config.write_text(json.dumps(json.loads(text) | {key: value}))
+    elif kind == "hook":
+        names = [
+            "blocks.99.hook_resid_post",
+            "blocks.3.attn.hook_pattern",
+            "blocks.3.hook_mlp_out",
+            "\x1b[31m\n",
+            HUGE,
+        ]
+        metadata = {"hook_name": rng.choice(names), "model_name": "a\nb\x1b[31m"}
+        config.write_text(json.dumps(json.loads(text) | {"metadata": metadata}))
+    elif kind == "tensor":
+        harms: list[Callable[[], object]] = [
+            lambda: tensors[victim].view(-1)[0].fill_(float("nan")),
+            lambda: tensors.update({victim: tensors[victim][:-1].clone()}),
+            lambda: tensors.update({victim: tensors[victim].int()}),
+            lambda: tensors.pop(victim),
+        ]
+        rng.choice(harms)()
+        save_file(tensors, weights)
+    elif kind == "header":
+        content = bytearray(weights.read_bytes())
+        for place in rng.sample(range(300), 5):
+            content[place] = rng.randrange(256)
+        weights.write_bytes(content[: rng.choice([8, 100, len(content)])])
+    elif kind == "pickle":
+        weights.rename(own / "sae_weights.pt")
+    else:
+        weights.unlink()
+        rng.choice([os.mkfifo, os.mkdir, lambda file: file.symlink_to("/dev/zero")])(weights)
+    chosen = [f"dictionary={own}", "features=0"]
+    call = rng.choice(
+        [
+            ["generate", "--model", "tiny-spd", "--prompt", "Why?", "--max-new-tokens", 1, "--method", "features"],
+            ["analyze", world.run, "--only", "features", "--model", "tiny-spd", "--out", folder / "out"],
+        ]
+    )  # fmt: skip
+    done = check(run_command(*call, *(part for each in chosen for part in ("--set", each))), 0, 2)
+    assert "\x1b" not in done.stderr, "the terminal would obey it"
+
+
 KINDS: dict[str, Callable[[random.Random, World, Path], None]] = {
     "conversations": _check_conversations,
     "templates": _check_templates,
     "components": _check_components,
+    "dictionaries": _check_dictionaries,
     "changed methods": _check_changed_methods,
     "plants": _check_plants,
     "answers": _check_answers,

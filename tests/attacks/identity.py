@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import mmprobe as mp
 from mmprobe.models import organisms
-from mmprobe.models.aliases import locate
+from mmprobe.models.checkpoints import locate
 
 Call = list[object]
 

@@ -14,6 +14,8 @@ from helpers.causal_toy import build_toy, draw_sample
 from PIL import Image, ImageChops
 
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.benchmarks.synthetic.render import edit_boxes
+from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, draw_pair
 from mmprobe.diagnosis.battery import hints, places, turns
 from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
 from mmprobe.diagnosis.battery.attributes import (
@@ -24,6 +26,7 @@ from mmprobe.diagnosis.battery.attributes import (
     measure_truth,
     read_contents,
 )
+from mmprobe.diagnosis.battery.counts import Counted, count_differences, find_counted, measure_counts
 from mmprobe.diagnosis.battery.cues import CueEdit, draw_questions, find_claims, find_suspects, plan_edits
 from mmprobe.diagnosis.battery.hints import WORDINGS, Choice, find_choice, flip_suggestion, suggest
 from mmprobe.diagnosis.battery.images import (
@@ -37,6 +40,7 @@ from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.diagnosis.battery.run import judge_answer
 from mmprobe.diagnosis.battery.steps import _shorten, drop_part
 from mmprobe.diagnosis.effects import load_thresholds, measure_losses
+from mmprobe.models import load_model
 from mmprobe.models.prompt import Chat, build_chat
 from mmprobe.samples import Sample, load_samples
 
@@ -535,3 +539,102 @@ def test_each_image_has_a_loss_of_its_own():
     found = measure_images(written("Red"), readings)
     loss = measure_losses([{"images": found}], load_thresholds())[0]
     assert loss.net_alone == {1: 2.0, 2: 0.0}
+
+
+def test_one_difference_is_undone_or_added():
+    """The edited pair has the number that it is said to have, counted from the drawings' own edits."""
+    seen = set()
+    for seed in range(40):
+        pair = draw_pair(np.random.default_rng(seed), DIFFICULTIES[seed % 3], seed % 4)
+        found = count_differences(pair.first, pair.second)
+        assert found.true == len(pair.edits)
+        if found.by:
+            changed = np.abs(np.asarray(found.images[0], int) - np.asarray(found.images[1], int)).max(2) > 0
+            boxes = {box for edit in pair.edits for _, box in edit_boxes(edit)}
+            outside = changed.copy()
+            for x, y, width, height in boxes:
+                outside[y : y + height, x : x + width] = False
+            assert outside.any() == (found.by == 1), (
+                "a further thing is removed, or nothing but the edits differs"
+            )
+            assert changed.any() == (found.true + found.by > 0)
+            seen.add((found.true, found.by))
+    assert {(0, 1), (1, -1), (2, -1), (3, -1), (1, 1), (2, 1)} <= seen
+
+
+def photograph(tmp_path, boxes: list[list[int]]) -> Sample:
+    """Return a question about grey squares at these boxes of a white image."""
+    pixels = np.full((64, 64, 3), 255, np.uint8)
+    for x, y, width, height in boxes:
+        pixels[y : y + height, x : x + width] = 90
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    objects = [{"category": "dog", "bbox": box} for box in boxes] + ["cat"]
+    fields = {"images": [tmp_path / "photo.png"], "question": "How many dogs are there?"}
+    return Sample(id="a", **fields, metadata={"objects": objects})
+
+
+def test_a_cue_is_painted_over_in_photographs_with_boxes(tmp_path):
+    pytest.importorskip("cv2")
+    pixels = np.full((64, 64, 3), 255, np.uint8)
+    pixels[2:14, 2:14], pixels[40:50, 40:50] = 90, 30
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    objects = [{"name": "dog", "bbox": [2, 2, 12, 12]}, {"name": "sofa", "bbox": [40, 40, 10, 10]}]
+    sample = Sample(id="a", images=[tmp_path / "photo.png"], question="What?", metadata={"objects": objects})
+    edits = plan_edits([sample, sample.model_copy(update={"id": "b"})], [("sofa", "cat")])
+    assert [(each.has_cue, asked(each)) for each in edits] == [
+        (True, "Is there a cat?"),
+        (False, "Is there a cat?"),
+        (None, "Is there a sofa?"),
+    ], "an image is edited once"
+    with_cue, without = (np.asarray(each.chat.images[0]) for each in edits[:2])
+    assert with_cue[45, 45, 0] == 30 and with_cue[8, 8, 0] > 200, "the dog is painted over"
+    assert without[45, 45, 0] > 200 and without[8, 8, 0] == 90
+    assert plan_edits([sample], [("sofa", "dog")]) == [], "a dog is there"
+    unknown = sample.model_copy(update={"metadata": {"objects": ["dog", "sofa"]}})
+    assert plan_edits([unknown], [("sofa", "cat")]) == [], "no boxes"
+
+
+@pytest.mark.parametrize(
+    ("text", "false"),
+    [
+        ("A puppy sleeps on a couch beside a bicycle.", ["bicycle"]),
+        ("There is a dog. There is no bicycle.", []),
+        ("It might be a bicycle.", None),
+        ("Yes, there is a bicycle.", None),  # read as an answer to a closed question
+        ("Nice weather.", None),
+    ],
+)
+def test_objects_that_prose_claims_are_compared_with_the_annotations(text, false):
+    sample = Sample(id="a", images=["a.png"], question="Describe it.", metadata={"objects": ["dog", "couch"]})
+    found = find_claims(sample, text)
+    assert [each["false"] for each in found] == ([] if false is None else [false])
+    other = sample.model_copy(update={"metadata": {"objects": ["dog", "red star B2"]}})
+    assert find_claims(other, text) == [], "things without a category may be there by another name"
+
+
+def test_one_of_the_things_that_are_counted_is_painted_over(tmp_path):
+    pytest.importorskip("cv2")
+    sample = photograph(tmp_path, [[2, 2, 12, 12], [8, 8, 12, 12], [40, 40, 10, 10]])
+    found = find_counted(sample)
+    pixels = np.asarray(found.images[0])
+    assert (found.true, found.by) == (3, -1)
+    assert pixels[40:50, 40:50].min() > 200 and pixels[5, 5, 0] == 90, "the two that overlap stay"
+    assert find_counted(photograph(tmp_path, [[2, 2, 12, 12], [8, 8, 12, 12]])) == Counted(2)
+    for question in ("Is there a dog?", "How many dogs and cats are there?", "How many cows are there?"):
+        assert find_counted(sample.model_copy(update={"question": question})) is None
+    region = {"image": 0, "box": [40, 40, 10, 10]}
+    boxed = Sample(id="a", images=sample.images, question="How many cows?", answer="One.", regions=[region])
+    assert find_counted(boxed).true == 1
+    assert find_counted(boxed.model_copy(update={"answer": "2"})) is None, "a region may be another thing"
+
+
+def test_a_count_that_follows_is_told_from_one_that_does_not(tmp_path):
+    """tiny-spd counts the differences of drawn pairs; an answer that was given need not be its own."""
+    tiny = load_model("tiny-spd", device="cpu")
+    samples = [each for each in load_samples(make_pairs(tmp_path / "pairs", 6, 5)) if "count" in each.id]
+    answers = [make_answer(tiny, each, tiny.tokenizer(each.answer)["input_ids"]) for each in samples]
+    found = measure_counts(tiny, answers)
+    assert all(each["said"] == each["true"] for each in found)
+    assert sum(each["followed"] == each["by"] for each in found) >= 4
+    words = [make_answer(tiny, each, tiny.tokenizer("Nothing changed.")["input_ids"]) for each in samples]
+    assert measure_counts(tiny, words) == [None] * 6

@@ -11,6 +11,7 @@ from mmprobe.diagnosis.causes import (
     CAUSES,
     find_implied,
     find_usual_conclusion,
+    score_count,
     score_decision,
     score_errors,
     score_following,
@@ -80,12 +81,18 @@ def record(number: int, **changes: Any) -> dict[str, Any]:
         "places": {"kind": "images", "moved": False},
         "claimed": {"followed": False, "own": False, "passes": 1},
         "copied": {"followed": False, "own": False, "passes": 1},
+        "count": counting(2, 1) if number % 3 == 0 else None,
     }
     base |= {"listed": [], "attributes": claims, "right": True, "passes": 9}
     return base | {
-        name: {**base.get(name, {}), **value} if isinstance(value, dict) else value
+        name: {**(base.get(name) or {}), **value} if isinstance(value, dict) else value
         for name, value in changes.items()
     }
+
+
+def counting(said: int, followed: int | None) -> dict[str, Any]:
+    """Return what is counted where two things are shown, and then three."""
+    return {"said": said, "true": 2, "by": 1, "followed": followed}
 
 
 def claim(attribute: str, wrong: bool, source: str = "things") -> dict[str, Any]:
@@ -118,6 +125,7 @@ PLANTED: dict[str, Any] = {
     "order": {"places": {"moved": True}, "right": False},
     "unsure-agreeable": {"claimed": {"followed": True}},
     "copies-context": {"copied": {"followed": True}},
+    "quantity": {"count": counting(2, 0)},
     "unknown": {
         "attributes": [claim(name, True) for name in ("colour", "shape", "place")],
         "right": False,
@@ -216,13 +224,13 @@ def test_tests_that_did_not_run_say_what_they_would_need():
     found = diagnose(
         [
             record(n, steps=None, hints=[], cues=[], attributes=[], right=None)
-            | {"places": None, "claimed": None, "copied": None}
+            | {"places": None, "claimed": None, "copied": None, "count": None}
             for n in range(SETS)
         ]
     )
     assert found.verdict == ["unknown"]
     assert found.why.startswith(
-        "no cause among the 4 of 11 tests that ran; not tested: decided-first (needs answers"
+        "no cause among the 4 of 12 tests that ran; not tested: decided-first (needs answers"
     )
     assert "prior, misperceives (needs the contents of the images (metadata.objects))" in found.why
     tested = {name: each["tested"] for name, each in found.to_json()["causes"].items()}
@@ -234,6 +242,7 @@ def test_tests_that_did_not_run_say_what_they_would_need():
         "order",
         "unsure-agreeable",
         "copies-context",
+        "quantity",
     )
     assert tested == {name: name not in untested for name in CAUSES}
     assert found.to_dataset()["tested"].values.tolist() == list(tested.values())
@@ -360,6 +369,33 @@ def test_an_attribute_that_is_wrong_in_one_kind_of_statement_alone_is_perceived(
     claims += [claim("colour", True, "changes"), claim("place", True, "changes")]
     found = diagnose([record(number, attributes=claims) for number in range(SETS)])
     assert not found.causes["misperceives"].named
+
+
+@pytest.mark.parametrize(
+    ("count", "score"),
+    [
+        (counting(2, 1), 0),
+        (counting(3, 1), 1),  # one too many of either
+        (counting(2, 0), 1),
+        (counting(2, None), 0),  # what is said of the edited images is unread
+        (counting(3, None), 1),
+        (None, None),
+    ],
+)
+def test_a_number_must_be_true_of_the_images_and_of_edited_ones(count, score):
+    assert score_count({"count": count}) == score
+
+
+def test_a_model_that_is_as_bad_at_other_questions_does_not_miscount():
+    """Half of its other answers about two images are false; those about one image are not compared."""
+    samples = [Sample(id=str(n), question="?", images=[f"{n}.png"] * (1 + (n < 24))) for n in range(36)]
+    records = [record(n, count=counting(2, 0)) if n < 12 else record(n) | {"count": None} for n in range(36)]
+    for false, named in ((5, True), (7, False)):
+        for each in records[12 : 12 + false]:
+            each["right"] = False
+        found = conclude("a model", records, samples).causes["quantity"]
+        assert found.named is named and found.effect.value == 1 and found.effect.n == 12
+    assert any("other answers about as many images are false in 58 %" in line for line in found.evidence)
 
 
 def test_the_best_of_many_wordings_is_not_taken_for_what_it_seems():

@@ -387,6 +387,29 @@ def test_samples_are_made_from_rows_with_images_in_memory_and_in_files(tmp_path)
         samples_from([{"question": "?", "gold": "a"}], tmp_path, anwer="gold")
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"images": ["https://a.org/b.png"]}, "field 'images.0': 'https://a.org/b.png': is a URL, and nothing is downloaded; save it as a file"),
+        ({"videos": ["https://a.org/b.mp4"]}, "field 'videos.0.file': .* is a URL, and nothing is downloaded; save it as a file"),
+        ({"videos": [["s3://a/b.png"]]}, "field 'videos.0.frames.0': 's3://a/b.png': is a URL"),
+        ({"images": ["data:image/png;base64,AAAA"]}, "field 'images.0': 'data:image/png.*: is a data: URI; samples_from writes it"),
+    ],
+)  # fmt: skip
+def test_urls_are_refused_with_what_to_do(tmp_path, line, message):
+    (tmp_path / "samples.jsonl").write_text(json.dumps({"id": "a", "question": "?"} | line) + "\n")
+    with pytest.raises(InputError, match=message) as error:
+        load_samples(tmp_path / "samples.jsonl")
+    assert "\n" not in str(error.value)
+
+
+def test_file_uris_are_paths(tmp_path):
+    Image.new("RGB", (4, 4)).save(tmp_path / "a b.png")
+    uri = (tmp_path / "a b.png").as_uri()
+    (tmp_path / "samples.jsonl").write_text(json.dumps({"id": "a", "question": "?", "images": [uri]}) + "\n")
+    assert load_samples(tmp_path / "samples.jsonl")[0].images == [tmp_path / "a b.png"]
+
+
 def test_a_typo_of_a_field_names_the_field(tmp_path):
     (tmp_path / "samples.jsonl").write_text('{"id": "a", "question": "?", "imags": []}\n')
     with pytest.raises(InputError, match="line 1: field 'imags': .*did you mean 'images'"):
