@@ -426,5 +426,7 @@ def test_an_empty_question_names_its_sample(tmp_path):
 
 @pytest.mark.parametrize("value", ["&a [*a]", "!!binary /w==", "2024-01-01", ".nan", "!!set {a}"])
 def test_arguments_of_a_template_are_values_of_json(value):
-    with pytest.raises(InputError, match="parameter tools: the value|template: 'tools' is not a value of JSON"):
+    with pytest.raises(
+        InputError, match="parameter tools: the value|template: 'tools' is not a value of JSON"
+    ):
         with_template([Sample(id="a", question="?")], parse_settings([f"tools={value}"]))
