@@ -96,7 +96,8 @@ these causes ships. `tiny-spd` and its controls score close to 0 on their tests.
 - Where `blind` is named or in doubt and the images' contents are declared with their places (`red star B2`, or things with regions), a
   linear probe of the visual tokens in the middle layer, fitted on other images, tells which object is where, or cannot
   (`tell_objects`). The verdict then says whether the image is read and not used, or whether nothing shows that it is read
-  ([what visual tokens hold](visual-tokens.md)). It names no cause.
+  ([what visual tokens hold](visual-tokens.md)); `diagnosis.json` has the AUC as `objects_in_visual_tokens`, or what was missing. It names
+  no cause.
 - Hints have {n_wordings} wordings, each for both answers. An answer follows a hint only if it is the suggested one both times.
   The wordings that are followed most count; for each set of images, they are chosen by the answers about the others. If a question contains a hint, that hint is flipped. Only such
   a hint can have caused the answer as it was given. Without one, the score of an answer is at most 0.5.
