@@ -1,6 +1,6 @@
 # make check    lint, check types, run the fast tests of this checkout
 # make test     lint, check types, run the tests of the built wheel
-# make families compare a tiny model of every type with eager transformers (ten minutes on one core)
+# make families compare a tiny model of every type with eager transformers, images and videos (ten minutes on one core); CI does nightly
 # make stress   run the tests that kill, attack, train and measure, of the built wheel
 # make types    check types alone
 # make demo     trace the embedded model and write a report
@@ -32,8 +32,8 @@ stress: $(VENV)/.dev $(VENV)/.wheel
 	$(PYTEST) $(PYTEST_OPTIONS) -m stress tests
 
 families: $(VENV)/.editable
-	$(PIP) install -c constraints.txt torchvision timm
-	$(PYTEST) tests/models/test_types.py
+	$(PIP) install -c constraints.txt torchvision timm num2words
+	$(PYTEST) tests/models/test_types.py tests/models/test_videos.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -52,7 +52,7 @@ demo: $(VENV)/.wheel
 	$(BIN)/mmprobe demo --out mmprobe-demo
 
 perf: $(VENV)/.wheel
-	$(BIN)/python perf/report.py
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python perf/report.py
 
 gpu: $(VENV)/.wheel
 	$(BIN)/python perf/gpu.py --out docs/performance-gpu.md

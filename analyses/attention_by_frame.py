@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.spans import limits_to_span
+from mmprobe.analyses.source import limits_to_span
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable

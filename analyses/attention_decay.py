@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.spans import limits_to_span
+from mmprobe.analyses.source import describe, limits_to_span
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
@@ -115,15 +115,7 @@ def attention_decay(run: Run) -> xr.Dataset:
     for kind in SUMMARIES:
         out[f"{kind}_of_sample"] = (("sample", "layer"), rows[kind])
     _add_sample_means(out, label_masks(labels), sets)
-    out.attrs = {
-        "analysis": "attention_decay",
-        "run": str(run.path),
-        "samples": len(rows),
-        "sets": len(np.unique(sets)),
-        "model": run.config["model"]["name"],
-        "left_out": ", ".join(left_out),
-        "n_left_out": len(left_out),
-    }
+    out.attrs = describe("attention_decay", run, len(rows), sets, left_out)
     return out
 
 

@@ -10,7 +10,7 @@ import xarray as xr
 from scipy.stats import rankdata
 
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
-from mmprobe.analyses.spans import limits_to_span
+from mmprobe.analyses.source import describe, limits_to_span
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import set_keys
@@ -102,17 +102,11 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
     if "head_ratio" in rows:
         out["head"] = ("head", first.attention_visual_head["head"].values)
         _add_heads(out, rows["head_ratio"], sets)
-    out.attrs = {
-        "analysis": "attention_ratio",
-        "run": str(run.path),
-        "samples": len(names),
-        "sets": len(np.unique(sets)),
-        "model": run.config["model"]["name"],
-        "draws": draws,
-        "left_out": ", ".join(left_out),
-        "n_left_out": len(left_out),
-        "n_without_regions": n_without_regions,
-    } | ({"note": note} if note else {})
+    out.attrs = (
+        describe("attention_ratio", run, len(names), sets, left_out, draws=draws)
+        | {"n_without_regions": n_without_regions}
+        | ({"note": note} if note else {})
+    )
     return out
 
 

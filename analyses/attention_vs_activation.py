@@ -10,7 +10,7 @@ import xarray as xr
 from scipy.stats import rankdata
 
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
-from mmprobe.analyses.spans import limits_to_span
+from mmprobe.analyses.source import describe, limits_to_span
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable, NotCaptured
@@ -126,18 +126,11 @@ def attention_vs_activation(
     out = out.assign_coords(sample=names, measure=list(MEASURES), label=list(LABELS))
     sets = groups.number()
     note = _add_means(out, rows["means"], labels, minimum, sets)
-    out.attrs = {
-        "analysis": "attention_vs_activation",
-        "run": str(run.path),
-        "samples": len(names),
-        "sets": len(np.unique(sets)),
-        "model": run.config["model"]["name"],
-        "top": top,
-        "draws": draws,
-        "left_out": ", ".join(left_out),
-        "n_left_out": len(left_out),
-        "n_imageless": n_imageless,
-    } | ({"note": note} if note else {})
+    out.attrs = (
+        describe("attention_vs_activation", run, len(names), sets, left_out, top=top, draws=draws)
+        | {"n_imageless": n_imageless}
+        | ({"note": note} if note else {})
+    )
     return out
 
 

@@ -21,7 +21,7 @@ from mmprobe.analyses.attention_vs_activation import (
     top_iou,
 )
 from mmprobe.analyses.regions import find_mentions, find_patches, mask_patches, random_masks, read_things
-from mmprobe.analyses.spans import limits_to_span
+from mmprobe.analyses.source import describe, limits_to_span
 from mmprobe.analyses.token_activation import visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
@@ -156,19 +156,17 @@ def failure_modes(
     out = _make_dataset(by_label, groups, alpha)
     out["n_without_regions"] = ((), n_without_regions)
     out["n_without_claims"] = ((), n_without_claims)
-    out.attrs = {
-        "analysis": "failure_modes",
-        "run": str(run.path),
-        "samples": int(out["n_unfaithful"]),
-        "sets": len(np.unique(_number_sets(groups, by_label[False]))),
-        "model": run.config["model"]["name"],
-        "alpha": alpha,
-        "layers": "all" if layers is None else ", ".join(map(str, layers)),
-        "draws": draws,
-        "false_alarms": describe_false_alarms(out),
-        "left_out": ", ".join(left_out),
-        "n_left_out": len(left_out),
-    }
+    out.attrs = describe(
+        "failure_modes",
+        run,
+        int(out["n_unfaithful"]),
+        _number_sets(groups, by_label[False]),
+        left_out,
+        alpha=alpha,
+        layers="all" if layers is None else ", ".join(map(str, layers)),
+        draws=draws,
+        false_alarms=describe_false_alarms(out),
+    )
     return out
 
 

@@ -16,8 +16,7 @@ import xarray as xr
 from mmprobe.analyses.attention_decay import early_minus_later
 from mmprobe.cache import Run
 from mmprobe.samples import set_keys
-from mmprobe.stats.compare import MINIMUM, compare_groups
-from mmprobe.stats.equivalence import estimate_difference
+from mmprobe.stats.compare import MINIMUM, compare_groups, estimate_difference
 from mmprobe.stats.estimate import Estimate
 from mmprobe.stats.intervals import Range, mean_interval, sums_interval
 from mmprobe.stats.sets import Sets

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.regions import Things, find_mentions, find_patches, mask_patches, read_things
-from mmprobe.analyses.spans import limits_to_span
+from mmprobe.analyses.source import describe, limits_to_span
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
@@ -176,15 +176,7 @@ def _make_dataset(
     out["n_obj"] = ((), len(rows))
     out["n_own"] = ((), sum(row.own for row in rows))
     out["n_func"] = ((), int(known.all(1).sum()))
-    out.attrs = {
-        "analysis": "localisation",
-        "run": str(run.path),
-        "samples": len(rows),
-        "sets": len(np.unique(sets)),
-        "model": run.config["model"]["name"],
-        "left_out": ", ".join(left_out),
-        "n_left_out": len(left_out),
-    }
+    out.attrs = describe("localisation", run, len(rows), sets, left_out)
     return out
 
 

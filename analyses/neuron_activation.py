@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.spans import limits_to_span
+from mmprobe.analyses.source import describe, limits_to_span
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
@@ -125,18 +125,16 @@ def neuron_activation(
         faithful_share = n_active[True] / int(out["n_faithful"])
         unfaithful_share = n_active[False] / int(out["n_unfaithful"])
         out.update(_rank_neurons(faithful_share, unfaithful_share, layers, top))
-    out.attrs = {
-        "analysis": "neuron_activation",
-        "run": str(run.path),
-        "samples": len(rows),
-        "sets": len(np.unique(sets)),
-        "model": run.config["model"]["name"],
-        "neurons": gate_sum.shape[1],
-        "threshold": threshold,
-        "scale": scale,
-        "left_out": ", ".join(left_out),
-        "n_left_out": len(left_out),
-    } | ({"note": note} if note else {})
+    out.attrs = describe(
+        "neuron_activation",
+        run,
+        len(rows),
+        sets,
+        left_out,
+        neurons=gate_sum.shape[1],
+        threshold=threshold,
+        scale=scale,
+    ) | ({"note": note} if note else {})
     return out
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
+from mmprobe.analyses.source import describe
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
@@ -114,17 +115,8 @@ def picture_absence(run: Run) -> xr.Dataset:
     if all(len(pair) == 2 for pair in mass):
         _add_mass(out, np.array(mass), sets)
     out["n"] = ((), len(names))
-    out.attrs = {
-        "analysis": "picture_absence",
-        "run": str(run.path),
-        "pairs": len(names),
-        "sets": len(np.unique(sets)),
-        "model": run.config["model"]["name"],
-        "left_out": ", ".join(left_out),
-        "n_left_out": len(left_out),
-        "unpaired": ", ".join(unpaired),
-        "n_unpaired": len(unpaired),
-    }
+    counts = {"unpaired": ", ".join(unpaired), "n_unpaired": len(unpaired)}
+    out.attrs = describe("picture_absence", run, len(names), sets, left_out, of="pairs") | counts
     return out
 
 

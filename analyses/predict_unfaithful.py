@@ -11,7 +11,7 @@ import xarray as xr
 from mmprobe.analyses.attention_decay import slope_over_steps
 from mmprobe.analyses.attention_vs_activation import TOP, rank_correlation, read_maps, top_iou
 from mmprobe.analyses.regions import find_patches, mask_patches
-from mmprobe.analyses.spans import limits_to_span
+from mmprobe.analyses.source import describe, limits_to_span
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
@@ -135,19 +135,17 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
     out["n_pictures"] = ((), len(np.unique(sets)))
     out["n_unfaithful"] = ((), int(unfaithful.sum()))
     out["n_faithful"] = ((), int((1 - unfaithful).sum()))
-    out.attrs = {
-        "analysis": "predict_unfaithful",
-        "run": str(run.path),
-        "samples": len(names),
-        "sets": len(np.unique(sets)),
-        "model": run.config["model"]["name"],
-        "folds": folds,
-        "seed": seed,
-        "shuffles": SHUFFLES,
-        "features_left_out": ", ".join(feature for feature in FEATURES if feature not in features),
-        "left_out": ", ".join(left_out),
-        "n_left_out": len(left_out),
-    }
+    out.attrs = describe(
+        "predict_unfaithful",
+        run,
+        len(names),
+        sets,
+        left_out,
+        folds=folds,
+        seed=seed,
+        shuffles=SHUFFLES,
+        features_left_out=", ".join(feature for feature in FEATURES if feature not in features),
+    )
     return out
 
 

@@ -1,9 +1,10 @@
-"""A sample's regions among its visual tokens, random regions of the same size, and the words that name a region's thing."""
+"""What views show, a sample's regions among its visual tokens, random regions of the same size, and the words that name a region's thing."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,54 @@ from pydantic import TypeAdapter, ValidationError
 
 from mmprobe.cache import Trace
 from mmprobe.samples import Region, Sample
+from mmprobe.stats.rounding import format_number
+
+
+class ShownView(NamedTuple):
+    """What a view of a trace shows.
+
+    Attributes:
+        file: an image, or a video.
+        frame: its first frame, in a file that is a video; None for an image.
+        box: the part of the image that it shows: x, y, width and height in pixels.
+        name: "" for an image, and for frames their video, numbers and time.
+        shown: how many images or frames it shows.
+    """
+
+    file: Path
+    frame: int | None
+    box: tuple[float, float, float, float]
+    name: str
+    shown: int
+
+
+def find_views(trace: Trace) -> list[ShownView]:
+    """Return what each view of a trace shows.
+
+    Example:
+        >>> find_views(run["0001"])[0].file.name                    # doctest: +SKIP
+        'a.png'
+    """
+    sample = trace.sample
+    sources, boxes = (trace.array(f"images/{name}").values.tolist() for name in ("source", "box"))
+    videos: list[Any] = [(-1, (-1, -1), np.nan)] * len(sources)
+    if "images/video" in trace.captured:
+        places = (trace.array(f"images/{name}").values.tolist() for name in ("video", "frames", "time"))
+        videos = list(zip(*places, strict=True))
+    views = []
+    for source, box, (number, (first, last), time) in zip(sources, boxes, videos, strict=True):
+        if number < 0:
+            views.append(ShownView(sample.images[source], None, tuple(box), "", 1))
+            continue
+        video = sample.videos[number]
+        frames = f"frame {first}" if first == last else f"frames {first} to {last}"
+        at = f" at {format_number(time)} s" if np.isfinite(time) else ""
+        file = video.frames[min(first, len(video.frames) - 1)] if video.file is None else video.file
+        frame = None if video.file is None else first
+        views.append(
+            ShownView(file, frame, tuple(box), f"Video {number + 1}, {frames}{at}", last - first + 1)
+        )
+    return views
 
 
 class Patch(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.spans import limits_to_span
+from mmprobe.analyses.source import describe, limits_to_span
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
 from mmprobe.cache import Run
 from mmprobe.cache.schema import BLOCK_STEPS
@@ -106,7 +106,7 @@ def residual_drift(
             traces = [stack.enter_context(run[name].keep_open()) for name in ids]
             first, second = (trace.array(path) for trace in traces)
             *row, bad = _measure_pair(first, second, final_norm)
-            said = [read_yes_no(trace.answer) for trace in traces]
+            said = [read_yes_no(trace.response) for trace in traces]
             answers = [None if word is None else word == "yes" for word in said]
         left_out += [name for name, is_bad in zip(ids, bad, strict=True) if is_bad]
         if not any(bad):
@@ -126,19 +126,16 @@ def residual_drift(
     sets = groups.number()[::2]
     note = _add_cosines(out, cosine, aligned, labels, minimum, sets)
     note_contradictory = _add_contradictions(out, both_answers, minimum, sets)
-    out.attrs = {
-        "analysis": "residual_drift",
-        "run": str(run.path),
-        "pairs": len(rows),
-        "sets": len(np.unique(sets)),
-        "stream": stream,
-        "final_norm": "yes" if final_norm else "no",
-        "model": run.config["model"]["name"],
-        "left_out": ", ".join(left_out),
-        "n_left_out": len(left_out),
-        "unpaired": ", ".join(unpaired),
-        "n_unpaired": len(unpaired),
-    }
+    out.attrs = describe(
+        "residual_drift",
+        run,
+        len(rows),
+        sets,
+        left_out,
+        of="pairs",
+        stream=stream,
+        final_norm="yes" if final_norm else "no",
+    ) | {"unpaired": ", ".join(unpaired), "n_unpaired": len(unpaired)}
     notes = {"note": note, "note_contradictory": note_contradictory}
     out.attrs |= {name: text for name, text in notes.items() if text}
     return out

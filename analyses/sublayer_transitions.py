@@ -13,14 +13,13 @@ import xarray as xr
 from scipy.special import log_softmax
 
 from mmprobe.analyses.attention_decay import StepMean
-from mmprobe.analyses.spans import limits_to_span
+from mmprobe.analyses.source import describe, limits_to_span
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import set_keys
 from mmprobe.stats.columns import Columns
-from mmprobe.stats.compare import MINIMUM
-from mmprobe.stats.equivalence import p_equivalent
+from mmprobe.stats.compare import MINIMUM, p_equivalent
 from mmprobe.stats.intervals import COSINE, LENGTH
 from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
 from mmprobe.stats.sets import Sets
@@ -122,17 +121,9 @@ def sublayer_transitions(
     _add_equivalence(out, masks, minimum, margin, sets)
     if "norms" in rows:
         _add_measures(out, NORMS, rows["norms"], masks, sets)
-    out.attrs = {
-        "analysis": "sublayer_transitions",
-        "run": str(run.path),
-        "samples": len(rows),
-        "sets": len(np.unique(sets)),
-        "model": run.config["model"]["name"],
-        "margin": margin,
-        "positions": positions,
-        "left_out": ", ".join(left_out),
-        "n_left_out": len(left_out),
-    } | ({"note": note} if note else {})
+    out.attrs = describe(
+        "sublayer_transitions", run, len(rows), sets, left_out, margin=margin, positions=positions
+    ) | ({"note": note} if note else {})
     return out
 
 

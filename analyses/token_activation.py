@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.spans import limits_to_span
+from mmprobe.analyses.regions import find_views
+from mmprobe.analyses.source import limits_to_span
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
@@ -46,6 +47,9 @@ def token_activation(source: Trace | Run, sample: str | None = None) -> xr.Datas
         - tam: the full map, 0 to 1, not rounded to 8 bits
         - raw: the map of equation 18, in logits, 0 or more
         - token (step): text of the generated token
+        - grid (image, side): rows and columns of each view
+        - view_file, view_frame (image), view_box (image, corner): the file that a view shows, its frame (-1 for an
+          image), and the part of it: x, y, width and height in pixels
 
     Raises:
         NotApplicable: the model sees its images by cross-attention, so none of its tokens represents a patch.
@@ -60,7 +64,7 @@ def token_activation(source: Trace | Run, sample: str | None = None) -> xr.Datas
     views = visual_positions(trace)
     logits = read_logits(trace, views.positions)
     tam, raw = activation_maps(logits, views.grids)
-    return xr.Dataset(
+    out = xr.Dataset(
         {
             "tam": (("step", "image", "y", "x"), to_grids(tam, views.grids)),
             "raw": (("step", "image", "y", "x"), to_grids(raw, views.grids)),
@@ -68,6 +72,15 @@ def token_activation(source: Trace | Run, sample: str | None = None) -> xr.Datas
         },
         coords={"step": np.arange(len(tam)), "image": np.arange(len(views.grids))},
         attrs={"analysis": "token_activation", "sample": trace.id, "answer": trace.answer},
+    )
+    if "images/source" not in trace.captured or not views.grids:
+        return out
+    shown = find_views(trace)
+    return out.assign(
+        grid=(("image", "side"), np.array(views.grids)),
+        view_file=("image", np.array([str(view.file) for view in shown], object)),
+        view_frame=("image", np.array([-1 if view.frame is None else view.frame for view in shown])),
+        view_box=(("image", "corner"), np.array([view.box for view in shown])),
     )
 
 

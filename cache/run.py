@@ -29,7 +29,6 @@ from mmprobe.cache.hdf5 import open_checked, repeat_interrupt
 from mmprobe.cache.schema import (
     GROUP_NAMES,
     READ_VERSIONS,
-    SPAN_NAMES,
     VARIABLES,
     Failure,
     FailureList,
@@ -37,7 +36,6 @@ from mmprobe.cache.schema import (
     Label,
     LabelList,
     RunConfig,
-    check_span,
 )
 from mmprobe.cache.trace import (
     LABELLED,
@@ -57,6 +55,7 @@ from mmprobe.files import check_readable, parse_record
 from mmprobe.ledger import lock_file
 from mmprobe.notebook import show_rows
 from mmprobe.samples import Sample
+from mmprobe.thoughts import SPAN_NAMES, check_span
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -55,18 +55,17 @@ from mmprobe.cache.schema import (
     GROUP_NAMES,
     OF_VIDEOS,
     READ_VERSIONS,
-    SPAN_NAMES,
     SPANS,
     TEXT_ATTRIBUTES,
     VARIABLES,
     WHOLE_GROUPS,
-    check_span,
-    spans_of_answer,
+    split_answer,
 )
 from mmprobe.errors import InputError, NotCaptured, option
 from mmprobe.files import JsonRecord, NewFile, parse_record
 from mmprobe.notebook import show_fields
 from mmprobe.samples import MAX_IMAGE_PIXELS, Sample
+from mmprobe.thoughts import SPAN_NAMES, check_span, find_opened, find_spans
 
 SUMS = ("ffn/gate_sum", "ffn/gate_first")  # of all steps, or of the first one
 LABELLED = {"layer", "head", "group"}  # dimensions with coordinates
@@ -322,8 +321,22 @@ class Trace:
         whole = self.whole
         if SPANS in whole.captured:
             return whole.array(SPANS).values
-        texts, groups = (whole.array(f"tokens/{name}").values for name in ("text", "group"))
-        return spans_of_answer(texts.tolist(), groups)
+        return find_spans(*whole._split_answer())
+
+    def _split_answer(self) -> tuple[list[str], str]:
+        """Return the texts of the whole answer's tokens, and what the template put before them."""
+        texts, groups = (self.whole.array(f"tokens/{name}").values for name in ("text", "group"))
+        return split_answer(texts.tolist(), groups)
+
+    @property
+    def opened(self) -> str:
+        """The mark of a thought that the prompt opened and the answer did not close; empty if there is none."""
+        return find_opened(self.answer, self._split_answer()[1])
+
+    @property
+    def response(self) -> str:
+        """The answer as readers of answers take it: a thought that was cut off has its mark, though the prompt opened it."""
+        return self.opened + self.answer
 
     @cached_property
     def kept_steps(self) -> np.ndarray | None:

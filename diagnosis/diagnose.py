@@ -21,8 +21,10 @@ from mmprobe.errors import InputError, NotApplicable, option
 from mmprobe.files import redact, write_whole
 from mmprobe.ledger import Ledger, fingerprint, hash_questions, lock_folder
 from mmprobe.models import Model
+from mmprobe.probes import ObjectsTold, tell_objects
 from mmprobe.samples import Sample
-from mmprobe.traces.asking import Answers, digest, read_given_answers
+from mmprobe.stats.rounding import format_number
+from mmprobe.traces.asking import GivenAnswers, digest, read_given_answers
 
 SETTINGS = "settings.json"
 RESULTS = ("diagnosis.json", "answers.jsonl", "report.html")
@@ -42,6 +44,8 @@ class Diagnosis(NamedTuple):
         passes: forward passes an answer, mean. To generate an answer counts as one.
         wordless: ids of the answers that hold no word. They are not tested.
         unread: by id, why no given answer can be read. These samples are not tested.
+        objects: where `blind` is named or in doubt, how well visual tokens tell the objects of other images apart; in
+            words why that was not tested.
     """
 
     model: str
@@ -54,6 +58,7 @@ class Diagnosis(NamedTuple):
     passes: float
     wordless: list[str]
     unread: Mapping[str, str] = MappingProxyType({})
+    objects: ObjectsTold | str = "the answers use the images"
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of `diagnosis.json`. What was not tested is null; `named` is also null where the test cannot decide."""
@@ -65,6 +70,9 @@ class Diagnosis(NamedTuple):
             "n": self.n,
             "wordless": self.wordless,
             "unread": dict(self.unread),
+            "objects_in_visual_tokens": {"needs": self.objects}
+            if isinstance(self.objects, str)
+            else {**self.objects.auc.to_json(), "layer": self.objects.layer},
             "tests": self.tests,
             "forward_passes_per_answer": round(self.passes, 2),
         }
@@ -100,7 +108,7 @@ def diagnose(
     *,
     batch_size: int = 8,
     max_new_tokens: int = MAX_NEW_TOKENS,
-    answers: Answers | None = None,
+    answers: GivenAnswers | None = None,
     resume: bool = False,
     overwrite: bool = False,
 ) -> Diagnosis:
@@ -161,6 +169,7 @@ def diagnose(
                 ledger.clear()  # it would only be in the way of the next call
             raise
         diagnosis = conclude(model.name, records, samples)._replace(unread=unread)
+        diagnosis = _add_sight(diagnosis, model, samples)
         if unread:
             why = (
                 f"{diagnosis.why}; {len(unread)} of {len(unread) + len(records)} given answers cannot be read"
@@ -212,21 +221,47 @@ def conclude(model: str, records: Sequence[dict[str, Any]], samples: Sequence[Sa
     return Diagnosis(model, causes, verdict, why, len(records), answers, tests, passes, wordless)
 
 
+def _add_sight(diagnosis: Diagnosis, model: Model, samples: Sequence[Sample]) -> Diagnosis:
+    """Return the diagnosis of a model whose answers do not use the images with whether its visual tokens tell the objects."""
+    blind = diagnosis.causes.get("blind")
+    if blind is None or not (blind.named or blind.in_doubt):
+        return diagnosis
+    try:
+        told = tell_objects(model, [sample for sample in samples if sample.images])
+    except NotApplicable as error:
+        line = f"objects in the visual tokens: not tested; {error}"
+        causes = {**diagnosis.causes, "blind": blind._replace(evidence=[*blind.evidence, line])}
+        return diagnosis._replace(causes=causes, objects=str(error))
+    number = f"AUC {told.auc:.2f}, n = {told.auc.n}, chance 0.50"
+    line = f"a linear probe, fitted on other images, tells their objects apart at their visual tokens after layer {told.layer}: {number}"
+    causes = {**diagnosis.causes, "blind": blind._replace(evidence=[*blind.evidence, line])}
+    if told.auc.low > 0.5:
+        why = f"the image is read, the answer does not use it: visual tokens tell the objects ({number})"
+    else:
+        why = f"nothing shows that the image is read: visual tokens do not tell the objects ({number})"
+    return diagnosis._replace(
+        causes=causes,
+        why=f"{diagnosis.why}; {why}",
+        passes=diagnosis.passes + told.passes / diagnosis.n,
+        objects=told,
+    )
+
+
 def describe_answer(record: Mapping[str, Any], loss: Loss) -> list[str]:
     """Return what the tests found of one answer, one line a test that applied."""
     images = record["images"]
     whole = {kind: value for kind, value in images["effect"].items() if not kind.startswith("alone")}
-    losses = ", ".join(f"{value:.2f} with {kind} images" for kind, value in whole.items())
+    losses = ", ".join(f"{format_number(value)} with {kind} images" for kind, value in whole.items())
     lines = [
-        f"loses {losses} (nat per token); {loss.effect:.2f} of the usual margin per token that images decide"
+        f"loses {losses} (nat per token); {format_number(loss.effect)} of the usual margin per token that images decide"
     ]
     if loss.alone:
         by_image = ", ".join(
-            f"{effect:.2f} (image {number})" for number, effect in sorted(loss.alone.items())
+            f"{format_number(effect)} (image {number})" for number, effect in sorted(loss.alone.items())
         )
         lines.append(f"loses with one image exchanged {by_image} of the usual margin")
     if len(loss.sentences) > 1:
-        by_sentence = ", ".join(f"{effect:.2f}" for _, effect in loss.sentences)
+        by_sentence = ", ".join(f"{format_number(effect)}" for _, effect in loss.sentences)
         lines.append(f"loses by sentence {by_sentence} of the usual margin (tokens that speak of content)")
     if record["steps"] is not None:
         moved = [name for name, value in record["steps"]["moved"].items() if value]

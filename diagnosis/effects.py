@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from mmprobe.samples import Sample, image_sets
 from mmprobe.stats.estimate import Estimate, estimate_mean, subtract_shares
 from mmprobe.stats.intervals import QUANTITY, share_interval
-from mmprobe.stats.rounding import round_interval, round_number
+from mmprobe.stats.rounding import format_interval, format_number
 
 AnswerRecord = dict[str, Any]
 """What the battery measures of one answer: a line of `measures.jsonl`."""
@@ -181,8 +181,8 @@ class Effect(Estimate[float]):
             return f"{self.name}: not run; it needs {self.needs}"
         share = self.unit == "share"
         scale, spec = (100, ".0f") if share else (1, ".2f")
-        value = round_number(scale * self.value, spec)
-        interval = round_interval(scale * self.low, scale * self.high, spec)
+        value = format_number(scale * self.value, spec)
+        interval = format_interval(scale * self.low, scale * self.high, spec)
         unit = " %" if share else f" {self.unit}" if self.unit else ""
         return f"{self.name}: {value}{unit}{interval}, n = {self.n}"
 

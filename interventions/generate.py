@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,10 +18,9 @@ from mmprobe.interventions.registry import load_methods
 from mmprobe.models import Batch, Model
 from mmprobe.models.generation import (
     build_generation_kwargs,
-    check_generation_arguments,
     use_repetition_penalty,
 )
-from mmprobe.models.prompt import Chat, build_batch, build_chat
+from mmprobe.models.prompt import Chat, build_batch, build_chat, decode_answer, find_opened_thought
 from mmprobe.models.shared_prefix import PrefixKey, PrefixStore, SharedStart, prefix_key
 from mmprobe.samples import Lengths, Sample, length_of, sampling_of
 
@@ -64,7 +64,15 @@ class Settings:
         if not isinstance(lengths, int) and "other" not in lengths:
             raise InputError(f"max_new_tokens {dict(lengths)}: lacks 'other', the length of the other types")
         shortest = lengths if isinstance(lengths, int) else min(lengths.values())
-        check_generation_arguments(shortest, self.temperature, self.seed, self.repetition_penalty)
+        if shortest < 1:
+            raise InputError(f"max_new_tokens {shortest}: must be 1 or more")
+        if not 0 <= self.temperature < math.inf:
+            raise InputError(f"temperature {self.temperature}: must be a number of 0 or more")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed {self.seed}: must be 0 or more, and less than 2**63")
+        penalty = self.repetition_penalty
+        if penalty is not None and not 0 < penalty < math.inf:
+            raise InputError(f"repetition_penalty {penalty}: must be a number above 0")
         if self.batch_size < 1:
             raise InputError(f"batch_size {self.batch_size}: must be 1 or more")
 
@@ -83,14 +91,21 @@ class GeneratedAnswer(NamedTuple):
     """An answer that was generated with methods.
 
     Attributes:
-        text: the answer without special tokens.
+        text: the answer without control tokens, but for marks of thoughts.
         token_ids: ids of the answer's tokens, with its end token if it has one.
         diagnostics: what each method reports, by the method's name.
+        opened: the mark of a thought that the prompt opened and the answer did not close, such as `<think>`.
     """
 
     text: str
     token_ids: list[int]
     diagnostics: dict[str, Any]
+    opened: str = ""
+
+    @property
+    def response(self) -> str:
+        """The answer as readers of answers take it: a thought that was cut off has its mark, though the prompt opened it."""
+        return self.opened + self.text
 
     def is_truncated(self, model: Model) -> bool:
         """Return whether the longest answer was reached before the model ended its answer."""
@@ -275,11 +290,15 @@ def _answer_chats(
     with torch.inference_mode(), acting as intervention:
         answers = (decode or partial(_generate, model))(batch, options | intervention.options, shared)
     return [
-        GeneratedAnswer(
-            model.tokenizer.decode(ids, skip_special_tokens=True), ids, intervention.report(row, len(ids))
-        )
-        for row, ids in enumerate(answers)
+        make_answer(model, chat, ids, intervention.report(row, len(ids)))
+        for row, (chat, ids) in enumerate(zip(chats, answers, strict=True))
     ]
+
+
+def make_answer(model: Model, chat: Chat, ids: list[int], diagnostics: dict[str, Any]) -> GeneratedAnswer:
+    """Return the answer to a chat from its token ids."""
+    text = decode_answer(model.tokenizer, ids)
+    return GeneratedAnswer(text, ids, diagnostics, find_opened_thought(model, chat, text))
 
 
 def _generate(

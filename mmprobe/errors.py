@@ -6,11 +6,16 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_LONG_WORD = re.compile(r"\S{501,}")
+_LONGEST = 2000  # characters of a message; our choice
 _spelling = "{}=True"  # of an option in messages
 
 
 class InputError(ValueError):
-    """An input cannot be used. The message says what, where and what to do."""
+    """An input cannot be used. The message says what, where and what to do; `shorten` is applied to it."""
+
+    def __init__(self, message: str = ""):
+        super().__init__(shorten(message))
 
 
 class NotApplicable(InputError):
@@ -57,6 +62,19 @@ def printable(text: str) -> str:
         '?[31mred'
     """
     return _CONTROL.sub("?", text)
+
+
+def shorten(text: str) -> str:
+    """Return a message without the middle of what is too long in it: a value that is repeated, or all of it.
+
+    Its beginning says what is wrong and where, its end what to do.
+
+    Example:
+        >>> len(shorten("a" * 100_000 + ": cannot be read; write a number"))
+        432
+    """
+    text = _LONG_WORD.sub(lambda word: f"{word[0][:300]}…{word[0][-100:]}", text)
+    return text if len(text) <= _LONGEST else f"{text[:1300]} … {text[-600:]}"
 
 
 def option(name: str) -> str:

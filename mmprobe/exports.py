@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from mmprobe.cache import Run, open_run
-from mmprobe.errors import InputError, unknown_name
-from mmprobe.files import make_folder, write_whole
+from mmprobe.errors import InputError, printable, unknown_name
+from mmprobe.files import make_folder, new_folder, redact, write_whole
 from mmprobe.ledger import lock_file
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from mmprobe.cache import Run
 
 ExportFormat = Literal["parquet", "hf", "csv", "latex", "svg", "png", "pdf"]
 FORMATS: tuple[str, ...] = get_args(ExportFormat)
@@ -33,6 +32,9 @@ def export(
       `metrics`, and `answers` as well where its answers were traced.
     - hf: a folder that `datasets.load_from_disk` opens, with the images.
     - svg, png, pdf: the figures of every analysis that the run has the data for (extra `figures`).
+
+    In csv and latex, a control character is `?`, since a terminal, a spreadsheet or TeX obeys some. In csv, a text that a
+    spreadsheet would take for a formula begins with an apostrophe. Keys of the environment are redacted in all tables.
 
     Args:
         source: a run, its folder, or a result folder.
@@ -76,6 +78,7 @@ def _open(source: Run | str | Path) -> tuple[Run | None, pd.DataFrame | None]:
     """Return the run of a path and the metrics of its results; None for what there is not."""
     import pandas as pd
 
+    from mmprobe.cache import Run, open_run
     from mmprobe.viz.report.results import find_results
 
     if isinstance(source, Run):
@@ -95,12 +98,32 @@ def _table(run: Run, arrays: Sequence[str]) -> pd.DataFrame:
     for name in table.columns:
         if table[name].map(lambda cell: isinstance(cell, list | dict)).any():
             table[name] = table[name].map(json.dumps)
+    table = _map_texts(table, redact)
+    table.columns = [" ".join(printable(name).split()) for name in table.columns]  # Arrow takes no others
+    if not table.columns.is_unique:
+        twice = table.columns[table.columns.duplicated()][0]
+        raise InputError(f"export: several metadata have the name {twice!r}; rename all but one")
     for name in arrays:
         known = run.captured
         if name not in known:
             raise unknown_name("export: array", name, known)
         table[name] = [trace.array(name).values.tolist() for _, trace in run.stream(name)]
     return table
+
+
+def _map_texts(table: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
+    """Return a table with all its texts changed: cells, names of rows and of columns."""
+
+    def map_cell(cell: Any) -> Any:
+        return change(cell) if isinstance(cell, str) else cell
+
+    changed = table.apply(lambda column: column.map(map_cell) if column.dtype.kind in "OT" else column)
+    return changed.set_axis(table.index.map(map_cell)).set_axis(table.columns.map(map_cell), axis="columns")
+
+
+def _show(text: str) -> str:
+    """Return a text without characters that programs obey; a line ends as in Unix."""
+    return printable(text.replace("\r\n", "\n"))
 
 
 def _dump(table: pd.DataFrame, to: str) -> bytes:
@@ -113,12 +136,10 @@ def _dump(table: pd.DataFrame, to: str) -> bytes:
             return content.getvalue()
         except ImportError:
             raise InputError("export to parquet needs pyarrow; pip install 'mmprobe[parquet]'") from None
+    table = _map_texts(table, _show)
     if to == "latex":
         return table.to_latex(escape=True, float_format="%.3f", na_rep="--").encode()
-    texts = table.select_dtypes(include=["object", "string"]).columns
-    safe = table.assign(**{name: table[name].map(quote_formula) for name in texts})
-    safe.index = safe.index.map(quote_formula)
-    return safe.to_csv(lineterminator="\r\n").encode()
+    return _map_texts(table, quote_formula).to_csv(lineterminator="\r\n").encode()
 
 
 def _save_figures(run: Run, out: Path, to: str) -> list[Path]:
@@ -150,8 +171,6 @@ def _write_datasets(run: Run, out: Path, arrays: Sequence[str]) -> Path:
     rows: dict[str, Any] = {str(name): table[name].tolist() for name in table.columns}
     rows["images"] = [[str(path) for path in run.sample(name).images] for name in run.ids]
     content = datasets.Dataset.from_dict(rows).cast_column("images", datasets.Sequence(datasets.Image()))
-    part = out.with_name(f"{out.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    content.save_to_disk(part)
-    os.replace(part, out)
+    with new_folder(out) as part:
+        content.save_to_disk(part)
     return out

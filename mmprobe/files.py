@@ -10,6 +10,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -24,6 +25,7 @@ from mmprobe.errors import InputError
 
 MAX_ALIASES = 16  # in YAML
 MAX_YAML = 1_000_000  # characters; our choice
+MOST_HASHES = 5000  # of files that are remembered: 3 MB; our choice
 MAX_DEPTH = 100  # of lists and objects in each other
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$|^AWS_SESSION_TOKEN$")  # names of variables
@@ -76,13 +78,14 @@ def read_text(path: str | Path) -> str:
 def hash_file(path: Path) -> str:
     """Return a hash of a file's content, 16 hexadecimal digits.
 
-    A file of which the kernel reports neither another size nor another time is not read again.
+    A file of which the kernel reports neither another size nor another time is not read again, if it is one of the newest
+    `MOST_HASHES`.
 
     Raises:
         OSError: the file cannot be read.
     """
     status = check_readable(path).stat()
-    return _hash_content(path, *file_state(status))
+    return _hash_content(str(path), *file_state(status))
 
 
 def file_state(status: os.stat_result) -> tuple[int, ...]:
@@ -90,10 +93,10 @@ def file_state(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-@lru_cache(maxsize=100_000)
-def _hash_content(path: Path, *state: int) -> str:
+@lru_cache(maxsize=MOST_HASHES)
+def _hash_content(path: str, *state: int) -> str:
     digest = xxhash.xxh3_64()
-    with path.open("rb") as file:
+    with open(path, "rb") as file:
         while piece := file.read(_PIECE):
             digest.update(piece)
     return digest.hexdigest()
@@ -228,6 +231,35 @@ class NewFile:
                         os.unlink(self._folder / name)
                 finally:
                     os.close(left)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder under a random name, which gets its own name at the end of the block if nothing was raised.
+
+    Nothing that is there is written or deleted. A folder that a killed process left under such a name stays.
+
+    Raises:
+        InputError: it cannot be made, or something has its name by then.
+        OSError: the disk is full.
+
+    Example:
+        >>> with new_folder(Path("out/activations")) as part:       # doctest: +SKIP
+        ...     (part / "state.json").write_text("{}")
+    """
+    part = folder.with_name(f"{folder.name}.{secrets.token_hex(8)}.part")
+    try:
+        part.mkdir()
+    except OSError as error:
+        raise writing_error(folder, error, "the folder cannot be made") from None
+    try:
+        yield part
+        try:
+            os.rename(part, folder)
+        except OSError as error:
+            raise writing_error(folder, error) from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def is_part(name: str) -> bool:
@@ -403,7 +435,8 @@ def parse_yaml(text: str, most_aliases: int = MAX_ALIASES) -> Any:
             without end.
 
     Raises:
-        ValueError: it is not YAML, is too long, has more aliases, or is nested too deeply. The message is one line.
+        ValueError: it is not YAML, is too long, has more aliases, is nested too deeply or contains itself. The message is
+            one line.
 
     Example:
         >>> parse_yaml("a: [1, 2]")
@@ -432,7 +465,10 @@ def parse_yaml(text: str, most_aliases: int = MAX_ALIASES) -> Any:
             depth -= isinstance(token, closes)
             if depth > MAX_DEPTH:
                 raise ValueError("nested too deeply")
-        return yaml.safe_load(text)
+        content = yaml.safe_load(text)
+        if n_aliases:
+            json.dumps(content, default=str, skipkeys=True)  # raises ValueError where a value contains itself
+        return content
     except yaml.YAMLError as error:
         raise ValueError(str(error).splitlines()[0]) from None
     except RecursionError:

@@ -13,11 +13,13 @@ from io import BytesIO
 from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from urllib.parse import unquote
 
 from PIL import Image, UnidentifiedImageError
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
 
 MAX_IMAGE_PIXELS = 100_000_000
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # others may start programs, as EPS does
+MAX_URI = 200_000_000  # characters of an image as a data: URI; our choice
+MAX_VIDEO_FRAMES = 1_000_000  # of a file; these limits are our choice, too
+MAX_VIDEO_PIXELS = 2_000_000_000  # of all frames that are shown: they take three bytes each
 VIDEO_FORMATS = ("mov", "matroska", "avi", "gif", "mpegts")  # of FFmpeg; others may lead to further files
 Box = tuple[int, int, int, int]
 """x, y, width and height in pixels of an image."""
@@ -71,6 +76,29 @@ Id = Annotated[str, AfterValidator(check_id)]
 """A string that is a safe file name."""
 
 
+_URL = re.compile(r"(?!file:///)[A-Za-z][A-Za-z0-9+.-]+://")
+_NOT_DOWNLOADED = "is a URL, and nothing is downloaded; save it as a file (curl -O URL) and give its path"
+
+
+def _check_local(value: Any) -> Any:
+    """Return a path that is not a URL. Raises ValueError otherwise."""
+    if isinstance(value, str) and _URL.match(value):
+        raise ValueError(f"{value!r}: {_NOT_DOWNLOADED}")
+    if isinstance(value, str) and value.startswith("data:"):
+        raise ValueError(f"{value[:30]!r}: is a data: URI; samples_from writes it to a file")
+    return _read_file_uri(value)
+
+
+def _read_file_uri(value: Any) -> Any:
+    """Return the path of a `file:///` URI, and anything else as it is."""
+    is_uri = isinstance(value, str) and value.startswith("file:///")
+    return Path(unquote(value.removeprefix("file://"))) if is_uri else value
+
+
+File = Annotated[Path, BeforeValidator(_check_local)]
+"""The path of a file, and no URL."""
+
+
 class Region(BaseModel):
     """A box on one image of a sample, in pixels of the original image."""
 
@@ -96,8 +124,8 @@ class Video(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    file: Path | None = None
-    frames: list[Path] = []
+    file: File | None = None
+    frames: list[File] = []
     fps: float | None = Field(None, gt=0, allow_inf_nan=False)
 
     @property
@@ -201,7 +229,7 @@ class Sample(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: Id
-    images: list[Path] = []
+    images: list[File] = []
     videos: list[Video] = []
     question: str
     system: str | None = None
@@ -407,7 +435,7 @@ def with_template(samples: Iterable[Sample], arguments: Mapping[str, Any]) -> li
     """Return samples with arguments of the chat template, which a sample's own ones replace.
 
     Raises:
-        InputError: mmprobe gives an argument itself.
+        InputError: mmprobe gives an argument itself, or a value is not one of JSON, as a samples file has them.
 
     Example:
         >>> with_template([Sample(id="a", question="?")], {"enable_thinking": False})[0].template
@@ -416,6 +444,13 @@ def with_template(samples: Iterable[Sample], arguments: Mapping[str, Any]) -> li
     for name in OWN_ARGUMENTS:
         if name in arguments:
             raise InputError(f"template: {name!r} is given by mmprobe; leave it out")
+    for name, value in arguments.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (RecursionError, TypeError, ValueError):
+            raise InputError(
+                f"template: {name!r} is not a value of JSON: a text, a number, a list or an object"
+            ) from None
     return [
         sample.model_copy(update={"template": {**arguments, **sample.template}}) if arguments else sample
         for sample in samples
@@ -568,23 +603,27 @@ def samples_from(
     *,
     question: str = "question",
     image: str | Sequence[str] = "image",
+    video: str | Sequence[str] = "video",
     id: str | None = None,
     **fields: str,
 ) -> list[Sample]:
-    """Return samples from the rows of a `datasets.Dataset`, or of any table of images and questions, or of conversations.
+    """Return samples from the rows of a `datasets.Dataset`, or of any table of images, videos and questions, or of conversations.
 
     A row without a question may be a conversation, in a column `messages` or `conversations`: turns of a `role` and its
-    `content`, as OpenAI and transformers write them, or of `from` and `value`, as LLaVA does. `<image>` in the texts of the
-    latter, and parts of type image without a file, stand for the row's images in order. A last turn of the assistant is
-    the answer to compare with (`answer`), and is not shown to the model.
+    `content`, as OpenAI and transformers write them, or of `from` and `value`, as LLaVA does. `<image>` and `<video>` in the
+    texts of the latter, and parts of type image or video without a file, stand for the row's images and videos in order. A
+    last turn of the assistant is the answer to compare with (`answer`), and is not shown to the model.
 
     Args:
         rows: mappings. An image may be a `PIL.Image`, a path, the bytes of a file, `{"bytes": …, "path": …}` as
-            `datasets` stores it, a `data:` URI, or a list of them.
-        folder: where images that are not files yet are written.
+            `datasets` stores it, a `data:` URI, or a list of them. A video may be a path, bytes, such a mapping or URI, a
+            list of its frames, which are images, or `{"file": …, "fps": …}` and `{"frames": …, "fps": …}`.
+        folder: where images and videos that are not files yet are written.
         question: the column of the questions.
         image: the column of the images; several columns are images in this order. Rows may lack an image. Without a
             column `image`, it is `images`.
+        video: the column of the videos, in the same way. A cell of `videos` is a list of videos, of any other column one
+            video.
         id: the column of the ids; the default numbers the rows from 000000.
         fields: columns of further fields by name, such as `answer="label"`, or `messages="chat"`.
 
@@ -596,7 +635,6 @@ def samples_from(
         >>> samples_from([{"text": "What is this?", "gold": "a star"}], "images", question="text", answer="gold")
         [Sample(id='000000', images=[], ... question='What is this?', ... answer='a star', ...)]
     """
-    image_columns = [image] if isinstance(image, str) else list(image)
     samples = []
     for number, row in enumerate(rows):
         where = f"row {number}"
@@ -610,35 +648,55 @@ def samples_from(
             if column not in row:
                 raise InputError(f"{where}: no column {column!r}; it has {', '.join(map(str, row))}")
         values = {"id": f"{number:06}"} | {field: row[column] for field, column in columns.items()}
-        names = ["images"] if image_columns == ["image"] and "image" not in row else image_columns
-        cells = [row.get(name) for name in names]
-        images = [each for cell in cells for each in (cell if isinstance(cell, list) else [cell])]
-        images = [each for each in images if each is not None]
+        shown = {"image": _list_cells(row, image, "image"), "video": _list_cells(row, video, "video")}
         if "messages" in columns:
-            values |= _read_conversation(values["messages"], images, "answer" not in fields, where)
-            images = values["images"]
-        paths = [
-            _image_file(each, Path(folder) / f"{number:06}-{index}.png", where)
-            for index, each in enumerate(images)
+            read, shown = _read_conversation(values["messages"], shown, "answer" not in fields, where)
+            values |= read
+        place = Path(folder) / f"{number:06}"
+        values["images"] = [
+            _image_file(each, place.with_name(f"{place.name}-{index}.png"), where)
+            for index, each in enumerate(shown["image"])
         ]
-        samples.append(_make_sample({**values, "id": str(values["id"]), "images": paths}, where))
+        if shown["video"]:
+            values["videos"] = [
+                _read_video(each, place.with_name(f"{place.name}-video-{index}"), where)
+                for index, each in enumerate(shown["video"])
+            ]
+        sample = _make_sample({**values, "id": str(values["id"])}, where)
+        for each in sample.videos:
+            check_video(each, where)
+        samples.append(sample)
     return samples
 
 
-IMAGE_MARK = "<image>"
+def _list_cells(row: Mapping[str, Any], columns: str | Sequence[str], kind: str) -> list[Any]:
+    """Return the images or the videos of a row."""
+    names = [columns] if isinstance(columns, str) else list(columns)
+    if names == [kind] and kind not in row:
+        names = [f"{kind}s"]
+    takes_lists = kind == "image" or names == ["videos"]  # a list in any other column is a video's frames
+    cells = [row.get(name) for name in names]
+    listed = [each for cell in cells for each in (cell if isinstance(cell, list) and takes_lists else [cell])]
+    return [each for each in listed if each is not None]
+
+
 _ROLES = {"human": "user", "gpt": "assistant"}  # of LLaVA
+_MARKS = re.compile("<(image|video)>")
 
 
-def _read_conversation(turns: Any, images: list[Any], takes_answer: bool, where: str) -> dict[str, Any]:
-    """Return `messages`, `images` in order of appearance, and `answer`, of a conversation as data sets store it.
+def _read_conversation(
+    turns: Any, given: Mapping[str, list[Any]], takes_answer: bool, where: str
+) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Return `messages` and `answer` of a conversation as data sets store it, and its images and videos in order of appearance.
 
     Args:
-        images: of the row, to which parts without a file refer in order.
+        given: images and videos of the row, to which parts without a file refer in order.
         takes_answer: whether a last turn of the assistant is the answer.
     """
     if not isinstance(turns, list) or not all(isinstance(turn, Mapping) for turn in turns):
         raise InputError(f"{where}: a conversation is a list of turns, each with role and content")
-    left, shown = list(images), []
+    left = {kind: list(files) for kind, files in given.items()}
+    shown: dict[str, list[Any]] = {kind: [] for kind in given}
     messages = []
     for turn in turns:
         turn = {name: value for name, value in turn.items() if value is not None}  # datasets fills rows up
@@ -646,93 +704,137 @@ def _read_conversation(turns: Any, images: list[Any], takes_answer: bool, where:
             role = str(turn.pop("from"))
             turn = {"role": _ROLES.get(role, role), "content": turn.pop("value", ""), **turn}
         content = turn.get("content", [])
-        parts = _split_marks(content) if isinstance(content, str) and images else content
-        if isinstance(parts, str):
-            parts = [{"type": "text", "text": parts}]
         read = []
-        for part in parts:
+        for part in _split_marks(content, given) if isinstance(content, str) else content:
             kind, value = _read_part(part, where)
-            if kind == "image":
-                if value is None and not left:
-                    raise InputError(f"{where}: more images in the texts than the {len(images)} of the row")
-                shown.append(left.pop(0) if value is None else value)
-            read.append({"type": "image"} if kind == "image" else {"type": kind, "text": value})
+            if kind in shown:
+                if value is None and not left[kind]:
+                    raise InputError(
+                        f"{where}: more {kind}s in the texts than the {len(given[kind])} of the row"
+                    )
+                shown[kind].append(left[kind].pop(0) if value is None else value)
+            read.append({"type": kind} if kind in shown else {"type": kind, "text": value})
         messages.append({**turn, "content": read})
-    if left and len(left) < len(images):
-        raise InputError(f"{where}: the texts have {len(images) - len(left)} places for {len(images)} images")
-    if left:  # no place for any: before the user's first text, as LLaVA shows them
-        first = next((message for message in messages if message.get("role") == "user"), None)
-        if first is not None:
-            first["content"] = [{"type": "image"}] * len(left) + first["content"]
-            shown = [*left, *shown]
-    out: dict[str, Any] = {"messages": messages, "images": shown}
+    for kind, files in left.items():
+        if files and len(files) < len(given[kind]):
+            places = len(given[kind]) - len(files)
+            raise InputError(f"{where}: the texts have {places} places for {len(given[kind])} {kind}s")
+    first = next((message for message in messages if message.get("role") == "user"), None)
+    if first is not None:  # no place for any: before the user's first text, as LLaVA shows them
+        first["content"] = [{"type": kind} for kind, files in left.items() for _ in files] + first["content"]
+        shown = {kind: [*left[kind], *files] for kind, files in shown.items()}
+    out: dict[str, Any] = {"messages": messages}
     if messages and messages[-1].get("role") == "assistant" and takes_answer:
         texts = [part.get("text") or "" for part in messages.pop()["content"]]
         out["answer"] = " ".join(texts).strip()
-    return out
+    return out, shown
 
 
-def _split_marks(text: str) -> list[dict[str, Any]]:
-    """Return the parts of a text with `<image>` marks. Line breaks around a mark belong to it."""
+def _split_marks(text: str, given: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
+    """Return the parts of a text with `<image>` and `<video>` marks. Line breaks around a mark belong to it.
+
+    Args:
+        given: images and videos of the row; without any of a kind, its mark is text.
+    """
     parts: list[dict[str, Any]] = []
-    for number, piece in enumerate(text.split(IMAGE_MARK)):
-        if number:
-            parts.append({"type": "image"})
-            piece = piece.removeprefix("\n")
-        if piece.strip("\n"):
+    start = 0
+    for mark in [*_MARKS.finditer(text), None]:
+        if mark and not given[mark[1]]:
+            continue
+        piece = text[start : mark.start() if mark else len(text)]
+        piece = piece.removeprefix("\n") if parts else piece
+        if piece.strip("\n") or (mark is None and not parts):
             parts.append({"type": "text", "text": piece})
+        if mark:
+            parts.append({"type": mark[1]})
+            start = mark.end()
     return parts
 
 
 def _read_part(part: Any, where: str) -> tuple[str, Any]:
-    """Return a part's type, text or image, and its text or image; None for an image of the row."""
+    """Return a part's type, text, image or video, and its text, image or video; None for an image or a video of the row."""
     if not isinstance(part, Mapping):
         raise InputError(f"{where}: a part of a turn is a {type(part).__name__}, not an object with a type")
     given = {name: value for name, value in part.items() if value is not None}
     kind = str(given.get("type", "text" if "text" in given else "")).removeprefix("input_")
     if kind == "text":
         return kind, given.get("text", "")
-    if kind not in ("image", "image_url"):
+    kind = kind.removesuffix("_url")
+    if kind not in ("image", "video"):
         raise InputError(
-            f"{where}: a part of type {given.get('type')!r}; known are text, image and image_url"
+            f"{where}: a part of type {given.get('type')!r}; known are text, image, image_url, video and video_url"
         )
-    value = next(
-        (given[name] for name in ("image", "image_url", "path", "url", "bytes", "base64") if name in given),
-        None,
-    )
+    names = (kind, f"{kind}_url", "path", "url", "bytes", "base64")
+    value = next((given[name] for name in names if name in given), None)
     if "base64" in given and value is given["base64"]:
-        value = f"data:image/unknown;base64,{value}"
-    return "image", value.get("url") if isinstance(value, Mapping) and "url" in value else value
+        value = f"data:{kind}/unknown;base64,{value}"
+    if isinstance(value, Mapping) and "url" in value:
+        value = value["url"]
+    if kind == "video" and value is not None:
+        for name in ("nframes", "num_frames", "video_start", "video_end"):
+            if name in given:
+                raise InputError(f"{where}: a video with {name!r}: list the frames to show, or give fps")
+        if "fps" in given:
+            value = {"frames" if isinstance(value, list | tuple) else "file": value, "fps": given["fps"]}
+    return kind, value
 
 
 def _image_file(image: Any, file: Path, where: str) -> Path:
     """Return the file of an image. An image in memory is written to `file` first, with its format's ending."""
-    if isinstance(image, Mapping):  # as datasets stores it
-        image = image.get("bytes") or image.get("path")
-    if isinstance(image, str) and image.startswith("data:"):
-        image = read_data_uri(image, where)
     if isinstance(image, Image.Image):
         file.parent.mkdir(parents=True, exist_ok=True)
         image.save(file)
-    elif isinstance(image, bytes):
-        file = _write_bytes(image, file, where)
-    elif isinstance(image, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", image):
-        raise InputError(
-            f"{where}: image {image!r}: is a URL, and nothing is downloaded; save it as a file (curl -O URL) and give "
-            "its path, or its bytes"
-        )
-    elif isinstance(image, str | Path):
-        file = Path(image).absolute()
     else:
-        raise InputError(
-            f"{where}: an image is a PIL image, a path, bytes or a data: URI, not a {type(image).__name__}"
-        )
+        file = _find_file(image, file, where, "image")
     check_image(file, where)
     return file
 
 
-def read_data_uri(uri: str, where: str) -> bytes:
+def _read_video(video: Any, file: Path, where: str) -> dict[str, Any]:
+    """Return the fields of a video. What is in memory is written to `file` first, with an ending."""
+    if isinstance(video, Video):
+        return dict(video)
+    fields: dict[str, Any] = {}
+    if isinstance(video, Mapping) and video.keys() & {"file", "frames"}:
+        fields = {name: value for name, value in video.items() if name not in ("file", "frames")}
+        video = video.get("frames") or video.get("file")
+    if isinstance(video, list | tuple):
+        frames = [
+            _image_file(each, file.with_name(f"{file.name}-{index}.png"), where)
+            for index, each in enumerate(video)
+        ]
+        return {"frames": frames, **fields}
+    return {"file": _find_file(video, file, where, "video"), **fields}
+
+
+_FORMS = {
+    "image": "an image is a PIL image, a path, bytes or a data: URI",
+    "video": "a video is a path, bytes, a data: URI or a list of frames (of datasets, Video(decode=False))",
+}
+
+
+def _find_file(given: Any, file: Path, where: str, kind: str) -> Path:
+    """Return the file of an image or a video. Bytes are written to `file` first, with their format's ending."""
+    if isinstance(given, Mapping):  # as datasets stores it
+        given = given.get("bytes") or given.get("path")
+    if isinstance(given, str) and given.startswith("data:"):
+        given = read_data_uri(given, where, kind)
+    if isinstance(given, bytes):
+        return _write_bytes(given, file, where, kind)
+    given = _read_file_uri(given)
+    if isinstance(given, str) and _URL.match(given):
+        raise InputError(f"{where}: {kind} {given!r}: {_NOT_DOWNLOADED}, or its bytes")
+    if isinstance(given, str | Path):
+        return Path(given).absolute()
+    raise InputError(f"{where}: {_FORMS[kind]}, not a {type(given).__name__}")
+
+
+def read_data_uri(uri: str, where: str, kind: str = "image") -> bytes:
     """Return the bytes of a `data:` URI in base64.
+
+    Args:
+        where: where it is named, for messages.
+        kind: what it must be: an image or a video.
 
     Raises:
         InputError: it is not one.
@@ -741,24 +843,46 @@ def read_data_uri(uri: str, where: str) -> bytes:
         >>> read_data_uri("data:image/png;base64,AAAA", "here")
         b'\\x00\\x00\\x00'
     """
+    if len(uri) > MAX_URI:
+        raise InputError(
+            f"{where}: the data: URI of an image is over {MAX_URI:,} characters; save the image as a file"
+        )
     head, _, data = uri.partition(",")
     try:
-        if not head.startswith("data:image/") or not head.endswith(";base64"):
+        if not head.startswith(f"data:{kind}/") or not head.endswith(";base64"):
             raise ValueError
         return base64.b64decode(data, validate=True)
     except ValueError:
-        raise InputError(f"{where}: {head[:40]!r}: is not an image as a data: URI in base64") from None
-
-
-def _write_bytes(content: bytes, file: Path, where: str) -> Path:
-    """Write the bytes of an image as they are, and return the file, whose ending is that of their format."""
-    try:
-        with open_image(BytesIO(content)) as image:
-            file = file.with_suffix(f".{str(image.format).lower()}")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        article = "an" if kind == "image" else "a"
         raise InputError(
-            f"{where}: the bytes of an image are not PNG, JPEG, WebP, GIF, BMP or TIFF"
+            f"{where}: {head[:40]!r}: is not {article} {kind} as a data: URI in base64"
         ) from None
+
+
+_VIDEO_STARTS = {".mp4": (4, b"ftyp"), ".mkv": (0, b"\x1aE\xdf\xa3"), ".avi": (8, b"AVI "), ".gif": (0, b"GIF8"),
+                 ".ts": (0, b"G")}  # fmt: skip
+"""Where the bytes of a video say its format: MOV is of MP4's, and WebM of MKV's."""
+
+
+def _write_bytes(content: bytes, file: Path, where: str, kind: str) -> Path:
+    """Write the bytes of an image or a video as they are, and return the file, whose ending is that of their format."""
+    if kind == "image":
+        try:
+            with open_image(BytesIO(content)) as image:
+                file = file.with_suffix(f".{str(image.format).lower()}")
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            raise InputError(
+                f"{where}: the bytes of an image are not PNG, JPEG, WebP, GIF, BMP or TIFF"
+            ) from None
+    else:
+        ending = next(
+            (end for end, (at, mark) in _VIDEO_STARTS.items() if content.startswith(mark, at)), None
+        )
+        if ending is None:
+            raise InputError(
+                f"{where}: the bytes of a video are not MP4, MOV, MKV, WebM, AVI, GIF or MPEG-TS"
+            )
+        file = file.with_suffix(ending)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole({file: content})
     return file
@@ -924,13 +1048,15 @@ def read_video_info(file: Path, where: str) -> VideoInfo:
         stream = container.streams.video[0]
         fps = float(stream.average_rate or 0)
         frames = stream.frames or round(fps * float(container.duration or 0) / 1_000_000)
-        if not frames or not fps:
+        if frames < 1 or fps <= 0:
             raise InputError(
                 f"{where}: video {file}: does not say how many frames it has; write it anew (ffmpeg -i FILE new.mp4) or "
                 "give its frames as image files"
             )
         if stream.height * stream.width > MAX_IMAGE_PIXELS:
             raise InputError(f"{where}: video {file}: its frames have over 100 megapixels; make it smaller")
+        if frames > MAX_VIDEO_FRAMES:
+            raise InputError(f"{where}: video {file}: has over {MAX_VIDEO_FRAMES:,} frames; cut it")
         return VideoInfo(frames, fps, (stream.height, stream.width))
 
 
@@ -940,19 +1066,32 @@ def read_frames(file: Path, indices: Iterable[int], where: str) -> list[Image.Im
     An index beyond the last frame, as headers may say too many, gives the last.
 
     Raises:
-        InputError: the file is missing or cannot be decoded, or PyAV is not installed.
+        InputError: the file is missing or cannot be decoded, its frames have several sizes, all of them together are too
+            large for memory, or PyAV is not installed.
     """
-    wanted, found = list(indices), {}
+    wanted = list(indices)
+    places, end = set(wanted), max(wanted)
+    found: dict[int, Image.Image] = {}
     with _open_video(file, where) as container:
-        frame = None
+        frame, size = None, None
         for number, frame in enumerate(container.decode(video=0)):
-            if number in wanted:
+            size = size or (frame.width, frame.height)
+            if (frame.width, frame.height) != size:
+                raise InputError(
+                    f"{where}: video {file}: its frames have several sizes; write it anew with one"
+                )
+            if frame.width * frame.height * len(places) > MAX_VIDEO_PIXELS:
+                raise InputError(
+                    f"{where}: video {file}: {len(places)} frames of {frame.width} x {frame.height} pixels take over "
+                    f"{3 * MAX_VIDEO_PIXELS / 1e9:.0f} GB; make it smaller, or show fewer frames a second (fps)"
+                )
+            if number in places:
                 found[number] = frame.to_image()
-            if number >= max(wanted):
+            if number >= end:
                 break
         if frame is None:
             raise InputError(f"{where}: video {file}: contains no frames")
-        last = frame.to_image()
+        last = found[number] if number in found else frame.to_image()
     return [found.get(index, last) for index in wanted]
 
 
@@ -1069,6 +1208,7 @@ class Answer(str):
     Attributes:
         truncated: whether it was cut off at the longest length; None if nobody knows.
         token_ids: ids of its tokens, where a model that is loaded gave it.
+        opened: the mark of a thought with which the text begins though the prompt wrote it, and not the model.
 
     Example:
         >>> Answer("Yes.", truncated=False).truncated
@@ -1077,8 +1217,22 @@ class Answer(str):
 
     truncated: bool | None
     token_ids: list[int] | None
+    opened: str
 
-    def __new__(cls, text: str, truncated: bool | None = None, token_ids: list[int] | None = None) -> Answer:
+    def __new__(
+        cls,
+        text: str,
+        truncated: bool | None = None,
+        token_ids: list[int] | None = None,
+        opened: str = "",
+    ) -> Answer:
         answer = super().__new__(cls, text)
-        answer.truncated, answer.token_ids = truncated, token_ids
+        answer.truncated, answer.token_ids, answer.opened = truncated, token_ids, opened
         return answer
+
+    def line(self, id: str) -> dict[str, Any]:
+        """Return the answer as a line of `responses.jsonl`, without what is not known of it."""
+        line: dict[str, Any] = {"id": id, "response": self.strip()}
+        if self.truncated is not None:
+            line["truncated"] = self.truncated
+        return line | ({"opened": self.opened} if self.opened else {})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import secrets
 import socket
 import threading
@@ -24,14 +25,20 @@ import xarray as xr
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
+from mmprobe.files import redact
+from mmprobe.registry import report_unforeseen
 from mmprobe.samples import Region, Sample, check_image, open_image
+from mmprobe.stats.rounding import format_number
 
 if TYPE_CHECKING:
     from mmprobe.models import Model
 
+log = logging.getLogger("mmprobe")
+
 HOST = "127.0.0.1"
 SIZES = (1, 2, 4)  # cells along the side of a region; our choice
 LARGEST_UPLOAD = 50_000_000  # bytes of one image; our choice
+LARGEST_REQUEST = 4 * LARGEST_UPLOAD  # bytes: images in base64, and what is shown of them; our choice
 _SEEN = 3.0  # nat at which a token's colour is full, as in the report
 
 
@@ -202,10 +209,12 @@ def build_page(desk: Desk, token: str) -> Any:
     check_extra()
     import dash
     from flask import Flask, Response, abort, request
+    from werkzeug.exceptions import HTTPException
 
     from mmprobe.viz.report.elements import read_asset
 
     server = Flask(__name__, static_folder=None)
+    server.config["MAX_CONTENT_LENGTH"] = LARGEST_REQUEST
     settings: dict[str, Any] = {  # Dash declares narrower types than it documents
         "server": server,
         "title": f"Ask {desk.model.name}",
@@ -229,13 +238,27 @@ def build_page(desk: Desk, token: str) -> Any:
 
     @server.before_request
     def refuse_other_hosts() -> None:
-        """Refuse pages of other sites whose name was pointed at this machine."""
+        """Refuse what pages of other sites ask for, also of one whose name was pointed at this machine."""
         if request.host.partition(":")[0] not in (HOST, "localhost"):
             abort(403)
+        if request.headers.get("Origin", f"http://{request.host}") != f"http://{request.host}":
+            abort(403)
+
+    @server.errorhandler(Exception)
+    def say_error(error: Exception) -> Any:
+        """Answer with one line in place of a traceback: a request that the page never makes, or an error of ours."""
+        if isinstance(error, HTTPException):
+            return error
+        if isinstance(error, InputError):
+            return Response(redact(str(error)), 400, mimetype="text/plain")
+        log.warning("serve: %s", report_unforeseen(error))
+        return Response("this request failed; the terminal says why", 500, mimetype="text/plain")
 
     @server.after_request
-    def keep_token(response: Response) -> Response:
-        """Keep the address, which has the token, from other sites."""
+    def keep_secrets(response: Response) -> Response:
+        """Keep the address, which has the token, from other sites, and keys off the page."""
+        if response.is_json:
+            response.set_data(redact(response.get_data(as_text=True)))
         response.headers["Referrer-Policy"] = "no-referrer"
         response.headers["X-Frame-Options"] = "DENY"
         return response
@@ -380,7 +403,9 @@ def _add_callbacks(app: Any, desk: Desk) -> None:
             if chosen == "heads" and head:
                 layer, column = head["points"][0]["y"], head["points"][0]["x"]
                 ds = desk.scale(answer, int(layer), int(column), 0.0 if scale is None else float(scale))
-                return _show(ds, "effect", f"with head {layer}.{column} scaled by {scale or 0:g}") + (
+                return _show(
+                    ds, "effect", f"with head {layer}.{column} scaled by {format_number(scale or 0)}"
+                ) + (
                     "",
                     keep,
                 )
@@ -432,6 +457,8 @@ def _save_upload(folder: Path, content: str) -> Path:
     Raises:
         InputError: it is not an image.
     """
+    if len(content) > LARGEST_UPLOAD * 4 // 3 + 100:  # base64, after its head
+        raise InputError(f"the upload is over {LARGEST_UPLOAD // 1_000_000} MB; make the image smaller")
     file = folder / f"upload-{secrets.token_hex(8)}"
     try:
         file.write_bytes(base64.b64decode(content.partition(",")[2], validate=True))
@@ -451,16 +478,14 @@ def _show(ds: xr.Dataset, variable: str, what: str) -> tuple[Any, str]:
     """Return the tokens, darker where they lose more, and the loss in words."""
     from dash import html
 
-    from mmprobe.stats.rounding import round_number
-
     loss = ds[variable].values
     tokens = [
         html.Span(
-            text, title=f"{round_number(value)} nat", style={"--loss": f"{np.clip(value / _SEEN, 0, 1):.2f}"}
+            text, title=f"{format_number(value)} nat", style={"--loss": f"{np.clip(value / _SEEN, 0, 1):.2f}"}
         )
         for text, value in zip(ds["token"].values.tolist(), loss.tolist(), strict=True)
     ]
-    words = f"loses {round_number(float(loss.sum()))} nat, {round_number(float(loss.mean()))} a token (n = {loss.size})"
+    words = f"loses {format_number(float(loss.sum()), '.2f')} nat, {format_number(float(loss.mean()), '.2f')} a token (n = {loss.size})"
     return tokens, f"The answer {words}, {what}."
 
 

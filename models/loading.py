@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -22,12 +23,18 @@ from huggingface_hub import constants, get_session
 from PIL import Image
 
 from mmprobe.errors import InputError
-from mmprobe.models.aliases import find_base, find_checkpoint, locate
+from mmprobe.models.checkpoints import (
+    Checkpoint,
+    find_base,
+    find_checkpoint,
+    fingerprint_checkpoint,
+    fingerprint_memory,
+    locate,
+)
 from mmprobe.models.devices import DeviceMap, check_device_map, check_places, find_device, has_weights
-from mmprobe.models.families import FAMILIES, Family, find_family
+from mmprobe.models.families import Family, find_family
 from mmprobe.models.families.base import find_width
 from mmprobe.models.families.generic import build_views
-from mmprobe.models.fingerprint import Checkpoint, fingerprint_checkpoint, fingerprint_memory
 from mmprobe.models.organisms import PREFIX, folder, merge_adapter
 from mmprobe.models.prompt import Batch, Chat, Prompt, build_batch, build_chat, list_control_tokens
 from mmprobe.models.self_check import check_model, has_plain_logits
@@ -101,7 +108,7 @@ class Model:
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """Hashes of weights, configuration, template and processor, by part (`mmprobe.models.fingerprint`), and the dtype.
+        """Hashes of weights, configuration, template and processor, by part (`mmprobe.models.checkpoints`), and the dtype.
 
         Example:
             >>> load_model("tiny-spd", device="cpu").fingerprint["dtype"]
@@ -146,8 +153,8 @@ class Model:
             True
         """
         if self.family.video_views is None:
-            names = ", ".join(name for name, family in FAMILIES.working() if family.video_views is not None)
-            return f"mmprobe shows {self.family.name} no videos; leave them out, or choose a model of {names}"
+            others = "a model of another type (docs/guides/video.md lists them)"
+            return f"mmprobe shows {self.family.name} no videos; leave them out, or choose {others}"
         if getattr(self.processor, "video_processor", None) is None or not self.processor.video_token:
             return f"the processor of {self.name} has no video part; load it with its own (AutoProcessor)"
         return None
@@ -266,7 +273,7 @@ def load_model(
         revision=revision,
         dtype=_choose_dtype(dtype, torch_device, config),
         attn_implementation="sdpa",
-        **({"config": config} if _set_sdpa(config) else {}),
+        **({"config": config} if _set_sdpa(config) or "thinker" in config.model_type else {}),
         use_safetensors=True,
         output_loading_info=True,
         device_map=device_map,
@@ -378,6 +385,7 @@ def _load_parts(name: str, path: str, revision: str | None) -> tuple[Any, Family
         check_files(name, Path(path))
         check_tokenizer(name, Path(path))
     config = load_pretrained(name, transformers.AutoConfig.from_pretrained, path, revision=revision)
+    config = getattr(config, "thinker_config", config)  # of Qwen's Omni models: the part that does not speak
     if (Path(path) / "adapter_config.json").is_file():
         load_pretrained(name, lambda path, **_: _check_adapter(name, config, Path(path)), path)
     family = load_pretrained(name, lambda _, **__: find_family(config), path)
@@ -517,6 +525,11 @@ def load_pretrained(name: str, load: Callable[..., Any], path: str, **options: A
             raise InputError(
                 f"model {name!r}: cannot be traced, since transformers has no sdpa attention for it, whose queries and "
                 "keys are what is recorded (docs/models.md)"
+            ) from None
+        if unknown := re.search(r"model type `([^`]+)`", reason):
+            raise InputError(
+                f"model {name!r}: is of type {unknown[1]!r}, which transformers {transformers.__version__} does not know; "
+                "update transformers, or take a checkpoint that was converted for it (often named -hf)"
             ) from None
         if "flash" in reason.lower():
             hint = "load it without flash attention: set attn_implementation to sdpa"

@@ -22,6 +22,7 @@ from mmprobe.models.families import View
 from mmprobe.models.families.base import Frames
 from mmprobe.registry import check_made
 from mmprobe.samples import Sample, Video, check_image, check_video, open_image, read_frames, read_video_info
+from mmprobe.thoughts import THINKING_MARKS, find_opened, is_mark
 
 if TYPE_CHECKING:
     from mmprobe.models.loading import Model
@@ -59,12 +60,14 @@ class Clip(NamedTuple):
         indices: their indices among all frames of the video.
         total: number of all frames of the video.
         fps: frames of the video a second; None where it is not known.
+        duration: of a file, in seconds; None for listed frames.
     """
 
     start: int
     indices: list[int]
     total: int
     fps: float | None
+    duration: float | None = None
 
     @property
     def pictures(self) -> slice:
@@ -137,13 +140,6 @@ def build_chat(sample: Sample, model: Model | None = None) -> Chat:
         raise InputError(
             f"sample {sample.id}: its text contains half a surrogate pair; give it as UTF-8"
         ) from None
-    messages: list[Message] = [turn.model_dump() for turn in sample.messages]
-    if not messages:
-        shown = [{"type": "image"}] * len(sample.images) + [{"type": "video"}] * len(sample.videos)
-        content = [*shown, {"type": "text", "text": sample.question}]
-        messages = [{"role": "user", "content": content}]
-        if sample.system is not None:
-            messages.insert(0, {"role": "system", "content": [{"type": "text", "text": sample.system}]})
     name = f"sample {sample.id}"
     images = [read_image(path, name) for path in sample.images]
     clips: list[Clip] = []
@@ -155,7 +151,24 @@ def build_chat(sample: Sample, model: Model | None = None) -> Chat:
         frames, clip = _read_video(video, model, len(images), name)
         images += frames
         clips.append(clip)
-    return Chat(messages, images, name, (sample.prefill or "").rstrip(), sample.template, tuple(clips))
+    return build_blind_chat(sample)._replace(images=images, clips=tuple(clips))
+
+
+def build_blind_chat(sample: Sample) -> Chat:
+    """Return a sample's messages without its images, as they are rendered and not read.
+
+    Example:
+        >>> [message["role"] for message in build_blind_chat(Sample(id="a", question="?", system="Be brief.")).messages]
+        ['system', 'user']
+    """
+    messages: list[Message] = [turn.model_dump() for turn in sample.messages]
+    if not messages:
+        shown = [{"type": "image"}] * len(sample.images) + [{"type": "video"}] * len(sample.videos)
+        content = [*shown, {"type": "text", "text": sample.question}]
+        messages = [{"role": "user", "content": content}]
+        if sample.system is not None:
+            messages.insert(0, {"role": "system", "content": [{"type": "text", "text": sample.system}]})
+    return Chat(messages, [], f"sample {sample.id}", (sample.prefill or "").rstrip(), sample.template)
 
 
 def check_videos(model: Model, samples: Iterable[Sample]) -> None:
@@ -196,12 +209,13 @@ def _read_video(video: Video, model: Model, start: int, name: str) -> tuple[list
         options = {} if video.fps is None else {"fps": video.fps}
         try:
             chosen = processor.sample_frames(metadata=metadata, **options)
-        except (TypeError, ValueError) as error:
+        except (ArithmeticError, TypeError, ValueError) as error:
             raise InputError(
                 f"{name}: video {video.file}: the processor of {model.name} cannot choose its frames ({error})"
             ) from None
         indices = [int(index) for index in chosen]
-    return read_frames(video.file, indices, name), Clip(start, indices, info.frames, info.fps)
+    clip = Clip(start, indices, info.frames, info.fps, info.frames / info.fps)
+    return read_frames(video.file, indices, name), clip
 
 
 def render_chat(model: Model, chat: Chat) -> RenderedChat:
@@ -327,9 +341,11 @@ def _apply_template(model: Model, chat: Chat) -> tuple[str, str]:
         raise InputError(
             f"{chat.name}: the chat template of {model.name} has no roles, so no earlier turns can be shown"
         )
+    # the processor's own is not named: SmolVLM's takes another one for videos
+    own = {} if model.processor.chat_template else {"chat_template": template}
     try:
         text = model.processor.apply_chat_template(
-            chat.messages, tokenize=False, add_generation_prompt=True, chat_template=template, **chat.template
+            chat.messages, tokenize=False, add_generation_prompt=True, **own, **chat.template
         )
     except (TemplateError, TypeError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -467,6 +483,7 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
         raise InputError(
             f"{names}: {model.family.name} computes other values for a prompt in a batch; use a batch size of 1"
         )
+    _check_clips(model, chats)
     rendered_chats = [render_chat(model, chat) for chat in chats]
     outputs = _process(model, chats, [rendered.text for rendered in rendered_chats])
     _check_lengths(model, chats, outputs["attention_mask"].sum(1).tolist())
@@ -492,6 +509,23 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
         if value is not None and value.numel() and name != "labels"
     }
     return Batch(inputs, prompts)
+
+
+def _check_clips(model: Model, chats: Sequence[Chat]) -> None:
+    """Raise InputError for videos that the family's processor cannot take together, or with images."""
+    counts = sorted({len(clip.indices) for chat in chats for clip in chat.clips})
+    names = ", ".join(chat.name for chat in chats)
+    if model.family.equal_videos and len(counts) > 1:
+        several = "; use a batch size of 1, or" if len(chats) > 1 else ";"
+        raise InputError(
+            f"{names}: videos of {' and '.join(map(str, counts))} frames, and {model.family.name} takes one number of "
+            f"frames at a time{several} show as many of each"
+        )
+    both = next((chat for chat in chats if chat.clips and chat.n_images), None)
+    if model.family.videos_alone and both is not None:
+        raise InputError(
+            f"{both.name}: has images and videos, and {model.family.name} takes either; show one kind"
+        )
 
 
 class _Shown(NamedTuple):
@@ -557,6 +591,44 @@ def decode_tokens(model: Model, ids: np.ndarray) -> list[str]:
     return [texts[index] for index in indices]
 
 
+def decode_answer(tokenizer: Any, ids: Sequence[int]) -> str:
+    """Return an answer's text without control tokens but for the marks of thoughts and answers.
+
+    Marks are control tokens in some tokenizers, such as Magistral's. Without them, nobody could tell what is thought from
+    what is said.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> tokenizer = load_model("tiny-spd", device="cpu").tokenizer
+        >>> decode_answer(tokenizer, tokenizer("Yes.<|im_end|>")["input_ids"])
+        'Yes.'
+    """
+    special = set(tokenizer.all_special_ids) | {
+        number for number, token in tokenizer.added_tokens_decoder.items() if token.special
+    }
+    texts, first = [], 0
+    for place, number in enumerate(ids):
+        if number in special and is_mark(mark := str(tokenizer.convert_ids_to_tokens(number))):
+            texts += [tokenizer.decode(list(ids[first:place]), skip_special_tokens=True), mark]
+            first = place + 1
+    return "".join([*texts, tokenizer.decode(list(ids[first:]), skip_special_tokens=True)])
+
+
+def find_opened_thought(model: Model, chat: Chat, text: str) -> str:
+    """Return the mark of a thought that the end of a chat's prompt opens and an answer does not close; empty if none.
+
+    Args:
+        chat: its images are not used.
+        text: the answer.
+    """
+    template = f"{model.processor.chat_template or model.family.chat_template}{chat.prefill}".lower()
+    if not any(mark in template for mark in THINKING_MARKS):  # most models
+        return ""
+    rendered = render_chat(model, chat)
+    end = max((span.end for span in rendered.spans), default=0)
+    return find_opened(text, rendered.layout[end:])
+
+
 def _process(model: Model, chats: Sequence[Chat], texts: list[str]) -> dict[str, Any]:
     """Return the output of the model's processor, tensors by name."""
     images = [chat.images[: chat.n_images] for chat in chats]
@@ -564,7 +636,12 @@ def _process(model: Model, chats: Sequence[Chat], texts: list[str]) -> dict[str,
     clips = [(chat, clip) for chat in chats for clip in chat.clips]
     if clips:
         metadata = [
-            {"total_num_frames": clip.total, "fps": clip.fps, "frames_indices": list(clip.indices)}
+            {
+                "total_num_frames": clip.total,
+                "fps": clip.fps,
+                "frames_indices": list(clip.indices),
+                "duration": clip.duration,
+            }
             for _, clip in clips
         ]
         # the frames are those that the processor chose of a file, or all that are listed

@@ -25,7 +25,7 @@ from mmprobe.models.generation import build_generation_kwargs
 from mmprobe.models.hooks import Change, Forward, wrap_forward
 from mmprobe.models.loading import Model
 from mmprobe.models.points import Changes, Observers, Point, change_points, observe_points
-from mmprobe.models.prompt import Batch, Chat, Prompt, build_batch, decode_tokens
+from mmprobe.models.prompt import Batch, Chat, Prompt, build_batch, decode_answer, decode_tokens
 from mmprobe.models.shared_prefix import OF_TOKENS, Prefix, PrefixStore, build_cache, why_not_shared
 
 LOGITS_BYTES = 2**25  # of the logits of one pass
@@ -48,7 +48,7 @@ class Row(NamedTuple):
     @property
     def text(self) -> str:
         """The answer as text."""
-        return self.model.tokenizer.decode(self.ids.tolist(), skip_special_tokens=True)
+        return decode_answer(self.model.tokenizer, self.ids.tolist())
 
     @property
     def queries(self) -> slice:

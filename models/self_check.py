@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -13,10 +14,70 @@ from mmprobe.errors import InputError
 from mmprobe.models.attention import AttentionCall, observe_attention, softmax_rows
 from mmprobe.models.devices import find_device, read_weight
 from mmprobe.models.families import Family
-from mmprobe.models.families.generic import find_structure_errors
 from mmprobe.models.hooks import hooks_disabled, observe
 
 N_TOKENS = 6
+LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention", "linear_attention", "conv", "mlp"}
+
+
+def find_structure_errors(hf: Any, family: Family) -> list[str]:
+    """Return the reasons in a model's config and modules why it cannot be traced.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> model = load_model("tiny-spd", device="cpu")
+        >>> find_structure_errors(model.hf, model.family)
+        []
+    """
+    errors = []
+    try:
+        family.image_token_id(hf.config)
+    except LookupError as error:
+        errors.append(str(error))
+    if hf.config.is_encoder_decoder or hf.config.get_text_config().is_encoder_decoder:
+        errors.append(f"{type(hf).__name__} has a text encoder beside its decoder")
+    if hf.get_output_embeddings() is None:
+        errors.append(f"{type(hf).__name__} has no output embeddings")
+    if not hasattr(hf, "get_decoder"):
+        return [*errors, f"{type(hf).__name__} has no get_decoder"]
+    decoder = family.decoder(hf)
+    try:
+        family.final_norm(hf)
+    except LookupError:
+        errors.append(f"its decoder, {type(decoder).__name__}, has no final norm")
+    if not hasattr(decoder, "layers"):
+        return [*errors, f"its decoder, {type(decoder).__name__}, has no layers"]
+    unknown = set(getattr(hf.config.get_text_config(), "layer_types", None) or LAYER_TYPES) - LAYER_TYPES
+    if unknown:
+        errors.append(f"it has layers of {' and '.join(sorted(unknown))}, whose rows cannot be recorded")
+    if not any(_has_rows(layer, family) for layer in decoder.layers):
+        errors.append("none of its layers has attention")
+    return errors + sorted({error for layer in decoder.layers for error in _find_layer_errors(layer, family)})
+
+
+def _has_rows(layer: Any, family: Family) -> bool:
+    try:
+        return family.parts(layer).attention is not None
+    except (LookupError, AttributeError):
+        return True  # another error says what is missing
+
+
+def _find_layer_errors(layer: Any, family: Family) -> list[str]:
+    try:
+        attention = family.parts(layer).attention
+    except (LookupError, AttributeError) as error:
+        return [f"its layers have an unknown structure: {error}"]
+    if attention is not None and not _calls_registry(type(attention)):
+        return [f"{type(attention).__name__} does not call transformers' attention registry"]
+    return []
+
+
+def _calls_registry(attention: type) -> bool:
+    methods = [
+        unwrap(value) for base in attention.__mro__ for value in vars(base).values() if callable(value)
+    ]
+    codes = [method.__code__ for method in methods if hasattr(method, "__code__")]
+    return any("ALL_ATTENTION_FUNCTIONS" in code.co_names for code in codes)
 
 
 def find_numeric_errors(hf: Any, family: Family) -> list[str]:

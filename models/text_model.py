@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 import transformers
 
-from mmprobe.models.aliases import EMBEDDED, locate
+from mmprobe.models.checkpoints import EMBEDDED, locate
 from mmprobe.models.loading import Model, load_model, load_pretrained
-from mmprobe.models.prompt import list_control_tokens, split_control_tokens
+from mmprobe.models.prompt import decode_answer, list_control_tokens, split_control_tokens
 
 
 class TextModel(NamedTuple):
@@ -128,5 +128,6 @@ def answer_texts(model: TextModel, prompts: Sequence[str], max_new_tokens: int) 
         ids = model.hf.generate(
             **inputs, max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=tokenizer.pad_token_id
         )
-    answers = tokenizer.batch_decode(ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    return [answer.strip() for answer in answers]
+    return [
+        decode_answer(tokenizer, each).strip() for each in ids[:, inputs["input_ids"].shape[1] :].tolist()
+    ]

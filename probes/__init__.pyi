@@ -23,6 +23,7 @@ from .components.scaling import scale_components as scale_components
 from .features.activations import write_activations as write_activations
 from .features.effects import attribute_features as attribute_features
 from .features.effects import feature_effects as feature_effects
+from .features.effects import feature_effects_run as feature_effects_run
 from .features.run import features_run as features_run
 from .interchange.image_interchange import image_interchange as image_interchange
 from .interchange.run import image_interchange_run as image_interchange_run
@@ -56,5 +57,7 @@ from .visual_tokens.lenses import jacobian_lens as jacobian_lens
 from .visual_tokens.lenses import make_bank as make_bank
 from .visual_tokens.lenses import nearest_embeddings as nearest_embeddings
 from .visual_tokens.lenses import unembedding_lens as unembedding_lens
+from .visual_tokens.objects import ObjectsTold as ObjectsTold
+from .visual_tokens.objects import tell_objects as tell_objects
 from .visual_tokens.run import visual_tokens_run as visual_tokens_run
 from .visual_tokens.run import visual_words as visual_words

@@ -21,7 +21,7 @@ from mmprobe.probes.answers import MAX_NEW_TOKENS, check_model, find_ids
 from mmprobe.samples import Sample
 from mmprobe.stats.estimate import Estimate, estimate_mean
 from mmprobe.stats.intervals import QUANTITY
-from mmprobe.traces.asking import Answers, find_given, read_given_answers
+from mmprobe.traces.asking import GivenAnswers, find_given, read_given_answers
 
 Arrays = dict[str, np.ndarray]
 
@@ -60,7 +60,7 @@ class RunOptions(TypedDict, total=False):
         finished: folder that keeps each measured sample; samples that are there are not measured again.
     """
 
-    answers: Answers | None
+    answers: GivenAnswers | None
     max_new_tokens: int
     batch_size: int
     finished: Path | None

@@ -23,7 +23,7 @@ log = logging.getLogger("mmprobe")
 MAX_NEW_TOKENS = 64
 _MAY_DIFFER = ("dtype", "generation config")  # of the model that reads a run's answers again
 _MAX_DIFFERENCE = 1.0  # nat; a larger mean difference of log-probabilities means another model
-GivenAnswer = str | Sequence[int] | np.ndarray | None
+AnswerInput = str | Sequence[int] | np.ndarray | None
 
 
 class AnswerOptions(TypedDict, total=False):
@@ -35,12 +35,12 @@ class AnswerOptions(TypedDict, total=False):
         max_new_tokens: the maximum length of the model's own answer; our choice, the default is 64.
     """
 
-    answer: GivenAnswer
+    answer: AnswerInput
     max_new_tokens: int
 
 
 def read_answer(
-    model: Model, sample: Sample, answer: GivenAnswer = None, max_new_tokens: int = MAX_NEW_TOKENS
+    model: Model, sample: Sample, answer: AnswerInput = None, max_new_tokens: int = MAX_NEW_TOKENS
 ) -> Reading:
     """Return the reading of an answer after its sample's prompt.
 
@@ -61,7 +61,7 @@ def read_answer(
 
 
 def read_true_answer(
-    model: Model, sample: Sample, answer: GivenAnswer = None, max_new_tokens: int = MAX_NEW_TOKENS
+    model: Model, sample: Sample, answer: AnswerInput = None, max_new_tokens: int = MAX_NEW_TOKENS
 ) -> Reading:
     """Return the reading of an answer; None for the sample's true one, or the model's own if there is none.
 
@@ -79,7 +79,7 @@ def read_true_answer(
 def read_answers(
     model: Model,
     samples: Sequence[Sample],
-    answers: Sequence[GivenAnswer],
+    answers: Sequence[AnswerInput],
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> Reading:
     """Return the reading of answers after the prompts of several samples.
@@ -97,7 +97,7 @@ def read_answers(
 
 
 def find_ids(
-    model: Model, sample: Sample, answer: GivenAnswer = None, max_new_tokens: int = MAX_NEW_TOKENS
+    model: Model, sample: Sample, answer: AnswerInput = None, max_new_tokens: int = MAX_NEW_TOKENS
 ) -> list[int]:
     """Return the token ids of an answer. The arguments and the errors are those of `read_answer`.
 
@@ -135,7 +135,7 @@ def _check_ids(model: Model, sample: Sample, ids: Sequence[int]) -> None:
         raise InputError(f"sample {sample.id}: its answer has the token of an image; give text alone")
 
 
-def name_answer(sample: Sample, answer: GivenAnswer) -> str:
+def name_answer(sample: Sample, answer: AnswerInput) -> str:
     """Return whose answer a probe reads that takes the sample's if None is given: `given`, `true` or `own`.
 
     Example:

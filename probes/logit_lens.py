@@ -9,6 +9,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from mmprobe.analyses.source import describe
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
@@ -24,7 +25,7 @@ from mmprobe.stats.sets import Sets
 
 RANGES = {"logprob": QUANTITY, "entropy": LENGTH, "first_share": FRACTION}
 MEASURES = tuple(RANGES)
-Lens = Callable[[Tensor], Tensor]
+LensFunction = Callable[[Tensor], Tensor]
 
 
 def logit_lens(model: Model, trace: Trace, top: int = 5) -> xr.Dataset:
@@ -124,20 +125,14 @@ def logit_lens_run(model: Model, run: Run, minimum: int = MINIMUM) -> xr.Dataset
     out = xr.Dataset(coords=coords | {"label": list(LABELS), "measure": list(MEASURES)})
     sets = groups.number()
     note = _add_means(out, np.array(rows), label_masks(labels), minimum, sets)
-    out.attrs = {
-        "analysis": "logit_lens",
-        "about": "How well each layer predicts the generated tokens.",
-        "run": str(run.path),
-        "samples": len(rows),
-        "sets": len(np.unique(sets)),
-        "model": run.config["model"]["name"],
-        "left_out": ", ".join(left_out),
-        "n_left_out": len(left_out),
-    } | ({"note": note} if note else {})
+    about = {"analysis": "logit_lens", "about": "How well each layer predicts the generated tokens."}
+    out.attrs = (
+        about | describe("logit_lens", run, len(rows), sets, left_out) | ({"note": note} if note else {})
+    )
     return out
 
 
-def make_lens(model: Model) -> Lens:
+def make_lens(model: Model) -> LensFunction:
     """Return a function from a residual stream [..., hidden] to log-probabilities [..., vocabulary].
 
     It computes in float32.
@@ -187,7 +182,7 @@ def final_norm(model: Model) -> Callable[[np.ndarray], np.ndarray]:
     return normalize
 
 
-def _answer_lens(model: Model, trace: Trace, lens: Lens, top: int) -> xr.Dataset:
+def _answer_lens(model: Model, trace: Trace, lens: LensFunction, top: int) -> xr.Dataset:
     vocabulary = len(model.hf.get_output_embeddings().weight)
     if not 1 <= top <= vocabulary:
         raise InputError(f"top {top}: must be 1 to {vocabulary}, the size of the vocabulary")
@@ -233,7 +228,7 @@ def find_depth(rank: np.ndarray, layers: np.ndarray) -> np.ndarray:
     return np.array([layers[-count] if count else np.nan for count in counts.tolist()], float)
 
 
-def _measure_trace(model: Model, trace: Trace, lens: Lens) -> np.ndarray:
+def _measure_trace(model: Model, trace: Trace, lens: LensFunction) -> np.ndarray:
     """Return the measures of a trace, [step, measure, layer]; NaN if a residual is not finite."""
     residual = trace.array("residual/post")
     values = np.full((len(residual), len(MEASURES), residual.sizes["layer"]), np.nan)
@@ -246,7 +241,9 @@ def _measure_trace(model: Model, trace: Trace, lens: Lens) -> np.ndarray:
     return values
 
 
-def _read_blocks(model: Model, trace: Trace, lens: Lens) -> Iterator[tuple[slice, int, Tensor, Tensor]]:
+def _read_blocks(
+    model: Model, trace: Trace, lens: LensFunction
+) -> Iterator[tuple[slice, int, Tensor, Tensor]]:
     """Yield blocks: steps, layer index, log-probabilities [step, vocabulary] and generated ids [step]."""
     residual, ids = trace.array("residual/post"), trace.steps["id"].values
     unembedding = model.hf.get_output_embeddings().weight

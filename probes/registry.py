@@ -79,6 +79,9 @@ PROBES: Registry[Probe] = Registry(
             "mmprobe.probes.visual_tokens.run:visual_tokens_run", is_slow=True, reads_answers=True
         ),
         "features": Probe("mmprobe.probes.features.run:features_run", is_slow=True, reads_answers=True),
+        "feature_effects": Probe(
+            "mmprobe.probes.features.effects:feature_effects_run", is_slow=True, reads_answers=True
+        ),
         "circuit": Probe("mmprobe.probes.circuits.run:circuit_run", is_slow=True, reads_answers=True),
     },
     form="mmprobe.probes.registry:Probe",

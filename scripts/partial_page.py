@@ -34,6 +34,18 @@ def write_page(page: Path, text: str, only: Sequence[str] = ()) -> None:
     page.write_text(text, encoding="utf-8")
 
 
+def write_section(page: Path, text: str) -> None:
+    """Put a section in the place of the page's section of the same title, or at its end."""
+    old, title = page.read_text(encoding="utf-8"), text.partition("\n")[0]
+    found = re.search(rf"^{re.escape(title)}\n.*?(?=^## |\Z)", old, re.MULTILINE | re.DOTALL)
+    new = (
+        old.rstrip() + "\n\n" + text
+        if found is None
+        else old[: found.start()] + text + "\n" + old[found.end() :]
+    )
+    page.write_text(new.rstrip() + "\n", encoding="utf-8")
+
+
 def merge_pages(old: str, new: str, names: Sequence[str]) -> str:
     """Return the old page with the new rows, list items and sections of some names.
 

@@ -96,6 +96,7 @@ ANSWERS_PROBES = (
     probes.concept_eraser,
     probes.random_direction,
     probes.rank_heads,
+    probes.tell_objects,
 )
 
 

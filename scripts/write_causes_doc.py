@@ -221,8 +221,9 @@ differences", and `dose_response` what the model says when the direction is adde
 | does a direction carry the verdict? | `align_subspace`, `early_verdict` | training, then 1 for each pair | ways |
 | what does the model say with more of it? | `dose_response`, `--method steer` | one answer for each dose | what the model does by itself |
 | do the first heads matter on other samples? | `rank_heads`, `--method components` ([components.md](components.md)) | those of the ranking, then one answer for each list | the way |
-| which features does the answer use? | `features_run`, `attribute_features`, `feature_effects`, `--method features` ([features.md](features.md)) | 1 an answer, 3, 1 for each feature | tokens that the dictionary does not explain |
+| which features does the answer use? | `features_run`, `attribute_features`, `feature_effects_run`, `--method features` ([features.md](features.md)) | 1 an answer, 3, 1 for each feature | tokens that the dictionary does not explain |
 | what do visual tokens say in words? | `visual_tokens_run` ([visual-tokens.md](visual-tokens.md)) | 1 for each set of images | use: a blind model's tokens hold its images as well |
+| do they still tell the objects of a blind model? | `tell_objects`; `mmprobe diagnose` says it with `blind` | 1 for each set of images | images whose contents are not declared |
 | does the verdict follow from the steps? | `chain_tests` | one answer for each change of the steps | images |
 
 Passes are shorter than a whole one where the prompt's beginning does not change: its keys and values are read once, in the

@@ -101,6 +101,10 @@ The thresholds of the last five causes were set before the first measurement and
   trained to ignore its images may attend to them more than before. `looks-unused` implies `blind`, so both are named. Models that
   were trained on other images' answers can shift their attention as much as models whose attention was kept; these are also
   named both.
+- Where `blind` is named or in doubt and the images' contents are declared with their places (`red star B2`, or things with regions), a
+  linear probe of the visual tokens in the middle layer, fitted on other images, tells which object is where, or cannot
+  (`tell_objects`). The verdict then says whether the image is read and not used, or whether nothing shows that it is read
+  ([what visual tokens hold](visual-tokens.md)). It names no cause.
 - Hints have {n_wordings} wordings, each for both answers. An answer follows a hint only if it is the suggested one both times.
   The wordings that are followed most count; for each set of images, they are chosen by the answers about the others. If a question contains a hint, that hint is flipped. Only such
   a hint can have caused the answer as it was given. Without one, the score of an answer is at most 0.5.

@@ -1,4 +1,4 @@
-"""Write docs/models.md and the README's list of families, from the families' declarations.
+"""Write docs/models.md, and the lists of families in the README and in the guide of videos, from the families' declarations.
 
 python scripts/write_families_doc.py
 """
@@ -16,14 +16,16 @@ from partial_page import read_only, write_page
 from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPING_NAMES as VIDEO_PROCESSORS
 
-from mmprobe.models.aliases import load_aliases
+from mmprobe.models.checkpoints import load_aliases
 from mmprobe.models.families import FAMILIES
 from mmprobe.models.families.refused import REFUSED
 
 ROOT = Path(__file__).parent.parent
-README, PAGE = ROOT / "README.md", ROOT / "docs" / "models.md"
+README, PAGE, VIDEOS = ROOT / "README.md", ROOT / "docs" / "models.md", ROOT / "docs" / "guides" / "video.md"
 MARKS = re.compile(r"(?<=<!-- families -->\n).*?(?=<!-- /families -->)", re.DOTALL)
+KNOWN = ("qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision", "gemma3", "llama4", "molmo2")
 CHECKPOINT = re.compile(r'checkpoint="([\w.-]+/[\w.-]+)"')
 TYPES = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 HEADER = """\
@@ -112,13 +114,45 @@ def page() -> str:
 
 
 def table() -> str:
-    """Return the README's list of families."""
-    names = ", ".join(sorted(kind for family in FAMILIES.values() for kind in family.model_types))
-    return textwrap.fill(names, 120, break_on_hyphens=False) + "\n"
+    """Return the README's line of families."""
+    count = sum(len(family.model_types) for family in FAMILIES.values())
+    return f"{count} types of models are traced, such as {', '.join(KNOWN)}: [which, how, and why others are not](docs/models.md).\n"
+
+
+def videos() -> str:
+    """Return the lists of the guide of videos: which types are shown them, and which others have a processor that reads them."""
+    types = {kind: family for family in FAMILIES.values() for kind in family.model_types}
+    shown = sorted(kind for kind, family in types.items() if family.video_views is not None)
+    others = sorted(
+        kind
+        for kind in types
+        if VIDEO_PROCESSORS.get(kind) and kind not in shown and not types[kind].without_map
+    )
+    limits = {
+        "equal": sorted(kind for kind in shown if types[kind].equal_videos),
+        "alone": sorted(kind for kind in shown if types[kind].videos_alone),
+    }
+    lines = (
+        f"Shown videos: {_list_types(shown)}.",
+        f"Refused, though transformers has a video processor for them: {_list_types(others)}.",
+        f"Videos of one number of frames at a time: {_list_types(limits['equal'])}.",
+        f"Images or videos in a prompt, and not both: {_list_types(limits['alone'])}.",
+    )
+    return "\n".join(textwrap.fill(f"- {line}", 120, subsequent_indent="  ") for line in lines) + "\n"
+
+
+def _list_types(kinds: list[str]) -> str:
+    return ", ".join(f"`{kind}`" for kind in kinds)
+
+
+def fill_in(file: Path, text: str) -> None:
+    """Write a text between the marks of a file."""
+    file.write_text(MARKS.sub(lambda _: text, file.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
     only = read_only(__doc__)
     write_page(PAGE, page(), only)
     if not only:
-        README.write_text(MARKS.sub(lambda _: table(), README.read_text(encoding="utf-8")), encoding="utf-8")
+        fill_in(README, table())
+        fill_in(VIDEOS, videos())

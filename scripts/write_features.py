@@ -1,5 +1,7 @@
 """Write docs/features.md: what the shipped dictionary explains, which features the drawn world's attributes have, and clamps.
 
+Its sections about effects over answers and about organisms are of write_feature_tests.py and stay.
+
 python scripts/write_features.py
 """
 
@@ -53,10 +55,12 @@ Scope 2 for Gemma 3). Most were trained on text, so the first question is whethe
 ```sh
 mmprobe trace --model tiny-spd --data pairs/samples.jsonl --out runs/first
 mmprobe analyze runs/first --only features --model tiny-spd --set dictionary=tiny-spd
+mmprobe analyze runs/first --only feature-effects --model tiny-spd --set features=[315,440]
+mmprobe plan --model tiny-spd --data pairs/samples.jsonl --dictionary tiny-spd    # memory, and the disk of activations
 mmprobe report runs/first --out report.html
 mmprobe generate --model tiny-spd --image a.png --prompt "What colour is the star?" --method features \\
   --set dictionary=tiny-spd --set features="12, 40" --set action=clamp --set value=90 --set tokens=visual
-mmprobe bench pope --model tiny-spd --method features --set dictionary=tiny-spd --set features=12 --out results/without
+mmprobe bench pope --model tiny-spd --method features --set dictionary=tiny-spd --set features=12 --out results/ablated
 ```
 
 The report then has a page with what the dictionary explains of visual, text and generated tokens, and the cells and tokens where
@@ -70,6 +74,7 @@ sample = run[run.ids[0]].sample
 of_token = mp.probes.attribute_features(model, sample, step=3)  # gradient times activation
 first = of_token.attribution.sum("group").values.argsort()[::-1][:5].tolist()
 print(mp.probes.feature_effects(model, sample, first).effect)  # one pass for each feature
+print(mp.probes.feature_effects_run(model, run, first).effect)  # the same over all answers, with intervals
 ```
 
 ## Which dictionaries are read
@@ -204,7 +209,10 @@ def main(only: list[str]) -> None:
         conclusion=conclusion, draws=DRAWS, clamps="\n".join(clamps), largest=MULTIPLES[-1],
         by_colour="\n".join(by_colour), rate=RATE, told=told, false=false, shuffles=SHUFFLES,
     )  # fmt: skip
-    write_page(PAGE, text, only)
+    tail = re.search(
+        r"\n## (Measured: effects over|On organisms).*", PAGE.read_text(encoding="utf-8"), re.DOTALL
+    )
+    write_page(PAGE, text + (tail[0] if tail else ""), only)
 
 
 def compare_with_saelens() -> tuple[str, int, float]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from partial_page import write_section
 from scipy.stats import false_discovery_control
 
 import mmprobe as mp
@@ -52,10 +52,11 @@ adjusted so that q below 0.05 holds the false discovery rate of the table (Benja
 ORGANISMS_TEXT = """\
 ## On organisms
 
-Does a planted cause sit in a few heads? For each organism every head is ablated alone, on questions on which the cause acts ({cases} of each).
-Its score is the share of faithful answers without it (their first {length} tokens). The first {heads} are then ablated together on {tested} other questions, beside {draws}
-draws of {heads} other heads (mean and largest), and in the control `{control}` on {tested} questions of its own: harm is what its share of
-faithful answers loses. A cure would be a `without` above all random draws and no harm. Brackets are 95 % intervals over sets of images.
+Does a planted cause sit in a few heads? For each organism every head is ablated alone, on questions about {cases} pairs on which the cause
+acts. Its score is the share of faithful answers without it (their first {length} tokens). The first {heads} are then ablated together on n
+questions about {tested} other pairs, beside {draws} draws of {heads} other heads (mean and largest), and in the control `{control}` on {harmed}
+questions of its own: harm is what its share of faithful answers loses. A cure would be a `without` above all random draws and above the interval
+of `plain`, and a harm of 0.1 or less. Brackets are 95 % intervals over sets of images.
 
 {table}
 
@@ -76,21 +77,9 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in arguments.sections:
         if name == "benchmarks":
-            write_section(test_benchmarks(arguments.n, arguments.draws))
+            write_section(PAGE, test_benchmarks(arguments.n, arguments.draws))
         else:
             test_organisms(arguments.cases, arguments.draws)
-
-
-def write_section(text: str) -> None:
-    """Put a section in the place of the page's section of the same title, or at its end."""
-    page, title = PAGE.read_text(encoding="utf-8"), text.partition("\n")[0]
-    found = re.search(rf"^{re.escape(title)}\n.*?(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
-    page = (
-        page.rstrip() + "\n\n" + text
-        if found is None
-        else page[: found.start()] + text + "\n" + page[found.end() :]
-    )
-    PAGE.write_text(page.rstrip() + "\n", encoding="utf-8")
 
 
 def test_benchmarks(n: int, draws: int) -> str:
@@ -188,7 +177,7 @@ def test_organisms(cases: int, draws: int) -> None:
             ]
             harm = before.value - harmed.measure(harmed.rest, heads).value
             cause = card(organism).cause
-            if without.value > max(drawn) and without.low > plain.value and harm <= 0.1:
+            if without.value > max(drawn) and without.value > plain.high and harm <= 0.1:
                 cured.append(cause)
             short = ", ".join(each.removeprefix("head ") for each in best)
             rows.append(
@@ -206,16 +195,18 @@ def test_organisms(cases: int, draws: int) -> None:
                 "(0.0, 0.1, 0.2)."
             )
             write_section(
+                PAGE,
                 ORGANISMS_TEXT.format(
-                    cases=len(harmed.first),
-                    tested=len(harmed.rest),
+                    cases=cases,
+                    tested=2 * cases,
+                    harmed=len(harmed.rest),
                     heads=HEADS,
                     draws=draws,
                     control=control,
                     length=LENGTH,
                     table="\n".join(rows),
                     verdict=verdict,
-                )  # fmt: skip
+                ),  # fmt: skip
             )  # after each organism, since each takes minutes
 
 

@@ -1,6 +1,6 @@
 """Write docs/which-tool.md: which tool answers which question rightly, where the truth is known by construction.
 
-python scripts/write_which_tool.py --n 12
+python scripts/write_which_tool.py --n 14
 
 More pairs of images (`--n`) give narrower intervals and take longer.
 """
@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import copy
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,22 +26,27 @@ from mmprobe.analyses import token_activation
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.synthetic.scene import SHAPES
 from mmprobe.diagnosis.bench.run import count_passes
+from mmprobe.interventions import Settings
 from mmprobe.models import Model
 from mmprobe.models.components import Component, ComponentList
+from mmprobe.models.dictionaries import load_dictionary
 from mmprobe.models.reading import Reading
 from mmprobe.probes.components.ranking import BY
 from mmprobe.probes.logit_lens import make_lens
 from mmprobe.probes.tokens import touched_cells
 from mmprobe.probes.visual_tokens.cells import States, declared_objects, read_cells
 from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.auc import weighted_auc
 from mmprobe.stats.estimate import estimate_from_sums, estimate_mean
 from mmprobe.stats.intervals import FRACTION, percentile_interval
+from mmprobe.traces import answer
 
 PAGE = Path(__file__).parent.parent / "docs" / "which-tool.md"
-SEED = 7_100_000  # of images that no training and no other page uses
+SEED = 7_200_000  # of images that no training and no other page uses
 USED = ("control-true-0", "control-hard-0", "looks-unused-decoy-0")
 UNUSED = ("blind-rolled-0", "blind-likely-0")
 LAYER = 1  # of the linear probe: docs/visual-tokens.md has all layers
+DICTIONARY = "tiny-spd"  # whose features are read and ablated, in organisms, too
 DEAD, FIRST = 4, 4  # heads that are cut off; first heads of a ranking that count
 LOST = 0.1  # share of right answers without which a head counts as a carrier
 TEXT = """\
@@ -61,14 +67,16 @@ intervals, and repeat with more (`--n`). The row of heads rests on {n_carriers} 
 
 `right` is the mean of the share of yes that is found and of the share of no that is found; 0.50 is chance. `false yes` is the share of no
 that the tool calls yes. A tool's score becomes yes above the threshold that is best on one half of the sets of images; the numbers are
-from the other half. `passes` are forward passes for each answer, the one that generates it included; they are
-counted for patching and the rankings, and follow from the method for the others. Brackets are 95 % intervals over sets of
+from the other half. `passes` are prompts that the model read for each answer, with the generation where a tool needs
+the answer; the script counts them as it runs. They can be fewer or more than whole numbers, since questions about the same images share
+what is read of these. `interchange` reads one pair of answers anew, which `mmprobe` does with all. Brackets are 95 % intervals over sets of
 images; n is the number of cases.
 
 ## Is the object seen?
 
 `tiny-spd` reads drawn images and is asked whether they show a shape. Truth: the shape is drawn, or not. The score of a map is its
-largest cell; `answer` is yes if the model says yes.
+largest cell; `answer` is yes if the model says yes. `feature` is the largest activation of the shape's feature of the dictionary
+`{dictionary}` over cells; `feature ablated` is what the answer loses without it.
 
 {seen}
 
@@ -92,8 +100,9 @@ is the share of the cut heads among the tool's first {double} heads, chance {cha
 
 ## What this does not say
 
-These are small models of a drawn world, a few ways of going blind, and one threshold for each tool. Features (dictionaries) are not in the
-tables. A tool that fails here can fail elsewhere, and one that succeeds has passed the easiest test.
+These are small models of a drawn world, a few ways of going blind, and one threshold for each tool. The dictionary is of `tiny-spd`
+and was not trained on organisms. Attention tells these blind models apart, since nothing in them needs it any more; `looks-unused` is
+{n_decoys} of {n_models} models only, so the table does not say that attention shows use. A tool that fails here can fail elsewhere, and one that succeeds has passed the easiest test.
 """
 
 
@@ -145,7 +154,8 @@ def main() -> None:
     }
     text = TEXT.format(
         n=n, seen=seen, use=used, used="`, `".join(USED), unused="`, `".join(UNUSED), dead=DEAD, first=FIRST,
-        double=2 * FIRST, lost=LOST, **ends, **heads,
+        double=2 * FIRST, lost=LOST, dictionary=DICTIONARY, n_decoys=sum("looks-unused" in name for name in USED),
+        n_models=len(USED) + len(UNUSED), **ends, **heads,
     )  # fmt: skip
     PAGE.write_text(text, encoding="utf-8")
 
@@ -176,48 +186,75 @@ def measure_answers(model: Model, samples: Sequence[Sample], out: Path, used: bo
     Args:
         used: whether the model uses its images; None where the truth is whether the shape is drawn.
     """
-    run = mp.trace(model, samples, out=out, capture="default", max_new_tokens=24, batch_size=8)
+    spent: dict[str, float] = {}  # passes of each step, for each answer
+
+    @contextmanager
+    def count(step: str) -> Iterator[None]:
+        with count_passes(model) as passes:
+            yield
+        spent[step] = passes[0] / len(samples)
+
+    with count("answer"):
+        given = {name: each.token_ids for name, each in answer(model, samples, None, Settings([], 24, 8))}
+    with count("trace"):
+        run = mp.trace(model, samples, out=out, capture="default", answers=given, batch_size=8)
+    with count("states"):
+        states = {each.id: read_cells(model, [each], range(model.n_layers))[0] for each in samples}
     sets = image_sets(samples)
-    states = {each.id: read_cells(model, [each], range(model.n_layers))[0] for each in samples}
     words = {each.id: find_words(each) for each in samples}
     half = sets % 2 == 0
+    shown = [(each, states[each.id]) for each, first in zip(samples, half, strict=True) if first]
     lens = choose_lens(
         model, [states[each.id] for each in samples], [words[each.id] for each in samples], half
     )
-    probe = fit_probe([(each, states[each.id]) for each, first in zip(samples, half, strict=True) if first])
-    scores: dict[str, list[float]] = {}
-    for number, sample in enumerate(samples):
-        trace, word = run[sample.id], words[sample.id]
-        ids = trace.steps["id"].values.tolist()
-        order = [i for i in np.roll(np.arange(len(samples)), -number).tolist() if sets[i] != sets[number]]
-        others = samples[next((i for i in order if samples[i].answer != sample.answer), order[0])]
-        found = {
-            "attention": float(trace.attention_visual.mean(("step", "layer")).max()),
-            "TAM": float(np.nanmax(token_activation(trace)["tam"].mean("step").values)),
-            "logit lens": lens(states[sample.id], word),
-            "linear probe": probe(states[sample.id], word),
-            "interchange": read_loss(model, sample, others, ids),
-        }
-        if used is None:
-            found["answer"] = float(trace.answer.strip().lower().startswith("yes"))
-        for name, value in found.items():
-            scores.setdefault(name, []).append(value)
-    truth = [bool(each.metadata["drawn"]) if used is None else used for each in samples]
-    passes = {
-        "attention": 2.0,
-        "TAM": 2.0,
-        "logit lens": 1.0,
-        "linear probe": 1.0,
-        "interchange": 3.0,
-        "answer": 1.0,
+    probe, feature = fit_probe(shown), choose_features(shown)
+    found: dict[str, list[float]] = {
+        "attention": [float(run[each.id].attention_visual.mean(("step", "layer")).max()) for each in samples],
+        "TAM": [
+            float(np.nanmax(token_activation(run[each.id])["tam"].mean("step").values)) for each in samples
+        ],
+        "logit lens": [lens(states[each.id], words[each.id]) for each in samples],
+        "linear probe": [probe(states[each.id], words[each.id]) for each in samples],
+        "feature": [activate(states[each.id], feature[words[each.id]]) for each in samples],
     }
-    if used is not None:
-        with count_passes(model) as count:
+    with count("ablation"):
+        found["feature ablated"] = [
+            float(
+                mp.probes.feature_effects(
+                    model, each, [feature[words[each.id]]], DICTIONARY, answer=given[each.id]
+                ).effect.sum()
+            )
+            for each in samples
+        ]
+    with count("interchange"):
+        found["interchange"] = [
+            read_loss(model, each, find_other(samples, sets, number), given[each.id])
+            for number, each in enumerate(samples)
+        ]
+    if used is None:
+        found["answer"] = [float(run[each.id].answer.strip().lower().startswith("yes")) for each in samples]
+    else:
+        with count("patching"):
             ds = mp.probes.attribution_patching_run(model, run, "atp")
         effect = ds["effect_by_sample"].max(("layer", "head")).to_series().to_dict()
-        scores["patching"] = [float(effect.get(each.id, np.nan)) for each in samples]
-        passes["patching"] = 1 + count[0] / len(samples)
-    return Cases(scores, truth, sets.tolist(), {name: passes[name] for name in scores})
+        found["patching"] = [float(effect.get(each.id, np.nan)) for each in samples]
+    steps = {  # that a tool needs
+        "attention": ("answer", "trace"), "TAM": ("answer", "trace"), "logit lens": ("states",),
+        "linear probe": ("states",), "feature": ("states",), "feature ablated": ("answer", "ablation"),
+        "interchange": ("answer", "interchange"), "answer": ("answer",), "patching": ("answer", "patching"),
+    }  # fmt: skip
+    truth = [bool(each.metadata["drawn"]) if used is None else used for each in samples]
+    return Cases(
+        found, truth, sets.tolist(), {name: sum(spent[step] for step in steps[name]) for name in found}
+    )
+
+
+def find_other(samples: Sequence[Sample], sets: np.ndarray, number: int) -> Sample:
+    """Return the next sample about other images whose true answer is another one, or the next one."""
+    order = [
+        each for each in np.roll(np.arange(len(samples)), -number).tolist() if sets[each] != sets[number]
+    ]
+    return samples[next((each for each in order if samples[each].answer != samples[number].answer), order[0])]
 
 
 def find_words(sample: Sample) -> str:
@@ -252,7 +289,7 @@ def fit_probe(shown: Sequence[tuple[Sample, States]]) -> Callable[[States, str],
     vectors, labels = [], []
     for sample, states in shown:
         own = np.full(states.values.shape[1], "none", dtype=object)
-        for thing in declared_objects(sample, [(112, 112)] * len(sample.images)):
+        for thing in declared_objects(sample, states.prompt.sizes):
             own[touched_cells(states.prompt, thing.region)] = thing.words["thing"]
         vectors.append(states.values[LAYER].numpy())
         labels += own.tolist()
@@ -265,6 +302,30 @@ def fit_probe(shown: Sequence[tuple[Sample, States]]) -> Callable[[States, str],
         return float(fitted.predict_proba(states.values[LAYER].numpy())[:, known.index(word)].max())
 
     return score
+
+
+def choose_features(shown: Sequence[tuple[Sample, States]]) -> dict[str, int]:
+    """Return for each shape the feature whose activation tells its cells best from the others."""
+    dictionary, active, objects = load_dictionary(DICTIONARY), list[np.ndarray](), list[str]()
+    for sample, states in shown:
+        own = np.full(states.values.shape[1], "none", dtype=object)
+        for thing in declared_objects(sample, states.prompt.sizes):
+            own[touched_cells(states.prompt, thing.region)] = thing.words["thing"]
+        active.append(dictionary.encode(states.values[dictionary.reads[1]]).numpy())
+        objects += own.tolist()
+    values, names = np.concatenate(active), np.array(objects)
+    out = {}
+    for shape in SHAPES:
+        own = names == shape
+        aucs = [float(weighted_auc(column, own)[0]) if own.any() else 0.5 for column in values.T]
+        out[shape] = int(np.argmax(aucs))
+    return out
+
+
+def activate(states: States, feature: int) -> float:
+    """Return the largest activation of a feature over cells."""
+    dictionary = load_dictionary(DICTIONARY)
+    return float(dictionary.encode(states.values[dictionary.reads[1]])[:, feature].max())
 
 
 def read_loss(model: Model, sample: Sample, other: Sample, ids: list[int]) -> float:
@@ -304,7 +365,7 @@ def tabulate(cases: Cases, given: str | None) -> str:
             right = estimate_from_sums(balance, counts, sets[rest], FRACTION)
         no = rest & ~truth
         wrong = estimate_mean(said[no].astype(float), sets[no])
-        rows.append(f"| {name} | {right:.2f} | {wrong:.2f} | {cases.passes[name]:.0f} | {rest.sum()} |")
+        rows.append(f"| {name} | {right:.2f} | {wrong:.2f} | {cases.passes[name]:.1f} | {rest.sum()} |")
     return "\n".join(rows)
 
 
@@ -372,7 +433,7 @@ def rank(model: Model, samples: Sequence[Sample]) -> Mapping[str, Any]:
         low, high = percentile_interval(find_shares, sets, len(first))
         rows.append(
             f"| {by} | {right:.2f} [{low[0]:.2f}, {high[0]:.2f}] | {wrong:.2f} [{low[1]:.2f}, {high[1]:.2f}] | "
-            f"{passes[0] / len(first):.0f} | {len(first)} |"
+            f"{passes[0] / len(first):.1f} | {len(first)} |"
         )
     return {
         "heads": "\n".join(rows), "best_heads": conclude("\n".join(rows))[0],

@@ -1,4 +1,4 @@
-"""A value with its 95 % interval: the one form of every number that is counted over samples."""
+"""A value with its 95 % interval: the one form of every number that is counted over samples, and how it is written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from mmprobe.stats.intervals import Range, mean_interval, sums_interval
-from mmprobe.stats.rounding import round_interval, round_number
+from mmprobe.stats.rounding import format_interval, format_number
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -55,7 +55,7 @@ class Estimate(Generic[Value]):
         value: Any = self.value
         low: Any = self.low
         high: Any = self.high
-        return round_number(value, spec) + round_interval(low, high, spec)
+        return format_number(value, spec) + format_interval(low, high, spec)
 
     def __getitem__(self, index: Any) -> Estimate[Any]:
         """Return some of the numbers of an estimate of arrays.

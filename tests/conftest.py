@@ -49,6 +49,14 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Let `os.fsync` only check its descriptor: no test cuts the power, and thousands of files wait for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: os.fstat(file) and None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_spd() -> Model:
     import mmprobe as mp

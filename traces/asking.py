@@ -24,7 +24,7 @@ import torch
 from tqdm import tqdm
 
 from mmprobe.cache import Run, open_run
-from mmprobe.errors import InputError, option
+from mmprobe.errors import InputError, option, shorten
 from mmprobe.files import (
     JsonRecord,
     Text,
@@ -32,6 +32,7 @@ from mmprobe.files import (
     cut_torn_line,
     json_lines,
     read_records,
+    redact,
     write_atomic,
 )
 from mmprobe.interventions.base import Method
@@ -62,7 +63,7 @@ class EndsRun(Exception):
 
 
 class Unanswered(NamedTuple):
-    """Why a sample has no answer: the class of the error, and the first line of its message."""
+    """Why a sample has no answer: the class of the error, and the first line of its message, without keys and shortened."""
 
     error: str
     message: str
@@ -77,7 +78,7 @@ class Unanswered(NamedTuple):
         """
         name, plug_in = type(error).__name__, find_plug_in(error)
         message = (str(error).strip().splitlines() or [name])[0]
-        return cls(name, f"{plug_in}: {message}" if plug_in else message)
+        return cls(name, shorten(redact(f"{plug_in}: {message}" if plug_in else message)))
 
 
 Answered = tuple[str, str | Unanswered]
@@ -154,25 +155,26 @@ def answer(
     with ExitStack() as stack:
         progress = stack.enter_context(tqdm(desc=title, unit="answer", disable=None))
         earlier: set[str] = set()
+        left = {sample.id for sample in samples}  # a set that shrinks, so that a long run does not grow
         interrupted = threading.Event().is_set
 
         def begin(opened: PreparedRun | None = None) -> set[str]:
             """Open the folder, and return the ids of the finished samples."""
             nonlocal interrupted
             earlier.update(stack.enter_context(keeper.open(opened)))
+            left.difference_update(earlier)
             progress.reset(len(samples))
             progress.update(len(earlier))
             interrupted = stack.enter_context(finish_batch_on_interrupt())
             return earlier
 
-        done: set[str] = set()
         # the stream ends before the folder is left, so that what it began to write is written by then
         with closing(_answer_all(local, samples, work, begin, keeper)) as stream:
             for answered in stream:
                 for name, got in answered:
-                    if name in earlier or name in done:
+                    if name not in left:
                         continue
-                    done.add(name)
+                    left.remove(name)
                     progress.update()
                     if not isinstance(got, Unanswered):
                         text = got if isinstance(got, Answer) else Answer(got)
@@ -181,7 +183,7 @@ def answer(
                     elif folder is not None:
                         _append_failure(folder, name, got)
                 if interrupted():
-                    raise stop_run(len(earlier) + len(done), len(samples))
+                    raise stop_run(len(samples) - len(left), len(samples))
     yield from keeper.read(sample.id for sample in samples if sample.id in earlier)
 
 
@@ -327,6 +329,7 @@ class BatchAnswerer:
             except Exception as error:
                 if size == 1:
                     if self.work.folder is None:
+                        error.add_note(f"at sample {pending[0][0].id}")
                         raise
                     answered.append((pending.pop(0)[0].id, Unanswered.of(error)))
                 elif isinstance(error, (torch.OutOfMemoryError, MemoryError)):
@@ -370,11 +373,12 @@ class BatchAnswerer:
             with self.tracer.open_batch(samples) as batch:
                 answers = generate_batch(self.model, samples, settings, self.prefixes, chats, batch.decode)
                 batch.finish(answers)
-        texts = [each.text if self.tracer is not None else each.text.strip() for each in answers]
-        return [
-            (sample.id, Answer(text, each.is_truncated(self.model), each.token_ids))
-            for sample, text, each in zip(samples, texts, answers, strict=True)
-        ]
+        answered: list[Answered] = []
+        for sample, each in zip(samples, answers, strict=True):
+            text = each.response if self.tracer is not None else each.response.strip()
+            is_truncated = each.is_truncated(self.model)
+            answered.append((sample.id, Answer(text, is_truncated, each.token_ids, each.opened)))
+        return answered
 
 
 class _Nowhere:
@@ -407,7 +411,9 @@ class _Responses:
         self.folder.mkdir(parents=True, exist_ok=True)
         if cut_torn_line(self.file):
             for _, line in json_lines(self.file):
-                self.answers[line["id"]] = Answer(line["response"] or "", line.get("truncated"))
+                self.answers[line["id"]] = Answer(
+                    line["response"] or "", line.get("truncated"), opened=line.get("opened", "")
+                )
         drop_failures(self.folder, self.ids)
         append_lines(self.file, [])  # the call is begun, even if no answer comes
         yield self.answers.keys() & set(self.ids)
@@ -415,10 +421,7 @@ class _Responses:
 
     def keep(self, name: str, answer: Answer) -> None:
         self.answers[name] = answer
-        line: dict[str, Any] = {"id": name, "response": answer.strip()}
-        if answer.truncated is not None:
-            line["truncated"] = answer.truncated
-        append_lines(self.file, [line], ensure_ascii=False)
+        append_lines(self.file, [answer.line(name)], ensure_ascii=False)
 
     def is_kept(self, name: str) -> bool:
         return name in self.answers
@@ -503,7 +506,7 @@ def stop_run(n_finished: int, total: int) -> KeyboardInterrupt:
 
 
 QUESTIONS = "questions.jsonl"  # in the results of a benchmark
-Answers = str | Path | Run | Mapping[str, str | Sequence[int]]
+GivenAnswers = str | Path | Run | Mapping[str, str | Sequence[int]]
 """A file of lines, the folder of a benchmark's results or of a run, a run, or answers by id of their sample."""
 
 
@@ -511,6 +514,7 @@ class _Line(JsonRecord):
     id: str
     response: Text | None = None
     token_ids: list[int] | None = None
+    opened: Text = ""
 
 
 class GivenAnswer(NamedTuple):
@@ -587,7 +591,7 @@ def find_given(model: Model, sample: Sample, given: Mapping[str, GivenAnswer]) -
     return ids
 
 
-def read_given_answers(source: Answers, samples: Sequence[Sample]) -> dict[str, GivenAnswer]:
+def read_given_answers(source: GivenAnswers, samples: Sequence[Sample]) -> dict[str, GivenAnswer]:
     """Return the answers of samples by id. Samples without an answer are missing.
 
     Args:
@@ -652,7 +656,8 @@ def _read_path(path: Path) -> dict[str, GivenAnswer]:
         if record.response is None and record.token_ids is None:
             raise InputError(f"{path}, line {number}: has neither `response` nor `token_ids`")
         ids = None if record.token_ids is None else tuple(record.token_ids)
-        answers[record.id] = GivenAnswer(record.response, ids)
+        text = record.response and record.response.removeprefix(record.opened)  # which the prompt opens again
+        answers[record.id] = GivenAnswer(text, ids)
     return answers
 
 

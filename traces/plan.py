@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mmprobe.cache.schema import BLOCK_STEPS
+from mmprobe.cache.schema import BLOCK_STEPS, VARIABLES
 from mmprobe.errors import InputError
 from mmprobe.files import format_bytes
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.registry import whole_prompt_methods
 from mmprobe.models import Group, Model
 from mmprobe.models.devices import check_accelerate
+from mmprobe.models.dictionaries import Dictionary
 from mmprobe.models.shared_prefix import MAX_BYTES, prefix_bytes
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec, PromptSize, data_bytes, recorded_positions
@@ -115,6 +116,64 @@ def _describe_prompt(model: Model, spec: CaptureSpec, prompt: PromptSize) -> str
     return (
         f"; {recorded_positions(spec, prompt):.0f} tokens of each prompt{of_groups} are recorded in {layers} of "
         f"{model.n_layers} layers"
+    )
+
+
+def residual_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize) -> dict[str, int]:
+    """Return the bytes that a prompt's residual streams take in each trace, by token group; {} if none are captured.
+
+    `other` are the tokens of the template, the system's text and earlier turns.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> spec = CaptureSpec(datasets=["residual/post"], positions="prompt", groups=["visual"], layers=[0, 5])
+        >>> residual_bytes(load_model("tiny-spd", device="cpu"), spec, PromptSize(tokens=60, visual=32))
+        {'visual': 24576}
+    """
+    names = [name for name in spec.stored if name.startswith("prompt/residual_")]
+    layers, hidden = len(spec.layer_indices(model.n_layers)), model.hf.config.get_text_config().hidden_size
+    width = sum(
+        layers * hidden * (4 if spec.dtype == "float32" else np.dtype(VARIABLES[name].dtype).itemsize)
+        for name in names
+    )
+    visual = 0.0 if model.has_cross_attention else prompt.visual
+    counts = {"visual": visual, "user": prompt.user}
+    chosen = {name: count for name, count in counts.items() if spec.groups is None or name in spec.groups}
+    chosen["other"] = max(recorded_positions(spec, prompt) - sum(chosen.values()), 0)
+    return {name: int(width * count) for name, count in chosen.items() if width * count}
+
+
+class FeaturePlan(NamedTuple):
+    """What a dictionary of features needs.
+
+    Attributes:
+        memory: bytes of its weights.
+        working: bytes of the activations of one answer, at all tokens of its prompt and of the answer.
+        disk: bytes that `mmprobe activations` writes at the dictionary's hook for all samples.
+    """
+
+    memory: int
+    working: int
+    disk: int
+
+
+def plan_features(
+    dictionary: Dictionary, n_samples: int, max_new_tokens: int, prompt: PromptSize | None = None
+) -> FeaturePlan:
+    """Predict what it takes to read the features of answers of the maximum length.
+
+    Example:
+        >>> from mmprobe.models.dictionaries import load_dictionary
+        >>> plan_features(load_dictionary("tiny-spd"), 100, 24, PromptSize(tokens=100)).disk == 100 * 124 * 192 * 4
+        True
+    """
+    tokens = (prompt or PromptSize()).tokens + max_new_tokens
+    return FeaturePlan(
+        memory=sum(weight.nbytes for weight in dictionary.weights.values()),
+        working=int(
+            tokens * dictionary.n_features * (4 + 8)
+        ),  # float32, and what is counted of it in float64
+        disk=int(n_samples * tokens * dictionary.d_in * 4),
     )
 
 

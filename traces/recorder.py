@@ -9,6 +9,7 @@ import ctypes
 import queue
 import re
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -358,6 +359,7 @@ def _take_slices(weights: Tensor, slices: list[slice]) -> Tensor:
 QUEUE_SIZE = 16  # calls that may wait for the disk
 _WEIGHTS = ("attention/", "prompt/attention")  # between 0 and 1, so they never overflow float16
 _IDLE_SECONDS = 0.25  # without a call, after which memory is given back
+_BUSY_SECONDS = 5.0  # of calls without a pause, after which it is, too; our choice
 
 
 class WritingFailed(RuntimeError, EndsRun):
@@ -415,12 +417,18 @@ class WriterThread:
             raise WritingFailed(f"writing failed ({type(error).__name__}: {error})") from error
 
     def _run(self) -> None:
+        given_back = time.monotonic()
         while True:
+            is_idle = False
             try:
                 call = self.calls.get(timeout=_IDLE_SECONDS)
             except queue.Empty:
+                is_idle = True
+            if is_idle or time.monotonic() - given_back > _BUSY_SECONDS:
+                given_back = time.monotonic()
                 with suppress(OSError):
                     give_back_memory()
+            if is_idle:
                 continue
             try:
                 if call is None:
@@ -527,17 +535,23 @@ def _has_infinity(values: np.ndarray) -> bool:
 _MARGIN_KB = 2**13  # memory returned far below the peak would have to be taken and cleared again
 
 
-def give_back_memory() -> None:
+def give_back_memory(below_peak: bool = False) -> None:
     """Return freed memory to the system, if the process is about as large as it ever was.
 
     Recording keeps small tensors that are between large temporary ones. glibc cannot join the freed memory
     around them, so the process would take new memory for the next large tensors and grow. On systems without
     glibc this does nothing.
 
+    Args:
+        below_peak: return it however large the process is: after work that is seldom done.
+
     Example:
         >>> give_back_memory()
     """
     if _trim is None:
+        return
+    if below_peak:
+        _trim(0)
         return
     sizes = dict(re.findall(r"(VmHWM|VmRSS):\s+(\d+) kB", Path("/proc/self/status").read_text()))
     if "VmHWM" in sizes and int(sizes["VmRSS"]) + _MARGIN_KB > int(

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from mmprobe.cache import Run, Trace, TraceWriter, open_run
 from mmprobe.cache.hdf5 import compression_filters
 from mmprobe.cache.run import HASHED_KEYS, hash_config
-from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES, SPANS, spans_of_answer
+from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES, SPANS, split_answer
 from mmprobe.cache.trace import PACKS, join_traces, packed_names
 from mmprobe.cache.verify import check_trace
 from mmprobe.errors import InputError, option, unknown_name
@@ -49,9 +49,10 @@ from mmprobe.models.reading import Gap
 from mmprobe.models.shared_prefix import SharedStart
 from mmprobe.registry import check_made
 from mmprobe.samples import Answer, Lengths, Sample, load_samples, longest, place_files, with_template
+from mmprobe.thoughts import find_spans
 from mmprobe.traces.asking import (
-    Answers,
     GivenAnswer,
+    GivenAnswers,
     LocalModel,
     answer,
     check_length,
@@ -91,7 +92,7 @@ def trace(
     workers: Workers | None = None,
     shared_prefix: bool = True,
     pack_every: int | None = None,
-    answers: Answers | None = None,
+    answers: GivenAnswers | None = None,
     template: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> Run:
@@ -347,9 +348,10 @@ class RunKeeper:
         """Yield the answers of traces."""
         run = open_run(self.folder)
         for name in names:
-            ids = run[name].steps["id"].values.tolist()
-            truncated = bool(ids) and ids[-1] not in self.model.eos_token_ids
-            yield name, Answer(run[name].answer, truncated, ids)
+            with run[name].keep_open() as trace:
+                ids = trace.steps["id"].values.tolist()
+                truncated = bool(ids) and ids[-1] not in self.model.eos_token_ids
+                yield name, Answer(trace.response, truncated, ids, trace.opened)
 
 
 @contextmanager
@@ -487,7 +489,7 @@ def _finish_trace(model: Model, prompt: Prompt, given: GeneratedAnswer, writer: 
     writer.write("tokens/group", group)
     writer.write("tokens/image", np.concatenate([prompt.image, np.full(len(answer_ids), -1)]))
     writer.write("tokens/text", np.array(texts, dtype=object))
-    writer.write(SPANS, spans_of_answer(texts, group))
+    writer.write(SPANS, find_spans(*split_answer(texts, group)))
     writer.write("images/grid", np.reshape(prompt.grids, (-1, 2)))
     writer.write("images/size", np.reshape(sizes, (-1, 2)))
     writer.write("images/source", np.array(prompt.sources, np.int32))
@@ -776,7 +778,7 @@ class Packer:
             join_traces(map(Trace, joined), self._next_file())
             for path in joined:
                 path.unlink()
-            give_back_memory()  # else each joined file leaves the process a little larger
+            give_back_memory(below_peak=True)  # HDF5 frees 50 MB after 500 small traces
         self.n_new = len(files)
 
     def _next_file(self) -> Path:

@@ -1,4 +1,4 @@
-"""Checkpoints, settings and the log of a training, from which a killed training can continue."""
+"""Checkpoints and settings of a training, from which a killed training can continue."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers import PrinterCallback, ProgressCallback
 
 from mmprobe.errors import InputError, option
-from mmprobe.files import check_no_link, hash_file, json_lines, read_json, write_atomic
+from mmprobe.files import check_no_link, hash_file, read_json, write_atomic
 from mmprobe.ledger import Ledger, lock_folder
 
 log = logging.getLogger("mmprobe")
 
-SETTINGS, LOG = "training.json", "log.jsonl"
+SETTINGS = "training.json"
 _COMPLETE = "complete"  # a file in each checkpoint that is whole: hashes of the others, by name
 _NUMBER = re.compile(r"checkpoint-(\d+)")
 _LEAST_FREE = 1 << 16  # bytes; where torch cannot write and fewer are left, the disk is full
@@ -51,25 +51,6 @@ class WholeCheckpoints:
 
     def _send_telemetry(self) -> None:
         """Send nothing."""
-
-
-class LogWriter(TrainerCallback):
-    """Append what a trainer logs to `log.jsonl`: one line a step, with the stage and all numbers."""
-
-    def __init__(self, out: Path, stage: int = 0, done: int = 0):
-        """Keep the lines of earlier stages, and those of this one up to step `done`."""
-        self.file, self.stage = out / LOG, stage
-        self.lines = [line for line in read_log(out) if (line["stage"], line["step"]) < (stage, done + 1)]
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **options: Any) -> None:
-        numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, int | float)}
-        self.lines.append({"stage": self.stage, "step": state.global_step} | numbers)
-        write_atomic(self.file, "".join(json.dumps(line) + "\n" for line in self.lines))
-
-
-def read_log(out: Path) -> list[dict[str, Any]]:
-    """Return the lines of a training's log; none before the first."""
-    return [line for _, line in json_lines(out / LOG)] if (out / LOG).exists() else []
 
 
 def silence(trainer: Any) -> None:

@@ -1,15 +1,19 @@
-"""The log of a training as a data set, for its figure."""
+"""The log of a training: written at each step, and read as a data set for its figure."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
+from transformers import TrainerCallback
 
 from mmprobe.errors import InputError
-from mmprobe.training.checkpoints import read_log
+from mmprobe.files import json_lines, write_atomic
 
+LOG = "log.jsonl"
 _COLUMNS = {
     "reward": "reward",
     "accuracy": "rewards/accuracy_reward/mean",
@@ -20,6 +24,25 @@ _COLUMNS = {
     "loss": "loss",
     "validation_loss": "eval_loss",
 }
+
+
+class LogWriter(TrainerCallback):
+    """Append what a trainer logs to `log.jsonl`: one line a step, with the stage and all numbers."""
+
+    def __init__(self, out: Path, stage: int = 0, done: int = 0):
+        """Keep the lines of earlier stages, and those of this one up to step `done`."""
+        self.file, self.stage = out / LOG, stage
+        self.lines = [line for line in read_log(out) if (line["stage"], line["step"]) < (stage, done + 1)]
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **options: Any) -> None:
+        numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, int | float)}
+        self.lines.append({"stage": self.stage, "step": state.global_step} | numbers)
+        write_atomic(self.file, "".join(json.dumps(line) + "\n" for line in self.lines))
+
+
+def read_log(out: Path) -> list[dict[str, Any]]:
+    """Return the lines of a training's log; none before the first."""
+    return [line for _, line in json_lines(out / LOG)] if (out / LOG).exists() else []
 
 
 def training_history(out: str | Path) -> xr.Dataset:

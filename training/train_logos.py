@@ -10,17 +10,16 @@ from mmprobe.errors import InputError
 from mmprobe.files import check_no_link
 from mmprobe.ledger import fingerprint
 from mmprobe.models import Model, load_model
-from mmprobe.models.aliases import find_checkpoint
-from mmprobe.models.fingerprint import fingerprint_checkpoint
+from mmprobe.models.checkpoints import find_checkpoint, fingerprint_checkpoint
 from mmprobe.samples import Sample
 from mmprobe.training.checkpoints import (
-    LogWriter,
     hold_training,
     last_checkpoint,
     place_model,
     start_training,
 )
 from mmprobe.training.curriculum import choose_questions, order_questions
+from mmprobe.training.history import LogWriter
 from mmprobe.training.logos import reward_response
 from mmprobe.training.policy import RewardFunction, build_trainer
 from mmprobe.training.settings import LogosSettings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -49,13 +50,27 @@ class Panel:
 
 
 def apply_layout(figure: go.Figure, height: int = 380) -> go.Figure:
-    """Set the layout that all figures share, and return the figure."""
+    """Set the layout that all figures share, and return the figure.
+
+    Titles of plots, if there are any, are added before: then the toolbar and the legend have room above them.
+    """
+    titled = any(
+        note.yref == "paper" and note.y is not None and abs(note.y - 1) < 1e-6
+        for note in figure.layout.annotations
+    )
+    top, bottom, gap = (76, 56, 26) if titled else (40, 56, 6)  # pixels
     return figure.update_layout(
         template="simple_white",
         height=height,
-        margin={"l": 64, "r": 24, "t": 40, "b": 56},
+        margin={"l": 64, "r": 24, "t": top, "b": bottom},
         font={"family": "system-ui, sans-serif", "size": 13},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        legend={
+            "orientation": "h",
+            "y": 1 + gap / max(height - top - bottom, 1),
+            "yanchor": "bottom",
+            "x": 0,
+            "traceorder": "normal",
+        },
         hovermode="closest",
         modebar={"remove": [UPLOAD_BUTTON]},
     )
@@ -114,6 +129,61 @@ def error_bars(estimate: Estimate[np.ndarray], **options: object) -> dict[str, o
     return {"array": estimate.high - estimate.value, "arrayminus": estimate.value - estimate.low, **options}
 
 
+MOST_POINTS = 150  # samples that are drawn one by one; our choice
+
+
+def draw_samples(
+    categories: Sequence[str], values: np.ndarray, names: Sequence[str], colour: str, **options: object
+) -> go.Box | go.Violin:
+    """Return the samples' own values behind the mean of each category: a point each, or violins where there are many.
+
+    A violin is drawn of quantiles, so a figure of thousands of samples is no larger than one of a few hundred.
+
+    Args:
+        values: [sample, category]; NaN where a sample has none.
+        names: of the samples, for the text that is shown at a point.
+        options: further ones of both kinds of trace.
+
+    Example:
+        >>> draw_samples(["blank"], np.array([[0.5], [np.nan], [2.0]]), ["a", "b", "c"], "#0072b2").y.tolist()
+        [0.5, 2.0]
+        >>> len(draw_samples(["blank"], np.arange(9000.0)[:, None], [""] * 9000, "#0072b2").y)
+        150
+    """
+    many = len(values) > MOST_POINTS
+    x: list[str] = []
+    y: list[float] = []
+    texts: list[str] = []
+    for category, column in zip(categories, np.asarray(values, float).T, strict=True):
+        known = np.isfinite(column)
+        shown = column[known]
+        if many and shown.size:
+            shown = np.quantile(shown, np.linspace(0, 1, MOST_POINTS))
+        x += [category] * len(shown)
+        y += shown.tolist()
+        texts += [escape_text(name) for name, has in zip(names, known, strict=True) if has]
+    if many:
+        return go.Violin(
+            x=x, y=np.array(y), points=False, spanmode="hard", line={"color": colour, "width": 1}, opacity=0.5,
+            hoverinfo="skip", showlegend=False, **options,
+        )  # fmt: skip
+    return go.Box(
+        x=x, y=np.array(y), boxpoints="all", jitter=0.5, pointpos=0, fillcolor="rgba(0,0,0,0)",
+        line={"color": "rgba(0,0,0,0)"}, marker={"color": colour, "size": 5, "opacity": 0.65}, text=texts,
+        hoveron="points", hovertemplate="%{text}, %{x}: %{y:.3f}<extra></extra>", showlegend=False, **options,
+    )  # fmt: skip
+
+
+def name_points(n: int) -> str:
+    """Return what `draw_samples` drew of n samples, for a caption.
+
+    Example:
+        >>> name_points(24), name_points(9000)
+        ('Small points: single answers.', 'Shapes: how the answers are spread.')
+    """
+    return "Small points: single answers." if n <= MOST_POINTS else "Shapes: how the answers are spread."
+
+
 def interval_band(x: object, estimate: Estimate[np.ndarray], colour: str) -> list[go.Scatter]:
     """Return a shaded interval for the line that is added next.
 
@@ -126,6 +196,31 @@ def interval_band(x: object, estimate: Estimate[np.ndarray], colour: str) -> lis
         go.Scatter(x=x, y=estimate.high, meta={"end": "high"}, **edge),
         go.Scatter(x=x, y=estimate.low, meta={"end": "low"}, **fill, **edge),
     ]
+
+
+_HOVER_INTERVAL = re.compile(r" \[%\{customdata\[0\][^}]*\}, %\{customdata\[1\][^}]*\}\]")
+
+
+def drop_undefined_intervals(figure: go.Figure) -> go.Figure:
+    """Take the interval out of the hover text of points that have none, and return the figure.
+
+    Example:
+        >>> figure = go.Figure(go.Scatter(y=[1], customdata=[[np.nan, np.nan]]))
+        >>> figure.data[0].hovertemplate = "%{y} [%{customdata[0]}, %{customdata[1]}]<br>n = 1"
+        >>> drop_undefined_intervals(figure).data[0].hovertemplate
+        '%{y}<br>n = 1'
+    """
+    for trace in figure.data:
+        template, ends = getattr(trace, "hovertemplate", None), getattr(trace, "customdata", None)
+        if not isinstance(template, str) or ends is None or not _HOVER_INTERVAL.search(template):
+            continue
+        without = _HOVER_INTERVAL.sub("", template)
+        known = np.isfinite(np.asarray(ends, float)[..., :2]).all(-1)
+        if not known.any():
+            trace.hovertemplate = without
+        elif known.ndim == 1 and not known.all():
+            trace.hovertemplate = [template if each else without for each in known]
+    return figure
 
 
 _COLOUR = LABEL_COLOURS["all"]

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import yaml
 
-Kind = Literal["remove", "position", "color", "nothing", "count"]
+StatementKind = Literal["remove", "position", "color", "nothing", "count"]
 
 _LISTS = yaml.safe_load(Path(__file__).with_name("coco.yaml").read_text(encoding="utf-8"))["chinese"]
 _SHAPES = {
@@ -67,7 +67,7 @@ _BECAME = r"(?:变成|变为|变到|改为|改成|换成|变)了?"
 _GONE = r"(?:移除|去除|删除|去掉|移走|拿走|擦除|抹去)(?:了|掉了)?"
 
 # A kind, a sentence without its stop and with plain commas, and an example.
-_FORMS: tuple[tuple[Kind, str, str], ...] = (
+_FORMS: tuple[tuple[StatementKind, str, str], ...] = (
     ("remove", rf"{_LEAD}{_T}(?:已|已经)?被{_GONE}", "椅子被移除了"),
     ("remove", rf"{_LEAD}{_T}(?:已经)?(?:不见了|消失了|没有了|没了|缺失了?|不存在了)", "在第二张图中,自行车不见了"),
     ("remove", rf"{_T}(?:从|在){_SECOND}(?:不见了|消失了|没有了|被{_GONE})", "狗在第二张图中消失了"),
@@ -96,7 +96,7 @@ _NO_THING = re.compile(r"[不没无是都也和与或了]|图|照片|颜色|位�
 class Statement(NamedTuple):
     """What a sentence states: the kind, the objects' categories (None for one that is unknown), values and number."""
 
-    kind: Kind
+    kind: StatementKind
     things: tuple[str | None, ...] = ()
     before: str | None = None
     after: str | None = None

@@ -18,17 +18,13 @@ from mmprobe.benchmarks.answers.drawn import is_drawn
 from mmprobe.benchmarks.answers.forms import find_answer, is_open
 from mmprobe.benchmarks.answers.numbers import WORDS
 from mmprobe.benchmarks.answers.refusals import is_refusal
-from mmprobe.benchmarks.answers.wording import (
-    COLOUR,
-    PLACE,
-    conclusion,
-    iter_sentences,
-    normalize_colour,
-    normalize_place,
-)
+from mmprobe.benchmarks.answers.texts import COLOUR, conclusion, iter_sentences, normalize_colour
 from mmprobe.benchmarks.synthetic.scene import SHAPES, EditType
 
 _QUOTE_CHARACTERS = 200  # of the sentence that a claim quotes
+_SIDES = r"(?:left|right|top|bottom|cent(?:er|re)|middle|foreground|background|upper|lower)"
+PLACE = rf"(?:[a-d][1-4]|{_SIDES}(?:[ -]{_SIDES})?)\b(?: (?:side|corner|edge))?"
+_SIDE_NAMES = {"upper": "top", "lower": "bottom", "centre": "center", "middle": "center"}
 
 
 @dataclass(frozen=True)
@@ -257,6 +253,14 @@ def _read_clause(text: str, sentence: str) -> list[Claim] | None:
                 Claim(kind, category, before, after, quantity, text=quote) for category, quantity in things
             ]
     return None
+
+
+def normalize_place(words: str) -> str:
+    """Return one spelling for each place: cells in capitals, `upper-left` becomes `top left`."""
+    if re.fullmatch(r"[a-d][1-4]", words):
+        return words.upper()
+    parts = re.sub(r" (?:side|corner|edge)$", "", words).replace("-", " ").split()
+    return " ".join(_SIDE_NAMES.get(part, part) for part in parts)
 
 
 def _find_things(words: str) -> list[tuple[str | None, int | None]] | None:

@@ -6,8 +6,13 @@ import re
 from typing import NamedTuple
 
 from mmprobe.benchmarks.answers.forms import Verdict, find_answer
-from mmprobe.benchmarks.answers.texts import judge_text, normalize_words, same_text, split_sentences
-from mmprobe.benchmarks.answers.wording import conclusion
+from mmprobe.benchmarks.answers.texts import (
+    conclusion,
+    judge_text,
+    normalize_words,
+    same_text,
+    split_sentences,
+)
 from mmprobe.benchmarks.synthetic.scene import COLOURS, SHAPES
 
 _S, _C, _P = f"(?:{'|'.join(SHAPES)})", f"(?:{'|'.join(COLOURS)})", "[A-D][1-4]"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from mmprobe.benchmarks.answers.refusals import is_refusal
-from mmprobe.cache.schema import drop_thoughts
+from mmprobe.thoughts import drop_thoughts, find_opened
 
 Verdict = Literal["right", "wrong", "refused", "unread"]
 """Of an answer: a refusal is never right; an unread answer is neither right nor wrong."""
@@ -271,7 +271,10 @@ def decide(
     text = clean(response)[-_LONGEST:]
     spans = _find_marked(text)
     if is_refusal(text) or not any(letter.isalnum() for letter in text):
-        return Decision(None, bool(spans), refused=not spans)
+        was_cut_off = bool(
+            find_opened("", before=response)
+        )  # while it was thinking: nobody knows what it would say
+        return Decision(None, bool(spans), refused=not spans and not was_cut_off)
     values = [read(span.text) if span.text else None for span in spans]
     last = next((i for i in reversed(range(len(spans))) if values[i] is not None), None)
     if last is not None:

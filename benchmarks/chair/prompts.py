@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmprobe.benchmarks.core.prompts import Prompts, Text
+from mmprobe.benchmarks.core.prompts import PlainText, Prompts
 
 
 class ChairPrompts(Prompts):
@@ -10,4 +10,4 @@ class ChairPrompts(Prompts):
 
     folder = "chair"
 
-    question: Text
+    question: PlainText

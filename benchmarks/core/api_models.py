@@ -54,7 +54,7 @@ def is_api(model: str) -> bool:
     return bool(slash) and provider in PROVIDERS
 
 
-Shown = str | Path | Video
+ChatPart = str | Path | Video
 """A text, an image or a video file."""
 
 
@@ -69,7 +69,7 @@ class ChatTurn(NamedTuple):
     text: str
     images: tuple[Path, ...] | None = None
     name: str | None = None
-    parts: tuple[Shown, ...] | None = None
+    parts: tuple[ChatPart, ...] | None = None
 
 
 class Reply(NamedTuple):
@@ -259,7 +259,7 @@ def messages_of(sample: Sample) -> list[ChatTurn]:
     else:
         messages = [ChatTurn("system", sample.system)] if sample.system else []
         turn = ChatTurn("user", sample.question, tuple(sample.images), sample.id)
-        parts: tuple[Shown, ...] = (*sample.images, *sample.videos, sample.question)
+        parts: tuple[ChatPart, ...] = (*sample.images, *sample.videos, sample.question)
         messages.append(turn._replace(images=None, parts=parts) if sample.videos else turn)
     if prefill := (sample.prefill or "").rstrip():
         messages.append(ChatTurn("assistant", prefill))
@@ -270,7 +270,7 @@ def _turns_of(sample: Sample) -> list[ChatTurn]:
     """Return the turns of a conversation, with the images and videos in their places. The last has the sample's id."""
     images, videos, turns = iter(sample.images), iter(sample.videos), []
     for turn in sample.messages:
-        parts: tuple[Shown, ...] = tuple(
+        parts: tuple[ChatPart, ...] = tuple(
             part.text if part.text is not None else next(images) if part.type == "image" else next(videos)
             for part in turn.content
         )

@@ -1,7 +1,8 @@
-"""The record that describes a benchmark: its data, its questions, and how answers are scored."""
+"""The record that describes a benchmark: its data and how they are read or drawn, its questions, its scores."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,12 +21,14 @@ from mmprobe.benchmarks.core.prompts import (
 )
 from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
 from mmprobe.benchmarks.judges import Judge, Labelled
+from mmprobe.benchmarks.layouts import remove_data, unpack
+from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, suggest_names
-from mmprobe.files import json_lines
+from mmprobe.files import JsonRecord, json_lines, read_record, write_atomic
 from mmprobe.registry import Registry
-from mmprobe.samples import Answer, Lengths, Sample
+from mmprobe.samples import Answer, Lengths, Sample, with_template
 
 Truth = TypeVar("Truth")
 """The type of a benchmark's data with their true answers."""
@@ -283,6 +286,75 @@ def _wordings(benchmark: Benchmark[Any]) -> list[str]:
     return [] if form is None else list_wordings(form)
 
 
+def add_template(benchmark: Benchmark[Any], arguments: Mapping[str, Any]) -> Benchmark[Any]:
+    """Return a benchmark whose questions have arguments of the chat template."""
+    if not arguments:
+        return benchmark
+    ask, follow_up = benchmark.ask_questions, benchmark.follow_up
+    return replace(
+        benchmark,
+        ask_questions=lambda truth: with_template(ask(truth), arguments),
+        follow_up=lambda truth, responses: with_template(follow_up(truth, responses), arguments),
+    )
+
+
+class _Drawn(JsonRecord):
+    """The content of drawn.json."""
+
+    n: int
+    seed: int
+
+
+def load_truth(
+    benchmark: Benchmark[Truth],
+    data: str | Path | None,
+    folder: Path,
+    n: int = PAIRS,
+    seed: int = SEED,
+    limit: int | None = None,
+    kept: bool = True,
+) -> Truth:
+    """Read the data, or draw a set once.
+
+    Args:
+        kept: whether something was made of what an earlier call drew or unpacked. Otherwise, other data take its place:
+            a call that was refused does not block the next one.
+
+    Raises:
+        InputError: an earlier call drew or unpacked other data, and they are kept.
+    """
+    if data is None:
+        truth = _draw_once(benchmark, folder, n, seed, kept)
+    else:
+        unpacked = unpack(benchmark.name, Path(data), folder, None if benchmark.filters else limit, kept)
+        truth = benchmark.read_data(unpacked)
+    return benchmark.show(truth if limit is None else benchmark.take(truth, limit), folder / "shown")
+
+
+def _draw_once(benchmark: Benchmark[Truth], folder: Path, n: int, seed: int, kept: bool) -> Truth:
+    samples, note = folder / "samples.jsonl", folder / "drawn.json"
+    if not kept and note.is_file() and _read_drawn(note) != (n, seed):
+        remove_data(folder)
+    if not samples.exists():
+        try:
+            return benchmark.draw_data(folder, n, seed)
+        finally:
+            # also if the benchmark has no question about the set, such as pope about few pairs
+            if samples.exists():
+                write_atomic(note, json.dumps({"n": n, "seed": seed}) + "\n")
+    earlier = _read_drawn(note) if note.exists() else (n, seed)
+    if earlier != (n, seed):
+        raise InputError(
+            f"{folder}: was drawn with n {earlier[0]} and seed {earlier[1]}; give the same, or choose another folder"
+        )
+    return benchmark.read_data(samples)
+
+
+def _read_drawn(note: Path) -> tuple[int, int]:
+    drawn = read_record(note, _Drawn)
+    return drawn.n, drawn.seed
+
+
 def take_images(samples: Sequence[Sample], n: int) -> list[Sample]:
     """Return the questions about the first n images.
 
@@ -302,7 +374,8 @@ def read_responses(path: str | Path) -> dict[str, str]:
     """Read answers from lines of `{"id": …, "response": …}`. A response of null is an empty answer.
 
     A line with a `question_type` gets the id `id/question_type`, since one id may name several questions.
-    `truncated` says whether the answer was cut off. Raises InputError with file and line.
+    `truncated` says whether the answer was cut off, and `opened` which mark of a thought at its beginning the prompt wrote.
+    Raises InputError with file and line.
     """
     responses: dict[str, str] = {}
     for number, row in json_lines(path):
@@ -315,8 +388,12 @@ def read_responses(path: str | Path) -> dict[str, str]:
         name = str(row["id"]) if question_type is None else f"{row['id']}/{question_type}"
         if name in responses:
             raise InputError(f"{where}: {name} was answered before")
-        truncated = row.get("truncated")
-        responses[name] = Answer(row["response"] or "", truncated if isinstance(truncated, bool) else None)
+        truncated, opened = row.get("truncated"), row.get("opened")
+        responses[name] = Answer(
+            row["response"] or "",
+            truncated if isinstance(truncated, bool) else None,
+            opened=opened if isinstance(opened, str) else "",
+        )
     if not responses:
         raise InputError(f"{path}: contains no responses")
     return responses

@@ -51,11 +51,11 @@ from mmprobe.benchmarks.core.benchmark import (
     Benchmark,
     Truth,
     answer_lengths,
+    load_truth,
     truncated_share,
     with_options,
     wording_of,
 )
-from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.benchmarks.core.runner import check_questions
 from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
@@ -281,7 +281,7 @@ class LocalModelAPI(ModelAPI):
         from mmprobe.interventions import generate
 
         answer = generate(self.model, sample, self.methods, **settings)
-        return answer.text.strip(), answer.token_ids
+        return answer.response.strip(), answer.token_ids
 
     def _trace(self, sample: Sample, run: Path, settings: dict[str, Any]) -> tuple[str, list[int]]:
         """Trace one answer in its own run, and move it into the run of its benchmark."""
@@ -293,7 +293,7 @@ class LocalModelAPI(ModelAPI):
         )
         if made.failures:
             raise InputError(f"{sample.id}: {made.failures[0]['message']}")
-        answer = made[sample.id].answer, made[sample.id].steps["id"].values.tolist()
+        answer = made[sample.id].response, made[sample.id].steps["id"].values.tolist()
         with lock_folder(run, "tracing into it"):
             move_into_run(part, run)
         return answer

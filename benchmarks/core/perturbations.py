@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
-from mmprobe.benchmarks.core.results import Metric
+from mmprobe.benchmarks.core.results import Metric, paired_difference
 from mmprobe.errors import InputError
 from mmprobe.files import hash_file
 from mmprobe.registry import Registry, check_made

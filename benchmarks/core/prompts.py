@@ -20,6 +20,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from mmprobe.errors import InputError, suggest_names
 from mmprobe.files import parse_yaml, read_text
+from mmprobe.samples import Sample
 
 DEFAULT = "default"
 NOTICE = "notice"  # the placeholder of what tells a judge how its data come, see `judges.requests`
@@ -52,6 +53,19 @@ def fill(text: str, values: Mapping[str, Any]) -> str:
         return _as_text(values[name]) if name in values else match.group()
 
     return _PLACEHOLDER_OR_ESCAPE.sub(replace, text)
+
+
+def word_questions(samples: Sequence[Sample], text: str) -> list[Sample]:
+    """Return samples whose questions are in a text with the placeholder `question`.
+
+    Example:
+        >>> word_questions([Sample(id="1", question="Is there a dog?")], "{question} Answer yes or no.")[0].question
+        'Is there a dog? Answer yes or no.'
+    """
+    return [
+        sample.model_copy(update={"question": fill(text, {"question": sample.question})})
+        for sample in samples
+    ]
 
 
 def _as_text(value: Any) -> str:
@@ -117,7 +131,7 @@ class Fills:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
 
-Text = Annotated[str, Fills()]
+PlainText = Annotated[str, Fills()]
 """A text without placeholders."""
 
 

@@ -119,7 +119,7 @@ def _trace(
     recording = replace(recording, resume=(run / "run.json").exists(), adds=True)
     given = dict(answer(source, questions, run, settings, recording, "trace"))
     new = [sample.id for sample in questions if sample.id in given and sample.id not in answered]
-    lines = [{"id": name, "response": given[name], "truncated": given[name].truncated} for name in new]
+    lines = [given[name].line(name) for name in new]
     ledger.append(RESPONSES, lines, ensure_ascii=False)
     changed = [name for name in given if name in answered and given[name].strip() != answered[name].strip()]
     if changed:

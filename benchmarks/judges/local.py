@@ -33,8 +33,7 @@ class LocalClient:
     """
 
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
-        from mmprobe.models.aliases import find_checkpoint
-        from mmprobe.models.fingerprint import fingerprint_checkpoint
+        from mmprobe.models.checkpoints import find_checkpoint, fingerprint_checkpoint
         from mmprobe.models.text_model import load_any
 
         self._name = name
@@ -86,4 +85,4 @@ class LocalClient:
             temperature=settings.get("temperature") or 0.0,
             seed=settings.get("seed") or 0,
         )
-        return Reply(answer.text.strip(), "max_tokens" if answer.is_truncated(self._model) else "stop")
+        return Reply(answer.response.strip(), "max_tokens" if answer.is_truncated(self._model) else "stop")

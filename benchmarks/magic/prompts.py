@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from mmprobe.benchmarks.core.prompts import Fills, Prompts, Text
+from mmprobe.benchmarks.core.prompts import Fills, PlainText, Prompts
 
 _ANSWER = Fills("question", "response", "true_answer", judge=True)
 _HEALED = Fills("question?", "reasoning", "corrections", "continuation", judge=True)
@@ -20,7 +20,7 @@ class MagicPrompts(Prompts):
     folder = "magic"
 
     question: Annotated[str, Fills("question", "boxes?", "count?", "heal?")]
-    heal: Text
+    heal: PlainText
     answer_short: Annotated[str, _ANSWER]
     answer_full: Annotated[str, _ANSWER]
     healed: Annotated[str, _HEALED]

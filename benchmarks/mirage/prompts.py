@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict
 
-from mmprobe.benchmarks.core.prompts import Fills, Prompts, Text
+from mmprobe.benchmarks.core.prompts import Fills, PlainText, Prompts
 
 _RECORD = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -16,9 +16,9 @@ class MirageForms(BaseModel):
 
     model_config = _RECORD
 
-    multiple_choice: Text
-    free_form: Text
-    approximate: Text
+    multiple_choice: PlainText
+    free_form: PlainText
+    approximate: PlainText
 
 
 class TopicHints(BaseModel):
@@ -26,13 +26,13 @@ class TopicHints(BaseModel):
 
     model_config = _RECORD
 
-    algebra: Text
-    arithmetic: Text
-    geometry: Text
-    logical: Text
-    scientific: Text
-    spatial: Text
-    statistical: Text
+    algebra: PlainText
+    arithmetic: PlainText
+    geometry: PlainText
+    logical: PlainText
+    scientific: PlainText
+    spatial: PlainText
+    statistical: PlainText
 
 
 class MiragePrompts(Prompts):

@@ -36,7 +36,7 @@ from mmprobe.benchmarks.mirage_effect.samples import (
     imageless_id,
 )
 from mmprobe.benchmarks.mirage_effect.scoring import (
-    Answers,
+    AnswersById,
     Labels,
     Verdicts,
     collect_diagnoses,
@@ -144,7 +144,7 @@ def score_with_judge(
 
 def _score(
     truth: MirageEffectTruth,
-    answers: Answers,
+    answers: AnswersById,
     labels: Labels,
     verdicts: Verdicts,
     alarming: Mapping[str, bool | None],
@@ -157,7 +157,7 @@ def _score(
 
 
 def make_record(
-    question: ChoiceQuestion, answers: Answers, labels: Labels, verdicts: Verdicts
+    question: ChoiceQuestion, answers: AnswersById, labels: Labels, verdicts: Verdicts
 ) -> dict[str, Any]:
     """Return the record of a question with a known answer for `samples.jsonl`."""
     answer_records = {}
@@ -180,7 +180,9 @@ def make_record(
     }
 
 
-def make_imageless_record(question: ImagelessQuestion, answers: Answers, labels: Labels) -> dict[str, Any]:
+def make_imageless_record(
+    question: ImagelessQuestion, answers: AnswersById, labels: Labels
+) -> dict[str, Any]:
     """Return the record of a question about a missing image for `samples.jsonl`."""
     ids = {variant: imageless_id(question.id, variant) for variant in VARIANTS}
     return {
@@ -197,7 +199,7 @@ def make_imageless_record(question: ImagelessQuestion, answers: Answers, labels:
 
 
 def make_diagnosis_record(
-    modality: str, answers: Answers, alarming: Mapping[str, bool | None]
+    modality: str, answers: AnswersById, alarming: Mapping[str, bool | None]
 ) -> dict[str, Any]:
     """Return the record of the diagnoses of one modality for `samples.jsonl`."""
     texts, diagnoses, shares = collect_diagnoses(modality, answers)
@@ -218,7 +220,7 @@ def make_diagnosis_record(
     }
 
 
-def _make_answer_record(name: str, answers: Answers, labels: Labels) -> dict[str, Any]:
+def _make_answer_record(name: str, answers: AnswersById, labels: Labels) -> dict[str, Any]:
     answer_labels = labels.get(name)
     return {
         "id": name,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from mmprobe.benchmarks.core.prompts import Fills, Prompts, Text, default_prompts, fill
+from mmprobe.benchmarks.core.prompts import Fills, PlainText, Prompts, default_prompts, fill
 from mmprobe.errors import InputError
 
 Variant = Literal["plain", "attachment", "evidence", "benchmark", "guess"]
@@ -22,11 +22,11 @@ class Modalities(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    skin: Text
-    ecg: Text
-    brain: Text
-    chest: Text
-    tissue: Text
+    skin: PlainText
+    ecg: PlainText
+    brain: PlainText
+    chest: PlainText
+    tissue: PlainText
 
 
 class MirageEffectPrompts(Prompts):
@@ -38,15 +38,15 @@ class MirageEffectPrompts(Prompts):
 
     folder = "mirage-effect"
 
-    attachment: Text
-    evidence: Text
+    attachment: PlainText
+    evidence: PlainText
     benchmark: Annotated[str, Fills("data_set")]
-    guess: Text
+    guess: PlainText
     diagnoses: Annotated[list[Annotated[str, Fills("modality")]], Field(min_length=1, max_length=4)]
     modalities: Modalities
-    systems: dict[str, Text]
-    letter: Text
-    short: Text
+    systems: dict[str, PlainText]
+    letter: PlainText
+    short: PlainText
     few_shot: Annotated[str, Fills("examples", "question")]
     labels: Annotated[str, Fills("question?", "response", judge=True)]
     alarming: Annotated[str, Fills("diagnosis", judge=True)]

@@ -45,7 +45,7 @@ from mmprobe.benchmarks.mirage_effect.samples import (
     select_varied,
 )
 
-Answers = Mapping[str, Sequence[str]]
+AnswersById = Mapping[str, Sequence[str]]
 """The answers to each question by its id, as `group_by_question` returns them."""
 Labels = Mapping[str, ImagelessLabels | None]
 """The labels of the answers without images, by the id of the question."""
@@ -67,7 +67,7 @@ class Diagnoses(NamedTuple):
     shares: dict[str, Metric]
 
 
-def select_answers_to_label(truth: MirageEffectTruth, answers: Answers) -> dict[str, tuple[str, str]]:
+def select_answers_to_label(truth: MirageEffectTruth, answers: AnswersById) -> dict[str, tuple[str, str]]:
     """Return question and first answer, by id, of the questions that were asked without their images.
 
     Requests that tell the model about the missing image are left out.
@@ -81,7 +81,7 @@ def select_answers_to_label(truth: MirageEffectTruth, answers: Answers) -> dict[
     return {name: (text, answers[name][0]) for name, text in questions.items() if answers.get(name)}
 
 
-def read_choices(truth: MirageEffectTruth, answers: Answers) -> dict[str, bool | None]:
+def read_choices(truth: MirageEffectTruth, answers: AnswersById) -> dict[str, bool | None]:
     """Return whether each first answer to a question with a known answer is right, by rules; None if unread."""
     names = {question.id + suffix: question for question in truth.choices for suffix in WAYS.values()}
     return {
@@ -93,7 +93,7 @@ def read_choices(truth: MirageEffectTruth, answers: Answers) -> dict[str, bool |
 
 def compute_metrics(
     truth: MirageEffectTruth,
-    answers: Answers,
+    answers: AnswersById,
     labels: Labels,
     verdicts: Verdicts,
     alarming: Mapping[str, bool | None],
@@ -111,7 +111,9 @@ def compute_metrics(
     return metrics | {"unread": _unread_share(truth, answers, labels, verdicts)}
 
 
-def _unread_share(truth: MirageEffectTruth, answers: Answers, labels: Labels, verdicts: Verdicts) -> Metric:
+def _unread_share(
+    truth: MirageEffectTruth, answers: AnswersById, labels: Labels, verdicts: Verdicts
+) -> Metric:
     """Return the share of answers that are neither right nor wrong, or have no label. Empty ones do not count."""
     names = [question.id + suffix for question in truth.choices for suffix in WAYS.values()]
     unread: dict[str, float | None] = {
@@ -156,7 +158,7 @@ def _are_mirages(ids: Sequence[str], labels: Labels) -> list[bool | None]:
 
 
 def _choice_metrics(
-    questions: Sequence[ChoiceQuestion], answers: Answers, labels: Labels, verdicts: Verdicts
+    questions: Sequence[ChoiceQuestion], answers: AnswersById, labels: Labels, verdicts: Verdicts
 ) -> dict[str, Metric]:
     ids = [question.id for question in questions]
     options = [len(question.choices) or None for question in questions]
@@ -219,7 +221,7 @@ def _few_shot_metrics(
     }
 
 
-def _no_choice_rates(questions: Sequence[ChoiceQuestion], answers: Answers) -> dict[str, Metric]:
+def _no_choice_rates(questions: Sequence[ChoiceQuestion], answers: AnswersById) -> dict[str, Metric]:
     """Compute the share of answers from which no option was read. Open questions have no options."""
     metrics = {}
     for name, suffix in (("no_choice_with", ""), ("no_choice_without", ABSENT)):
@@ -232,7 +234,7 @@ def _no_choice_rates(questions: Sequence[ChoiceQuestion], answers: Answers) -> d
     return metrics
 
 
-def _similarity_metrics(questions: Sequence[ChoiceQuestion], answers: Answers) -> dict[str, Metric]:
+def _similarity_metrics(questions: Sequence[ChoiceQuestion], answers: AnswersById) -> dict[str, Metric]:
     """Compare answers with and without images: pooled, by category, and over the seeds of a question."""
 
     def compute(members: list[int]) -> dict[str, Metric]:
@@ -260,7 +262,7 @@ def _similarity_metrics(questions: Sequence[ChoiceQuestion], answers: Answers) -
     return metrics
 
 
-def _pool_answers(questions: Sequence[ChoiceQuestion], answers: Answers, suffix: str) -> list[str]:
+def _pool_answers(questions: Sequence[ChoiceQuestion], answers: AnswersById, suffix: str) -> list[str]:
     return [
         f"{question.category}: {text}"
         for question in questions
@@ -269,7 +271,7 @@ def _pool_answers(questions: Sequence[ChoiceQuestion], answers: Answers, suffix:
 
 
 def _diagnosis_metrics(
-    modality: str, answers: Answers, alarming: Mapping[str, bool | None]
+    modality: str, answers: AnswersById, alarming: Mapping[str, bool | None]
 ) -> dict[str, Metric]:
     _, diagnoses, shares = collect_diagnoses(modality, answers)
     kinds = list(shares)
@@ -283,28 +285,28 @@ def _diagnosis_metrics(
     }
 
 
-def collect_diagnoses(modality: str, answers: Answers) -> Diagnoses:
+def collect_diagnoses(modality: str, answers: AnswersById) -> Diagnoses:
     """Return the answers to the requests for a diagnosis of one modality, their diagnoses, and the bias."""
     texts = [(name, text) for name in diagnosis_prompts(modality) for text in answers.get(name, ())]
     diagnoses = [find_diagnosis(text) for _, text in texts]
     return Diagnoses(texts, diagnoses, answer_shares(diagnoses))
 
 
-def read_alarming(answers: Answers) -> dict[str, bool | None]:
+def read_alarming(answers: AnswersById) -> dict[str, bool | None]:
     """Return whether each diagnosis in the answers needs action within days, by our lists; None beside them."""
     diagnoses = [each for modality in MODALITIES for each in collect_diagnoses(modality, answers).diagnoses]
     return {diagnosis: is_alarming(diagnosis) for diagnosis in diagnoses if diagnosis is not None}
 
 
-def first_answer(answers: Answers, name: str) -> str | None:
+def first_answer(answers: AnswersById, name: str) -> str | None:
     """Return the first answer to a question, or None."""
     return answers[name][0] if answers.get(name) else None
 
 
-def _normalized_answers(question: ChoiceQuestion, answers: Answers, suffix: str) -> list[str]:
+def _normalized_answers(question: ChoiceQuestion, answers: AnswersById, suffix: str) -> list[str]:
     return [normalize_answer(question, text) or NO_ANSWER for text in answers.get(question.id + suffix, ())]
 
 
-def _first_normalized(question: ChoiceQuestion, answers: Answers, suffix: str) -> str | None:
+def _first_normalized(question: ChoiceQuestion, answers: AnswersById, suffix: str) -> str | None:
     text = first_answer(answers, question.id + suffix)
     return None if text is None else normalize_answer(question, text)

@@ -18,7 +18,7 @@ from mmprobe.benchmarks.core.benchmark import (
     match_responses,
     take_images,
 )
-from mmprobe.benchmarks.core.prompts import default_prompts, fill
+from mmprobe.benchmarks.core.prompts import default_prompts, word_questions
 from mmprobe.benchmarks.mme.data import read_mme, read_mme_answers
 from mmprobe.benchmarks.mme.metrics import compute_metrics, make_record
 from mmprobe.benchmarks.mme.prompts import MmePrompts
@@ -60,11 +60,7 @@ def ask_questions(samples: list[Sample], prompts: MmePrompts | None = None) -> l
         >>> ask_questions([Sample(id="1", question="Is there a dog?")], prompts)[0].question
         'Is there a dog? Answer yes or no.'
     """
-    text = (prompts or default_prompts(MmePrompts)).question
-    return [
-        sample.model_copy(update={"question": fill(text, {"question": sample.question})})
-        for sample in samples
-    ]
+    return word_questions(samples, (prompts or default_prompts(MmePrompts)).question)
 
 
 def score_answers(

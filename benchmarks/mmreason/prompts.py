@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict
 
-from mmprobe.benchmarks.core.prompts import Fills, Prompts, Text
+from mmprobe.benchmarks.core.prompts import Fills, PlainText, Prompts
 
 
 class MMReasonForms(BaseModel):
@@ -14,8 +14,8 @@ class MMReasonForms(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    choices: Text
-    open: Text
+    choices: PlainText
+    open: PlainText
 
 
 class MMReasonPrompts(Prompts):

@@ -23,7 +23,7 @@ from mmprobe.errors import InputError
 from mmprobe.files import append_lines, cut_torn_line, write_atomic
 from mmprobe.samples import open_image
 
-Row = dict[str, Any]
+PhotoRow = dict[str, Any]
 _QUALITY = 95  # of the JPEG files, our choice; without chroma subsampling, equal blocks stay equal
 _PLURAL_CATEGORIES = frozenset(("skis", "scissors"))
 
@@ -51,7 +51,7 @@ def describe_edit(photo: Photo, edit: PhotoEdit) -> str:
     return f"{subject} {'were' if instance.category in _PLURAL_CATEGORIES else 'was'} removed."
 
 
-def make_row(photo: Photo, edits: Iterable[PhotoEdit], properties: Mapping[str, Any]) -> Row:
+def make_row(photo: Photo, edits: Iterable[PhotoEdit], properties: Mapping[str, Any]) -> PhotoRow:
     """Return the published row of a pair, with `regions` in the form of samples and further properties."""
     differences, regions = [], []
     for edit in edits:
@@ -90,7 +90,7 @@ def write_jpeg(pixels: Pixels, file: Path) -> Pixels:
         return np.array(image.convert("RGB"))
 
 
-def write_metadata(folder: Path, row: Row) -> None:
+def write_metadata(folder: Path, row: PhotoRow) -> None:
     """Write the `metadata.json` of a pair."""
     write_atomic(folder / "metadata.json", json.dumps(row, indent=1, ensure_ascii=False) + "\n")
 
@@ -109,7 +109,7 @@ def move_pair(folder: Path, out: Path, difficulty: Difficulty, name: str) -> Non
     os.replace(folder, target)
 
 
-def read_row(folder: Path) -> Row:
+def read_row(folder: Path) -> PhotoRow:
     """Return the row of a finished pair."""
     return json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
 
@@ -133,7 +133,7 @@ def write_lists(out: Path) -> Path | None:
     return write_atomic(out / "samples.jsonl", _make_samples(out, rows))
 
 
-def _make_samples(out: Path, rows: Mapping[str, Row]) -> str:
+def _make_samples(out: Path, rows: Mapping[str, PhotoRow]) -> str:
     """Return the lines of the benchmark's questions, with the truth of each pair in their metadata."""
     truth = build_published_truth([pair for pair in read_pairs(out) if pair.id in rows])
     lines = []
@@ -154,7 +154,7 @@ def _make_samples(out: Path, rows: Mapping[str, Row]) -> str:
     return "".join(lines)
 
 
-def _make_answer(question_type: str, row: Row) -> str:
+def _make_answer(question_type: str, row: PhotoRow) -> str:
     caption = " ".join(difference["description"] for difference in row["differences"])
     count = row["num_differences"]
     if question_type == "count":
@@ -162,7 +162,7 @@ def _make_answer(question_type: str, row: Row) -> str:
     return {"same": "No. ", "different": "Yes. "}.get(question_type, "") + caption
 
 
-def _to_line(data: Row) -> str:
+def _to_line(data: PhotoRow) -> str:
     return json.dumps(data, ensure_ascii=False) + "\n"
 
 

@@ -18,7 +18,7 @@ from mmprobe.benchmarks.core.benchmark import (
     match_responses,
     take_images,
 )
-from mmprobe.benchmarks.core.prompts import default_prompts, fill
+from mmprobe.benchmarks.core.prompts import default_prompts, word_questions
 from mmprobe.benchmarks.pope.data import SETTINGS, read_pope, read_pope_answers
 from mmprobe.benchmarks.pope.metrics import compute_metrics, make_record
 from mmprobe.benchmarks.pope.prompts import PopePrompts
@@ -68,11 +68,7 @@ def ask_questions(samples: list[Sample], prompts: PopePrompts | None = None) -> 
         >>> ask_questions([Sample(id="1", question="Is there a dog?")], prompts)[0].question
         'Is there a dog? Answer yes or no.'
     """
-    text = (prompts or default_prompts(PopePrompts)).question
-    return [
-        sample.model_copy(update={"question": fill(text, {"question": sample.question})})
-        for sample in samples
-    ]
+    return word_questions(samples, (prompts or default_prompts(PopePrompts)).question)
 
 
 def score_answers(

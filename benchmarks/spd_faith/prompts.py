@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mmprobe.benchmarks.answers.texts import fold
-from mmprobe.benchmarks.core.prompts import Fills, Prompts, Text
+from mmprobe.benchmarks.core.prompts import Fills, PlainText, Prompts
 from mmprobe.benchmarks.judges.requests import (
     StrictReply,
     UnusableReply,
@@ -23,13 +23,13 @@ class SpdFaithPrompts(Prompts):
 
     folder = "spd-faith"
 
-    same: Text
-    different: Text
-    count: Text
-    list: Text
-    steps: Text
+    same: PlainText
+    different: PlainText
+    count: PlainText
+    list: PlainText
+    steps: PlainText
     find: Annotated[str, Fills("count|count_word")]
-    find_one: Text
+    find_one: PlainText
     claims: Annotated[str, Fills("answer", judge=True)]
     pairs: Annotated[str, Fills("pairs", judge=True)]
     matches: Annotated[str, Fills("claims", "truths", "caption?", judge=True)]

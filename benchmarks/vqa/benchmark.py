@@ -157,10 +157,10 @@ def label_answers(run: Run) -> int:
         if name in run.labels or run.sample(name).faithful is not None:
             continue
         trace = run[name]
-        if (drawn := check_sample(trace.answer, trace.sample)) is not None:
+        if (drawn := check_sample(trace.response, trace.sample)) is not None:
             lines.append(drawn.label(name))
         elif (question := make_question(trace.sample)) is not None:
-            right = read_answer(question, trace.answer)
+            right = read_answer(question, trace.response)
             lines.append({"id": name, "faithful": right, "correct": right})
     if lines:
         file = run.path / "labels.jsonl"

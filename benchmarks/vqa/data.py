@@ -9,7 +9,7 @@ from mmprobe.benchmarks.answers.texts import judge_text
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
-Kind = Literal["yes-no", "options", "number", "words"]
+AnswerKind = Literal["yes-no", "options", "number", "words"]
 YES_NO = {"yes": "yes", "no": "no"}
 
 
@@ -26,7 +26,7 @@ class VqaQuestion(NamedTuple):
     options: Mapping[str, str]
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> AnswerKind:
         """How an answer is read."""
         if self.options:
             return "options"

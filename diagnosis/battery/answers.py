@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from mmprobe.models import Model
-from mmprobe.models.prompt import decode_tokens
+from mmprobe.models.prompt import build_blind_chat, decode_answer, decode_tokens, find_opened_thought
 from mmprobe.samples import Sample
+from mmprobe.thoughts import THINKING_MARKS, drop_thoughts
 
 # Words that may begin a conclusion. A last line is one without them, a last sentence of a line is not.
 CONCLUSIONS = (
@@ -25,7 +26,8 @@ CONCLUSIONS = (
     "So",
 )
 _MARKER = re.compile(rf"[\W_]*(?:{'|'.join(CONCLUSIONS)})\b\W*", re.IGNORECASE)
-_THOUGHT = "</think>"
+_OPENING, _CLOSING = (re.compile("|".join(map(re.escape, marks)), re.IGNORECASE)
+                      for marks in (THINKING_MARKS.keys(), THINKING_MARKS.values()))  # fmt: skip
 _BETWEEN_SENTENCES = re.compile(r"(?<=[.!?]) (?=\W*\w)")
 _SENTENCE_END = re.compile(r"[.!?]\W*$")
 
@@ -34,6 +36,7 @@ class ParsedAnswer(NamedTuple):
     """A sample and what the model answered.
 
     Attributes:
+        text: the answer; a thought that the prompt opened and that was cut off has its mark.
         tokens: the text of each token, the end token included.
     """
 
@@ -46,16 +49,20 @@ class ParsedAnswer(NamedTuple):
     def conclusion(self) -> int | None:
         """The first token of what is concluded from the lines or sentences before; None without such.
 
-        It is what follows the thoughts in `<think>`; else the last line, after the words that mark it; else the last sentence,
+        It is what follows the thoughts between their marks; else the last line, after the words that mark it; else the last sentence,
         if such words begin it.
         """
         text = self.text.rstrip()
-        thoughts, tag, said = text.rpartition(_THOUGHT)
+        if text and not drop_thoughts(text).strip():
+            return None  # it was cut off while the model thought
+        thoughts, tag, said = "", "", text
+        for mark in _CLOSING.finditer(text):
+            thoughts, tag, said = text[: mark.start()], mark.group(), text[mark.end() :]
         first = (
             len(text) - len(said.lstrip()) if tag else 0
         )  # of what is said after the thoughts, which may be empty
         head, line_break, last = text[first:].rpartition("\n")
-        if tag and thoughts.replace("<think>", "").strip():
+        if tag and _OPENING.sub("", thoughts).strip():
             start = first
         elif line_break and head.strip():
             marker = _MARKER.match(last)
@@ -97,5 +104,6 @@ class ParsedAnswer(NamedTuple):
 
 def make_answer(model: Model, sample: Sample, ids: Sequence[int]) -> ParsedAnswer:
     """Return an answer from its token ids."""
-    text = model.tokenizer.decode(list(ids), skip_special_tokens=True)
-    return ParsedAnswer(sample, list(ids), text, decode_tokens(model, np.asarray(ids)))
+    text = decode_answer(model.tokenizer, ids)
+    opened = find_opened_thought(model, build_blind_chat(sample), text)
+    return ParsedAnswer(sample, list(ids), opened + text, decode_tokens(model, np.asarray(ids)))

@@ -45,11 +45,12 @@ def list_boxed(sample: Sample) -> list[BoxedThing]:
         for each in image:
             thing = read_thing(each)
             box = each.get("bbox") if isinstance(each, dict) else None
-            known = (
+            if not (
                 isinstance(box, list) and len(box) == 4 and all(isinstance(side, int | float) for side in box)
-            )
+            ):
+                box = None
             if thing is not None:
-                found.append(BoxedThing(thing.shape, number, tuple(map(float, box)) if known else None))
+                found.append(BoxedThing(thing.shape, number, None if box is None else tuple(map(float, box))))
     return found
 
 

@@ -34,8 +34,7 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.files import append_lines, cut_torn_line, json_lines, write_atomic
 from mmprobe.ledger import FINGERPRINT, find_change, fingerprint, lock_folder
 from mmprobe.models import Model, load_model
-from mmprobe.models.aliases import find_checkpoint
-from mmprobe.models.fingerprint import fingerprint_checkpoint
+from mmprobe.models.checkpoints import find_checkpoint, fingerprint_checkpoint
 from mmprobe.models.organisms import Card, Rule, acts_on, card, folder, names
 from mmprobe.registry import check_made, tolerate_plug_ins
 from mmprobe.samples import Sample, load_samples

@@ -79,15 +79,14 @@ class Opera(PromptMethod):
         return [self._search(model, chat, max_new_tokens) for chat in chats]
 
     def _search(self, model: Model, chat: Chat, max_new_tokens: int) -> GeneratedAnswer:
-        from mmprobe.interventions.generate import GeneratedAnswer
+        from mmprobe.interventions.generate import make_answer
 
         batch = build_batch(model, [chat])
         search = _BeamSearch(self, model, batch.inputs, batch.prompts[0].visual_positions)
         with torch.inference_mode(), search.path.observe_last_layer():
             ids = search.run(max_new_tokens)
         report = {"rollbacks": search.rollbacks, "penalty": search.penalties}
-        text = model.tokenizer.decode(ids, skip_special_tokens=True)
-        return GeneratedAnswer(text, ids, {self.name: report})
+        return make_answer(model, chat, ids, {self.name: report})
 
 
 def column_penalty(attention: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from mmprobe.interventions.prompt_method import AskFunction, PromptMethod, add_d
 from mmprobe.interventions.registry import integer, number
 from mmprobe.models import Model
 from mmprobe.models.prompt import Chat
+from mmprobe.thoughts import drop_thoughts
 
 if TYPE_CHECKING:
     from mmprobe.interventions.generate import GeneratedAnswer
@@ -21,7 +22,7 @@ class SelfConsistency(PromptMethod):
     """The answer, of several sampled ones, that agrees most with the others.
 
     The paper votes on a short final answer. Here an answer may have any length, so the vote is our own.
-    Answers are of three kinds: they begin with yes, with no, or with neither. Within the most frequent kind,
+    Answers are of three kinds, without their thoughts: they begin with yes, with no, or with neither. Within the most frequent kind,
     the answer with the largest mean F1 of words with the others wins. If several have it, the earliest wins.
 
     Parameters:
@@ -56,7 +57,7 @@ class SelfConsistency(PromptMethod):
 
     def _choose(self, answers: Sequence[GeneratedAnswer]) -> GeneratedAnswer:
         texts = [answer.text for answer in answers]
-        chosen = elect_answer(texts)
+        chosen = elect_answer([drop_thoughts(answer.response).strip() for answer in answers])
         return add_diagnostics(answers[chosen], self, {"answers": texts, "chosen": chosen})
 
 

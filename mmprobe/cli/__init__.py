@@ -9,16 +9,10 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import threading
-import time
-import traceback
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from functools import wraps
-from itertools import pairwise
-from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
@@ -45,6 +39,7 @@ from mmprobe.cli.mirage_correlations import mirage_correlations
 from mmprobe.cli.mirage_score import mirage_score
 from mmprobe.cli.models import models
 from mmprobe.cli.number_boxes import number_boxes
+from mmprobe.cli.options import to_line
 from mmprobe.cli.pack import pack
 from mmprobe.cli.plan import plan
 from mmprobe.cli.report import report
@@ -54,9 +49,8 @@ from mmprobe.cli.serve import serve
 from mmprobe.cli.trace import trace
 from mmprobe.cli.train import guesser, logos
 from mmprobe.cli.verify import verify
-from mmprobe.errors import InputError, command_line_options, printable
-from mmprobe.files import redact, write_atomic
-from mmprobe.registry import find_plug_in, list_plug_ins_in_use
+from mmprobe.errors import InputError, command_line_options
+from mmprobe.registry import report_unforeseen
 
 app = typer.Typer(
     name="mmprobe",
@@ -163,42 +157,8 @@ app.add_typer(_train, name="train")
 
 def _exit(message: str, code: int) -> None:
     """Print the message as one line on stderr, and exit."""
-    print(f"mmprobe: {redact(printable(' '.join(message.split())))}", file=sys.stderr)
+    print(f"mmprobe: {to_line(message)}", file=sys.stderr)
     sys.exit(code)
-
-
-def _report_unforeseen(error: BaseException) -> str:
-    """Write the traceback of an error that nobody expected, and return a line about it: where it is, and whose it is.
-
-    The file is in the folder that the command writes, or else in the user's cache.
-    """
-    kind, reason = type(error).__name__, redact(" ".join(str(error).split())[:200])
-    plug_in, in_use = find_plug_in(error), ", ".join(list_plug_ins_in_use())
-    problem = f"{plug_in or 'unforeseen error'}: {kind}: {reason}".removesuffix(": ")
-    if plug_in is None and in_use:
-        problem += f" (in use: {in_use})"
-    text = redact("".join(traceback.format_exception(error)))
-    name = f"mmprobe-error-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmprobe"
-    for folder in (_find_folder(sys.argv[1:]), cache, Path(tempfile.gettempdir())):
-        with suppress(OSError, RuntimeError, InputError):
-            if folder is cache:
-                cache.mkdir(parents=True, exist_ok=True)
-            if folder is not None:
-                return f"{problem}; its traceback is in {write_atomic(folder / name, text)}"
-    return f"{problem}; its traceback could be written nowhere"
-
-
-def _find_folder(arguments: Sequence[str]) -> Path | None:
-    """Return the folder that a command writes: that of `--out`, or of the run that it names; None if there is none."""
-    named = [Path(value) for name, value in pairwise(arguments) if name == "--out"]
-    named += [Path(word.removeprefix("--out=")) for word in arguments if word.startswith("--out=")]
-    for place in (*named, *map(Path, arguments[1:2])):
-        with suppress(OSError, ValueError):
-            is_run = (place / "run.json").is_file()  # an argument may be a model's folder
-            if is_run or (place in named and place.is_dir() and place.resolve() != Path.cwd()):
-                return place
-    return None
 
 
 def _let_threads_sleep() -> None:
@@ -223,8 +183,8 @@ def _silence_libraries() -> None:
 
 
 def _make_printable(record: logging.LogRecord) -> bool:
-    """Take out of a log's line what a terminal would obey, and keys."""
-    record.msg, record.args = redact(printable(record.getMessage())), None
+    """Make a log's message a line that may be shown."""
+    record.msg, record.args = to_line(record.getMessage()), None
     return True
 
 
@@ -290,4 +250,4 @@ def main() -> None:
     except SystemExit:
         raise
     except BaseException as error:  # libraries in Rust panic with a class of their own
-        _exit(_report_unforeseen(error), _UNFORESEEN)
+        _exit(report_unforeseen(error), _UNFORESEEN)

@@ -13,8 +13,8 @@ import typer
 
 import mmprobe
 from mmprobe.cli.options import (
+    AnswersOption,
     AsJson,
-    GivenAnswers,
     RunPath,
     TracedModel,
     Verbose,
@@ -161,7 +161,7 @@ def analyze(
         bool,
         typer.Option("--resume", help="Continue an earlier call with --only and the same --out."),
     ] = False,
-    answers: GivenAnswers = None,
+    answers: AnswersOption = None,
     workers: Annotated[int, typer.Option(help="Processes that take one analysis at a time each.", min=1)] = 1,
     verbose: Verbose = False,
     as_json: AsJson = False,

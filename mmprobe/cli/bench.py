@@ -26,12 +26,12 @@ from mmprobe.cli.options import (
     Limit,
     LongestAnswer,
     MethodName,
+    MethodParameters,
     Overwrite,
     RayAddress,
     RepetitionPenalty,
     Resume,
     RetryUnscored,
-    Settings,
     ShardOf,
     SharedPrefix,
     TemplateArguments,
@@ -81,7 +81,7 @@ def bench(
     ] = None,
     capture: Capture = "default",
     method: MethodName = "plain",
-    settings: Settings = None,
+    settings: MethodParameters = None,
     template: TemplateArguments = None,
     batch_size: BatchSize = 1,
     max_new_tokens: LongestAnswer = None,
@@ -188,8 +188,8 @@ def bench(
         if shards_differ(out / "run" if trace else out):
             raise typer.Exit(1)  # a warning said why
         return
+    print_evaluation(evaluation, as_json)
     if log_to is not None:
         about = read_results(evaluation.folder).model_dump(exclude={"metrics"}, exclude_unset=True)
         log_metrics(log_to, evaluation.folder, about, evaluation.metrics)
-    print_evaluation(evaluation, as_json)
     warn_of_failures(evaluation.failures)

@@ -54,7 +54,7 @@ def check(
       mmprobe check qwen2.5-vl-7b --data mine.jsonl
     """
     from mmprobe.files import write_atomic
-    from mmprobe.models.aliases import locate
+    from mmprobe.models.checkpoints import locate
     from mmprobe.samples import load_samples
 
     samples, devices = load_samples(data) if data else [], read_device_map(device_map)

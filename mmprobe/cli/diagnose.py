@@ -9,6 +9,7 @@ import typer
 
 from mmprobe.cli.options import (
     TO_CONTINUE,
+    AnswersOption,
     AsJson,
     BatchSize,
     Device,
@@ -16,7 +17,6 @@ from mmprobe.cli.options import (
     DrawnPairs,
     DrawnSeed,
     Dtype,
-    GivenAnswers,
     ModelName,
     Overwrite,
     Resume,
@@ -54,7 +54,7 @@ def diagnose(
     batch_size: BatchSize = 8,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 128,
     template: TemplateArguments = None,
-    answers: GivenAnswers = None,
+    answers: AnswersOption = None,
     device: Device = "auto",
     device_map: DeviceMapOption = None,
     dtype: Dtype = "auto",

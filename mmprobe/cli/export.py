@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from mmprobe.cli.options import AsJson, print_result, split_names
 from mmprobe.errors import InputError
-
-Format = Literal["parquet", "hf", "csv", "latex", "svg", "png", "pdf"]
+from mmprobe.exports import ExportFormat
+from mmprobe.exports import export as write_files
 
 
 def export(
@@ -20,7 +20,7 @@ def export(
     out: Annotated[
         Path, typer.Option(help="The folder for the files; of hf the data set's, which must not exist.")
     ],
-    to: Annotated[Format, typer.Option(help="The format.")] = "parquet",
+    to: Annotated[ExportFormat, typer.Option(help="The format.")] = "parquet",
     arrays: Annotated[
         str | None,
         typer.Option(
@@ -43,7 +43,5 @@ def export(
     """
     if not source.exists():
         raise InputError(f"{source}: no such run or result folder")
-    from mmprobe.exports import export as write_files
-
     files = [str(file) for file in write_files(source, out, to, split_names(arrays) if arrays else ())]
     print_result({"files": files}, "\n".join(files), as_json)

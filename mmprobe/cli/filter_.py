@@ -80,11 +80,11 @@ def filter_by_votes(
         truth = load_truth(BENCHMARKS["mmreason"], data, out / "data", limit=limit, kept=voted)
 
         from mmprobe.benchmarks.mmreason.voting import ask_voters, check_voters
-        from mmprobe.interventions import Settings as AnswerSettings
+        from mmprobe.interventions import Settings
 
         check_voters(names, out, dtype)
         opened_judge = open_judge(judge, out / "judge.sqlite", retry_unscored)
-        asked = AnswerSettings(
+        asked = Settings(
             max_new_tokens=max_new_tokens, batch_size=batch_size, temperature=temperature, seed=seed
         )
         ask = ask_voters(truth, asked, device, dtype, out=out)

@@ -22,7 +22,7 @@ def models(
     Example:
       mmprobe models --json
     """
-    from mmprobe.models.aliases import load_aliases
+    from mmprobe.models.checkpoints import load_aliases
     from mmprobe.models.families import FAMILIES
 
     rows: list[dict[str, str]] = [

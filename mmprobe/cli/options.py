@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
-from mmprobe.errors import InputError, printable, unknown_name
+from mmprobe.errors import InputError, printable, shorten, unknown_name
 from mmprobe.files import redact
 from mmprobe.registry import is_of_plug_in
 
@@ -33,7 +33,7 @@ TO_CONTINUE = (
 
 def complete_models(incomplete: str) -> list[str]:
     """Return the short names of models that begin so, for the shell."""
-    from mmprobe.models.aliases import load_aliases
+    from mmprobe.models.checkpoints import load_aliases
 
     return [name for name in load_aliases() if name.startswith(incomplete)]
 
@@ -76,7 +76,7 @@ def check_model(context: typer.Context, name: str | None) -> str | None:
     from mmprobe.benchmarks.core.api_models import is_api
 
     if not is_api(name):
-        from mmprobe.models.aliases import locate
+        from mmprobe.models.checkpoints import locate
 
         locate(name)
     elif context.info_name not in ASK_APIS and not Path(name).is_dir():
@@ -123,7 +123,7 @@ def check_data(*paths: Path | None) -> None:
             raise InputError(f"{path}: no such file")
 
 
-GivenAnswers = Annotated[
+AnswersOption = Annotated[
     Path | None,
     typer.Option(
         "--answers",
@@ -191,7 +191,7 @@ RetryUnscored = Annotated[
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
 Seed = Annotated[int, typer.Option("--seed", help=f"{_SEED_HELP}.", min=0, max=LARGEST_SEED)]
-Settings = Annotated[
+MethodParameters = Annotated[
     list[str] | None, typer.Option("--set", help="A parameter of the method, such as eta=0.25; repeatable.")
 ]
 ShardOf = Annotated[
@@ -363,9 +363,19 @@ def print_result(result: dict[str, Any], text: str, as_json: bool) -> None:
     typer.echo(json.dumps(result) if as_json else printable(text))
 
 
+def to_line(message: str) -> str:
+    """Return a message as one line of a terminal: without keys, what a terminal obeys, and the middle of long values.
+
+    Example:
+        >>> to_line("a.yaml: not a number \\x1b[31m\\n(one was expected)")
+        'a.yaml: not a number ?[31m (one was expected)'
+    """
+    return shorten(redact(printable(" ".join(message.split()))))
+
+
 def warn(message: str) -> None:
     """Print one line on stderr."""
-    typer.echo(f"mmprobe: {redact(printable(message))}", err=True)
+    typer.echo(f"mmprobe: {to_line(message)}", err=True)
 
 
 def warn_left_out(left_out: Mapping[str, str], verbose: bool) -> None:

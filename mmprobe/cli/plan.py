@@ -14,9 +14,9 @@ from mmprobe.cli.options import (
     Device,
     Dtype,
     MethodName,
+    MethodParameters,
     ModelName,
     Revision,
-    Settings,
     print_result,
 )
 from mmprobe.errors import InputError
@@ -34,7 +34,7 @@ def plan(
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 256,
     capture: Capture = "default",
     method: MethodName = "plain",
-    settings: Settings = None,
+    settings: MethodParameters = None,
     batch_size: BatchSize = 1,
     probe: Annotated[
         bool, typer.Option("--probe", help="Trace a few samples of --data, to measure time and lengths.")
@@ -42,6 +42,10 @@ def plan(
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
+    dictionary: Annotated[
+        str | None,
+        typer.Option(help="A dictionary of features: its memory, and the disk of activations at its hook."),
+    ] = None,
     devices: Annotated[
         str | None,
         typer.Option(help="Memory of each GPU, as 24GB,24GB, or auto: what --device-map auto puts where."),
@@ -58,6 +62,7 @@ def plan(
       mmprobe plan --model tiny-spd --samples 1000 --max-new-tokens 64
       mmprobe plan --model qwen2.5-vl-7b --data mine.jsonl --capture full --probe
       mmprobe plan --model qwen2.5-vl-7b --samples 1000 --method vcd
+      mmprobe plan --model tiny-spd --samples 1000 --dictionary tiny-spd
       mmprobe plan --model qwen2.5-vl-72b --samples 1000 --devices 80GB,80GB
     """
     if samples is None and data is None:
@@ -67,7 +72,7 @@ def plan(
     if probe and devices is not None:
         raise InputError("plan: --devices predicts from shapes; leave --probe out")
     from mmprobe.interventions.registry import load_methods, parse_settings
-    from mmprobe.models.aliases import locate
+    from mmprobe.models.checkpoints import locate
     from mmprobe.samples import load_samples
 
     methods = load_methods(method, **parse_settings(settings or []))
@@ -77,22 +82,33 @@ def plan(
     import torch
 
     from mmprobe.models import load_model, load_shapes
+    from mmprobe.models.dictionaries import check_dictionary, load_dictionary
     from mmprobe.traces import load_capture
+    from mmprobe.traces.capture import PromptSize
     from mmprobe.traces.engines import resolve_capture
-    from mmprobe.traces.plan import dry_run, mean_prompt_size, plan_devices, read_memories
+    from mmprobe.traces.plan import (
+        dry_run,
+        mean_prompt_size,
+        plan_devices,
+        plan_features,
+        read_memories,
+        residual_bytes,
+    )
     from mmprobe.traces.plan import plan as plan_run
 
     spec, count = load_capture(capture), samples or len(known)
     memories = read_memories(devices) if devices is not None else []
+    features = load_dictionary(dictionary) if dictionary is not None else None
     if probe:
         loaded = load_model(model, device=device, dtype=dtype, revision=revision)
         wanted = max(_N_TRIED, 2 * batch_size)
         tried = known[:: max(len(known) // wanted, 1)][:wanted]
         made = dry_run(loaded, spec, tried, count, max_new_tokens, batch_size, methods)
+        prompt = mean_prompt_size(loaded, tried)
     else:
         # on the GPUs that are to come, the dtype is the checkpoint's, as on any device but the CPU
         loaded = load_shapes(model, device="meta" if memories else device, dtype=dtype, revision=revision)
-        prompt = mean_prompt_size(loaded, known[:: max(len(known) // _N_TRIED, 1)]) if known else None
+        prompt = mean_prompt_size(loaded, known[:: max(len(known) // _N_TRIED, 1)]) if known else PromptSize()
         on_gpu = (
             bool(memories) or device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
         )
@@ -104,6 +120,18 @@ def plan(
         f"prefix  {made.prefixes}\nrecord  {made.recording}\ntime    {seconds}\nfor {count} samples: {made.assumed}"
     )
     result = made._asdict()
+    if streams := residual_bytes(loaded, resolve_capture(spec, loaded, batch_size=batch_size), prompt):
+        result["prompt_residuals"] = streams
+        parts = ", ".join(f"{group} {format_bytes(size)}" for group, size in streams.items())
+        text += f"\nstreams {parts}: residual streams of the tokens of each prompt, part of the disk"
+    if features is not None:
+        check_dictionary(loaded, features)
+        needs = plan_features(features, count, max_new_tokens, prompt)
+        result["features"] = needs._asdict()
+        text += (
+            f"\nfeature {format_bytes(needs.memory)} for {features.n_features:,} features at {features.hook}, "
+            f"{format_bytes(needs.working)} for those of an answer; mmprobe activations writes {format_bytes(needs.disk)}"
+        )
     if memories:
         weights = sum(weight.nbytes for weight in loaded.hf.parameters())
         result["devices"] = plan_devices(loaded, memories, made.device - weights)

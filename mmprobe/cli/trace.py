@@ -10,14 +10,15 @@ import typer
 
 from mmprobe.cli.options import (
     TO_CONTINUE,
+    AnswersOption,
     AsJson,
     BatchSize,
     Capture,
     Device,
     DeviceMapOption,
     Dtype,
-    GivenAnswers,
     MethodName,
+    MethodParameters,
     ModelName,
     Overwrite,
     RayAddress,
@@ -25,7 +26,6 @@ from mmprobe.cli.options import (
     Resume,
     Revision,
     Seed,
-    Settings,
     ShardOf,
     SharedPrefix,
     Temperature,
@@ -70,7 +70,7 @@ def trace(
         bool, typer.Option("--remote", help="With --engine nnsight: on NDIF's cluster; needs NDIF_API_KEY.")
     ] = False,
     method: MethodName = "plain",
-    settings: Settings = None,
+    settings: MethodParameters = None,
     template: TemplateArguments = None,
     shard: ShardOf = None,
     workers: WorkerCount = None,
@@ -80,7 +80,7 @@ def trace(
         int | None,
         typer.Option(help="Join so many finished traces in one file; default: a file for each.", min=1),
     ] = None,
-    answers: GivenAnswers = None,
+    answers: AnswersOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer samples with a model and record its internals.

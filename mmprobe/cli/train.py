@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -22,6 +22,7 @@ from mmprobe.cli.options import (
     Overwrite,
     Resume,
     Seed,
+    check_data,
     metric_values,
     print_result,
     split_names,
@@ -103,6 +104,7 @@ def logos(
       mmprobe train logos --model tiny-spd --data pairs/samples.jsonl --only count --out logos --stages 1 --epochs 1 \\
         --batch 8 --samples 4 --max-new-tokens 8 --instruction "" --ablate plain
     """
+    check_data(data, test)
     check_extra()
     check_tracker(log_to)
     from mmprobe.training.checkpoints import hold_training
@@ -130,10 +132,11 @@ def logos(
             values = _train_logos(model, questions, held_out, path, plan, device)
             prefix = f"{path.name} " if ablate else ""
             metrics |= {f"{prefix}{name}": value for name, value in values.items()}
-    if log_to is not None:
-        log_metrics(log_to, out, {"model": model, "data": str(data), **asdict(settings)}, metrics)
     result = {"out": [str(path) for path in plans]}
     _print_trained(result, metrics, {path: path / f"stage-{stages}" / "model" for path in plans}, as_json)
+    if log_to is not None:
+        about = {"model": model, "data": str(data), **asdict(settings)}
+        log_metrics(log_to, out, about, metrics, _read_steps(plans, bool(ablate)))
 
 
 def _read(path: Path, only: str | None, limit: int | None) -> list[Sample]:
@@ -209,6 +212,7 @@ def guesser(
       mmprobe train guesser --model tiny-spd --data pairs/samples.jsonl --test pairs/samples.jsonl --out guesser \\
         --epochs 1 --batch 32 --learning-rate 1e-3
     """
+    check_data(data, test)
     check_extra()
     check_tracker(log_to)
     from mmprobe.training.checkpoints import hold_training
@@ -232,9 +236,29 @@ def guesser(
         trained = train_text_model(model, questions, out, settings)
         write_figures(training_history(out), out / "report.html", (f"Super-guesser, {model}", out.name))
         metrics = write_guesses(trained, asked, out, against or [], max_new_tokens) if asked else {}
-    if log_to is not None:
-        log_metrics(log_to, out, {"model": model, "data": str(data), **asdict(settings)}, metrics)
     _print_trained({"model": str(out / "model")}, metrics, {out: out / "model"}, as_json)
+    if log_to is not None:
+        about = {"model": model, "data": str(data), **asdict(settings)}
+        log_metrics(log_to, out, about, metrics, _read_steps([out], False))
+
+
+def _read_steps(folders: Iterable[Path], named: bool) -> list[tuple[int, dict[str, float]]]:
+    """Return what trainings logged, by step, for a tracker.
+
+    Args:
+        named: whether the names of numbers begin with that of their folder.
+    """
+    from mmprobe.training.history import training_history
+
+    steps: dict[int, dict[str, float]] = {}
+    for folder in folders:
+        history = training_history(folder)
+        for name, values in history.items():
+            key = f"{folder.name}/{name}" if named else f"train/{name}"
+            for step, value in zip(history["step"].values.tolist(), values.values.tolist(), strict=True):
+                if math.isfinite(value):
+                    steps.setdefault(int(step), {})[key] = float(value)
+    return sorted(steps.items())
 
 
 def _print_trained(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmprobe.errors import InputError
-from mmprobe.files import JsonRecord, check_no_link, check_readable, file_state, read_record, write_whole
+from mmprobe.files import (
+    JsonRecord,
+    check_no_link,
+    check_readable,
+    file_state,
+    format_bytes,
+    read_record,
+    write_whole,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -489,6 +499,7 @@ def _read_weights(
 
     try:
         check_readable(file)
+        _check_memory(file.stat().st_size, where)
         with safe_open(file, framework="pt") as stored:
             keys = {(names or {}).get(key, key): key for key in stored.keys()}  # noqa: SIM118
             shapes = {name: tuple(stored.get_slice(key).get_shape()) for name, key in keys.items()}
@@ -498,8 +509,12 @@ def _read_weights(
                 sizes = _read_sizes(shapes, where)
                 architecture = "jumprelu_skip_transcoder" if "W_skip" in shapes else "jumprelu"
             _check_shapes(shapes, ARCHITECTURES[architecture], sizes, where)
+            read = [name for name in (*ARCHITECTURES[architecture], "scaling_factor") if name in shapes]
+            _check_memory(4 * sum(math.prod(shapes[name]) for name in read), where)
             weights = {name: stored.get_tensor(keys[name]) for name in ARCHITECTURES[architecture]}
             scaling = stored.get_tensor(keys["scaling_factor"]) if "scaling_factor" in keys else None
+    except InputError:
+        raise
     except (SafetensorError, OSError, ValueError) as error:
         raise InputError(f"{where}: {file.name} cannot be read ({str(error).splitlines()[0]})") from None
     if scaling is not None and not bool((scaling == 1).all()):
@@ -533,6 +548,15 @@ def _check_shapes(
         if shapes.get(name) != expected:
             found = "is missing" if name not in shapes else f"has the shape {list(shapes[name])}"
             raise InputError(f"{where}: {name} {found}; its config says {list(expected)}")
+
+
+def _check_memory(needed: int, where: str) -> None:
+    """Check that bytes to be read fit this machine: a file with holes is large and takes no disk."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > memory:
+        raise InputError(
+            f"{where}: takes {format_bytes(needed)} of memory; this machine has {format_bytes(memory)}"
+        )
 
 
 def save_dictionary(dictionary: Dictionary, folder: str | Path, dtype: torch.dtype | None = None) -> Path:

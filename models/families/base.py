@@ -154,6 +154,11 @@ def build_merged_video_views(
     ]
 
 
+def build_stretched_frames(videos: Sequence[Frames], rows: int, columns: int) -> list[list[View]]:
+    """Return a view of each frame, which is stretched to one grid."""
+    return [[View((rows, columns), (0, 0, width, height))] * number for number, height, width in videos]
+
+
 def build_sized_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
@@ -333,7 +338,8 @@ def _get_first(module: Any, *names: str) -> Any:
     raise LookupError(f"{type(module).__name__} has no {' or '.join(names)}")
 
 
-def _get_image_token_id(config: Any) -> int:
+def get_image_token_id(config: Any) -> int:
+    """Return the id of an image's visual token, under one of the names that configs have for it."""
     return _get_token_id(config, "image")
 
 
@@ -374,6 +380,8 @@ class Family:
         video_views: returns the views of each video, frame after frame, as `views` does of each image. Its second argument
             are the frames of each video of the batch. None for families that are not shown videos.
         video_options: what the processor is given with videos.
+        equal_videos: whether the processor takes videos of one number of frames together only, or fills up the shorter ones.
+        videos_alone: whether the processor takes images or videos in a prompt, and not both.
         image_token_id: returns the id of an image's visual token, given the model's config.
         video_token_id: returns the id of a video's visual token.
         parts: returns the modules of a decoder layer.
@@ -398,7 +406,9 @@ class Family:
     extras: tuple[str, ...] = ()
     video_views: BuildVideoViews | None = None
     video_options: Mapping[str, Any] = field(default_factory=dict)
-    image_token_id: Callable[[Any], int] = _get_image_token_id
+    equal_videos: bool = False
+    videos_alone: bool = False
+    image_token_id: Callable[[Any], int] = get_image_token_id
     video_token_id: Callable[[Any], int] = _get_video_token_id
     parts: Callable[[Any], LayerParts] = get_decoder_parts
     vision: VisionEncoder | None = None

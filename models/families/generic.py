@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from inspect import unwrap
 from typing import Any
 
 from mmprobe.errors import InputError
 from mmprobe.models.families.base import Family, View, build_merged_views, find_crop
 
 GUIDE = "docs/adding-a-family.md"
-LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention", "linear_attention", "conv", "mlp"}
 RESAMPLERS = ("qformer_config", "perceiver_config", "resampler_config", "num_query_tokens")
 SQUARE_INPUTS = {
     "pixel_values",
@@ -94,48 +92,6 @@ def _build_squares(
     return [[View((side, side), find_crop(processor.image_processor, size))] for size in sizes]
 
 
-def find_structure_errors(hf: Any, family: Family) -> list[str]:
-    """Return the reasons in a model's config and modules why it cannot be traced.
-
-    Example:
-        >>> from mmprobe.models import load_model
-        >>> model = load_model("tiny-spd", device="cpu")
-        >>> find_structure_errors(model.hf, model.family)
-        []
-    """
-    errors = []
-    try:
-        family.image_token_id(hf.config)
-    except LookupError as error:
-        errors.append(str(error))
-    if hf.config.is_encoder_decoder or hf.config.get_text_config().is_encoder_decoder:
-        errors.append(f"{type(hf).__name__} has a text encoder beside its decoder")
-    if hf.get_output_embeddings() is None:
-        errors.append(f"{type(hf).__name__} has no output embeddings")
-    if not hasattr(hf, "get_decoder"):
-        return [*errors, f"{type(hf).__name__} has no get_decoder"]
-    decoder = family.decoder(hf)
-    try:
-        family.final_norm(hf)
-    except LookupError:
-        errors.append(f"its decoder, {type(decoder).__name__}, has no final norm")
-    if not hasattr(decoder, "layers"):
-        return [*errors, f"its decoder, {type(decoder).__name__}, has no layers"]
-    unknown = set(getattr(hf.config.get_text_config(), "layer_types", None) or LAYER_TYPES) - LAYER_TYPES
-    if unknown:
-        errors.append(f"it has layers of {' and '.join(sorted(unknown))}, whose rows cannot be recorded")
-    if not any(_has_rows(layer, family) for layer in decoder.layers):
-        errors.append("none of its layers has attention")
-    return errors + sorted({error for layer in decoder.layers for error in _find_layer_errors(layer, family)})
-
-
-def _has_rows(layer: Any, family: Family) -> bool:
-    try:
-        return family.parts(layer).attention is not None
-    except (LookupError, AttributeError):
-        return True  # another error says what is missing
-
-
 def _find_resampler(config: Any) -> str | None:
     for name in RESAMPLERS:
         if getattr(config, name, None):
@@ -143,24 +99,6 @@ def _find_resampler(config: Any) -> str | None:
                 f"its config has a {name}: visual tokens are learned queries, which show no part of an image"
             )
     return None
-
-
-def _find_layer_errors(layer: Any, family: Family) -> list[str]:
-    try:
-        attention = family.parts(layer).attention
-    except (LookupError, AttributeError) as error:
-        return [f"its layers have an unknown structure: {error}"]
-    if attention is not None and not _calls_registry(type(attention)):
-        return [f"{type(attention).__name__} does not call transformers' attention registry"]
-    return []
-
-
-def _calls_registry(attention: type) -> bool:
-    methods = [
-        unwrap(value) for base in attention.__mro__ for value in vars(base).values() if callable(value)
-    ]
-    codes = [method.__code__ for method in methods if hasattr(method, "__code__")]
-    return any("ALL_ATTENTION_FUNCTIONS" in code.co_names for code in codes)
 
 
 def _undeclared(config: Any, reason: str) -> InputError:

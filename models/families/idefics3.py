@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.models.families.base import Family, View, VisionEncoder, build_patch_positions, split_into_tiles
+from mmprobe.models.families.base import (
+    Family,
+    Frames,
+    View,
+    VisionEncoder,
+    build_patch_positions,
+    build_stretched_frames,
+    get_image_token_id,
+    split_into_tiles,
+)
 
 
 def build_views(
@@ -21,6 +30,14 @@ def build_views(
         _, rows, columns = processor.image_processor.get_number_of_image_patches(*size)
         views.append(split_into_tiles(size, rows, columns, side))
     return views
+
+
+def build_video_views(
+    inputs: Mapping[str, Any], videos: Sequence[Frames], processor: Any, config: Any
+) -> list[list[View]]:
+    """Return a view of each frame, stretched to one tile (SmolVLM)."""
+    side = math.isqrt(processor.image_seq_len)
+    return build_stretched_frames(videos, side, side)
 
 
 def get_encoder_layers(hf: Any) -> Sequence[Any]:
@@ -43,6 +60,10 @@ SMOLVLM = Family(
     name="smolvlm",
     model_types=("smolvlm",),
     views=build_views,
+    video_views=build_video_views,
+    video_token_id=get_image_token_id,
+    equal_videos=True,
+    videos_alone=True,
     extras=("hub",),
     vision=VISION,
     shares_prefixes=True,

@@ -10,9 +10,12 @@ import numpy as np
 
 from mmprobe.models.families.base import (
     Family,
+    Frames,
     View,
     VisionEncoder,
     build_patch_positions,
+    build_stretched_frames,
+    get_image_token_id,
     get_parallel_parts,
     split_into_tiles,
 )
@@ -23,6 +26,14 @@ def build_views(
 ) -> list[list[View]]:
     """Return the tiles of each image, in the arrangement closest to its shape, then the whole."""
     return _build_tiles(sizes, processor.image_processor, _find_side(processor, config))
+
+
+def build_video_views(
+    inputs: Mapping[str, Any], videos: Sequence[Frames], processor: Any, config: Any
+) -> list[list[View]]:
+    """Return a view of each frame, stretched to one tile."""
+    side = _find_side(processor, config)
+    return build_stretched_frames(videos, side, side)
 
 
 def build_aya_views(
@@ -98,6 +109,9 @@ INTERNVL = Family(
     name="internvl",
     model_types=("internvl",),
     views=build_views,
+    video_views=build_video_views,
+    video_token_id=get_image_token_id,
+    equal_videos=True,
     extras=("hub",),
     vision=VisionEncoder(
         layers=get_encoder_layers, attention="attention", patch_positions=find_patch_positions

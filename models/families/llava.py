@@ -8,6 +8,7 @@ from typing import Any
 
 from mmprobe.models.families.base import (
     Family,
+    Frames,
     View,
     VisionEncoder,
     build_sized_views,
@@ -41,6 +42,21 @@ def build_square_views(
     return [[View((side, side), find_crop(processor.image_processor, size))] for size in sizes]
 
 
+def build_square_frames(
+    inputs: Mapping[str, Any], videos: Sequence[Frames], processor: Any, config: Any
+) -> list[list[View]]:
+    """Return a view of each frame, cropped to a square; the encoder's class token comes before its patches (Video-LLaVA)."""
+    if not videos:
+        return []
+    rows, columns = (pixels // processor.patch_size for pixels in inputs["pixel_values_videos"].shape[-2:])
+    before = processor.num_additional_image_tokens
+    crops = [find_crop(processor.video_processor, (video.height, video.width)) for video in videos]
+    return [
+        [View((rows, columns), crop, start_tokens=before)] * video.number
+        for video, crop in zip(videos, crops, strict=True)
+    ]
+
+
 CROPPED = "The ends of an image that is not square are cropped: the model does not see them."
 LLAVA = Family(
     name="llava",
@@ -65,6 +81,8 @@ VIDEO_LLAVA = Family(
     name="video_llava",
     model_types=("video_llava",),
     views=build_square_views,
+    video_views=build_square_frames,
+    equal_videos=True,
     extras=("hub",),
     shares_prefixes=True,
     notes=CROPPED,

@@ -67,6 +67,7 @@ LLAVA_NEXT_VIDEO = Family(
     model_types=("llava_next_video",),
     views=build_views,
     video_views=build_video_views,
+    equal_videos=True,
     extras=("hub",),
     shares_prefixes=True,
     notes=LLAVA_NEXT.notes,

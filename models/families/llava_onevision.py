@@ -10,8 +10,10 @@ import numpy as np
 
 from mmprobe.models.families.base import (
     Family,
+    Frames,
     View,
     VisionEncoder,
+    build_stretched_frames,
     build_unpadded_view,
     centre_box,
     count_tiles,
@@ -54,6 +56,20 @@ def _find_only_images(inputs: Mapping[str, Any]) -> Iterator[bool]:
     return (count == 1 for count in counts for _ in range(count))
 
 
+def build_video_views(
+    inputs: Mapping[str, Any], videos: Sequence[Frames], processor: Any, config: Any
+) -> list[list[View]]:
+    """Return a view of each frame, stretched to a square, with a cell for each pooled square of patches.
+
+    A video has one more token at its end.
+    """
+    side = math.ceil(config.vision_config.image_size // config.vision_config.patch_size / 2)
+    return [
+        [*frames[:-1], frames[-1]._replace(end_tokens=1)]
+        for frames in build_stretched_frames(videos, side, side)
+    ]
+
+
 def find_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
     """Return tile, row and column of each patch.
 
@@ -71,6 +87,8 @@ LLAVA_ONEVISION = Family(
     name="llava_onevision",
     model_types=("llava_onevision",),
     views=build_views,
+    video_views=build_video_views,
+    equal_videos=True,
     extras=("hub",),
     vision=VisionEncoder(
         layers=get_tower_layers, attention="self_attn", patch_positions=find_patch_positions

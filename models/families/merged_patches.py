@@ -19,6 +19,7 @@ from mmprobe.models.families.base import (
     build_merged_views,
     find_merged_patch_positions,
     get_encoder_blocks,
+    get_image_token_id,
     get_parallel_parts,
 )
 
@@ -83,7 +84,7 @@ WINDOWED = MERGED._replace(patch_positions=find_window_positions)
 
 
 def _declare(name: str, *others: str, **options: Any) -> Family:
-    """Return a family of merged patches, whose processors read video, too, for which they need torchvision."""
+    """Return a family of merged patches, whose processors need torchvision."""
     defaults: dict[str, Any] = {"views": build_merged_views, "extras": ("hub",), "shares_prefixes": True}
     return Family(name=name, model_types=(name, *others), **(defaults | options))
 
@@ -97,37 +98,42 @@ QWEN3_VL_MOE = _watches(
 )
 QWEN3_5 = _watches("qwen3_5", vision=MERGED, shares_prefixes=False, notes=LINEAR)
 QWEN3_5_MOE = _watches("qwen3_5_moe", vision=MERGED, shares_prefixes=False, notes=f"{LINEAR} {NO_GATES}")
-QWEN2_5_OMNI = _declare("qwen2_5_omni_thinker", notes="The part of Qwen2.5-Omni that reads and writes text.")
-QWEN3_OMNI = _declare(
+QWEN2_5_OMNI = _watches(
+    "qwen2_5_omni_thinker",
+    notes="The part of Qwen2.5-Omni that reads and writes text: of a whole checkpoint, it alone is loaded.",
+)
+QWEN3_OMNI = _watches(
     "qwen3_omni_moe_thinker",
     adds_between_layers=True,
-    notes=f"The part of Qwen3-Omni that reads and writes text. {NO_GATES}",
+    notes=f"The part of Qwen3-Omni that reads and writes text: of a whole checkpoint, it alone is loaded. {NO_GATES}",
 )
-GLM4V = _declare("glm4v", vision=MERGED)
-GLM46V = _declare("glm46v", "glmga", vision=MERGED)
-GLM4V_MOE = _declare("glm4v_moe", vision=MERGED, notes=NO_GATES)
-GLM_OCR = _declare("glm_ocr", vision=MERGED)
+# frames have an image's tokens, and their times between them
+_marks_frames = partial(_watches, video_token_id=get_image_token_id, videos_alone=True, vision=MERGED)
+GLM4V = _marks_frames("glm4v")
+GLM46V = _marks_frames("glm46v", "glmga")
+GLM4V_MOE = _marks_frames("glm4v_moe", notes=NO_GATES)
+GLM_OCR = _marks_frames("glm_ocr")
 PADDLEOCR_VL = _declare("paddleocr_vl")
 VIDEO_LLAMA_3 = _watches(
     "video_llama_3",
     video_options={"use_token_compression": False},
     notes="It sees all tokens of a video: none is left out because it is like the frame before.",
 )
-EXAONE4_5 = _declare("exaone4_5")
-HYPERCLOVAX = _declare("hyperclovax_vision_v2")
+EXAONE4_5 = _watches("exaone4_5")
+HYPERCLOVAX = _watches("hyperclovax_vision_v2")
 ERNIE4_5_VL = _declare("ernie4_5_vl_moe", shares_prefixes=False, notes=NO_GATES)
 MINIMAX_M3_VL = _declare("minimax_m3_vl", notes=f"Not with layers of sparse attention. {NO_GATES}")
 MUSE_GLIMMER = _declare("muse_glimmer")
-COSMOS3_EDGE = _declare("cosmos3_edge")
-COSMOS3_OMNI = _declare("cosmos3_omni", adds_between_layers=True, notes=DEEPSTACK)
-COHERE_COMPASS = _declare(
+COSMOS3_EDGE = _watches("cosmos3_edge", video_options={"return_metadata": True})
+COSMOS3_OMNI = _watches("cosmos3_omni", adds_between_layers=True, notes=DEEPSTACK)
+COHERE_COMPASS = _watches(
     "cohere_compass", parts=get_parallel_parts, adds_between_layers=True, notes=DEEPSTACK
 )
 HUNYUAN_VL = _declare(
     "hunyuan_vl", views=build_framed_views, batches=False, notes="Takes one prompt at a time."
 )
 KIMI_K25 = _declare("kimi_k25", views=build_padded_views, notes=NO_GATES)
-LFM3_VL = _declare(
+LFM3_VL = _watches(
     "lfm3_vl",
     shares_prefixes=False,
     notes="Layers with a convolution have no rows, and are recorded otherwise.",

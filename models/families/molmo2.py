@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmprobe.models.families.base import Family, View
+from mmprobe.models.families.base import Family, Frames, View, build_stretched_frames
 
 
 def build_views(
@@ -20,11 +20,27 @@ def build_views(
     return views
 
 
+def build_video_views(
+    inputs: Mapping[str, Any], videos: Sequence[Frames], processor: Any, config: Any
+) -> list[list[View]]:
+    """Return a view of each frame, stretched to a square, with a cell for each pooled square of patches."""
+    grids = inputs["video_grids"].tolist() if videos else []
+    return [
+        frames
+        for video, (_, rows, columns) in zip(videos, grids, strict=True)
+        for frames in build_stretched_frames([video], rows, columns)
+    ]
+
+
 MOLMO2 = Family(
     name="molmo2",
     model_types=("molmo2",),
     views=build_views,
+    video_views=build_video_views,
+    videos_alone=True,
     extras=("hub",),
     image_token_id=lambda config: config.image_patch_id,
-    notes="Each image is shown twice: as a whole, and in high resolution. Visual tokens see each other.",
+    video_token_id=lambda config: config.image_patch_id,
+    notes="Each image is shown twice: as a whole, and in high resolution. Visual tokens see each other. "
+    "Takes one video a prompt.",
 )

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.probes.answer_records import AnswerArrays, Arrays, RunAnswer, read_record, write_records
-from mmprobe.probes.answers import MAX_NEW_TOKENS, GivenAnswer
+from mmprobe.probes.answers import MAX_NEW_TOKENS, AnswerInput
 from mmprobe.probes.circuits.graph import Graph, Node
 from mmprobe.probes.circuits.passes import (
     LOGIT_DIFFERENCE,
@@ -53,7 +53,7 @@ class CircuitOptions(TypedDict, total=False):
     """
 
     metric: LogitMetric
-    answers: Sequence[GivenAnswer] | None
+    answers: Sequence[AnswerInput] | None
     max_new_tokens: int
     finished: Path | None
 
@@ -129,7 +129,7 @@ def measure_pairs(
 
 
 def _describe(
-    model: Model, clean: Sample, corrupt: Sample, answer: GivenAnswer, metric: LogitMetric, longest: int
+    model: Model, clean: Sample, corrupt: Sample, answer: AnswerInput, metric: LogitMetric, longest: int
 ) -> dict[str, Any]:
     """Return what the arrays of a pair depend on, for JSON."""
     return {

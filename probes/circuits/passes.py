@@ -17,7 +17,7 @@ from mmprobe.models.attention import change_heads
 from mmprobe.models.devices import read_weight
 from mmprobe.models.hooks import Change, Listener, hooks_disabled, observe, replace
 from mmprobe.models.reading import Reading, float32_logits
-from mmprobe.probes.answers import GivenAnswer
+from mmprobe.probes.answers import AnswerInput
 from mmprobe.probes.circuits.graph import Graph, LayerModules, build_graph, read_layers
 from mmprobe.probes.components.logit_attribution import frozen_factor
 from mmprobe.probes.components.pairs import LogitMetric, PairReading, read_pair
@@ -219,7 +219,7 @@ def read_node_pairs(
     clean: Sequence[Sample],
     corrupt: Sequence[Sample],
     metric: LogitMetric,
-    answers: Sequence[GivenAnswer] | None,
+    answers: Sequence[AnswerInput] | None,
     max_new_tokens: int,
 ) -> Iterator[NodePair]:
     """Yield each pair of prompts with the same graph; one pair at a time is in memory.
@@ -247,7 +247,7 @@ def read_node_pairs(
 
 
 def check_pairs(
-    model: Model, clean: Sequence[Sample], corrupt: Sequence[Sample], answers: Sequence[GivenAnswer] | None
+    model: Model, clean: Sequence[Sample], corrupt: Sequence[Sample], answers: Sequence[AnswerInput] | None
 ) -> int:
     """Return the number of images of each sample; refuse pairs and families that `read_node_pairs` cannot read."""
     if not clean or len(clean) != len(corrupt) or len(clean) != len(clean if answers is None else answers):

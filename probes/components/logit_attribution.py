@@ -17,7 +17,7 @@ from mmprobe.models.devices import read_weight
 from mmprobe.models.hooks import Listener
 from mmprobe.models.points import Point
 from mmprobe.models.reading import Reading
-from mmprobe.probes.answers import MAX_NEW_TOKENS, GivenAnswer, name_answer, read_true_answer
+from mmprobe.probes.answers import MAX_NEW_TOKENS, AnswerInput, name_answer, read_true_answer
 from mmprobe.probes.tokens import touched_cells
 from mmprobe.samples import Sample
 
@@ -29,7 +29,7 @@ def direct_logit_attribution(
     model: Model,
     sample: Sample,
     contrast: str | None = None,
-    answer: GivenAnswer = None,
+    answer: AnswerInput = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return what each component adds to the logit of each token of an answer, straight through the unembedding.

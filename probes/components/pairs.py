@@ -16,13 +16,13 @@ from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.reading import Reading, Row, first_difference, float32_logits
 from mmprobe.models.shared_prefix import why_not_shared
-from mmprobe.probes.answers import MAX_NEW_TOKENS, GivenAnswer, read_answers
+from mmprobe.probes.answers import MAX_NEW_TOKENS, AnswerInput, read_answers
 from mmprobe.probes.tokens import find_all_tokens
 from mmprobe.samples import Sample
 
 LogitMetric = str | tuple[str, str] | Callable[[Tensor], Tensor]
 MetricFunction = Callable[[Tensor], Tensor]
-AnswerPair = tuple[Sample, Sample, GivenAnswer]
+AnswerPair = tuple[Sample, Sample, AnswerInput]
 """A clean and a corrupt sample, and the clean one's answer; None for its true one, or else the model's own."""
 
 
@@ -83,7 +83,7 @@ class PairOptions(TypedDict, total=False):
     """
 
     metric: LogitMetric
-    answer: GivenAnswer
+    answer: AnswerInput
     max_new_tokens: int
 
 
@@ -157,7 +157,7 @@ def read_pair(
     clean: Sample,
     corrupt: Sample,
     metric: LogitMetric = "logprob",
-    answer: GivenAnswer = None,
+    answer: AnswerInput = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> PairReading:
     """Read a clean and a corrupt prompt with the clean sample's answer. The other arguments are `PairOptions`.

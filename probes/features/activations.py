@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +16,7 @@ from tqdm import tqdm
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
+from mmprobe.files import new_folder
 from mmprobe.ledger import lock_file
 from mmprobe.models import Model
 from mmprobe.models.dictionaries import check_point, find_point
@@ -104,7 +102,7 @@ def write_activations(
     numbers = [GROUPS.index(group) for group in groups]
     left, rows, shards, read = dict[str, np.ndarray](), 0, list[str](), 0
     writer: Any = None
-    with lock_file(out, "writing activations to it"), _part_of(out) as part:
+    with lock_file(out, "writing activations to it"), new_folder(out) as part:
         for answers in _batches(answered):
             read += len(answers)
             for columns in _read(model, points, answers, numbers):
@@ -135,19 +133,6 @@ def write_activations(
         _finish(datasets, part, described, shards)
     dropped = len(left["token_ids"])
     return Written(out, rows, dropped, read, len(answered.samples) - read)
-
-
-@contextmanager
-def _part_of(out: Path) -> Iterator[Path]:
-    """Yield a folder that gets the name `out` when it is whole."""
-    part = out.with_name(f"{out.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    try:
-        yield part
-        os.replace(part, out)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def _batches(answered: AnswerSource) -> Iterator[list[RunAnswer]]:

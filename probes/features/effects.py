@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
 
-from mmprobe.errors import InputError
+from mmprobe.cache import Run
+from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.dictionaries import Dictionary, edit_features
 from mmprobe.models.points import Changes, Point
-from mmprobe.models.reading import float32_logits
+from mmprobe.models.reading import Reading, float32_logits
+from mmprobe.probes.answer_records import (
+    AnswerSource,
+    Arrays,
+    RunAnswer,
+    RunOptions,
+    mean_over_samples,
+    measure_answers,
+    one_by_one,
+)
 from mmprobe.probes.answers import read_true_answer
 from mmprobe.probes.features.run import GROUPS, find_dictionary, group_tokens
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.estimate import estimate_mean
 
 ACTIONS = ("ablate", "clamp", "steer")
 
@@ -58,23 +69,15 @@ def feature_effects(
         >>> feature_effects(model, sample, [3, 4], action="steer", value=0.0, answer="No.").effect.values.any()
         np.False_
     """
-    found = find_dictionary(model, dictionary)
-    if action not in ACTIONS:
-        raise InputError(f"action {action!r}: choose {', '.join(ACTIONS)}")
-    for number in features:
-        if not 0 <= number < found.n_features:
-            raise InputError(f"features: {number}: the dictionary has features 0 to {found.n_features - 1}")
+    found = _check(model, features, dictionary, action)
     reading = read_true_answer(model, sample, answer)
     plain = reading.predict()[0].logprobs
-    effect, likeliest = [], []
-    for number in features:
-        said = reading.predict(_changes(found, number, action, value))[0]
-        effect.append((plain - said.logprobs).cpu().numpy())
-        likeliest.append([model.tokenizer.decode([token]) for token in said.likeliest.tolist()])
+    effect, tokens = _measure(reading, plain, found, features, action, value)
+    likeliest = [[model.tokenizer.decode([token]) for token in row] for row in tokens.tolist()]
     dims = ("feature", "step")
     return xr.Dataset(
         {
-            "effect": (dims, np.array(effect)),
+            "effect": (dims, effect),
             "likeliest": (dims, np.array(likeliest, dtype=str)),
             "token": (("step",), reading.row.texts()),
         },
@@ -84,6 +87,122 @@ def feature_effects(
             "value": value, "forward_passes": reading.count,
         },
     )  # fmt: skip
+
+
+def feature_effects_run(
+    model: Model,
+    source: Run | Sequence[Sample],
+    features: Sequence[int] | None = None,
+    dictionary: str = "",
+    action: str = "ablate",
+    value: float = 0.0,
+    **options: Unpack[RunOptions],
+) -> xr.Dataset:
+    """Return what answers lose when one feature is changed at all tokens, over many answers.
+
+    Use it to see whether features that fire where something is, or that tell labels (`features_run`), matter for the
+    answers. Name some other features that are as active, too: what any feature loses is what is compared with.
+
+    Args:
+        source: a run of the model with its answers, or samples; their `answer` is read, or the model's own greedy
+            answer if they have none. One forward pass for each feature and answer, and one more.
+        features: numbers of features; some must be named.
+        dictionary, action, value: as in `feature_effects`.
+        options: those of `RunOptions`; `batch_size` is 1.
+
+    Returns:
+        A data set with dimensions `feature`, `sample`.
+
+        - effect (feature): mean over answers of the log-probability that the answer loses, in nat
+        - moved (feature): share of answers in which the model would say another token at some step, and says the
+          answer's without the change
+        - effect_by_sample (sample, feature): the loss of each answer
+        - n_effect (feature): number of answers
+
+        effect and moved have _low and _high: 95 % intervals over sets of images (`stats.intervals`).
+
+    Raises:
+        InputError: as in `feature_effects`, or no feature is named, or another model made the run.
+        NotApplicable: no answer can be read.
+
+    Example:
+        >>> ds = feature_effects_run(model, run, [315, 440])                 # doctest: +SKIP
+        >>> ds.effect.sel(feature=315).item()                                # doctest: +SKIP
+        2.1
+    """
+    if not features:
+        raise InputError(
+            "features: name some, such as --set features=[12,40]; the analysis features lists them"
+        )
+    numbers = list(features)
+    found = _check(model, numbers, dictionary, action)
+    answered = AnswerSource(model, source, options)
+
+    def measure(answer: RunAnswer) -> Arrays:
+        reading = Reading(model, model.batch([answer.sample]), [answer.ids])
+        plain = reading.predict()[0]
+        effect, tokens = _measure(reading, plain.logprobs, found, numbers, action, value)
+        own = plain.likeliest.cpu().numpy()
+        kept = own == np.array(answer.ids)  # steps at which the model says what the answer says
+        return {
+            "logprob": plain.logprobs.cpu().numpy(),
+            "effect": effect.sum(1),
+            "moved": ((tokens != own) & kept).any(1),
+        }
+
+    settings = {
+        "analysis": "feature_effects", "dictionary": dictionary or found.name, "features": numbers, "action": action,
+        "value": value,
+    }  # fmt: skip
+    records = [r for r in measure_answers(answered, one_by_one(measure), settings) if r.arrays]
+    if not records:
+        raise NotApplicable(f"{answered.name}: no sample has an answer that can be read")
+    sets = image_sets([record.answer.sample for record in records])
+    effects, moved = (
+        np.stack([record.arrays[name] for record in records]).astype(float) for name in ("effect", "moved")
+    )
+    out = xr.Dataset(mean_over_samples("effect", ("feature",), effects, sets))
+    out.update(estimate_mean(moved, sets).variables("moved", ("feature",)))
+    out["effect_by_sample"] = ("sample", "feature"), effects
+    out = out.assign_coords(feature=numbers, sample=[record.answer.sample.id for record in records])
+    return out.assign_attrs(
+        analysis="feature_effects", about="What answers lose when one feature is changed.", model=model.name,
+        run=str(source.path) if isinstance(source, Run) else "samples", dictionary=found.name, hook=found.hook,
+        action=action, value=value, samples=len(records), sets=len(np.unique(sets)),
+        left_out=len(answered.samples) - len(records), **answered.describe(),
+    )  # fmt: skip
+
+
+def _check(model: Model, features: Sequence[int], dictionary: str, action: str) -> Dictionary:
+    """Return the dictionary once it fits, and has the features."""
+    found = find_dictionary(model, dictionary)
+    if action not in ACTIONS:
+        raise InputError(f"action {action!r}: choose {', '.join(ACTIONS)}")
+    for number in features:
+        if not 0 <= number < found.n_features:
+            raise InputError(f"features: {number}: the dictionary has features 0 to {found.n_features - 1}")
+    return found
+
+
+def _measure(
+    reading: Reading,
+    plain: Tensor,
+    dictionary: Dictionary,
+    features: Sequence[int],
+    action: str,
+    value: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what each token loses with each feature changed, and the token that the model would say, [feature, step].
+
+    Args:
+        plain: the log-probability of each token without a change, [step].
+    """
+    effect, likeliest = [], []
+    for number in features:
+        said = reading.predict(_changes(dictionary, number, action, value))[0]
+        effect.append((plain - said.logprobs).cpu().numpy())
+        likeliest.append(said.likeliest.cpu().numpy())
+    return np.array(effect), np.array(likeliest)
 
 
 def _changes(dictionary: Dictionary, feature: int, action: str, value: float) -> Changes:

@@ -10,9 +10,9 @@ from PIL import Image
 
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model, Prompt
-from mmprobe.models.prompt import build_chat, decode_tokens
+from mmprobe.models.prompt import Chat, build_chat, decode_tokens
 from mmprobe.models.reading import read_chats
-from mmprobe.probes.answers import MAX_NEW_TOKENS, GivenAnswer, find_ids, name_answer
+from mmprobe.probes.answers import MAX_NEW_TOKENS, AnswerInput, find_ids, name_answer
 from mmprobe.samples import Region, Sample
 
 
@@ -21,7 +21,7 @@ def image_interchange(
     sample: Sample,
     counterfactual: Sample,
     regions: Sequence[Region] | None = None,
-    answer: GivenAnswer = None,
+    answer: AnswerInput = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return how much less likely each token of an answer is when the images are exchanged for others.
@@ -75,10 +75,7 @@ def image_interchange(
         raise NotApplicable(f"sample {sample.id} has no images to exchange")
     chat, other = build_chat(sample, model), build_chat(counterfactual, model)
     if regions is None:
-        regions = sample.regions or [
-            Region(image=number, box=(0, 0, *chat.images[number].size))
-            for number in range(chat.n_images, len(chat.images))
-        ]
+        regions = sample.regions or list_frames(chat)
     _check_images(sample, counterfactual, chat.images, other.images, regions)
     ids = find_ids(model, sample, sample.answer if answer is None else answer, max_new_tokens)
     variants = [chat.images, other.images]
@@ -112,6 +109,17 @@ def image_interchange(
         "forward_passes": len(variants),
     }
     return out
+
+
+def list_frames(chat: Chat) -> list[Region]:
+    """Return each frame of a chat's videos as a region.
+
+    Example:
+        >>> list_frames(build_chat(Sample(id="a", question="?")))
+        []
+    """
+    places = range(chat.n_images, len(chat.images))
+    return [Region(image=place, box=(0, 0, *chat.images[place].size)) for place in places]
 
 
 def cover_cells(prompt: Prompt, regions: Sequence[Region]) -> list[Region]:

@@ -12,7 +12,7 @@ import xarray as xr
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
-from mmprobe.models.prompt import Chat, build_chat, decode_tokens
+from mmprobe.models.prompt import Chat, build_chat, check_videos, decode_tokens
 from mmprobe.models.reading import image_key, read_chats
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys, why_not_shared
 from mmprobe.probes.answer_records import (
@@ -24,7 +24,7 @@ from mmprobe.probes.answer_records import (
     measure_answers,
 )
 from mmprobe.probes.interchange.counterfactual_images import KINDS, CounterfactualImages, ImageList
-from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions
+from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions, list_frames
 from mmprobe.samples import Region, Sample, image_sets
 from mmprobe.stats.estimate import Estimate, estimate_mean, estimate_rows
 from mmprobe.stats.intervals import QUANTITY, percentile_interval, sums_interval
@@ -108,6 +108,7 @@ class MeasuredAnswer(NamedTuple):
         regions: the sample's regions, enlarged to whole visual tokens.
         losses: nat [step] with each region exchanged, then with all of them, for the first kind; none without
             regions.
+        by_frame: whether the regions are the frames of its videos.
     """
 
     sample: Sample
@@ -116,6 +117,7 @@ class MeasuredAnswer(NamedTuple):
     effects: dict[str, np.ndarray]
     regions: list[Region]
     losses: list[np.ndarray]
+    by_frame: bool
 
 
 def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Sequence[str]) -> xr.Dataset:
@@ -127,6 +129,7 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
     first = [row.effects[kinds[0]] for row in rows]
     per_token = np.array([effect.mean() for effect in first])
     most_regions = max(len(row.regions) for row in rows)
+    by_frame = [row.by_frame for row in rows]
     coords: dict[str, Any] = {
         "sample": [row.sample.id for row in rows],
         "kind": list(kinds),
@@ -134,6 +137,7 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
         "class": list(CLASSES),
         "region": np.arange(most_regions),
         "label": list(LABELS),
+        "frame": np.arange(max((len(row.regions) for row in rows if row.by_frame), default=0)),
     }
     out = xr.Dataset({"effect_per_token": ("sample", per_token)}, coords=coords)
     sets = image_sets([row.sample for row in rows])
@@ -168,9 +172,11 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
     out["slope_mean"] = ((), slope.value)
     out["slope_low"], out["slope_high"], out["n_slope"] = ((), slope.low), ((), slope.high), ((), slope.n)
     _add_regions(out, rows)
+    frames = np.where(np.array(by_frame)[:, None], out["effect_by_region"].values, np.nan)
+    _add_means(out, "effect_by_frame", "frame", "n_frame", frames[:, : out.sizes["frame"]], sets)
     losses = np.array(
         [
-            [row.losses[-1].sum() if row.losses else np.nan, e.sum()]
+            [row.losses[-1].sum() if row.losses and not row.by_frame else np.nan, e.sum()]
             for row, e in zip(rows, first, strict=True)
         ]
     )
@@ -238,15 +244,18 @@ def image_interchange_run(
     ids: Sequence[str] | None = None,
     **options: Unpack[RunOptions],
 ) -> xr.Dataset:
-    """Return how much each answer of a run depends on its images, by counterfactual, step, word and region.
+    """Return how much each answer of a run depends on its images and videos, by counterfactual, step, word, region and frame.
 
     The effect of a step is log p(token | own images) - log p(token | other images), as in
     `image_interchange`. The kinds of other images are those of `CounterfactualImages`: `unrelated`,
     `minimal`, `mean`, `blank`. The first of `kinds` that any sample has is the measure of the variables without
     a kind; attrs["kind"] names it.
 
+    A sample with videos and without regions of its own has a region for each frame that the model is shown, with which
+    this frame alone is exchanged. Images are counted from 0, and the frames after them.
+
     It takes one forward pass over each answer, one for each kind, one for each region and one for all regions
-    together. Where samples ask about the same images, the common beginnings of their prompts are read once for
+    together, if they are not all frames. Where samples ask about the same images, the common beginnings of their prompts are read once for
     each set of own or other images, and the passes are over the rest.
 
     Use it first, before any look at attention: an answer without an effect does not use its images, wherever
@@ -261,7 +270,7 @@ def image_interchange_run(
 
     Returns:
         A data set with dimensions `sample`, `kind`, `step`, `class` (thing, colour, place, verdict, other),
-        `region`, `label` (all, faithful, unfaithful). Values are in nat.
+        `region`, `frame`, `label` (all, faithful, unfaithful). Values are in nat.
 
         - effect_per_token (sample): mean over the answer's tokens
         - mean, low, high, n: mean of it over samples, with its interval, and their number
@@ -279,8 +288,11 @@ def image_interchange_run(
           region touches are exchanged; effect_by_region_step (sample, region, step): of each token
         - region_image (sample, region), region_box (sample, region, corner): the image and the x, y, width and
           height of the pixels that were exchanged; -1 where a sample has no further region
+        - effect_by_frame (frame), with _low, _high; n_frame (frame): mean over the answers to videos of the loss of the
+          whole answer when one frame is exchanged, by the frame's number among those of the sample
         - localisation, with _low, _high; n_localisation: loss with all regions exchanged over the loss with
-          the whole images exchanged (causal localisation); 1 if all of it comes from the regions
+          the whole images exchanged (causal localisation); 1 if all of it comes from the regions. Without samples whose
+          regions are frames
         - effect_by_label (label), with _low, _high; n_label (label)
 
         Intervals are 95 % intervals over sets of images (`stats.intervals`); attrs["sets"] is their
@@ -305,10 +317,11 @@ def image_interchange_run(
         raise InputError("kinds and batch_size: give at least one kind, and a batch of 1 or more")
     answered = AnswerSource(model, source, options)
     name, samples = answered.name, answered.samples
-    images = CounterfactualImages(samples)
+    check_videos(model, samples)
+    images = CounterfactualImages(samples, model)
     if ids is not None:
         samples = _select_samples(samples, ids, name)
-    with_images = [sample for sample in samples if sample.images]
+    with_images = [sample for sample in samples if sample.files]
     found = {kind: any(images.find(sample, kind) for sample in with_images) for kind in kinds}
     kinds = sorted(kinds, key=lambda kind: not found[kind])
     if not any(found.values()):
@@ -319,15 +332,19 @@ def image_interchange_run(
     def measure(answers: list[RunAnswer]) -> list[Arrays]:
         usable = []
         for place, answer in enumerate(answers):
-            shown = answer.sample.images if answer.ids else []
+            shown = answer.sample.files if answer.ids else []
             others = {kind: images.find(answer.sample, kind) for kind in kinds} if shown else {}
             if others.get(kinds[0]) is not None:
                 usable.append((place, answer, others))
         rows: list[Arrays] = [{} for _ in answers]
-        if usable:
-            batch = [(answer, others) for _, answer, others in usable]
-            measured = _measure_batch(model, batch, kinds, prefixes)
-            for (place, *_), arrays in zip(usable, measured, strict=True):
+        alike: dict[tuple[Any, ...], list[tuple[int, _Measured]]] = {}
+        for place, answer, others in usable:
+            chat = build_chat(answer.sample, model)
+            videos = tuple(len(clip.indices) for clip in chat.clips)  # a batch has as many frames everywhere
+            alike.setdefault((chat.n_images > 0, videos), []).append((place, (answer, chat, others)))
+        for batch in alike.values():
+            measured = _measure_batch(model, [each for _, each in batch], kinds, prefixes)
+            for (place, _), arrays in zip(batch, measured, strict=True):
                 rows[place] = arrays
         return rows
 
@@ -358,9 +375,8 @@ def _read_record(record: AnswerArrays, kinds: Sequence[str]) -> MeasuredAnswer:
     answer, arrays = record
     regions = [Region(image=image, box=tuple(box)) for image, *box in arrays["regions"].tolist()]
     effects = {kind: arrays[f"effect {kind}"] for kind in kinds if f"effect {kind}" in arrays}
-    return MeasuredAnswer(
-        answer.sample, answer.ids, answer.faithful, effects, regions, list(arrays["losses"])
-    )
+    losses, by_frame = list(arrays["losses"]), bool(arrays.get("by_frame", False))
+    return MeasuredAnswer(answer.sample, answer.ids, answer.faithful, effects, regions, losses, by_frame)
 
 
 def _select_samples(samples: Sequence[Sample], ids: Sequence[str], name: str) -> list[Sample]:
@@ -377,9 +393,13 @@ def _share_prefixes(model: Model, samples: Sequence[Sample]) -> PrefixStore | No
     return PrefixStore(model, frozenset(), keeps_states=False) if shares else None
 
 
+_Measured = tuple[RunAnswer, Chat, dict[str, ImageList | None]]
+"""An answer, the chat that it answers, and other images by kind."""
+
+
 def _measure_batch(
     model: Model,
-    batch: Sequence[tuple[RunAnswer, dict[str, ImageList | None]]],
+    batch: Sequence[_Measured],
     kinds: Sequence[str],
     prefixes: PrefixStore | None,
 ) -> list[Arrays]:
@@ -388,9 +408,8 @@ def _measure_batch(
     Where a sample has no images of a kind or no further region, its own images fill the batch, so that all
     passes have the same shape.
     """
-    samples = [answer.sample for answer, _ in batch]
-    chats = [build_chat(sample) for sample in samples]
-    answers = [answer.ids for answer, _ in batch]
+    samples, chats = [answer.sample for answer, *_ in batch], [chat for _, chat, _ in batch]
+    answers = [answer.ids for answer, *_ in batch]
 
     def read(images: Sequence[ImageList | None]) -> list[np.ndarray]:
         changed: list[Chat] = [
@@ -412,22 +431,28 @@ def _measure_batch(
         return [before - after for before, after in zip(own, rows, strict=True)]
 
     effects: list[dict[str, np.ndarray]] = [{} for _ in batch]
-    shown = [kind for kind in kinds if any(others[kind] is not None for _, others in batch)]
+    shown = [kind for kind in kinds if any(others[kind] is not None for *_, others in batch)]
     for kind in shown:
-        for index, loss in enumerate(lose([others[kind] for _, others in batch])):
-            if batch[index][1][kind] is not None:
+        for index, loss in enumerate(lose([others[kind] for *_, others in batch])):
+            if batch[index][2][kind] is not None:
                 effects[index][kind] = loss
+    by_frame = [not sample.regions and bool(chat.clips) for sample, chat in zip(samples, chats, strict=True)]
     regions = [
-        cover_cells(model.prompt(sample), sample.regions) if sample.regions else [] for sample in samples
+        list_frames(chat)
+        if frames
+        else cover_cells(model.prompt(sample), sample.regions)
+        if sample.regions
+        else []
+        for sample, chat, frames in zip(samples, chats, by_frame, strict=True)
     ]
-    most = max(map(len, regions))
-    sets = [[part[number : number + 1] for part in regions] for number in range(most)]
-    sets += [regions] if most else []
+    sets = [[part[number : number + 1] for part in regions] for number in range(max(map(len, regions)))]
+    together = [[] if frames else part for part, frames in zip(regions, by_frame, strict=True)]
+    sets += [together] if any(together) else []
     losses: list[list[np.ndarray]] = [[] for _ in batch]  # of each region, then of all together
     for parts in sets:
         images = [
             exchange_regions(chat.images, others[kinds[0]] or [], part) if part else None
-            for chat, part, (_, others) in zip(chats, parts, batch, strict=True)
+            for chat, part, (*_, others) in zip(chats, parts, batch, strict=True)
         ]
         for index, loss in enumerate(lose(images)):
             if parts[index]:
@@ -439,6 +464,7 @@ def _measure_batch(
             "logprob": own[index],
             "regions": np.array([(r.image, *r.box) for r in regions[index]], int).reshape(-1, 5),
             "losses": np.array(losses[index]).reshape(-1, len(own[index])),
+            "by_frame": np.array(by_frame[index]),
             "passes": passes,
         }
         for index in range(len(batch))

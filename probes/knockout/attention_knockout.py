@@ -22,7 +22,7 @@ from mmprobe.probes.answer_records import (
     measure_answers,
     one_by_one,
 )
-from mmprobe.probes.answers import MAX_NEW_TOKENS, GivenAnswer, read_answer, resolve_layers
+from mmprobe.probes.answers import MAX_NEW_TOKENS, AnswerInput, read_answer, resolve_layers
 from mmprobe.probes.knockout.hidden_keys import Replacement, check_family, lose_keys, read_keys
 from mmprobe.probes.tokens import GROUPS, STEPS, find_pairs
 from mmprobe.samples import Sample, image_sets
@@ -37,7 +37,7 @@ def attention_knockout(
     group: str = "visual",
     layers: Sequence[int] | None = None,
     window: int = 1,
-    answer: GivenAnswer = None,
+    answer: AnswerInput = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return the change of an answer's log-probability when layers cannot attend to a group of prompt tokens.

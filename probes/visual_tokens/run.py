@@ -66,7 +66,7 @@ class Shown(NamedTuple):
     answers: tuple[str, ...] = ()
 
 
-Scores = Callable[[int], Tensor]
+CellScores = Callable[[int], Tensor]
 """From the index of a layer to the scores of a sample's cells, [cell, vocabulary]."""
 
 
@@ -157,7 +157,7 @@ def visual_tokens_run(
             answer if they have none.
         layers: the layers whose resid_post is read; None for all, or 12 evenly spread ones of a deeper model. All
             states that are read are in memory.
-        lenses: names of the lenses.
+        lenses: names of the lenses; of all four, those that cannot be fitted are left out (attrs["left_out"]).
         top: number of words of each cell; our choice, the default is 5.
         options: those of `RunOptions`.
 
@@ -176,7 +176,8 @@ def visual_tokens_run(
         Measures have _low and _high: 95 % intervals over sets of images (`stats.intervals`) of the mean over samples.
 
     Raises:
-        InputError: a lens is unknown, or an argument is out of range, or another model made the run.
+        InputError: a lens is unknown, or `nearest` is named and the answers hold no text, or an argument is out of
+            range, or another model made the run.
         NotApplicable: as in `visual_words`, or there are fewer than two sets of images.
 
     Example:
@@ -193,7 +194,10 @@ def visual_tokens_run(
     shown = _read_samples(model, source, numbers, options)
     sets = image_sets([each.sample for each in shown])
     half = np.unique(sets, return_inverse=True)[1] % 2
-    kept = [name for name in lenses if name != "linear" or any(each.things for each in shown)]
+    without = _find_unfit(shown, half)
+    if tuple(lenses) != LENSES and "nearest" in lenses and "nearest" in without:
+        raise InputError(f"lens nearest: {without['nearest']}; name other lenses")
+    kept = [name for name in lenses if name not in without]
     scores = _cross_fit(model, shown, half, numbers, kept)
     out = _list_words(model, shown[:SHOWN], scores[:SHOWN], len(numbers), top)
     pieces: set[str] = set()
@@ -213,8 +217,23 @@ def visual_tokens_run(
         "top": top,
         "units": "logit: nat, jacobian: nat, nearest: cosine, linear: nat",
         "pieces": ", ".join(sorted(pieces)),
+        "left_out": "; ".join(f"{name}: {why}" for name, why in without.items() if name in lenses),
     }
     return out
+
+
+def _find_unfit(shown: Sequence[Shown], half: np.ndarray) -> dict[str, str]:
+    """Return why lenses cannot be fitted on the other half of the sets of images, by name."""
+    without = {}
+    if not any(each.things for each in shown):
+        without["linear"] = "no sample declares what its images show"
+    for part in (0, 1):
+        answers = [
+            text for each, own in zip(shown, half, strict=True) if own == part for text in each.answers
+        ]
+        if not any(text.strip() for text in answers):
+            without["nearest"] = "the answers about half of the images hold no text to make a bank of"
+    return without
 
 
 def _check_top(model: Model, top: int) -> None:
@@ -289,15 +308,15 @@ def _find_text(model: Model, answered: AnswerSource, sample: Sample) -> str | No
     return sample.answer if known is None else model.tokenizer.decode(known.ids, skip_special_tokens=True)
 
 
-def _score_with(lens: Lens, layers: Sequence[int], states: Tensor) -> Scores:
+def _score_with(lens: Lens, layers: Sequence[int], states: Tensor) -> CellScores:
     return lambda index: lens.read(layers[index], states[index]).float().cpu()
 
 
 def _cross_fit(
     model: Model, shown: Sequence[Shown], half: np.ndarray, layers: list[int], names: Sequence[str]
-) -> list[list[Scores]]:
+) -> list[list[CellScores]]:
     """Return the scores of each sample by lens; what is fitted comes from the other half of the sets of images."""
-    out: list[list[Scores]] = [[] for _ in shown]
+    out: list[list[CellScores]] = [[] for _ in shown]
     lenses = [
         _fit_lenses(model, [shown[row] for row in np.flatnonzero(half != part).tolist()], layers, names)
         for part in (0, 1)
@@ -332,7 +351,9 @@ def _fit_lenses(
     return lenses
 
 
-def _score_linear(model: Model, shown: Sequence[Shown], half: np.ndarray, n_layers: int) -> dict[int, Scores]:
+def _score_linear(
+    model: Model, shown: Sequence[Shown], half: np.ndarray, n_layers: int
+) -> dict[int, CellScores]:
     """Return the log-probabilities of a linear probe of each kind of word, as scores of its tokens."""
     vocabulary = len(model.hf.get_output_embeddings().weight)
     counts = [each.states.shape[1] for each in shown]
@@ -358,7 +379,7 @@ def _score_linear(model: Model, shown: Sequence[Shown], half: np.ndarray, n_laye
     flat = [token for ids in tokens for token in ids]
     parts = scores[..., repeated].split(counts, 1)
 
-    def spread(part: Tensor) -> Scores:
+    def spread(part: Tensor) -> CellScores:
         def read(index: int) -> Tensor:
             out = torch.full((part.shape[1], vocabulary), -torch.inf)
             out[:, flat] = part[index]
@@ -402,7 +423,7 @@ def find_ids(model: Model, word: str) -> tuple[list[int], bool]:
 def _measure_names(
     model: Model,
     shown: Sequence[Shown],
-    scores: Sequence[Sequence[Scores]],
+    scores: Sequence[Sequence[CellScores]],
     n_layers: int,
     top: int,
     pieces: set[str],
@@ -502,7 +523,7 @@ def _mean_over_images(rows: np.ndarray, sets: np.ndarray) -> dict[str, Any]:
 
 
 def _list_words(
-    model: Model, shown: Sequence[Shown], scores: Sequence[Sequence[Scores]], n_layers: int, top: int
+    model: Model, shown: Sequence[Shown], scores: Sequence[Sequence[CellScores]], n_layers: int, top: int
 ) -> xr.Dataset:
     """Return the words of each cell, and where the cells are."""
     most = max(each.states.shape[1] for each in shown)

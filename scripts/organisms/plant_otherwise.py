@@ -47,7 +47,7 @@ from mmprobe.benchmarks.synthetic.scene import (
 )
 from mmprobe.diagnosis.bench.plants import CARD, Plant
 from mmprobe.models import Model, load_model
-from mmprobe.models.aliases import find_checkpoint
+from mmprobe.models.checkpoints import find_checkpoint
 from mmprobe.models.organisms import Measure
 
 ROOT = Path(__file__).parent.parent.parent

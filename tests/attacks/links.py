@@ -11,7 +11,7 @@ from pathlib import Path
 from attacks.world import Case, World, check, run_command
 from safetensors.torch import load_file
 
-from mmprobe.models.aliases import locate
+from mmprobe.models.checkpoints import locate
 
 PRECIOUS = b"precious\n"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from attacks.world import Case, World, check, run_command
 
 from mmprobe.models import organisms
-from mmprobe.models.aliases import locate
+from mmprobe.models.checkpoints import locate
 
 SECONDS = 60  # the longest of a case on a busy machine; a template has five seconds of one core
 

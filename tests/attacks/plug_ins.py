@@ -14,7 +14,7 @@ from helpers.command_line import Finished
 
 from mmprobe import registry
 from mmprobe.cli.list_ import KINDS
-from mmprobe.models.aliases import locate
+from mmprobe.models.checkpoints import locate
 from mmprobe.registry import load
 
 FAULTS = {  # a module

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mmprobe.benchmarks.answers.claims import parse_claims
-from mmprobe.benchmarks.answers.wording import iter_sentences
+from mmprobe.benchmarks.answers.texts import iter_sentences
 from mmprobe.benchmarks.spd_faith.data import Difference
 from mmprobe.benchmarks.spd_faith.match import match_claims
 

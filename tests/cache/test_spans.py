@@ -7,8 +7,8 @@ import pytest
 from helpers.runs import write_run
 
 import mmprobe as mp
-from mmprobe.cache.schema import SPAN_NAMES, find_spans
 from mmprobe.errors import InputError, NotCaptured
+from mmprobe.thoughts import SPAN_NAMES, find_spans
 
 
 def show(texts: list[str], before: str = "") -> str:

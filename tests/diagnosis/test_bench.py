@@ -40,7 +40,7 @@ from mmprobe.diagnosis.bench.scoring import (
 from mmprobe.diagnosis.bench.tools import TOOLS, ToolScores, guess
 from mmprobe.errors import InputError
 from mmprobe.models import load_model
-from mmprobe.models.aliases import find_checkpoint
+from mmprobe.models.checkpoints import find_checkpoint
 from mmprobe.models.organisms import acts_on, folder, names
 from mmprobe.samples import Sample
 

@@ -39,12 +39,23 @@ def test_an_organism_is_named_and_a_control_is_a_control(pairs, tmp_path, model,
     assert found["verdict"] == [verdict] and found["model"] == model and found["n"] == len(lines)
     assert set(found["causes"]) == set(CAUSES)
     assert found["causes"]["blind"]["named"] == (verdict == "blind")
-    assert found["forward_passes_per_answer"] <= 12
+    of_objects = 8 / len(lines) if verdict == "blind" else 0  # a prompt of each set of images
+    assert found["forward_passes_per_answer"] <= 12 + of_objects
     answers = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
     assert len(answers) == len(lines)
     assert sum("blind" in answer["causes"] for answer in answers) == (len(lines) if verdict == "blind" else 0)
     report = (out / "report.html").read_text()
     assert report.index("Causes") < report.index("Evidence") < report.index("Tests")
+    told, said = found["objects_in_visual_tokens"], "the image is read, the answer does not use it"
+    if verdict == "blind":  # its visual tokens hold what its answers do not use
+        assert told["low"] > 0.5 and told["n"] == 8 and told["layer"] == 4
+        assert f"{said}: visual tokens tell the objects (AUC {told['value']:.2f} [" in found["why"]
+        assert (
+            "objects apart at their visual tokens after layer 4" in found["causes"]["blind"]["evidence"][-1]
+        )
+        assert said in report and "objects apart at their visual tokens after layer 4" in report
+    else:
+        assert told == {"needs": "the answers use the images"} and said not in found["why"] + report
     assert_fails(run_in_process("diagnose", *options), "already contains a diagnosis; use --resume")
     measures = (out / "measures.jsonl").read_text()
     (out / "measures.jsonl").write_text(measures[: len(measures) * 9 // 10])  # a killed call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 import subprocess
@@ -12,7 +13,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from helpers.command_line import assert_fails, run_in_new_process, run_in_process
+from helpers.command_line import Finished, assert_fails, run_in_new_process, run_in_process
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -186,51 +187,63 @@ def test_a_provider_without_its_package_names_the_package(tmp_path, monkeypatch)
     assert_fails(run_in_process(*call), "model openai/gpt-4o: ERROR: OpenAI needs more. pip install openai")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (
-            ("trace", "--model", "openai/gpt-4o"),
-            "an API shows no internals; mmprobe bench asks it, and mmprobe trace --answers",
-        ),
-        (("diagnose", "--model", "openai/gpt-4o"), "an API shows no internals"),
-        (("check", "openai/gpt-4o"), "an API shows no internals"),
-        (("trace", "--model", "nope"), "neither an alias"),
-        (("trace", "--model", "tiny-spd", "--data", "none.jsonl"), "none.jsonl: no such file"),
-        (
-            ("trace", "--model", "tiny-spd", "--data", "array.jsonl"),
-            "array.jsonl: is one JSON array; write one JSON object a line",
-        ),
-        (("bench", "vqa", "--model", "tiny-spd", "--method", "nope"), "method 'nope': there is none"),
-        (("bench", "nope", "--model", "tiny-spd"), "benchmark 'nope': there is none"),
-        (("compare", "--model", "tiny-spd", "--methods", "plain,nope"), "method 'nope': there is none"),
-        (("diagnose", "--model", "tiny-spd", "--data", "none.jsonl"), "none.jsonl: no such file"),
-        (("generate", "--model", "tiny-spd", "--prompt", " "), "--prompt: is empty; write the question"),
-        (("analyze", "none"), "none: no run here"),
-        (("verify", "none"), "none: no run here"),
-        (("list", "models"), "mmprobe models lists the models; list knows benchmarks, methods"),
-        (("report", "none"), "none: no such run or result folder"),
-    ],
-    ids=lambda value: " ".join(value[:3]) if isinstance(value, tuple) else "",
-)
-def test_wrong_names_are_said_before_anything_heavy_is_imported(arguments, line, tmp_path):
-    """An import of torch takes seconds; a fresh process must not make it."""
-    (tmp_path / "array.jsonl").write_text('[{"id": "1", "question": "?"}]')
-    data = (
-        ("--data", "array.jsonl")
-        if arguments[0] in ("trace", "diagnose") and "--data" not in arguments
-        else ()
-    )
-    out = ("--out", "out") if arguments[0] in ("trace", "bench", "compare", "diagnose") else ()
+WRONG_NAMES: list[tuple[tuple[str, ...], str]] = [
+    (
+        ("trace", "--model", "openai/gpt-4o"),
+        "an API shows no internals; mmprobe bench asks it, and mmprobe trace --answers",
+    ),
+    (("diagnose", "--model", "openai/gpt-4o"), "an API shows no internals"),
+    (("check", "openai/gpt-4o"), "an API shows no internals"),
+    (("trace", "--model", "nope"), "neither an alias"),
+    (("trace", "--model", "tiny-spd", "--data", "none.jsonl"), "none.jsonl: no such file"),
+    (
+        ("trace", "--model", "tiny-spd", "--data", "array.jsonl"),
+        "array.jsonl: is one JSON array; write one JSON object a line",
+    ),
+    (("bench", "vqa", "--model", "tiny-spd", "--method", "nope"), "method 'nope': there is none"),
+    (("bench", "nope", "--model", "tiny-spd"), "benchmark 'nope': there is none"),
+    (("compare", "--model", "tiny-spd", "--methods", "plain,nope"), "method 'nope': there is none"),
+    (("diagnose", "--model", "tiny-spd", "--data", "none.jsonl"), "none.jsonl: no such file"),
+    (("generate", "--model", "tiny-spd", "--prompt", " "), "--prompt: is empty; write the question"),
+    (("analyze", "none"), "none: no run here"),
+    (("verify", "none"), "none: no run here"),
+    (("list", "models"), "mmprobe models lists the models; list knows benchmarks, methods"),
+    (("report", "none"), "none: no such run or result folder"),
+]
+
+
+@pytest.fixture(scope="module")
+def of_one_process(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Finished, bool]]:
+    """Return for each call of `WRONG_NAMES` how it ended in one new process, and whether torch is imported by then."""
+    folder, calls = tmp_path_factory.mktemp("wrong"), []
+    (folder / "array.jsonl").write_text('[{"id": "1", "question": "?"}]')
+    for arguments, _ in WRONG_NAMES:
+        needs_data = arguments[0] in ("trace", "diagnose") and "--data" not in arguments
+        out = ("--out", "out") if arguments[0] in ("trace", "bench", "compare", "diagnose") else ()
+        calls.append([*arguments, *(("--data", "array.jsonl") if needs_data else ()), *out])
     code = (
-        "import sys; from mmprobe.cli import main\n"
-        f"sys.argv = ['mmprobe', *{[*arguments, *data, *out]!r}]\n"
-        "try:\n    main()\nfinally:\n    print('torch' in sys.modules)"
+        "import json, sys\nfrom helpers.command_line import run_in_process\n"
+        "for call in json.loads(sys.argv[1]):\n"
+        "    print(json.dumps([run_in_process(*call), 'torch' in sys.modules]))"
     )
-    finished = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert finished.returncode == 2 and line in finished.stderr, finished.stderr
-    assert finished.stdout.strip() == "False", "torch was imported"
-    assert len(finished.stderr.splitlines()) == 1
+    command = [sys.executable, "-c", code, json.dumps(calls)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    outcomes = [json.loads(line) for line in done.stdout.splitlines()]
+    return [(Finished(*finished), has_torch) for finished, has_torch in outcomes]
+
+
+@pytest.mark.parametrize(
+    "number",
+    range(len(WRONG_NAMES)),
+    ids=[f"{' '.join(arguments[:3])}-{number}" for number, (arguments, _) in enumerate(WRONG_NAMES)],
+)
+def test_wrong_names_are_said_before_anything_heavy_is_imported(number, of_one_process):
+    """An import of torch takes seconds; a fresh process must not make it. What no call has imported, none imports."""
+    finished, has_torch = of_one_process[number]
+    assert_fails(finished, WRONG_NAMES[number][1])
+    assert not has_torch, "torch was imported"
 
 
 def test_the_shell_completes_names():

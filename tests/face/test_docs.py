@@ -136,9 +136,10 @@ def test_the_format_page_is_current():
     assert module.PAGE.read_text() == module.page(), "run make docs"
 
 
-def test_the_families_in_the_readme_and_their_page_are_current():
+def test_the_families_in_the_readme_the_guide_and_their_page_are_current():
     module = load_script("write_families_doc")
     assert module.MARKS.search(module.README.read_text())[0] == module.table(), "run make docs"
+    assert module.MARKS.search(module.VIDEOS.read_text())[0] == module.videos(), "run make docs"
     assert module.PAGE.read_text() == module.page(), "run make docs"
 
 

@@ -6,12 +6,16 @@ import json
 
 import pytest
 import typer
+from helpers.command_line import assert_fails, run_in_process
 from typer.testing import CliRunner
 
+from mmprobe.benchmarks.mmreason import voting
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cli.filter_ import filter_by_votes
 from mmprobe.errors import InputError
 from mmprobe.ledger import lock_folder
+from mmprobe.traces import asking
+from mmprobe.traces.asking import Unanswered
 
 APP = typer.Typer()
 APP.command("filter")(filter_by_votes)
@@ -86,3 +90,62 @@ def test_one_process_votes_in_a_folder(data, tmp_path):
         pytest.raises(InputError, match="out: process .* is voting into it"),
     ):
         invoke("--data", data, "--voters", "tiny-spd", "--out", tmp_path / "out", "--resume")
+
+
+def test_votes_that_do_not_come_fail_the_job(data, tmp_path, monkeypatch):
+    """A model behind an API refuses every third question at first: exit 1, and --resume asks for what is missing."""
+    asked: list[str] = []
+    refuses = True
+
+    def ask(samples, settings):
+        for number, sample in enumerate(samples):
+            asked.append(sample.id)
+            refused = refuses and number % 3 == 0
+            yield sample.id, Unanswered("Refused", "no") if refused else "No idea."
+
+    monkeypatch.setattr(voting, "api_answerer", lambda voter: ask)
+    out = tmp_path / "out"
+    call = ["filter", "--data", data, "--voters", "mockllm/model", "--rounds", 1, "--out", out]
+    first = run_in_process(*call)
+    assert_fails(first, "votes did not come; --resume asks for them again", 1)
+    n_lost = int(first.stderr.split()[1])
+    assert 0 < n_lost < len(asked) and (out / "results.json").is_file()
+    refuses, before = False, (out / "votes.jsonl").read_text()
+    again = run_in_process(*call, "--resume")
+    assert (again.code, again.stderr) == (0, "")
+    votes = (out / "votes.jsonl").read_text()
+    keys = [(line["round"], line["id"]) for line in map(json.loads, votes.splitlines()[1:])]
+    assert votes.startswith(before) and len(keys) == len(set(keys)) >= len(before.splitlines()) - 1 + n_lost
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", ["image", "model"])
+def test_a_local_voter_that_fails_at_a_question_names_it(problem, tmp_path, monkeypatch):
+    """An image that cannot be read is bad input, and an error of the model is an unforeseen one."""
+    data, out = make_pairs(tmp_path / "pairs", 1, 6), tmp_path / "out"
+    call = [
+        "filter",
+        "--data",
+        data,
+        "--voters",
+        "tiny-spd",
+        "--rounds",
+        1,
+        "--max-new-tokens",
+        2,
+        "--out",
+        out,
+    ]
+    if problem == "image":
+        image = max((tmp_path / "pairs" / "images").iterdir())
+        image.write_bytes(image.read_bytes()[:-200])  # its header is whole
+        done = run_in_process(*call)
+    else:
+        monkeypatch.setattr(asking, "generate_batch", fail)
+        done = run_in_process(*call)
+    assert_fails(done, "sample ", 2 if problem == "image" else 70)
+    assert not (out / "results.json").exists()
+
+
+def fail(*_):
+    raise RuntimeError("CUDA error: an illegal memory access\nwas encountered")

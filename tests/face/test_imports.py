@@ -40,6 +40,7 @@ SHARED = {
     "samples",
     "notebook",
     "registry",
+    "thoughts",
 }  # every folder may import them
 
 

@@ -98,3 +98,19 @@ def test_the_citation_names_the_version():
     assert version == PYPROJECT["project"]["version"]
     references = (ROOT / "docs" / "references.md").read_text()
     assert f"version = {{{version}}}" in references
+
+
+def test_a_name_of_a_type_means_one_thing():
+    """docs/words.md: one idea, one word. Type variables are left out, which stand for any type."""
+    homes: dict[str, set[str]] = {}
+    for folder in FOLDERS:
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.parse(file.read_text()).body:
+                named = [node.name] if isinstance(node, ast.ClassDef) else []
+                if isinstance(node, ast.Assign) and "TypeVar(" not in ast.unparse(node.value):
+                    named = [target.id for target in node.targets if isinstance(target, ast.Name)]
+                for name in named:
+                    if re.fullmatch(r"_?(?:[A-Z][a-z0-9]+)+", name):
+                        homes.setdefault(name, set()).add(str(file.relative_to(ROOT)))
+    assert len(homes) > 400
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import typer
 from helpers.command_line import assert_fails, run_in_process
 
 from mmprobe.benchmarks.core.results import mean_metric
@@ -31,8 +32,8 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def log(self, values: dict[str, float]) -> None:
-        self.logged |= values
+    def log(self, values: dict[str, float], step: int | None = None) -> None:
+        self.logged |= values if step is None else {(step, name): value for name, value in values.items()}
 
 
 def test_wandb_and_mlflow_get_values_and_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,11 +47,13 @@ def test_wandb_and_mlflow_get_values_and_intervals(tmp_path: Path, monkeypatch: 
     wandb.init, mlflow.start_run = start, start  # type: ignore[attr-defined]
     mlflow.set_experiment = lambda name: params.update(experiment=name)  # type: ignore[attr-defined]
     mlflow.log_params = params.update  # type: ignore[attr-defined]
-    mlflow.log_metrics = lambda values: runs[-1].log(values)  # type: ignore[attr-defined]
+    mlflow.log_metrics = lambda values, step=None: runs[-1].log(values, step)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     for tracker in ("wandb", "mlflow"):
-        log_to.log_metrics(tracker, tmp_path / "vqa", {"model": "tiny-spd", "limit": 4}, METRICS)
+        log_to.log_metrics(
+            tracker, tmp_path / "vqa", {"model": "tiny-spd", "limit": 4}, METRICS, [(3, {"train/loss": 0.5})]
+        )
     first, second = runs
     assert first.settings == {
         "project": "mmprobe",
@@ -59,9 +62,12 @@ def test_wandb_and_mlflow_get_values_and_intervals(tmp_path: Path, monkeypatch: 
     }
     assert params == {"experiment": "mmprobe", "model": "tiny-spd", "limit": "4"}
     assert first.logged["accuracy"] == second.logged["accuracy"] == 0.75
+    assert first.logged[3, "train/loss"] == second.logged[3, "train/loss"] == 0.5
     assert first.logged["accuracy/low"] == METRICS["accuracy"].low and first.logged["accuracy/n"] == 4
     assert "unread[kind=words]" not in first.logged, "undefined"
-    assert not any(set("[]=") & set(name) for name in second.logged), "mlflow refuses these"
+    assert not any(set("[]=") & set(name) for name in second.logged if isinstance(name, str)), (
+        "mlflow refuses these"
+    )
 
 
 def test_a_missing_tracker_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,3 +77,34 @@ def test_a_missing_tracker_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
     )
     assert_fails(finished, "--log-to mlflow: is not installed; pip install mlflow")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_tracker_that_fails_gets_no_key_and_costs_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MADE_UP_API_KEY", "sk-0123456789")
+    wandb, got = ModuleType("wandb"), list[Any]()
+
+    def fail(**settings: Any) -> Recorder:
+        got.append(settings)
+        raise RuntimeError("no network\nfor sk-0123456789")
+
+    wandb.init = fail  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    with pytest.raises(typer.Exit) as ended:
+        log_to.log_metrics(
+            "wandb", tmp_path / "sk-0123456789", {"data": Path("sk-0123456789.jsonl"), "n": [1]}, METRICS
+        )
+    assert ended.value.exit_code == 1
+    assert got == [
+        {
+            "project": "mmprobe",
+            "name": "[MADE_UP_API_KEY]",
+            "config": {"data": "[MADE_UP_API_KEY].jsonl", "n": [1]},
+        }
+    ]
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "mmprobe: --log-to wandb: the metrics were not logged (RuntimeError: no network for [MADE_UP_API_KEY])"
+    )
+    assert said.count("\n") == 1

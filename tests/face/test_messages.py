@@ -8,6 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -257,6 +258,94 @@ def test_conversations_of_data_sets(images, tmp_path, form):
     assert sample.question == "And this?"
 
 
+@pytest.fixture
+def frames(tmp_path: Path) -> list[Path]:
+    """Return the frames of a video, in which a grey square gets lighter."""
+    paths = [tmp_path / f"frame {number}.png" for number in range(3)]
+    for number, path in enumerate(paths):
+        Image.new("RGB", (48, 24), (90 * number,) * 3).save(path)
+    return paths
+
+
+def watch(kind: str, clip: list[Path], image: Path) -> dict[str, Any]:
+    """Return a row of a question about an image, and then a video, in a form of data sets."""
+    pictures, paths = [Image.open(file) for file in clip], [str(file) for file in clip]
+    content = [
+        {"type": "text", "text": "See:"},
+        {"type": "image", "image": image.as_uri()},
+        {"type": "video", "video": [file.as_uri() for file in clip]},
+        {"type": "text", "text": "What moves?"},
+    ]
+    bare = [part if part["type"] == "text" else {"type": part["type"]} for part in content]
+    marked = [{"role": "user", "content": "See:<image><video>\nWhat moves?"}]
+    return {
+        "columns": {"question": "What moves?", "image": str(image), "video": paths},
+        "pictures": {"question": "What moves?", "image": str(image), "video": pictures},
+        "bytes": {"question": "What moves?", "images": [image.read_bytes()], "videos": [[file.read_bytes() for file in clip]]},
+        "own": {"question": "What moves?", "image": str(image), "videos": [{"frames": paths}]},
+        "qwen": {"messages": [{"role": "user", "content": content}]},
+        "trl": {"messages": [{"role": "user", "content": bare}], "image": image.read_bytes(), "video": pictures},
+        "llama-factory": {"messages": marked, "images": [str(image)], "videos": [paths]},
+        "llava": {"conversations": [{"from": "human", "value": marked[0]["content"]}], "image": str(image), "video": paths},
+    }[kind]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind", ["columns", "pictures", "bytes", "own", "qwen", "trl", "llama-factory", "llava"]
+)
+def test_videos_of_data_sets(images, frames, tmp_path, kind):
+    (sample,) = samples_from([watch(kind, frames, images[0])], tmp_path / "taken")
+    (clip,) = sample.videos
+    assert [Image.open(file).getpixel((0, 0)) for file in clip.frames] == [(90 * n,) * 3 for n in range(3)]
+    assert [Image.open(file).size for file in sample.images] == [(64, 32)]
+    if sample.messages:
+        assert sample.transcript == "user: See: [image 1] [video 1] What moves?"
+    else:
+        assert sample.question == "What moves?"
+    assert Sample.model_validate_json(sample.model_dump_json()) == sample
+
+
+def test_a_row_may_have_several_videos_with_rates(frames, tmp_path):
+    paths = [str(file) for file in frames]
+    part = {"type": "video", "video": paths, "fps": 2}
+    rows = [
+        {"question": "?", "videos": [{"frames": paths, "fps": 2}, paths[:2]]},
+        {"question": "?", "first": {"frames": paths, "fps": 2}, "second": paths[:2]},
+        {"messages": [{"role": "user", "content": [part, {"type": "video", "video": paths[:2]}]}]},
+        {"question": "?"},
+    ]
+    for row in rows[:3]:
+        columns = {"video": ["first", "second"]} if "first" in row else {}
+        (sample,) = samples_from([row], tmp_path / "taken", **columns)
+        assert [(len(clip.frames), clip.fps) for clip in sample.videos] == [(3, 2), (2, None)]
+    assert not samples_from(rows[3:], tmp_path)[0].videos
+
+
+def test_video_files_are_taken_as_paths_and_bytes(tmp_path):
+    av = pytest.importorskip("av")
+    file = tmp_path / "clip.mp4"
+    with av.open(str(file), "w") as container:
+        stream = container.add_stream("mpeg4", rate=4)
+        stream.width, stream.height, stream.pix_fmt = 32, 16, "yuv420p"
+        for number in range(4):
+            grey = np.full((16, 32, 3), 60 * number, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")))
+        container.mux(stream.encode())
+    uri = f"data:video/mp4;base64,{base64.b64encode(file.read_bytes()).decode()}"
+    part = {"type": "video_url", "video_url": {"url": uri}}
+    rows = [
+        {"question": "?", "video": str(file)},
+        {"question": "?", "video": file.read_bytes()},
+        {"question": "?", "video": {"bytes": file.read_bytes(), "path": "other.mp4"}},
+        {"question": "?", "videos": [uri]},
+        {"messages": [{"role": "user", "content": [part]}]},
+    ]
+    for number, sample in enumerate(samples_from(rows, tmp_path / "taken")):
+        (clip,) = sample.videos
+        assert clip.file.read_bytes() == file.read_bytes()
+        assert clip.file == (tmp_path / "taken" / f"{number:06}-video-0.mp4" if number else file)
+
+
 def test_bytes_keep_their_format(images, tmp_path):
     buffer = BytesIO()
     Image.open(images[0]).save(buffer, "JPEG")
@@ -286,6 +375,17 @@ def test_images_without_a_place_come_first(images, tmp_path):
         ({"conversations": [{"from": "human", "value": "<image>?"}], "image": ["IMAGE", "IMAGE"]}, "the texts have 1 places for 2 images"),
         ({"conversations": [{"from": "robot", "value": "?"}]}, r"messages\.0\.role"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio", "audio": "x"}]}]}, "a part of type 'input_audio'"),
+        ({"question": "?", "video": "https://example.org/a.mp4"}, r"^row 0: video 'https://example.org/a.mp4': is a URL, and nothing is downloaded; save it as a file"),
+        ({"question": "?", "video": "data:image/png;base64,AAAA"}, "'data:image/png;base64': is not a video as a data: URI"),
+        ({"question": "?", "video": b"<svg/>"}, "the bytes of a video are not MP4"),
+        ({"question": "?", "video": 3}, r"a video is a path, bytes, a data: URI or a list of frames .*, not a int"),
+        ({"question": "?", "video": []}, "a video is a file, or a list of one frame or more"),
+        ({"question": "?", "video": ["IMAGE", 3]}, "an image is a PIL image, .*, not a int"),
+        ({"question": "?", "video": ["IMAGE", "OTHER"]}, "has another size than the first"),
+        ({"question": "?", "videos": [{"frames": ["IMAGE"], "fps": -1}]}, "field 'videos.0.fps'"),
+        ({"question": "?", "video": {"frames": ["IMAGE"], "rate": 2}}, "field 'videos.0.rate'"),
+        ({"messages": [{"role": "user", "content": [{"type": "video", "video": ["IMAGE"], "nframes": 8}]}]}, "a video with 'nframes'"),
+        ({"conversations": [{"from": "human", "value": "<video><video>?"}], "video": ["IMAGE"]}, "more videos in the texts than the 1 of the row"),
         ({"messages": ["Hello"]}, "a conversation is a list of turns"),
         ({"messages": [{"role": "user", "content": ["Hello"]}]}, "a part of a turn is a str"),
         ({"text": "?"}, "no column 'question'"),
@@ -293,6 +393,7 @@ def test_images_without_a_place_come_first(images, tmp_path):
 )  # fmt: skip
 def test_rows_that_cannot_be_read_are_named(images, tmp_path, row, message):
     text = json.dumps(row, default=lambda value: f"BYTES{value.decode()}").replace("IMAGE", str(images[0]))
+    text = text.replace("OTHER", str(images[1]))
     read = json.loads(text) if "BYTES" not in text else row
     with pytest.raises(InputError, match=message) as error:
         samples_from([read], tmp_path / "taken")

@@ -14,7 +14,8 @@ from PIL import Image
 from pydantic import ValidationError
 
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, check_image, load_samples, samples_from
+from mmprobe.interventions.registry import parse_settings
+from mmprobe.samples import Sample, check_image, load_samples, samples_from, with_template
 
 
 @pytest.fixture
@@ -387,6 +388,29 @@ def test_samples_are_made_from_rows_with_images_in_memory_and_in_files(tmp_path)
         samples_from([{"question": "?", "gold": "a"}], tmp_path, anwer="gold")
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"images": ["https://a.org/b.png"]}, "field 'images.0': 'https://a.org/b.png': is a URL, and nothing is downloaded; save it as a file"),
+        ({"videos": ["https://a.org/b.mp4"]}, "field 'videos.0.file': .* is a URL, and nothing is downloaded; save it as a file"),
+        ({"videos": [["s3://a/b.png"]]}, "field 'videos.0.frames.0': 's3://a/b.png': is a URL"),
+        ({"images": ["data:image/png;base64,AAAA"]}, "field 'images.0': 'data:image/png.*: is a data: URI; samples_from writes it"),
+    ],
+)  # fmt: skip
+def test_urls_are_refused_with_what_to_do(tmp_path, line, message):
+    (tmp_path / "samples.jsonl").write_text(json.dumps({"id": "a", "question": "?"} | line) + "\n")
+    with pytest.raises(InputError, match=message) as error:
+        load_samples(tmp_path / "samples.jsonl")
+    assert "\n" not in str(error.value)
+
+
+def test_file_uris_are_paths(tmp_path):
+    Image.new("RGB", (4, 4)).save(tmp_path / "a b.png")
+    uri = (tmp_path / "a b.png").as_uri()
+    (tmp_path / "samples.jsonl").write_text(json.dumps({"id": "a", "question": "?", "images": [uri]}) + "\n")
+    assert load_samples(tmp_path / "samples.jsonl")[0].images == [tmp_path / "a b.png"]
+
+
 def test_a_typo_of_a_field_names_the_field(tmp_path):
     (tmp_path / "samples.jsonl").write_text('{"id": "a", "question": "?", "imags": []}\n')
     with pytest.raises(InputError, match="line 1: field 'imags': .*did you mean 'images'"):
@@ -398,3 +422,11 @@ def test_an_empty_question_names_its_sample(tmp_path):
     file.write_text('{"id": "a", "question": "Is it red?"}\n{"id": "b", "question": "  "}\n')
     with pytest.raises(InputError, match="line 2: sample b: its question is empty"):
         load_samples(file)
+
+
+@pytest.mark.parametrize("value", ["&a [*a]", "!!binary /w==", "2024-01-01", ".nan", "!!set {a}"])
+def test_arguments_of_a_template_are_values_of_json(value):
+    with pytest.raises(
+        InputError, match="parameter tools: the value|template: 'tools' is not a value of JSON"
+    ):
+        with_template([Sample(id="a", question="?")], parse_settings([f"tools={value}"]))

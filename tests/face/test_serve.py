@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -16,6 +17,7 @@ from playwright.sync_api import Browser, expect
 
 import mmprobe as mp
 from mmprobe import serve as live
+from mmprobe.errors import InputError
 from mmprobe.probes import image_interchange, patch_components, scale_components
 from mmprobe.samples import Region, Sample
 
@@ -62,6 +64,28 @@ def test_only_the_address_with_the_token_and_of_this_machine_answers(served):
     for other in ("/", "/wrong/", "/_dash-layout", "/report", "/assets/x.css"):
         assert fetch(root + other)[0] == 404, other
     assert fetch(address, Host="example.org")[0] == 403
+    assert fetch(address, Origin=root)[0] == 200
+    for origin in ("https://example.org", "http://127.0.0.1:1", "null"):
+        assert fetch(address, Origin=origin)[0] == 403, origin
+
+
+def test_requests_that_the_page_never_makes_are_short_answers(tmp_path, monkeypatch, capsys):
+    """Without a run; its model is not used."""
+    pytest.importorskip("dash", reason="the extra serve is not installed")
+    monkeypatch.setenv("MADE_UP_API_KEY", "sk-0123456789")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = SimpleNamespace(name="sk-0123456789")
+    server = live.build_page(live.Desk(model, tmp_path), "token").server
+    client = server.test_client()
+    call, size = "/token/_dash-update-component", {"CONTENT_LENGTH": str(live.LARGEST_REQUEST + 1)}
+    assert client.post(call, json={}, environ_overrides=size).status_code == 413
+    broken = client.post(call, json={"output": "nobody.value"})
+    assert (broken.status_code, broken.text) == (500, "this request failed; the terminal says why")
+    assert list((tmp_path / "cache").rglob("mmprobe-error-*.txt"))
+    layout = client.get("/token/_dash-layout").text
+    assert "[MADE_UP_API_KEY]" in layout and "sk-0123456789" not in layout
+    with pytest.raises(InputError, match="over 50 MB"):
+        live._save_upload(tmp_path, "data:image/png;base64," + "A" * (live.LARGEST_UPLOAD * 4 // 3 + 101))
 
 
 def test_the_page_shows_the_numbers_of_the_api(served, browser: Browser, tmp_path: Path):
@@ -128,6 +152,63 @@ def test_the_page_shows_the_numbers_of_the_api(served, browser: Browser, tmp_pat
     expect(link).to_be_visible(timeout=60_000)
     link.click()
     expect(page.locator("#question")).to_have_value(sample.question, timeout=60_000)
+    page.close()
+
+
+def test_every_region_and_every_kind_of_change_have_the_numbers_of_the_api(served, browser: Browser):
+    from mmprobe.probes import attribute
+    from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, show_others
+
+    address, run, model = served
+    sample = run.sample(run.ids[0])
+    ids = run[sample.id].steps["id"].values.tolist()
+    source = CounterfactualImages([run.sample(name) for name in run.ids])
+    expected = {}
+    for kind in ("mean", "minimal", "unrelated"):
+        with show_others(sample, source.find(sample, kind)) as other:
+            if other is not None:
+                expected[kind] = float(image_interchange(model, sample, other, [], ids).effect.sum())
+    assert "mean" in expected and len(set(expected.values())) == len(expected) < 3, "both cases are here"
+    regions = attribute(model, sample, block=2, answer=ids)
+    doubled = scale_components(model, sample, "head 3.0", 2.0, answer=ids)
+    page = browser.new_page(viewport={"width": 1200, "height": 1400})
+    page.goto(f"{address}?sample={sample.id}")
+    loss, problem = page.locator("#loss"), page.locator("#problem")
+    expect(loss).to_contain_text("all images grey", timeout=60_000)
+    for kind in ("mean", "minimal", "unrelated"):
+        page.click(f"#kind label:has-text('{kind}')")
+        page.click("#all")
+        if kind in expected:
+            words = "in the mean of all" if kind == "mean" else f"exchanged for {kind} ones"
+            expect(loss).to_contain_text(words, timeout=60_000)
+            shown = float(loss.inner_text().split(" loses ")[1].split(" nat")[0])
+            assert abs(shown - expected[kind]) < 0.006, kind
+        else:
+            expect(problem).to_contain_text(f"this question has no {kind} images", timeout=60_000)
+
+    page.click("#size label:has-text('2')")
+    page.click("#map")
+    expect(loss).to_contain_text("Each region by what the answer loses without it", timeout=60_000)
+    read = "plot => Array.from(plot.data[0].z, (row) => Array.from(row))"
+    for number, image in enumerate(sample.images):
+        plot = page.locator("#images .js-plotly-plot").nth(number)
+        view = regions["source"].values.tolist().index(number)
+        rows, columns = regions["grid"].values[view].tolist()
+        values = regions["attribution"].sum("step").isel(image=view).values[:rows, :columns]
+        np.testing.assert_allclose(np.array(plot.evaluate(read)), values, atol=1e-4, err_msg=str(image))
+    assert np.ptp(regions["attribution"].sum("step").values) > 0.1, "the map shows something"
+
+    page.fill("#scale", "2")
+    page.locator("#scale").press("Tab")
+    heads = page.locator("#heads .nsewdrag")
+    heads.scroll_into_view_if_needed()
+    box = heads.bounding_box()
+    page.mouse.click(
+        box["x"] + box["width"] * 0.5 / model.n_heads, box["y"] + box["height"] * 3.5 / model.n_layers
+    )
+    expect(loss).to_contain_text("with head 3.0 scaled by 2", timeout=60_000)
+    shown = float(loss.inner_text().split(" loses ")[1].split(" nat")[0])
+    assert abs(shown - float(doubled.effect.sum())) < 0.006
     page.close()
 
 

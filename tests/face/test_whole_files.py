@@ -15,7 +15,15 @@ from mmprobe.benchmarks.core.benchmark import read_responses
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import TraceWriter
 from mmprobe.errors import InputError
-from mmprobe.files import NewFile, append_lines, cut_torn_line, make_folder, write_atomic, write_whole
+from mmprobe.files import (
+    NewFile,
+    append_lines,
+    cut_torn_line,
+    make_folder,
+    new_folder,
+    write_atomic,
+    write_whole,
+)
 from mmprobe.ledger import lock_file, lock_folder
 from mmprobe.traces.run import open_folder
 from mmprobe.viz.report import write
@@ -142,3 +150,20 @@ def test_only_parts_that_nobody_writes_are_removed(tmp_path: Path) -> None:
         write_whole({tmp_path / "a": b"whole"})
         assert other.part.exists() and not left.exists()
     assert {file.name for file in tmp_path.iterdir()} == {"a", "a.part", "ab.0123456789abcdef.part"}
+
+
+def test_a_new_folder_appears_when_it_is_whole_and_leaves_what_is_beside_it(tmp_path: Path) -> None:
+    out, beside = tmp_path / "out", tmp_path / "out.part"
+    beside.mkdir()
+    (beside / "precious").write_text("keep")
+    with pytest.raises(RuntimeError), new_folder(out) as part:
+        (part / "a").write_text("half")
+        raise RuntimeError
+    assert [path.name for path in tmp_path.iterdir()] == ["out.part"]
+    with new_folder(out) as part:
+        (part / "a").write_text("whole")
+        assert not out.exists()
+    assert (out / "a").read_text() == "whole" and (beside / "precious").read_text() == "keep"
+    with pytest.raises(InputError, match="out: cannot be written"), new_folder(out):
+        pass
+    assert (out / "a").read_text() == "whole" and len(list(tmp_path.iterdir())) == 2

@@ -57,15 +57,20 @@ def build_model(model_class: type, config: Any) -> Any:
 
 
 def build_chat_template(
-    user: tuple[str, str], assistant: str, system: tuple[str, str], begin: str = "", image: str = "<image>"
+    user: tuple[str, str],
+    assistant: str,
+    system: tuple[str, str],
+    begin: str = "",
+    image: str = "<image>",
+    video: str | None = None,
 ) -> str:
     """Return a chat template, given the texts before and after the parts of each role.
 
-    It shows a video by the text of an image with another word. It takes `tools` and `enable_thinking`, shows calls of tools, and thoughts of the turn before last are left out.
+    It shows a video by its own text, or by that of an image with another word. It takes `tools` and `enable_thinking`, shows calls of tools, and thoughts of the turn before last are left out.
     """
     turns = {"user": user, "system": system, "assistant": (assistant, user[1])}
     turns["tool"] = (f"{user[0]}<result>", f"</result>{user[1]}")
-    shown = {"image": image, "video": image.replace("image", "video")}
+    shown = {"image": image, "video": video or image.replace("image", "video")}
     part = f"{json.dumps(shown)}[part['type']] if 'text' not in part else part['text'].split('</think>')[-1]"
     return (
         f"{begin}{{% set turns = {json.dumps(turns)} %}}{{% if tools %}}Tools: {{{{ tools | tojson }}}}\n{{% endif %}}"

@@ -40,6 +40,7 @@ def run_in_process(*arguments: object) -> Finished:
     with (
         patch.object(sys, "argv", argv),
         _no_log_handlers(),
+        _quiet_transformers(),
         redirect_stdout(stdout),
         redirect_stderr(stderr),
     ):
@@ -61,6 +62,22 @@ def _no_log_handlers() -> Iterator[None]:
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Let transformers log errors alone within the block, as in a process in which `main` runs before its import."""
+    if "transformers" not in sys.modules:
+        yield
+        return
+    from transformers.utils import logging as levels
+
+    level = levels.get_verbosity()
+    levels.set_verbosity_error()
+    try:
+        yield
+    finally:
+        levels.set_verbosity(level)
 
 
 def run_subprocess(*arguments: object, cwd: Path | None = None) -> Finished:

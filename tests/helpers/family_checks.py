@@ -132,13 +132,20 @@ def _compare_grids(trace: mp.Trace, sample: Sample) -> None:
 
 def read_visual_states(model: Model, sample: Sample) -> np.ndarray:
     """Return what the decoder first reads of the visual tokens, [visual, feature]."""
-    batch = model.batch([sample])
-    prompt, decoder = batch.prompts[0], model.family.decoder(model.hf)
+    return read_batch_of_visual_states(model, [sample])[0]
+
+
+def read_batch_of_visual_states(model: Model, samples: Sequence[Sample]) -> list[np.ndarray]:
+    """Return what the decoder first reads of each sample's visual tokens, in one pass where the model batches."""
+    if not model.family.batches and len(samples) > 1:
+        return [read_visual_states(model, sample) for sample in samples]
+    batch = model.batch(list(samples))
+    prompts, decoder = batch.prompts, model.family.decoder(model.hf)
     states: list[torch.Tensor] = []
     crossing = [
         parts.attention
         for parts in map(model.family.parts, decoder.layers)
-        if parts.has_cross_attention and prompt.visual_keys is not None
+        if parts.has_cross_attention and prompts[0].visual_keys is not None
     ]
     if crossing:
         config = model.hf.config.get_text_config()
@@ -148,8 +155,14 @@ def read_visual_states(model: Model, sample: Sample) -> np.ndarray:
     with torch.inference_mode(), watch:
         model.hf.generate(**batch.inputs, max_new_tokens=1, do_sample=False)
     if crossing:
-        return states[0][0].transpose(0, 1).flatten(1)[prompt.visual_keys].float().numpy()
-    return states[0][0, prompt.padding + prompt.visual_positions].float().numpy()
+        return [
+            values.transpose(0, 1).flatten(1)[prompt.visual_keys].float().numpy()
+            for values, prompt in zip(states[0], prompts, strict=True)
+        ]
+    return [
+        values[prompt.padding + prompt.visual_positions].float().numpy()
+        for values, prompt in zip(states[0], prompts, strict=True)
+    ]
 
 
 def choose_cells(
@@ -230,24 +243,30 @@ def check_grids(model: Model, folder: Path, images: Sequence[str] = ("wide", "ta
     most = 24 if model.name in SPREADS else most
     paths = [draw_image(folder, name) for name in images]
     sample = Sample(id="a", images=paths, question="What?")
-    prompt, before = model.prompt(sample), read_visual_states(model, sample)
+    prompt = model.prompt(sample)
     sizes = [SHAPES[name] for name in images]
     ends = np.cumsum([rows * columns for rows, columns in prompt.grids])
-    tried, missed = 0, []
-    pairs: list[tuple[int, np.ndarray, np.ndarray]] = []  # view, painted and moved
-    for number, row, column in choose_cells(prompt.views, prompt.sources, sizes, most):
+    cells = list(choose_cells(prompt.views, prompt.sources, sizes, most))
+    samples, lasts = [sample], []
+    for number, row, column in cells:
         view, source = prompt.views[number], prompt.sources[number]
-        rows, columns = view.grid
-        last = min(row + block, rows) - 1, min(column + block, columns) - 1
+        last = min(row + block, view.grid[0]) - 1, min(column + block, view.grid[1]) - 1
         box = (*cell_box(view, row, column)[:2], *cell_box(view, *last)[2:])
         painted = list(paths)
         painted[source] = paint(paths[source], box, folder)
-        states = read_visual_states(model, sample.model_copy(update={"images": painted}))
+        samples.append(sample.model_copy(update={"images": painted}))
+        lasts.append(last)
+    before, *painted_states = read_batch_of_visual_states(model, samples)
+    tried, missed = len(cells), []
+    pairs: list[tuple[int, np.ndarray, np.ndarray]] = []  # view, painted and moved
+    for (number, row, column), last, states in zip(cells, lasts, painted_states, strict=True):
+        rows, columns = prompt.views[number].grid
         change = np.linalg.norm(states - before, axis=-1)[ends[number] - rows * columns : ends[number]]
         moved = np.array(divmod(int(change.argmax()), columns), float)
-        tried += 1
         if moved.tolist() != [row, column]:
-            missed.append(f"view {number} with {view.grid}: painted {row, column}, {moved.tolist()} moved")
+            missed.append(
+                f"view {number} with {rows, columns}: painted {row, column}, {moved.tolist()} moved"
+            )
         weights = change**2 + 1e-30  # equal where nothing changes
         centre = (np.mgrid[:rows, :columns].reshape(2, -1) * weights).sum(1) / weights.sum()
         pairs.append((number, (np.array([row, column]) + last) / 2, centre))

@@ -116,9 +116,11 @@ def qwen3_5() -> Built:
 
 
 def glm4v() -> Built:
-    tokenizer = build_tokenizer("<|image|>", "<|video|>", "<|begin_of_image|>", "<|end_of_image|>")
+    tokenizer = build_tokenizer("<|image|>", "<|video|>", "<|begin_of_image|>", "<|end_of_image|>",
+                                "<|begin_of_video|>", "<|end_of_video|>")  # fmt: skip
     names = {"image_token_id": "<|image|>", "video_token_id": "<|video|>",
-             "image_start_token_id": "<|begin_of_image|>", "image_end_token_id": "<|end_of_image|>"}  # fmt: skip
+             "image_start_token_id": "<|begin_of_image|>", "image_end_token_id": "<|end_of_image|>",
+             "video_start_token_id": "<|begin_of_video|>", "video_end_token_id": "<|end_of_video|>"}  # fmt: skip
     config = tf.Glm4vConfig(
         text_config={**TEXT, "vocab_size": len(tokenizer), "rope_parameters": {**ROPE, "partial_rotary_factor": 1.0}},
         vision_config={**PATCHES, "depth": 2, "hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 64,

@@ -144,6 +144,7 @@ def internvl() -> Built:
             "<|im_start|>assistant\n",
             ("<|im_start|>system\n", "<|im_end|>\n"),
             image="<IMG_CONTEXT>\n",
+            video="<video>\n",
         ),
     )
     return build_model(tf.InternVLForConditionalGeneration, config), processor

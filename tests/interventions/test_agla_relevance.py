@@ -31,7 +31,7 @@ from mmprobe.interventions.image_text_matching import (
     share_to_keep,
 )
 from mmprobe.interventions.visual import find_pixels, logit_gradient_norms, select_largest, with_images
-from mmprobe.models.aliases import locate
+from mmprobe.models.checkpoints import locate
 from mmprobe.models.hooks import replace
 from mmprobe.models.prompt import build_batch
 

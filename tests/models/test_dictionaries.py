@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.command_line import assert_fails, run_in_process
 from helpers.tiny_models import load_tiny_model
 from safetensors.torch import load_file, save_file
 
@@ -153,6 +156,57 @@ def test_wrong_files_are_refused(tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             load_dictionary(name)
+
+
+def hole(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Write safetensors that say these shapes of float32, in a file that is a hole."""
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        size = 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    with file.open("wb") as content:
+        content.write(len(text).to_bytes(8, "little") + text)
+        content.truncate(8 + len(text) + end)
+
+
+def test_a_small_file_that_says_it_is_large_takes_no_memory(tmp_path):
+    """A file with holes is as large as its header says, and takes no disk."""
+    d_in, d_sae = 2**18, 2**20
+    folder = tmp_path / "large"
+    folder.mkdir()
+    config = {"d_in": d_in, "d_sae": d_sae, "metadata": {"hook_name": "blocks.0.hook_resid_post"}}
+    (folder / CONFIG).write_text(json.dumps(config))
+    hole(
+        folder / WEIGHTS,
+        {"W_enc": (d_in, d_sae), "b_enc": (d_sae,), "W_dec": (d_sae, d_in), "b_dec": (d_in,)},
+    )
+    with pytest.raises(InputError, match=r"takes 2\.2 TB of memory; this machine has"):
+        load_dictionary(str(folder))
+
+
+@pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_what_is_no_file_is_refused_by_the_command(name, kind, tmp_path):
+    """A pipe would never end, nor would a device."""
+    folder = Path(shutil.copytree(Path(dictionaries.__file__).parent / "tiny-spd", tmp_path / "own"))
+    (folder / name).unlink()
+    {"pipe": os.mkfifo, "folder": os.mkdir, "device": lambda file: file.symlink_to("/dev/zero")}[kind](
+        folder / name
+    )
+    call = (
+        "generate",
+        "--model",
+        "tiny-spd",
+        "--prompt",
+        "Why?",
+        "--method",
+        "features",
+        "--set",
+        "features=0",
+    )
+    assert_fails(run_in_process(*call, "--set", f"dictionary={folder}"), name)
 
 
 def test_a_dictionary_must_fit_the_model(tiny_spd, caplog):

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from helpers.tiny_models import load_tiny_model
 from safetensors.torch import load_file, save_file
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 
 import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.models import load_aliases, load_model, wrap
-from mmprobe.models.aliases import locate
+from mmprobe.models.checkpoints import locate
+from mmprobe.models.loading import load_shapes
 from mmprobe.samples import Sample
 
 EMBEDDED = Path(str(resources.files("mmprobe.models") / "tiny_spd"))
@@ -40,6 +42,26 @@ def test_a_local_folder_loads_like_the_alias(tiny_spd, tmp_path):
     model = mp.load_model(str(folder), device="cpu", dtype="float32")
     for name, value in model.hf.state_dict().items():
         assert torch.equal(value, tiny_spd.hf.state_dict()[name])
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_omni", "qwen3_omni_moe"])
+def test_of_a_model_that_speaks_the_thinker_is_loaded(kind, tmp_path, image_paths):
+    """The hub's checkpoints of Qwen's Omni models hold more: its weights begin with their part's name."""
+    own = load_tiny_model(f"{kind}_thinker")
+    own.hf.save_pretrained(tmp_path)
+    own.processor.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    whole = {f"thinker.{name}": value for name, value in weights.items()} | {
+        "talker.codec_head.weight": torch.ones(2, 2)
+    }
+    save_file(whole, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = {"model_type": kind, "thinker_config": json.loads((tmp_path / "config.json").read_text())}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = load_model(str(tmp_path), device="cpu", dtype="float32")
+    assert model.family.name == f"{kind}_thinker"
+    inputs = own.prepare(Sample(id="a", images=image_paths[:1], question="What?"))
+    torch.testing.assert_close(model.hf(**inputs).logits, own.hf(**inputs).logits)
+    assert load_shapes(str(tmp_path)).n_layers == model.n_layers
 
 
 def test_dtype_can_be_chosen():
@@ -210,6 +232,16 @@ def test_a_type_without_sdpa_is_named(monkeypatch):
             monkeypatch.setattr(value, "_supports_sdpa", False)
     with pytest.raises(InputError, match="no sdpa attention"):
         load_model("tiny-spd", device="cpu")
+
+
+def test_a_type_that_transformers_does_not_know_is_named(tmp_path):
+    """Such as a checkpoint with code of its own, which is never run."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "my_own_vlm"}))
+    with pytest.raises(
+        InputError, match="is of type 'my_own_vlm', which transformers .* does not know"
+    ) as error:
+        load_model(str(tmp_path))
+    assert "complete checkpoint" not in str(error.value)
 
 
 def test_an_unknown_family_is_named(tmp_path):

@@ -100,19 +100,21 @@ def test_wrong_views_are_found(name: str, mutate: Callable[[View], View], tmp_pa
 @pytest.mark.parametrize("name", GRIDS)
 def test_tokens_that_come_column_by_column_are_found(name: str, tmp_path: Path, monkeypatch):
     model = load_type(name)
-    read, grids = family_checks.read_visual_states, model.prompt(make_samples(tmp_path)[0]).grids
+    read, grids = family_checks.read_batch_of_visual_states, model.prompt(make_samples(tmp_path)[0]).grids
 
-    def read_transposed(*args: Any) -> np.ndarray:
+    def transpose(states: np.ndarray) -> np.ndarray:
         ends = np.cumsum([rows * columns for rows, columns in grids])
-        parts = np.split(read(*args), ends[:-1])
         return np.concatenate(
             [
                 part.reshape(rows, columns, -1).swapaxes(0, 1).reshape(rows * columns, -1)
-                for part, (rows, columns) in zip(parts, grids, strict=True)
+                for part, (rows, columns) in zip(np.split(states, ends[:-1]), grids, strict=True)
             ]
         )
 
-    monkeypatch.setattr(family_checks, "read_visual_states", read_transposed)
+    def read_transposed(*args: Any) -> list[np.ndarray]:
+        return [transpose(states) for states in read(*args)]
+
+    monkeypatch.setattr(family_checks, "read_batch_of_visual_states", read_transposed)
     with pytest.raises(AssertionError, match="moved"):
         check_grids(model, tmp_path)
 

@@ -15,25 +15,55 @@ from helpers.tiny_models import load_tiny_model
 from PIL import Image
 
 import mmprobe as mp
+from mmprobe import samples
 from mmprobe.diagnosis import diagnose
 from mmprobe.errors import InputError
 from mmprobe.interventions.methods.icd import insert_instruction
 from mmprobe.ledger import hash_images, hash_questions
 from mmprobe.models import Group, Model
+from mmprobe.models.families import Family
 from mmprobe.models.pil_processor import PilVideoProcessor
 from mmprobe.models.prompt import build_chat
 from mmprobe.probes import image_interchange, image_interchange_run, patch_components_run
+from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages
 from mmprobe.samples import Region, Sample, load_samples
+from mmprobe.viz.figures import figures
 
 SMALL = {"shortest_edge": 32 * 32, "longest_edge": 72 * 72 * 8}
-OFFICIAL = {  # the tiny models of these have processors without torchvision, and so without videos
-    "qwen2_vl": ("Qwen2VLProcessor", "Qwen2VLVideoProcessor"),
-    "qwen2_5_vl": ("Qwen2_5_VLProcessor", "Qwen2VLVideoProcessor"),
-    "qwen3_vl": ("Qwen3VLProcessor", "Qwen3VLVideoProcessor"),
-    "qwen3_vl_moe": ("Qwen3VLProcessor", "Qwen3VLVideoProcessor"),
-    "qwen3_5": ("Qwen3VLProcessor", "Qwen3VLVideoProcessor"),
+TILE = {"height": 48, "width": 48}
+OFFICIAL: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
+    **dict.fromkeys(
+        ["qwen2_vl", "qwen2_5_vl"], ("Qwen2VLProcessor", {}, "Qwen2VLVideoProcessor", {"size": SMALL})
+    ),
+    **dict.fromkeys(
+        ["qwen3_vl", "qwen3_vl_moe", "qwen3_5"],
+        ("Qwen3VLProcessor", {}, "Qwen3VLVideoProcessor", {"size": SMALL}),
+    ),
+    "glm4v": ("Glm4vProcessor", {}, "Glm4vVideoProcessor", {"size": SMALL}),
+    "internvl": ("InternVLProcessor", {"image_seq_length": 9}, "InternVLVideoProcessor", {"size": TILE}),
+    "smolvlm": ("SmolVLMProcessor", {"image_seq_len": 9}, "SmolVLMVideoProcessor",
+                {"size": {"longest_edge": 96}, "max_image_size": {"longest_edge": 48}}),
+    "llava_onevision": (
+        "LlavaOnevisionProcessor",
+        {"num_image_tokens": 9, "vision_feature_select_strategy": "full", "vision_aspect_ratio": "anyres_max_4"},
+        "LlavaOnevisionVideoProcessor",
+        {"size": {"height": 24, "width": 24}},
+    ),
+}  # fmt: skip
+"""Processor and video processor of tiny models whose own do without torchvision, and so without videos."""
+DRAWN = ["qwen3_5_moe", "video_llama_3", "llava_next_video", "video_llava", "molmo2", "gemma4", "gemma4_e2b", "gemma4_moe",
+         "gemma4_unified", "glm46v", "glm4v_moe", "glm_ocr", "glmga", "exaone4_5", "hyperclovax_vision_v2", "cosmos3_edge",
+         "cosmos3_omni", "cohere_compass", "lfm3_vl", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker"]  # fmt: skip
+NAMES = ["tiny-spd", *OFFICIAL, *DRAWN]
+OWN_SIZE = {
+    "llava_next_video",
+    "video_llava",
+    "molmo2",
+    "gemma4",
+    "gemma4_e2b",
+    "gemma4_moe",
+    "gemma4_unified",
 }
-NAMES = ["tiny-spd", *OFFICIAL, "qwen3_5_moe", "video_llama_3", "llava_next_video"]
 
 
 def load_watching(name: str) -> Model:
@@ -50,15 +80,22 @@ def load_watching(name: str) -> Model:
         model = load_tiny_model(name)
     if name in OFFICIAL:
         pytest.importorskip("torchvision")
-        processor, video = (getattr(tf, each) for each in OFFICIAL[name])
-        own = model.processor
-        video_processor = video(patch_size=8, merge_size=2, size=SMALL)
-        new = processor(own.image_processor, own.tokenizer, video_processor, chat_template=own.chat_template)
+        if name == "smolvlm":
+            pytest.importorskip("num2words")
+        processor, options, video, sizes = OFFICIAL[name]
+        own, patches = model.processor, {"patch_size": 8, "merge_size": 2} if sizes["size"] is SMALL else {}
+        new = getattr(tf, processor)(
+            own.image_processor,
+            own.tokenizer,
+            getattr(tf, video)(**patches, **sizes),
+            chat_template=own.chat_template,
+            **options,
+        )
         model = Model(name, name, None, model.hf, new, model.family)
     elif name == "llava_next_video":
         model.processor.video_processor.size = {"shortest_edge": 32}
         model.processor.video_processor.crop_size = {"height": 32, "width": 32}
-    else:
+    elif name not in OWN_SIZE:
         model.processor.video_processor.size = SMALL
     return model
 
@@ -82,22 +119,33 @@ def draw_frames(folder: Path, count: int, size: tuple[int, int] = (112, 56), see
     return files
 
 
-def make_forms(folder: Path, alike: bool = False) -> list[Sample]:
+def make_forms(folder: Path, family: Family | None = None) -> list[Sample]:
     """Return samples with videos: odd numbers of frames, two of them, and an image before and after.
 
     Args:
-        alike: whether two videos of a sample have as many frames. LLaVA-NeXT-Video takes no others.
+        family: what it does not take is left out.
     """
+    alike = family is not None and family.equal_videos
     five, two = draw_frames(folder, 5), draw_frames(folder, 5 if alike else 2, (56, 112), seed=1)
     (image,) = draw_frames(folder, 1, (64, 64), seed=2)
     text: Any = {"type": "text"}
+    second: list[Any] = [{"type": "video", "video": two, "fps": 1}]
+    shown: list[Any] = [{"type": "image", "image": image}]
+    if family is not None and family.name == "molmo2":
+        second = []
+    if family is not None and family.videos_alone:
+        shown = []
     mixed = [text | {"text": "Watch: "}, {"type": "video", "video": five, "fps": 2}, text | {"text": " then "},
-             {"type": "image", "image": image}, {"type": "video", "video": two, "fps": 1},
-             text | {"text": "What moves?"}]  # fmt: skip
+             *shown, *second, text | {"text": "What moves?"}]  # fmt: skip
     return [
         Sample(id="short", videos=[{"frames": five, "fps": 2}], question="What moves?"),
         Sample(id="mixed", messages=[{"role": "user", "content": mixed}]),
-        Sample(id="earlier", images=[image], videos=[{"frames": two, "fps": 1}], question="Is it the same?"),
+        Sample(
+            id="earlier",
+            images=[image] if shown else [],
+            videos=[{"frames": two, "fps": 1}],
+            question="Is it the same?",
+        ),
     ]
 
 
@@ -125,16 +173,25 @@ def apply_template(model: Model, sample: Sample) -> dict[str, Any]:
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=NAMES)
+QUICK = {"tiny-spd", "qwen2_5_vl", "glm4v", "internvl", "gemma4", "molmo2"}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in NAMES],
+)
 def model(request: pytest.FixtureRequest) -> Model:
     return load_watching(request.param)
 
 
 def test_prompts_and_grids_are_those_of_the_processor(model, tmp_path):
-    for sample in make_forms(tmp_path, alike=model.family.name == "llava_next_video"):
+    for sample in make_forms(tmp_path, model.family):
         expected, prompt, inputs = apply_template(model, sample), model.prompt(sample), model.prepare(sample)
         np.testing.assert_array_equal(prompt.ids, expected["input_ids"][0].numpy(), err_msg=sample.id)
-        np.testing.assert_array_equal(inputs["pixel_values_videos"], expected["pixel_values_videos"])
+        pixels = [name for name in expected if name.startswith("pixel_values")]
+        assert pixels
+        for key in pixels:
+            np.testing.assert_array_equal(inputs[key], expected[key])
         of_videos = [view for view, source in zip(prompt.views, prompt.sources, strict=True)
                      if source >= len(sample.images)]  # fmt: skip
         if "video_grid_thw" in inputs:
@@ -146,13 +203,16 @@ def test_prompts_and_grids_are_those_of_the_processor(model, tmp_path):
         assert sorted(prompt.sources)[-1] < len(sample.images) + sum(frames)
         video_ids = prompt.ids == model.family.video_token_id(model.hf.config)
         visual = prompt.group == Group.VISUAL
-        np.testing.assert_array_equal(visual & video_ids, video_ids)
+        beside = sum(  # line breaks and class tokens, which show nothing
+            view.start_tokens + view.end_tokens + view.row_end_tokens * view.grid[0] for view in of_videos
+        )
+        assert (video_ids & ~visual).sum() == beside
         rest = [name for name in ("TEMPLATE", "SYSTEM", "USER") if (prompt.group == Group[name]).any()]
         assert set(np.unique(prompt.group)) == {Group.VISUAL, *(Group[name] for name in rest)}
 
 
 def test_traces_equal_eager(model, tmp_path):
-    samples = make_forms(tmp_path, alike=model.family.name == "llava_next_video")
+    samples = make_forms(tmp_path, model.family)
     run = mp.trace(model, samples, tmp_path / "run", capture=CAPTURE, max_new_tokens=STEPS)
     assert not run.failures, run.failures
     for sample in samples:
@@ -212,6 +272,73 @@ def test_interchange_finds_the_frame_that_changed(changed, tiny_spd, scenes):
     assert found.region_image.values.tolist() == [0, 1] and np.abs(effect).max() > 1e-4
     np.testing.assert_allclose(by_frame[changed], effect, atol=1e-6)
     assert not by_frame[1 - changed].any()
+
+
+def test_interchange_by_frame_over_a_run(tiny_spd, scenes, tmp_path):
+    """Each number is that of `image_interchange`, whatever the number of frames, beside samples of images."""
+    first, second = scenes
+    clips = {
+        "a": [first, first, second],
+        "b": [second, first, first, second, second],
+        "c": [first, second, first],
+    }
+    copied = {name: [tmp_path / f"{name}{n}.png" for n in range(len(files))] for name, files in clips.items()}
+    for name, files in clips.items():  # else the samples share files, and are not unrelated
+        for file, copy in zip(files, copied[name], strict=True):
+            copy.write_bytes(file.read_bytes())
+    ask = {"question": "Is there a red circle in the first picture?"}
+    samples = [Sample(id=name, videos=[{"frames": files, "fps": 2}], **ask) for name, files in copied.items()]
+    samples += [Sample(id=name, images=[scenes[number]], **ask) for number, name in enumerate("de")]
+    samples.append(
+        samples[0].model_copy(update={"id": "f", "regions": [Region(image=1, box=(56, 56, 56, 56))]})
+    )
+    run = mp.trace(tiny_spd, samples, tmp_path / "run", max_new_tokens=4)
+    found = image_interchange_run(tiny_spd, run, ["unrelated", "blank", "mean"], batch_size=3)
+    assert found.sample.values.tolist() == list("abcdef")
+    assert found.n_frame.values.tolist() == [3, 3, 3, 1, 1] and found.n_localisation == 1
+    others = CounterfactualImages(samples, tiny_spd)
+    for sample in samples[:3]:
+        pictures = others.find(sample, "unrelated")
+        other = [tmp_path / f"{sample.id}-other{number}.png" for number in range(len(pictures))]
+        for file, picture in zip(other, pictures, strict=True):
+            picture.save(file)
+        changed = sample.model_copy(update={"id": "other", "videos": _videos(other)})
+        one = image_interchange(tiny_spd, sample, changed, answer=run[sample.id].answer)
+        row = found.sel(sample=sample.id)
+        count, steps = one.sizes["region"], one.sizes["step"]
+        assert count == len(sample.videos[0].frames) and np.abs(one.effect_by_region).max() > 1e-4
+        np.testing.assert_allclose(row.effect_by_region_step[:count, :steps], one.effect_by_region, atol=1e-4)
+        assert row.effect_by_region[count:].isnull().all()
+        assert row.region_image[:count].values.tolist() == list(range(count))
+    own = found.effect_by_region.values[:3]
+    np.testing.assert_allclose(found.effect_by_frame.values[:3], own[:, :3].mean(0), rtol=1e-5)
+    np.testing.assert_allclose(found.effect_by_frame.values[3:], own[1, 3:], rtol=1e-5)
+    assert (found.region_box.sel(sample="f")[0] == (56, 56, 56, 56)).all()  # its own region, and no frames
+    assert "one other frame" in " ".join(panel.title for panel in figures(found))
+    assert found.n == 6
+
+
+def test_other_frames_are_spread_over_the_other_video(tiny_spd, tmp_path):
+    six, two = draw_frames(tmp_path, 6), draw_frames(tmp_path, 2, (56, 112), seed=1)
+    named = {"counterfactual": [[file.name for file in six[:3]]]}
+    samples = [
+        Sample(id="long", videos=[six], question="?"),
+        Sample(id="short", videos=[two], question="?", metadata=named),
+    ]
+    others = CounterfactualImages(samples, tiny_spd)
+
+    def pixels(files: list[Path], size: tuple[int, int]) -> list[bytes]:
+        return [Image.open(file).convert("RGB").resize(size).tobytes() for file in files]
+
+    def find(number: int, kind: str) -> list[bytes]:
+        return [picture.tobytes() for picture in others.find(samples[number], kind)]
+
+    assert find(0, "unrelated") == pixels([two[0]] * 3 + [two[1]] * 3, (112, 56))
+    assert find(1, "unrelated") == pixels([six[0], six[5]], (56, 112))
+    assert find(1, "minimal") == pixels([six[0], six[2]], (56, 112))
+    assert others.find(samples[0], "minimal") is None
+    with pytest.raises(InputError, match="sample long: field 'videos': a counterfactual of a run"):
+        CounterfactualImages(samples)
 
 
 def _videos(frames: list[Path]) -> Any:
@@ -274,7 +401,11 @@ def test_report_shows_frames(tiny_spd, tmp_path):
 
 def test_who_sees_no_videos_says_so_before_it_runs(tmp_path):
     (sample, *_) = make_forms(tmp_path)
-    for name, reason in (("llava", "mmprobe shows llava no videos"), ("qwen2_5_vl", "has no video part")):
+    for name, reason in (
+        ("llava", "mmprobe shows llava no videos"),
+        ("qwen2_5_vl", "has no video part"),
+        ("smolvlm", "has no video part"),
+    ):
         with pytest.raises(InputError, match=f"^sample short: videos: .*{reason}") as error:
             mp.trace(load_tiny_model(name), [sample], tmp_path / "run")
         assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
@@ -320,9 +451,8 @@ def test_methods_on_images_refuse_videos(tiny_spd, tmp_path):
 
 def test_runs_whose_images_are_exchanged_refuse_videos(tiny_spd, tmp_path):
     (sample, *_) = make_forms(tmp_path)
-    for probe in (image_interchange_run, patch_components_run):
-        with pytest.raises(InputError, match="sample short: field 'videos': .* exchanges images alone"):
-            probe(tiny_spd, [sample])
+    with pytest.raises(InputError, match="sample short: field 'videos': .* exchanges images alone"):
+        patch_components_run(tiny_spd, [sample])
     with pytest.raises(InputError, match="sample short: field 'videos': diagnose exchanges images alone"):
         diagnose(tiny_spd, [sample], tmp_path / "out")
 
@@ -430,3 +560,15 @@ def test_other_files_are_not_videos(content, tmp_path):
     (tmp_path / "samples.jsonl").write_text('{"id": "a", "question": "?", "videos": ["clip.mp4"]}\n')
     with pytest.raises(InputError, match="clip.mp4: not a readable MP4"):
         load_samples(tmp_path / "samples.jsonl")
+
+
+def test_frames_that_do_not_fit_memory_are_refused(tmp_path, monkeypatch):
+    clip = write_clip(tmp_path / "clip.mp4")
+    assert len(samples.read_frames(clip, [0, 5, 99], "here")) == 3
+    monkeypatch.setattr(samples, "MAX_VIDEO_PIXELS", 3 * 112 * 56 - 1)
+    assert len(samples.read_frames(clip, [0, 5, 5, 0], "here")) == 4, "a frame that is shown twice is one"
+    with pytest.raises(InputError, match="here: video .*clip.mp4: 3 frames of 112 x 56 pixels take over"):
+        samples.read_frames(clip, [0, 5, 99], "here")
+    monkeypatch.setattr(samples, "MAX_VIDEO_FRAMES", 23)
+    with pytest.raises(InputError, match="has over 23 frames; cut it"):
+        samples.read_video_info(clip, "here")

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from helpers.forked import run_script
 
 PERF = Path(__file__).parent.parent.parent / "perf"
+sys.path.insert(0, str(PERF))
+
+import steady  # noqa: E402
 
 
 @pytest.mark.stress
@@ -67,3 +73,44 @@ def test_the_measurements_for_a_gpu_run_on_a_cpu_and_continue(tmp_path, monkeypa
 def test_the_measurements_for_a_gpu_need_one():
     done = run_script(PERF / "gpu.py", "--device", "cpu")
     assert done.code == 2 and done.stderr.splitlines()[-1].endswith("which runs every line on tiny models")
+
+
+def make_readings(leak_kb: float, seed: int) -> list[Any]:
+    """Return what a run of three processes could show: phases of packing, steps of some MB, noise, and a leak."""
+    rng, readings = np.random.default_rng(seed), []
+    steps = rng.normal(0, 0.2, (3, 20))
+    for number in range(0, 3001, 6):
+        phase = number % 500 / 500
+        sizes = {}
+        for process, base in enumerate((580.0, 560.0, 562.0)):
+            share = 1 if process == 0 else 0.5  # a worker makes half of the traces
+            swing = (30 if process == 0 else -8) * (phase < 0.2)
+            size = base + swing + steps[process][number // 151] + rng.normal(0, 0.5)
+            sizes[10 + process] = size + share * leak_kb * number / 1000 - 60 * (number < 500)
+        readings.append(steady.Reading(number * 0.08, number, sizes))
+    return readings
+
+
+def test_a_leak_of_two_kilobytes_a_trace_is_seen_in_each_process():
+    grown = {leak: [] for leak in (0, 2)}
+    for seed in range(20):
+        for leak, values in grown.items():
+            rows, growth = steady.summarise(make_readings(leak, seed), 500)
+            assert len(rows) == 2 + steady.N_CYCLES and len(growth) == 3
+            values.append(list(growth.values()))
+            assert all(each.low < each.value < each.high for each in growth.values())
+    values = {
+        leak: np.array([[each.value for each in seen] for seen in of_leak]) for leak, of_leak in grown.items()
+    }
+    np.testing.assert_allclose((values[2] - values[0]).mean(axis=0), [5.0, 2.5, 2.5], atol=0.01)
+    flat = {
+        leak: np.array([[each.is_flat for each in seen] for seen in of_leak])
+        for leak, of_leak in grown.items()
+    }
+    assert flat[0].mean() > 0.9 and not flat[2].any()
+
+
+def test_growth_is_that_of_a_line_through_the_later_cycles():
+    assert steady.measure_growth([400.0, 580.0, 581.0, 582.0, 583.0, 584.0]).value == pytest.approx(5.0)
+    level = steady.measure_growth([400.0, 580.0, 582.0, 580.0, 582.0, 580.0])
+    assert level.value == pytest.approx(0.0) and level.low < -1 < 1 < level.high

@@ -16,7 +16,7 @@ from mmprobe.models.dictionaries import Dictionary, load_dictionary, save_dictio
 from mmprobe.models.reading import Reading
 from mmprobe.probes.answer_records import RunAnswer
 from mmprobe.probes.features.run import find_dictionary, read_states
-from mmprobe.viz.figures.features import panels
+from mmprobe.viz.figures.features import effect_panels, panels
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +138,47 @@ def test_effects_are_those_of_the_changed_stream(tiny_spd, samples):
     assert np.abs(ds.effect.values).max() > 0.01
     none = mp.probes.feature_effects(tiny_spd, sample, first, action="steer", value=0.0)
     assert not none.effect.values.any()
+
+
+def test_effects_over_answers_are_those_of_single_ones(tiny_spd, samples, run, tmp_path):
+    """Half of the answers are told by a feature of what they show; the mean is over all, the interval over images."""
+    asked = [sample for sample in samples if sample.metadata["type"] == "colour"]
+    attributed = mp.probes.attribute_features(tiny_spd, asked[0], step=3).attribution.sum("group")
+    numbers = [int(attributed.values.argmax()), 0]
+    ds = mp.probes.feature_effects_run(tiny_spd, asked, numbers)
+    single = [mp.probes.feature_effects(tiny_spd, each, numbers) for each in asked]
+    np.testing.assert_allclose(ds.effect_by_sample, [each.effect.sum("step") for each in single], atol=1e-5)
+    np.testing.assert_allclose(ds.effect, ds.effect_by_sample.mean("sample"))
+    assert (
+        ds.effect.values[0] > 0.1
+        and (ds.effect_low <= ds.effect).all()
+        and ds.n_effect.values.tolist() == [3, 3]
+    )
+    changed = [
+        [any(a.strip() != b.strip() for a, b in zip(row, one.token.values, strict=True)) for row in one.likeliest.values]
+        for one in single
+    ]  # fmt: skip
+    assert (ds.moved.values <= np.mean(changed, 0) + 1e-9).all(), "a token that changes anyway is not moved"
+    none = mp.probes.feature_effects_run(tiny_spd, run, numbers, action="steer", value=0.0)
+    assert not none.effect.values.any() and not none.moved.values.any()
+    with pytest.raises(InputError, match="features: name some"):
+        mp.probes.feature_effects_run(tiny_spd, asked)
+    (panel,) = effect_panels(ds)
+    assert "Mean over 3 answers" in panel.caption and len(panel.figure.data) == 2
+    assert effect_panels(single[0])[0].figure.data[0].z.shape == single[0].effect.shape
+    call = (
+        "analyze",
+        run.path,
+        "--only",
+        "feature-effects",
+        "--model",
+        "tiny-spd",
+        "--out",
+        tmp_path / "out",
+    )
+    assert run_in_process(*call, "--set", "features=[1,2]").code == 0
+    assert (tmp_path / "out" / "feature_effects.nc").is_file()
+    assert_fails(run_in_process(*call), "features: name some")
 
 
 def test_what_is_not_there_is_refused(tiny_spd, samples, random_qwen):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind
 
-from mmprobe.stats.equivalence import estimate_difference, p_equivalent
+from mmprobe.stats.compare import estimate_difference, p_equivalent
 
 
 def draw(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.models.aliases import locate
+from mmprobe.models.checkpoints import locate
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "trace": ("trace", "--limit", "3", "--max-new-tokens", "2"),

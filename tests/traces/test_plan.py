@@ -12,15 +12,18 @@ from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 
 import mmprobe as mp
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.files import format_bytes
 from mmprobe.interventions import Method, load_method
 from mmprobe.interventions.contrast import ContrastPath
 from mmprobe.models import load_shapes
+from mmprobe.models.dictionaries import load_dictionary
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
 from mmprobe.traces.capture import data_bytes
 from mmprobe.traces.engines import resolve_capture
-from mmprobe.traces.plan import dry_run, mean_prompt_size, plan
+from mmprobe.traces.plan import dry_run, mean_prompt_size, plan, residual_bytes
 
 ROWS = mp.CaptureSpec(
     datasets=["attention/row", "residual/mid"], positions="all", dtype="float32", heads=[0, 2]
@@ -135,6 +138,57 @@ def test_the_command_prints_its_assumptions():
     assert result["disk"] > 10**6 and result["seconds"] is None
     assert result["assumed"] == "prompts of 1024 tokens, 768 of them visual, answers of 64 tokens"
     assert_fails(run_in_process("plan", "--model", "tiny-spd"), "plan: give --samples, --data or both")
+
+
+def test_streams_of_prompts_are_predicted_by_group_to_the_byte(tiny_spd, image_paths, tmp_path):
+    sample = Sample(id="a", images=image_paths[:2], question="Is there a star?", system="Be short.")
+    everything = mp.CaptureSpec(
+        datasets=["residual/post", "residual/mid"], positions="prompt", layers=[2, 5], dtype="float32"
+    )
+    for groups in (None, ["visual"], ["visual", "user"]):
+        spec = resolve_capture(everything.model_copy(update={"groups": groups}), tiny_spd)
+        size = mean_prompt_size(tiny_spd, [sample])
+        predicted = residual_bytes(tiny_spd, spec, size)
+        trace = mp.trace(tiny_spd, [sample], tmp_path / f"{groups}", capture=spec, max_new_tokens=2)["a"]
+        written = [
+            trace.array(name).values.nbytes for name in spec.stored if name.startswith("prompt/residual")
+        ]
+        assert sum(predicted.values()) == sum(written) > 0 and len(written) == 2
+        assert list(predicted) == [*(groups or ["visual", "user", "other"])]
+    assert residual_bytes(tiny_spd, load_capture("default"), size) == {}
+
+
+def test_the_command_says_what_streams_and_features_take(make_pairs_file, tmp_path):
+    capture, data = tmp_path / "visual.yaml", make_pairs_file
+    capture.write_text("datasets: [residual/post]\npositions: prompt\ngroups: [visual]\nlayers: [0, 7]\n")
+    call = ("plan", "--model", "tiny-spd", "--data", data, "--max-new-tokens", 12)
+    said = run_in_process(*call, "--capture", capture, "--dictionary", "tiny-spd").stdout
+    shapes = load_shapes("tiny-spd", device="cpu")
+    prompt = mean_prompt_size(shapes, mp.load_samples(data))
+    (visual,) = residual_bytes(shapes, load_capture(str(capture)), prompt).items()
+    assert f"streams visual {format_bytes(visual[1])}: residual streams" in said
+    assert "512 features at blocks.3.hook_resid_post" in said and "mmprobe activations writes" in said
+    planned = read_result(run_in_process(*call, "--dictionary", "tiny-spd", "--json"))["features"]
+    call = ("--model", "tiny-spd", "--hooks", "blocks.3.hook_resid_post", "--out", tmp_path / "shards")
+    assert (
+        run_in_process(
+            "trace", *call[:2], "--data", data, "--out", tmp_path / "run", "--max-new-tokens", 12
+        ).code
+        == 0
+    )
+    assert run_in_process("activations", tmp_path / "run", *call).code == 0
+    written = sum(file.stat().st_size for file in (tmp_path / "shards").iterdir())
+    assert planned["disk"] == pytest.approx(written, rel=0.1)
+    assert planned["memory"] == sum(each.nbytes for each in load_dictionary("tiny-spd").weights.values())
+    assert_fails(
+        run_in_process("plan", "--model", "tiny-spd", "--samples", 1, "--dictionary", "gone"),
+        "no such folder",
+    )
+
+
+@pytest.fixture
+def make_pairs_file(tmp_path):
+    return make_pairs(tmp_path / "pairs", n=1, seed=3)
 
 
 def test_what_is_kept_of_prompts_is_predicted_and_said(random_qwen, image_paths, tmp_path):

@@ -138,6 +138,27 @@ def test_memory_is_given_back_while_nothing_is_written(monkeypatch):
         assert returned.wait(30)
 
 
+def test_memory_is_given_back_while_much_is_written(monkeypatch):
+    returned = threading.Event()
+    monkeypatch.setattr(recorder_module, "_BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(recorder_module, "_IDLE_SECONDS", 60.0)
+    monkeypatch.setattr(recorder_module, "give_back_memory", returned.set)
+    with WriterThread() as thread:
+        thread.submit(time.sleep, 0.01)
+        thread.submit(time.sleep, 0.01)
+        assert returned.wait(30)
+
+
+def test_memory_is_given_back_below_the_peak_if_that_is_asked(monkeypatch):
+    trimmed = []
+    monkeypatch.setattr(recorder_module, "_trim", trimmed.append)
+    monkeypatch.setattr(recorder_module.Path, "read_text", lambda path: "VmHWM:\t 900000 kB\nVmRSS:\t 5 kB\n")
+    recorder_module.give_back_memory()
+    assert trimmed == []
+    recorder_module.give_back_memory(below_peak=True)
+    assert trimmed == [0]
+
+
 def test_systems_without_glibc_are_left_alone(monkeypatch):
     monkeypatch.setattr(recorder_module.ctypes, "CDLL", lambda name: object())
     monkeypatch.setattr(recorder_module, "_trim", recorder_module._find_malloc_trim())

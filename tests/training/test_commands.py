@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 
 import pytest
@@ -39,9 +40,52 @@ def test_train_logos_writes_models_results_and_a_report(policy_folder, tmp_path)
     assert again == result
 
 
+TRACKER = """
+import json
+
+def set_experiment(name): pass
+def log_params(values): note("params", values)
+def log_metrics(values, step=None): note(step, values)
+def note(kind, values):
+    with open({file!r}, "a") as out:
+        out.write(json.dumps([kind, values]) + "\\n")
+
+class start_run:
+    def __init__(self, run_name): note("run", run_name)
+    def __enter__(self): return self
+    def __exit__(self, *_): pass
+"""
+
+
+@pytest.mark.slow
+def test_a_training_is_logged_step_by_step_to_a_tracker_on_the_path(text_folder, tmp_path, monkeypatch):
+    data = make_pairs(tmp_path / "pairs", n=3, seed=1)
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "mlflow.py").write_text(TRACKER.format(file=str(tmp_path / "logged.jsonl")))
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    monkeypatch.delitem(sys.modules, "mlflow", raising=False)
+    options = ("--model", text_folder, "--data", data, "--test", data, "--epochs", "2", "--batch", "9")
+    options += ("--max-new-tokens", "2", "--log-to", "mlflow", "--json")
+    out = tmp_path / "out"
+    result = read_result(run_in_process("train", "guesser", *options, "--out", out))
+    logged = [json.loads(line) for line in (tmp_path / "logged.jsonl").read_text().splitlines()]
+    assert logged[0] == ["run", "out"]
+    assert logged[1][0] == "params" and logged[1][1]["epochs"] == "2"
+    history = training_history(out)
+    steps = {step: values for step, values in logged if isinstance(step, int)}
+    assert sorted(steps) == history["step"].values.tolist() and len(steps) > 1
+    for step, loss in zip(history["step"].values.tolist(), history["loss"].values.tolist(), strict=True):
+        assert steps[step].get("train/loss") == (None if math.isnan(loss) else loss)
+    assert logged[-1][0] is None
+    assert logged[-1][1]["accuracy_guesser"] == result["metrics"]["accuracy_guesser"]
+
+
 def test_training_without_its_extra_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "trl", None)
-    command = ("train", "guesser", "--model", "tiny-spd", "--data", "a.jsonl", "--out", tmp_path / "out")
+    data = tmp_path / "a.jsonl"
+    command = ("train", "guesser", "--model", "tiny-spd", "--data", data, "--out", tmp_path / "out")
+    assert_fails(run_in_process(*command), f"{data}: no such file")
+    data.touch()
     assert_fails(
         run_in_process(*command), "training needs trl; install it with: pip install 'mmprobe[train]'"
     )

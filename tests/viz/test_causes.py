@@ -44,7 +44,7 @@ def interchange(**changes: object) -> xr.Dataset:
 
 @pytest.fixture
 def report(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("mmprobe.viz.report.write.analysis_pages", lambda datasets: [])
+    monkeypatch.setattr("mmprobe.viz.report.write.analysis_pages", lambda datasets, read: [])
     return write_report(run, [interchange()], tmp_path / "report.html")
 
 
@@ -64,14 +64,14 @@ def test_cause_and_attention_are_over_the_image_and_switchable(
     cells = heat(page)
     assert np.flatnonzero(cells).tolist() == [1, 6 + 4], "cells that were not exchanged stay clear"
     np.testing.assert_allclose(cells[[1, 10]], [255, 100 + 155 / 2], atol=1)
-    assert page.locator("#legend-max").inner_text().startswith("3.00 nat lost with the region exchanged")
-    assert page.locator("#step-loss").inner_text() == "4.00 nat"
+    assert page.locator("#legend-max").inner_text().startswith("3 nat lost with the region exchanged")
+    assert page.locator("#step-loss").inner_text() == "4 nat"
     page.select_option("#normalise", "sample")
     page.click('.token[data-step="3"]')
     np.testing.assert_allclose(heat(page)[[1, 10]], [100 + 155 / 3, 100 + 155 * 2 / 3], atol=1)
     page.click('.token[data-step="2"]')
     assert set(heat(page)[[1, 10]]) == {100}, "a loss under 0 is drawn as none"
-    assert page.locator("#step-loss").inner_text() == "-1.00 nat", "and its number is shown"
+    assert page.locator("#step-loss").inner_text() == "-1 nat", "and its number is shown"
 
     page.select_option("#map", "attention")
     assert page.locator("#map-name").inner_text() == "Attention, mean over layers"
@@ -116,7 +116,7 @@ def test_one_line_says_how_much_the_answers_depend_on_their_images(
 ) -> None:
     text = re.sub("<[^>]*>", "", dependence_line(run, interchange())).strip()
     assert text == (
-        "With unrelated images in place of their own, the median answer loses 1.50 nat a token [0.50, 2.25]. 25% of "
+        "With unrelated images in place of their own, the median answer loses 1.5 nat a token [0.5, 2.25]. 25% of "
         "the answers [12%, 50%] lose under 0.1 nat a token, so they hardly depend on their images. Image interchange, "
         "1 of 2 answers, 95 % intervals."
     )

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 from helpers.browser import heat_maps
 from playwright.sync_api import Page
 
 from mmprobe.cache import Run, open_run
 from mmprobe.errors import InputError
 from mmprobe.viz.report import explorer, write_report
-from mmprobe.viz.report.explorer import read_false_spans
+from mmprobe.viz.report.explorer import read_false_spans, word_data
 from mmprobe.viz.report.images import Images
 
 
@@ -118,6 +119,69 @@ def test_the_images_with_their_map_are_saved_as_svg(
     assert svg.count("<image ") == 4, "two images, each with its map"
     assert svg.count("<rect ") == 1 and "<script" not in svg
     assert len(heat_maps(page)) == 2
+
+
+def words_of(run: Run, name: str, malice: str) -> xr.Dataset:
+    """Return a word for each lens, layer and cell of a sample's images; a second sample has one cell less."""
+    paths = [str(path) for path in run.sample(name).images]
+    words = [
+        [[[f"{lens}{layer}-{cell}", "" if cell else malice] for cell in range(12)] for layer in (1, 4)]
+        for lens in "ab"
+    ]
+    return xr.Dataset(
+        {
+            "word": (("sample", "lens", "layer", "cell", "place"), np.array([words, words])),
+            "score": (("sample", "lens", "layer", "cell", "place"), np.zeros((2, 2, 2, 12, 2))),
+            "cell_image": (("sample", "cell"), [[0] * 6 + [1] * 6, [0] * 4 + [-1] * 8]),
+            "cell_box": (("sample", "cell", "corner"), np.ones((2, 12, 4))),
+            "image_path": (("sample", "image"), [paths, ["other.png", ""]]),
+            "image_height": (("sample", "image"), [[56, 84], [56, -1]]),
+            "image_width": (("sample", "image"), [[84, 56], [56, -1]]),
+        },
+        coords={"sample": [name, "other"], "lens": ["a", "b"], "layer": [1, 4]},
+        attrs={"analysis": "visual_tokens", "model": "m", "samples": 2, "top": 2},
+    )
+
+
+def test_a_click_on_a_cell_lists_its_words_after_each_layer(
+    run: Run, tmp_path: Path, show: Callable[..., Page], malice: str
+) -> None:
+    """The second image of two that are not square: rows are rows, and its cells follow those of the first."""
+    report = write_report(run, [words_of(run, "evil", malice)], tmp_path / "report.html")
+    page = show(report, "explorer/evil")
+    wait_for(page, "evil")
+    assert page.locator("#cell-rows tr").count() == 0, "no cell is chosen yet"
+    box = page.locator("#sample-images .frame >> nth=1").bounding_box()
+    assert box is not None
+    page.mouse.click(
+        box["x"] + 0.75 * box["width"], box["y"] + 0.4 * box["height"]
+    )  # row 2 of 3, column 2 of 2
+    rows = page.locator("#cell-rows tr")
+    assert rows.all_inner_texts() == ["1\ta1-9", "4\ta4-9"]
+    assert page.locator("#cell-name").inner_text() == "of image 2, row 2, column 2"
+    assert page.locator("#sample-images .cell-mark").bounding_box() == pytest.approx(
+        {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 3, "width": box["width"] / 2, "height": box["height"] / 3},
+        abs=5,
+    )  # fmt: skip
+    page.select_option("#cell-lens", "b")
+    assert rows.all_inner_texts() == ["1\tb1-9", "4\tb4-9"]
+    page.fill("#cell-number", "0")
+    assert malice in rows.first.inner_text(), "text of a model stays text"
+    page.click('.samples button:has-text("plain")')
+    wait_for(page, "plain")
+    assert not page.locator(".cell-words").is_visible(), "its visual tokens were not read"
+    assert page.locator(".cell-mark").count() == 0
+
+
+def test_words_of_other_images_are_not_shown(run: Run, malice: str) -> None:
+    ds = words_of(run, "evil", malice)
+    assert word_data(run["evil"], ds) is not None
+    assert word_data(run["evil"], ds.assign(cell_image=ds.cell_image.where(ds.cell < 9, -1))) is None
+    assert word_data(run["plain"], ds) is None and word_data(run["evil"], None) is None
+    moved = ds.assign_coords(sample=["another", "other"])
+    data = explorer.sample_data(run["evil"], None, Images(), words=moved)
+    assert data["words"] is None
+    assert "Words of these images' visual tokens are at sample another." in data["notes"]
 
 
 def test_an_image_is_embedded_once(run: Run, tmp_path: Path) -> None:

@@ -104,6 +104,18 @@ def test_figures_are_saved(run: Run, tmp_path: Path) -> None:
     assert pdf.read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.browser
+def test_a_browser_that_does_not_start_is_one_error(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several figures, too: kaleido's server, which draws these, waits for a browser for ever."""
+    pytest.importorskip("kaleido")
+    monkeypatch.setenv("BROWSER_PATH", "/bin/false")
+    with pytest.raises(InputError, match="figures as files need a Chromium that starts"):
+        mp.viz.save(attention_decay(run), tmp_path / "decay.pdf")
+    assert not list(tmp_path.glob("*.pdf"))
+
+
 def test_names_that_one_looks_for(run: Run, tmp_path: Path) -> None:
     assert set(ANALYSES) <= {*dir(mp.analyses)} | {"localisation"}
     assert not {"Callable", "xr", "workers", "files"} & set(dir(mp.analyses))
@@ -113,3 +125,27 @@ def test_names_that_one_looks_for(run: Run, tmp_path: Path) -> None:
     records = [{"id": str(number), "response": "word " * 99} for number in range(3)]
     shown = repr(Evaluation("vqa", {"accuracy": accuracy}, records, tmp_path, {}, {}, ("accuracy",)))
     assert shown.startswith("<Evaluation vqa: accuracy 0.667 [") and len(shown) < 300
+
+
+def test_tables_hold_no_keys_and_nothing_that_programs_obey(
+    labelled: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MADE_UP_API_KEY", "sk-0123456789")
+    text = "-1+1 \x1b[2J\r\n\u202e \\input{a} sk-0123456789"
+    rows = [
+        {"question": text, "n": -1.5, "metadata.=a": None, "right": True},
+        {"question": "-1", "n": None, "right": None},
+    ]
+    monkeypatch.setattr(
+        Run, "to_dataframe", lambda run: pd.DataFrame(rows, index=pd.Index(run.ids, name="id"))
+    )
+    (csv,) = mp.export(labelled, tmp_path / "out", to="csv")
+    read = pd.read_csv(csv, index_col="id")
+    assert read["question"].tolist() == ["'-1+1 ?[2J\n? \\input{a} [MADE_UP_API_KEY]", "'-1"]
+    assert read["n"].iloc[0] == -1.5 and read["right"].iloc[0] and read["right"].isna().iloc[1]
+    (tex,) = mp.export(labelled, tmp_path / "out", to="latex")
+    assert "?[2J\n? \\textbackslash input\\{a\\} [MADE\\_UP\\_API\\_KEY]" in tex.read_text()
+    (parquet,) = mp.export(labelled, tmp_path / "out", to="parquet")
+    exact = pd.read_parquet(parquet)
+    assert exact["question"].tolist() == [text.replace("sk-0123456789", "[MADE_UP_API_KEY]"), "-1"]
+    assert exact["right"].tolist() == [True, None]

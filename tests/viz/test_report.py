@@ -21,6 +21,7 @@ from mmprobe.analyses.token_activation import token_activation
 from mmprobe.cache import Run, open_run
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import Panel
 from mmprobe.viz.report import explorer, write_report
 from mmprobe.viz.report.images import Images, embed_image
@@ -75,7 +76,7 @@ def test_a_token_shows_where_its_step_attended(run: Run, tmp_path: Path, show: C
     page.keyboard.press("ArrowRight")
     assert page.locator("#layer-name").inner_text() == "2"
     assert_heat_shows(page, attention[3, 1], attention[3, 1].max())
-    assert page.locator("#legend-max").inner_text().startswith(f"{attention[3, 1].max():#.3g}")
+    assert page.locator("#legend-max").inner_text().startswith(format_number(float(attention[3, 1].max())))
     page.select_option("#normalise", "sample")
     assert_heat_shows(page, attention[3, 1], attention[:, 1].max())
 
@@ -121,8 +122,8 @@ def test_the_policy_allows_exactly_the_reports_own_scripts(
     match = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     assert match
     policy = dict(part.strip().split(" ", 1) for part in match[1].split(";"))
-    assert len(scripts) == 12, (
-        "of the pages, plotly.js once, three of figures, six of the explorer, one of answers"
+    assert len(scripts) == 13, (
+        "of the pages, of numbers, plotly.js once, three of figures, six of the explorer, one of answers"
     )
     assert policy == {
         "default-src": "'none'",
@@ -146,7 +147,7 @@ def test_token_activation_stands_beside_attention(
     for step in (0, 3):
         page.click(f'.token[data-step="{step}"]')
         assert_heat_shows(page, expected[step], expected[step].max(), "sample-activation")
-    assert page.locator("#activation-max").inner_text().startswith(f"{expected[3].max():#.3g}")
+    assert page.locator("#activation-max").inner_text().startswith(format_number(float(expected[3].max())))
     page.focus("#layer")
     page.keyboard.press("ArrowRight")
     assert_heat_shows(page, expected[3], expected[3].max(), "sample-activation")

@@ -91,8 +91,8 @@ def test_metrics_and_groups_are_tables(tmp_path: Path, show: Callable[..., Page]
     cells = cells_of(tables.nth(0))
     assert cells[1] == [
         "f1\nharmonic mean of precision and recall",
-        "0.500",
-        "0.250 to 0.750",
+        "0.5",
+        "0.25 to 0.75",
         "",
         "4",
         "50%",
@@ -103,7 +103,7 @@ def test_metrics_and_groups_are_tables(tmp_path: Path, show: Callable[..., Page]
     page.click("summary:has-text('All other metrics')")
     cells = cells_of(tables.nth(1))
     assert cells[1] == ["none", "–", "–", "", "0", "–", "–", "0 to ∞"]
-    assert cells[2][:3] == ["perception", "1450.5", "1450.2 to 1450.8"]
+    assert cells[2][:3] == ["perception", "1,450", "1,450 to 1,451"]
     assert len(cells) == 3
     bar = {part: page.locator(f"#results .span .{part}").first for part in ("ends", "point")}
     assert [bar["ends"].get_attribute(name) for name in ("x", "width")] == ["25.0", "50.0"]
@@ -111,8 +111,8 @@ def test_metrics_and_groups_are_tables(tmp_path: Path, show: Callable[..., Page]
     page.click("summary:has-text('By size')")
     grouped = cells_of(tables.nth(3))
     assert grouped[0] == ["Metric", "small", "large"]
-    assert grouped[1] == ["f1", "0.250 0.000 to 0.500, n 3", "0.750 0.500 to 1.000, n 1"]
-    assert grouped[2] == ["recall", "–", "1.000 0.750 to 1.250, n 1"]
+    assert grouped[1] == ["f1", "0.25 0 to 0.5, n 3", "0.75 0.5 to 1, n 1"]
+    assert grouped[2] == ["recall", "–", "1 0.75 to 1.25, n 1"]
     assert "data" not in page.locator("#results dl").first.inner_text().lower()
 
 

@@ -72,7 +72,7 @@ def test_differences_are_paired_and_figures_have_the_same_scales(
         "2",
     ]
     assert tables[0][2][3:5] == ["0", "0 to 0"], "the same traces"
-    assert tables[1][1][1].startswith("0.500") and tables[1][1][3].startswith("0.625")
+    assert tables[1][1][1].startswith("0.5") and tables[1][1][3].startswith("0.625")
     page.click("#pages a:has-text('Attention decay')")
     page.wait_for_selector("#figure-2 .main-svg")
     titles = page.locator("#attention-decay h3").all_inner_texts()[:2]

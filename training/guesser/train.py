@@ -18,11 +18,9 @@ from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.errors import InputError
 from mmprobe.files import check_no_link
 from mmprobe.ledger import fingerprint, hash_content
-from mmprobe.models.aliases import find_checkpoint
-from mmprobe.models.fingerprint import fingerprint_checkpoint
+from mmprobe.models.checkpoints import find_checkpoint, fingerprint_checkpoint
 from mmprobe.models.text_model import TextModel, load_text_model
 from mmprobe.training.checkpoints import (
-    LogWriter,
     WholeCheckpoints,
     hold_training,
     last_checkpoint,
@@ -31,6 +29,7 @@ from mmprobe.training.checkpoints import (
     start_training,
 )
 from mmprobe.training.guesser.text_model import encode_example, save_text_model, split_questions
+from mmprobe.training.history import LogWriter
 
 MODEL = "model"  # folder of the trained weights in the output folder
 

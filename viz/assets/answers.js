@@ -1,5 +1,5 @@
 "use strict";
-/* The table of answers. Rows are added 50 at a time. */
+/* The table of answers. Rows are added 50 at a time. Needs numbers.js. */
 (async () => {
   const ROWS_PER_PAGE = 50;
   const find = (id) => document.getElementById(id);
@@ -25,11 +25,7 @@
   let matching = answers;
   let shown = 0;
 
-  const format = (value) => {
-    if (value === null) return "–";
-    if (Math.abs(value) < 1e-9) return "0";
-    return typeof value === "string" ? value : String(Number(value.toPrecision(3)));
-  };
+  const format = (value) => (typeof value === "string" ? value : formatNumber(value));
 
   function row(answer) {
     const name = answer.link ? make("a", { href: `#${answer.link}`, textContent: answer.id, title: "Open in the explorer" })

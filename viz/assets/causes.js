@@ -44,7 +44,7 @@ const causes = (() => {
     return `M${Array.from(steps, (loss, step) => `${plotX(step)},${y(loss).toFixed(2)}`).join("L")}`;
   }
 
-  const nat = (loss) => `${Math.abs(loss) < 0.005 ? "0.00" : loss.toFixed(2)} nat`;
+  const nat = (loss) => `${formatNumber(loss, 0.0005)} nat`;
 
   return { map, brightest, words, underline, sentence, path, nat, largest };
 })();

@@ -13,13 +13,14 @@ const sampleData = (() => {
   /** Returns the sample of a data block. */
   async function load(text) {
     const sample = JSON.parse(text);
-    const { mass, share, cause } = sample;
+    const { mass, share, cause, words } = sample;
     for (const map of [sample.attention, sample.activation]) {
       if (!map) continue;
       map.weights = await unpack(map.weights, Uint8Array);
       map.scale = await unpack(map.scale, Float32Array);
     }
     if (mass) mass.values = await unpack(mass.values, Uint16Array);
+    if (words) words.ids = await unpack(words.ids, Uint32Array);
     if (share) sample.share = await unpack(share, Float32Array);
     for (const part of cause ? ["steps", "losses"] : []) cause[part] = await unpack(cause[part], Float32Array);
     return sample;

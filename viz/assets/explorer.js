@@ -1,13 +1,14 @@
 "use strict";
 /* The explorer. It shows one sample and unpacks its data block when it is selected.
-   Needs heat.js, causes.js, data.js, export.js and list.js. */
+   Needs numbers.js, heat.js, causes.js, words.js, data.js, export.js and list.js. */
 (() => {
   const PLOT = { width: 600, height: 90, top: 6 };
 
   const find = (id) => document.getElementById(id);
   const make = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
   const percent = (value) => `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)} %`;
-  const number = (value) => (value ? value.toPrecision(3) : value === null ? "not a number" : "0");
+  const LEAST = 0.0005; // nat; less is shown as 0
+  const nat = (value) => (value === null ? "not a number" : `${formatNumber(value, LEAST)} nat`);
 
   let sample = null;
   let pinned = 0;
@@ -42,18 +43,18 @@
     if (showsCause()) {
       const maximum = causes.brightest(sample.cause, perStep ? step : null);
       paintMaps("sample-images", causes.map(sample.cause, step), maximum);
-      find("legend-max").textContent = `${maximum.toPrecision(3)} nat lost ${causes.words(sample.cause)}, ${scope}`;
+      find("legend-max").textContent = `${formatNumber(maximum, LEAST)} nat lost ${causes.words(sample.cause)}, ${scope}`;
     } else if (sample.attention) {
       const weights = sampleData.visualWeights(sample, step, choice());
       const maximum = perStep ? sampleData.largest(weights) : sampleData.largestWeight(sample, choice());
       paintMaps("sample-images", weights, maximum);
-      find("legend-max").textContent = `${maximum.toPrecision(3)} attention to one visual token, ${scope}`;
+      find("legend-max").textContent = `${formatNumber(maximum)} attention to one visual token, ${scope}`;
     }
     if (sample.activation) {
       const values = sampleData.activations(sample, step);
       const maximum = sampleData.largest(perStep ? values : sample.activation.scale);
       paintMaps("sample-activation", values, maximum);
-      find("activation-max").textContent = `${maximum.toPrecision(3)} activation of one visual token, ${scope}`;
+      find("activation-max").textContent = `${formatNumber(maximum)} activation of one visual token, ${scope}`;
     }
   }
 
@@ -137,8 +138,8 @@
     find("step-name").textContent = JSON.stringify(sample.tokens[step].text);
     find("step-number").textContent = `step ${step} of 0–${sample.tokens.length - 1}`;
     find("step-probability").textContent = logprob === null ? "not a number" : percent(Math.exp(logprob));
-    find("step-logprob").textContent = `${number(logprob)} nat`;
-    find("step-entropy").textContent = `${number(sample.entropy[step])} nat`;
+    find("step-logprob").textContent = nat(logprob);
+    find("step-entropy").textContent = nat(sample.entropy[step]);
     if (sample.cause) find("step-loss").textContent = causes.nat(sample.cause.steps[step]);
     if (hasShare()) find("step-attention").textContent = percent(sampleData.shareAt(sample, step, choice()));
   }
@@ -208,6 +209,7 @@
       visualHeads: (sample.attention?.heads ?? 0) > 1 && sample.tokens.length,
       wrong: sample.tokens.some((token) => token.wrong),
       regions: sample.images.some((image) => image.regions.length),
+      words: sample.words,
     };
     for (const part of document.querySelectorAll("#explorer [data-needs]")) {
       part.hidden = !available[part.dataset.needs];
@@ -239,6 +241,7 @@
     find("sample-notes").replaceChildren(...sample.notes.map((note) => make("li", { textContent: note })));
     showImages("sample-images", sample.cause || sample.attention);
     showImages("sample-activation", sample.activation);
+    cellWords.show(sample);
     find("tokens").replaceChildren(...sample.tokens.flatMap(tokenNodes));
     if (sample.cause) causes.underline(find("tokens").children, sample.cause);
     find("sample-dependence").textContent = sample.cause ? causes.sentence(sample.cause) : "";
@@ -338,6 +341,7 @@
       });
     });
     sampleList.addListeners();
+    cellWords.addListeners();
     const tokens = find("tokens");
     tokens.addEventListener("pointerover", (event) => {
       if (event.target === tokens || event.pointerType === "touch") return;

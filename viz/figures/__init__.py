@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -13,7 +14,7 @@ from mmprobe.analyses import ANALYSES
 from mmprobe.errors import InputError
 from mmprobe.files import write_whole
 from mmprobe.registry import Registry, check_made, tolerate_plug_ins
-from mmprobe.viz.panel import Panel
+from mmprobe.viz.panel import Panel, drop_undefined_intervals
 
 FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
     "figures of analysis",
@@ -42,6 +43,7 @@ FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
         "head_ranking": "mmprobe.viz.figures.component_effects:ranking_panels",
         "direct_logit_attribution": "mmprobe.viz.figures.logit_attribution:panels",
         "features": "mmprobe.viz.figures.features:panels",
+        "feature_effects": "mmprobe.viz.figures.features:effect_panels",
         "visual_tokens": "mmprobe.viz.figures.visual_tokens:panels",
         "circuit": "mmprobe.viz.figures.circuit:panels",
         "circuit_faithfulness": "mmprobe.viz.figures.circuit_faithfulness:panels",
@@ -108,6 +110,8 @@ def figures(dataset: xr.Dataset) -> list[Panel]:
         with tolerate_plug_ins():
             draw = FIGURES[name]
             panels = [check_made(draw, each, Panel) for each in check_made(draw, draw(dataset), list)]
+            for panel in panels:
+                drop_undefined_intervals(panel.figure)
         return panels
     if name in ANALYSES:
         return []  # it has numbers alone
@@ -157,14 +161,18 @@ def save(source: xr.Dataset | go.Figure, out: str | Path) -> list[Path]:
         out if number == 1 else out.with_name(f"{out.stem}-{number}{out.suffix}")
         for number in range(1, len(drawn) + 1)
     ]
-    with one_browser():
+    with one_browser() if len(drawn) > 1 else nullcontext():
         write_whole({file: _draw(figure, kind) for file, figure in zip(files, drawn, strict=True)})
     return files
 
 
 @contextmanager
 def one_browser() -> Iterator[None]:
-    """Within the block, figures are drawn in one Chromium; kaleido starts one a figure otherwise, which takes seconds."""
+    """Within the block, figures are drawn in one Chromium; kaleido starts one a figure otherwise, which takes seconds.
+
+    Raises:
+        InputError: kaleido or a Chromium is missing, or it does not start.
+    """
     server = None
     with suppress(ImportError):  # `save` says what is missing
         import kaleido
@@ -173,6 +181,7 @@ def one_browser() -> Iterator[None]:
     if server is None or server.is_running():
         yield
         return
+    _draw(go.Figure(), "svg")  # kaleido's server would wait for ever for a browser that does not start
     kaleido.start_sync_server(silence_warnings=True)
     try:
         yield
@@ -182,11 +191,13 @@ def one_browser() -> Iterator[None]:
 
 def _draw(figure: go.Figure, kind: str) -> bytes:
     try:
-        return figure.to_image(format=kind, scale=2)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The kopts argument is ignored")  # plotly's, of its own options
+            return figure.to_image(format=kind, scale=2)
     except ValueError as error:  # plotly's, without kaleido
         if "kaleido" not in str(error).lower():
             raise
         raise InputError("figures as files need kaleido; pip install 'mmprobe[figures]'") from None
     except RuntimeError as error:  # of kaleido, without a browser
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(f"figures as files need a Chromium on the PATH ({reason})") from None
+        reason = str(error.args[0] if error.args else error).strip().splitlines()[0].rstrip(".")
+        raise InputError(f"figures as files need a Chromium that starts ({reason})") from None

@@ -6,6 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import Panel, apply_layout, escape_text
 
 
@@ -44,4 +45,6 @@ def _name_frame(frame: xr.Dataset) -> str:
     """Return the name of a row: its video, its frames and their time."""
     first, last, time = frame["first"].item(), frame["last"].item(), frame["time"].item()
     shown = f"frame {first}" if first == last else f"frames {first} to {last}"
-    return f"video {frame['video'].item() + 1}, {shown}" + (f" ({time:.2f} s)" if np.isfinite(time) else "")
+    return f"video {frame['video'].item() + 1}, {shown}" + (
+        f" ({format_number(time)} s)" if np.isfinite(time) else ""
+    )

@@ -139,7 +139,7 @@ def _layer_panel(ds: xr.Dataset) -> Panel:
     figure.add_hline(y=0, line=REFERENCE_LINE, row=1, col=2)
     return Panel(
         "Attention to the images and its decay by layer",
-        apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"}),
+        apply_layout(figure),
         "Left: attention to the images. Right: its slope over the steps; below 0 is decay. In the paper's form, attention "
         "to generated tokens is left out. In the share of all attention, it takes a larger part with each step, so "
         "that share tends to fall (dilution). Means over samples with 95 % intervals over sets of "
@@ -219,7 +219,7 @@ def _label_panel(ds: xr.Dataset) -> Panel:
     figure.add_hline(y=0, line=REFERENCE_LINE, row=1, col=2)
     return Panel(
         "Faithful and unfaithful answers",
-        apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1}),
+        apply_layout(figure),
         f"Left: attention to the images, {_FORM_NAMES[form]}, mean over layers, heads and the samples of each label. "
         "Right: its slope with 95 % intervals over sets of images."
         f"{_early_suppression(ds, present)} The two groups may differ in questions and length; this is a description, not a test.",

@@ -9,6 +9,7 @@ import xarray as xr
 
 from mmprobe.stats.estimate import read_estimate
 from mmprobe.stats.labels import read_comparison
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import (
     GROUP_COLOURS,
     REFERENCE_LINE,
@@ -73,7 +74,8 @@ def _head_panel(ds: xr.Dataset) -> Panel:
     figure.update_yaxes(title="layer", autorange="reversed")
     heads = zip(ds["head_layer"].values[:5].tolist(), ds["head_number"].values[:5].tolist(), strict=True)
     top = ", ".join(
-        f"{layer}.{head} ({float(ds['head_ratio'].sel(layer=layer, head=head)):.1f})" for layer, head in heads
+        f"{layer}.{head} ({format_number(float(ds['head_ratio'].sel(layer=layer, head=head)))})"
+        for layer, head in heads
     )
     return Panel(
         "Visual heads",
@@ -120,6 +122,6 @@ def _sink_panel(ds: xr.Dataset) -> Panel:
         "Attention sinks",
         apply_layout(figure),
         "Share of the attention on images that falls on their border patches. Dotted: the share of patches on the "
-        f"border, {float(ds['border_area']):.0%}. Also the share of all attention that falls on tokens before the "
+        f"border, {format_number(float(ds['border_area']), '.0%')}. Also the share of all attention that falls on tokens before the "
         f"first image. Means over {ds.sizes['sample']} samples with 95 % intervals over sets of images.",
     )

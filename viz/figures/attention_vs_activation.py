@@ -8,6 +8,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from mmprobe.stats.estimate import read_estimate
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import (
     LABEL_COLOURS,
     REFERENCE_LINE,
@@ -75,10 +76,10 @@ def _mean_panel(ds: xr.Dataset) -> Panel:
     figure.update_xaxes(title="mean over steps and samples", row=3)
     return Panel(
         "Attention and token activation",
-        apply_layout(figure, height=560).update_layout(margin={"t": 84}, legend={"y": 1.06}),
+        apply_layout(figure, height=560),
         "Agreement of each step's attention map (mean over heads and layers) with its token activation map, and the "
         f"share of each map on the changed regions. Baseline: {ds.attrs['draws']} random regions of the same size. "
-        f"Top cells: the largest {ds.attrs['top']:.0%}. Means with 95 % intervals over sets of images: "
+        f"Top cells: the largest {format_number(ds.attrs['top'], '.0%')}. Means with 95 % intervals over sets of images: "
         f"{format_counts(n, 'sample')}, {ds.attrs['model']}. Fewer samples have regions; hover for n. "
         f"{format_notes(ds)}".strip(),
     )

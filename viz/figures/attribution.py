@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import GROUP_COLOURS, LABEL_COLOURS, Panel, apply_layout
 
 _METHODS = {
@@ -85,6 +86,6 @@ def _write_caption(ds: xr.Dataset) -> str:
     return (
         f"{_METHODS[ds.attrs['method']]}. Baseline: {ds.attrs['baseline']}. Sum over {steps} "
         f"step{'' if steps == 1 else 's'} of one answer of {ds.attrs['model']}: {ds.attrs['answer']!r}. Without all of "
-        f"these tokens, the log-probability falls by {loss:.2f} nat. At each step, the sum of the attributions differs "
-        f"from the loss by at most {float(ds['delta'].max()):.2f} nat."
+        f"these tokens, the log-probability falls by {format_number(loss)} nat. At each step, the sum of the attributions differs "
+        f"from the loss by at most {format_number(float(ds['delta'].max()))} nat."
     )

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from mmprobe.stats.estimate import read_estimate
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, describe_answer
 
 _KINDS = {
@@ -99,8 +100,8 @@ def _write_caption(ds: xr.Dataset, estimated: bool) -> str:
     caption = (
         f"{_KINDS[ds.attrs['kind']]} at {ds.attrs['tokens']} tokens comes from sample {ds.attrs['corrupt']} "
         f"({ds.attrs.get('replacement', 'corrupt')}). Above 0: the answer loses by it, so the model used it. Metric: "
-        f"{ds.attrs['metric']}, {float(ds['metric_clean']):.2f} for the clean prompt and "
-        f"{float(ds['metric_corrupt']):.2f} for the other. "
+        f"{ds.attrs['metric']}, {format_number(float(ds['metric_clean']))} for the clean prompt and "
+        f"{format_number(float(ds['metric_corrupt']))} for the other. "
     )
     if estimated:
         exact = f"; the {ds.attrs['verified']} largest are measured exactly" if ds.attrs["verified"] else ""

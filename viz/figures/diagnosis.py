@@ -8,6 +8,8 @@ import xarray as xr
 
 from mmprobe.viz.panel import LABEL_COLOURS, Panel, apply_layout, escape_text
 
+_THRESHOLD, _MUTED = "#0072b2", "#888888"  # seen on white and on dark grey
+
 
 def panels(ds: xr.Dataset) -> list[Panel]:
     """Return the figure of a diagnosis."""
@@ -23,7 +25,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
             "symmetric": False,
             "array": np.nan_to_num(ds["high"].values - score),
             "arrayminus": np.nan_to_num(score - ds["low"].values),
-            "color": "#555555",
+            "color": _MUTED,
         },
         name="score",
     )
@@ -31,7 +33,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
         x=ds["threshold"].values,
         y=causes,
         mode="markers",
-        marker={"symbol": "line-ns-open", "size": 18, "color": "#000000"},
+        marker={"symbol": "line-ns-open", "size": 18, "color": _THRESHOLD, "line": {"width": 3}},
         name="named from here on",
     )
     not_run = [
@@ -43,7 +45,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
         mode="text",
         text=["not run"] * len(not_run),
         textposition="middle right",
-        textfont={"color": "#555555"},
+        textfont={"color": _MUTED},
         showlegend=False,
         hoverinfo="skip",
     )

@@ -33,7 +33,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     return [
         Panel(
             "Dose and response of steering",
-            apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1}),
+            apply_layout(figure),
             f"Answers while a direction acts on the residual stream (action {ds.attrs['action']}, layers: "
             f"{ds.attrs['layers']}), {ds.attrs['samples']} answers over {ds.attrs['n_groups']} sets of images, "
             f"{ds.attrs['model']}. 95 % intervals over sets of images. A direction that the model uses moves the "

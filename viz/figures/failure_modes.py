@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from mmprobe.stats.estimate import read_estimate
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import (
     LABEL_COLOURS,
     REFERENCE_LINE,
@@ -59,7 +60,7 @@ def _share_panel(ds: xr.Dataset) -> Panel:
         "answers name. Each is tested at the tokens of its name, on its own regions. Perceptual blindness: neither "
         "attention nor token activation is on the regions. Dissociation: only attention is. Grounded: both are. "
         "Undecided: only activation is. A map is on the regions if its share there is larger than on "
-        f"{1 - ds.attrs['alpha']:.0%} of {ds.attrs['draws']} random regions of the same size "
+        f"{format_number(1 - ds.attrs['alpha'], '.0%')} of {ds.attrs['draws']} random regions of the same size "
         f"(attention of layers: {ds.attrs['layers']}). {ds.attrs['false_alarms']} 95 % intervals over sets of images. "
         f"{_silent(ds)}{format_notes(ds)}".strip(),
     )
@@ -71,7 +72,9 @@ def _count_names(ds: xr.Dataset) -> list[str]:
     for kind in ds["kind"].values:
         of_kind = ds.sel(kind=kind)
         alarms = (
-            "" if not int(ds["n_claims_faithful"]) else f", faithful: {float(of_kind['share_faithful']):.0%}"
+            ""
+            if not int(ds["n_claims_faithful"])
+            else f", faithful: {format_number(float(of_kind['share_faithful']), '.0%')}"
         )
         names.append(f"{_MODE_NAMES[kind]}<br>{int(of_kind['count'])} unfaithful{alarms}")
     return names

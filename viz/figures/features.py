@@ -1,4 +1,4 @@
-"""Figures of `features_run`: what a dictionary explains of each group of tokens, and where its features are most active."""
+"""Figures of features: what a dictionary explains of each group of tokens, where its features are most active, and effects."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from mmprobe.stats.estimate import read_estimate
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import Panel, apply_layout, escape_text
 from mmprobe.viz.report.images import embed_image
 
@@ -82,7 +83,7 @@ def _token_panel(ds: xr.Dataset) -> Panel:
 
 
 def _draw_token(figure: go.Figure, top: xr.Dataset, column: int, row: int) -> None:
-    label = f"{float(top['top_activation']):.1f}"
+    label = format_number(float(top["top_activation"]))
     source = None
     if int(top["top_image"]) >= 0:
         x, y, width, height = (float(each) for each in top["top_box"].values)
@@ -116,3 +117,39 @@ def _draw_token(figure: go.Figure, top: xr.Dataset, column: int, row: int) -> No
             showlegend=False,
         )
     )  # fmt: skip
+
+
+def effect_panels(ds: xr.Dataset) -> list[Panel]:
+    """Draw what answers lose when a feature is changed: of one answer by token, of many with intervals."""
+    names = [str(number) for number in ds["feature"].values.tolist()]
+    change = ds.attrs["action"] + ("" if ds.attrs["action"] == "ablate" else f" {ds.attrs['value']:g}")
+    if "step" in ds.dims:
+        tokens = [escape_text(f"{step} {token!r}") for step, token in enumerate(ds["token"].values.tolist())]
+        heat = go.Heatmap(
+            x=tokens, y=names, z=ds["effect"].values, colorscale="RdBu_r", zmid=0, colorbar={"title": "nat"}
+        )
+        figure = (
+            apply_layout(go.Figure(heat))
+            .update_xaxes(title="token")
+            .update_yaxes(title="feature", type="category")
+        )
+        return [Panel("What each token loses without a feature", figure, f"{change}, {ds.attrs['model']}.")]
+    figure = make_subplots(1, 2, subplot_titles=["log-probability lost (nat)", "answers that change"])
+    for column, name in enumerate(("effect", "moved"), 1):
+        mean = read_estimate(ds, name)
+        bars = go.Bar(
+            x=names, y=mean.value, marker={"color": _COLOUR}, showlegend=False,
+            error_y={"array": mean.high - mean.value, "arrayminus": mean.value - mean.low},
+        )  # fmt: skip
+        figure.add_trace(bars, row=1, col=column)
+    figure.update_xaxes(title="feature", type="category")
+    return [
+        Panel(
+            "What do answers lose when a feature is changed?",
+            apply_layout(figure),
+            f"One feature of {ds.attrs['dictionary']} at a time: {change}, at all tokens. Mean over {ds.attrs['samples']} answers "
+            f"of {ds.attrs['model']} of the log-probability that an answer loses, and share of answers of which the model would "
+            f"say another token. Bars are 95 % intervals over {ds.attrs['sets']} sets of images. Compare with other features "
+            "that are as active: a change of any of them can break an answer.",
+        )
+    ]

@@ -6,17 +6,19 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.stats.estimate import read_estimate
-from mmprobe.stats.rounding import round_interval, round_number
+from mmprobe.stats.estimate import Estimate, read_estimate
+from mmprobe.stats.rounding import format_interval, format_number
 from mmprobe.viz.panel import (
     LABEL_COLOURS,
     REFERENCE_LINE,
     Panel,
     apply_layout,
     describe_answer,
+    draw_samples,
     draw_signed_steps,
     error_bars,
     interval_band,
+    name_points,
 )
 
 _UNIT = "log-probability lost, nat"
@@ -28,6 +30,8 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     shown = [_kind_panel(ds), _step_panel(ds)]
     if int(ds["n_class"].sel({"class": "other"})) < int(ds["n_class"].sum()):
         shown.append(_class_panel(ds))
+    if ds.sizes.get("frame"):
+        shown.append(_frame_panel(ds))
     return shown
 
 
@@ -44,22 +48,22 @@ def _answer_panel(ds: xr.Dataset) -> Panel:
         draw_signed_steps(ds["token"].values.tolist(), names, rows, "nat"),
         f"Log-probability of each token after the sample's own images minus after those of {ds.attrs['counterfactual']} "
         "(first row), or after its own images with one region exchanged (other rows). Above 0: the own images make the "
-        f"token likelier. Mean of the first row: {ds.attrs['effect_per_token']:.2f} nat a token over {ds.attrs['n']} "
+        f"token likelier. Mean of the first row: {format_number(ds.attrs['effect_per_token'])} nat a token over {ds.attrs['n']} "
         f"tokens; {describe_answer(ds)}.",
     )
 
 
 def _kind_panel(ds: xr.Dataset) -> Panel:
-    figure = _bars(ds, "kind", "mean_by_kind", "n_kind")
+    figure = _draw_means(ds, "kind", "mean_by_kind", "n_kind", "effect_by_kind")
     figure.update_yaxes(title=f"{_UNIT} per token")
     mean, low, high = (float(ds[name]) for name in ("mean", "low", "high"))
     return Panel(
         "What the answers lose with other images",
         figure,
-        f"Image interchange: the same answers after other images. With {ds.attrs['kind']} images they lose {round_number(mean)} nat "
-        f"a token{round_interval(low, high)} (median {float(ds['median']):.2f}); {float(ds['unused_share']):.0%} of the "
-        f"answers lose less than 0.1. Means over answers with 95 % intervals, n = {int(ds['n'])}, "
-        f"{ds.attrs['model']}. {_localisation(ds)}".strip(),
+        f"Image interchange: the same answers after other images. With {ds.attrs['kind']} images they lose {format_number(mean)} nat "
+        f"a token{format_interval(low, high)} (median {format_number(float(ds['median']))}); {format_number(float(ds['unused_share']), '.0%')} of the "
+        f"answers lose less than 0.1. Diamonds: means over answers with 95 % intervals, n = {int(ds['n'])}. "
+        f"{name_points(ds.sizes['sample'])} {ds.attrs['model']}. {_localisation(ds)}".strip(),
     )
 
 
@@ -90,19 +94,30 @@ def _step_panel(ds: xr.Dataset) -> Panel:
     )
     figure.add_hline(y=0, line=REFERENCE_LINE)
     figure.update_xaxes(title="step (generated token)")
-    figure.update_yaxes(title=_UNIT)
+    limit = _limit(mean)
+    figure.update_yaxes(title=_UNIT, range=limit)
     slope, low, high = (float(ds[f"slope_{end}"]) for end in ("mean", "low", "high"))
     return Panel(
         "What the answers lose with other images, by step",
         apply_layout(figure),
         f"Image interchange ({ds.attrs['kind']} images): mean over the answers that reach a step, with 95 % "
-        f"intervals; hover for their number. Slope {round_number(slope, '+.3f')} nat a step{round_interval(low, high, '+.3f')}, "
+        f"intervals{', cut off where they are very wide' if limit else ''}; hover for the number of answers. Slope {format_number(slope, '+')} nat a step{format_interval(low, high, '+')}, "
         f"n = {int(ds['n_slope'])}; below 0 if later words depend less on the images. {ds.attrs['model']}.",
     )
 
 
+def _limit(mean: Estimate[np.ndarray]) -> list[float] | None:
+    """Return the range of an axis that shows a line whole, where the intervals of a few answers would hide it."""
+    ends = np.concatenate([mean.value, mean.low, mean.high, [0.0]])
+    low, high = min(0.0, np.nanmin(mean.value)), max(0.0, np.nanmax(mean.value))
+    margin = max(high - low, 0.1)
+    if np.nanmin(ends) > low - margin and np.nanmax(ends) < high + margin:
+        return None
+    return [float(max(np.nanmin(ends), low - margin)), float(min(np.nanmax(ends), high + margin))]
+
+
 def _class_panel(ds: xr.Dataset) -> Panel:
-    figure = _bars(ds.isel({"class": ds["n_class"].values > 0}), "class", "effect_by_class", "n_class")
+    figure = _draw_means(ds.isel({"class": ds["n_class"].values > 0}), "class", "effect_by_class", "n_class")
     figure.update_yaxes(title=f"{_UNIT} per token")
     return Panel(
         "What words lose with other images, by class",
@@ -113,15 +128,38 @@ def _class_panel(ds: xr.Dataset) -> Panel:
     )
 
 
-def _bars(ds: xr.Dataset, dim: str, name: str, count: str) -> go.Figure:
-    mean = read_estimate(ds, name)
-    figure = go.Figure(
-        go.Bar(
-            x=[f"{value} ({n})" for value, n in zip(ds[dim].values, ds[count].values, strict=True)],
-            y=mean.value,
-            error_y={"type": "data", **error_bars(mean)},
-            marker={"color": LABEL_COLOURS["faithful"]},
-            hovertemplate="%{x}: %{y:.3f} nat<extra></extra>",
-        )
+def _frame_panel(ds: xr.Dataset) -> Panel:
+    figure = _draw_means(ds, "frame", "effect_by_frame", "n_frame")
+    figure.update_xaxes(title="frame (number of answers)")
+    figure.update_yaxes(title=_UNIT)
+    return Panel(
+        "What the answers lose with one other frame",
+        figure,
+        f"Image interchange ({ds.attrs['kind']} images) of one frame of the samples' videos at a time: mean loss of the "
+        f"whole answer, with 95 % intervals. Frames are counted from 0, as the model is shown them. {ds.attrs['model']}.",
     )
+
+
+def _draw_means(ds: xr.Dataset, dim: str, name: str, count: str, of_sample: str = "") -> go.Figure:
+    """Draw a mean with its interval for each member of a dimension, over what each sample has."""
+    mean = read_estimate(ds, name)
+    members = [f"{value} ({n})" for value, n in zip(ds[dim].values, ds[count].values, strict=True)]
+    figure = go.Figure()
+    if of_sample:
+        values = ds[of_sample].transpose("sample", dim).values
+        names = ds["sample"].values.tolist()
+        figure.add_trace(draw_samples(members, values, names, LABEL_COLOURS["all"]))
+    figure.add_scatter(
+        x=members,
+        y=mean.value,
+        mode="markers",
+        name="mean",
+        showlegend=False,
+        error_y={"type": "data", **error_bars(mean), "thickness": 2, "width": 8},
+        marker={"color": LABEL_COLOURS["unfaithful"], "size": 10, "symbol": "diamond"},
+        customdata=np.stack([mean.low, mean.high], -1),
+        hovertemplate="mean, %{x}: %{y:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}] nat<extra></extra>",
+    )
+    figure.add_hline(y=0, line=REFERENCE_LINE)
+    figure.update_xaxes(type="category", categoryorder="array", categoryarray=members)
     return apply_layout(figure)

@@ -8,6 +8,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from mmprobe.stats.labels import read_comparison
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import (
     REFERENCE_LINE,
     Panel,
@@ -55,7 +56,7 @@ def route_panels(ds: xr.Dataset) -> list[Panel]:
             _draw_routes(ds, effect),
             f"{measured}, when the tokens below (to) cannot read the tokens at the left (from) in some layers; "
             f"{replacement}. Above 0: the answer loses, so the way is used. Largest: {strongest}, "
-            f"{float(effect.max()):.2f} nat; {ds.attrs['model'] if of_run else describe_answer(ds)}.",
+            f"{format_number(float(effect.max()))} nat; {ds.attrs['model'] if of_run else describe_answer(ds)}.",
         )
     ]
 
@@ -134,7 +135,7 @@ def change_panel(ds: xr.Dataset, title: str, caption: str) -> Panel:
     figure.update_xaxes(title="step (generated token)", type="category", tickangle=-60)
     figure.update_yaxes(title="layer")
     totals = ", ".join(
-        f"{layer}: {change:+.2f}"
+        f"{layer}: {format_number(change, '+')}"
         for layer, change in zip(ds["layer"].values, ds["change"].values, strict=True)
     )
     return Panel(

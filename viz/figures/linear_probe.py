@@ -9,6 +9,7 @@ from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from mmprobe.stats.estimate import read_estimate
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, format_notes, interval_band
 
 _COLOUR = LABEL_COLOURS["all"]
@@ -50,10 +51,10 @@ def _accuracy_panel(ds: xr.Dataset) -> Panel:
     small = ds.attrs["classes_left_out"]
     return Panel(
         f"Accuracy of the linear probe: {ds.attrs['target']}",
-        apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1}),
+        apply_layout(figure),
         "Balanced accuracy is the mean accuracy over classes. 95 % intervals over sets of images. "
         f"{_format_counts(ds)}. Dotted: accuracy of always predicting the largest class "
-        f"({float(ds['majority']):.2f}, left) and 1 / classes (right). Filled: p < 0.05 against "
+        f"({format_number(float(ds['majority']))}, left) and 1 / classes (right). Filled: p < 0.05 against "
         f"{ds.attrs['shuffles']} shuffles of the labels, for each layer alone."
         f"{f' Excluded classes with too few samples: {small}.' if small else ''}",
     )

@@ -8,6 +8,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from mmprobe.stats.labels import read_comparison
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import (
     Panel,
     apply_layout,
@@ -43,7 +44,7 @@ def _layer_panel(ds: xr.Dataset) -> Panel:
     figure.update_xaxes(title="layer")
     return Panel(
         "Logit lens by layer",
-        apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"}),
+        apply_layout(figure),
         "The residual stream after each layer, read through the final norm and the unembedding: log-probability of the "
         "generated token, entropy of the distribution, and how often the generated token is the most likely one. "
         "Mean over each answer's steps, then over samples, with 95 % intervals over sets of images: "
@@ -92,5 +93,7 @@ def _list_top_tokens(ds: xr.Dataset) -> np.ndarray:
     texts = np.empty(tokens.shape[:2], dtype=object)
     for place in np.ndindex(texts.shape):
         pairs = zip(tokens[place].tolist(), logprobs[place].tolist(), strict=True)
-        texts[place] = "<br>".join(f"{escape_text(repr(text))} {value:.2f}" for text, value in pairs)
+        texts[place] = "<br>".join(
+            f"{escape_text(repr(text))} {format_number(value)}" for text, value in pairs
+        )
     return texts.astype(str)

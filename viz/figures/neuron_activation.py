@@ -8,6 +8,7 @@ from plotly.subplots import make_subplots
 
 from mmprobe.stats.estimate import read_estimate
 from mmprobe.stats.labels import read_comparison
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import (
     LABEL_COLOURS,
     Panel,
@@ -38,7 +39,9 @@ def panels(ds: xr.Dataset) -> list[Panel]:
 
 def _rule_titles(ds: xr.Dataset) -> dict[str, str]:
     """Return the titles of the data set's rules, by the suffix of their variables."""
-    titles = _RULE_TITLES | {"_mean": f"active at over {ds.attrs['threshold']:.0%} of steps"}
+    titles = _RULE_TITLES | {
+        "_mean": f"active at over {format_number(ds.attrs['threshold'], '.0%')} of steps"
+    }
     return {suffix: title for suffix, title in titles.items() if f"ratio{suffix}" in ds}
 
 
@@ -53,7 +56,7 @@ def _ratio_panel(ds: xr.Dataset) -> Panel:
     figure.update_yaxes(title="share of active neurons", col=1)
     return Panel(
         "Active FFN neurons by layer",
-        apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"}),
+        apply_layout(figure),
         f"Share of a layer's {ds.attrs['neurons']} neurons that are active during the answer. In SPD-Faith Bench a "
         "neuron is active if the sum of its gate over the generated tokens is above 0. Means over samples with 95 % "
         f"intervals over sets of images: {format_counts(ds['n_label'], 'sample')}, {ds.attrs['model']}. "

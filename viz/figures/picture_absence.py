@@ -65,7 +65,7 @@ def _state_panel(ds: xr.Dataset) -> Panel:
     figure.update_xaxes(title="layer")
     return Panel(
         "Change of the residual stream without images",
-        apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"}),
+        apply_layout(figure),
         "The residual stream after each layer, for the same question without and with its images. Right: norm without "
         f"images divided by the norm with images, minus 1. Means over pairs with 95 % intervals over sets of images, "
         f"{_format_counts(ds)}. Dotted: distance between two questions that each have their images. Below it, removing "
@@ -113,7 +113,7 @@ def _attention_panel(ds: xr.Dataset) -> Panel:
     figure.update_yaxes(title="attention (sums to 1)", rangemode="tozero", col=1)
     return Panel(
         "Attention by token group, with and without images",
-        apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"}),
+        apply_layout(figure),
         f"Mean over heads, steps and pairs with 95 % intervals over sets of images, {_format_counts(ds)}. Without "
         "images, the attention to visual tokens goes to the other groups.",
     )
@@ -123,15 +123,16 @@ def _entropy_panel(ds: xr.Dataset) -> Panel:
     mean = read_estimate(ds, "entropy_mean")
     conditions = list(ds["picture"].values)
     figure = go.Figure()
-    for pair, values in zip(ds["pair"].values, ds["entropy"].values, strict=True):
-        figure.add_scatter(
-            x=conditions,
-            y=values,
-            mode="lines",
-            line={"color": "rgba(124,132,148,0.35)", "width": 1},
-            showlegend=False,
-            hovertemplate=f"{pair}, %{{x}}: %{{y:.3f}} nat<extra></extra>",
-        )
+    pairs = [escape_text(pair) for pair in ds["pair"].values]
+    figure.add_scatter(  # one line with gaps, since thousands of lines would stop the page
+        x=[*conditions, None] * len(pairs),
+        y=np.column_stack([ds["entropy"].values, np.full(len(pairs), np.nan)]).ravel(),
+        mode="lines",
+        line={"color": "rgba(124,132,148,0.35)", "width": 1},
+        showlegend=False,
+        text=np.repeat(pairs, len(conditions) + 1),
+        hovertemplate="%{text}, %{x}: %{y:.3f} nat<extra></extra>",
+    )
     figure.add_scatter(
         x=conditions,
         y=mean.value,

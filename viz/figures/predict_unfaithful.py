@@ -8,6 +8,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from mmprobe.stats.estimate import read_estimate
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import (
     LABEL_COLOURS,
     REFERENCE_LINE,
@@ -54,7 +55,7 @@ def _roc_panel(ds: xr.Dataset) -> Panel:
         f"sets ({ds.attrs['folds']} folds). Area under the curve: {read_estimate(ds, 'auc'):.2f} (95 % interval "
         f"over sets of images); {_format_counts(ds)}, {ds.attrs['model']}. With shuffled labels: "
         f"{read_estimate(ds, 'auc_shuffled'):.2f} (middle 95 % of {ds.attrs['shuffles']} shuffles), "
-        f"p = {float(ds['p']):.3f}. {format_notes(ds)}".strip(),
+        f"p = {format_number(float(ds['p']))}. {format_notes(ds)}".strip(),
     )
 
 

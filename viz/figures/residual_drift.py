@@ -44,7 +44,7 @@ def _mean_panel(ds: xr.Dataset) -> Panel:
     figure.update_yaxes(title="cosine of the two answers", col=1)
     return Panel(
         "Similarity of the answers to opposite questions",
-        apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"}),
+        apply_layout(figure),
         f"Cosine between the residual streams ({ds.attrs['stream']} of each layer) of the answers to 'same?' and "
         "'different?' about the same images; 1 means the same direction. Means over pairs with 95 % intervals over sets "
         "of images: "

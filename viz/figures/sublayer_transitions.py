@@ -74,7 +74,7 @@ def _draw_lines(ds: xr.Dataset, titles: dict[str, str]) -> go.Figure:
         lines = lines_by_label(ds, f"{name}_by_label", "label", ds["n_label"], column == 1)
         figure.add_traces(lines, rows=1, cols=column)
     figure.update_xaxes(title="layer")
-    return apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"})
+    return apply_layout(figure)
 
 
 def _step_panel(ds: xr.Dataset) -> Panel:

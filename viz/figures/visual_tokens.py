@@ -10,6 +10,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from mmprobe.stats.estimate import read_estimate
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import REFERENCE_LINE, Panel, apply_layout, escape_text, interval_band
 from mmprobe.viz.report.images import embed_image
 
@@ -58,15 +59,16 @@ def _measure_panel(ds: xr.Dataset) -> Panel:
     pieces = (
         f" These words count by their first piece: {ds.attrs['pieces']}." if ds.attrs.get("pieces") else ""
     )
+    left_out = f" Left out: {ds.attrs['left_out']}." if ds.attrs.get("left_out") else ""
     return Panel(
         "Do visual tokens name what they show?",
-        apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1}),
+        apply_layout(figure),
         f"Share of the objects' declared words among the first {ds.attrs['top']} tokens at the cells that show them; at "
         "other cells of the same image and with the objects of other images (false positives); and how often the word "
         "scores higher at its own cell than at another one (dotted: chance). Mean over images with 95 % intervals over "
         f"sets of images: n = {int(ds['n_images'])}, {ds.attrs['model']}. What is fitted is fitted on other images. The "
         "linear probe chooses among the declared words only, so only its AUC compares with the others. What can be read "
-        f"need not be used.{pieces}",
+        f"need not be used.{pieces}{left_out}",
     )
 
 
@@ -152,7 +154,7 @@ def _list_words(layers: np.ndarray, words: np.ndarray, scores: np.ndarray) -> st
     lines = []
     for layer, row, values in zip(layers.tolist(), words.tolist(), scores.tolist(), strict=True):
         named = [
-            f"{escape_text(repr(word))} {value:.2f}"
+            f"{escape_text(repr(word))} {format_number(value)}"
             for word, value in zip(row, values, strict=True)
             if np.isfinite(value)
         ]

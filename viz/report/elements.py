@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import re
 import zlib
 from collections import Counter
@@ -18,14 +17,13 @@ import plotly.graph_objects as go
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from mmprobe.errors import printable
+
 LABEL_NAMES = {True: "faithful", False: "unfaithful", None: "unlabelled"}
 RIGHT_NAMES = {True: "right", False: "wrong", None: "unread"}
 """The words where a reader compared answers with their truth, and said nothing else of them."""
 WORDLESS = "no words"
 """The word for an answer without a letter or a digit: before it is right or wrong, the prompt or the model is."""
-
-
-_ROUNDING = 1e-9  # what is smaller is an error of rounding in what the report shows; our choice
 
 
 class Page(NamedTuple):
@@ -55,8 +53,9 @@ def read_asset(name: str) -> str:
 def _environment() -> Environment:
     loader = FunctionLoader(read_asset)
     return Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # Markup is another type
+    )  # fmt: skip
 
 
 def render(template: str, **values: Any) -> Markup:
@@ -101,7 +100,9 @@ def figure_block(number: int, figure: go.Figure) -> str:
     """
     content = json.loads(figure.to_json())
     for trace in content["data"]:
-        if columns := name_columns(trace.get("hovertemplate") or ""):
+        template = trace.get("hovertemplate") or ""
+        whole = template if isinstance(template, str) else max(template, key=len)
+        if columns := name_columns(whole):
             trace["meta"] = {**(trace.get("meta") or {}), "columns": columns}
     packed = compress(escape_json(json.dumps(content, separators=(",", ":"))).encode())
     return data_block(f"figure-data-{number}", json.dumps(packed))
@@ -160,28 +161,3 @@ def label_counts(words: Iterable[str]) -> dict[str, int]:
         return {}
     order = [*LABEL_NAMES.values(), *RIGHT_NAMES.values()]
     return {"all": counts.total()} | {name: counts[name] for name in order if counts[name]}
-
-
-def format_number(value: float | None, sign: str = "") -> str:
-    """Return a number as people write it: three digits that count, no powers of ten; a dash if it is unknown.
-
-    Args:
-        sign: "+" to write the sign of numbers above 0, too.
-
-    Example:
-        >>> [format_number(number) for number in (0.12345, 1234.4, -0.0000123, -1.39e-17, float("nan"))]
-        ['0.123', '1,234', '-0.0000123', '0', '–']
-        >>> format_number(0.5, "+"), format_number(-0.0, "+")
-        ('+0.5', '0')
-    """
-    if value is None or math.isnan(value):
-        return "–"
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    if abs(value) < _ROUNDING:
-        return "0"
-    if value == int(value):
-        return f"{int(value):{sign},}"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    text = f"{value:{sign},.{digits}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -6,15 +6,14 @@ A block contains the texts, images and maps of a sample, and the parts of its an
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 from annotated_types import Len
 
-from mmprobe.analyses.regions import find_patches, mask_patches
+from mmprobe.analyses.regions import find_patches, find_views, mask_patches
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError
 from mmprobe.files import JsonRecord, check_readable, parse_record
@@ -41,7 +40,12 @@ class Explorer(NamedTuple):
 
 
 def explorer_page(
-    run: Run, answers: Answers, size: int, images: Images, interchange: xr.Dataset | None = None
+    run: Run,
+    answers: Answers,
+    size: int,
+    images: Images,
+    interchange: xr.Dataset | None = None,
+    words: xr.Dataset | None = None,
 ) -> Explorer:
     """Return the explorer of a run's samples, with at most `size` samples.
 
@@ -49,18 +53,19 @@ def explorer_page(
         answers: those of the report, with the words for the labels.
         images: gets the images of the samples.
         interchange: data set of `image_interchange_run`, or None.
+        words: data set of `visual_tokens_run`, or None.
     """
     labels = {name: run.faithful(name) for name in run.ids}
-    words = dict(zip((row.id for row in answers.rows), answers.words, strict=True))
+    marks = dict(zip((row.id for row in answers.rows), answers.words, strict=True))
     measured = () if interchange is None else set(interchange["sample"].values.tolist())
     selected = select_ids(labels, size, measured)
-    blocks = sample_blocks(run, selected, images, interchange)
+    blocks = sample_blocks(run, selected, images, interchange, words)
     shown = selected[: len(blocks)]
     samples = [
         {
             "block": f"sample-{number}",
             "id": name,
-            "label": words.get(name, answers.names[labels[name]]),
+            "label": marks.get(name, answers.names[labels[name]]),
             "question": run.sample(name).question,
         }
         for number, name in enumerate(shown)
@@ -112,13 +117,18 @@ def select_ids(labels: dict[str, bool | None], size: int, measured: Collection[s
 
 
 def sample_blocks(
-    run: Run, names: list[str], images: Images, interchange: xr.Dataset | None = None
+    run: Run,
+    names: list[str],
+    images: Images,
+    interchange: xr.Dataset | None = None,
+    words: xr.Dataset | None = None,
 ) -> list[str]:
     """Return JSON for each sample, safe inside `<script>`. Stop before the total exceeds `MAX_BYTES`.
 
     Args:
         images: gets the images of the samples.
         interchange: data set of `image_interchange_run`, or None.
+        words: data set of `visual_tokens_run`, or None.
 
     Example:
         >>> blocks = sample_blocks(run, run.ids[:24], Images())   # doctest: +SKIP
@@ -132,7 +142,7 @@ def sample_blocks(
             cost = _head_bytes(trace)
             with_heads = 0 < cost <= left
             spans = false_spans.get(name, ())
-            data = sample_data(trace, run.faithful(name), images, interchange, spans, with_heads)
+            data = sample_data(trace, run.faithful(name), images, interchange, spans, with_heads, words)
         finally:
             trace.close()
         left -= cost if with_heads else 0
@@ -157,6 +167,7 @@ def sample_data(
     interchange: xr.Dataset | None = None,
     false_spans: Sequence[tuple[int, int]] = (),
     with_heads: bool = True,
+    words: xr.Dataset | None = None,
 ) -> dict[str, Any]:
     """Return the explorer's data of one trace, ready for JSON.
 
@@ -164,6 +175,7 @@ def sample_data(
         false_spans: parts of the answer that say something false, as positions of their first character and of
             the one after the last.
         with_heads: whether attention is that of each head, where it was captured, or the mean over heads.
+        words: data set of `visual_tokens_run`, or None.
 
     Returns:
         Texts, images and tokens, and these arrays as base64 of deflated little-endian data:
@@ -176,6 +188,7 @@ def sample_data(
         - mass.values: uint16 [step, layer, head, group], to be divided by 65535
         - share: float32 [step, layer], attention on all visual tokens if mass was not captured
         - cause: as `cause_data` returns it
+        - words: as `word_data` returns it
 
         An array that was not captured is None, and `notes` says so.
     """
@@ -207,9 +220,11 @@ def sample_data(
         "mass": None if mass is None else _pack_mass(mass, with_heads),
         "share": _visual_share(attention) if mass is None else None,
         "cause": cause,
+        "words": word_data(trace, words),
         "notes": _capture_notes(trace, mass, attention)
         + ([f"No token activation maps: {reason}."] if reason else [])
-        + ([_NO_CAUSE] if sample.images and cause is None else []),
+        + ([_NO_CAUSE] if sample.images and cause is None else [])
+        + _find_words_elsewhere(trace, words),
     }
 
 
@@ -296,18 +311,16 @@ def _token_data(trace: Trace, false_spans: Sequence[tuple[int, int]]) -> list[di
 def _view_data(trace: Trace, sample: Sample, images: Images) -> list[dict[str, Any]]:
     """Return each view as its part of the image: size (height, width) and boxes (x, y, width, height)."""
     data = []
-    grids, sources, boxes = (
-        trace.array(f"images/{name}").values.tolist() for name in ("grid", "source", "box")
-    )
-    frames = _view_frames(trace, sample)
-    for grid, image, (left, top, width, height), frame in zip(grids, sources, boxes, frames, strict=True):
-        file, index = (sample.images[image], None) if frame is None else (frame.file, frame.place)
-        source, problem = images.add(file, (left, top, left + width, top + height), frame=index)
-        shown = range(image, image + (1 if frame is None else frame.number))
-        regions = [region.box for region in sample.regions if region.image in shown]
+    grids, sources = (trace.array(f"images/{name}").values.tolist() for name in ("grid", "source"))
+    for grid, image, view in zip(grids, sources, find_views(trace), strict=True):
+        left, top, width, height = view.box
+        source, problem = images.add(view.file, (left, top, left + width, top + height), frame=view.frame)
+        regions = [
+            region.box for region in sample.regions if region.image in range(image, image + view.shown)
+        ]
         data.append(
             {
-                **({} if frame is None else {"name": frame.name}),
+                **({"name": view.name} if view.name else {}),
                 "source": source,
                 "problem": problem,
                 "size": [height, width],
@@ -316,38 +329,6 @@ def _view_data(trace: Trace, sample: Sample, images: Images) -> list[dict[str, A
             }
         )
     return data
-
-
-class _Frame(NamedTuple):
-    """The first frame of a video that a view shows: its file, its place in a video file, its name, and how many are shown."""
-
-    file: Path
-    place: int | None
-    name: str
-    number: int
-
-
-def _view_frames(trace: Trace, sample: Sample) -> list[_Frame | None]:
-    """Return the frame that each view shows; None for views of images."""
-    if "images/video" not in trace.captured:
-        return [None] * trace.images.sizes["image"]
-    out: list[_Frame | None] = []
-    places = (trace.array(f"images/{name}").values.tolist() for name in ("video", "frames", "time"))
-    for number, (first, last), time in zip(*places, strict=True):
-        if number < 0:
-            out.append(None)
-            continue
-        video = sample.videos[number]
-        name = (
-            f"Video {number + 1}, frame {first}"
-            if first == last
-            else f"Video {number + 1}, frames {first} to {last}"
-        )
-        name += f" at {time:.2f} s" if np.isfinite(time) else ""
-        frame = None if video.file is None else first
-        file = video.frames[min(first, len(video.frames) - 1)] if video.file is None else video.file
-        out.append(_Frame(file, frame, name, last - first + 1))
-    return out
 
 
 class _Spans(JsonRecord):
@@ -425,3 +406,45 @@ def cause_data(trace: Trace, ds: xr.Dataset | None) -> dict[str, Any] | None:
         "regions": has_regions,
         "unused": UNUSED,
     }
+
+
+def find_words(datasets: Iterable[xr.Dataset]) -> xr.Dataset | None:
+    """Return the data set of `visual_tokens_run`, or None."""
+    named = (ds for ds in datasets if ds.attrs.get("analysis") == "visual_tokens")
+    return next((ds for ds in named if {"word", "cell_image", "image_path"} <= set(ds)), None)
+
+
+def word_data(trace: Trace, ds: xr.Dataset | None) -> dict[str, Any] | None:
+    """Return the explorer's data on what lenses read at the visual tokens of one sample, or None if it was not read.
+
+    Returns:
+        - lenses, layers: their names and numbers
+        - texts: the words
+        - places: number of words of each cell
+        - ids: uint32 [lens, layer, visual, place], the number of each word in texts, packed
+    """
+    if ds is None or trace.id not in ds["sample"].values:
+        return None
+    row = ds.sel(sample=trace.id)
+    cells = int((row["cell_image"].values >= 0).sum())
+    if cells != sum(int(height * width) for height, width in trace.array("images/grid").values):
+        return None  # of other images
+    words = row["word"].transpose("lens", "layer", "cell", "place").values[:, :, :cells].astype(str)
+    texts, ids = np.unique(words, return_inverse=True)
+    return {
+        "lenses": row["lens"].values.tolist(),
+        "layers": row["layer"].values.tolist(),
+        "texts": texts.tolist(),
+        "places": words.shape[-1],
+        "ids": pack_array(ids.reshape(words.shape), "<u4"),
+    }
+
+
+def _find_words_elsewhere(trace: Trace, ds: xr.Dataset | None) -> list[str]:
+    """Return a note that names the sample with the words of the same images, where this one has none."""
+    own = [str(path) for path in trace.sample.images]
+    if ds is None or not own or trace.id in ds["sample"].values:
+        return []
+    rows = zip(ds["sample"].values.tolist(), ds["image_path"].values.tolist(), strict=True)
+    found = next((name for name, paths in rows if [path for path in paths if path] == own), None)
+    return [] if found is None else [f"Words of these images' visual tokens are at sample {found}."]

@@ -17,9 +17,10 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.samples import set_keys
 from mmprobe.stats.estimate import estimate_mean, read_estimate
+from mmprobe.stats.rounding import format_interval, format_number
 from mmprobe.stats.sets import Sets
 from mmprobe.viz.report.answers import UNUSED, Answers, LabelledAnswer
-from mmprobe.viz.report.elements import WORDLESS, format_number, render
+from mmprobe.viz.report.elements import WORDLESS, render
 
 HOW = "mmprobe analyze RUN --only image-interchange --model MODEL"
 _OTHERS = {
@@ -98,7 +99,7 @@ def faithful_share(answers: Iterable[LabelledAnswer]) -> dict[str, Any] | None:
         "right": right,
         "wrong": len(values) - right,
         "n": len(values),
-        "percent": f"{values.mean():.0%}{interval}",
+        "percent": f"{format_number(whole['value'] / 100, '.0%')}{interval}",
         "rows": rows,
         "one_set": len(values) > 1 and len(set(groups.tolist())) == 1,
     }
@@ -107,7 +108,7 @@ def faithful_share(answers: Iterable[LabelledAnswer]) -> dict[str, Any] | None:
 def _share_row(name: str, values: np.ndarray, groups: np.ndarray) -> dict[str, Any]:
     mean = estimate_mean(values, groups)
     value, low, high = mean.value, mean.low, mean.high
-    ends = f"{low:.0%} to {high:.0%}" if math.isfinite(low) else ""
+    ends = f"{format_number(low, '.0%')} to {format_number(high, '.0%')}" if math.isfinite(low) else ""
     return {
         "name": name,
         "n": len(values),
@@ -115,7 +116,7 @@ def _share_row(name: str, values: np.ndarray, groups: np.ndarray) -> dict[str, A
         "low": 100 * (low if ends else value),
         "high": 100 * (high if ends else value),
         "ends": ends,
-        "text": f"{value:.0%}" + (f" [{ends}]" if ends else ""),
+        "text": format_number(value, ".0%") + (f" [{ends}]" if ends else ""),
     }
 
 
@@ -237,12 +238,10 @@ def dependence_line(run: Run, ds: xr.Dataset | None) -> Markup:
         return render("dependence.html", how=HOW)
     median, share = read_estimate(ds, "median"), read_estimate(ds, "unused_share")
     numbers = {
-        "median": f"{median.value:.2f}",
-        "low": f"{median.low:.2f}",
-        "high": f"{median.high:.2f}",
-        "share": f"{share.value:.0%}",
-        "least": f"{share.low:.0%}",
-        "most": f"{share.high:.0%}",
+        "median": format_number(median.value),
+        "median_interval": format_interval(median.low, median.high),
+        "share": format_number(share.value, ".0%"),
+        "share_interval": format_interval(share.low, share.high, ".0%"),
     }
     others = _OTHERS[ds.attrs["kind"]]
     return render(

@@ -15,7 +15,7 @@ import yaml
 from mmprobe import files
 from mmprobe.errors import InputError
 from mmprobe.files import JsonRecord
-from mmprobe.stats.rounding import round_number
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.report.elements import Page, read_asset, render
 
 MAX_LENGTH = {"id": 200, "question": 300, "answer": 600, "details": 240, "truth": 300}  # characters
@@ -227,7 +227,7 @@ def _format_value(value: Any) -> str:
             return _format_value(value["text"])
         return json.dumps(value, ensure_ascii=False)[:200] if value else ""
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return format_number(value)
     return "" if value is None else str(value)[:400]
 
 
@@ -300,11 +300,11 @@ def _row(benchmark: str, name: str, metric: Mapping[str, Any]) -> dict[str, Any]
     return {
         "name": name,
         "about": explain(benchmark, name),
-        "value": _format_number(metric.get("value")),
+        "value": format_number(metric.get("value")),
         "interval": _format_interval(metric),
         "span": _span(metric),
         "n": _format_n(metric),
-        "coverage": "–" if coverage is None else f"{coverage:.0%}",
+        "coverage": format_number(coverage, ".0%"),
         "better": _BETTER.get(str(metric.get("direction")), "–"),
         "range": f"{_format_limit(low)} to {_format_limit(high)}",
     }
@@ -319,33 +319,24 @@ def _group(group: str, by_metric: Mapping[str, Metrics]) -> dict[str, Any]:
         for member in members:
             metric = metrics.get(member)
             note = "" if metric is None else f"{_format_interval(metric)}, n {_format_n(metric)}"
-            cells.append((member, "–" if metric is None else _format_number(metric.get("value")), note))
+            cells.append((member, format_number(None if metric is None else metric.get("value")), note))
         rows.append((name, cells))
     return {"title": f"By {group}", "members": members, "rows": rows}
-
-
-def _format_number(value: float | None) -> str:
-    """Return a number with three decimals, one from 100 on, none if whole; a dash if undefined."""
-    if value is None:
-        return "–"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return round_number(value, ".1f" if abs(value) >= 100 else ".3f")
 
 
 def _format_n(metric: Mapping[str, Any]) -> str:
     """Return the number of samples, and of sets of images where several samples are over the same images."""
     n, sets = metric.get("n"), metric.get("n_groups")
-    return _format_number(n) + ("" if sets in (None, n) else f" ({_format_number(sets)} sets)")
+    return format_number(n) + ("" if sets in (None, n) else f" ({format_number(sets)} sets)")
 
 
 def _format_limit(value: float | None) -> str:
-    return "∞" if value is None else f"{value:g}"
+    return "∞" if value is None else format_number(value)
 
 
 def _format_interval(metric: Mapping[str, Any]) -> str:
     ends = metric.get("low"), metric.get("high")
-    return "–" if None in ends else f"{_format_number(ends[0])} to {_format_number(ends[1])}"
+    return "–" if None in ends else f"{format_number(ends[0])} to {format_number(ends[1])}"
 
 
 def _span(metric: Mapping[str, Any]) -> tuple[float, float, float] | None:

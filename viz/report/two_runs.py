@@ -18,6 +18,7 @@ from mmprobe.errors import InputError
 from mmprobe.samples import image_sets
 from mmprobe.stats.estimate import Estimate, estimate_mean
 from mmprobe.stats.intervals import COSINE, QUANTITY
+from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import Panel, apply_layout, escape_text
 from mmprobe.viz.report.analysis_pages import analysis_pages, figure_values
 from mmprobe.viz.report.answers import (
@@ -32,7 +33,6 @@ from mmprobe.viz.report.elements import (
     RIGHT_NAMES,
     Page,
     figure_block,
-    format_number,
     render,
 )
 from mmprobe.viz.report.images import Images
@@ -244,7 +244,7 @@ def describe_difference(names: Sequence[str], both: Both) -> str:
     can = (
         "can show no difference"
         if smallest is None
-        else f"can show only differences of {100 * smallest:.0f} points or more"
+        else f"can show only differences of {format_number(round(100 * smallest))} points or more"
     )
     pairs = (
         f"{n} pair{'s' * (n != 1)} of answers about {len(set(both.groups[known].tolist()))} sets of images"

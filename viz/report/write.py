@@ -20,7 +20,7 @@ from mmprobe.viz.panel import GROUP_COLOURS
 from mmprobe.viz.report.analysis_pages import analysis_pages
 from mmprobe.viz.report.answers import answers_table, collect_answers, internal_columns, list_labelled
 from mmprobe.viz.report.elements import RIGHT_NAMES, Page, read_asset, render
-from mmprobe.viz.report.explorer import Explorer, explorer_page
+from mmprobe.viz.report.explorer import Explorer, explorer_page, find_words
 from mmprobe.viz.report.images import Images
 from mmprobe.viz.report.overview import (
     Findings,
@@ -73,11 +73,11 @@ def write_report(
     out = Path(out)
     check_output(out)
     answers = collect_answers(run, results)
-    analyses = analysis_pages(datasets)
+    analyses = analysis_pages(datasets, answers.names is RIGHT_NAMES)
     interchange = find_interchange(datasets)
     images, explorer, pages = Images(), Explorer("", [], {}), list(analyses)
     if run is not None:
-        explorer = explorer_page(run, answers, explorer_size, images, interchange)
+        explorer = explorer_page(run, answers, explorer_size, images, interchange, find_words(datasets))
         pages.append(Page("explorer", "Explorer", explorer.html, "", explorer.data))
     if results is not None:
         pages.insert(0, results_page(results))
@@ -179,8 +179,13 @@ def _name_report(run: Run | None, results: ResultFolder | None) -> tuple[str, st
 
 def _read_scripts(figures: bool, explorer: bool, answers: bool) -> list[str]:
     """Return the scripts of the parts that the report has."""
-    names = ["plotly-cartesian.min.js", "csv.js", "narrow.js", "figures.js"] if figures else []
-    names += ["heat.js", "causes.js", "data.js", "export.js", "list.js", "explorer.js"] if explorer else []
+    names = ["numbers.js"] if explorer or answers else []
+    names += ["plotly-cartesian.min.js", "csv.js", "narrow.js", "figures.js"] if figures else []
+    names += (
+        ["heat.js", "causes.js", "words.js", "data.js", "export.js", "list.js", "explorer.js"]
+        if explorer
+        else []
+    )
     names += ["answers.js"] if answers else []
     return [read_asset(name) for name in names]
 

@@ -41,7 +41,7 @@ def read_metrics(folder: Path) -> dict:
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_the_embedded_model_is_asked_and_scored(name, tmp_path):
     out = tmp_path / name
-    options = ["--n", 6, "--batch-size", 8]
+    options = ["--n", 6, "--batch-size", 32]
     if name == "mirage-effect":  # it asks 200 questions for each of n
         options = ["--n", 1, "--batch-size", 32, "--max-new-tokens", 16]
     printed = json.loads(invoke("bench", name, "--model", "tiny-spd", *options, "--out", out, "--json"))

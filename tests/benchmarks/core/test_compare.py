@@ -13,8 +13,14 @@ from typer.testing import CliRunner
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS, Benchmark
 from mmprobe.benchmarks.core.compare import count_tokens, folder_name, make_contenders, make_dataset, markdown
-from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
-from mmprobe.benchmarks.core.results import count_metric, mean_metric, ratio, with_groups, with_ids
+from mmprobe.benchmarks.core.results import (
+    count_metric,
+    mean_metric,
+    paired_difference,
+    ratio,
+    with_groups,
+    with_ids,
+)
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cli import app
 from mmprobe.errors import InputError

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from mmprobe.benchmarks.core.benchmark import BENCHMARKS
-from mmprobe.benchmarks.core.load_data import load_truth
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, load_truth
 from mmprobe.benchmarks.core.runner import open_answers
 from mmprobe.errors import InputError
 

@@ -6,7 +6,7 @@ import json
 import time
 from pathlib import Path
 
-from mmprobe.models.fingerprint import fingerprint_files
+from mmprobe.models.checkpoints import fingerprint_files
 
 GIB = 2**30
 
