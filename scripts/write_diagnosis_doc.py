@@ -326,8 +326,9 @@ PHOTOGRAPHS = """\
 ## Photographs
 
 Images with questions and answers are enough for `blind`, `looks-unused`, `forgets`, `follows-hints`, `ignores-an-image`, `order`,
-`unsure-agreeable` and `copies-context`. What a test did not get is said in the verdict, which then cannot be `control`. This case is
-made by `scripts/photographs_case.py`, with photographs of scikit-image into which drawn things are pasted, since the embedded model
+`unsure-agreeable` and `copies-context`. Where `metadata.objects` lists what they hold, `misperceives`, `prior` and (of questions of how
+many) `quantity` run, too; boxes let their things be painted over. What a test did not get is said in the verdict, which then cannot be
+`control`. This case is made by `scripts/photographs_case.py`, with photographs of scikit-image into which drawn things are pasted, since the embedded model
 knows nothing else; contents are not listed.
 
 """
@@ -470,10 +471,11 @@ def again_section(folder: Path) -> str:
 
 
 LATER_WORDS = """\
-### Causes that were added later
+## Causes that were added later
 
-Each has a plant for development and one by another way, with other weights trained and other data. A number is the plant's own score with
-its interval over sets of images. The last column is the highest score for the cause of all models without it, those of both splits."""
+These are the plants of `ignores-an-image`, `order`, `unsure-agreeable`, `copies-context` and `quantity` that passed their manipulation
+check. Those of other ways train other weights on other data than those for development. A number is the plant's own score with its interval
+over sets of images. The last column is the highest score for the cause of all models without it, of both splits."""
 BEFORE_HEADER = "| plant | kind | planted | before | now |"
 GOALS = (
     "The goals were macro-F1 of 0.85, 5 % of 30 controls accused, the same verdict on 4 of 4 draws for 90 % of the models, and 12 "
