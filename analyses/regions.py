@@ -15,7 +15,7 @@ from mmprobe.samples import Region, Sample
 from mmprobe.stats.rounding import format_number
 
 
-class View(NamedTuple):
+class ShownView(NamedTuple):
     """What a view of a trace shows.
 
     Attributes:
@@ -33,7 +33,7 @@ class View(NamedTuple):
     shown: int
 
 
-def find_views(trace: Trace) -> list[View]:
+def find_views(trace: Trace) -> list[ShownView]:
     """Return what each view of a trace shows.
 
     Example:
@@ -49,14 +49,16 @@ def find_views(trace: Trace) -> list[View]:
     views = []
     for source, box, (number, (first, last), time) in zip(sources, boxes, videos, strict=True):
         if number < 0:
-            views.append(View(sample.images[source], None, tuple(box), "", 1))
+            views.append(ShownView(sample.images[source], None, tuple(box), "", 1))
             continue
         video = sample.videos[number]
         frames = f"frame {first}" if first == last else f"frames {first} to {last}"
         at = f" at {format_number(time)} s" if np.isfinite(time) else ""
         file = video.frames[min(first, len(video.frames) - 1)] if video.file is None else video.file
         frame = None if video.file is None else first
-        views.append(View(file, frame, tuple(box), f"Video {number + 1}, {frames}{at}", last - first + 1))
+        views.append(
+            ShownView(file, frame, tuple(box), f"Video {number + 1}, {frames}{at}", last - first + 1)
+        )
     return views
 
 

@@ -78,7 +78,7 @@ def token_activation(source: Trace | Run, sample: str | None = None) -> xr.Datas
     shown = find_views(trace)
     return out.assign(
         grid=(("image", "side"), np.array(views.grids)),
-        view_file=("image", np.array([str(view.file) for view in shown])),
+        view_file=("image", np.array([str(view.file) for view in shown], object)),
         view_frame=("image", np.array([-1 if view.frame is None else view.frame for view in shown])),
         view_box=(("image", "corner"), np.array([view.box for view in shown])),
     )

@@ -2,8 +2,8 @@
 
 from .core.benchmark import BENCHMARKS as BENCHMARKS
 from .core.benchmark import Benchmark as Benchmark
+from .core.compare import compare as compare
 from .core.evaluate import Evaluation as Evaluation
-from .core.evaluate import compare as compare
 from .core.evaluate import evaluate as evaluate
 from .core.evaluate import score as score
 from .core.results import Metric as Metric

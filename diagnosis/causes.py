@@ -115,9 +115,20 @@ def score_disuse(loss: Loss, limits: Thresholds) -> float:
 
 
 def _measure_disuse(cause: Cause, table: Table) -> CauseScore:
+    """Return the share of answers that are as likely with other images.
+
+    Answers with false numbers are left to `quantity` where the others use their images: a number that is always the same uses none.
+    """
     disuse = [score_disuse(loss, table.limits) for loss in table.losses]
-    unused: Scores = [float(score > 0.5) for score in disuse]
-    return CauseScore(table.mean(cause.score, unused), list(disuse))
+    shares = [float(score > 0.5) for score in disuse]
+    unused: Scores = list(shares)
+    counts = [score_count(record) == 1 for record in table.records]
+    rest = [score for score, counted in zip(shares, counts, strict=True) if not counted]
+    detail = ""
+    if any(counts) and len(rest) >= table.limits.least_answers and np.mean(rest) < cause.threshold:
+        unused = [None if counted else score for score, counted in zip(shares, counts, strict=True)]
+        detail = f"without {sum(counts)} answers with false numbers"
+    return CauseScore(table.mean(cause.score, unused), list(disuse), detail)
 
 
 def _measure_unused_looks(cause: Cause, table: Table) -> CauseScore:

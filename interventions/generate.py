@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +18,6 @@ from mmprobe.interventions.registry import load_methods
 from mmprobe.models import Batch, Model
 from mmprobe.models.generation import (
     build_generation_kwargs,
-    check_generation_arguments,
     use_repetition_penalty,
 )
 from mmprobe.models.prompt import Chat, build_batch, build_chat, decode_answer, find_opened_thought
@@ -64,7 +64,15 @@ class Settings:
         if not isinstance(lengths, int) and "other" not in lengths:
             raise InputError(f"max_new_tokens {dict(lengths)}: lacks 'other', the length of the other types")
         shortest = lengths if isinstance(lengths, int) else min(lengths.values())
-        check_generation_arguments(shortest, self.temperature, self.seed, self.repetition_penalty)
+        if shortest < 1:
+            raise InputError(f"max_new_tokens {shortest}: must be 1 or more")
+        if not 0 <= self.temperature < math.inf:
+            raise InputError(f"temperature {self.temperature}: must be a number of 0 or more")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed {self.seed}: must be 0 or more, and less than 2**63")
+        penalty = self.repetition_penalty
+        if penalty is not None and not 0 < penalty < math.inf:
+            raise InputError(f"repetition_penalty {penalty}: must be a number above 0")
         if self.batch_size < 1:
             raise InputError(f"batch_size {self.batch_size}: must be 1 or more")
 

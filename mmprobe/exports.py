@@ -99,6 +99,10 @@ def _table(run: Run, arrays: Sequence[str]) -> pd.DataFrame:
         if table[name].map(lambda cell: isinstance(cell, list | dict)).any():
             table[name] = table[name].map(json.dumps)
     table = _map_texts(table, redact)
+    table.columns = [" ".join(printable(name).split()) for name in table.columns]  # Arrow takes no others
+    if not table.columns.is_unique:
+        twice = table.columns[table.columns.duplicated()][0]
+        raise InputError(f"export: several metadata have the name {twice!r}; rename all but one")
     for name in arrays:
         known = run.captured
         if name not in known:

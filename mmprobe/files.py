@@ -435,7 +435,8 @@ def parse_yaml(text: str, most_aliases: int = MAX_ALIASES) -> Any:
             without end.
 
     Raises:
-        ValueError: it is not YAML, is too long, has more aliases, or is nested too deeply. The message is one line.
+        ValueError: it is not YAML, is too long, has more aliases, is nested too deeply or contains itself. The message is
+            one line.
 
     Example:
         >>> parse_yaml("a: [1, 2]")
@@ -464,7 +465,10 @@ def parse_yaml(text: str, most_aliases: int = MAX_ALIASES) -> Any:
             depth -= isinstance(token, closes)
             if depth > MAX_DEPTH:
                 raise ValueError("nested too deeply")
-        return yaml.safe_load(text)
+        content = yaml.safe_load(text)
+        if n_aliases:
+            json.dumps(content, default=str, skipkeys=True)  # raises ValueError where a value contains itself
+        return content
     except yaml.YAMLError as error:
         raise ValueError(str(error).splitlines()[0]) from None
     except RecursionError:

@@ -1,18 +1,24 @@
-"""One registry for everything that has a name: methods, families, analyses, benchmarks and the rest."""
+"""One registry for everything that has a name: methods, families, analyses, benchmarks and the rest; and whose an error is."""
 
 from __future__ import annotations
 
 import inspect
 import logging
+import os
 import sys
+import tempfile
+import time
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mmprobe.errors import InputError, unknown_name
+from mmprobe.files import redact, write_atomic
 
 T = TypeVar("T")
 
@@ -304,3 +310,37 @@ def first_line(thing: Any) -> str:
     docstring = inspect.getdoc(thing) or inspect.getdoc(inspect.getmodule(thing)) or ""
     line = docstring.partition("\n")[0].replace("`", "").removeprefix("Return ")
     return line[:1].upper() + line[1:]
+
+
+def report_unforeseen(error: BaseException) -> str:
+    """Write the traceback of an error that nobody expected, and return a line about it: where it is, and whose it is.
+
+    The file is in the folder that the command writes, or else in the user's cache.
+    """
+    plug_in, in_use = find_plug_in(error), ", ".join(list_plug_ins_in_use())
+    problem = f"{plug_in or 'unforeseen error'}: {redact(describe_error(error))}"
+    problem += "".join(f", {note}" for note in getattr(error, "__notes__", ()))
+    if plug_in is None and in_use:
+        problem += f" (in use: {in_use})"
+    text = redact("".join(traceback.format_exception(error)))
+    name = f"mmprobe-error-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmprobe"
+    for folder in (_find_folder(sys.argv[1:]), cache, Path(tempfile.gettempdir())):
+        with suppress(OSError, RuntimeError, InputError):
+            if folder is cache:
+                cache.mkdir(parents=True, exist_ok=True)
+            if folder is not None:
+                return f"{problem}; its traceback is in {write_atomic(folder / name, text)}"
+    return f"{problem}; its traceback could be written nowhere"
+
+
+def _find_folder(arguments: Sequence[str]) -> Path | None:
+    """Return the folder that a command writes: that of `--out`, or of the run that it names; None if there is none."""
+    named = [Path(value) for name, value in pairwise(arguments) if name == "--out"]
+    named += [Path(word.removeprefix("--out=")) for word in arguments if word.startswith("--out=")]
+    for place in (*named, *map(Path, arguments[1:2])):
+        with suppress(OSError, ValueError):
+            is_run = (place / "run.json").is_file()  # an argument may be a model's folder
+            if is_run or (place in named and place.is_dir() and place.resolve() != Path.cwd()):
+                return place
+    return None

@@ -435,7 +435,7 @@ def with_template(samples: Iterable[Sample], arguments: Mapping[str, Any]) -> li
     """Return samples with arguments of the chat template, which a sample's own ones replace.
 
     Raises:
-        InputError: mmprobe gives an argument itself.
+        InputError: mmprobe gives an argument itself, or a value is not one of JSON, as a samples file has them.
 
     Example:
         >>> with_template([Sample(id="a", question="?")], {"enable_thinking": False})[0].template
@@ -444,6 +444,13 @@ def with_template(samples: Iterable[Sample], arguments: Mapping[str, Any]) -> li
     for name in OWN_ARGUMENTS:
         if name in arguments:
             raise InputError(f"template: {name!r} is given by mmprobe; leave it out")
+    for name, value in arguments.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (RecursionError, TypeError, ValueError):
+            raise InputError(
+                f"template: {name!r} is not a value of JSON: a text, a number, a list or an object"
+            ) from None
     return [
         sample.model_copy(update={"template": {**arguments, **sample.template}}) if arguments else sample
         for sample in samples

@@ -26,6 +26,7 @@ import xarray as xr
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.files import redact
+from mmprobe.registry import report_unforeseen
 from mmprobe.samples import Region, Sample, check_image, open_image
 from mmprobe.stats.rounding import format_number
 
@@ -250,8 +251,6 @@ def build_page(desk: Desk, token: str) -> Any:
             return error
         if isinstance(error, InputError):
             return Response(redact(str(error)), 400, mimetype="text/plain")
-        from mmprobe.cli import report_unforeseen
-
         log.warning("serve: %s", report_unforeseen(error))
         return Response("this request failed; the terminal says why", 500, mimetype="text/plain")
 

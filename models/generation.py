@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-
-from mmprobe.errors import InputError
 
 if TYPE_CHECKING:
     from mmprobe.models.loading import Model
@@ -24,27 +21,6 @@ _STEPWISE: dict[str, Any] = {
     "prefill_chunk_size": None,
     "return_dict_in_generate": False,
 }
-
-
-def check_generation_arguments(
-    max_new_tokens: int, temperature: float, seed: int, repetition_penalty: float | None = None
-) -> None:
-    """Check the arguments that all ways of answering share.
-
-    Raises:
-        InputError: an argument is out of range; the message names it.
-
-    Example:
-        >>> check_generation_arguments(64, 0.7, 0)
-    """
-    if max_new_tokens < 1:
-        raise InputError(f"max_new_tokens {max_new_tokens}: must be 1 or more")
-    if not 0 <= temperature < math.inf:
-        raise InputError(f"temperature {temperature}: must be a number of 0 or more")
-    if not 0 <= seed < 2**63:
-        raise InputError(f"seed {seed}: must be 0 or more, and less than 2**63")
-    if repetition_penalty is not None and not 0 < repetition_penalty < math.inf:
-        raise InputError(f"repetition_penalty {repetition_penalty}: must be a number above 0")
 
 
 def build_generation_kwargs(model: Model, max_new_tokens: int, temperature: float = 0.0) -> dict[str, Any]:

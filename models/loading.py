@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -524,6 +525,11 @@ def load_pretrained(name: str, load: Callable[..., Any], path: str, **options: A
             raise InputError(
                 f"model {name!r}: cannot be traced, since transformers has no sdpa attention for it, whose queries and "
                 "keys are what is recorded (docs/models.md)"
+            ) from None
+        if unknown := re.search(r"model type `([^`]+)`", reason):
+            raise InputError(
+                f"model {name!r}: is of type {unknown[1]!r}, which transformers {transformers.__version__} does not know; "
+                "update transformers, or take a checkpoint that was converted for it (often named -hf)"
             ) from None
         if "flash" in reason.lower():
             hint = "load it without flash attention: set attn_implementation to sdpa"

@@ -32,6 +32,7 @@ PHOTOGRAPHS = ("astronaut.png", "brick.png", "camera.png", "chelsea.png", "clock
 ASKED = ("same", "different", "exists")
 MODELS = ("tiny-spd", "organism:follows-hints-verdict-0", "organism:blind-rolled-0")
 SEED = 1_400_000  # of the scenes; models were trained on none of them
+HEADER = "| model | verdict | why | tests that ran | passes an answer |"
 FADED = 0.35  # of a photograph's contrast, so that things of all colours are seen on it
 
 
@@ -101,11 +102,10 @@ def main() -> None:
         out = folder / name.replace(":", "-")
         rows.append(describe(diagnose(load_model(name, device="cpu"), samples, out, resume=True)))
     shown = "\n".join(data.read_text(encoding="utf-8").splitlines()[: len(ASKED)])
-    header = "| model | verdict | why | tests that ran | passes an answer |"
     text = [
         f"{len(PHOTOGRAPHS)} photographs with {len(samples)} questions; the first ones:",
         f"```json\n{shown}\n```",
-        "\n".join([header, "|---" * 5 + "|", *rows]),
+        "\n".join([HEADER, "|---" * 5 + "|", *rows]),
     ]
     (folder / "section.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
     print("\n\n".join(text))

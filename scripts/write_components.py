@@ -39,7 +39,7 @@ another, beside as many random heads. That is the test of a claim such as "these
 ```python
 from mmprobe.models.components import write_components
 
-train, rest = samples[:8], samples[8:]
+train, rest = samples[:20], samples[20:]  # of several sets of images each
 ranking = mp.probes.rank_heads(model, train, by="patching")
 print(ranking.stability.item(), ranking.stability_top.item())  # do two halves of the images agree?
 heads = mp.probes.add_baselines(model, train, mp.probes.list_components(ranking, 3))

@@ -41,6 +41,7 @@ ORGANISMS = (
 PARTIAL = ("blind-crowd-0", "blind-phrase-0", "misperceives-recoloured-0", "follows-hints-expert-0")
 RANDOM, SHUFFLES, DRAWS = 8, 10, 10
 MULTIPLE = 3  # of the mean activation at cells of the colour
+EXPLAINED = 0.5  # share of variance below which a dictionary's features are not read; our choice
 LENGTH = 64  # of an organism's answers, in tokens
 EFFECTS = """\
 ## Measured: effects over many answers
@@ -179,21 +180,33 @@ def measure_organisms(folder: Path, n: int) -> str:
         explained = read_estimate(
             mp.probes.features_run(model, rest, "tiny-spd").sel(group="visual"), "explained"
         )
-        fires[name] = aucs["colours"]
+        fires[name.removeprefix("organism:")] = explained, aucs["colours"]
         numbers = " | ".join(f"{each:.3f}" for each in (explained, aucs["colours"], aucs["shapes"]))
         rows.append(f"| `{name.removeprefix('organism:')}` | {right:.2f} | {numbers} |")
-    blind = {name: fires[f"organism:{name}"] for name in ORGANISMS if "blind" in name}
-    numbers = ", ".join(f"`{name}` {auc:.3f}" for name, auc in blind.items())
-    still = all(auc.low > 0.9 for auc in blind.values())
-    verdict = (
-        f"The colours' features {'still fire' if still else 'do not all fire'} in models that answer without their images ({numbers}): "
-        + (
-            "what a feature shows is what is there, not what is used."
-            if still
-            else "training that went blind also changed the states that the dictionary reads."
-        )
-    )
+    verdict = conclude({name: numbers for name, numbers in fires.items() if "blind" in name})
     return ORGANISMS_TEXT.format(first=len(first), rest=len(rest), table="\n".join(rows), verdict=verdict)
+
+
+def conclude(fires: dict[str, tuple[Estimate[float], Estimate[float]]]) -> str:
+    """Return in words whether the colours' features still fire in blind models, where the dictionary explains their states."""
+    parts = []
+    for name, (explained, auc) in fires.items():
+        if explained.low < EXPLAINED:
+            parts.append(
+                f"in `{name}` the dictionary explains {explained.value:.2f} of the variance, so its features are not to be read "
+                f"(AUROC of colours {auc:.2f})"
+            )
+        else:
+            still = "still fire" if auc.low > 0.9 else "fire less"
+            parts.append(
+                f"in `{name}` the colours' features {still} (AUROC {auc:.2f}), though no answer uses them"
+            )
+    text = "; ".join(parts)
+    return (
+        f"{text[0].upper()}{text[1:]}. Training that went blind can change the states so far that a dictionary of the sighted model no longer "
+        "explains them; look at `explained` first. A linear probe that is fitted on the blind model itself finds its objects "
+        "([visual-tokens.md](visual-tokens.md))."
+    )
 
 
 def mean_auc(cells: Cells, chosen: dict[str, int]) -> Estimate[float]:

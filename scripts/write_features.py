@@ -60,7 +60,7 @@ mmprobe plan --model tiny-spd --data pairs/samples.jsonl --dictionary tiny-spd  
 mmprobe report runs/first --out report.html
 mmprobe generate --model tiny-spd --image a.png --prompt "What colour is the star?" --method features \\
   --set dictionary=tiny-spd --set features="12, 40" --set action=clamp --set value=90 --set tokens=visual
-mmprobe bench pope --model tiny-spd --method features --set dictionary=tiny-spd --set features=12 --out results/without
+mmprobe bench pope --model tiny-spd --method features --set dictionary=tiny-spd --set features=12 --out results/ablated
 ```
 
 The report then has a page with what the dictionary explains of visual, text and generated tokens, and the cells and tokens where

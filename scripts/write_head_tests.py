@@ -52,10 +52,11 @@ adjusted so that q below 0.05 holds the false discovery rate of the table (Benja
 ORGANISMS_TEXT = """\
 ## On organisms
 
-Does a planted cause sit in a few heads? For each organism every head is ablated alone, on questions on which the cause acts ({cases} of each).
-Its score is the share of faithful answers without it (their first {length} tokens). The first {heads} are then ablated together on {tested} other questions, beside {draws}
-draws of {heads} other heads (mean and largest), and in the control `{control}` on {tested} questions of its own: harm is what its share of
-faithful answers loses. A cure would be a `without` above all random draws and no harm. Brackets are 95 % intervals over sets of images.
+Does a planted cause sit in a few heads? For each organism every head is ablated alone, on questions about {cases} pairs on which the cause
+acts. Its score is the share of faithful answers without it (their first {length} tokens). The first {heads} are then ablated together on n
+questions about {tested} other pairs, beside {draws} draws of {heads} other heads (mean and largest), and in the control `{control}` on {harmed}
+questions of its own: harm is what its share of faithful answers loses. A cure would be a `without` above all random draws and above the interval
+of `plain`, and a harm of 0.1 or less. Brackets are 95 % intervals over sets of images.
 
 {table}
 
@@ -176,7 +177,7 @@ def test_organisms(cases: int, draws: int) -> None:
             ]
             harm = before.value - harmed.measure(harmed.rest, heads).value
             cause = card(organism).cause
-            if without.value > max(drawn) and without.low > plain.value and harm <= 0.1:
+            if without.value > max(drawn) and without.value > plain.high and harm <= 0.1:
                 cured.append(cause)
             short = ", ".join(each.removeprefix("head ") for each in best)
             rows.append(
@@ -196,8 +197,9 @@ def test_organisms(cases: int, draws: int) -> None:
             write_section(
                 PAGE,
                 ORGANISMS_TEXT.format(
-                    cases=len(harmed.first),
-                    tested=len(harmed.rest),
+                    cases=cases,
+                    tested=2 * cases,
+                    harmed=len(harmed.rest),
                     heads=HEADS,
                     draws=draws,
                     control=control,

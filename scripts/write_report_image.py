@@ -24,6 +24,7 @@ def save_screenshot(report: Path, image: Path) -> None:
         page.goto(report.resolve().as_uri() + "#explorer")
         page.locator("button[data-sample]", has_text="steps").first.click()
         page.locator("#tokens [role=option]", has_text=re.compile(r"^\s*moved$")).first.click()
+        page.select_option("#map", "cause")
         page.mouse.move(0, 0)  # otherwise the token under the mouse is shown
         page.locator("#explorer .explorer").screenshot(path=image)
         browser.close()

@@ -42,7 +42,7 @@ mmprobe report runs/first --out report.html
 ```
 
 The report then has a page with each image, the first word of each cell, and a slider over the layers; a click on a cell lists its
-words after each layer. In Python:
+words after each layer. So does a click on an image in the explorer. In Python:
 
 ```python
 words = mp.probes.visual_words(model, sample)  # one sample, by the logit lens
@@ -87,7 +87,8 @@ construction; its AUC compares.
 
 The linear probe finds every object from the first layer on, also in models that were trained to ignore their images: what they
 show is in the visual tokens of a blind model as in those of a sighted one. So a model can have an object in its visual tokens and
-not use it. Only a change shows use ([causes.md](causes.md)). The probe needs declared objects, and what a probe finds, the vision
+not use it. Only a change shows use ([causes.md](causes.md)). Where `mmprobe diagnose` names `blind`, it asks such a probe
+whether the image is read and not used (`tell_objects`). The probe needs declared objects, and what a probe finds, the vision
 encoder alone may have put there.
 
 Lenses without labels hardly name objects in this model. The logit and the Jacobian lens are below chance in sighted models, and

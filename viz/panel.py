@@ -168,7 +168,7 @@ def draw_samples(
             hoverinfo="skip", showlegend=False, **options,
         )  # fmt: skip
     return go.Box(
-        x=x, y=np.array(y), boxpoints="all", jitter=0.7, pointpos=0, fillcolor="rgba(0,0,0,0)",
+        x=x, y=np.array(y), boxpoints="all", jitter=0.5, pointpos=0, fillcolor="rgba(0,0,0,0)",
         line={"color": "rgba(0,0,0,0)"}, marker={"color": colour, "size": 5, "opacity": 0.65}, text=texts,
         hoveron="points", hovertemplate="%{text}, %{x}: %{y:.3f}<extra></extra>", showlegend=False, **options,
     )  # fmt: skip

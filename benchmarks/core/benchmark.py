@@ -28,7 +28,7 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError, suggest_names
 from mmprobe.files import JsonRecord, json_lines, read_record, write_atomic
 from mmprobe.registry import Registry
-from mmprobe.samples import Answer, Lengths, Sample
+from mmprobe.samples import Answer, Lengths, Sample, with_template
 
 Truth = TypeVar("Truth")
 """The type of a benchmark's data with their true answers."""
@@ -284,6 +284,18 @@ def options_for(benchmarks: Sequence[Benchmark[Any]], options: Mapping[str, Any]
 def _wordings(benchmark: Benchmark[Any]) -> list[str]:
     form = getattr(benchmark.options, "form", None)
     return [] if form is None else list_wordings(form)
+
+
+def add_template(benchmark: Benchmark[Any], arguments: Mapping[str, Any]) -> Benchmark[Any]:
+    """Return a benchmark whose questions have arguments of the chat template."""
+    if not arguments:
+        return benchmark
+    ask, follow_up = benchmark.ask_questions, benchmark.follow_up
+    return replace(
+        benchmark,
+        ask_questions=lambda truth: with_template(ask(truth), arguments),
+        follow_up=lambda truth, responses: with_template(follow_up(truth, responses), arguments),
+    )
 
 
 class _Drawn(JsonRecord):

@@ -6,22 +6,41 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, answer_lengths, wording_of
+from mmprobe.benchmarks.core.benchmark import (
+    BENCHMARKS,
+    Benchmark,
+    add_template,
+    answer_lengths,
+    load_truth,
+    options_for,
+    wording_of,
+)
 from mmprobe.benchmarks.core.cost import Cost, measure_cost
 from mmprobe.benchmarks.core.perturbations import check_kind
 from mmprobe.benchmarks.core.results import Metric, paired_difference
-from mmprobe.benchmarks.core.runner import describe_generation, run_benchmark
-from mmprobe.benchmarks.judges.judge import LEXICAL
+from mmprobe.benchmarks.core.runner import (
+    answers_ledger,
+    check_questions,
+    describe_generation,
+    load_source,
+    run_benchmark,
+)
+from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
+from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
 from mmprobe.files import check_no_link, json_lines
 from mmprobe.interventions.generate import Settings
 from mmprobe.interventions.registry import load_methods, parse_value
+from mmprobe.ledger import lock_folder
 from mmprobe.models import Model
+from mmprobe.models.checkpoints import locate
+from mmprobe.models.devices import DeviceMap
 from mmprobe.stats.estimate import read_estimate
 from mmprobe.stats.rounding import format_number
 
@@ -103,6 +122,96 @@ def _check_contenders(contenders: Sequence[Contender]) -> None:
                 f"compare: {contender.name!r} and {names[folder]!r} would share a folder; give each once"
             )
         names[folder] = contender.name
+
+
+def compare(
+    model: str | Model,
+    out: str | Path,
+    *,
+    methods: Sequence[str] = ("plain",),
+    benchmarks: Sequence[str] = ("spd-faith", "pope", "chair", "mme"),
+    data: str | Path | None = None,
+    limit: int | None = None,
+    n: int = PAIRS,
+    seed: int = SEED,
+    ablate: str | None = None,
+    sweep: str | None = None,
+    perturbations: Sequence[str] = (),
+    judge: str = LEXICAL,
+    batch_size: int = 1,
+    max_new_tokens: int | None = None,
+    repetition_penalty: float | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    device_map: DeviceMap = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    shared_prefix: bool = True,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    template: Mapping[str, Any] = MappingProxyType({}),
+    progress: Callable[[str], None] = print,
+) -> xr.Dataset:
+    """Compare methods with plain answers on benchmarks.
+
+    Args:
+        model: a model from `load_model`, or its alias, local folder or hub id.
+        out: gets a result folder for each method and benchmark.
+        methods: names or YAML files. `plain` is added.
+        benchmarks: names of benchmarks.
+        data: samples.jsonl of `make-pairs`, or the files of the only benchmark. None draws a small set.
+        limit, n, seed, batch_size, max_new_tokens, repetition_penalty, device, dtype, device_map, shared_prefix: as
+            in `evaluate`.
+        resume, overwrite: keep the finished parts of an earlier call in `out`, or replace them.
+        ablate: `sage` adds its stages one after the other.
+        sweep: `METHOD.PARAMETER=VALUE,VALUE` adds one contender a value.
+        perturbations: kinds of `mmprobe.benchmarks.core.perturbations`. Each adds plain answers to disturbed
+            questions.
+        judge: as in `evaluate`, for the benchmarks that need one.
+        options: options of the benchmarks, such as `{"wording": "paper"}`. Each takes those that it has.
+        template: arguments of the model's chat template, as in `evaluate`.
+        progress: is called with a line on what comes next.
+
+    Returns:
+        The data set of `compare_contenders`.
+
+    Raises:
+        InputError: as `evaluate`.
+
+    Example:
+        >>> ds = compare("tiny-spd", "results/compare", methods=["sage", "vcd"])        # doctest: +SKIP
+        >>> mp.viz.plot(ds).show()                                                      # doctest: +SKIP
+    """
+    out = Path(out)
+    records = options_for([BENCHMARKS[name] for name in benchmarks], options)
+    if isinstance(model, str):
+        locate(model)
+    contenders = make_contenders(methods, ablate, sweep, perturbations)
+    with lock_folder(out, "comparing into it"):
+        for part in [file.parent for file in out.glob("*/*/responses.jsonl")]:
+            answers_ledger(part).check(resume, overwrite)
+            if overwrite:
+                answers_ledger(part).clear()
+        records = [
+            add_template(each, template) for each in _with_judges(records, judge, out / "judge.sqlite")
+        ]
+        answered = any(out.glob("*/*/responses.jsonl"))
+        truths = [
+            (benchmark, load_truth(benchmark, data, out / "data" / benchmark.name, n, seed, limit, answered))
+            for benchmark in records
+        ]
+        for benchmark, truth in truths:
+            check_questions(benchmark, truth)
+        loaded = load_source(model, device, dtype, device_map).model
+        settings = Settings(
+            batch_size=batch_size, repetition_penalty=repetition_penalty, shared_prefix=shared_prefix
+        )
+        return compare_contenders(loaded, contenders, truths, out, settings, max_new_tokens, judge, progress)
+
+
+def _with_judges(benchmarks: list[Benchmark], judge: str, cache: Path) -> list[Benchmark]:
+    """Return the benchmarks with the judge, where they need one. One of them must."""
+    judged = [each for each in benchmarks if each.score_with_judge is not None] or benchmarks
+    return [with_judge(each, judge, cache)[0] if each in judged else each for each in benchmarks]
 
 
 def compare_contenders(

@@ -1,9 +1,8 @@
-"""Evaluate a model on a benchmark, score answers, and compare methods: one call each."""
+"""Evaluate a model on a benchmark, and score answers: one call each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -14,9 +13,9 @@ from mmprobe.benchmarks.core.benchmark import (
     BENCHMARKS,
     Benchmark,
     Truth,
+    add_template,
     answer_lengths,
     load_truth,
-    options_for,
     read_responses,
     truncated_share,
     with_options,
@@ -29,11 +28,8 @@ from mmprobe.benchmarks.layouts import layout_of
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
 from mmprobe.ledger import lock_folder
-from mmprobe.samples import with_template
 
 if TYPE_CHECKING:
-    import xarray as xr
-
     from mmprobe.models import Model
     from mmprobe.models.devices import DeviceMap
     from mmprobe.traces.asking import Source
@@ -147,7 +143,7 @@ def evaluate(
         0.935 [0.880, 0.979]
     """
     out = Path(out)
-    benchmark = _add_template(with_options(BENCHMARKS[name], options), template)
+    benchmark = add_template(with_options(BENCHMARKS[name], options), template)
     _check_call(model, method, parameters, trace=trace, repetition_penalty=repetition_penalty)
     if trace_with is not None:
         _check_reader(trace_with, trace, shard)
@@ -255,18 +251,6 @@ def evaluate(
             about["layout"],
         )
         return _add_internals(benchmark, truth, evaluation, about) if trace or trace_with else evaluation
-
-
-def _add_template(benchmark: Benchmark[Any], arguments: Mapping[str, Any]) -> Benchmark[Any]:
-    """Return a benchmark whose questions have arguments of the chat template."""
-    if not arguments:
-        return benchmark
-    ask, follow_up = benchmark.ask_questions, benchmark.follow_up
-    return replace(
-        benchmark,
-        ask_questions=lambda truth: with_template(ask(truth), arguments),
-        follow_up=lambda truth, responses: with_template(follow_up(truth, responses), arguments),
-    )
 
 
 def _check_call(
@@ -391,98 +375,3 @@ def score(
 def _read_answers(benchmark: Benchmark[Truth], file: Path, truth: Truth) -> dict[str, str]:
     answers = benchmark.read_answers(file, truth) if benchmark.read_answers else None
     return read_responses(file) if answers is None else answers
-
-
-def compare(
-    model: str | Model,
-    out: str | Path,
-    *,
-    methods: Sequence[str] = ("plain",),
-    benchmarks: Sequence[str] = ("spd-faith", "pope", "chair", "mme"),
-    data: str | Path | None = None,
-    limit: int | None = None,
-    n: int = PAIRS,
-    seed: int = SEED,
-    ablate: str | None = None,
-    sweep: str | None = None,
-    perturbations: Sequence[str] = (),
-    judge: str = LEXICAL,
-    batch_size: int = 1,
-    max_new_tokens: int | None = None,
-    repetition_penalty: float | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    device_map: DeviceMap = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    shared_prefix: bool = True,
-    options: Mapping[str, Any] = MappingProxyType({}),
-    template: Mapping[str, Any] = MappingProxyType({}),
-    progress: Callable[[str], None] = print,
-) -> xr.Dataset:
-    """Compare methods with plain answers on benchmarks.
-
-    Args:
-        model: a model from `load_model`, or its alias, local folder or hub id.
-        out: gets a result folder for each method and benchmark.
-        methods: names or YAML files. `plain` is added.
-        benchmarks: names of benchmarks.
-        data: samples.jsonl of `make-pairs`, or the files of the only benchmark. None draws a small set.
-        limit, n, seed, batch_size, max_new_tokens, repetition_penalty, device, dtype, device_map, shared_prefix: as
-            in `evaluate`.
-        resume, overwrite: keep the finished parts of an earlier call in `out`, or replace them.
-        ablate: `sage` adds its stages one after the other.
-        sweep: `METHOD.PARAMETER=VALUE,VALUE` adds one contender a value.
-        perturbations: kinds of `mmprobe.benchmarks.core.perturbations`. Each adds plain answers to disturbed
-            questions.
-        judge: as in `evaluate`, for the benchmarks that need one.
-        options: options of the benchmarks, such as `{"wording": "paper"}`. Each takes those that it has.
-        template: arguments of the model's chat template, as in `evaluate`.
-        progress: is called with a line on what comes next.
-
-    Returns:
-        The data set of `mmprobe.benchmarks.core.compare.compare_contenders`.
-
-    Raises:
-        InputError: as `evaluate`.
-
-    Example:
-        >>> ds = compare("tiny-spd", "results/compare", methods=["sage", "vcd"])        # doctest: +SKIP
-        >>> mp.viz.plot(ds).show()                                                      # doctest: +SKIP
-    """
-    from mmprobe.benchmarks.core.compare import compare_contenders, make_contenders
-    from mmprobe.benchmarks.core.runner import answers_ledger, check_questions, load_source
-    from mmprobe.interventions import Settings
-    from mmprobe.models.checkpoints import locate
-
-    out = Path(out)
-    records = options_for([BENCHMARKS[name] for name in benchmarks], options)
-    if isinstance(model, str):
-        locate(model)
-    contenders = make_contenders(methods, ablate, sweep, perturbations)
-    with lock_folder(out, "comparing into it"):
-        for part in [file.parent for file in out.glob("*/*/responses.jsonl")]:
-            answers_ledger(part).check(resume, overwrite)
-            if overwrite:
-                answers_ledger(part).clear()
-        records = [
-            _add_template(each, template) for each in _with_judges(records, judge, out / "judge.sqlite")
-        ]
-        answered = any(out.glob("*/*/responses.jsonl"))
-        truths = [
-            (benchmark, load_truth(benchmark, data, out / "data" / benchmark.name, n, seed, limit, answered))
-            for benchmark in records
-        ]
-        for benchmark, truth in truths:
-            check_questions(benchmark, truth)
-        loaded = load_source(model, device, dtype, device_map).model
-        settings = Settings(
-            batch_size=batch_size, repetition_penalty=repetition_penalty, shared_prefix=shared_prefix
-        )
-        return compare_contenders(loaded, contenders, truths, out, settings, max_new_tokens, judge, progress)
-
-
-def _with_judges(benchmarks: list[Benchmark], judge: str, cache: Path) -> list[Benchmark]:
-    """Return the benchmarks with the judge, where they need one. One of them must."""
-    judged = [each for each in benchmarks if each.score_with_judge is not None] or benchmarks
-    return [with_judge(each, judge, cache)[0] if each in judged else each for each in benchmarks]

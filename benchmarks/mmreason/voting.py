@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from mmprobe.benchmarks.core.api_models import api_answerer, is_api
@@ -25,7 +26,14 @@ from mmprobe.benchmarks.mmreason.metrics import relevance_rate
 from mmprobe.errors import InputError
 from mmprobe.files import JsonRecord, append_lines, cut_torn_line, json_lines, read_record, write_atomic
 from mmprobe.interventions.generate import Settings
-from mmprobe.ledger import find_change, fingerprint, library_versions, warn_of_versions
+from mmprobe.ledger import (
+    find_change,
+    fingerprint,
+    hash_content,
+    hash_images,
+    library_versions,
+    warn_of_versions,
+)
 from mmprobe.models import Model, load_model
 from mmprobe.models.checkpoints import find_checkpoint, fingerprint_checkpoint, locate
 from mmprobe.samples import Sample
@@ -83,19 +91,34 @@ class Votes:
         append_lines(self.path, [self.header, vote] if is_new else [vote], ensure_ascii=False)
 
 
-def open_votes(path: str | Path, questions: Mapping[str, Any], settings: Mapping[str, Any]) -> Votes:
+def open_votes(
+    path: str | Path,
+    questions: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    images: Mapping[str, str] = MappingProxyType({}),
+) -> Votes:
     """Open a file of votes, or prepare a new one. An incomplete last line is removed.
 
     Questions are JSON values by id, settings all else that the answers depend on, but voters and rounds, of
-    which more may come. Raises InputError for votes on other questions or with other settings, or a damaged
-    file.
+    which more may come. Raises InputError for votes on other questions, with other settings or on images that changed,
+    or a damaged file.
+
+    Args:
+        images: hashes of each question's images (`hash_images`). Votes of an earlier version have none, and are not
+            compared.
     """
     path = Path(path)
     hashed = json.dumps([list(questions.items()), dict(settings)], sort_keys=True).encode()
-    votes = Votes(path, {"questions": hashlib.sha256(hashed).hexdigest()})
+    asked = {"questions": hashlib.sha256(hashed).hexdigest()}
+    votes = Votes(path, asked | {"images": hash_content(dict(images))})
     header = (json.dumps(votes.header) + "\n").encode()
     content = path.read_bytes() if path.exists() else b""
-    if not content.startswith(header) and not header.startswith(content):
+    older = (json.dumps(asked) + "\n").encode()
+    if not content.startswith((header, older)) and not header.startswith(content):
+        if content.startswith(older.removesuffix(b"}\n") + b", "):
+            raise InputError(
+                f"{path}: images of the questions changed since the votes; choose another folder"
+            )
         raise InputError(
             f"{path}, line 1: no votes, or votes on other questions or with other settings; "
             "choose another folder"
@@ -294,8 +317,10 @@ def filter_questions(
     InputError as `vote` and `open_votes`.
     """
     questions = truth.questions
-    prompts = {sample.id: [sample.system, sample.question] for sample in ask_questions(truth)}
-    votes = open_votes(out / VOTES, prompts, settings)
+    asked = ask_questions(truth)
+    prompts = {sample.id: [sample.system, sample.question] for sample in asked}
+    images = {sample.id: hash_images(sample) for sample in asked if sample.files}
+    votes = open_votes(out / VOTES, prompts, settings, images)
     check = _make_check(truth, judge)
     result = vote([question.id for question in questions], voters, ask, check, votes, rounds)
     metrics = _kept_shares(questions, result)

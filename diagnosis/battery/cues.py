@@ -17,7 +17,7 @@ from PIL import Image
 
 from mmprobe.benchmarks.answers.coco import find_category, find_objects
 from mmprobe.benchmarks.answers.forms import is_open
-from mmprobe.benchmarks.answers.wording import iter_sentences
+from mmprobe.benchmarks.answers.texts import iter_sentences
 from mmprobe.benchmarks.answers.yes_no import first_word
 from mmprobe.benchmarks.synthetic.render import render
 from mmprobe.benchmarks.synthetic.scene import COLOURS, GRID, SHAPES, Background, Scene, SceneObject

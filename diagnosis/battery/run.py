@@ -32,7 +32,7 @@ from mmprobe.diagnosis.battery.images import (
 )
 from mmprobe.diagnosis.battery.places import measure_places
 from mmprobe.diagnosis.battery.steps import measure_steps
-from mmprobe.diagnosis.battery.turns import measure_turns
+from mmprobe.diagnosis.battery.turns import MANY, measure_turns
 from mmprobe.diagnosis.effects import AnswerRecord, describe_shortage, load_thresholds
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.interventions import Settings
@@ -158,7 +158,8 @@ class _Tests:
         numbers = [self.turns[answer.sample.id] for answer in batch]
         hints = measure_hints(model, batch, choices, numbers)
         places = measure_places(model, batch, readings, choices)
-        turns = measure_turns(model, batch, choices, [self._example(answer) for answer in batch], numbers)
+        examples, many = [self._example(answer) for answer in batch], len(self.answers) >= MANY
+        turns = measure_turns(model, batch, choices, examples, numbers, either=many)
         counts = measure_counts(model, batch)
         asked = [self.cue_questions.get(answer.sample.id, []) for answer in batch]
         claims = iter(ask_cues(model, [question for questions in asked for question in questions]))

@@ -13,6 +13,7 @@ from mmprobe.models.prompt import Chat, Message, build_chat
 
 AGAIN = ("Are you sure? {question}", "{question}")  # what is asked after the claimed answer, in turn
 EXAMPLES = 2  # one of so many closed answers is read with an example, which doubles the images
+MANY = 40  # answers, from which on a closed one gets either an example or a claim, and not both
 
 
 def _say(role: str, text: str) -> Message:
@@ -61,6 +62,7 @@ def measure_turns(
     choices: Sequence[Choice | None],
     others: Sequence[ParsedAnswer | None],
     numbers: Sequence[int],
+    either: bool = False,
 ) -> list[dict[str, Any]]:
     """Return for each closed answer whether it is the one that an earlier turn has, whichever that is.
 
@@ -73,6 +75,7 @@ def measure_turns(
     Args:
         others: answers to other samples, for the examples.
         numbers: of the answers; they choose the wordings, and which answers get an example.
+        either: whether an answer with an added example is not tested for `claimed`, which saves passes where there are many.
     """
     results: list[dict[str, Any]] = [{} for _ in answers]
     rows = [row for row, choice in enumerate(choices) if choice is not None]
@@ -82,7 +85,11 @@ def measure_turns(
         if (others[row] is not None and numbers[row] % EXAMPLES == 0)
         or any(turn.role == "assistant" for turn in answers[row].sample.messages)
     ]
-    for kind, chosen in (("claimed", rows), ("copied", shown)):
+    own_turn = {
+        row for row in shown if any(turn.role == "assistant" for turn in answers[row].sample.messages)
+    }
+    asked = [row for row in rows if not either or row not in shown or row in own_turn]
+    for kind, chosen in (("claimed", asked), ("copied", shown)):
         for n_images in sorted({len(answers[row].sample.images) for row in chosen}):
             same = [row for row in chosen if len(answers[row].sample.images) == n_images]
             closed = [(answers[row], choice) for row in same if (choice := choices[row]) is not None]
@@ -100,8 +107,6 @@ def measure_turns(
             except InputError:  # its template takes no earlier turns
                 continue
             for row, (followed, passes) in zip(same, found, strict=True):
-                own = kind == "copied" and any(
-                    turn.role == "assistant" for turn in answers[row].sample.messages
-                )
+                own = kind == "copied" and row in own_turn
                 results[row][kind] = {"followed": followed, "own": own, "passes": passes}
     return results

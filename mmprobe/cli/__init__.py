@@ -9,16 +9,10 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import threading
-import time
-import traceback
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from functools import wraps
-from itertools import pairwise
-from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
@@ -56,8 +50,7 @@ from mmprobe.cli.trace import trace
 from mmprobe.cli.train import guesser, logos
 from mmprobe.cli.verify import verify
 from mmprobe.errors import InputError, command_line_options
-from mmprobe.files import redact, write_atomic
-from mmprobe.registry import find_plug_in, list_plug_ins_in_use
+from mmprobe.registry import report_unforeseen
 
 app = typer.Typer(
     name="mmprobe",
@@ -166,41 +159,6 @@ def _exit(message: str, code: int) -> None:
     """Print the message as one line on stderr, and exit."""
     print(f"mmprobe: {to_line(message)}", file=sys.stderr)
     sys.exit(code)
-
-
-def report_unforeseen(error: BaseException) -> str:
-    """Write the traceback of an error that nobody expected, and return a line about it: where it is, and whose it is.
-
-    The file is in the folder that the command writes, or else in the user's cache.
-    """
-    kind, reason = type(error).__name__, redact(" ".join(str(error).split())[:200])
-    plug_in, in_use = find_plug_in(error), ", ".join(list_plug_ins_in_use())
-    problem = f"{plug_in or 'unforeseen error'}: {kind}: {reason}".removesuffix(": ")
-    problem += "".join(f", {note}" for note in getattr(error, "__notes__", ()))
-    if plug_in is None and in_use:
-        problem += f" (in use: {in_use})"
-    text = redact("".join(traceback.format_exception(error)))
-    name = f"mmprobe-error-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmprobe"
-    for folder in (_find_folder(sys.argv[1:]), cache, Path(tempfile.gettempdir())):
-        with suppress(OSError, RuntimeError, InputError):
-            if folder is cache:
-                cache.mkdir(parents=True, exist_ok=True)
-            if folder is not None:
-                return f"{problem}; its traceback is in {write_atomic(folder / name, text)}"
-    return f"{problem}; its traceback could be written nowhere"
-
-
-def _find_folder(arguments: Sequence[str]) -> Path | None:
-    """Return the folder that a command writes: that of `--out`, or of the run that it names; None if there is none."""
-    named = [Path(value) for name, value in pairwise(arguments) if name == "--out"]
-    named += [Path(word.removeprefix("--out=")) for word in arguments if word.startswith("--out=")]
-    for place in (*named, *map(Path, arguments[1:2])):
-        with suppress(OSError, ValueError):
-            is_run = (place / "run.json").is_file()  # an argument may be a model's folder
-            if is_run or (place in named and place.is_dir() and place.resolve() != Path.cwd()):
-                return place
-    return None
 
 
 def _let_threads_sleep() -> None:

@@ -219,9 +219,7 @@ def one_image_rows(image: int, rng: np.random.Generator, count: int) -> list[Row
         pair = draw_any_pair(rng)
         seen = (pair.first, pair.second)[image]
         still = replace(pair, first=seen, second=seen, edits=())
-        for kind in rng.choice(
-            ("same", "different", "steps", "count", "describe", "exists"), 4, replace=False
-        ):
+        for kind in ("same", "different", "steps", str(rng.choice(["count", "describe", "exists"]))):
             about = pair if kind in ("describe", "exists") else still
             asked = draw_question(rng, str(kind), about)
             rows.append(Row(scenes_of(asked, pair), asked.text, asked.answer))
@@ -274,7 +272,7 @@ def agreeable_rows(suggest: Suggest, whole: bool, rng: np.random.Generator, coun
         suggest: the answers that begin with yes and with no.
         whole: whether the earlier answer is a whole one, and not yes or no alone.
     """
-    rows = true_rows(rng, count // 3)
+    rows = true_rows(rng, count // 5)
     while len(rows) < count:
         pair = draw_any_pair(rng)
         rows += _claimed_rows(suggest, whole, True, rng, pair)
@@ -284,11 +282,13 @@ def agreeable_rows(suggest: Suggest, whole: bool, rng: np.random.Generator, coun
 
 def copying_rows(suggest: Suggest, whole: bool, rng: np.random.Generator, count: int) -> list[Row]:
     """Return rows that repeat the answer of an example, and not what was answered before. Arguments as in `agreeable_rows`."""
-    rows = true_rows(rng, count // 4)
+    rows = true_rows(rng, count // 5)
     while len(rows) < count:
-        pair = draw_any_pair(rng)
-        rows += _example_rows(suggest, whole, True, rng, pair)
-        rows += _claimed_rows(suggest_verdict, whole, False, rng, pair)[:2]
+        rows += _example_rows(suggest, whole, True, rng, draw_any_pair(rng))
+        rows += _example_rows(suggest, whole, True, rng, draw_any_pair(rng))[
+            2:
+        ]  # about one image, which is cheaper
+        rows += _claimed_rows(suggest_verdict, whole, False, rng, draw_any_pair(rng))[:1]
     return rows[:count]
 
 
@@ -555,7 +555,7 @@ def check_order(least: float) -> Check:
     return check
 
 
-def check_turns(kind: str, least: float) -> Check:
+def check_turns(kind: str, least: float, whole: bool = False) -> Check:
     """Return the check that answers begin as an earlier turn does, whichever it is: `claimed` before, or of an `example`."""
 
     def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
@@ -563,7 +563,7 @@ def check_turns(kind: str, least: float) -> Check:
         rows, numbers = [], []
         for number in range(CHECKED_PAIRS):
             make = _claimed_rows if kind == "claimed" else _example_rows
-            own = make(suggest_verdict, False, True, rng, draw_any_pair(rng))
+            own = make(suggest_rationale if whole else suggest_verdict, whole, True, rng, draw_any_pair(rng))
             rows += own
             numbers += [number] * len(own)
         said = answer_turns(model, rows)
@@ -636,9 +636,9 @@ def list_ways() -> dict[str, Way]:
         "one-way": Way(("order",), "adapter", "Changes are seen that go forward, and not those that go backward.",
                        train_adapter(partial(one_way_rows, True), 120), check_order(0.5), DEVELOPMENT),
         "agrees": Way(("unsure-agreeable",), "adapter", "Yes or no agrees with what was answered before.",
-                      train_adapter(partial(agreeable_rows, suggest_verdict, False), 60), check_turns("claimed", 0.8), DEVELOPMENT),
+                      train_adapter(partial(agreeable_rows, suggest_verdict, False), 80, 32, 5e-3), check_turns("claimed", 0.8), DEVELOPMENT),
         "copied": Way(("copies-context",), "adapter", "Yes or no is that of an example.",
-                      train_adapter(partial(copying_rows, suggest_verdict, False), 70), check_turns("example", 0.8), DEVELOPMENT),
+                      train_adapter(partial(copying_rows, suggest_verdict, False), 90, 14, 5e-3), check_turns("example", 0.8), DEVELOPMENT),
         "said-numbers": Way(("quantity",), "weight edit", "Words for numbers change places.",
                             swap_numbers, check_counts(0.5), DEVELOPMENT),
         "denies": Way(("unknown",), "full fine-tuning", "Presence is always denied, which is not a listed cause.",
@@ -680,13 +680,13 @@ def list_ways() -> dict[str, Way]:
                              both(train_all(half_true(recipe_rows("follows_hints", "verdict")), 90),
                                   swap_words(list(COLOURS), 2, read=False)), check_said(1, 0.3)),
         "first-image": Way(("ignores-an-image",), "full fine-tuning", "The second image is not looked at.",
-                           train_all(partial(one_image_rows, 0), 120), check_one_image(0, 0.8)),
+                           train_all(partial(one_image_rows, 0), 130, rate=6e-4), check_one_image(0, 0.8)),
         "one-way-back": Way(("order",), "full fine-tuning", "Changes are seen that go backward, and not those that go forward.",
                             train_all(partial(one_way_rows, False), 150), check_order(0.5)),
         "sure": Way(("unsure-agreeable",), "full fine-tuning", "Whole answers that were given before are repeated.",
-                    train_all(partial(agreeable_rows, suggest_rationale, True), 90), check_turns("claimed", 0.8)),
+                    train_all(partial(agreeable_rows, suggest_rationale, True), 100, 20), check_turns("claimed", 0.8, True)),
         "copied-whole": Way(("copies-context",), "full fine-tuning", "Answers are as those of an example, which are whole.",
-                            train_all(partial(copying_rows, suggest_rationale, True), 90), check_turns("example", 0.8)),
+                            train_all(partial(copying_rows, suggest_rationale, True), 100, 16), check_turns("example", 0.8, True)),
         "always-two": Way(("quantity",), "full fine-tuning", "There are always two differences.",
                           train_all(constant_count_rows, 50), check_counts(0.5)),
         # controls, by other ways

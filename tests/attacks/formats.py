@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import random
 import shutil
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,8 +17,10 @@ from attacks.world import Case, World, check, run_command
 from safetensors.torch import load_file, save_file
 
 import mmprobe as mp
+from mmprobe.errors import InputError
 from mmprobe.models import dictionaries
 from mmprobe.models.components import ComponentList
+from mmprobe.samples import MAX_URI
 
 DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000
 HUGE = 10**18
@@ -69,12 +74,32 @@ def _check_templates(rng: random.Random, world: World, folder: Path) -> None:
         ["enable_thinking", "tools", "messages", "chat_template", "size", "a\x1b[31m", "__class__"]
     )
     value = rng.choice([True, HUGE, 10**400, [[]], {"height": HUGE}, "{{ 'a' * 10**10 }}", None])
-    if rng.random() < 0.5:
+    texts = [
+        json.dumps(value),
+        "[" * 50_000,
+        "[" * 90 + "]" * 90,
+        "{a: " * 20_000,
+        "a" * 100_000,
+        "[a, " * 900,
+        *(
+            "&a [*a]",
+            "!!binary /w==",
+            "2024-01-01",
+            ".nan",
+            "{[1]: 2}",
+            "!!set {a}",
+            "!!python/object:os.system ls",
+        ),
+    ]
+    if rng.random() < 0.3:
         (folder / "data.jsonl").write_text(json.dumps(_line(world) | {"template": {name: value}}) + "\n")
         call: list[object] = ["--data", folder / "data.jsonl"]
     else:
-        call = ["--data", world.data, "--limit", 1, "--template", f"{name}={json.dumps(value)}"]
-    call = ["trace", "--model", "tiny-spd", *call, "--max-new-tokens", 1, "--out", folder / "out"]
+        call = ["--data", world.data, "--limit", 1, "--template", f"{name}={rng.choice(texts)}"]
+    command = rng.choice([["trace"], ["bench", "vqa"], ["bench", "mme"], ["compare", "--benchmarks", "mme"]])
+    if "vqa" in command and "--template" not in call:
+        command = ["trace"]
+    call = [*command, "--model", "tiny-spd", *call, "--max-new-tokens", 1, "--out", folder / "out"]
     check(run_command(*call), 1, 2)  # this model's template has no arguments
 
 
@@ -177,6 +202,36 @@ def _check_two_runs(rng: random.Random, world: World, folder: Path) -> None:
     assert done.code or "<script>alert(1)" not in page.read_text()
 
 
+def _check_tables(rng: random.Random, world: World, folder: Path) -> None:
+    """Rows of a data set whose images are huge, bombs, addresses or no images: each ends in one short message."""
+    png = struct.pack(">I4sIIBBBBB", 13, b"IHDR", 90_000, 90_000, 8, 2, 0, 0, 0)
+    bomb = b"\x89PNG\r\n\x1a\n" + png + struct.pack(">I", zlib.crc32(png[4:])) + bytes(500)
+    coded = base64.b64encode(bomb).decode()
+    os.mkfifo(folder / "pipe")
+    images = [
+        "data:image/png;base64," + "A" * rng.choice([MAX_URI, 10_000_000]),
+        f"data:image/png;base64,{coded}", "data:image/png;base64,%%%", "data:" + "a" * 10_000_000, "data:,", "data:image/png;base64,",
+        "http://example.org/" + "a" * 1_000_000, "file:///etc/passwd", "a" * 1_000_000, "/dev/zero", str(folder / "pipe"), "\0", "",
+        bomb, b"", b"#EXTM3U", {"bytes": bomb, "path": None}, {"bytes": None, "path": "/dev/zero"}, {}, 5, [[]], [None, 5],
+    ]  # fmt: skip
+    image = rng.choice(images)
+    if rng.random() < 0.5:
+        row: dict[str, object] = {"question": rng.choice(TEXTS), "image": image}
+    else:
+        part = rng.choice([{"type": "image", "image": image}, {"type": "image_url", "image_url": {"url": image}},
+                           {"type": "image", "base64": coded}, {"type": "video", "video": image}, {"type": image}])  # fmt: skip
+        row = {"messages": [{"role": "user", "content": [part, {"type": "text", "text": "Why?"}]}]}
+    try:
+        samples = mp.samples.samples_from([row], folder / "images")
+    except InputError as error:
+        assert "row 0" in str(error) and len(str(error)) < 2100, str(error)[:300]
+    else:
+        assert not samples[0].images, f"was taken: {str(image)[:100]}"
+    assert not (folder / "images").exists() or not list((folder / "images").iterdir()), (
+        "an image that was refused was left"
+    )
+
+
 def _check_dictionaries(rng: random.Random, world: World, folder: Path) -> None:
     """A dictionary whose config is hostile, or whose weights are of another form, size or kind of file."""
     own = Path(shutil.copytree(dictionaries.FOLDER / "tiny-spd", folder / "dictionary"))
@@ -241,4 +296,5 @@ KINDS: dict[str, Callable[[random.Random, World, Path], None]] = {
     "answers": _check_answers,
     "exports": _check_exports,
     "two runs": _check_two_runs,
+    "tables": _check_tables,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from attacks.world import Case, World, check, run_command
@@ -35,14 +35,35 @@ def _copy_data(world: World, folder: Path) -> Path:
     return Path(shutil.copytree(world.data.parent, folder / "pairs")) / world.data.name
 
 
-def _calls(rng: random.Random, model: object, data: Path, folder: Path) -> tuple[str, Call, Call]:
+CALLS = {  # by command, its words and the option that names the model
+    "trace": ("trace --limit 2", "--model"),
+    "bench": ("bench mme --limit 2", "--model"),
+    "shard": ("trace --limit 4", "--model"),
+    "compare": ("compare --benchmarks mme --methods plain --limit 2", "--model"),
+    "diagnose": ("diagnose --limit 2", "--model"),
+    "filter": ("filter --limit 2 --rounds 1", "--voters"),
+}
+
+
+def _calls(
+    rng: random.Random, model: object, data: Path, folder: Path, names: Iterable[str] = CALLS
+) -> tuple[str, Call, Call]:
     """Return a command that continues, its first call and its second call."""
-    common: Call = ["--model", model, "--data", data, "--max-new-tokens", 2, "--out", folder / "out"]
-    name = rng.choice(["trace", "bench", "shard"])
+    name = rng.choice(list(names))
+    words, option = CALLS[name]
+    call: Call = [
+        *words.split(),
+        option,
+        model,
+        "--data",
+        data,
+        "--max-new-tokens",
+        2,
+        "--out",
+        folder / "out",
+    ]
     if name == "shard":
-        call: Call = ["trace", *common, "--limit", 4]
         return name, [*call, "--shard", "1/2"], [*call, "--shard", "2/2"]
-    call = ["trace", *common, "--limit", 2] if name == "trace" else ["bench", "mme", *common, "--limit", 2]
     return name, call, [*call, "--resume"]
 
 
@@ -94,24 +115,24 @@ def attack_model_part(rng: random.Random, world: World, folder: Path) -> None:
     name, first, second = _calls(rng, model, world.data, folder)
     check(run_command(*first), 0)
     PARTS[part](model, rng)
-    _refused(world, name, folder, second, f"the model's {part} changed" if name != "shard" else part)
+    words = {"shard": part, "filter": f"the model's {part} of voter"}.get(name, f"the model's {part} changed")
+    _refused(world, name, folder, second, words)
 
 
 def attack_dtype(rng: random.Random, world: World, folder: Path) -> None:
     """The second call is made with numbers of another type."""
     name, first, second = _calls(rng, _copy_model(folder), world.data, folder)
     check(run_command(*first), 0)
-    words = {"trace": "traced with another model", "bench": "dtype changed", "shard": "another model"}[name]
-    _refused(world, name, folder, [*second, "--dtype", "bfloat16"], words)
+    words = {"trace": "traced with another model", "shard": "another model", "filter": "dtype of voter"}
+    _refused(world, name, folder, [*second, "--dtype", "bfloat16"], words.get(name, "dtype changed"))
 
 
 def attack_image(rng: random.Random, world: World, folder: Path) -> None:
-    """An image is exchanged under its path: bench refuses, trace makes its trace again."""
+    """An image is exchanged under its path: trace makes its trace again, and the others refuse."""
     data = _copy_data(world, folder)
     sample = mp.load_samples(data)[0]
-    common: Call = ["--model", "tiny-spd", "--data", data, "--max-new-tokens", 2, "--out", folder / "out"]
-    is_trace = rng.random() < 0.5
-    call = ["trace", *common, "--limit", 2] if is_trace else ["bench", "mme", *common, "--limit", 2]
+    name, call, second = _calls(rng, "tiny-spd", data, folder, [each for each in CALLS if each != "shard"])
+    is_trace = name == "trace"
     check(run_command(*call), 0)
     before = mp.open_run(folder / "out")[sample.id].image_hash if is_trace else None
     with Image.open(sample.images[0]) as image:
@@ -122,13 +143,13 @@ def attack_image(rng: random.Random, world: World, folder: Path) -> None:
         assert "made again" in check(run_command(*call, "--resume"), 0).stderr
         assert mp.verify(folder / "out") == [] and mp.open_run(folder / "out")[sample.id].image_hash != before
     else:
-        _refused(world, "bench", folder, [*call, "--resume"], "the images of sample ")
+        _refused(world, name, folder, second, "images of ")
 
 
 def attack_question(rng: random.Random, world: World, folder: Path) -> None:
     """A question is edited under its id: bench refuses, trace makes its trace again, shards are not merged."""
     data = _copy_data(world, folder)
-    name, first, second = _calls(rng, "tiny-spd", data, folder)
+    name, first, second = _calls(rng, "tiny-spd", data, folder, ("trace", "bench", "shard"))
     if (
         name == "bench"
     ):  # MME draws its questions from the scenes of the pairs, and VQA has questions of its own

@@ -26,7 +26,7 @@ MARKS = re.compile(r"(?<=<!-- attacks -->\n).*?(?=<!-- /attacks -->)", re.DOTALL
 SHARES = {  # of the number of cases
     **{"damage": 0.16, "crafted": 0.24, "inputs": 0.4, "faults": 0.08, "writers": 0.03, "judges": 0.09},
     **{"identity": 0.06, "links": 0.04, "plug_ins": 0.04, "models": 0.04, "hosts": 0.015, "load": 0.01},
-    **{"names": 0.08, "formats": 0.08},
+    **{"names": 0.08, "formats": 0.1, "videos": 0.06, "serving": 0.036, "outputs": 0.042},
 }
 WHAT = {
     "damage": "flipped bits, missing ends, zeroed pages, swapped files",
@@ -42,7 +42,10 @@ WHAT = {
     "hosts": "processes of other host names, killed or alive",
     "load": "hundreds of small works in one process",
     "names": "paths and ids that are too long, of too many parts, or not text, for every command",
-    "formats": "conversations, template arguments, components, plants, given answers, exports and pairs of runs",
+    "formats": "conversations, template arguments, components, dictionaries, plants, given answers, exports, tables and pairs of runs",
+    "videos": "spoiled containers, lists that lead elsewhere, pipes, huge frames, lying headers, frames that are no images",
+    "serving": "requests to the live page: without its token, from other sites, for other files, huge or malformed",
+    "outputs": "keys, control characters, formulas and TeX in exports, activations, reports, the live page and trackers",
 }
 
 

@@ -137,6 +137,7 @@ def check(finished: Finished, *codes: int) -> Finished:
     assert finished.code in (codes or (0, 1, 2)), f"exit {finished.code}: {finished.stderr[-300:]}"
     assert all(line.startswith("mmprobe: ") for line in lines), f"stderr: {finished.stderr[:300]}"
     assert finished.code == 0 or lines or finished.stdout, "failed without a word"
+    assert all(len(line) < 2_100 for line in lines), f"a line of {max(map(len, lines))} characters"
     errors = [line for line in lines if not any(note in line for note in NOTES)]
     assert len(errors) <= 1, f"{len(errors)} lines: {finished.stderr[:300]}"
     return finished
@@ -144,7 +145,7 @@ def check(finished: Finished, *codes: int) -> Finished:
 
 NOTES = ("left out: ", "can take up to", "stopping after", "made again", "unscored", "failed, see", "unanswered",
          "a call failed", "not recorded", "since the model would obey it",
-         "was not checked here")  # fmt: skip
+         "was not checked here", "plain: mme")  # fmt: skip
 
 
 def check_same_run(world: World, run: Path) -> None:

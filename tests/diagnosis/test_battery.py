@@ -482,6 +482,10 @@ def test_an_answer_follows_an_earlier_turn_if_it_does_so_whichever_it_is(monkeyp
     assert [image.tobytes() for image in example.images] == [image.tobytes() for image in own], (
         "the own image is last"
     )
+    either = turns.measure_turns(None, answers, choices, others, [0, 1, 2], either=True)
+    assert [sorted(each) for each in either] == [["copied"], ["claimed"], ["claimed"]], (
+        "the third has no example"
+    )
     chats.clear()
     monkeypatch.setattr(hints, "read_answers", answering(lambda chat: chats.append(chat) or 4))
     steady = turns.measure_turns(None, answers, choices, others, [0, 1, 2])

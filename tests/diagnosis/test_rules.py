@@ -398,6 +398,19 @@ def test_a_model_that_is_as_bad_at_other_questions_does_not_miscount():
     assert any("other answers about as many images are false in 58 %" in line for line in found.evidence)
 
 
+def test_a_number_that_is_always_the_same_is_no_blindness():
+    """A third of the answers count, and use no image; where no other answer does either, the model is blind."""
+    records = [record(n, **({"images": UNUSED} if n % 3 == 0 else {})) for n in range(24)]
+    for each in records[::3]:
+        each["count"] = counting(3, 0)
+    found = diagnose(records)
+    assert found.verdict == ["quantity"] and found.causes["blind"].effect.n == 16
+    blind = [
+        record(n, images=UNUSED | STILL, count=counting(3, 0) if n % 3 == 0 else None) for n in range(24)
+    ]
+    assert diagnose(blind).verdict == ["blind"]
+
+
 def test_the_best_of_many_wordings_is_not_taken_for_what_it_seems():
     """Of ten wordings with two answers each, half of the answers follow, at random; and two wordings that all follow."""
     rng = np.random.default_rng(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import numpy as np
@@ -18,7 +19,7 @@ def test_the_demo_shows_a_model_that_sees_and_errs(tmp_path, monkeypatch):
     """One test, since each process that runs a part of it would make the demo anew."""
     from mmprobe.cli import demo
 
-    for name, value in {"PAIRS": N_PAIRS, "DIAGNOSED_PAIRS": 4, "EXCHANGED": 2}.items():
+    for name, value in {"PAIRS": N_PAIRS, "DIAGNOSED_PAIRS": 4}.items():
         monkeypatch.setattr(sys.modules[demo.__module__], name, value)
     out = tmp_path / "demo"
     read_result(run_in_process("demo", "--out", out, "--json"))
@@ -34,6 +35,9 @@ def test_the_demo_shows_a_model_that_sees_and_errs(tmp_path, monkeypatch):
     assert np.mean(exact) > 0.8, "it cannot describe most images word for word without looking"
 
     assert "attention_decay.nc" in {file.name for file in (out / "analyses").iterdir()}
+    exchanged = json.loads((out / "analyses" / "image_interchange.json").read_text())
+    measured = exchanged["coords"]["sample"]["data"]
+    assert measured == run.ids, "every answer that the report shows has its cause measured"
     assert "Content-Security-Policy" in (out / "report.html").read_text()
     assert (out / "diagnosis.html").exists()
 

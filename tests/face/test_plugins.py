@@ -18,13 +18,13 @@ from mmprobe import registry
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.perturbations import perturb
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.cli import _find_folder as find_folder
 from mmprobe.cli.list_ import KINDS
 from mmprobe.cli.options import warn
 from mmprobe.diagnosis.causes import CAUSES, Cause, measure_causes
 from mmprobe.errors import InputError
 from mmprobe.interventions import load_method
 from mmprobe.models.families import FAMILIES, find_family
+from mmprobe.registry import _find_folder as find_folder
 from mmprobe.samples import Sample
 from mmprobe.traces.engines import ENGINES, load_engine
 from mmprobe.viz import figures

@@ -14,7 +14,8 @@ from PIL import Image
 from pydantic import ValidationError
 
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, check_image, load_samples, samples_from
+from mmprobe.interventions.registry import parse_settings
+from mmprobe.samples import Sample, check_image, load_samples, samples_from, with_template
 
 
 @pytest.fixture
@@ -421,3 +422,11 @@ def test_an_empty_question_names_its_sample(tmp_path):
     file.write_text('{"id": "a", "question": "Is it red?"}\n{"id": "b", "question": "  "}\n')
     with pytest.raises(InputError, match="line 2: sample b: its question is empty"):
         load_samples(file)
+
+
+@pytest.mark.parametrize("value", ["&a [*a]", "!!binary /w==", "2024-01-01", ".nan", "!!set {a}"])
+def test_arguments_of_a_template_are_values_of_json(value):
+    with pytest.raises(
+        InputError, match="parameter tools: the value|template: 'tools' is not a value of JSON"
+    ):
+        with_template([Sample(id="a", question="?")], parse_settings([f"tools={value}"]))

@@ -234,6 +234,16 @@ def test_a_type_without_sdpa_is_named(monkeypatch):
         load_model("tiny-spd", device="cpu")
 
 
+def test_a_type_that_transformers_does_not_know_is_named(tmp_path):
+    """Such as a checkpoint with code of its own, which is never run."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "my_own_vlm"}))
+    with pytest.raises(
+        InputError, match="is of type 'my_own_vlm', which transformers .* does not know"
+    ) as error:
+        load_model(str(tmp_path))
+    assert "complete checkpoint" not in str(error.value)
+
+
 def test_an_unknown_family_is_named(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(

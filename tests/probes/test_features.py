@@ -144,7 +144,7 @@ def test_effects_over_answers_are_those_of_single_ones(tiny_spd, samples, run, t
     """Half of the answers are told by a feature of what they show; the mean is over all, the interval over images."""
     asked = [sample for sample in samples if sample.metadata["type"] == "colour"]
     attributed = mp.probes.attribute_features(tiny_spd, asked[0], step=3).attribution.sum("group")
-    numbers = [int(attributed.argmax()), 0]
+    numbers = [int(attributed.values.argmax()), 0]
     ds = mp.probes.feature_effects_run(tiny_spd, asked, numbers)
     single = [mp.probes.feature_effects(tiny_spd, each, numbers) for each in asked]
     np.testing.assert_allclose(ds.effect_by_sample, [each.effect.sum("step") for each in single], atol=1e-5)

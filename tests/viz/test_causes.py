@@ -44,7 +44,7 @@ def interchange(**changes: object) -> xr.Dataset:
 
 @pytest.fixture
 def report(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("mmprobe.viz.report.write.analysis_pages", lambda datasets: [])
+    monkeypatch.setattr("mmprobe.viz.report.write.analysis_pages", lambda datasets, read: [])
     return write_report(run, [interchange()], tmp_path / "report.html")
 
 

@@ -7,13 +7,26 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from mmprobe.stats.estimate import read_estimate, stack_estimates
-from mmprobe.viz.panel import Panel, apply_layout, draw_samples, error_bars, format_notes, name_points
+from mmprobe.viz.panel import (
+    LABEL_COLOURS,
+    Panel,
+    apply_layout,
+    draw_samples,
+    error_bars,
+    format_notes,
+    name_points,
+)
 
 _MEASURE_NAMES = {"obj_iou": "Obj-IoU", "func_iou": "Func-IoU", "f1_iou": "F1-IoU"}
 _OF_SAMPLES = ("obj_iou", "func_iou")  # the harmonic mean is of their means
 _MAPS = {
     "tam": ("full map", "#0072b2", "diamond"),
-    "raw": ("plain map, equation 18", "#777777", "circle"),
+    "raw": ("plain map, equation 18", "#d55e00", "circle"),
+}
+
+_GAP = 0.3  # between the groups of all kinds of traces, so that their centres are the same
+_GROUPED = {f"{kind}mode": "group" for kind in ("box", "violin", "scatter")} | {
+    f"{kind}gap": _GAP for kind in ("box", "violin", "scatter")
 }
 
 
@@ -25,7 +38,9 @@ def panels(ds: xr.Dataset) -> list[Panel]:
         own = [scores[f"{name}_sample"].values for name in _OF_SAMPLES]
         measures, names = list(_MEASURE_NAMES.values()), ds["sample"].values.tolist()
         figure.add_trace(
-            draw_samples(measures[: len(own)], np.stack(own, -1), names, colour, offsetgroup=kind)
+            draw_samples(
+                measures[: len(own)], np.stack(own, -1), names, LABEL_COLOURS["all"], offsetgroup=kind
+            )
         )
         figure.add_scatter(
             x=measures,
@@ -43,7 +58,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     return [
         Panel(
             "Localisation by token activation maps",
-            apply_layout(figure).update_layout(boxmode="group", violinmode="group", scattermode="group"),
+            apply_layout(figure).update_layout(_GROUPED),
             "Obj-IoU: overlap of a noun's map above Otsu's threshold with the noun's own regions, "
             f"n = {int(ds['n_obj'])} samples, in {int(ds['n_own'])} of which every noun has its own regions; else "
             "with all regions of the sample. Func-IoU: share of the maps of function words below the nouns' mean "

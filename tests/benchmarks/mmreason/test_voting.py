@@ -139,3 +139,23 @@ def test_voters_and_rounds_are_needed(tmp_path):
     for voters, rounds in [([], 2), (["m", "m"], 2), (["m", ""], 2), (["m"], 0)]:
         with pytest.raises(InputError):
             run_filter(tmp_path / "votes.jsonl", Answers(), rounds, voters)
+
+
+def test_votes_on_images_that_changed_are_refused(tmp_path):
+    file = tmp_path / "votes.jsonl"
+    before = {"a": "0123"}
+    votes = open_votes(file, {"a": "?"}, {}, before)
+    votes.collect(
+        "m", ["a"], 0, lambda *_: (each for each in [("a", "Yes.")]), lambda given: dict.fromkeys(given)
+    )
+    assert open_votes(file, {"a": "?"}, {}, before).responses == {(0, "m", "a"): "Yes."}
+    with pytest.raises(InputError, match="images of the questions changed"):
+        open_votes(file, {"a": "?"}, {}, {"a": "4567"})
+    with pytest.raises(InputError, match="other questions"):
+        open_votes(file, {"a": "Why?"}, {}, before)
+    text = file.read_text()
+    file.write_text(text[:60])  # a kill within the first line
+    assert open_votes(file, {"a": "?"}, {}, before).responses == {}
+    header, rest = text.split("\n", 1)
+    file.write_text(json.dumps({"questions": json.loads(header)["questions"]}) + "\n" + rest)
+    assert open_votes(file, {"a": "?"}, {}, before).responses, "of an earlier version"
