@@ -237,7 +237,9 @@ def _choose_frames(processor: Any, metadata: VideoMetadata, fps: float | None) -
         chosen = []
     if fps is None or own is None or chosen and len(chosen) != own:
         return chosen
-    wanted = max(1, min(int(metadata.total_num_frames / metadata.fps * fps), metadata.total_num_frames))
+    wanted = max(
+        1, min(int(metadata.total_num_frames / (metadata.fps or 0.0) * fps), metadata.total_num_frames)
+    )
     told = [int(index) for index in processor.sample_frames(metadata=metadata, num_frames=wanted)]
     return told if len(told) == wanted or not chosen else chosen  # SmolVLM's number is the most that it takes
 
