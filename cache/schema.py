@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import RootModel
+from pydantic import AfterValidator, Field, RootModel
 
+from mmprobe.errors import shorten
 from mmprobe.files import JsonRecord, Text
 from mmprobe.samples import Id
 
@@ -109,12 +110,16 @@ VARIABLES: dict[str, Variable] = {
 DIMS = tuple(dict.fromkeys(dim for variable in VARIABLES.values() for dim in variable.dims))
 
 
+_Name = Annotated[Text, Field(max_length=5000)]  # a path has at most 4096; figures repeat a name
+_Message = Annotated[Text, AfterValidator(shorten)]
+
+
 class _ModelConfig(JsonRecord):
-    name: Text
-    source: Text = ""
-    revision: Text | None = None
-    family: str = ""
-    dtype: str = ""
+    name: _Name
+    source: _Name = ""
+    revision: _Name | None = None
+    family: _Name = ""
+    dtype: _Name = ""
     layers: int = 0
 
 
@@ -131,16 +136,16 @@ class RunConfig(JsonRecord):
     model: _ModelConfig
     capture: _CaptureConfig = _CaptureConfig()
     generate: dict[str, Any] = {}
-    engine: str = ""
-    versions: dict[str, str] = {}
+    engine: _Name = ""
+    versions: dict[str, _Name] = {}
 
 
 class Failure(JsonRecord):
-    """A line of failures.jsonl: a sample that failed, the error's class and its message."""
+    """A line of failures.jsonl: a sample that failed, the error's class and its message, shortened."""
 
     id: Text
-    error: Text = ""
-    message: Text = ""
+    error: _Message = ""
+    message: _Message = ""
 
 
 class Label(JsonRecord):

@@ -929,7 +929,7 @@ def _count_pictures(root: TraceGroup) -> tuple[int | None, int | None]:
 
     None if the sample cannot be read, which `Trace.sample` says; or if a video is a file, of which the model chose frames.
     """
-    with suppress(RecursionError, TypeError, ValueError, KeyError):
+    with suppress(AttributeError, RecursionError, TypeError, ValueError, KeyError):
         sample = json.loads(root.text("sample") or "")
         videos = sample.get("videos", [])
         listed = [each.get("frames") if isinstance(each, dict) else each for each in videos]

@@ -231,6 +231,15 @@ def attack_run_file(rng: random.Random, world: World, folder: Path) -> None:
         line = {"id": rng.choice(sorted(world.contents)), "faithful": True, "error": "E", "message": "m"}
         text = mutate_lines(rng, "\n".join([json.dumps(line)] * 3))
     (run / name).write_bytes(text.encode("utf-8", "surrogatepass"))
+    if rng.random() < 0.1:  # texts that a page would repeat
+        big = "A <b> " * 1_000_000
+        config = json.loads((world.run / "run.json").read_text())
+        config["model"] |= {rng.choice(["name", "source", "dtype", "note"]): big}
+        (run / "run.json").write_text(json.dumps(config))
+        (run / "failures.jsonl").write_text(json.dumps({"id": "other", "error": "E", "message": big}) + "\n")
+        check(run_command("report", run, "--out", folder / "report.html"), 0, 2)
+        page = folder / "report.html"
+        assert not page.exists() or page.stat().st_size < 5_000_000, "the page repeats a text without end"
     read_run(rng, run, folder, packs=True)
 
 
