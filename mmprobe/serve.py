@@ -513,8 +513,8 @@ def _draw_image(
         values = maps["attribution"].sum("step").isel(image=view).values[:rows, :columns]
         limit = float(np.nanmax(np.abs(maps["attribution"].sum("step").values))) or 1.0
     cells = go.Heatmap(
-        z=values, zmin=-limit, zmax=limit, opacity=0.55 if maps is not None else 0, showscale=False, xgap=1, ygap=1,
-        colorscale=[[0, "#0072b2"], [0.5, "#ffffff"], [1, "#d55e00"]],
+        z=values, zmin=-limit, zmax=limit, opacity=1 if maps is not None else 0, showscale=False, xgap=1, ygap=1,
+        colorscale=[[0, "rgba(0,114,178,0.7)"], [0.5, "rgba(255,255,255,0)"], [1, "rgba(213,94,0,0.7)"]],
         hovertemplate="column %{x}, row %{y}" + (": %{z:.2f} nat" if maps is not None else "") + "<extra></extra>",
     )  # fmt: skip
     figure = go.Figure(cells)

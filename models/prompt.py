@@ -25,6 +25,8 @@ from mmprobe.samples import Sample, Video, check_image, check_video, open_image,
 from mmprobe.thoughts import THINKING_MARKS, find_opened, is_mark
 
 if TYPE_CHECKING:
+    from transformers.video_utils import VideoMetadata
+
     from mmprobe.models.loading import Model
 
 
@@ -206,16 +208,40 @@ def _read_video(video: Video, model: Model, start: int, name: str) -> tuple[list
 
         height, width = info.size
         metadata = VideoMetadata(info.frames, info.fps, width, height, info.frames / info.fps)
-        options = {} if video.fps is None else {"fps": video.fps}
         try:
-            chosen = processor.sample_frames(metadata=metadata, **options)
+            indices = _choose_frames(processor, metadata, video.fps)
         except (ArithmeticError, TypeError, ValueError) as error:
             raise InputError(
-                f"{name}: video {video.file}: the processor of {model.name} cannot choose its frames ({error})"
+                f"{name}: video {video.file}: the processor of {model.name} cannot choose its frames ({error}); set its "
+                "fps, or give its frames as image files"
             ) from None
-        indices = [int(index) for index in chosen]
     clip = Clip(start, indices, info.frames, info.fps, info.frames / info.fps)
     return read_frames(video.file, indices, name), clip
+
+
+def _choose_frames(processor: Any, metadata: VideoMetadata, fps: float | None) -> list[int]:
+    """Return the frames that a video processor chooses, as many a second as `fps` says.
+
+    Processors with a number of frames of their own may not heed a rate: then they are told the number that it makes.
+
+    Raises:
+        ArithmeticError, TypeError, ValueError: it cannot choose.
+    """
+    rate = {} if fps is None else {"fps": fps}
+    own = getattr(processor, "num_frames", None)
+    try:
+        chosen = [int(index) for index in processor.sample_frames(metadata=metadata, **rate)]
+    except ValueError:
+        if fps is None or own is None:
+            raise
+        chosen = []
+    if fps is None or own is None or chosen and len(chosen) != own:
+        return chosen
+    wanted = max(
+        1, min(int(metadata.total_num_frames / (metadata.fps or 0.0) * fps), metadata.total_num_frames)
+    )
+    told = [int(index) for index in processor.sample_frames(metadata=metadata, num_frames=wanted)]
+    return told if len(told) == wanted or not chosen else chosen  # SmolVLM's number is the most that it takes
 
 
 def render_chat(model: Model, chat: Chat) -> RenderedChat:

@@ -17,16 +17,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from partial_page import add_only, write_page
 
 from mmprobe.diagnosis.battery.cues import MOST_ASKED, SUSPECTS
 from mmprobe.diagnosis.battery.hints import WORDINGS
 from mmprobe.diagnosis.battery.images import FURTHER
-from mmprobe.diagnosis.bench.plants import OTHER_WAYS
+from mmprobe.diagnosis.battery.turns import MANY
+from mmprobe.diagnosis.bench.plants import CARD, OTHER_WAYS
 from mmprobe.diagnosis.bench.run import (
+    DIAGNOSES,
     SCORES,
     SPLITS,
     ScoredTools,
@@ -42,6 +47,8 @@ from mmprobe.files import json_lines
 
 HELD_OUT = (3, 4)
 FRESH = 5  # the seed of models that were planted after all rules and thresholds were fixed; they do not ship
+LATER = ("ignores-an-image", "order", "unsure-agreeable", "copies-context", "quantity")
+FAILED = "failed.json"  # in place of the card of a plant whose check failed
 PAGE = Path(__file__).parent.parent / "docs" / "diagnosis.md"
 COLUMNS = {
     "macro_f1": "macro-F1", "false_alarms": "false alarms on controls", "mean_auroc": "AUROC, mean over causes",
@@ -74,8 +81,8 @@ the thresholds on organisms with seeds 0 to 2: those of the causes are in `diagn
 `configs/diagnosis/thresholds.yaml`. Later they were changed on
 further development models ([plants by other ways](#plants-by-other-ways)); the scores of organisms below are from before that. When these
 were measured, no model of seed 5 had been looked at; models of seeds 3 and 4 had, for one rule ([below](#held-out-seeds-apart)).
-The thresholds of the last four causes were not chosen on any model: we set them before the first measurement, and no organism of
-these causes ships. `tiny-spd` and its controls score close to 0 on their tests.
+The thresholds of the last five causes were set before the first measurement and compared with development plants
+([causes that were added later](#causes-that-were-added-later)); no organism of these causes ships.
 
 {causes}
 
@@ -85,6 +92,7 @@ these causes ships. `tiny-spd` and its controls score close to 0 on their tests.
   place the model would say something else with some of the images. The loss is in units of the model's own margin (how far
   a token usually is above the next likely one), so that other temperatures change nothing. What images of the same content lose, a
   little darker and with noise, is subtracted. An answer that loses less than {unused_effect} of the margin does not use its images.
+  Answers with false numbers are left to `quantity`, where the others use their images.
 - Later sentences are forgotten if their tokens that speak of content lose less than {forgotten_share:.0%} of what the first ones
   lose. Words speak of content if they depend on images in first sentences. So a polite phrase forgets nothing.
 - Attention counts by how far it shifts within the images when they are exchanged, beyond its shift with images of the same content,
@@ -96,7 +104,8 @@ these causes ships. `tiny-spd` and its controls score close to 0 on their tests.
 - Where `blind` is named or in doubt and the images' contents are declared with their places (`red star B2`, or things with regions), a
   linear probe of the visual tokens in the middle layer, fitted on other images, tells which object is where, or cannot
   (`tell_objects`). The verdict then says whether the image is read and not used, or whether nothing shows that it is read
-  ([what visual tokens hold](visual-tokens.md)). It names no cause.
+  ([what visual tokens hold](visual-tokens.md)); `diagnosis.json` has the AUC as `objects_in_visual_tokens`, or what was missing. It names
+  no cause.
 - Hints have {n_wordings} wordings, each for both answers. An answer follows a hint only if it is the suggested one both times.
   The wordings that are followed most count; for each set of images, they are chosen by the answers about the others. If a question contains a hint, that hint is flipped. Only such
   a hint can have caused the answer as it was given. Without one, the score of an answer is at most 0.5.
@@ -108,10 +117,12 @@ these causes ships. `tiny-spd` and its controls score close to 0 on their tests.
   reach the threshold.
 - The model is asked about {asked} absent objects in each set of images, and its lists of an image's objects are searched for them. The {suspects}
   pairs of cue and object that go together most are suspected. Images are then drawn again without the cue, and others with it, and
-  for comparison with another object removed or added. A cue that is not recognised itself may be taken for the object, which is
-  not a prior. Where no image can be drawn, a suspicion stays in doubt.
+  for comparison with another object removed or added. In photographs whose things have boxes, OpenCV paints over the cue, or another
+  thing. A cue that is not recognised itself may be taken for the object, which is not a prior. Where no image can be edited, a
+  suspicion stays in doubt.
 - What images hold is read from `metadata.objects`: for each image a list of texts such as `red star B2`, of names such as `dog`, or of
-  annotations with a `name`, `category` or `label`, and maybe a `colour`. What is not listed counts as absent.
+  annotations with a `name`, `category` or `label`, and maybe a `colour` and a `bbox` (x, y, width, height). What is not listed counts
+  as absent. Where all names are objects of COCO, what a description names by other words (a puppy, a couch) is read, too.
 - Each attribute is compared with its own truth, and several may be perceived wrongly, if another one is right at least twice as
   often. A change that an answer leaves out is not a claim.
 - Where the true answer is known, the model reads it. The score of an answer for `misperceives` is then the probability that the
@@ -123,7 +134,11 @@ these causes ships. `tiny-spd` and its controls score close to 0 on their tests.
   questions about a direction, such as *what changed*, and answers that images of the same content change, too.
 - The model is claimed to have answered, and asked again; or an example with other images comes first, which has an answer. In a
   conversation, it is the model's last earlier answer that is exchanged. As with hints, an answer follows only if it does so whichever
-  answer the turn has. The other answer comes first, and what is not followed then is decided.
+  answer the turn has. The other answer comes first, and what is not followed then is decided. Of {many} answers or more, a closed one
+  gets either an example or a claim.
+- Answers that state how many things there are are asked for again with one thing more or less: a difference of drawn images is undone or
+  added; in photographs, OpenCV paints over one thing with a box, of the kind that the question names. The number must be true of both. If
+  other answers about as many images are false half as often or more, it is not numbers that are wrong.
 
 The thresholds were chosen on models made of one small model. On other models, read the scores and their evidence before the names. A test
 that the data do not allow is listed as not run, with what it needs. A diagnosis takes 11 to 15 forward passes per answer,
@@ -303,17 +318,28 @@ def confusion_table(scored: ScoredTools, split: str) -> str:
 AGAIN = """\
 ## Organisms by the rules as they are
 
-The scores above are from before the rules of today and the last four causes. These are from the models that ship, with {pairs} pairs;
-seeds 3 and 4 are held out. No rule was changed after these scores were read, though these models had been scored by earlier rules.
+The scores above are from before the rules of today and the last five causes. These are from the models that ship, with {pairs} pairs and
+without questions of how many, so that `quantity` was not tested; seeds 3 and 4 are held out. No rule that they were scored by was changed
+after these scores were read, though these models had been scored by earlier rules.
 
 """
 PHOTOGRAPHS = """\
 ## Photographs
 
 Images with questions and answers are enough for `blind`, `looks-unused`, `forgets`, `follows-hints`, `ignores-an-image`, `order`,
-`unsure-agreeable` and `copies-context`. What a test did not get is said in the verdict, which then cannot be `control`. This case is
-made by `scripts/photographs_case.py`, with photographs of scikit-image into which drawn things are pasted, since the embedded model
+`unsure-agreeable` and `copies-context`. Where `metadata.objects` lists what they hold, `misperceives`, `prior` and (of questions of how
+many) `quantity` run, too; boxes let their things be painted over. What a test did not get is said in the verdict, which then cannot be
+`control`. This case is made by `scripts/photographs_case.py`, with photographs of scikit-image into which drawn things are pasted, since the embedded model
 knows nothing else; contents are not listed.
+
+"""
+EASY_VQA = """\
+## A second world
+
+easy-VQA is a data set of others: 64 x 64 images of one shape, 13 answers, questions in other words than those of the drawn world.
+`scripts/easy_vqa_case.py` trains two models on its training part, from the weights of `tiny-spd`: one on the true answers, and one on the
+answers to the same questions about other images, which is blind. What the images hold is known from the questions. The architecture is
+that of `tiny-spd`; a second one is not done.
 
 """
 PLANTS = """\
@@ -333,9 +359,9 @@ development models: organisms, fully trained models and edits. But two rules wer
 scored: noisy controls were said to follow hints, since the best of ten wordings was chosen and measured on the same few answers;
 and exchanged shapes were not found, since a claim that names a shape alone was counted as right about it. The first score of other
 ways, on 12 models, was a macro-F1 of 0.73 with 3 of 8 controls accused, and four variants of the test of hints were compared. So the
-numbers below are too good. They are from one draw of pairs, and from plants of `blind`, `misperceives` and controls alone.
-With {pairs} pairs many tests are short of answers, which leaves causes in doubt. The tables of the section on how tools score are from
-before the rules of this section.
+numbers below are too good. Later a third rule was changed so: a number that was always the same made `blind` of a plant of `quantity`, so
+answers with false numbers are left out of `blind` where the others use their images. With {pairs} pairs many tests are short of answers,
+which leaves causes in doubt. The tables of the section on how tools score are from before the rules of this section.
 
 """
 
@@ -363,13 +389,74 @@ def plants_section(folder: Path, before: Path | None) -> str:
     parts = [
         PLANTS.replace("{pairs}", str(pairs)).rstrip(),
         "\n".join(lines),
-        f"{_count_kinds(rows)} {GOALS}",
+        f"{_count_kinds(rows)} {_count_draws(rows)} {GOALS}",
     ]
     parts += [confusion_table(scored, split) for split in (OTHER_WAYS, DEVELOPMENT)]
     parts.append("Plants that are not named correctly, on any draw:\n\n" + plant_misses(rows))
-    if before is not None:
-        parts.append("The plants that broke the rules before these:\n\n" + before_table(rows, before))
+    parts.append("The plants that broke the rules before these:\n\n" + before_table(rows, before))
     return "\n\n".join(parts)
+
+
+def later_section(folder: Path, cards: Path) -> str:
+    """Return the part about the causes that were added later: their plants, the checks, and the scores of all other models.
+
+    Args:
+        folder: of the scores.
+        cards: of the plants.
+    """
+    pairs = next(line["n"] for _, line in json_lines(folder / SCORES))
+    rows = [row for row in read_rows(folder / SCORES, pairs).values() if row.draw == 0]
+    found = {
+        row.model: json.loads(
+            (folder / DIAGNOSES / f"{row.model}-0" / "diagnosis.json").read_text(encoding="utf-8")
+        )
+        for row in rows
+    }
+    lines = [
+        "| cause | plant | split, kind | check | its score | threshold | named | the highest score of others |"
+    ]
+    lines.append("|---" * 8 + "|")
+    for cause in LATER:
+        others = [(_score_of(found[row.model], cause), row) for row in rows if cause not in row.truth]
+        scored = [(each["score"], row.model, each) for each, row in others if each["score"] is not None]
+        score, name, most = max(scored, key=lambda each: each[:2]) if scored else (math.nan, "none", {})
+        highest = f"{_interval(most)} (`{name}`, of {len(scored)} models)" if scored else "–"
+        for row in sorted(rows, key=lambda row: (row.split != DEVELOPMENT, row.model)):
+            if cause in row.truth:
+                card = json.loads((cards / row.model / CARD).read_text(encoding="utf-8"))
+                checks = "; ".join(
+                    f"{key} {each['value']:.0%} [{each['low']:.0%}, {each['high']:.0%}], n = {each['n']}"
+                    for key, each in card["check"].items()
+                )
+                lines.append(
+                    f"| `{cause}` | `{row.model}`: {card['about']} | {row.split}, {row.kind} | {checks} | "
+                    f"{_interval(_score_of(found[row.model], cause))} | {CAUSES[cause].threshold:.0%} | "
+                    f"{', '.join(row.named or ()) or 'nothing'} | {highest} |"
+                )
+    failed = sorted(file.parent.name for file in cards.glob(f"*/{FAILED}"))
+    text = f"{LATER_WORDS}\n\n" + "\n".join(lines)
+    missing = [
+        f"`{cause}` ({split})"
+        for cause in LATER
+        for split in (DEVELOPMENT, OTHER_WAYS)
+        if not any(cause in row.truth and row.split == split for row in rows)
+    ]
+    if missing:
+        text += f"\n\nThese thresholds were not tried on a plant: {', '.join(missing)}."
+    if failed:
+        text += f"\n\nThese plants failed their check, and are not scored: {', '.join(f'`{name}`' for name in failed)}."
+    return text
+
+
+def _score_of(diagnosis: Mapping[str, Any], cause: str) -> dict[str, Any]:
+    return dict(diagnosis["causes"].get(cause) or {"score": None})
+
+
+def _interval(each: Mapping[str, Any]) -> str:
+    """Return a score with its interval and n; what did not run is `not run`."""
+    if each["score"] is None:
+        return "not run"
+    return f"{each['score']:.0%} [{each['low']:.0%}, {each['high']:.0%}], n = {each['n']}"
 
 
 def again_section(folder: Path) -> str:
@@ -384,6 +471,13 @@ def again_section(folder: Path) -> str:
     )
 
 
+LATER_WORDS = """\
+## Causes that were added later
+
+These are the plants of `ignores-an-image`, `order`, `unsure-agreeable`, `copies-context` and `quantity` that passed their manipulation
+check. Those of other ways train other weights on other data than those for development. A number is the plant's own score with its interval
+over sets of images. The last column is the highest score for the cause of all models without it, of both splits."""
+BEFORE_HEADER = "| plant | kind | planted | before | now |"
 GOALS = (
     "The goals were macro-F1 of 0.85, 5 % of 30 controls accused, the same verdict on 4 of 4 draws for 90 % of the models, and 12 "
     "passes."
@@ -395,6 +489,18 @@ def _count_kinds(rows: list[ToolResult]) -> str:
     kinds = {row.model: row.kind for row in rows if row.split == OTHER_WAYS and row.cause == CONTROL}
     counts = ", ".join(f"{kind} {count}" for kind, count in sorted(Counter(kinds.values()).items()))
     return f"The controls of other ways: {counts or 'none'}."
+
+
+def _count_draws(rows: list[ToolResult]) -> str:
+    """Return how many models were asked about several draws of pairs."""
+    draws = Counter(row.model for row in rows)
+    often = Counter(count for count in draws.values() if count > 1)
+    said = ", ".join(f"{models} models about {count} draws" for count, models in sorted(often.items()))
+    return (
+        f"Of the {len(draws)} models, these were asked about several draws of pairs: {said}."
+        if said
+        else "Each model was asked about one draw of pairs."
+    )
 
 
 def plant_misses(rows: list[ToolResult]) -> str:
@@ -415,15 +521,26 @@ def plant_misses(rows: list[ToolResult]) -> str:
     return "\n".join(lines) or "Every model is named correctly."
 
 
-def before_table(rows: list[ToolResult], folder: Path) -> str:
-    """Return what models were named by the rules before, and are named now, from the same pairs."""
-    lines = ["| plant | kind | planted | before | now |", "|---" * 5 + "|"]
+def before_table(rows: list[ToolResult], folder: Path | None) -> str:
+    """Return what models were named by the rules before, and are named now, from the same pairs.
+
+    Args:
+        folder: of the diagnoses by the rules before; None to take what they named from the page as it is.
+    """
+    lines = [BEFORE_HEADER, "|---" * 5 + "|"]
+    if folder is None:
+        _, _, table = PAGE.read_text(encoding="utf-8").partition(f"{BEFORE_HEADER}\n")
+        cells = [line.strip("| ").split(" | ") for line in table.partition("\n\n")[0].splitlines()[1:]]
+        earlier = {f"{name}-0": verdict for name, _, _, verdict, _ in cells}
+    else:
+        files = sorted(folder.glob("*/diagnosis.json"))
+        read = {file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
+        earlier = {name: ", ".join(each["verdict"]) for name, each in read.items()}
     now = {f"{row.model}-{row.draw}": row for row in rows}
-    for file in sorted(folder.glob("*/diagnosis.json")):
-        if row := now.get(file.parent.name):
-            earlier = json.loads(file.read_text(encoding="utf-8"))["verdict"]
-            cells = (row.model, row.kind, *map(", ".join, (sorted(row.truth), earlier, row.named or ())))
-            lines.append(f"| {' | '.join(cells)} |")
+    for name, verdict in earlier.items():
+        if row := now.get(name):
+            parts = (row.model, row.kind, ", ".join(sorted(row.truth)), verdict, ", ".join(row.named or ()))
+            lines.append(f"| {' | '.join(parts)} |")
     return "\n".join(lines)
 
 
@@ -433,11 +550,15 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path, help="of `mmprobe bench diagnosis`")
     parser.add_argument("--plants", type=Path, help="of `mmprobe bench diagnosis --plants`")
+    parser.add_argument(
+        "--cards", type=Path, help="the folder of the plants, for the causes that were added later"
+    )
     parser.add_argument("--before", type=Path, help="diagnoses of plants by other rules")
     parser.add_argument(
         "--again", type=Path, help="organisms scored by the rules as they are, with the diagnosis alone"
     )
     parser.add_argument("--photographs", type=Path, help="of `scripts/photographs_case.py`")
+    parser.add_argument("--easy-vqa", type=Path, help="of `scripts/easy_vqa_case.py`")
     arguments = add_only(parser).parse_args()
     file = arguments.folder / SCORES
     pairs = next(line["n"] for _, line in json_lines(file))
@@ -451,6 +572,7 @@ def main() -> None:
         **{name: getattr(limits, name) for name in ("least_low", "least_answers", "least_sets", "unused_effect", "forgotten_share", "decided_share", "looks_moved")},
         suspects=SUSPECTS,
         asked=MOST_ASKED,
+        many=MANY,
     )  # fmt: skip
     parts = [text.rstrip()]
     for split in reversed(SPLITS[:2]):
@@ -471,8 +593,12 @@ def main() -> None:
         parts.append(
             PHOTOGRAPHS + (arguments.photographs / "section.md").read_text(encoding="utf-8").rstrip()
         )
+    if arguments.easy_vqa:
+        parts.append(EASY_VQA + (arguments.easy_vqa / "section.md").read_text(encoding="utf-8").rstrip())
     if arguments.plants:
         parts.append(plants_section(arguments.plants, arguments.before))
+        if arguments.cards:
+            parts.append(later_section(arguments.plants, arguments.cards))
     write_page(PAGE, "\n\n".join([*parts, ENTER.rstrip()]) + "\n", arguments.only)
 
 

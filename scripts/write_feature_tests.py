@@ -55,6 +55,9 @@ ablated at all answers, and clamped to the mean of the colours' values. Loss is 
 | feature | own | loss, ablated | changed | other | loss, clamped | changed |
 |---|---|---|---|---|---|---|
 {table}
+
+Compare with `random`: an ablation of a feature that the answer does not need costs nothing, and a clamp to so large a value at all tokens
+breaks most answers, whatever the feature. Where ablating a colour's feature costs nothing, the answer takes the colour from elsewhere.
 """
 ORGANISMS_TEXT = """\
 ## On organisms: do the features still fire?

@@ -23,6 +23,7 @@ from write_components import measure_right
 
 import mmprobe as mp
 from mmprobe.analyses import token_activation
+from mmprobe.benchmarks.synthetic.check import check_sample
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.synthetic.scene import SHAPES
 from mmprobe.diagnosis.bench.run import count_passes
@@ -43,8 +44,8 @@ from mmprobe.traces import answer
 
 PAGE = Path(__file__).parent.parent / "docs" / "which-tool.md"
 SEED = 7_200_000  # of images that no training and no other page uses
-USED = ("control-true-0", "control-hard-0", "looks-unused-decoy-0")
-UNUSED = ("blind-rolled-0", "blind-likely-0")
+USED = ("control-true-0", "control-hard-0", "control-true-1")
+UNUSED = ("blind-rolled-0", "blind-likely-0", "looks-unused-kept-0", "looks-unused-decoy-0")
 LAYER = 1  # of the linear probe: docs/visual-tokens.md has all layers
 DICTIONARY = "tiny-spd"  # whose features are read and ablated, in organisms, too
 DEAD, FIRST = 4, 4  # heads that are cut off; first heads of a ranking that count
@@ -83,9 +84,9 @@ largest cell; `answer` is yes if the model says yes. `feature` is the largest ac
 ## Is it used?
 
 The same questions about the same images to models that answer from the images (`{used}`) and to models that were
-trained to answer without them (`{unused}`). Truth: how the model was made. In `looks-unused` the images are used although
-attention was trained to look as if they were not. A tool that shows what is *seen* cannot tell these models apart where
-a blind model's visual tokens still hold the objects ([visual-tokens.md](visual-tokens.md)).
+trained to answer without them (`{unused}`). Truth: how the model was made; the share of right answers agrees with
+it ({right}). `looks-unused` models attend to the images as `tiny-spd` does. A tool that shows what is *seen* cannot tell these models
+apart where a blind model's visual tokens still hold the objects ([visual-tokens.md](visual-tokens.md)).
 
 {use}
 
@@ -101,8 +102,8 @@ is the share of the cut heads among the tool's first {double} heads, chance {cha
 ## What this does not say
 
 These are small models of a drawn world, a few ways of going blind, and one threshold for each tool. The dictionary is of `tiny-spd`
-and was not trained on organisms. Attention tells these blind models apart, since nothing in them needs it any more; `looks-unused` is
-{n_decoys} of {n_models} models only, so the table does not say that attention shows use. A tool that fails here can fail elsewhere, and one that succeeds has passed the easiest test.
+and was not trained on organisms; in some it explains nothing ([features.md](features.md)), so that its features differ there tells
+the models apart, not the use of the images. A tool that fails here can fail elsewhere, and one that succeeds has passed the easiest test.
 """
 
 
@@ -115,12 +116,14 @@ class Cases:
         truth: bool [case].
         sets: int [case], the set of images.
         passes: by tool, forward passes for each case.
+        right: share of right answers; NaN where it is not the truth.
     """
 
     scores: dict[str, list[float]]
     truth: list[bool]
     sets: list[int]
     passes: dict[str, float]
+    right: float = float("nan")
 
 
 def main() -> None:
@@ -145,6 +148,11 @@ def main() -> None:
             for name in (*USED, *UNUSED)
         ]
         used = tabulate(join(parts), None)
+        named = dict(zip((*USED, *UNUSED), (part.right for part in parts), strict=True))
+        for name, share in named.items():
+            if (share > 0.5) != (name in USED):
+                raise SystemExit(f"{name}: {share:.2f} of its answers are right, which contradicts its place")
+        right = ", ".join(f"{name} {share:.2f}" for name, share in named.items())
         asked = [each for each in samples if each.metadata["type"] in ("exists", "colour")]
         heads = rank(model, asked)
     ends = {
@@ -154,8 +162,7 @@ def main() -> None:
     }
     text = TEXT.format(
         n=n, seen=seen, use=used, used="`, `".join(USED), unused="`, `".join(UNUSED), dead=DEAD, first=FIRST,
-        double=2 * FIRST, lost=LOST, dictionary=DICTIONARY, n_decoys=sum("looks-unused" in name for name in USED),
-        n_models=len(USED) + len(UNUSED), **ends, **heads,
+        double=2 * FIRST, lost=LOST, dictionary=DICTIONARY, right=right, **ends, **heads,
     )  # fmt: skip
     PAGE.write_text(text, encoding="utf-8")
 
@@ -244,9 +251,10 @@ def measure_answers(model: Model, samples: Sequence[Sample], out: Path, used: bo
         "interchange": ("answer", "interchange"), "answer": ("answer",), "patching": ("answer", "patching"),
     }  # fmt: skip
     truth = [bool(each.metadata["drawn"]) if used is None else used for each in samples]
-    return Cases(
-        found, truth, sets.tolist(), {name: sum(spent[step] for step in steps[name]) for name in found}
-    )
+    passes = {name: sum(spent[step] for step in steps[name]) for name in found}
+    checks = [check_sample(run[each.id].answer, each) for each in samples]
+    right = float(np.mean([bool(each is not None and each.correct) for each in checks]))
+    return Cases(found, truth, sets.tolist(), passes, right)
 
 
 def find_other(samples: Sequence[Sample], sets: np.ndarray, number: int) -> Sample:

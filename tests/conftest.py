@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from mmprobe.models import Model
 
+LONG = {"face", "diagnosis"}  # folders
+
 # tqdm's lock is shared with forked processes: one that is killed while it holds the lock would stop its parent.
 tqdm.set_lock(threading.RLock())
 tqdm.monitor_interval = 0  # else a thread takes the lock now and then, perhaps while a process forks
@@ -119,11 +121,15 @@ def browser() -> Iterator[Browser]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that open pages."""
+    """Mark tests that open pages, and put the tests of whole commands first.
+
+    Some of these take most of a minute. One that a process began last would leave the others with nothing to do.
+    """
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: LONG.isdisjoint(item.path.parts))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before and after all other summaries

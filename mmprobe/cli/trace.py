@@ -120,7 +120,9 @@ def trace(
 
     from mmprobe.interventions.registry import load_methods, parse_settings
     from mmprobe.samples import load_samples, with_template
+    from mmprobe.traces.capture import load_capture
 
+    spec = load_capture(capture)
     samples = load_samples(data)[:limit] if data else []
     methods = load_methods(method, **parse_settings(settings or []))
 
@@ -131,11 +133,9 @@ def trace(
 
     from mmprobe.benchmarks.vqa.benchmark import label_answers
     from mmprobe.models import load_model, load_shapes
-    from mmprobe.traces import load_capture
     from mmprobe.traces import trace as trace_samples
     from mmprobe.traces.check import was_checked
 
-    spec = load_capture(capture)
     crew = open_workers(workers, ray, device)
     choice: dict[str, Any] = {"device": device, "dtype": dtype, "revision": revision}
     if remote or crew is not None:

@@ -26,8 +26,12 @@ def blocks(document: Path, language: str) -> list[str]:
 
 
 def offline(text: str) -> str:
-    """Replace the model that needs the network by the embedded one."""
-    return text.replace(NEEDS_NETWORK, "tiny-spd").replace("mine.jsonl", "pairs/samples.jsonl")
+    """Replace the model that needs the network by the embedded one, and ten drawn pairs by three."""
+    return (
+        text.replace(NEEDS_NETWORK, "tiny-spd")
+        .replace("mine.jsonl", "pairs/samples.jsonl")
+        .replace("--n 10 ", "--n 3 ")
+    )
 
 
 @pytest.mark.slow

@@ -155,6 +155,41 @@ def test_functions_close_no_circle_of_imports_but_these():
     assert find_circles(with_functions=True) == set(map(frozenset, CIRCLES))
 
 
+LIGHT = (
+    "mmprobe.cli",
+    "mmprobe.benchmarks.core.evaluate",
+    "mmprobe.interventions.registry",
+    "mmprobe.models.checkpoints",
+    "mmprobe.traces.capture",
+)
+"""What reads and checks input, before torch is imported."""
+
+
+def find_torch(name: str) -> set[str]:
+    """Return the modules that import torch or transformers when a module is imported."""
+    modules, seen, waiting, found = list_modules(), set(), [name], set()
+    while waiting:
+        module = waiting.pop()
+        parents = {module.rsplit(".", level)[0] for level in range(module.count("."))}
+        for each in (parents & set(modules)) - seen:
+            seen.add(each)
+            tree = ast.parse(modules[each].read_text())
+            waiting += [
+                imported for imported, in_function in find_imports(tree, modules, False) if not in_function
+            ]
+            for node in tree.body:
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+                if {"torch", "transformers"} & {imported.split(".")[0] for imported in names}:
+                    found.add(each)
+    return found
+
+
+def test_input_is_checked_before_torch_is_imported():
+    assert {name: found for name in LIGHT if (found := find_torch(name))} == {}
+    assert "mmprobe.models.loading" in find_torch("mmprobe.benchmarks.core.runner")
+
+
 @pytest.mark.parametrize("name", ["mmprobe", "mmprobe.models", "mmprobe.interventions", "mmprobe.probes"])
 def test_lazy_names_can_be_completed_and_imported(name):
     module = import_module(name)

@@ -46,6 +46,15 @@ def test_the_navigation_has_every_page():
     assert sorted(pages(nav)) == sorted(written | reference)
 
 
+def test_the_search_works_in_pages_that_are_opened_from_files():
+    """Workers do not start there. The plugin's own replacement for them comes from the network, so the site has one."""
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert {"search", "offline"} <= {name for name in config["plugins"] if isinstance(name, str)}
+    (script,) = config["extra"]["polyfills"]
+    assert "iframe-worker" in script, "the plugin looks for this name"
+    assert "window.Worker=" in (DOCS / script).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda file: file.stem)
 def test_notebooks_are_stored_without_outputs(notebook):
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]

@@ -42,7 +42,8 @@ OFFICIAL: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "glm4v": ("Glm4vProcessor", {}, "Glm4vVideoProcessor", {"size": SMALL}),
     "internvl": ("InternVLProcessor", {"image_seq_length": 9}, "InternVLVideoProcessor", {"size": TILE}),
     "smolvlm": ("SmolVLMProcessor", {"image_seq_len": 9}, "SmolVLMVideoProcessor",
-                {"size": {"longest_edge": 96}, "max_image_size": {"longest_edge": 48}}),
+                {"size": {"longest_edge": 96}, "max_image_size": {"longest_edge": 48},
+                 "video_sampling": {"max_frames": 6, "fps": 1, "video_size": {"longest_edge": 96}}}),
     "llava_onevision": (
         "LlavaOnevisionProcessor",
         {"num_image_tokens": 9, "vision_feature_select_strategy": "full", "vision_aspect_ratio": "anyres_max_4"},
@@ -341,8 +342,8 @@ def test_other_frames_are_spread_over_the_other_video(tiny_spd, tmp_path):
         CounterfactualImages(samples)
 
 
-def _videos(frames: list[Path]) -> Any:
-    return Sample(id="a", videos=[frames], question="?").videos
+def _videos(*videos: Any) -> Any:
+    return Sample(id="a", videos=list(videos), question="?").videos
 
 
 @pytest.fixture
@@ -513,7 +514,7 @@ def write_clip(path: Path, count: int = 24, fps: int = 8) -> Path:
         stream = container.add_stream("mpeg4", rate=fps)
         stream.width, stream.height, stream.pix_fmt = 112, 56, "yuv420p"
         for number in range(count):
-            grey = np.full((56, 112, 3), 10 * number, np.uint8)
+            grey = np.full((56, 112, 3), 6 * number, np.uint8)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")))
         container.mux(stream.encode())
     return path
@@ -522,23 +523,41 @@ def write_clip(path: Path, count: int = 24, fps: int = 8) -> Path:
 def test_video_files_are_sampled_as_the_processor_does(model, tmp_path):
     from transformers.video_utils import VideoMetadata, load_video
 
-    clip = write_clip(tmp_path / "clip.mp4")
+    clip = write_clip(tmp_path / "clip.mp4", 40)
     processor = model.processor.video_processor
     for fps in (None, 4):
         own = {} if fps is None else {"fps": fps}
         sample = Sample(id="clip", videos=[{"file": clip, **own}], question="What moves?")
         (shown,) = build_chat(sample, model).clips
-        metadata = VideoMetadata(24, 8.0, 112, 56, 3.0)
-        if processor.do_sample_frames or fps:
+        metadata = VideoMetadata(40, 8.0, 112, 56, 5.0)
+        if fps and model.family.name in (
+            "gemma4",
+            "gemma4_unified",
+        ):  # they heed no rate: 4 of 8 a second are 20
+            expected = [int(each) for each in processor.sample_frames(metadata=metadata, num_frames=20)]
+        elif processor.do_sample_frames or fps:
             expected = [int(each) for each in processor.sample_frames(metadata=metadata, **own)]
         else:
-            expected = list(range(24))
-        assert shown.indices == expected and (shown.total, shown.fps) == (24, 8.0)
+            expected = list(range(40))
+        assert shown.indices == expected and (shown.total, shown.fps) == (40, 8.0)
+        assert not fps or 6 <= len(expected) <= 22
         frames, _ = load_video(
             str(clip), backend="pyav", sample_indices_fn=lambda chosen=expected, **_: chosen
         )
         pictures = build_chat(sample, model).images
         np.testing.assert_array_equal(np.stack([np.asarray(each) for each in pictures]), frames)
+
+
+def test_a_file_with_too_few_frames_says_what_to_do(tmp_path):
+    """Gemma 4 takes 32 frames, and transformers refuses a file that has fewer."""
+    model = load_watching("gemma4")
+    clip = write_clip(tmp_path / "clip.mp4", 24)
+    sample = Sample(id="clip", videos=[clip], question="What moves?")
+    with pytest.raises(InputError, match="cannot choose its frames .*; set its fps, or give") as error:
+        build_chat(sample, model)
+    assert "\n" not in str(error.value)
+    slower = sample.model_copy(update={"videos": _videos({"file": clip, "fps": 2})})
+    assert len(build_chat(slower, model).clips[0].indices) == 6
 
 
 def test_video_files_are_traced_and_shown(tiny_spd, tmp_path):

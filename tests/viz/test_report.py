@@ -122,8 +122,8 @@ def test_the_policy_allows_exactly_the_reports_own_scripts(
     match = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     assert match
     policy = dict(part.strip().split(" ", 1) for part in match[1].split(";"))
-    assert len(scripts) == 13, (
-        "of the pages, of numbers, plotly.js once, three of figures, six of the explorer, one of answers"
+    assert len(scripts) == 14, (
+        "of the pages, of numbers, plotly.js once, three of figures, seven of the explorer, one of answers"
     )
     assert policy == {
         "default-src": "'none'",

@@ -372,8 +372,21 @@ def result_facts(results: ResultFolder) -> dict[str, str]:
     """Return the settings in results.json."""
     entries = {"benchmark": results.benchmark, **results.about}
     facts = {
-        name.replace("_", " ").capitalize(): value if isinstance(value, str) else json.dumps(value)
+        name.replace("_", " ").capitalize(): _describe_setting(value)
         for name, value in entries.items()
         if value not in (None, {}, [], "") and name != "headline"
     }
     return {name: shorten(value, _MAX_FACT_LENGTH) for name, value in facts.items()}
+
+
+def _describe_setting(value: Any) -> str:
+    """Return a setting as text; settings within it by name, and hashes by their beginnings."""
+    if isinstance(value, Mapping):
+        shown = {
+            name.replace("_", " "): inner for name, inner in value.items() if inner not in (None, [], {}, "")
+        }
+        return ", ".join(
+            f"{name} {str(inner)[:8] if name == 'sha256' else _describe_setting(inner)}"
+            for name, inner in shown.items()
+        )
+    return value if isinstance(value, str) else json.dumps(value)

@@ -212,7 +212,8 @@ def test_data_are_not_overwritten(tmp_path):
 
 
 def test_a_failed_draw_is_neither_used_for_another_size_nor_in_its_way(tmp_path):
-    bench = ["bench", "pope", "--model", "tiny-spd", "--out", str(tmp_path), "--max-new-tokens", 1, "--n"]
+    bench = ["bench", "pope", "--model", "tiny-spd", "--out", str(tmp_path), "--max-new-tokens", 1]
+    bench += ["--limit", 1, "--n"]
     with pytest.raises(InputError, match=r"no image shows 3 objects and lacks 3 others; give more images$"):
         invoke(*bench, 2)
     invoke(*bench, 6)
@@ -250,7 +251,7 @@ def test_a_method_without_its_file_ends_the_call(method, tmp_path):
 
 
 def test_a_set_is_drawn_once(tmp_path):
-    arguments = ("bench", "mme", "--model", "tiny-spd", "--resume", "--out", tmp_path / "out")
+    arguments = ("bench", "mme", "--model", "tiny-spd", "--limit", 1, "--resume", "--out", tmp_path / "out")
     invoke(*arguments, "--n", 2)
     with pytest.raises(InputError, match="was drawn with n 2 and seed"):
         invoke(*arguments, "--n", 3)
