@@ -1073,7 +1073,8 @@ def read_frames(file: Path, indices: Iterable[int], where: str) -> list[Image.Im
     places, end = set(wanted), max(wanted)
     found: dict[int, Image.Image] = {}
     with _open_video(file, where) as container:
-        frame, size = None, None
+        frame: Any = None
+        size: tuple[int, int] | None = None
         for number, frame in enumerate(container.decode(video=0)):
             size = size or (frame.width, frame.height)
             if (frame.width, frame.height) != size:

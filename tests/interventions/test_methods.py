@@ -365,6 +365,10 @@ def test_other_bad_arguments(tiny_spd, image_paths):
     for options, message in (
         ({"max_new_tokens": 0}, "max_new_tokens 0"),
         ({"temperature": -1}, "temperature -1"),
+        ({"temperature": float("nan")}, "temperature nan"),
+        ({"seed": -1}, "seed -1"),
+        ({"seed": 2**63}, "less than"),
+        ({"repetition_penalty": 0}, "repetition_penalty 0: must be a number above 0"),
     ):
         with pytest.raises(InputError, match=message):
             generate(tiny_spd, sample, **options)

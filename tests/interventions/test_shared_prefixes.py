@@ -170,11 +170,13 @@ def assert_close(shared: Any, whole: Any) -> None:
     ],
 )
 def test_shared_prefixes_give_the_answers_of_whole_prompts(family, name, image_paths, tmp_path):
-    """Six questions about each of two pairs of images, one by one, and four together."""
+    """Six questions about each of two pairs of images, one by one and four together, against whole prompts alone."""
     model, samples = load(family), make_samples(image_paths)
     methods = make_methods(CASES[name], model, tmp_path)
+    whole, _ = answer(model, samples, methods, 1, shared=False)
     for size in (1, 4):
-        whole, _ = answer(model, samples, methods, size, shared=False)
+        if size > 1 and "self-consistency" in CASES[name].methods:  # what it draws depends on the batch
+            whole, _ = answer(model, samples, methods, size, shared=False)
         shared, vision_passes = answer(model, samples, methods, size, shared=True)
         assert [each.token_ids for each in shared] == [each.token_ids for each in whole]
         for each, expected in zip(shared, whole, strict=True):

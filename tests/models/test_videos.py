@@ -42,8 +42,7 @@ OFFICIAL: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "glm4v": ("Glm4vProcessor", {}, "Glm4vVideoProcessor", {"size": SMALL}),
     "internvl": ("InternVLProcessor", {"image_seq_length": 9}, "InternVLVideoProcessor", {"size": TILE}),
     "smolvlm": ("SmolVLMProcessor", {"image_seq_len": 9}, "SmolVLMVideoProcessor",
-                {"size": {"longest_edge": 96}, "max_image_size": {"longest_edge": 48},
-                 "video_sampling": {"max_frames": 6, "fps": 1, "video_size": {"longest_edge": 96}}}),
+                {"size": {"longest_edge": 96}, "max_image_size": {"longest_edge": 48}}),
     "llava_onevision": (
         "LlavaOnevisionProcessor",
         {"num_image_tokens": 9, "vision_feature_select_strategy": "full", "vision_aspect_ratio": "anyres_max_4"},
@@ -375,7 +374,7 @@ def test_traces_name_video_frames_and_times(tiny_spd, tmp_path):
     second = visual[..., grids[0] : grids[0] + grids[1]].astype(float).sum(-1).mean(-1)
     np.testing.assert_allclose(found.attention.values[1], second, rtol=1e-6)
     assert found["first"].values.tolist() == [0, 2, 4, 0] and found["video"].values.tolist() == [0, 0, 0, 1]
-    assert "video 2, frames 0 to 1 (0.00 s)" in mp.viz.plot(found).data[0].y
+    assert "video 2, frames 0 to 1 (0 s)" in mp.viz.plot(found).data[0].y
     patches = mp.analyses.regions.find_patches(run["mixed"], [Region(image=4, box=(0, 0, 112, 56))])
     assert {patch.view for patch in patches} == {1}  # of picture 4, the video's frame 3
 
@@ -397,7 +396,7 @@ def test_runs_continue_where_no_frame_changed(tiny_spd, tmp_path):
 def test_report_shows_frames(tiny_spd, tmp_path):
     run = mp.trace(tiny_spd, make_forms(tmp_path)[:1], tmp_path / "run", max_new_tokens=2)
     page = mp.report(run, out=tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "Video 1, frames 2 to 3 at 1.00 s" in page and "Attention by frame and token" in page
+    assert "Video 1, frames 2 to 3 at 1 s" in page and "Attention by frame and token" in page
 
 
 def test_who_sees_no_videos_says_so_before_it_runs(tmp_path):
@@ -520,11 +519,14 @@ def write_clip(path: Path, count: int = 24, fps: int = 8) -> Path:
     return path
 
 
-def test_video_files_are_sampled_as_the_processor_does(model, tmp_path):
+def test_video_files_are_sampled_as_the_processor_does(model, tmp_path, monkeypatch):
     from transformers.video_utils import VideoMetadata, load_video
 
     clip = write_clip(tmp_path / "clip.mp4", 40)
     processor = model.processor.video_processor
+    if model.family.name == "smolvlm":  # as its checkpoints say
+        monkeypatch.setattr(processor, "num_frames", 6)
+        monkeypatch.setattr(processor, "fps", 1)
     for fps in (None, 4):
         own = {} if fps is None else {"fps": fps}
         sample = Sample(id="clip", videos=[{"file": clip, **own}], question="What moves?")
@@ -540,7 +542,7 @@ def test_video_files_are_sampled_as_the_processor_does(model, tmp_path):
         else:
             expected = list(range(40))
         assert shown.indices == expected and (shown.total, shown.fps) == (40, 8.0)
-        assert not fps or 6 <= len(expected) <= 22
+        assert not fps or 6 <= len(expected) <= 30
         frames, _ = load_video(
             str(clip), backend="pyav", sample_indices_fn=lambda chosen=expected, **_: chosen
         )
