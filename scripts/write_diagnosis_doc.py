@@ -333,15 +333,6 @@ many) `quantity` run, too; boxes let their things be painted over. What a test d
 knows nothing else; contents are not listed.
 
 """
-EASY_VQA = """\
-## A second world
-
-easy-VQA is a data set of others: 64 x 64 images of one shape, 13 answers, questions in other words than those of the drawn world.
-`scripts/easy_vqa_case.py` trains two models on its training part, from the weights of `tiny-spd`: one on the true answers, and one on the
-answers to the same questions about other images, which is blind. What the images hold is known from the questions. The architecture is
-that of `tiny-spd`; a second one is not done.
-
-"""
 PLANTS = """\
 ## Plants by other ways
 
@@ -424,16 +415,11 @@ def later_section(folder: Path, cards: Path) -> str:
         for row in sorted(rows, key=lambda row: (row.split != DEVELOPMENT, row.model)):
             if cause in row.truth:
                 card = json.loads((cards / row.model / CARD).read_text(encoding="utf-8"))
-                checks = "; ".join(
-                    f"{key} {each['value']:.0%} [{each['low']:.0%}, {each['high']:.0%}], n = {each['n']}"
-                    for key, each in card["check"].items()
-                )
                 lines.append(
-                    f"| `{cause}` | `{row.model}`: {card['about']} | {row.split}, {row.kind} | {checks} | "
+                    f"| `{cause}` | `{row.model}`: {card['about']} | {row.split}, {row.kind} | {_checks(card)} | "
                     f"{_interval(_score_of(found[row.model], cause))} | {CAUSES[cause].threshold:.0%} | "
                     f"{', '.join(row.named or ()) or 'nothing'} | {highest} |"
                 )
-    failed = sorted(file.parent.name for file in cards.glob(f"*/{FAILED}"))
     text = f"{LATER_WORDS}\n\n" + "\n".join(lines)
     missing = [
         f"`{cause}` ({split})"
@@ -443,9 +429,10 @@ def later_section(folder: Path, cards: Path) -> str:
     ]
     if missing:
         text += f"\n\nThese thresholds were not tried on a plant: {', '.join(missing)}."
-    planted = {
-        file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in cards.glob(f"*/{CARD}")
-    }
+    planted, failed = (
+        {file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in cards.glob(f"*/{name}")}
+        for name in (CARD, FAILED)
+    )
     waiting = sorted(
         f"`{name}` ({', '.join(card['causes'])}, {card['kind']})"
         for name, card in planted.items()
@@ -454,12 +441,24 @@ def later_section(folder: Path, cards: Path) -> str:
     if waiting:
         text += f"\n\nThese plants passed their check and have not been scored: {', '.join(waiting)}."
     if failed:
-        text += f"\n\nThese plants failed their check, and are not scored: {', '.join(f'`{name}`' for name in failed)}."
+        text += "\n\nThese plants failed their check, and are not scored:\n\n" + "\n".join(
+            f"- `{name}` ({', '.join(card['causes'])}; {card['split']}, {card['kind']}): {_checks(card)}"
+            for name, card in sorted(failed.items())
+        )
     return text
 
 
 def _score_of(diagnosis: Mapping[str, Any], cause: str) -> dict[str, Any]:
     return dict(diagnosis["causes"].get(cause) or {"score": None})
+
+
+def _checks(card: Mapping[str, Any]) -> str:
+    """Return the measures of a card's manipulation check; where one failed, with the bound it had to reach."""
+    return "; ".join(
+        f"{name} {each['value']:.0%} [{each['low']:.0%}, {each['high']:.0%}], n = {each['n']}"
+        + ("" if each["passed"] else f" (wanted {each['bound']})")
+        for name, each in card["check"].items()
+    )
 
 
 def _interval(each: Mapping[str, Any]) -> str:
@@ -568,7 +567,6 @@ def main() -> None:
         "--again", type=Path, help="organisms scored by the rules as they are, with the diagnosis alone"
     )
     parser.add_argument("--photographs", type=Path, help="of `scripts/photographs_case.py`")
-    parser.add_argument("--easy-vqa", type=Path, help="of `scripts/easy_vqa_case.py`")
     arguments = add_only(parser).parse_args()
     file = arguments.folder / SCORES
     pairs = next(line["n"] for _, line in json_lines(file))
@@ -603,8 +601,6 @@ def main() -> None:
         parts.append(
             PHOTOGRAPHS + (arguments.photographs / "section.md").read_text(encoding="utf-8").rstrip()
         )
-    if arguments.easy_vqa:
-        parts.append(EASY_VQA + (arguments.easy_vqa / "section.md").read_text(encoding="utf-8").rstrip())
     if arguments.plants:
         parts.append(plants_section(arguments.plants, arguments.before))
         if arguments.cards:
