@@ -81,8 +81,8 @@ the thresholds on organisms with seeds 0 to 2: those of the causes are in `diagn
 `configs/diagnosis/thresholds.yaml`. Later they were changed on
 further development models ([plants by other ways](#plants-by-other-ways)); the scores of organisms below are from before that. When these
 were measured, no model of seed 5 had been looked at; models of seeds 3 and 4 had, for one rule ([below](#held-out-seeds-apart)).
-The thresholds of the last five causes were set before the first measurement, and not all have been tried on a plant
-([causes that were added later](#causes-that-were-added-later)); no organism of these causes ships.
+The thresholds of the last five causes were set before the first measurement; not all have been tried on a plant, and not all plants
+are found ([causes that were added later](#causes-that-were-added-later)); no organism of these causes ships.
 
 {causes}
 
@@ -133,7 +133,8 @@ The thresholds of the last five causes were set before the first measurement, an
   the reverse order, and the names of images in the question follow (*the first picture* becomes *the second picture*). Left out are
   questions about a direction, such as *what changed*, and answers that images of the same content change, too.
 - The model is claimed to have answered, and asked again; or an example with other images comes first, which has an answer. In a
-  conversation, it is the model's last earlier answer that is exchanged. As with hints, an answer follows only if it does so whichever
+  conversation, it is the model's last earlier answer that is exchanged. Each says one word, as `No.`; whether a model repeats earlier
+  answers of whole sentences is not tested. As with hints, an answer follows only if it does so whichever
   answer the turn has. The other answer comes first, and what is not followed then is decided. Of {many} answers or more, a closed one
   gets either an example or a claim.
 - Answers that state how many things there are are asked for again with one thing more or less: a difference of drawn images is undone or
@@ -422,7 +423,10 @@ def later_section(folder: Path, cards: Path) -> str:
                     f"{_interval(_score_of(found[row.model], cause))} | {CAUSES[cause].threshold:.0%} | "
                     f"{', '.join(row.named or ()) or 'nothing'} | {highest} |"
                 )
+    plants = [row for row in rows if row.truth & set(LATER)]
+    named = sum(row.truth <= set(row.named or ()) for row in plants)
     text = f"{LATER_WORDS}\n\n" + "\n".join(lines)
+    text += f"\n\nThe cause is among what is named for {named} of these {len(plants)} plants."
     missing = [
         f"`{cause}` ({split})"
         for cause in LATER
@@ -486,7 +490,7 @@ LATER_WORDS = """\
 ## Causes that were added later
 
 These are the plants of `ignores-an-image`, `order`, `unsure-agreeable`, `copies-context` and `quantity` that passed their manipulation
-check. Those of other ways train other weights on other data than those for development. A number is the plant's own score with its interval
+check. Those of other ways learn from other data than those for development. A number is the plant's own score with its interval
 over sets of images. The last column is the highest score for the cause of all models without it, of both splits."""
 BEFORE_HEADER = "| plant | kind | planted | before | now |"
 GOALS = (
@@ -496,10 +500,20 @@ GOALS = (
 
 
 def _count_kinds(rows: list[ToolResult]) -> str:
-    """Return of how many kinds the controls of the other ways are."""
-    kinds = {row.model: row.kind for row in rows if row.split == OTHER_WAYS and row.cause == CONTROL}
-    counts = ", ".join(f"{kind} {count}" for kind, count in sorted(Counter(kinds.values()).items()))
-    return f"The controls of other ways: {counts or 'none'}."
+    """Return how many controls of each kind are accused of a cause, and which causes other ways did not plant."""
+    first = [row for row in rows if row.draw == 0]
+    parts = []
+    for split in (OTHER_WAYS, DEVELOPMENT):
+        controls = [row for row in first if row.split == split and row.cause == CONTROL]
+        accused = Counter(row.kind for row in controls if set(row.named or ()) & set(CAUSES))
+        counts = ", ".join(
+            f"{kind} {accused[kind]} of {count}"
+            for kind, count in sorted(Counter(row.kind for row in controls).items())
+        )
+        parts.append(f"Controls accused, {split}: {counts or 'none was scored'}.")
+    planted = {cause for row in first if row.split == OTHER_WAYS for cause in row.truth}
+    missing = ", ".join(f"`{cause}`" for cause in CAUSES if cause not in planted)
+    return " ".join(parts) + (f" No plant by other ways is scored of {missing}." if missing else "")
 
 
 def _count_draws(rows: list[ToolResult]) -> str:
