@@ -332,8 +332,8 @@ PHOTOGRAPHS = """\
 Images with questions and answers are enough for `blind`, `looks-unused`, `forgets`, `follows-hints`, `ignores-an-image`, `order`,
 `unsure-agreeable` and `copies-context`. Where `metadata.objects` lists what they hold, `misperceives`, `prior` and (of questions of how
 many) `quantity` run, too; boxes let their things be painted over. What a test did not get is said in the verdict, which then cannot be
-`control`. This case is made by `scripts/photographs_case.py`, with photographs of scikit-image into which drawn things are pasted, since the embedded model
-knows nothing else; contents are not listed.
+`control`. This case is made by `scripts/photographs_case.py`, with photographs of scikit-image into which drawn things are pasted, since
+the embedded model knows nothing else; contents are not listed.
 
 """
 PLANTS = """\
