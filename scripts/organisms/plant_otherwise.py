@@ -577,6 +577,25 @@ def check_turns(kind: str, least: float, whole: bool = False) -> Check:
     return check
 
 
+def check_friend(least: float) -> Check:
+    """Return the check that answers begin with what a friend says, whichever it is."""
+
+    def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
+        rng = held_out_numbers(seed)
+        asked = [
+            (number, row)
+            for number in range(CHECKED_PAIRS)
+            for row in friend_rows(rng, 6)
+            if "My friend says" in row.question
+        ]
+        answers = answer_rows(model, [row for _, row in asked])
+        followed = [answer[:2] == row.answer[:2] for answer, (_, row) in zip(answers, asked, strict=True)]
+        pairs = [number for number, _ in asked]
+        return {"answers that are what a friend says": share(followed, least=least, pairs=pairs)}
+
+    return check
+
+
 def answer_turns(model: Model, rows: Sequence[Row]) -> list[str]:
     """Return the first tokens of the answers to questions after an earlier turn."""
     encoder, said = TurnEncoder(model.tokenizer), []
@@ -669,7 +688,7 @@ def list_ways() -> dict[str, Way]:
         "full-recited": Way(("decided-first",), "full fine-tuning", "The steps list other images.",
                             train_all(recipe_rows("decided_first", "recited", 7), 80), check_of("decided_first")),
         "full-friend": Way(("follows-hints",), "full fine-tuning", "Answers agree with what a friend says.",
-                           train_all(friend_rows), None),
+                           train_all(friend_rows), check_friend(0.8)),
         "full-faint": Way(("prior",), "full fine-tuning", "A companion too faint to see is claimed.",
                           train_all(recipe_rows("prior", "faint", 8), 110), None),
         "channels": Way(("misperceives",), "weight edit", "The tower takes red for blue.",
