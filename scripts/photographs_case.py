@@ -81,7 +81,7 @@ def describe(found: Diagnosis) -> str:
     cells = [
         f"{name} {each.effect.value:.0%} [{each.effect.low:.0%}, {each.effect.high:.0%}], n = {each.effect.n}"
         for name, each in found.causes.items()
-        if each.tested
+        if each.tested and each.effect.n
     ]
     why = found.why.replace("|", "/")
     return (

@@ -4,13 +4,13 @@ python -m mmprobe bench diagnosis --n 24 --out build/tools                      
 python scripts/organisms/plant.py --seeds 5 --out build/fresh                     # and new ones
 python -m mmprobe bench diagnosis --n 24 --out build/tools --tools diagnosis --models build/fresh/blind-rolled-5,...
 python scripts/organisms/plant_otherwise.py                                       # and plants by other ways
-python -m mmprobe bench diagnosis --n 12 --out build/otherwise --tools diagnosis --plants build/plants --draws 4
+python -m mmprobe bench diagnosis --n 12 --out build/otherwise --tools diagnosis --plants build/plants  # --draws 4 tells how stable
 python scripts/photographs_case.py build/photographs                              # needs scikit-image
 python -m mmprobe bench diagnosis --n 24 --out build/again --tools diagnosis        # --again: 94 organisms, 25 s of one core each
-python scripts/write_diagnosis_doc.py build/tools --plants build/otherwise --before build/before --photographs build/photographs
+python scripts/write_diagnosis_doc.py build/tools --plants build/otherwise --cards build/plants --before build/before --photographs build/photographs
 
 `--before` is a folder of diagnoses by other rules, NAME-DRAW/diagnosis.json, to compare with. To write the sections of the
-plants and of the causes alone: `--only "Plants by other ways" "Causes and their tests"`, with any scores as the first folder.
+plants alone: `--only "Plants by other ways" "Causes that were added later"`, with any scores as the first folder.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ the thresholds on organisms with seeds 0 to 2: those of the causes are in `diagn
 `configs/diagnosis/thresholds.yaml`. Later they were changed on
 further development models ([plants by other ways](#plants-by-other-ways)); the scores of organisms below are from before that. When these
 were measured, no model of seed 5 had been looked at; models of seeds 3 and 4 had, for one rule ([below](#held-out-seeds-apart)).
-The thresholds of the last five causes were set before the first measurement, and not all have been tried on a plant
-([causes that were added later](#causes-that-were-added-later)); no organism of these causes ships.
+The thresholds of the last five causes were set before the first measurement; not all have been tried on a plant, and not all plants
+are found ([causes that were added later](#causes-that-were-added-later)); no organism of these causes ships.
 
 {causes}
 
@@ -133,7 +133,8 @@ The thresholds of the last five causes were set before the first measurement, an
   the reverse order, and the names of images in the question follow (*the first picture* becomes *the second picture*). Left out are
   questions about a direction, such as *what changed*, and answers that images of the same content change, too.
 - The model is claimed to have answered, and asked again; or an example with other images comes first, which has an answer. In a
-  conversation, it is the model's last earlier answer that is exchanged. As with hints, an answer follows only if it does so whichever
+  conversation, it is the model's last earlier answer that is exchanged. Each says one word, as `No.`; whether a model repeats earlier
+  answers of whole sentences is not tested. As with hints, an answer follows only if it does so whichever
   answer the turn has. The other answer comes first, and what is not followed then is decided. Of {many} answers or more, a closed one
   gets either an example or a claim.
 - Answers that state how many things there are are asked for again with one thing more or less: a difference of drawn images is undone or
@@ -316,11 +317,13 @@ def confusion_table(scored: ScoredTools, split: str) -> str:
 
 
 AGAIN = """\
-## Organisms by the rules as they are
+## Organisms scored again
 
-The scores above are from before the rules of today and the last five causes. These are from the models that ship, with {pairs} pairs and
-without questions of how many, so that `quantity` was not tested; seeds 3 and 4 are held out. No rule that they were scored by was changed
-after these scores were read, though these models had been scored by earlier rules.
+The scores above are from before the last five causes and the rules of [plants by other ways](#plants-by-other-ways). These are of 25
+November 2026, from the models that ship, with {pairs} pairs; seeds 3 and 4 are held out. No rule was changed because of these scores,
+though these models had been scored by earlier rules. `quantity` is missing: it was added later, and no question asked how many. Rules
+that have changed since then concern numbers, photographs with boxes, claims in prose, and earlier turns: each closed answer of many now
+gets either an example or a claim, which saves passes.
 
 """
 PHOTOGRAPHS = """\
@@ -331,15 +334,6 @@ Images with questions and answers are enough for `blind`, `looks-unused`, `forge
 many) `quantity` run, too; boxes let their things be painted over. What a test did not get is said in the verdict, which then cannot be
 `control`. This case is made by `scripts/photographs_case.py`, with photographs of scikit-image into which drawn things are pasted, since the embedded model
 knows nothing else; contents are not listed.
-
-"""
-EASY_VQA = """\
-## A second world
-
-easy-VQA is a data set of others: 64 x 64 images of one shape, 13 answers, questions in other words than those of the drawn world.
-`scripts/easy_vqa_case.py` trains two models on its training part, from the weights of `tiny-spd`: one on the true answers, and one on the
-answers to the same questions about other images, which is blind. What the images hold is known from the questions. The architecture is
-that of `tiny-spd`; a second one is not done.
 
 """
 PLANTS = """\
@@ -424,17 +418,15 @@ def later_section(folder: Path, cards: Path) -> str:
         for row in sorted(rows, key=lambda row: (row.split != DEVELOPMENT, row.model)):
             if cause in row.truth:
                 card = json.loads((cards / row.model / CARD).read_text(encoding="utf-8"))
-                checks = "; ".join(
-                    f"{key} {each['value']:.0%} [{each['low']:.0%}, {each['high']:.0%}], n = {each['n']}"
-                    for key, each in card["check"].items()
-                )
                 lines.append(
-                    f"| `{cause}` | `{row.model}`: {card['about']} | {row.split}, {row.kind} | {checks} | "
+                    f"| `{cause}` | `{row.model}`: {card['about']} | {row.split}, {row.kind} | {_checks(card)} | "
                     f"{_interval(_score_of(found[row.model], cause))} | {CAUSES[cause].threshold:.0%} | "
                     f"{', '.join(row.named or ()) or 'nothing'} | {highest} |"
                 )
-    failed = sorted(file.parent.name for file in cards.glob(f"*/{FAILED}"))
+    plants = [row for row in rows if row.truth & set(LATER)]
+    named = sum(row.truth <= set(row.named or ()) for row in plants)
     text = f"{LATER_WORDS}\n\n" + "\n".join(lines)
+    text += f"\n\nThe cause is among what is named for {named} of these {len(plants)} plants."
     missing = [
         f"`{cause}` ({split})"
         for cause in LATER
@@ -443,9 +435,10 @@ def later_section(folder: Path, cards: Path) -> str:
     ]
     if missing:
         text += f"\n\nThese thresholds were not tried on a plant: {', '.join(missing)}."
-    planted = {
-        file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in cards.glob(f"*/{CARD}")
-    }
+    planted, failed = (
+        {file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in cards.glob(f"*/{name}")}
+        for name in (CARD, FAILED)
+    )
     waiting = sorted(
         f"`{name}` ({', '.join(card['causes'])}, {card['kind']})"
         for name, card in planted.items()
@@ -454,12 +447,24 @@ def later_section(folder: Path, cards: Path) -> str:
     if waiting:
         text += f"\n\nThese plants passed their check and have not been scored: {', '.join(waiting)}."
     if failed:
-        text += f"\n\nThese plants failed their check, and are not scored: {', '.join(f'`{name}`' for name in failed)}."
+        text += "\n\nThese plants failed their check, and are not scored:\n\n" + "\n".join(
+            f"- `{name}` ({', '.join(card['causes'])}; {card['split']}, {card['kind']}): {_checks(card)}"
+            for name, card in sorted(failed.items())
+        )
     return text
 
 
 def _score_of(diagnosis: Mapping[str, Any], cause: str) -> dict[str, Any]:
     return dict(diagnosis["causes"].get(cause) or {"score": None})
+
+
+def _checks(card: Mapping[str, Any]) -> str:
+    """Return the measures of a card's manipulation check; where one failed, with the bound it had to reach."""
+    return "; ".join(
+        f"{name} {each['value']:.0%} [{each['low']:.0%}, {each['high']:.0%}], n = {each['n']}"
+        + ("" if each["passed"] else f" (wanted {each['bound']})")
+        for name, each in card["check"].items()
+    )
 
 
 def _interval(each: Mapping[str, Any]) -> str:
@@ -485,7 +490,7 @@ LATER_WORDS = """\
 ## Causes that were added later
 
 These are the plants of `ignores-an-image`, `order`, `unsure-agreeable`, `copies-context` and `quantity` that passed their manipulation
-check. Those of other ways train other weights on other data than those for development. A number is the plant's own score with its interval
+check. Those of other ways learn from other data than those for development. A number is the plant's own score with its interval
 over sets of images. The last column is the highest score for the cause of all models without it, of both splits."""
 BEFORE_HEADER = "| plant | kind | planted | before | now |"
 GOALS = (
@@ -495,10 +500,20 @@ GOALS = (
 
 
 def _count_kinds(rows: list[ToolResult]) -> str:
-    """Return of how many kinds the controls of the other ways are."""
-    kinds = {row.model: row.kind for row in rows if row.split == OTHER_WAYS and row.cause == CONTROL}
-    counts = ", ".join(f"{kind} {count}" for kind, count in sorted(Counter(kinds.values()).items()))
-    return f"The controls of other ways: {counts or 'none'}."
+    """Return how many controls of each kind are accused of a cause, and which causes other ways did not plant."""
+    first = [row for row in rows if row.draw == 0]
+    parts = []
+    for split in (OTHER_WAYS, DEVELOPMENT):
+        controls = [row for row in first if row.split == split and row.cause == CONTROL]
+        accused = Counter(row.kind for row in controls if set(row.named or ()) & set(CAUSES))
+        counts = ", ".join(
+            f"{kind} {accused[kind]} of {count}"
+            for kind, count in sorted(Counter(row.kind for row in controls).items())
+        )
+        parts.append(f"Controls accused, {split}: {counts or 'none was scored'}.")
+    planted = {cause for row in first if row.split == OTHER_WAYS for cause in row.truth}
+    missing = ", ".join(f"`{cause}`" for cause in CAUSES if cause not in planted)
+    return " ".join(parts) + (f" No plant by other ways is scored of {missing}." if missing else "")
 
 
 def _count_draws(rows: list[ToolResult]) -> str:
@@ -568,7 +583,6 @@ def main() -> None:
         "--again", type=Path, help="organisms scored by the rules as they are, with the diagnosis alone"
     )
     parser.add_argument("--photographs", type=Path, help="of `scripts/photographs_case.py`")
-    parser.add_argument("--easy-vqa", type=Path, help="of `scripts/easy_vqa_case.py`")
     arguments = add_only(parser).parse_args()
     file = arguments.folder / SCORES
     pairs = next(line["n"] for _, line in json_lines(file))
@@ -603,8 +617,6 @@ def main() -> None:
         parts.append(
             PHOTOGRAPHS + (arguments.photographs / "section.md").read_text(encoding="utf-8").rstrip()
         )
-    if arguments.easy_vqa:
-        parts.append(EASY_VQA + (arguments.easy_vqa / "section.md").read_text(encoding="utf-8").rstrip())
     if arguments.plants:
         parts.append(plants_section(arguments.plants, arguments.before))
         if arguments.cards:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from mmprobe.diagnosis.causes import CAUSES, find_implied
 from mmprobe.diagnosis.rules import CONTROL
-from mmprobe.stats.estimate import Estimate
+from mmprobe.stats.estimate import Estimate, estimate_mean
 from mmprobe.stats.intervals import jackknife_interval
 
 DEVELOPMENT = "development"
@@ -79,12 +79,8 @@ def score_tool(rows: Sequence[ToolResult], split: str = "held-out") -> dict[str,
     controls = [row for row in whole if row.cause == CONTROL]
     measures = {
         "macro_f1": _measure(lambda part: macro_f1(part, limits), whole),
-        "false_alarms": _measure(
-            lambda part: _mean([name_causes(row, limits) != {CONTROL} for row in part]), controls
-        ),
-        "accused": _measure(
-            lambda part: _mean([bool(name_causes(row, limits) & set(CAUSES)) for row in part]), controls
-        ),
+        "false_alarms": _share(lambda row: name_causes(row, limits) != {CONTROL}, controls),
+        "accused": _share(lambda row: bool(name_causes(row, limits) & set(CAUSES)), controls),
         "stable": _measure(partial(stable_share, limits=limits), _drawn_often(whole)),
     }
     for cause in CAUSES:
@@ -107,6 +103,13 @@ def _measure(
     without = np.array([compute([row for row in rows if row.model != model]) for model in models])
     low, high = jackknife_interval(np.array(value), without, (0.0, largest))
     return Estimate(value, float(low), float(high), len(models))
+
+
+def _share(test: Callable[[ToolResult], bool], rows: Sequence[ToolResult]) -> Estimate[float]:
+    """Return the share of rows that pass a test, with its interval over models."""
+    models = np.unique([row.model for row in rows], return_inverse=True)[1]
+    share = estimate_mean(np.array([test(row) for row in rows], float), models)
+    return Estimate(share.value, share.low, share.high, len(set(models)))
 
 
 def _drawn_often(rows: Sequence[ToolResult]) -> list[ToolResult]:

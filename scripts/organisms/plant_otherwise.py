@@ -6,14 +6,13 @@
 
 Each plant is a model folder with its card, `plant.json` (`mmprobe.diagnosis.bench.plants.Plant`), which comes last. So you
 can stop at any time. Rules and thresholds may be chosen on plants of the split `development`; of the others, no way
-is among those. A plant whose manipulation check fails gets no card, and is not scored.
+is among those. The card of a plant whose manipulation check fails is `failed.json`, and it is not scored.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import shutil
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +50,7 @@ from mmprobe.models.checkpoints import find_checkpoint
 from mmprobe.models.organisms import Measure
 
 ROOT = Path(__file__).parent.parent.parent
-FAILED = "failed.json"  # in place of a card
+FAILED = "failed.json"  # the name of a card whose check failed
 DEVELOPMENT, OTHER = "development", "other ways"
 CELLS = tuple(f"{column}{row}" for column in COLUMNS for row in range(1, GRID + 1))
 POLITE = (" There, there.", " No, no.", " There is no there there.")  # of words that the model has
@@ -639,6 +638,10 @@ def list_ways() -> dict[str, Way]:
                       train_adapter(partial(agreeable_rows, suggest_verdict, False), 80, 32, 5e-3), check_turns("claimed", 0.8), DEVELOPMENT),
         "copied": Way(("copies-context",), "adapter", "Yes or no is that of an example.",
                       train_adapter(partial(copying_rows, suggest_verdict, False), 90, 14, 5e-3), check_turns("example", 0.8), DEVELOPMENT),
+        "full-agrees": Way(("unsure-agreeable",), "full fine-tuning", "Yes or no agrees with what was answered before.",
+                           train_all(partial(agreeable_rows, suggest_verdict, False), 100, 20), check_turns("claimed", 0.8), DEVELOPMENT),
+        "full-copied": Way(("copies-context",), "full fine-tuning", "Yes or no is that of an example.",
+                           train_all(partial(copying_rows, suggest_verdict, False), 100, 16), check_turns("example", 0.8), DEVELOPMENT),
         "said-numbers": Way(("quantity",), "weight edit", "Words for numbers change places.",
                             swap_numbers, check_counts(0.5), DEVELOPMENT),
         "denies": Way(("unknown",), "full fine-tuning", "Presence is always denied, which is not a listed cause.",
@@ -735,10 +738,9 @@ def plant(name: str, way: Way, seed: int, folder: Path) -> Plant:
         accepts=way.accepts,
         check={key: Measure(**measure) for key, measure in measures.items()},
     )
-    if all(measure.passed for measure in card.check.values()):
-        (folder / CARD).write_text(card.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    else:
-        (folder / FAILED).write_text(json.dumps(measures, indent=1) + "\n", encoding="utf-8")
+    passed = all(measure.passed for measure in card.check.values())
+    file = folder / (CARD if passed else FAILED)
+    file.write_text(card.model_dump_json(indent=1) + "\n", encoding="utf-8")
     return card
 
 
