@@ -467,7 +467,10 @@ def parse_yaml(text: str, most_aliases: int = MAX_ALIASES) -> Any:
                 raise ValueError("nested too deeply")
         content = yaml.safe_load(text)
         if n_aliases:
-            json.dumps(content, default=str, skipkeys=True)  # raises ValueError where a value contains itself
+            try:
+                json.dumps(content, default=str, skipkeys=True)
+            except ValueError:
+                raise ValueError("a value contains itself") from None
         return content
     except yaml.YAMLError as error:
         raise ValueError(str(error).splitlines()[0]) from None

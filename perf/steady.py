@@ -181,7 +181,7 @@ def table(quick: bool = False, leak: int = 0) -> str:
     with tempfile.TemporaryDirectory() as folder:
         pairs = make_pairs(Path(folder) / "pairs", -(-total // QUESTIONS) + total // 40, 0, difficulty="easy")
         run = Path(folder) / "run"
-        program = ["-m", "mmprobe"] if not leak else [str(Path(__file__).with_name("leaking.py"))]
+        program = ["-P", "-m", "mmprobe"] if not leak else [str(Path(__file__).with_name("leaking.py"))]
         command = [sys.executable, *program, "trace", "--model", "tiny-spd", "--data", str(pairs)]
         command += ["--limit", str(total), "--out", str(run), "--max-new-tokens", "4", "--device", "cpu"]
         command += ["--workers", str(N_WORKERS), "--pack-every", str(cycle)]

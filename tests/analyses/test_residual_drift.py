@@ -32,7 +32,10 @@ def write_run(
     answer: str | dict[str, str] = "",
 ) -> mp.Run:
     """Write a run of residual streams [step, layer, hidden] and fields of the samples."""
-    arrays = {name: {f"residual/{stream}": values, **fields} for name, (values, fields) in traces.items()}
+    arrays = {
+        name: {f"residual/{stream}": values, **runs.PROMPT, **fields}
+        for name, (values, fields) in traces.items()
+    }
     return runs.write_run(folder, arrays, LAYERS, answer=answer)
 
 

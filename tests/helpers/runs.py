@@ -14,6 +14,9 @@ from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES, VARIABLES
 from mmprobe.cache.trace import add_groups
 from mmprobe.samples import Sample
 
+PROMPT = {"tokens/text": ["?"], "tokens/group": [GROUP_NAMES.index("user")]}
+"""A prompt without marks, for traces whose answers are read."""
+
 
 def write_trace(
     path: Path,

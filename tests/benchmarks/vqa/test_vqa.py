@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import assert_fails, run_in_process
-from helpers.runs import write_run
+from helpers.runs import PROMPT, write_run
 from PIL import Image
 
 import mmprobe as mp
@@ -163,7 +163,7 @@ def test_a_run_is_labelled_right_and_wrong(tmp_path):
     }
     said = {"right": "Yes.", "wrong": "No.", "unread": "Well.", "known": "Yes.", "open": "Yes."}
     run = write_run(
-        tmp_path / "run", {k: v | {"steps/entropy": [1.0]} for k, v in traces.items()}, answer=said
+        tmp_path / "run", {k: v | PROMPT | {"steps/entropy": [1.0]} for k, v in traces.items()}, answer=said
     )
     assert label_answers(run) == 3
     labels = {name: mp.open_run(run.path).faithful(name) for name in run.ids}
