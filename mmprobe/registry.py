@@ -307,7 +307,16 @@ def first_line(thing: Any) -> str:
     thing = thing.func if isinstance(thing, partial) else thing
     if not (inspect.isroutine(thing) or inspect.isclass(thing) or inspect.ismodule(thing)):
         return ""
-    docstring = inspect.getdoc(thing) or inspect.getdoc(inspect.getmodule(thing)) or ""
+    return describe_docstring(inspect.getdoc(thing) or inspect.getdoc(inspect.getmodule(thing)) or "")
+
+
+def describe_docstring(docstring: str) -> str:
+    """Return the first line of a docstring as a description.
+
+    Example:
+        >>> describe_docstring("Return the `answer`.")
+        'The answer.'
+    """
     line = docstring.partition("\n")[0].replace("`", "").removeprefix("Return ")
     return line[:1].upper() + line[1:]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from mmprobe.registry import Registry, first_line, load
+from mmprobe.registry import Registry, describe_docstring, first_line, load
 
 if TYPE_CHECKING:
     from mmprobe.models import Model
@@ -45,8 +46,14 @@ class Probe:
 
     @property
     def about(self) -> str:
-        """One line about the probe."""
-        return first_line(self.load())
+        """One line about the probe. It is read from the source, since most modules take seconds to import."""
+        if not isinstance(self.place, str) or not self.place.startswith(f"{__package__}."):
+            return first_line(self.load())
+        module, _, function = self.place.removeprefix(f"{__package__}.").partition(":")
+        source = Path(__file__).parent.joinpath(*module.split(".")).with_suffix(".py")
+        body = ast.parse(source.read_text(encoding="utf-8")).body
+        found = next(each for each in body if isinstance(each, ast.FunctionDef) and each.name == function)
+        return describe_docstring(ast.get_docstring(found) or "")
 
 
 PROBES: Registry[Probe] = Registry(

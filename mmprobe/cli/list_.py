@@ -50,10 +50,12 @@ def list_names(
         hint = "mmprobe models lists the models" if kind in ("model", "models") else "choose one of these"
         raise InputError(f"list {kind}: {hint}; list knows {', '.join(KINDS)}")
     rows = _list(kind)
-    if (
-        kind == "analyses"
-    ):  # in --only, analyses and probes are named alike; to import the probes takes seconds
-        rows += [(name.replace("_", "-"), "A probe; needs the model.") for name in load(KINDS["probes"])]
+    if kind == "analyses":  # in --only, analyses and probes are named alike
+        probes = load(KINDS["probes"])
+        rows += [
+            (name, f"{about} (--model)" if probes[name.replace("-", "_")].needs_model else about)
+            for name, about in _list("probes")
+        ]
     listed = [{"name": name, "about": about} for name, about in rows]
     print_result({kind: listed}, show_table(("Name", "About"), rows), as_json)
 
