@@ -133,7 +133,7 @@ def videos() -> str:
         "alone": sorted(kind for kind in shown if types[kind].videos_alone),
     }
     lines = (
-        f"Shown videos: {_list_types(shown)}.",
+        f"Types that take videos: {_list_types(shown)}.",
         f"Refused, though transformers has a video processor for them: {_list_types(others)}.",
         f"Videos of one number of frames at a time: {_list_types(limits['equal'])}.",
         f"Images or videos in a prompt, and not both: {_list_types(limits['alone'])}.",

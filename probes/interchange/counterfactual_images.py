@@ -40,7 +40,7 @@ class CounterfactualImages:
         model: its processor chooses the frames of video files. Without it, samples have no videos.
 
     Raises:
-        InputError: an image cannot be read, or a sample has a video and there is no model.
+        InputError: an image cannot be read, or a sample has a video and no model was given.
 
     Example:
         >>> CounterfactualImages(samples).find(samples[0], "unrelated")      # doctest: +SKIP

@@ -48,7 +48,7 @@ LENSES = ("logit", "jacobian", "nearest", "linear")
 NONE = "none"  # the class of a cell that shows no object
 
 
-class Shown(NamedTuple):
+class SampleCells(NamedTuple):
     """A sample whose visual tokens were read.
 
     Attributes:
@@ -109,7 +109,7 @@ def visual_words(
     chosen = [unembedding_lens(model)] if lenses is None else list(lenses)
     _check_top(model, top)
     prompt, states = read_cells(model, [sample], numbers)[0]
-    shown = Shown(sample, prompt, states, [])
+    shown = SampleCells(sample, prompt, states, [])
     out = _list_words(
         model, [shown], [[_score_with(lens, numbers, states) for lens in chosen]], len(numbers), top
     )
@@ -222,7 +222,7 @@ def visual_tokens_run(
     return out
 
 
-def _find_unfit(shown: Sequence[Shown], half: np.ndarray) -> dict[str, str]:
+def _find_unfit(shown: Sequence[SampleCells], half: np.ndarray) -> dict[str, str]:
     """Return why lenses cannot be fitted on the other half of the sets of images, by name."""
     without = {}
     if not any(each.things for each in shown):
@@ -244,7 +244,7 @@ def _check_top(model: Model, top: int) -> None:
 
 def _read_samples(
     model: Model, source: Run | Sequence[Sample], layers: list[int], options: RunOptions
-) -> list[Shown]:
+) -> list[SampleCells]:
     """Return one sample of each set of images, read."""
     answered = AnswerSource(model, source, options)
     by_images = {
@@ -282,7 +282,9 @@ def _read_samples(
         ]
         own = model.tokenizer.decode(answer.ids, skip_special_tokens=True)
         known = texts[tuple(map(str, answer.sample.images))] or [own]
-        shown.append(Shown(answer.sample, prompt, torch.from_numpy(arrays["states"]), things, tuple(known)))
+        shown.append(
+            SampleCells(answer.sample, prompt, torch.from_numpy(arrays["states"]), things, tuple(known))
+        )
     return shown
 
 
@@ -313,7 +315,7 @@ def _score_with(lens: Lens, layers: Sequence[int], states: Tensor) -> CellScores
 
 
 def _cross_fit(
-    model: Model, shown: Sequence[Shown], half: np.ndarray, layers: list[int], names: Sequence[str]
+    model: Model, shown: Sequence[SampleCells], half: np.ndarray, layers: list[int], names: Sequence[str]
 ) -> list[list[CellScores]]:
     """Return the scores of each sample by lens; what is fitted comes from the other half of the sets of images."""
     out: list[list[CellScores]] = [[] for _ in shown]
@@ -332,7 +334,7 @@ def _cross_fit(
 
 
 def _fit_lenses(
-    model: Model, shown: Sequence[Shown], layers: list[int], names: Sequence[str]
+    model: Model, shown: Sequence[SampleCells], layers: list[int], names: Sequence[str]
 ) -> dict[str, Lens]:
     """Return lenses by name, fitted on some samples."""
     lenses: dict[str, Lens] = {}
@@ -352,7 +354,7 @@ def _fit_lenses(
 
 
 def _score_linear(
-    model: Model, shown: Sequence[Shown], half: np.ndarray, n_layers: int
+    model: Model, shown: Sequence[SampleCells], half: np.ndarray, n_layers: int
 ) -> dict[int, CellScores]:
     """Return the log-probabilities of a linear probe of each kind of word, as scores of its tokens."""
     vocabulary = len(model.hf.get_output_embeddings().weight)
@@ -390,7 +392,7 @@ def _score_linear(
     return {row: spread(part) for row, part in enumerate(parts)}
 
 
-def _label_cells(shown: Shown, kind: str) -> np.ndarray:
+def _label_cells(shown: SampleCells, kind: str) -> np.ndarray:
     """Return the word of the object in each cell, str [cell]."""
     labels = np.full(shown.states.shape[1], NONE, dtype=object)
     for thing, mask in shown.things:
@@ -422,7 +424,7 @@ def find_ids(model: Model, word: str) -> tuple[list[int], bool]:
 
 def _measure_names(
     model: Model,
-    shown: Sequence[Shown],
+    shown: Sequence[SampleCells],
     scores: Sequence[Sequence[CellScores]],
     n_layers: int,
     top: int,
@@ -453,7 +455,7 @@ def _measure_names(
     return rows
 
 
-def _find_others(shown: Sequence[Shown], row: int) -> Shown | None:
+def _find_others(shown: Sequence[SampleCells], row: int) -> SampleCells | None:
     """Return the next sample with other objects on as many cells, or None."""
     own = shown[row]
     for step in range(1, len(shown)):
@@ -464,8 +466,8 @@ def _find_others(shown: Sequence[Shown], row: int) -> Shown | None:
 
 
 def _measure_kind(
-    shown: Shown,
-    others: Shown | None,
+    shown: SampleCells,
+    others: SampleCells | None,
     kind: str,
     named: dict[str, np.ndarray],
     score: dict[str, np.ndarray],
@@ -497,7 +499,7 @@ def _measure_kind(
     return np.array([np.mean(part) if part else np.nan for part in (at_own, elsewhere, swapped, aucs)])
 
 
-def _list_pairs(shown: Shown, kind: str) -> list[tuple[str, np.ndarray]]:
+def _list_pairs(shown: SampleCells, kind: str) -> list[tuple[str, np.ndarray]]:
     """Return the words of a sample's objects, of one kind or all, with their cells."""
     return [
         (word, mask)
@@ -523,7 +525,11 @@ def _mean_over_images(rows: np.ndarray, sets: np.ndarray) -> dict[str, Any]:
 
 
 def _list_words(
-    model: Model, shown: Sequence[Shown], scores: Sequence[Sequence[CellScores]], n_layers: int, top: int
+    model: Model,
+    shown: Sequence[SampleCells],
+    scores: Sequence[Sequence[CellScores]],
+    n_layers: int,
+    top: int,
 ) -> xr.Dataset:
     """Return the words of each cell, and where the cells are."""
     most = max(each.states.shape[1] for each in shown)

@@ -43,7 +43,7 @@ WHAT = {
     "load": "hundreds of small works in one process",
     "names": "paths and ids that are too long, of too many parts, or not text, for every command",
     "formats": "conversations, template arguments, components, dictionaries, plants, given answers, exports, tables and pairs of runs",
-    "videos": "spoiled containers, lists that lead elsewhere, pipes, huge frames, lying headers, frames that are no images",
+    "videos": "damaged containers, playlists that point elsewhere, pipes, huge frames, false headers, frames that are not images",
     "serving": "requests to the live page: without its token, from other sites, for other files, huge or malformed",
     "outputs": "keys, control characters, formulas and TeX in exports, activations, reports, the live page and trackers",
 }

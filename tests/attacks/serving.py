@@ -200,7 +200,7 @@ def _send_values(rng: random.Random, client: Client, token: str, secret: Path) -
 
 
 def _send_bytes(rng: random.Random, client: Client, token: str, secret: Path) -> None:
-    """Bytes that are no requests, and connections that say nothing, to a server that then still answers."""
+    """Send bytes that are not requests and open silent connections; the server must still answer."""
     found: list[Any] = []
     began = threading.Event()
 

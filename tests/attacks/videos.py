@@ -188,7 +188,7 @@ def _make_bombs(rng: random.Random, world: World, folder: Path) -> None:
 
 
 def _list_frames(rng: random.Random, world: World, folder: Path) -> None:
-    """Frames that are no images, differ in size, or are many."""
+    """Frames that are not images, differ in size, or are too many."""
     files = [folder / f"{number}.png" for number in range(4)]
     for number, file in enumerate(files):
         Image.new("RGB", (64, 64), (40 * number,) * 3).save(file)

@@ -31,7 +31,13 @@ from mmprobe.probes.visual_tokens.lenses import (
     nearest_embeddings,
     unembedding_lens,
 )
-from mmprobe.probes.visual_tokens.run import Shown, find_captured, find_ids, visual_tokens_run, visual_words
+from mmprobe.probes.visual_tokens.run import (
+    SampleCells,
+    find_captured,
+    find_ids,
+    visual_tokens_run,
+    visual_words,
+)
 from mmprobe.samples import Region, Sample
 from mmprobe.viz.figures import figures
 
@@ -181,7 +187,7 @@ def test_measures_counted_by_hand(tiny_spd, drawn):
     prompt = tiny_spd.prompt(drawn[0])
     cells = np.arange(16)
 
-    def make(words: list[tuple[int, str, str]]) -> Shown:
+    def make(words: list[tuple[int, str, str]]) -> SampleCells:
         things = [
             (
                 DeclaredObject(Region(image=0, box=(0, 0, 28, 28)), {"colour": colour, "thing": shape}),
@@ -189,7 +195,7 @@ def test_measures_counted_by_hand(tiny_spd, drawn):
             )
             for cell, colour, shape in words
         ]
-        return Shown(drawn[0], prompt, torch.zeros(1, 16, 2), things)
+        return SampleCells(drawn[0], prompt, torch.zeros(1, 16, 2), things)
 
     shown, other = make([(5, "red", "star"), (6, "red", "ring")]), make([(9, "blue", "star")])
     named = {
