@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-_ROUNDING = 1e-9  # what is smaller is an error of rounding in what is shown; our choice
+_ROUNDING = 1e-6  # what is smaller is rounding of float32 log-probabilities; our choice
 
 
 def format_number(value: float | None, spec: str = "") -> str:
