@@ -36,7 +36,15 @@ from mmprobe.models.families import Family, find_family
 from mmprobe.models.families.base import find_width
 from mmprobe.models.families.generic import build_views
 from mmprobe.models.organisms import PREFIX, folder, merge_adapter
-from mmprobe.models.prompt import Batch, Chat, Prompt, build_batch, build_chat, list_control_tokens
+from mmprobe.models.prompt import (
+    Batch,
+    Chat,
+    ImageProcessor,
+    Prompt,
+    build_batch,
+    build_chat,
+    list_control_tokens,
+)
 from mmprobe.models.self_check import check_model, has_plain_logits
 from mmprobe.models.untrusted import (
     check_adapter_config,
@@ -118,6 +126,11 @@ class Model:
         if self.checkpoint is not None and self.checkpoint.hf() is self.hf:
             return fingerprint_checkpoint(self.checkpoint.places, self.revision) | dtype
         return fingerprint_memory(self.hf, self.processor) | dtype
+
+    @cached_property
+    def image_processor(self) -> ImageProcessor:
+        """The processor's part for images, which keeps what it made of the newest ones."""
+        return ImageProcessor(self.processor.image_processor)
 
     @cached_property
     def has_cross_attention(self) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import mmprobe as mp
@@ -168,3 +170,38 @@ def test_a_prompt_as_long_as_the_context_is_read(tiny_spd):
     assert len(tiny_spd.prompt(Sample(id="a", question="a" * (limit - n_other))).ids) == limit
     with pytest.raises(InputError, match=f"has {limit + 1:,} tokens"):
         tiny_spd.prompt(Sample(id="a", question="a" * (limit - n_other + 1)))
+
+
+def test_equal_images_are_prepared_once(tiny_spd, monkeypatch):
+    """Questions on one pair call the image processor once; other pixels, order or settings are noticed."""
+    pixels = np.random.default_rng(0).integers(0, 255, (3, 112, 112, 3), np.uint8)
+    processor = tiny_spd.processor.image_processor
+    model, kind, calls = replace(tiny_spd), type(processor), []
+    prepare = kind.preprocess
+
+    def counted(self, images, *args, **kwargs):
+        calls.append(images)
+        return prepare(self, images, *args, **kwargs)
+
+    monkeypatch.setattr(kind, "preprocess", counted)
+
+    def ask(question: str, *shown: int) -> torch.Tensor:
+        content = [{"type": "image"}] * len(shown) + [{"type": "text", "text": question}]
+        images = [Image.fromarray(pixels[index].copy()) for index in shown]
+        return build_batch(model, [Chat([{"role": "user", "content": content}], images, question)]).inputs[
+            "pixel_values"
+        ]
+
+    def alone(index: int) -> torch.Tensor:
+        return prepare(processor, [Image.fromarray(pixels[index])], return_tensors="pt")["pixel_values"]
+
+    for question in ("Why?", "Where?", "When?", "Which?"):
+        inputs = ask(question, 0, 1)
+        torch.testing.assert_close(inputs, torch.cat([alone(0), alone(1)]), atol=0, rtol=0)
+        inputs.zero_()  # as a method may that changes its inputs
+    assert len(calls) == 1
+    for shown in ([1, 0], [0, 2], [2]):
+        torch.testing.assert_close(ask("How?", *shown), torch.cat(list(map(alone, shown))), atol=0, rtol=0)
+    monkeypatch.setattr(processor, "image_mean", [0.0, 0.0, 0.0])
+    torch.testing.assert_close(ask("How?", 2), alone(2), atol=0, rtol=0)
+    assert len(calls) == 5
