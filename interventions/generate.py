@@ -21,7 +21,7 @@ from mmprobe.models.generation import (
     use_repetition_penalty,
 )
 from mmprobe.models.prompt import Chat, build_batch, build_chat, decode_answer, find_opened_thought
-from mmprobe.models.shared_prefix import PrefixKey, PrefixStore, SharedStart, prefix_key
+from mmprobe.models.reading import PrefixKey, PrefixStore, SharedStart, prefix_key
 from mmprobe.samples import Lengths, Sample, length_of, sampling_of
 
 Start = Callable[[Sequence[Chat], Batch], SharedStart | None]

@@ -43,7 +43,7 @@ from mmprobe.interventions.generate import (
 )
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.prompt import Chat, build_chat, check_template, check_videos
-from mmprobe.models.shared_prefix import PrefixKey, PrefixStore, repeated_keys, sort_by_images
+from mmprobe.models.reading import PrefixKey, PrefixStore, repeated_keys, sort_by_images
 from mmprobe.registry import find_plug_in
 from mmprobe.samples import Answer, Sample, load_samples
 

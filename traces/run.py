@@ -45,8 +45,7 @@ from mmprobe.ledger import (
 from mmprobe.models import Batch, Group, Model, Prompt, load_model
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
 from mmprobe.models.prompt import decode_tokens
-from mmprobe.models.reading import Gap
-from mmprobe.models.shared_prefix import SharedStart
+from mmprobe.models.reading import Gap, SharedStart
 from mmprobe.registry import check_made
 from mmprobe.samples import Answer, Lengths, Sample, load_samples, longest, place_files, with_template
 from mmprobe.thoughts import find_spans

@@ -13,8 +13,7 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.prompt import Chat, build_chat, check_videos, decode_tokens
-from mmprobe.models.reading import image_key, read_chats
-from mmprobe.models.shared_prefix import PrefixStore, repeated_keys, why_not_shared
+from mmprobe.models.reading import PrefixStore, image_key, read_chats, repeated_keys, why_not_shared
 from mmprobe.probes.answer_records import (
     AnswerArrays,
     AnswerSource,
