@@ -16,7 +16,7 @@ from mmprobe.interventions.base import Method, check_chat, intervene
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import load_methods
 from mmprobe.models import Batch, Model
-from mmprobe.models.generation import (
+from mmprobe.models.loading import (
     build_generation_kwargs,
     use_repetition_penalty,
 )

@@ -28,9 +28,8 @@ from torch.nn.functional import pad
 from transformers import DynamicCache, LogitsProcessor, StoppingCriteria
 
 from mmprobe.models.devices import copy_module
-from mmprobe.models.generation import build_generation_kwargs
 from mmprobe.models.hooks import Change, Forward, find_hooked_module, observe, wrap_forward
-from mmprobe.models.loading import Model
+from mmprobe.models.loading import Model, build_generation_kwargs
 from mmprobe.models.points import Changes, Observers, Point, change_points, observe_points
 from mmprobe.models.prompt import Batch, Chat, Group, Prompt, build_batch, decode_answer, decode_tokens
 from mmprobe.samples import Sample

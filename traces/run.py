@@ -43,7 +43,7 @@ from mmprobe.ledger import (
     warn_of_versions,
 )
 from mmprobe.models import Batch, Group, Model, Prompt, load_model
-from mmprobe.models.generation import settings_in_force, use_repetition_penalty
+from mmprobe.models.loading import settings_in_force, use_repetition_penalty
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.models.reading import Gap, SharedStart
 from mmprobe.registry import check_made

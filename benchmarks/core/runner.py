@@ -23,7 +23,7 @@ from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import Ledger, fingerprint, list_parts, lock_folder
 from mmprobe.models import Model, load_model, load_shapes
 from mmprobe.models.devices import DeviceMap
-from mmprobe.models.generation import settings_in_force, use_repetition_penalty
+from mmprobe.models.loading import settings_in_force, use_repetition_penalty
 from mmprobe.samples import Sample, check_image, place_files, sampling_of
 from mmprobe.traces.asking import (
     FAILURES,

@@ -18,7 +18,7 @@ from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, describe_ed
 from mmprobe.benchmarks.synthetic.render import render
 from mmprobe.benchmarks.synthetic.scene import Scene, ScenePair
 from mmprobe.models import Model
-from mmprobe.models.generation import build_generation_kwargs
+from mmprobe.models.loading import build_generation_kwargs
 from mmprobe.models.prompt import Chat, build_batch
 from mmprobe.stats.estimate import estimate_mean
 
