@@ -59,7 +59,6 @@ from mmprobe.cache.schema import (
     TEXT_ATTRIBUTES,
     VARIABLES,
     WHOLE_GROUPS,
-    split_answer,
 )
 from mmprobe.errors import InputError, NotCaptured, option
 from mmprobe.files import JsonRecord, NewFile, parse_record
@@ -1399,3 +1398,19 @@ def _copy_trace(source: h5py.Group, target: h5py.Group, small: Iterable[str]) ->
             data.attrs.update({"long_name": variable.long_name, "units": variable.units})
             for axis, dim in enumerate(variable.dims):
                 data.dims[axis].attach_scale(scales[dim])
+
+
+def split_answer(texts: Sequence[str], groups: np.ndarray) -> tuple[list[str], str]:
+    """Return the texts of an answer's tokens, and what the template put before them, after the conversation's last text.
+
+    Args:
+        texts: of all tokens of a prompt and its answer.
+        groups: uint8 [token].
+
+    Example:
+        >>> split_answer(["Is it red?", "<think>", "Hm"], np.array([3, 0, 4]))
+        (['Hm'], '<think>')
+    """
+    first = len(texts) - int((groups == GROUP_NAMES.index("generated")).sum())
+    own = np.flatnonzero(groups[:first])  # all but those of the template
+    return list(texts[first:]), "".join(texts[int(own[-1]) + 1 if len(own) else 0 : first])

@@ -23,8 +23,8 @@ from tqdm import tqdm
 from mmprobe.cache import Run, Trace, TraceWriter, open_run
 from mmprobe.cache.hdf5 import compression_filters
 from mmprobe.cache.run import HASHED_KEYS, hash_config
-from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES, SPANS, split_answer
-from mmprobe.cache.trace import PACKS, join_traces, packed_names
+from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES, SPANS
+from mmprobe.cache.trace import PACKS, join_traces, packed_names, split_answer
 from mmprobe.cache.verify import check_trace
 from mmprobe.errors import InputError, option, unknown_name
 from mmprobe.files import format_bytes, make_folder, write_atomic, writing_error
