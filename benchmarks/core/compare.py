@@ -41,8 +41,7 @@ from mmprobe.ledger import lock_folder
 from mmprobe.models import Model
 from mmprobe.models.checkpoints import locate
 from mmprobe.models.devices import DeviceMap
-from mmprobe.stats.estimate import read_estimate
-from mmprobe.stats.rounding import format_number
+from mmprobe.stats.estimate import format_number, read_estimate
 
 SAGE_STAGES = {  # SPD-Faith Bench (arXiv:2602.07833), table 14: cumulative
     "see": {"analyze": False, "generate": False},

@@ -25,9 +25,9 @@ from mmprobe.probes.answer_records import (
 from mmprobe.probes.interchange.counterfactual_images import KINDS, CounterfactualImages, ImageList
 from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions, list_frames
 from mmprobe.samples import Region, Sample, image_sets
+from mmprobe.stats.compare import LABELS, label_masks, means_by_label
 from mmprobe.stats.estimate import Estimate, estimate_mean, estimate_rows
 from mmprobe.stats.intervals import QUANTITY, percentile_interval, sums_interval
-from mmprobe.stats.labels import LABELS, label_masks, means_by_label
 
 CLASSES = ("thing", "colour", "place", "verdict", "other")
 _VERDICTS = frozenset({"yes", "no"})
