@@ -1276,21 +1276,19 @@ _TRACE_BYTES = 2**14  # a trace's headers can be larger in the packed file
 _TEXT_BYTES = 2**18  # headers and texts of a trace that is packed already
 
 
-def join_traces(traces: Iterable[Trace], out: Path) -> None:
-    """Copy traces into one file, which appears, or replaces an earlier one, when it is whole.
+def write_pack(traces: Iterable[Trace], out: Path, texts: Mapping[str, Any] = {}) -> None:
+    """Copy traces into one file, which appears, or replaces an earlier one, with its checksums when it is whole.
+
+    Args:
+        texts: about the traces, by name, as a packed run has them.
 
     Raises:
         InputError: a trace is damaged.
         OSError: the disk is full.
 
     Example:
-        >>> join_traces(open_run("runs/demo"), Path("runs/demo/packs/000001.h5"))      # doctest: +SKIP
+        >>> write_pack(open_run("runs/demo"), Path("runs/demo/packs/000001.h5"))      # doctest: +SKIP
     """
-    write_pack(traces, {}, out)
-
-
-def write_pack(traces: Iterable[Trace], texts: Mapping[str, Any], out: Path) -> None:
-    """Copy traces and texts about them to a file, which appears with its checksums when it is whole."""
     with NewFile(out) as new:
         new.remove_left()
         _write_traces(traces, texts, new)

@@ -797,10 +797,16 @@ def use_repetition_penalty(model: Model, penalty: float | None) -> Iterator[None
         settings.repetition_penalty = earlier
 
 
-def settings_in_force(model: Model, temperature: float = 0.0) -> dict[str, Any]:
+def settings_in_force(
+    model: Model, temperature: float = 0.0, repetition_penalty: float | None = None
+) -> dict[str, Any]:
     """Return the settings of `generate` that differ from its defaults, the checkpoint's and mmprobe's.
 
     They always include the repetition penalty, 1.0 for none, and never the longest answer.
+
+    Args:
+        temperature: of the sampling.
+        repetition_penalty: None for the checkpoint's own.
 
     Example:
         >>> settings_in_force(model)["repetition_penalty"]                 # doctest: +SKIP
@@ -808,6 +814,8 @@ def settings_in_force(model: Model, temperature: float = 0.0) -> dict[str, Any]:
     """
     settings = copy.deepcopy(model.hf.generation_config)
     settings.update(**build_generation_kwargs(model, 1, temperature))
+    if repetition_penalty is not None:
+        settings.repetition_penalty = repetition_penalty
     changed = {"repetition_penalty": settings.repetition_penalty or 1.0} | settings.to_diff_dict()
     for name in ("transformers_version", "max_new_tokens", "max_length", "_from_model_config"):
         changed.pop(name, None)

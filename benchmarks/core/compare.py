@@ -31,7 +31,6 @@ from mmprobe.benchmarks.core.results import Metric, paired_difference
 from mmprobe.benchmarks.core.runner import (
     answers_ledger,
     check_questions,
-    describe_generation,
     load_source,
     run_benchmark,
 )
@@ -45,6 +44,7 @@ from mmprobe.ledger import lock_folder
 from mmprobe.models import Model
 from mmprobe.models.checkpoints import locate
 from mmprobe.models.devices import DeviceMap
+from mmprobe.models.loading import settings_in_force
 from mmprobe.stats.estimate import format_number, read_estimate
 
 SAGE_STAGES = {  # SPD-Faith Bench (arXiv:2602.07833), table 14: cumulative
@@ -292,7 +292,7 @@ def _describe(model: Model, contender: Contender, settings: Settings) -> dict[st
         "perturbation": contender.perturbation,
         "max_new_tokens": settings.max_new_tokens,
         "repetition_penalty": settings.repetition_penalty,
-        "generation": describe_generation(model, settings.repetition_penalty),
+        "generation": settings_in_force(model, repetition_penalty=settings.repetition_penalty),
     }
 
 
