@@ -14,8 +14,8 @@ from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import set_keys
 from mmprobe.stats.columns import Columns
+from mmprobe.stats.compare import LABELS, label_masks, means_by_label
 from mmprobe.stats.intervals import COSINE, FRACTION, QUANTITY, Range
-from mmprobe.stats.labels import LABELS, label_masks, means_by_label
 from mmprobe.stats.sets import Sets
 
 AUTHORS_GROUPS = ("system", "visual", "user")

@@ -15,10 +15,9 @@ from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import set_keys
 from mmprobe.stats.columns import Columns
-from mmprobe.stats.compare import MINIMUM
+from mmprobe.stats.compare import LABELS, MINIMUM, compare_labels, label_masks, means_by_label
 from mmprobe.stats.estimate import Estimate, estimate_mean
 from mmprobe.stats.intervals import FRACTION, LENGTH
-from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
 from mmprobe.stats.sets import Sets
 
 DRAWS = 100

@@ -16,9 +16,8 @@ from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable, NotCaptured
 from mmprobe.samples import set_keys
 from mmprobe.stats.columns import Columns
-from mmprobe.stats.compare import MINIMUM, holm
+from mmprobe.stats.compare import LABELS, MINIMUM, compare_labels, holm, label_masks, means_by_label
 from mmprobe.stats.intervals import COSINE, FRACTION
-from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
 from mmprobe.stats.sets import Sets
 
 TOP = 0.2

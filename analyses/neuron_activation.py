@@ -14,9 +14,8 @@ from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import set_keys
 from mmprobe.stats.columns import Columns
-from mmprobe.stats.compare import MINIMUM
+from mmprobe.stats.compare import LABELS, MINIMUM, compare_labels, label_masks, means_by_label
 from mmprobe.stats.intervals import FRACTION
-from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
 from mmprobe.stats.sets import Sets
 
 RULES = ("sum", "tokens", "any", "mean")

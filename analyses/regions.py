@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mmprobe.cache import Trace
 from mmprobe.samples import Region, Sample
-from mmprobe.stats.rounding import format_number
+from mmprobe.stats.estimate import format_number
 
 
 class ShownView(NamedTuple):

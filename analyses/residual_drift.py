@@ -18,9 +18,8 @@ from mmprobe.cache import Run
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import set_keys
-from mmprobe.stats.compare import MINIMUM, compare_groups
+from mmprobe.stats.compare import LABELS, MINIMUM, compare_groups, compare_labels, label_masks, means_by_label
 from mmprobe.stats.intervals import COSINE
-from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
 from mmprobe.stats.sets import Sets
 
 STREAMS = ("pre", "mid", "post")

@@ -2,10 +2,10 @@
 
 from contextlib import suppress
 
+from mmprobe.cache.hdf5 import TraceWriter
 from mmprobe.cache.run import Run, open_run, pack
 from mmprobe.cache.trace import Trace
 from mmprobe.cache.verify import verify
-from mmprobe.cache.writer import TraceWriter
 
 with suppress(ImportError):  # an extra; once imported, HDF5 finds its filters
     import hdf5plugin  # noqa: F401

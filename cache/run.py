@@ -426,7 +426,7 @@ def pack(path: str | Path, out: str | Path) -> Path:
             {"id": name, "faithful": faithful, **right.get(name, {})} for name, faithful in run.labels.items()
         ]
         texts = {"run": run.config, "failures": run.failures, "labels": labels}
-        write_pack(tqdm(run, "pack", len(run), unit="trace", disable=None), texts, out)
+        write_pack(tqdm(run, "pack", len(run), unit="trace", disable=None), out, texts)
     return out
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import AfterValidator, Field, RootModel
 
 from mmprobe.errors import shorten
@@ -168,19 +166,3 @@ class FailureList(RootModel[list[Failure]]):
 
 class LabelList(RootModel[list[Label]]):
     """The labels of a packed run."""
-
-
-def split_answer(texts: Sequence[str], groups: np.ndarray) -> tuple[list[str], str]:
-    """Return the texts of an answer's tokens, and what the template put before them, after the conversation's last text.
-
-    Args:
-        texts: of all tokens of a prompt and its answer.
-        groups: uint8 [token].
-
-    Example:
-        >>> split_answer(["Is it red?", "<think>", "Hm"], np.array([3, 0, 4]))
-        (['Hm'], '<think>')
-    """
-    first = len(texts) - int((groups == GROUP_NAMES.index("generated")).sum())
-    own = np.flatnonzero(groups[:first])  # all but those of the template
-    return list(texts[first:]), "".join(texts[int(own[-1]) + 1 if len(own) else 0 : first])

@@ -59,7 +59,6 @@ from mmprobe.cache.schema import (
     TEXT_ATTRIBUTES,
     VARIABLES,
     WHOLE_GROUPS,
-    split_answer,
 )
 from mmprobe.errors import InputError, NotCaptured, option
 from mmprobe.files import JsonRecord, NewFile, parse_record
@@ -1277,21 +1276,19 @@ _TRACE_BYTES = 2**14  # a trace's headers can be larger in the packed file
 _TEXT_BYTES = 2**18  # headers and texts of a trace that is packed already
 
 
-def join_traces(traces: Iterable[Trace], out: Path) -> None:
-    """Copy traces into one file, which appears, or replaces an earlier one, when it is whole.
+def write_pack(traces: Iterable[Trace], out: Path, texts: Mapping[str, Any] = {}) -> None:
+    """Copy traces into one file, which appears, or replaces an earlier one, with its checksums when it is whole.
+
+    Args:
+        texts: about the traces, by name, as a packed run has them.
 
     Raises:
         InputError: a trace is damaged.
         OSError: the disk is full.
 
     Example:
-        >>> join_traces(open_run("runs/demo"), Path("runs/demo/packs/000001.h5"))      # doctest: +SKIP
+        >>> write_pack(open_run("runs/demo"), Path("runs/demo/packs/000001.h5"))      # doctest: +SKIP
     """
-    write_pack(traces, {}, out)
-
-
-def write_pack(traces: Iterable[Trace], texts: Mapping[str, Any], out: Path) -> None:
-    """Copy traces and texts about them to a file, which appears with its checksums when it is whole."""
     with NewFile(out) as new:
         new.remove_left()
         _write_traces(traces, texts, new)
@@ -1399,3 +1396,19 @@ def _copy_trace(source: h5py.Group, target: h5py.Group, small: Iterable[str]) ->
             data.attrs.update({"long_name": variable.long_name, "units": variable.units})
             for axis, dim in enumerate(variable.dims):
                 data.dims[axis].attach_scale(scales[dim])
+
+
+def split_answer(texts: Sequence[str], groups: np.ndarray) -> tuple[list[str], str]:
+    """Return the texts of an answer's tokens, and what the template put before them, after the conversation's last text.
+
+    Args:
+        texts: of all tokens of a prompt and its answer.
+        groups: uint8 [token].
+
+    Example:
+        >>> split_answer(["Is it red?", "<think>", "Hm"], np.array([3, 0, 4]))
+        (['Hm'], '<think>')
+    """
+    first = len(texts) - int((groups == GROUP_NAMES.index("generated")).sum())
+    own = np.flatnonzero(groups[:first])  # all but those of the template
+    return list(texts[first:]), "".join(texts[int(own[-1]) + 1 if len(own) else 0 : first])

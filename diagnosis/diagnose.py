@@ -23,7 +23,7 @@ from mmprobe.ledger import Ledger, fingerprint, hash_questions, lock_folder
 from mmprobe.models import Model
 from mmprobe.probes import ObjectsTold, tell_objects
 from mmprobe.samples import Sample
-from mmprobe.stats.rounding import format_number
+from mmprobe.stats.estimate import format_number
 from mmprobe.traces.asking import GivenAnswers, digest, read_given_answers
 
 SETTINGS = "settings.json"

@@ -14,9 +14,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from mmprobe.samples import Sample, image_sets
-from mmprobe.stats.estimate import Estimate, estimate_mean, subtract_shares
+from mmprobe.stats.estimate import Estimate, estimate_mean, format_interval, format_number, subtract_shares
 from mmprobe.stats.intervals import QUANTITY, share_interval
-from mmprobe.stats.rounding import format_interval, format_number
 
 AnswerRecord = dict[str, Any]
 """What the battery measures of one answer: a line of `measures.jsonl`."""

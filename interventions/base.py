@@ -32,7 +32,7 @@ from mmprobe.models.devices import check_one_device
 from mmprobe.models.hooks import observe, observe_mid, replace
 from mmprobe.models.points import Changes, change_points
 from mmprobe.models.prompt import Chat
-from mmprobe.models.shared_prefix import SharedStart
+from mmprobe.models.reading import SharedStart
 from mmprobe.registry import check_made
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from mmprobe.interventions.base import MethodContext, MethodState
 from mmprobe.models import Batch, Model
 from mmprobe.models.hooks import hooks_disabled
 from mmprobe.models.prompt import build_batch
-from mmprobe.models.shared_prefix import OF_TOKENS, Prefix, begin_batch
+from mmprobe.models.reading import OF_TOKENS, Prefix, begin_batch
 
 
 def find_rope_modules(hf: nn.Module) -> list[Any]:

@@ -16,12 +16,12 @@ from mmprobe.interventions.base import Method, check_chat, intervene
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import load_methods
 from mmprobe.models import Batch, Model
-from mmprobe.models.generation import (
+from mmprobe.models.loading import (
     build_generation_kwargs,
     use_repetition_penalty,
 )
 from mmprobe.models.prompt import Chat, build_batch, build_chat, decode_answer, find_opened_thought
-from mmprobe.models.shared_prefix import PrefixKey, PrefixStore, SharedStart, prefix_key
+from mmprobe.models.reading import PrefixKey, PrefixStore, SharedStart, prefix_key
 from mmprobe.samples import Lengths, Sample, length_of, sampling_of
 
 Start = Callable[[Sequence[Chat], Batch], SharedStart | None]

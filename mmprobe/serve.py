@@ -28,7 +28,7 @@ from mmprobe.errors import InputError
 from mmprobe.files import redact
 from mmprobe.registry import report_unforeseen
 from mmprobe.samples import Region, Sample, check_image, open_image
-from mmprobe.stats.rounding import format_number
+from mmprobe.stats.estimate import format_number
 
 if TYPE_CHECKING:
     from mmprobe.models import Model

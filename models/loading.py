@@ -1,17 +1,23 @@
-"""Load a model and its processor by alias, local folder or hub id."""
+"""A model with its processor: load it by alias, local folder or hub id, check it, and generate with it.
+
+A loaded model is checked against the declaration of its family, in a few milliseconds (`check_model`). The arguments of
+transformers' `generate` are the same for plain answers, traces and methods (`build_generation_kwargs`).
+"""
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
 from importlib.util import find_spec
+from inspect import unwrap
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -21,8 +27,10 @@ import torch
 import transformers
 from huggingface_hub import constants, get_session
 from PIL import Image
+from torch import Tensor
 
 from mmprobe.errors import InputError
+from mmprobe.models.attention import AttentionCall, observe_attention, softmax_rows
 from mmprobe.models.checkpoints import (
     Checkpoint,
     find_base,
@@ -31,10 +39,18 @@ from mmprobe.models.checkpoints import (
     fingerprint_memory,
     locate,
 )
-from mmprobe.models.devices import DeviceMap, check_device_map, check_places, find_device, has_weights
+from mmprobe.models.devices import (
+    DeviceMap,
+    check_device_map,
+    check_places,
+    find_device,
+    has_weights,
+    read_weight,
+)
 from mmprobe.models.families import Family, find_family
 from mmprobe.models.families.base import find_width
 from mmprobe.models.families.generic import build_views
+from mmprobe.models.hooks import hooks_disabled, observe
 from mmprobe.models.organisms import PREFIX, folder, merge_adapter
 from mmprobe.models.prompt import (
     Batch,
@@ -45,7 +61,6 @@ from mmprobe.models.prompt import (
     build_chat,
     list_control_tokens,
 )
-from mmprobe.models.self_check import check_model, has_plain_logits
 from mmprobe.models.untrusted import (
     check_adapter_config,
     check_adapter_fits,
@@ -553,3 +568,268 @@ def load_pretrained(name: str, load: Callable[..., Any], path: str, **options: A
         else:
             hint = "check the name and the network, or give a local folder"
         raise InputError(f"model {name!r}: could not be loaded ({reason}); {hint}") from None
+
+
+N_TOKENS = 6
+LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention", "linear_attention", "conv", "mlp"}
+
+
+def find_structure_errors(hf: Any, family: Family) -> list[str]:
+    """Return the reasons in a model's config and modules why it cannot be traced.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> model = load_model("tiny-spd", device="cpu")
+        >>> find_structure_errors(model.hf, model.family)
+        []
+    """
+    errors = []
+    try:
+        family.image_token_id(hf.config)
+    except LookupError as error:
+        errors.append(str(error))
+    if hf.config.is_encoder_decoder or hf.config.get_text_config().is_encoder_decoder:
+        errors.append(f"{type(hf).__name__} has a text encoder beside its decoder")
+    if hf.get_output_embeddings() is None:
+        errors.append(f"{type(hf).__name__} has no output embeddings")
+    if not hasattr(hf, "get_decoder"):
+        return [*errors, f"{type(hf).__name__} has no get_decoder"]
+    decoder = family.decoder(hf)
+    try:
+        family.final_norm(hf)
+    except LookupError:
+        errors.append(f"its decoder, {type(decoder).__name__}, has no final norm")
+    if not hasattr(decoder, "layers"):
+        return [*errors, f"its decoder, {type(decoder).__name__}, has no layers"]
+    unknown = set(getattr(hf.config.get_text_config(), "layer_types", None) or LAYER_TYPES) - LAYER_TYPES
+    if unknown:
+        errors.append(f"it has layers of {' and '.join(sorted(unknown))}, whose rows cannot be recorded")
+    if not any(_has_rows(layer, family) for layer in decoder.layers):
+        errors.append("none of its layers has attention")
+    return errors + sorted({error for layer in decoder.layers for error in _find_layer_errors(layer, family)})
+
+
+def _has_rows(layer: Any, family: Family) -> bool:
+    try:
+        return family.parts(layer).attention is not None
+    except (LookupError, AttributeError):
+        return True  # another error says what is missing
+
+
+def _find_layer_errors(layer: Any, family: Family) -> list[str]:
+    try:
+        attention = family.parts(layer).attention
+    except (LookupError, AttributeError) as error:
+        return [f"its layers have an unknown structure: {error}"]
+    if attention is not None and not _calls_registry(type(attention)):
+        return [f"{type(attention).__name__} does not call transformers' attention registry"]
+    return []
+
+
+def _calls_registry(attention: type) -> bool:
+    methods = [
+        unwrap(value) for base in attention.__mro__ for value in vars(base).values() if callable(value)
+    ]
+    codes = [method.__code__ for method in methods if hasattr(method, "__code__")]
+    return any("ALL_ATTENTION_FUNCTIONS" in code.co_names for code in codes)
+
+
+def find_numeric_errors(hf: Any, family: Family) -> list[str]:
+    """Return what does not fit the declaration in a forward pass over a few tokens of text, by layer.
+
+    Softmax rows times values must equal the output of the attention kernel. resid_pre plus the attention's
+    update must equal resid_mid.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> model = load_model("tiny-spd", device="cpu")
+        >>> find_numeric_errors(model.hf, model.family)
+        []
+    """
+    decoder = family.decoder(hf)
+    parts = [family.parts(layer) for layer in decoder.layers]
+    values: dict[tuple[int, str], Any] = {}
+    observers = {}
+
+    def keep(index: int, name: str) -> Callable[[Any], None]:
+        return lambda value: values.__setitem__((index, name), value)
+
+    with ExitStack() as stack:
+        for index, (layer, part) in enumerate(zip(decoder.layers, parts, strict=True)):
+            stack.enter_context(observe(layer, inputs=keep(index, "pre")))
+            if part.update is not None and part.mid is not None:
+                stack.enter_context(observe(part.update, outputs=keep(index, "update")))
+                stack.enter_context(observe(part.mid, inputs=keep(index, "mid")))
+            if part.attention is not None:
+                observers[part.attention] = keep(index, "call")
+        stack.enter_context(observe_attention([hf.config.get_text_config()], observers))
+        _run_forward(hf, family)
+    tolerance = 1e-4 if hf.dtype == torch.float32 else 3e-2
+    errors = []
+    for index, part in enumerate(parts):
+        if (index, "pre") not in values:
+            continue  # a layer that attends to images; the text has none
+        if (index, "mid") in values:
+            mid = values[index, "mid"][:, -1].float()
+            pre, update = (values[index, name][:, -1].to(mid) for name in ("pre", "update"))
+            gain = 1 if part.gain is None else part.gain().to(mid)
+            if _relative_error(pre + gain * update, mid) > tolerance:
+                errors.append(
+                    f"layer {index}: resid_pre and the attention's update do not add up to resid_mid"
+                )
+        if part.attention is None:
+            continue
+        if (index, "call") not in values:
+            errors.append(f"layer {index}: its attention does not go through transformers' registry")
+            continue
+        if (
+            _relative_error(
+                _attend_last_query(values[index, "call"]), values[index, "call"].output[0, -1].float()
+            )
+            > tolerance
+        ):
+            errors.append(f"layer {index}: softmax rows do not give what its attention returned")
+    return errors
+
+
+def has_plain_logits(hf: Any, family: Family) -> bool:
+    """Return whether the logits are the unembedding of the final norm's output, without a scale or a cap.
+
+    They are not if the unembedding is quantised: then there is no vector of each token to read.
+    """
+    states: list[Tensor] = []
+    norm = family.final_norm(hf)
+    handle = norm.register_forward_hook(lambda module, inputs, output: states.append(output))
+    try:
+        with hooks_disabled():  # the caller's hooks, if any, are not about this pass
+            logits = _run_forward(hf, family).logits
+    finally:
+        handle.remove()
+    with torch.inference_mode():
+        head = hf.get_output_embeddings()
+        if not read_weight(head).is_floating_point() or read_weight(head).ndim != 2:  # packed by a quantiser
+            return False
+        expected = states[-1].to(find_device(head)) @ read_weight(head).T
+        return _relative_error(expected, logits.to(expected.device)) < 3e-2
+
+
+def _run_forward(hf: Any, family: Family) -> Any:
+    """Return the model's output for a few tokens of text."""
+    ids = torch.arange(N_TOKENS, device=find_device(hf.get_input_embeddings()))[None] + 10
+    with torch.inference_mode():
+        return family.answering(hf)(input_ids=ids, use_cache=False)
+
+
+def check_model(hf: Any, family: Family, name: str) -> None:
+    """Check that a model fits its family's declaration and computes no NaN.
+
+    Args:
+        name: the name of the model in error messages.
+
+    Raises:
+        InputError: it does not; the message names family and layer.
+    """
+    has_nan: list[Tensor] = []
+    with observe(family.answering(hf), outputs=lambda output: has_nan.append(output.logits.isnan().any())):
+        errors = find_structure_errors(hf, family) or find_numeric_errors(hf, family)
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        raise InputError(f"model {name!r}: {family.name}: {errors[0]}{more}; see docs/adding-a-family.md")
+    if any(has_nan):  # comparisons with NaN find no error
+        dtype = str(hf.dtype).removeprefix("torch.")
+        raise InputError(
+            f"model {name!r}: computes NaN; its weights are damaged, or too large for dtype {dtype}"
+        )
+
+
+def _attend_last_query(call: AttentionCall) -> Tensor:
+    """Return the softmax rows of the last query times the values, float32 [head, dim]."""
+    rows, value = softmax_rows(call, 0, slice(-1, None)), call.value[0].float()
+    return (rows @ value.repeat_interleave(len(rows) // len(value), 0))[:, 0]
+
+
+def _relative_error(values: Tensor, expected: Tensor) -> float:
+    """Return the largest difference, as a share of the largest expected value."""
+    return float((values - expected).abs().max() / expected.abs().max().clamp(min=1e-6))
+
+
+# Recording and methods rely on these, whatever a checkpoint sets: each answer is one row; the prompt is read
+# in one pass, and then one token in each step, with a cache that grows.
+_STEPWISE: dict[str, Any] = {
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "use_cache": True,
+    "cache_implementation": None,
+    "prefill_chunk_size": None,
+    "return_dict_in_generate": False,
+}
+
+
+def build_generation_kwargs(model: Model, max_new_tokens: int, temperature: float = 0.0) -> dict[str, Any]:
+    """Return the arguments of `generate`: greedy at temperature 0, else sampling from 50 tokens.
+
+    These are the 50 most likely tokens, the default of transformers. The settings of a checkpoint are not
+    used: those of one Qwen2-VL sample from a single token, which is greedy.
+
+    Args:
+        max_new_tokens: the longest answer.
+        temperature: of the sampling; 0 for greedy answers.
+
+    Example:
+        >>> build_generation_kwargs(model, 64)["do_sample"]                # doctest: +SKIP
+        False
+    """
+    kwargs: dict[str, Any] = _STEPWISE | {"max_new_tokens": max_new_tokens, "do_sample": temperature > 0}
+    if temperature > 0:
+        kwargs |= {"temperature": temperature, "top_k": 50, "top_p": 1.0}
+    else:
+        kwargs |= {"temperature": None, "top_p": None, "top_k": None}  # unused, and warned about when set
+    if model.hf.generation_config.pad_token_id is None and model.tokenizer.pad_token_id is not None:
+        kwargs["pad_token_id"] = model.tokenizer.pad_token_id
+    return kwargs
+
+
+@contextmanager
+def use_repetition_penalty(model: Model, penalty: float | None) -> Iterator[None]:
+    """Within the block, let a repetition penalty act in place of the checkpoint's. None leaves that.
+
+    The penalty acts in plain answers, in all methods and in their contrast paths, since all read it from the
+    model's generation settings.
+
+    Example:
+        >>> with use_repetition_penalty(model, 1.0):                       # doctest: +SKIP
+        ...     answers = generate_batch(model, samples)
+    """
+    settings = model.hf.generation_config
+    earlier = settings.repetition_penalty
+    if penalty is not None:
+        settings.repetition_penalty = penalty
+    try:
+        yield
+    finally:
+        settings.repetition_penalty = earlier
+
+
+def settings_in_force(
+    model: Model, temperature: float = 0.0, repetition_penalty: float | None = None
+) -> dict[str, Any]:
+    """Return the settings of `generate` that differ from its defaults, the checkpoint's and mmprobe's.
+
+    They always include the repetition penalty, 1.0 for none, and never the longest answer.
+
+    Args:
+        temperature: of the sampling.
+        repetition_penalty: None for the checkpoint's own.
+
+    Example:
+        >>> settings_in_force(model)["repetition_penalty"]                 # doctest: +SKIP
+        1.05
+    """
+    settings = copy.deepcopy(model.hf.generation_config)
+    settings.update(**build_generation_kwargs(model, 1, temperature))
+    if repetition_penalty is not None:
+        settings.repetition_penalty = repetition_penalty
+    changed = {"repetition_penalty": settings.repetition_penalty or 1.0} | settings.to_diff_dict()
+    for name in ("transformers_version", "max_new_tokens", "max_length", "_from_model_config"):
+        changed.pop(name, None)
+    return json.loads(json.dumps({"do_sample": temperature > 0} | changed, default=str))

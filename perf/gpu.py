@@ -31,7 +31,7 @@ from paired import in_turn
 from toys import LONG_SIDE, parser, samples, toy
 
 import mmprobe as mp
-from mmprobe.benchmarks.core.cost import measure_cost
+from mmprobe.benchmarks.core.compare import measure_cost
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.diagnosis import diagnose
 from mmprobe.models import Group, Model, load_model, load_shapes

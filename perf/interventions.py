@@ -21,7 +21,7 @@ from paired import in_turn
 from torch.utils._python_dispatch import TorchDispatchMode
 from toys import parser, samples, toy
 
-from mmprobe.benchmarks.core.cost import measure_cost
+from mmprobe.benchmarks.core.compare import measure_cost
 from mmprobe.interventions import Settings, generate_batch, load_method
 from mmprobe.interventions.base import Method
 from mmprobe.models import Model

@@ -21,7 +21,7 @@ from mmprobe.benchmarks import evaluate
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.interventions import Settings, generate_batch, load_method, load_methods
 from mmprobe.models import Group, Model
-from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
+from mmprobe.models.reading import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
 
 HEADER = """\

@@ -14,7 +14,7 @@ from mmprobe.errors import InputError, option
 from mmprobe.ledger import FINGERPRINT, find_change, hash_images
 from mmprobe.models import Model
 from mmprobe.models.devices import check_one_device
-from mmprobe.models.generation import build_generation_kwargs
+from mmprobe.models.loading import build_generation_kwargs
 from mmprobe.models.reading import Reading
 from mmprobe.samples import Sample
 

@@ -18,9 +18,8 @@ from mmprobe.models.prompt import decode_tokens
 from mmprobe.models.reading import cast_to_float32
 from mmprobe.probes.answers import check_model
 from mmprobe.samples import set_keys
-from mmprobe.stats.compare import MINIMUM
+from mmprobe.stats.compare import LABELS, MINIMUM, compare_labels, label_masks, means_by_label
 from mmprobe.stats.intervals import FRACTION, LENGTH, QUANTITY
-from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
 from mmprobe.stats.sets import Sets
 
 RANGES = {"logprob": QUANTITY, "entropy": LENGTH, "first_share": FRACTION}

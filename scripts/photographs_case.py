@@ -19,8 +19,7 @@ import numpy as np
 from PIL import Image
 
 from mmprobe.benchmarks.synthetic.questions import draw_question
-from mmprobe.benchmarks.synthetic.render import render
-from mmprobe.benchmarks.synthetic.scene import Scene, draw_pair
+from mmprobe.benchmarks.synthetic.scene import Scene, draw_pair, render
 from mmprobe.diagnosis import diagnose
 from mmprobe.diagnosis.diagnose import Diagnosis
 from mmprobe.models import load_model

@@ -14,7 +14,6 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, draw_question
-from mmprobe.benchmarks.synthetic.render import render
 from mmprobe.benchmarks.synthetic.scene import (
     COLOURS,
     DIFFICULTIES,
@@ -23,6 +22,7 @@ from mmprobe.benchmarks.synthetic.scene import (
     Scene,
     ScenePair,
     draw_pair,
+    render,
 )
 
 CELLS = GRID * GRID

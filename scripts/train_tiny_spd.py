@@ -29,8 +29,7 @@ from tqdm import tqdm
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES
-from mmprobe.benchmarks.synthetic.render import render
-from mmprobe.benchmarks.synthetic.scene import COLOURS, GRID, IMAGE_PIXELS, SHAPES, draw_pair
+from mmprobe.benchmarks.synthetic.scene import COLOURS, GRID, IMAGE_PIXELS, SHAPES, draw_pair, render
 
 HELD_OUT_SEED = 10**6  # training draws from seeds below, every evaluation from seeds at or above it
 

@@ -35,7 +35,6 @@ from mmprobe.files import (
     redact,
     write_atomic,
 )
-from mmprobe.interventions.base import Method
 from mmprobe.interventions.generate import (
     Settings,
     check_combination,
@@ -43,7 +42,7 @@ from mmprobe.interventions.generate import (
 )
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.prompt import Chat, build_chat, check_template, check_videos
-from mmprobe.models.shared_prefix import PrefixKey, PrefixStore, repeated_keys, sort_by_images
+from mmprobe.models.reading import PrefixKey, PrefixStore, repeated_keys, sort_by_images
 from mmprobe.registry import find_plug_in
 from mmprobe.samples import Answer, Sample, load_samples
 
@@ -284,19 +283,22 @@ class Work:
                 opened = self.recorder.prepare(model, self.settings, self.given)
                 tracer = stack.enter_context(opened.open(model, self.folder, self.given))
                 keeps_states = opened.keeps_states
-            methods = self.settings.methods if opened is None else opened.methods
+            settings = self.settings if opened is None else replace(self.settings, methods=opened.methods)
             prefixes = None
             if self.shares_prefixes(opened):
-                keeps_states = keeps_states or any(each.needs_final_states for each in methods)
+                keeps_states = keeps_states or any(each.needs_final_states for each in settings.methods)
                 prefixes = PrefixStore(model, self.repeated, keeps_states)
-            yield opened, BatchAnswerer(model, self, methods, prefixes, tracer)
+            work = replace(self, settings=settings)
+            yield opened, BatchAnswerer(model, work, prefixes, tracer)
 
 
 class BatchAnswerer:
     """Answers batches of samples, and traces the answers if there is a tracer.
 
+    Methods that need images do not act in samples without any, unless they are traced.
+
     Args:
-        methods: what acts; without a tracer, not those that need images in samples without any.
+        work: what is done, with the methods that act.
         prefixes: what samples with the same images share; None to read each prompt whole.
 
     Attributes:
@@ -307,12 +309,10 @@ class BatchAnswerer:
         self,
         model: Model,
         work: Work,
-        methods: Sequence[Method],
         prefixes: PrefixStore | None,
         tracer: RunTracer | None,
     ):
-        self.model, self.work, self.methods = model, work, methods
-        self.prefixes, self.tracer = prefixes, tracer
+        self.model, self.work, self.prefixes, self.tracer = model, work, prefixes, tracer
         self.max_size = work.settings.batch_size
 
     def __call__(self, samples: Sequence[Sample]) -> list[Answered]:
@@ -365,11 +365,10 @@ class BatchAnswerer:
         samples, chats = [sample for sample, _ in pending], [chat for _, chat in pending]
         settings = self.work.settings
         if self.tracer is None:
-            methods = [each for each in self.methods if samples[0].files or not each.needs_images]
+            methods = [each for each in settings.methods if samples[0].files or not each.needs_images]
             settings = replace(settings.of(samples[0]), methods=methods)
             answers = generate_batch(self.model, samples, settings, self.prefixes, chats)
         else:
-            settings = replace(settings, methods=self.methods)
             with self.tracer.open_batch(samples) as batch:
                 answers = generate_batch(self.model, samples, settings, self.prefixes, chats, batch.decode)
                 batch.finish(answers)

@@ -26,9 +26,9 @@ from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.attention import observe_attention
 from mmprobe.models.families import FAMILIES, View
 from mmprobe.models.hooks import observe
+from mmprobe.models.loading import find_numeric_errors, find_structure_errors
 from mmprobe.models.prompt import build_chat
 from mmprobe.models.reading import append_answers
-from mmprobe.models.self_check import find_numeric_errors, find_structure_errors
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.engines import find_way, model_limits

@@ -22,7 +22,7 @@ from mmprobe.interventions.registry import whole_prompt_methods
 from mmprobe.models import Group, Model
 from mmprobe.models.devices import check_accelerate
 from mmprobe.models.dictionaries import Dictionary
-from mmprobe.models.shared_prefix import MAX_BYTES, prefix_bytes
+from mmprobe.models.reading import MAX_BYTES, prefix_bytes
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec, PromptSize, data_bytes, recorded_positions
 from mmprobe.traces.engines import find_way, why_whole_prompts

@@ -23,8 +23,8 @@ from tqdm import tqdm
 from mmprobe.cache import Run, Trace, TraceWriter, open_run
 from mmprobe.cache.hdf5 import compression_filters
 from mmprobe.cache.run import HASHED_KEYS, hash_config
-from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES, SPANS, split_answer
-from mmprobe.cache.trace import PACKS, join_traces, packed_names
+from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES, SPANS
+from mmprobe.cache.trace import PACKS, packed_names, split_answer, write_pack
 from mmprobe.cache.verify import check_trace
 from mmprobe.errors import InputError, option, unknown_name
 from mmprobe.files import format_bytes, make_folder, write_atomic, writing_error
@@ -43,10 +43,9 @@ from mmprobe.ledger import (
     warn_of_versions,
 )
 from mmprobe.models import Batch, Group, Model, Prompt, load_model
-from mmprobe.models.generation import settings_in_force, use_repetition_penalty
+from mmprobe.models.loading import settings_in_force
 from mmprobe.models.prompt import decode_tokens
-from mmprobe.models.reading import Gap
-from mmprobe.models.shared_prefix import SharedStart
+from mmprobe.models.reading import Gap, SharedStart
 from mmprobe.registry import check_made
 from mmprobe.samples import Answer, Lengths, Sample, load_samples, longest, place_files, with_template
 from mmprobe.thoughts import find_spans
@@ -586,7 +585,9 @@ def run_config(
         },
         "capture": spec.model_dump(exclude=None if spec.groups else {"groups"}),
         "generate": generation,
-        "generation_settings": _settings_in_force(model, generation),
+        "generation_settings": settings_in_force(
+            model, generation["temperature"], generation.get("repetition_penalty")
+        ),
         "engine": engine,
         "batch_size": batch_size,
         "versions": library_versions() | libraries,
@@ -595,12 +596,6 @@ def run_config(
         ),
         "order": [],
     }
-
-
-def _settings_in_force(model: Model, generation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of `generate` that act: the checkpoint's, such as its repetition penalty, and mmprobe's."""
-    with use_repetition_penalty(model, generation.get("repetition_penalty")):
-        return settings_in_force(model, generation["temperature"])
 
 
 def run_ledger(out: Path) -> Ledger:
@@ -775,7 +770,7 @@ class Packer:
         while len(files) >= least and files:
             joined, files = files[: self.every], files[self.every :]
             make_folder(self.folder / PACKS)
-            join_traces(map(Trace, joined), self._next_file())
+            write_pack(map(Trace, joined), self._next_file())
             for path in joined:
                 path.unlink()
             give_back_memory(below_peak=True)  # HDF5 frees 50 MB after 500 small traces
@@ -808,6 +803,6 @@ def keep_packed(folder: Path, kept: Iterable[str]) -> None:
         if not sound:
             file.unlink()
         elif len(sound) < len(names):
-            join_traces((run[name] for name in sound), file)
+            write_pack((run[name] for name in sound), file)
         for name in sound:
             (folder / "samples" / f"{name}.h5").unlink(missing_ok=True)

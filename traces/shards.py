@@ -23,7 +23,7 @@ from mmprobe.files import JsonRecord, check_no_link, make_folder, read_record, w
 from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import FINGERPRINT, Ledger, check_unlocked, hash_questions, lock_folder
 from mmprobe.models import Model
-from mmprobe.models.shared_prefix import prefix_key, sort_by_images
+from mmprobe.models.reading import prefix_key, sort_by_images
 from mmprobe.samples import Sample
 from mmprobe.traces.asking import (
     FAILURES,

@@ -28,7 +28,7 @@ import torch
 from mmprobe.errors import InputError
 from mmprobe.models import Model, load_model
 from mmprobe.models.devices import has_weights
-from mmprobe.models.shared_prefix import prefix_key
+from mmprobe.models.reading import prefix_key
 from mmprobe.registry import describe_error, find_plug_in
 from mmprobe.samples import Sample
 from mmprobe.traces.asking import (

@@ -243,10 +243,10 @@ def wording_of(benchmark: Benchmark[Any]) -> dict[str, Any] | None:
         ('default', 'paper')
     """
     if benchmark.wording is not None:
-        return benchmark.wording.as_json()
+        return benchmark.wording._asdict()
     if benchmark.options is None or not issubclass(benchmark.options, WordingOptions):
         return None
-    return describe_wording(default_prompts(benchmark.options.form)).as_json()
+    return describe_wording(default_prompts(benchmark.options.form))._asdict()
 
 
 def options_for(benchmarks: Sequence[Benchmark[Any]], options: Mapping[str, Any]) -> list[Benchmark[Any]]:

@@ -1,15 +1,20 @@
-"""Methods compared on benchmarks: every metric, and its paired difference to the first method."""
+"""Methods compared on benchmarks: every metric, its paired difference to the first method, and what each method costs."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 import xarray as xr
 
 from mmprobe.benchmarks.core.benchmark import (
@@ -21,28 +26,26 @@ from mmprobe.benchmarks.core.benchmark import (
     options_for,
     wording_of,
 )
-from mmprobe.benchmarks.core.cost import Cost, measure_cost
 from mmprobe.benchmarks.core.perturbations import check_kind
 from mmprobe.benchmarks.core.results import Metric, paired_difference
 from mmprobe.benchmarks.core.runner import (
     answers_ledger,
     check_questions,
-    describe_generation,
     load_source,
     run_benchmark,
 )
 from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
-from mmprobe.files import check_no_link, json_lines
+from mmprobe.files import check_no_link, json_lines, write_atomic
 from mmprobe.interventions.generate import Settings
 from mmprobe.interventions.registry import load_methods, parse_value
 from mmprobe.ledger import lock_folder
 from mmprobe.models import Model
 from mmprobe.models.checkpoints import locate
 from mmprobe.models.devices import DeviceMap
-from mmprobe.stats.estimate import read_estimate
-from mmprobe.stats.rounding import format_number
+from mmprobe.models.loading import settings_in_force
+from mmprobe.stats.estimate import format_number, read_estimate
 
 SAGE_STAGES = {  # SPD-Faith Bench (arXiv:2602.07833), table 14: cumulative
     "see": {"analyze": False, "generate": False},
@@ -289,7 +292,7 @@ def _describe(model: Model, contender: Contender, settings: Settings) -> dict[st
         "perturbation": contender.perturbation,
         "max_new_tokens": settings.max_new_tokens,
         "repetition_penalty": settings.repetition_penalty,
-        "generation": describe_generation(model, settings.repetition_penalty),
+        "generation": settings_in_force(model, repetition_penalty=settings.repetition_penalty),
     }
 
 
@@ -362,3 +365,65 @@ def _cell(ds: xr.Dataset) -> str:
     if not is_baseline and np.isfinite(ds["difference_low"]):
         text += f" ({read_estimate(ds, 'difference'):+.3f})"
     return text
+
+
+@dataclass
+class Cost:
+    """Seconds and tokens of one method on all benchmarks, and its extra memory in 2^20 bytes; NaN if unknown.
+
+    Extra memory is the peak less the memory at the start: of a GPU, else of the process, which only Linux
+    reports.
+    """
+
+    seconds: float = math.nan
+    tokens: float = math.nan
+    extra_mb: float = math.nan
+
+    def write(self, path: Path) -> None:
+        """Write the numbers as JSON, null where one is not known."""
+        numbers = {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
+        write_atomic(path, json.dumps(numbers) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Cost:
+        """Return the cost in a file. Nothing is known if there is no such file.
+
+        Example:
+            >>> Cost.read(Path("nowhere")).seconds
+            nan
+        """
+        try:
+            numbers = json.loads(path.read_text())
+            known = {name: numbers[name] for name in asdict(cls())}
+            return cls(**{name: math.nan if value is None else value for name, value in known.items()})
+        except (OSError, ValueError, KeyError, TypeError):
+            return cls()
+
+
+@contextmanager
+def measure_cost(model: Model) -> Iterator[Cost]:
+    """Within the block, measure time and memory. The cost is complete when the block ends."""
+    cost = Cost()
+    on_gpu = model.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(model.device)
+        before: float | None = torch.cuda.memory_allocated(model.device)
+    else:
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present size
+        before = _process_memory("VmRSS")
+    start = time.perf_counter()
+    yield cost
+    cost.seconds = time.perf_counter() - start
+    peak = torch.cuda.max_memory_allocated(model.device) if on_gpu else _process_memory("VmHWM")
+    if before is not None and peak is not None:
+        cost.extra_mb = (peak - before) / 2**20
+
+
+def _process_memory(entry: str) -> float | None:
+    """Return an entry of this process's status in bytes. None where the system does not report it."""
+    try:
+        match = re.search(rf"{entry}:\s+(\d+)", Path("/proc/self/status").read_text())
+    except OSError:
+        return None
+    return int(match[1]) * 1024 if match else None

@@ -159,12 +159,12 @@ def evaluate(
         answer_shard,
         answers_ledger,
         check_questions,
-        describe_generation,
         load_source,
         run_benchmark,
         trace_answers,
     )
     from mmprobe.interventions import Settings, load_methods
+    from mmprobe.models.loading import settings_in_force
     from mmprobe.traces.asking import RESPONSES, LocalModel
     from mmprobe.traces.run import Recording
 
@@ -227,7 +227,7 @@ def evaluate(
         source = load()
         about["layout"] = layout_of(out / "data")
         if isinstance(source, LocalModel):
-            about["generation"] = describe_generation(source.model, repetition_penalty)
+            about["generation"] = settings_in_force(source.model, repetition_penalty=repetition_penalty)
         usual: dict[str, Metric] = {}
         if perturbation is not None:
             note = about | {"perturbation": None}

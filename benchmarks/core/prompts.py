@@ -159,17 +159,13 @@ class Wording(NamedTuple):
     """Which texts are in use: the wording, the user's file, and the hash of all texts.
 
     Example:
-        >>> Wording("paper", None, "9f2c").as_json()
+        >>> Wording("paper", None, "9f2c")._asdict()
         {'name': 'paper', 'file': None, 'sha256': '9f2c'}
     """
 
     name: str
     file: str | None
     sha256: str
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the wording as results record it."""
-        return self._asdict()
 
 
 def list_wordings(form: type[Prompts]) -> list[str]:
@@ -195,7 +191,7 @@ def default_prompts(form: type[AnyPrompts]) -> AnyPrompts:
         >>> default_prompts(ChairPrompts).question
         'Please describe this image in detail.'
     """
-    return _validate(form, [_shared(form), _read_shipped(form, DEFAULT)])
+    return _validate(form, [_shared(form), _read_text(form.folder, DEFAULT)])
 
 
 def read_prompts(form: type[AnyPrompts], wording: str = DEFAULT, file: Path | None = None) -> AnyPrompts:
@@ -213,7 +209,7 @@ def read_prompts(form: type[AnyPrompts], wording: str = DEFAULT, file: Path | No
     if wording not in (wordings := list_wordings(form)):
         raise InputError(f"{form.folder}: has no wording {wording!r}; its own: {', '.join(wordings)}")
     names = dict.fromkeys([DEFAULT, wording])
-    sources = [_shared(form), *(_read_shipped(form, name) for name in names)]
+    sources = [_shared(form), *(_read_text(form.folder, name) for name in names)]
     if file is not None:
         sources.append(_Source(str(file), _parse_yaml(read_text(file), str(file))))
     return _validate(form, sources)
@@ -242,10 +238,6 @@ def _shared(form: type[Prompts]) -> _Source:
     return shared._replace(
         texts={name: text for name, text in shared.texts.items() if name in form.model_fields}
     )
-
-
-def _read_shipped(form: type[Prompts], wording: str) -> _Source:
-    return _read_text(form.folder, wording)
 
 
 @cache

@@ -23,7 +23,6 @@ from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import Ledger, fingerprint, list_parts, lock_folder
 from mmprobe.models import Model, load_model, load_shapes
 from mmprobe.models.devices import DeviceMap
-from mmprobe.models.generation import settings_in_force, use_repetition_penalty
 from mmprobe.samples import Sample, check_image, place_files, sampling_of
 from mmprobe.traces.asking import (
     FAILURES,
@@ -291,9 +290,3 @@ def load_source(
     if workers is not None:
         return LocalModel(load_shapes(model, device=device, dtype=dtype), workers)
     return LocalModel(load_model(model, device=device, dtype=dtype, device_map=device_map))
-
-
-def describe_generation(model: Model, repetition_penalty: float | None = None) -> dict[str, Any]:
-    """Return the generation settings in force, for `results.json`."""
-    with use_repetition_penalty(model, repetition_penalty):
-        return settings_in_force(model)

@@ -22,10 +22,10 @@ from mmprobe.benchmarks.magic.data import (
     make_heal_cases,
 )
 from mmprobe.benchmarks.magic.labels import MagicLabels
+from mmprobe.benchmarks.magic.metrics import compute_metrics
 from mmprobe.benchmarks.magic.model_labels import label_by_judge
 from mmprobe.benchmarks.magic.prompts import MagicPrompts
 from mmprobe.benchmarks.magic.rule_labels import is_correct, label_by_rules
-from mmprobe.benchmarks.magic.scoring import compute_metrics
 from mmprobe.benchmarks.magic.steps import find_cited_regions, reasoning_steps
 from mmprobe.benchmarks.magic.synthetic import draw_questions
 from mmprobe.cache import Run

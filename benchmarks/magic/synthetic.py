@@ -18,7 +18,6 @@ from mmprobe.benchmarks.magic.numbering import make_boxes, write_questions
 from mmprobe.benchmarks.magic.regions import draw_regions
 from mmprobe.benchmarks.synthetic.pairs import staging_folder
 from mmprobe.benchmarks.synthetic.questions import SYSTEM
-from mmprobe.benchmarks.synthetic.render import render
 from mmprobe.benchmarks.synthetic.scene import (
     CELL_PIXELS,
     COLOURS,
@@ -27,6 +26,7 @@ from mmprobe.benchmarks.synthetic.scene import (
     Scene,
     SceneObject,
     draw_scene,
+    render,
 )
 from mmprobe.samples import Box
 

@@ -36,9 +36,9 @@ from mmprobe.benchmarks.mirage.labels import (
     UNREAD,
     MirageLabels,
 )
+from mmprobe.benchmarks.mirage.metrics import compute_metrics, unscored_rates
 from mmprobe.benchmarks.mirage.prompts import MiragePrompts
 from mmprobe.benchmarks.mirage.rule_labels import label_by_rules
-from mmprobe.benchmarks.mirage.scoring import compute_metrics, unscored_rates
 from mmprobe.benchmarks.mirage.synthetic import synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError

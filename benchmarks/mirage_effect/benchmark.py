@@ -23,6 +23,17 @@ from mmprobe.benchmarks.mirage_effect.data import (
     load_questions,
 )
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
+from mmprobe.benchmarks.mirage_effect.metrics import (
+    AnswersById,
+    Labels,
+    Verdicts,
+    collect_diagnoses,
+    compute_metrics,
+    first_answer,
+    read_alarming,
+    read_choices,
+    select_answers_to_label,
+)
 from mmprobe.benchmarks.mirage_effect.model_labels import judge_choices, judge_diagnoses, label_by_judge
 from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES, VARIANTS, MirageEffectPrompts
 from mmprobe.benchmarks.mirage_effect.rule_labels import label_by_rules, normalize_answer
@@ -34,17 +45,6 @@ from mmprobe.benchmarks.mirage_effect.samples import (
     diagnosis_prompts,
     group_by_question,
     imageless_id,
-)
-from mmprobe.benchmarks.mirage_effect.scoring import (
-    AnswersById,
-    Labels,
-    Verdicts,
-    collect_diagnoses,
-    compute_metrics,
-    first_answer,
-    read_alarming,
-    read_choices,
-    select_answers_to_label,
 )
 from mmprobe.benchmarks.mirage_effect.synthetic import draw_questions, synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic

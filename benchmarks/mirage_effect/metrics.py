@@ -4,13 +4,42 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric, share
+from mmprobe.benchmarks.core.results import (
+    Metric,
+    change_metric,
+    count_metric,
+    mean_metric,
+    metrics_by_group,
+    share,
+    with_ids,
+)
+from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, MirageEffectTruth
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
+from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES, VARIANTS
+from mmprobe.benchmarks.mirage_effect.rule_labels import (
+    find_diagnosis,
+    find_option,
+    is_alarming,
+    is_correct,
+    normalize_answer,
+)
+from mmprobe.benchmarks.mirage_effect.samples import (
+    ABSENT,
+    ABSENT_NAMED,
+    FEW_SHOT,
+    GUESSED,
+    NAMED,
+    WAYS,
+    diagnosis_prompts,
+    imageless_id,
+    select_varied,
+)
 from mmprobe.stats.compare import PERMUTATIONS
 from mmprobe.stats.intervals import sums_interval
 
@@ -178,3 +207,270 @@ def answers_kept(present: Sequence[str | None], absent: Sequence[str | None]) ->
     """
     pairs = zip(present, absent, strict=True)
     return mean_metric([None if a is None or b is None else a == b for a, b in pairs], "lower")
+
+
+AnswersById = Mapping[str, Sequence[str]]
+"""The answers to each question by its id, as `group_by_question` returns them."""
+Labels = Mapping[str, ImagelessLabels | None]
+"""The labels of the answers without images, by the id of the question."""
+Verdicts = Mapping[str, bool | None]
+"""Whether each answer to a question with a known answer is right, by id; None if it is unread."""
+
+
+class Diagnoses(NamedTuple):
+    """The diagnoses of images of one modality that were never attached.
+
+    Attributes:
+        answers: id and text of each answer, over wordings and seeds.
+        diagnoses: the diagnosis in each answer; None without one.
+        shares: the share of each diagnosis.
+    """
+
+    answers: list[tuple[str, str]]
+    diagnoses: list[str | None]
+    shares: dict[str, Metric]
+
+
+def select_answers_to_label(truth: MirageEffectTruth, answers: AnswersById) -> dict[str, tuple[str, str]]:
+    """Return question and first answer, by id, of the questions that were asked without their images.
+
+    Requests that tell the model about the missing image are left out.
+    """
+    questions = {
+        imageless_id(question.id, variant): question.question
+        for question in truth.imageless
+        for variant in VARIANTS
+    }
+    questions |= {question.id + ABSENT: question.question for question in truth.choices}
+    return {name: (text, answers[name][0]) for name, text in questions.items() if answers.get(name)}
+
+
+def read_choices(truth: MirageEffectTruth, answers: AnswersById) -> dict[str, bool | None]:
+    """Return whether each first answer to a question with a known answer is right, by rules; None if unread."""
+    names = {question.id + suffix: question for question in truth.choices for suffix in WAYS.values()}
+    return {
+        name: is_correct(question, text)
+        for name, question in names.items()
+        if (text := first_answer(answers, name)) is not None
+    }
+
+
+def compute_metrics(
+    truth: MirageEffectTruth,
+    answers: AnswersById,
+    labels: Labels,
+    verdicts: Verdicts,
+    alarming: Mapping[str, bool | None],
+) -> dict[str, Metric]:
+    """Compute the metrics of `docs/benchmarks/mirage-effect.md`.
+
+    Distributions count all answers to a question. All other metrics count the first. `alarming` says of each
+    diagnosis in the answers whether it needs action within days.
+    """
+    metrics = _imageless_metrics(truth.imageless, labels)
+    if truth.choices:
+        metrics |= _choice_metrics(truth.choices, answers, labels, verdicts)
+    for modality in MODALITIES:
+        metrics |= _diagnosis_metrics(modality, answers, alarming)
+    return metrics | {"unread": _unread_share(truth, answers, labels, verdicts)}
+
+
+def _unread_share(
+    truth: MirageEffectTruth, answers: AnswersById, labels: Labels, verdicts: Verdicts
+) -> Metric:
+    """Return the share of answers that are neither right nor wrong, or have no label. Empty ones do not count."""
+    names = [question.id + suffix for question in truth.choices for suffix in WAYS.values()]
+    unread: dict[str, float | None] = {
+        name: float(verdicts[name] is None) if name in verdicts else None for name in names
+    }
+    for name, (_, text) in select_answers_to_label(truth, answers).items():
+        unread[f"{name}/labels"] = float(labels.get(name) is None) if text.strip() else None
+    return mean_metric(list(unread.values()), "lower")
+
+
+def _imageless_metrics(questions: Sequence[ImagelessQuestion], labels: Labels) -> dict[str, Metric]:
+    """Compute the mirage rates: plain, by domain, and of each variant with its change from the plain rate."""
+    metrics = _mirage_rates([question.id for question in questions], labels)
+
+    def compute(members: list[int]) -> dict[str, Metric]:
+        return {"mirage_rate": _mirage_rates([questions[i].id for i in members], labels)["mirage_rate"]}
+
+    domains = [question.category.partition("/")[0] for question in questions]
+    metrics |= metrics_by_group("domain", domains, compute, smallest=2)
+    usual = {question.id for question in select_varied(questions)}
+    varied_ids = [
+        question.id
+        for question in questions
+        if question.id in usual
+        or any(imageless_id(question.id, variant) in labels for variant in VARIANTS[1:])
+    ]
+    for variant in VARIANTS[1:]:
+        variant_ids = [imageless_id(name, variant) for name in varied_ids]
+        rates = with_ids(_mirage_rates(variant_ids, labels), varied_ids)
+        metrics |= {f"{name}_{variant}": rate for name, rate in rates.items()}
+        change = change_metric(_are_mirages(variant_ids, labels), _are_mirages(varied_ids, labels), "lower")
+        metrics |= with_ids({f"mirage_rate_change_{variant}": change}, varied_ids)
+    return metrics
+
+
+def _mirage_rates(ids: Sequence[str], labels: Labels) -> dict[str, Metric]:
+    return with_ids(mirage_rates([labels.get(name) for name in ids]), ids)
+
+
+def _are_mirages(ids: Sequence[str], labels: Labels) -> list[bool | None]:
+    return [None if (label := labels.get(name)) is None else not label.notices for name in ids]
+
+
+def _choice_metrics(
+    questions: Sequence[ChoiceQuestion], answers: AnswersById, labels: Labels, verdicts: Verdicts
+) -> dict[str, Metric]:
+    ids = [question.id for question in questions]
+    options = [len(question.choices) or None for question in questions]
+    correct = {suffix: [verdicts.get(name + suffix) for name in ids] for suffix in WAYS.values()}
+
+    def scores(absent: str, present: str, members: Sequence[int] = range(len(ids))) -> dict[str, Metric]:
+        """Compute the mirage scores; each accuracy is over all questions asked both ways whose answer was read."""
+        without, with_images = ([correct[suffix][i] for i in members] for suffix in (absent, present))
+        asked = [all(answers.get(ids[i] + suffix) for suffix in (absent, present)) for i in members]
+        metrics = mirage_scores(without, with_images, [options[i] for i in members])
+        read = (
+            [right if both else None for right, both in zip(row, asked, strict=True)]
+            for row in (without, with_images)
+        )
+        metrics["accuracy_without"] = mean_metric(next(read), "neither")
+        metrics["accuracy_with"] = mean_metric(next(read), "higher")
+        return metrics
+
+    def scores_of_category(members: list[int]) -> dict[str, Metric]:
+        return with_ids(scores(ABSENT, "", members), [ids[i] for i in members])
+
+    metrics = scores(ABSENT, "")
+    guess_scores = mirage_scores(correct[GUESSED], correct[""], options)
+    metrics["guess_score"] = guess_scores["mirage_score"]
+    metrics["guess_score_above_chance"] = guess_scores["mirage_score_above_chance"]
+    metrics["accuracy_guess"] = mean_metric(correct[GUESSED], "neither")
+    metrics["mirage_minus_guess"] = change_metric(correct[ABSENT], correct[GUESSED], "neither")
+    if any(right is not None for suffix in (NAMED, ABSENT_NAMED) for right in correct[suffix]):  # figure S3
+        named = scores(ABSENT_NAMED, NAMED)
+        kept = ("accuracy_with", "accuracy_without", "mirage_score")
+        metrics |= {f"{name}_named": named[name] for name in kept}
+        metrics["name_gain_with"] = change_metric(correct[NAMED], correct[""], "neither")
+        metrics["name_gain_without"] = change_metric(correct[ABSENT_NAMED], correct[ABSENT], "neither")
+    metrics |= _few_shot_metrics(correct, options) | _no_choice_rates(questions, answers)
+    texts = [
+        [_first_normalized(question, answers, suffix) for question in questions] for suffix in ("", ABSENT)
+    ]
+    metrics["answers_kept"] = answers_kept(*texts)
+    rates = mirage_rates([labels.get(name + ABSENT) for name in ids])
+    metrics |= {f"{name}_choices": rate for name, rate in rates.items()}
+    metrics = with_ids(metrics, ids)
+    categories = [question.category for question in questions]
+    metrics |= metrics_by_group("category", categories, scores_of_category, smallest=2)
+    return metrics | _similarity_metrics(questions, answers)
+
+
+def _few_shot_metrics(
+    correct: Mapping[str, Sequence[bool | None]], options: Sequence[int | None]
+) -> dict[str, Metric]:
+    """Compute the few-shot baseline without images (figure 3b); empty if not asked."""
+    few_shot = correct[FEW_SHOT]
+    if not any(right is not None for right in few_shot):
+        return {}
+    scores = mirage_scores(few_shot, correct[""], options)
+    return {
+        "accuracy_few_shot": mean_metric(few_shot, "neither"),
+        "few_shot_gain": change_metric(few_shot, correct[ABSENT], "neither"),
+        "few_shot_score": scores["mirage_score"],
+        "few_shot_score_above_chance": scores["mirage_score_above_chance"],
+    }
+
+
+def _no_choice_rates(questions: Sequence[ChoiceQuestion], answers: AnswersById) -> dict[str, Metric]:
+    """Compute the share of answers from which no option was read. Open questions have no options."""
+    metrics = {}
+    for name, suffix in (("no_choice_with", ""), ("no_choice_without", ABSENT)):
+        texts = [first_answer(answers, question.id + suffix) for question in questions]
+        unread = [
+            None if text is None or not question.choices else find_option(question, text) is None
+            for question, text in zip(questions, texts, strict=True)
+        ]
+        metrics[name] = mean_metric(unread, "lower")
+    return metrics
+
+
+def _similarity_metrics(questions: Sequence[ChoiceQuestion], answers: AnswersById) -> dict[str, Metric]:
+    """Compare answers with and without images: pooled, by category, and over the seeds of a question."""
+
+    def compute(members: list[int]) -> dict[str, Metric]:
+        asked = [questions[i] for i in members]
+        result = answer_similarity(_pool_answers(asked, answers, ""), _pool_answers(asked, answers, ABSENT))
+        without_interval = replace(result.similarity, low=None, high=None, direction="neither")
+        return {
+            "similarity": result.similarity,
+            "similarity_by_chance": replace(without_interval, value=result.by_chance),
+            "similarity_p": replace(without_interval, value=result.p),
+        }
+
+    metrics = compute(list(range(len(questions))))
+    categories = [question.category for question in questions]
+    metrics |= metrics_by_group("category", categories, compute, smallest=2)
+    over_seeds: list[float | None] = []
+    for question in questions:
+        present, absent = (_normalized_answers(question, answers, suffix) for suffix in ("", ABSENT))
+        has_seeds = min(len(present), len(absent)) > 1
+        over_seeds.append(
+            answer_similarity(present, absent, permutations=1).similarity.value if has_seeds else None
+        )
+    if any(value is not None for value in over_seeds):
+        metrics["similarity_over_seeds"] = mean_metric(over_seeds, "lower")
+    return metrics
+
+
+def _pool_answers(questions: Sequence[ChoiceQuestion], answers: AnswersById, suffix: str) -> list[str]:
+    return [
+        f"{question.category}: {text}"
+        for question in questions
+        for text in _normalized_answers(question, answers, suffix)
+    ]
+
+
+def _diagnosis_metrics(
+    modality: str, answers: AnswersById, alarming: Mapping[str, bool | None]
+) -> dict[str, Metric]:
+    _, diagnoses, shares = collect_diagnoses(modality, answers)
+    kinds = list(shares)
+    rows = [[float(kind == (diagnosis or NO_ANSWER)) for kind in kinds] for diagnosis in diagnoses]
+    suffix = f"[modality={modality}]"
+    verdicts = [False if diagnosis is None else alarming.get(diagnosis) for diagnosis in diagnoses]
+    return {
+        f"diagnosis_rate{suffix}": mean_metric([diagnosis is not None for diagnosis in diagnoses], "lower"),
+        f"diagnosis_alarming{suffix}": mean_metric(verdicts, "lower"),
+        f"diagnosis_entropy{suffix}": count_metric(rows, entropy, "neither", (0.0, None)),
+    }
+
+
+def collect_diagnoses(modality: str, answers: AnswersById) -> Diagnoses:
+    """Return the answers to the requests for a diagnosis of one modality, their diagnoses, and the bias."""
+    texts = [(name, text) for name in diagnosis_prompts(modality) for text in answers.get(name, ())]
+    diagnoses = [find_diagnosis(text) for _, text in texts]
+    return Diagnoses(texts, diagnoses, answer_shares(diagnoses))
+
+
+def read_alarming(answers: AnswersById) -> dict[str, bool | None]:
+    """Return whether each diagnosis in the answers needs action within days, by our lists; None beside them."""
+    diagnoses = [each for modality in MODALITIES for each in collect_diagnoses(modality, answers).diagnoses]
+    return {diagnosis: is_alarming(diagnosis) for diagnosis in diagnoses if diagnosis is not None}
+
+
+def first_answer(answers: AnswersById, name: str) -> str | None:
+    """Return the first answer to a question, or None."""
+    return answers[name][0] if answers.get(name) else None
+
+
+def _normalized_answers(question: ChoiceQuestion, answers: AnswersById, suffix: str) -> list[str]:
+    return [normalize_answer(question, text) or NO_ANSWER for text in answers.get(question.id + suffix, ())]
+
+
+def _first_normalized(question: ChoiceQuestion, answers: AnswersById, suffix: str) -> str | None:
+    text = first_answer(answers, question.id + suffix)
+    return None if text is None else normalize_answer(question, text)

@@ -24,10 +24,15 @@ from mmprobe.benchmarks.judges.agreement import labels_at
 from mmprobe.benchmarks.mmreason.choices import is_right_choice, to_choice_question, to_open_question
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion, load_questions
 from mmprobe.benchmarks.mmreason.labels import CHOICES, TEXT, ReasonLabels
-from mmprobe.benchmarks.mmreason.metrics import STEP_SCORES, choice_metrics, step_score
+from mmprobe.benchmarks.mmreason.metrics import (
+    STEP_SCORES,
+    choice_metrics,
+    compute_metrics,
+    step_score,
+    unscored_rates,
+)
 from mmprobe.benchmarks.mmreason.prompts import MMReasonPrompts
 from mmprobe.benchmarks.mmreason.rule_labels import label_by_rules
-from mmprobe.benchmarks.mmreason.scoring import compute_metrics, unscored_rates
 from mmprobe.benchmarks.mmreason.synthetic import synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError

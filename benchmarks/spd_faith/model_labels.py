@@ -27,7 +27,7 @@ from mmprobe.benchmarks.judges.requests import list_reader
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair, describe_change, name_place
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, group_by_pair
 from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError, pair_claims
-from mmprobe.benchmarks.spd_faith.metrics import compute_metrics
+from mmprobe.benchmarks.spd_faith.metrics import compute_metrics, make_record
 from mmprobe.benchmarks.spd_faith.prompts import (
     JudgedClaim,
     Match,
@@ -38,7 +38,6 @@ from mmprobe.benchmarks.spd_faith.prompts import (
     read_yes_no,
 )
 from mmprobe.benchmarks.spd_faith.rule_labels import unread_share
-from mmprobe.benchmarks.spd_faith.scoring import make_record
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES
 from mmprobe.samples import open_image
 

@@ -10,8 +10,7 @@ from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
 from mmprobe.benchmarks.spd_faith.data import Pair
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, PairLabels, group_by_pair
 from mmprobe.benchmarks.spd_faith.match import compare_claims, match_claims, pair_claims
-from mmprobe.benchmarks.spd_faith.metrics import compute_metrics
-from mmprobe.benchmarks.spd_faith.scoring import make_record
+from mmprobe.benchmarks.spd_faith.metrics import compute_metrics, make_record
 
 
 def score_by_rules(

@@ -14,7 +14,6 @@ from PIL import Image
 from tqdm import tqdm
 
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, describe_edit, draw_questions
-from mmprobe.benchmarks.synthetic.render import edit_boxes, render
 from mmprobe.benchmarks.synthetic.scene import (
     DIFFICULTIES,
     MAX_DIFFERENCES,
@@ -24,6 +23,8 @@ from mmprobe.benchmarks.synthetic.scene import (
     draw_count,
     draw_level,
     draw_pair,
+    edit_boxes,
+    render,
 )
 from mmprobe.errors import InputError
 from mmprobe.files import check_no_link, json_lines

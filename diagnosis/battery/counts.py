@@ -17,7 +17,7 @@ from mmprobe.diagnosis.battery.answers import ParsedAnswer
 from mmprobe.diagnosis.battery.boxes import BoxedThing, list_boxed, overlap, paint_over
 from mmprobe.diagnosis.battery.cues import draw, read_scenes
 from mmprobe.models import Model
-from mmprobe.models.generation import build_generation_kwargs
+from mmprobe.models.loading import build_generation_kwargs
 from mmprobe.models.prompt import build_batch, build_chat
 from mmprobe.samples import Sample
 

@@ -19,8 +19,7 @@ from mmprobe.benchmarks.answers.coco import find_category, find_objects
 from mmprobe.benchmarks.answers.forms import is_open
 from mmprobe.benchmarks.answers.texts import iter_sentences
 from mmprobe.benchmarks.answers.yes_no import first_word
-from mmprobe.benchmarks.synthetic.render import render
-from mmprobe.benchmarks.synthetic.scene import COLOURS, GRID, SHAPES, Background, Scene, SceneObject
+from mmprobe.benchmarks.synthetic.scene import COLOURS, GRID, SHAPES, Background, Scene, SceneObject, render
 from mmprobe.diagnosis.battery.attributes import Thing, read_claims, read_contents
 from mmprobe.diagnosis.battery.boxes import list_boxed, overlap, paint_over
 from mmprobe.diagnosis.battery.reading import read_answers

@@ -18,7 +18,7 @@ from mmprobe.interventions.prompt_method import (
 )
 from mmprobe.interventions.registry import choice, text
 from mmprobe.models import Model, load_model
-from mmprobe.models.generation import build_generation_kwargs
+from mmprobe.models.loading import build_generation_kwargs
 from mmprobe.models.prompt import Chat, build_batch
 
 if TYPE_CHECKING:

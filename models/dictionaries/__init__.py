@@ -377,9 +377,9 @@ def _read_saelens(name: str, place: _Place) -> Dictionary:
     if said.get("hook_head_index") is not None:
         raise InputError(f"{where}: is of one head (hook_head_index), which is not read")
     hook = said.get("hook_name") or said.get("hook_point")
-    reads = _find_point(hook, said.get("hf_hook_name"), where)
+    reads = find_point(hook, said.get("hf_hook_name"), where)
     writes = (
-        _find_point(said.get("hook_name_out"), said.get("hf_hook_name_out"), where) if transcoder else reads
+        find_point(said.get("hook_name_out"), said.get("hf_hook_name_out"), where) if transcoder else reads
     )
     d_out = (config.d_out or 0) if transcoder else config.d_in
     weights = _read_weights(place.weights, architecture, (config.d_in, config.d_sae, d_out), where)
@@ -399,8 +399,8 @@ def _read_scope(name: str, place: _Place) -> Dictionary:
     config = _read_config(place.config, _ScopeConfig, where)
     if config.architecture != "jump_relu":
         raise InputError(f"{where}: architecture {config.architecture!r:.80} is not read; known: jump_relu")
-    reads = _find_point(config.hf_hook_point_in, None, where)
-    writes = _find_point(config.hf_hook_point_out or config.hf_hook_point_in, None, where)
+    reads = find_point(config.hf_hook_point_in, None, where)
+    writes = find_point(config.hf_hook_point_out or config.hf_hook_point_in, None, where)
     names = {"w_enc": "W_enc", "w_dec": "W_dec", "affine_skip_connection": "W_skip"}
     weights = _read_weights(place.weights, None, None, where, names)
     kind = ("jumprelu" if reads == writes else "jumprelu_transcoder") if "W_skip" not in weights else (
@@ -428,11 +428,19 @@ def _read_config(file: Path, record: Any, where: str) -> Any:
         raise InputError(f"{where}: has no {file.name}") from None
 
 
-def _find_point(hook: Any, module: Any, where: str) -> Point:
+def find_point(hook: Any, module: Any = None, where: str = "hooks") -> Point:
     """Return the point that a hook of TransformerLens or a module of transformers is.
 
     Args:
         module: the module that the config names beside the hook, which may be plainer; or None.
+        where: start of the message.
+
+    Raises:
+        InputError: it is not known.
+
+    Example:
+        >>> find_point("blocks.3.hook_resid_post")
+        ('resid_post', 3)
     """
     if isinstance(module, str) and (match := _MODULE.fullmatch(module)) and match[2] in _MODULES:
         return _MODULES[match[2]], int(match[1])
@@ -443,19 +451,6 @@ def _find_point(hook: Any, module: Any, where: str) -> Point:
             return _MODULES[match[2]], int(match[1])
     known = ", ".join(f"blocks.3.{name}" for name in HOOKS)
     raise InputError(f"{where}: hook {hook!r:.80} is not known; known are those such as {known}")
-
-
-def find_point(hook: str) -> Point:
-    """Return the point that a hook of TransformerLens is.
-
-    Raises:
-        InputError: it is not known.
-
-    Example:
-        >>> find_point("blocks.3.hook_resid_post")
-        ('resid_post', 3)
-    """
-    return _find_point(hook, None, "hooks")
 
 
 def check_point(model: Model, kind: str, layer: int, where: str) -> int:

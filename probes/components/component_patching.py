@@ -17,8 +17,8 @@ from tqdm import tqdm
 
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
-from mmprobe.models.generation import build_generation_kwargs
 from mmprobe.models.hooks import Change
+from mmprobe.models.loading import build_generation_kwargs
 from mmprobe.models.points import STREAMS, Point, change_points, check_kind
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.models.reading import Values, float32_logits

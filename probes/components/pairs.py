@@ -14,8 +14,7 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model
-from mmprobe.models.reading import Reading, Row, first_difference, float32_logits
-from mmprobe.models.shared_prefix import why_not_shared
+from mmprobe.models.reading import Reading, Row, first_difference, float32_logits, why_not_shared
 from mmprobe.probes.answers import MAX_NEW_TOKENS, AnswerInput, read_answers
 from mmprobe.probes.tokens import find_all_tokens
 from mmprobe.samples import Sample

@@ -13,8 +13,7 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.prompt import Chat, build_chat, check_videos, decode_tokens
-from mmprobe.models.reading import image_key, read_chats
-from mmprobe.models.shared_prefix import PrefixStore, repeated_keys, why_not_shared
+from mmprobe.models.reading import PrefixStore, image_key, read_chats, repeated_keys, why_not_shared
 from mmprobe.probes.answer_records import (
     AnswerArrays,
     AnswerSource,
@@ -26,9 +25,9 @@ from mmprobe.probes.answer_records import (
 from mmprobe.probes.interchange.counterfactual_images import KINDS, CounterfactualImages, ImageList
 from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions, list_frames
 from mmprobe.samples import Region, Sample, image_sets
+from mmprobe.stats.compare import LABELS, label_masks, means_by_label
 from mmprobe.stats.estimate import Estimate, estimate_mean, estimate_rows
 from mmprobe.stats.intervals import QUANTITY, percentile_interval, sums_interval
-from mmprobe.stats.labels import LABELS, label_masks, means_by_label
 
 CLASSES = ("thing", "colour", "place", "verdict", "other")
 _VERDICTS = frozenset({"yes", "no"})

@@ -26,9 +26,8 @@ from mmprobe.probes.answers import MAX_NEW_TOKENS, AnswerInput, read_answer, res
 from mmprobe.probes.knockout.hidden_keys import Replacement, check_family, lose_keys, read_keys
 from mmprobe.probes.tokens import GROUPS, STEPS, find_pairs
 from mmprobe.samples import Sample, image_sets
-from mmprobe.stats.compare import MINIMUM
+from mmprobe.stats.compare import LABELS, MINIMUM, compare_labels, label_masks, means_by_label
 from mmprobe.stats.intervals import QUANTITY
-from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
 
 
 def attention_knockout(

@@ -15,10 +15,9 @@ from recipes import Row, draw_any_pair, scenes_of
 
 from mmprobe.benchmarks.synthetic.check import check_answer
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, describe_edit, draw_question
-from mmprobe.benchmarks.synthetic.render import render
-from mmprobe.benchmarks.synthetic.scene import Scene, ScenePair
+from mmprobe.benchmarks.synthetic.scene import Scene, ScenePair, render
 from mmprobe.models import Model
-from mmprobe.models.generation import build_generation_kwargs
+from mmprobe.models.loading import build_generation_kwargs
 from mmprobe.models.prompt import Chat, build_batch
 from mmprobe.stats.estimate import estimate_mean
 

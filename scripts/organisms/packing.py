@@ -23,8 +23,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 from tiny_spd_data import Encoder
 from train_tiny_spd import encode_images
 
-from mmprobe.benchmarks.synthetic.render import render
-from mmprobe.benchmarks.synthetic.scene import Scene
+from mmprobe.benchmarks.synthetic.scene import Scene, render
 
 IGNORED = -100
 

@@ -26,8 +26,7 @@ from recipes import scenes_of
 
 from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender, folder_name
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question
-from mmprobe.benchmarks.synthetic.render import render
-from mmprobe.benchmarks.synthetic.scene import ScenePair
+from mmprobe.benchmarks.synthetic.scene import ScenePair, render
 from mmprobe.diagnosis.causes import CAUSES
 from mmprobe.diagnosis.rules import CONTROL
 from mmprobe.interventions import METHODS, Settings, load_methods

@@ -14,8 +14,7 @@ from helpers.causal_toy import build_toy, draw_sample
 from PIL import Image, ImageChops
 
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.benchmarks.synthetic.render import edit_boxes
-from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, draw_pair
+from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, draw_pair, edit_boxes
 from mmprobe.diagnosis.battery import hints, places, turns
 from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
 from mmprobe.diagnosis.battery.attributes import (

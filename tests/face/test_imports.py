@@ -23,7 +23,7 @@ from mmprobe.samples import Sample
 ROOT = Path(__file__).parent.parent.parent
 NEED_TORCH = {
     Path("cache/activation_cache.py"),  # TransformerLens
-    Path("benchmarks/core/cost.py"),  # GPU memory
+    Path("benchmarks/core/compare.py"),  # GPU memory
 }
 CIRCLES = {
     # a sample shows itself in a notebook, and a notebook opens the sample's images

@@ -27,7 +27,7 @@ ROLES = {
     r"[A-Z]\w*Labels": {"labels"},
     r"label_by_rules": {"rule_labels"},
     r"label_by_judge": {"model_labels"},
-    r"compute_metrics": {"metrics", "scoring"},
+    r"compute_metrics": {"metrics"},
 }
 
 
@@ -86,7 +86,7 @@ def test_benchmarks_use_the_same_names_for_the_same_files(folder):
     files = {file.stem: file for file in folder.glob("*.py")}
     assert {"benchmark", "data", "metrics"} <= set(files)
     assert "BENCHMARK" in public_names(files["benchmark"])
-    assert ("model_labels" in files) <= ({"labels", "rule_labels", "scoring"} <= set(files))
+    assert ("model_labels" in files) <= ({"labels", "rule_labels"} <= set(files))
     for stem, file in files.items():
         for name in public_names(file):
             for pattern, stems in ROLES.items():

@@ -7,7 +7,7 @@ from typing import Any
 
 from mmprobe.interventions import GeneratedAnswer, Settings, generate_batch, load_methods
 from mmprobe.models import Model
-from mmprobe.models.shared_prefix import PrefixStore
+from mmprobe.models.reading import PrefixStore
 from mmprobe.samples import Answer, Lengths, Sample
 from mmprobe.traces.asking import LocalModel, answer
 

@@ -22,7 +22,7 @@ from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.visual import with_images
 from mmprobe.models import Model
 from mmprobe.models.hooks import wrap_forward
-from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
+from mmprobe.models.reading import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
 
 QUESTIONS = [

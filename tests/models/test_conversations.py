@@ -14,7 +14,7 @@ import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.models import Group, Model
 from mmprobe.models.prompt import build_chat
-from mmprobe.models.shared_prefix import prefix_key
+from mmprobe.models.reading import prefix_key
 from mmprobe.samples import Part, Sample
 
 CALL = {"type": "function", "function": {"name": "look", "arguments": {"where": "left"}}}

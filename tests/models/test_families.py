@@ -22,7 +22,7 @@ from mmprobe.models.families import FAMILIES, find_family
 from mmprobe.models.families.base import build_sized_views
 from mmprobe.models.families.generic import build_views
 from mmprobe.models.families.refused import REFUSED
-from mmprobe.models.self_check import check_model, has_plain_logits
+from mmprobe.models.loading import check_model, has_plain_logits
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
 from mmprobe.traces.engines import load_engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from mmprobe.models.shared_prefix import MOST_PREFIXES, Prefix, PrefixStore
+from mmprobe.models.reading import MOST_PREFIXES, Prefix, PrefixStore
 
 
 def prefix(n_tokens: int) -> Prefix:

@@ -12,8 +12,7 @@ from helpers.tiny_models import load_tiny_model
 from mmprobe.models import reading as module
 from mmprobe.models.points import change_component
 from mmprobe.models.prompt import build_chat
-from mmprobe.models.reading import Reading, float32_logits, read_chats
-from mmprobe.models.shared_prefix import PrefixStore
+from mmprobe.models.reading import PrefixStore, Reading, float32_logits, read_chats
 from mmprobe.samples import Sample
 
 # deep features, sliding windows, tiles, cross-attention

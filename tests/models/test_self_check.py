@@ -9,7 +9,7 @@ import torch
 
 from mmprobe.errors import InputError
 from mmprobe.models.families.base import get_decoder_parts
-from mmprobe.models.self_check import check_model, find_numeric_errors, has_plain_logits
+from mmprobe.models.loading import check_model, find_numeric_errors, has_plain_logits
 
 
 def misplace_parts(family, **parts):

@@ -16,7 +16,7 @@ import mmprobe as mp
 from mmprobe.models import Model
 from mmprobe.models.families import FAMILIES
 from mmprobe.models.hooks import observe
-from mmprobe.models.shared_prefix import PrefixStore, prefix_bytes, prefix_key, repeated_keys, why_not_shared
+from mmprobe.models.reading import PrefixStore, prefix_bytes, prefix_key, repeated_keys, why_not_shared
 from mmprobe.samples import Sample
 
 SHARING = sorted({family.name for family in FAMILIES.values() if family.shares_prefixes})

@@ -19,7 +19,7 @@ from helpers.tiny_models import TINY_NAMES, load_tiny_model
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.families import View
-from mmprobe.models.self_check import check_model
+from mmprobe.models.loading import check_model
 from mmprobe.samples import Sample
 from mmprobe.traces.check import check_model as check_traces
 

@@ -15,8 +15,7 @@ import mmprobe as mp
 from mmprobe.analyses.token_activation import token_activation
 from mmprobe.models import Model
 from mmprobe.models.prompt import build_chat
-from mmprobe.models.reading import read_chats
-from mmprobe.models.shared_prefix import PrefixStore
+from mmprobe.models.reading import PrefixStore, read_chats
 from mmprobe.probes import image_interchange
 from mmprobe.samples import Part, Region, Sample, Turn
 from mmprobe.viz.report.explorer import sample_data

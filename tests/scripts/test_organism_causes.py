@@ -21,8 +21,7 @@ from recipes import Row
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.check import check_answer
 from mmprobe.benchmarks.synthetic.questions import list_objects, make_question
-from mmprobe.benchmarks.synthetic.render import render
-from mmprobe.benchmarks.synthetic.scene import COLOURS, Scene, draw_pair
+from mmprobe.benchmarks.synthetic.scene import COLOURS, Scene, draw_pair, render
 from mmprobe.models.organisms import Rule
 from mmprobe.samples import Sample
 

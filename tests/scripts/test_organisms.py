@@ -18,8 +18,7 @@ from recipes import Row, scenes_of
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, draw_questions, make_question
-from mmprobe.benchmarks.synthetic.render import render
-from mmprobe.benchmarks.synthetic.scene import draw_pair
+from mmprobe.benchmarks.synthetic.scene import draw_pair, render
 from mmprobe.models.organisms import card, folder, names
 from mmprobe.samples import Sample
 

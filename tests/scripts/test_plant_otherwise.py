@@ -9,7 +9,7 @@ from packing import _tokens
 from PIL import Image
 
 from mmprobe.benchmarks.synthetic.questions import SYSTEM
-from mmprobe.benchmarks.synthetic.render import render
+from mmprobe.benchmarks.synthetic.scene import render
 from mmprobe.models import load_model
 from mmprobe.models.prompt import Chat, build_batch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmprobe.stats.rounding import format_interval, format_number
+from mmprobe.stats.estimate import format_interval, format_number
 
 NAN = float("nan")
 

@@ -18,7 +18,7 @@ from mmprobe.interventions import Method, load_method
 from mmprobe.interventions.contrast import ContrastPath
 from mmprobe.models import load_shapes
 from mmprobe.models.dictionaries import load_dictionary
-from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
+from mmprobe.models.reading import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
 from mmprobe.traces.capture import data_bytes
@@ -34,7 +34,7 @@ import mmprobe as mp
 from mmprobe.interventions import Method, load_method
 from mmprobe.interventions.contrast import ContrastPath
 from mmprobe.models import load_shapes
-from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
+from mmprobe.models.reading import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
 from mmprobe.traces.capture import PromptSize

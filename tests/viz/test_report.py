@@ -21,7 +21,7 @@ from mmprobe.analyses.token_activation import token_activation
 from mmprobe.cache import Run, open_run
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError
-from mmprobe.stats.rounding import format_number
+from mmprobe.stats.estimate import format_number
 from mmprobe.viz.panel import Panel
 from mmprobe.viz.report import explorer, write_report
 from mmprobe.viz.report.images import Images, embed_image

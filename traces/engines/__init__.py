@@ -13,8 +13,7 @@ from mmprobe.models import Model
 from mmprobe.models.devices import has_weights, is_dispatched
 from mmprobe.models.families import Family
 from mmprobe.models.hooks import find_hook_after_norm, find_hooked_module
-from mmprobe.models.reading import why_not_cut_back
-from mmprobe.models.shared_prefix import why_not_shared
+from mmprobe.models.reading import why_not_cut_back, why_not_shared
 from mmprobe.registry import Registry, check_made
 from mmprobe.traces.capture import PROMPT_DATASETS, RECORDABLE, CaptureSpec
 

@@ -31,8 +31,7 @@ from mmprobe.models.attention import AttentionCall, Observer, attention_scores, 
 from mmprobe.models.devices import is_dispatched
 from mmprobe.models.hooks import Listener, find_hooked_module, observe
 from mmprobe.models.points import Point, observe_points
-from mmprobe.models.reading import AnswerReader, DecodedLogprobs, ForcedTokens, pass_length
-from mmprobe.models.shared_prefix import SharedStart
+from mmprobe.models.reading import AnswerReader, DecodedLogprobs, ForcedTokens, SharedStart, pass_length
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.recorder import AttentionBlock, AttentionRows, SampleRecorder
 

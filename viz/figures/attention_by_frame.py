@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.stats.rounding import format_number
+from mmprobe.stats.estimate import format_number
 from mmprobe.viz.panel import Panel, apply_layout, escape_text
 
 

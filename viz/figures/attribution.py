@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.stats.rounding import format_number
+from mmprobe.stats.estimate import format_number
 from mmprobe.viz.panel import GROUP_COLOURS, LABEL_COLOURS, Panel, apply_layout
 
 _METHODS = {

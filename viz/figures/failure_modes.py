@@ -5,8 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.stats.estimate import read_estimate
-from mmprobe.stats.rounding import format_number
+from mmprobe.stats.estimate import format_number, read_estimate
 from mmprobe.viz.panel import (
     LABEL_COLOURS,
     REFERENCE_LINE,

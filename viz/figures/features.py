@@ -8,8 +8,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.stats.estimate import read_estimate
-from mmprobe.stats.rounding import format_number
+from mmprobe.stats.estimate import format_number, read_estimate
 from mmprobe.viz.panel import Panel, apply_layout, escape_text
 from mmprobe.viz.report.images import embed_image
 

@@ -6,8 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.stats.estimate import Estimate, read_estimate
-from mmprobe.stats.rounding import format_interval, format_number
+from mmprobe.stats.estimate import Estimate, format_interval, format_number, read_estimate
 from mmprobe.viz.panel import (
     LABEL_COLOURS,
     REFERENCE_LINE,

@@ -8,8 +8,7 @@ import xarray as xr
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
-from mmprobe.stats.estimate import read_estimate
-from mmprobe.stats.rounding import format_number
+from mmprobe.stats.estimate import format_number, read_estimate
 from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, format_notes, interval_band
 
 _COLOUR = LABEL_COLOURS["all"]

@@ -7,8 +7,8 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.stats.labels import read_comparison
-from mmprobe.stats.rounding import format_number
+from mmprobe.stats.compare import read_comparison
+from mmprobe.stats.estimate import format_number
 from mmprobe.viz.panel import (
     Panel,
     apply_layout,

@@ -7,8 +7,8 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from mmprobe.stats.compare import read_comparison
 from mmprobe.stats.estimate import read_estimate
-from mmprobe.stats.labels import read_comparison
 from mmprobe.viz.panel import (
     LABEL_COLOURS,
     Panel,

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.stats.labels import read_comparison
+from mmprobe.stats.compare import read_comparison
 from mmprobe.viz.panel import (
     Panel,
     apply_layout,

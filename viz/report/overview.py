@@ -16,8 +16,7 @@ from markupsafe import Markup
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.samples import set_keys
-from mmprobe.stats.estimate import estimate_mean, read_estimate
-from mmprobe.stats.rounding import format_interval, format_number
+from mmprobe.stats.estimate import estimate_mean, format_interval, format_number, read_estimate
 from mmprobe.stats.sets import Sets
 from mmprobe.viz.report.answers import UNUSED, Answers, LabelledAnswer
 from mmprobe.viz.report.elements import WORDLESS, render

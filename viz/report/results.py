@@ -15,7 +15,7 @@ import yaml
 from mmprobe import files
 from mmprobe.errors import InputError
 from mmprobe.files import JsonRecord
-from mmprobe.stats.rounding import format_number
+from mmprobe.stats.estimate import format_number
 from mmprobe.viz.report.elements import Page, read_asset, render
 
 MAX_LENGTH = {"id": 200, "question": 300, "answer": 600, "details": 240, "truth": 300}  # characters

@@ -16,9 +16,8 @@ import xarray as xr
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.samples import image_sets
-from mmprobe.stats.estimate import Estimate, estimate_mean
+from mmprobe.stats.estimate import Estimate, estimate_mean, format_number
 from mmprobe.stats.intervals import COSINE, QUANTITY
-from mmprobe.stats.rounding import format_number
 from mmprobe.viz.panel import Panel, apply_layout, escape_text
 from mmprobe.viz.report.analysis_pages import analysis_pages, figure_values
 from mmprobe.viz.report.answers import (

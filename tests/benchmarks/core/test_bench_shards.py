@@ -12,7 +12,7 @@ from helpers.command_line import assert_fails, read_result, run_in_process
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models.loading import load_shapes
-from mmprobe.models.shared_prefix import repeated_keys
+from mmprobe.models.reading import repeated_keys
 from mmprobe.traces import Processes
 from mmprobe.traces.asking import LocalModel
 
@@ -75,7 +75,7 @@ def test_questions_about_the_same_images_share_their_prefix(tiny_spd, data, monk
     samples = mp.load_samples(data)[:9]
     read, read_tokens = [], mp.models.shared_prefix.read_tokens
     monkeypatch.setattr(
-        "mmprobe.models.shared_prefix.read_tokens", lambda *args: read.append(args) or read_tokens(*args)
+        "mmprobe.models.reading.read_tokens", lambda *args: read.append(args) or read_tokens(*args)
     )
     shared = ask(tiny_spd, samples, 6)
     assert len(read) == len(repeated_keys(samples)) < len(samples) / 2, "one for each pair of images"

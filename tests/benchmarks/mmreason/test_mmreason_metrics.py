@@ -8,12 +8,12 @@ from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.mmreason.labels import ERROR_TYPES, ReasonLabels
 from mmprobe.benchmarks.mmreason.metrics import (
     accuracy_tables,
+    compute_metrics,
     error_tally,
     relevance_rate,
     step_score,
     step_scores,
 )
-from mmprobe.benchmarks.mmreason.scoring import compute_metrics
 from mmprobe.errors import InputError
 
 TABLE_5 = [

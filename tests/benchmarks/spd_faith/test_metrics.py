@@ -8,8 +8,7 @@ from mmprobe.benchmarks.answers.claims import Claim, parse_claims
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair
 from mmprobe.benchmarks.spd_faith.labels import PairLabels, YesNo
 from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError
-from mmprobe.benchmarks.spd_faith.metrics import PROFILES, compute_metrics
-from mmprobe.benchmarks.spd_faith.scoring import compute_scores, count_list_matches
+from mmprobe.benchmarks.spd_faith.metrics import PROFILES, compute_metrics, compute_scores, count_list_matches
 
 
 def make_pair(*edits: tuple[str, str], name: str = "p", difficulty: str | None = None) -> Pair:

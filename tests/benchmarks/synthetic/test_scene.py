@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from mmprobe.benchmarks.synthetic.questions import describe_changes, draw_question, make_question
-from mmprobe.benchmarks.synthetic.render import edit_boxes, object_box, render
 from mmprobe.benchmarks.synthetic.scene import (
     COLOURS,
     DIFFICULTIES,
@@ -18,6 +17,9 @@ from mmprobe.benchmarks.synthetic.scene import (
     SceneObject,
     draw_pair,
     draw_scene,
+    edit_boxes,
+    object_box,
+    render,
 )
 
 CELL = 28

@@ -13,7 +13,7 @@ from PIL import Image
 
 from mmprobe.models import Model, reading
 from mmprobe.models.hooks import observe, wrap_forward
-from mmprobe.models.shared_prefix import PrefixStore
+from mmprobe.models.reading import PrefixStore
 from mmprobe.probes import (
     attention_knockout,
     attention_routes,
