@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -1044,8 +1044,10 @@ class PrefixStore:
             return None
         if key not in self.prefixes:
             alone = build_batch(self.model, [chat]).inputs if load is None else load()
-            inputs = {name: _cut(name, value, 0, 0, length) for name, value in alone.items()}
-            self._keep(key, read_tokens(self.model, inputs, prompt, None, keeps_states))
+            inputs = {
+                name: value[:, :length] if name in OF_TOKENS else value for name, value in alone.items()
+            }
+            self._keep(key, *read_tokens(self.model, inputs, [prompt.ids[:length]], [], keeps_states))
         self.prefixes.move_to_end(key)
         return self.prefixes[key].common_part(prompt)
 
@@ -1066,37 +1068,40 @@ def _prefix_length(prompt: Prompt) -> int:
     return end + int(questions[0]) if len(questions) else end
 
 
-def _cut(name: str, value: Any, row: int, first: int, end: int) -> Any:
-    """Return some tokens of one row, and values that are not per token unchanged."""
-    return value[row : row + 1, first:end] if name in OF_TOKENS else value
-
-
 def read_tokens(
-    model: Model, inputs: Mapping[str, Any], prompt: Prompt, before: Prefix | None, keeps_states: bool
-) -> Prefix:
-    """Read tokens from the beginning of a prompt on.
+    model: Model,
+    inputs: Mapping[str, Any],
+    ids: Sequence[np.ndarray],
+    before: Sequence[Prefix],
+    keeps_states: bool,
+) -> list[Prefix]:
+    """Read tokens from the beginning of prompts on, a prompt a row.
 
     Args:
         inputs: of the tokens, with the images unless `before` includes them.
-        prompt: the prompt that begins with these tokens.
-        before: what was read of them already.
+        ids: each row's tokens, int32 [token], with those of its `before`. What `inputs` has after them is not kept.
+        before: what was read of each row already, equally long; empty if nothing was.
         keeps_states: whether to keep the states that the unembedding reads.
     """
-    states = [before.states] if keeps_states and before is not None and before.states is not None else []
-    cache = DynamicCache() if before is None else build_cache(model, [before], [0])
+    cache = build_cache(model, before, [0] * len(before)) if before else DynamicCache()
+    states: list[Tensor] = []
     observed = (
         observe(model.family.final_norm(model.hf), outputs=states.append) if keeps_states else nullcontext()
     )
     with torch.inference_mode(), observed:
         model.hf.generate(**inputs, **build_generation_kwargs(model, 1), past_key_values=cache)
-    layers: Sequence[Any] = cache.layers
-    return Prefix(
-        prompt.ids[: inputs["input_ids"].shape[1]],
-        [layer.keys for layer in layers],
-        [layer.values for layer in layers],
-        torch.cat(states, 1) if states else None,
-        getattr(model.hf.model, "rope_deltas", None) if before is None else before.rope_delta,
-    )
+    delta = None if before else getattr(model.hf.model, "rope_deltas", None)
+    prefixes, layers = [], list[Any](cache.layers)
+    for row, tokens in enumerate(ids):
+        keys, values = (
+            [getattr(layer, name)[row : row + 1, :, : len(tokens)] for layer in layers]
+            for name in ("keys", "values")
+        )
+        earlier = [before[row].states] if before else []
+        parts = [*(each for each in earlier if each is not None), *(each[row : row + 1] for each in states)]
+        kept = torch.cat(parts, 1)[:, : len(tokens)] if keeps_states else None
+        prefixes.append(Prefix(tokens, keys, values, kept, before[row].rope_delta if before else delta))
+    return prefixes
 
 
 def begin_batch(
@@ -1111,26 +1116,40 @@ def begin_batch(
         The cache; the states that the unembedding reads, [batch, column, hidden], or None where nobody needs them.
     """
     if len(beginnings) > 1:
-        beginnings = [
-            _read_rest(model, batch, row, part, keeps_states) for row, part in enumerate(beginnings)
-        ]
+        beginnings = _read_rests(model, batch, beginnings, keeps_states)
     paddings = [prompt.padding for prompt in batch.prompts]
     cache = build_cache(model, beginnings, paddings)
     states = [each.states for each in beginnings if keeps_states and each.states is not None]
     return cache, _pad(states, paddings) if states else None
 
 
-def _read_rest(model: Model, batch: Batch, row: int, part: Prefix, keeps_states: bool) -> Prefix:
-    """Return a row's prompt up to its last token, given its beginning."""
-    prompt = batch.prompts[row]
-    if len(part.ids) == len(prompt.ids) - 1:
-        return part
-    inputs = {
-        name: _cut(name, value, row, prompt.padding, -1)
-        for name, value in batch.inputs.items()
-        if name in OF_TOKENS
-    }
-    return read_tokens(model, inputs, prompt, part, keeps_states)
+def _read_rests(model: Model, batch: Batch, beginnings: Sequence[Prefix], keeps_states: bool) -> list[Prefix]:
+    """Return each row's prompt up to its last token, from a pass over all rows with beginnings of one length."""
+    prefixes, by_length = list(beginnings), defaultdict[int, list[int]](list)
+    ids = [prompt.ids[:-1] for prompt in batch.prompts]
+    for row, beginning in enumerate(beginnings):
+        if len(beginning.ids) < len(ids[row]):
+            by_length[len(beginning.ids)].append(row)
+    for rows in by_length.values():
+        longest = max(len(ids[row]) for row in rows)
+        inputs = {
+            name: torch.stack(
+                [_fill(batch.inputs[name][row, batch.prompts[row].padding : -1], longest) for row in rows]
+            )
+            for name in OF_TOKENS
+            if name in batch.inputs
+        }
+        read = read_tokens(
+            model, inputs, [ids[row] for row in rows], [beginnings[row] for row in rows], keeps_states
+        )
+        for row, prefix in zip(rows, read, strict=True):
+            prefixes[row] = prefix
+    return prefixes
+
+
+def _fill(values: Tensor, length: int) -> Tensor:
+    """Repeat the last of some values, one a token, after their end; no earlier token sees these."""
+    return torch.cat([values, values[-1:].expand(length - len(values))])
 
 
 def build_cache(model: Model, prefixes: Sequence[Prefix], paddings: Sequence[int]) -> DynamicCache:
