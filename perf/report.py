@@ -107,9 +107,9 @@ Longer answers gain less, since each token of an answer still takes its own pass
     "given": Section(
         "Given answers, and SAGE",
         """\
-Traces of answers that are there already, against generating them with plain `generate`, in turn in one process as above. Six
-questions about one pair of large images share what is read of them; the others are read whole. The last rows are traced answers
-with all stages of SAGE, against such answers alone.""",
+Traces of answers that are there already, against generating them with plain `generate`, in turn in one process as above. "Plain
+pass" is one forward pass over prompts and answers that records nothing. All samples of a table's row show the same two images, so
+traces share what is read of these. The last rows are traced answers with all stages of SAGE, against such answers alone.""",
         lambda options: given.table(options.device, options.quick),
     ),
     "memory": Section(
