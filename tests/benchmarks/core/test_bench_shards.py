@@ -73,7 +73,7 @@ def test_shards_need_data_that_is_there(tmp_path):
 @pytest.mark.slow
 def test_questions_about_the_same_images_share_their_prefix(tiny_spd, data, monkeypatch):
     samples = mp.load_samples(data)[:9]
-    read, read_tokens = [], mp.models.shared_prefix.read_tokens
+    read, read_tokens = [], mp.models.reading.read_tokens
     monkeypatch.setattr(
         "mmprobe.models.reading.read_tokens", lambda *args: read.append(args) or read_tokens(*args)
     )
