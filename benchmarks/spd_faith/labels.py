@@ -85,4 +85,6 @@ def group_by_pair(pairs: Sequence[Pair], responses: Iterable[Mapping[str, Any]])
             raise InputError(f"{where}: {question_type!r} of {response_id!r} was answered already")
         # UTF-8 cannot store half a surrogate pair.
         pair_answers[question_type] = (text or "").encode("utf-8", "replace").decode("utf-8")
+    if not answers:
+        raise InputError("there are no responses to score")
     return answers
