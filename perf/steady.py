@@ -1,6 +1,7 @@
 """Memory and speed of a long run with workers: whether the thousandth trace costs what the last one does.
 
-python perf/steady.py                 # 3,000 traces of tiny-spd by two workers, packed every 500: some minutes
+python perf/steady.py                 # 6,000 traces of tiny-spd by two workers, packed every 500: a quarter of an hour
+python perf/steady.py --write         # and write the result into docs/reliability.md
 python perf/steady.py --leak 2        # the same with a planted leak of 2 kB a trace in each process, which must be seen
 """
 
@@ -22,12 +23,16 @@ import numpy as np
 from scipy import stats
 from toys import parser
 
-N_TRACES, N_QUICK = 3_000, 60
+PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
+MARKS = re.compile(r"(?<=<!-- steady -->\n).*?(?=<!-- /steady -->)", re.DOTALL)
+N_TRACES, N_QUICK = 6_000, 120
 N_WORKERS = 2
-N_CYCLES = 6  # of packing: traces are joined at the end of each
+N_CYCLES = 12  # of packing: traces are joined at the end of each
 N_PHASES = 10  # of a cycle
+SPAN = 5  # cycles whose growth is said: 2,500 traces
 QUESTIONS = 9  # of a pair, at most
 GOAL_MB = 2.0
+GOAL_SHARE = 0.1  # of the processor time of a trace; our choice
 HELPER_MB = 100  # multiprocessing's own process is smaller
 HEADER = "| traces | processor ms a trace | {names} |"
 TICKS = os.sysconf("SC_CLK_TCK")  # of a second
@@ -103,16 +108,11 @@ def read_seconds(process: int) -> float:
 
 
 class Growth(NamedTuple):
-    """By how much a process grows over all cycles but the first, in MB, with the ends of its 95 % interval."""
+    """By how much something grows in `SPAN` cycles, with the ends of its 95 % interval."""
 
     value: float
     low: float
     high: float
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether the goal is met: also the end of the interval is below it, so that scatter is not taken for flatness."""
-        return self.high < GOAL_MB
 
 
 def cycle_means(readings: list[Reading], process: int, cycle: int) -> list[float]:
@@ -134,22 +134,43 @@ def cycle_means(readings: list[Reading], process: int, cycle: int) -> list[float
 
 
 def measure_growth(means: list[float]) -> Growth:
-    """Return what a process grows by, from its memory in each cycle: a line through all but the first.
+    """Return by how much `SPAN` cycles raise something, from its mean in each cycle: a line through all but the first.
 
-    Resident memory changes in steps, so two windows may differ by one step without any growth, or agree by chance. The
-    interval is that of the slope, over cycles.
+    Resident memory changes in steps, as the allocator keeps what was freed or gives it back. So two windows may differ by
+    one step without any growth, or agree by chance. The interval is that of the slope, over cycles.
     """
     later = np.array(means[1:])
-    cycles = np.arange(len(later))
-    line = stats.linregress(cycles, later)
+    line = stats.linregress(np.arange(len(later)), later)
     margin = stats.t.ppf(0.975, len(later) - 2) * line.stderr if len(later) > 2 else float("nan")
-    return Growth(
-        *(float(each) * len(later) for each in (line.slope, line.slope - margin, line.slope + margin))
-    )
+    return Growth(*(float(each) * SPAN for each in (line.slope, line.slope - margin, line.slope + margin)))
 
 
-def summarise(readings: list[Reading], cycle: int) -> tuple[list[str], dict[int, Growth]]:
-    """Return the rows of the table, one a cycle, and what each process grows by."""
+class Course(NamedTuple):
+    """How a run went, cycle by cycle.
+
+    Attributes:
+        rows: of the table, one a cycle after its head.
+        memory: what each process grows by, in MB: of the parent and of each worker.
+        cost: what the processor time of a trace grows by, as a share of its mean.
+    """
+
+    rows: list[str]
+    memory: list[Growth]
+    cost: Growth
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether memory meets the goal: the upper end of each interval does, so that scatter is not taken for flatness."""
+        return all(each.high < GOAL_MB for each in self.memory)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether traces do not become slower: the upper end of the interval meets the goal."""
+        return self.cost.high < GOAL_SHARE
+
+
+def summarise(readings: list[Reading], cycle: int) -> Course:
+    """Return how a run went."""
     processes = sorted(
         number
         for number in {number for each in readings for number in each.megabytes}
@@ -159,13 +180,19 @@ def summarise(readings: list[Reading], cycle: int) -> tuple[list[str], dict[int,
     means = {number: cycle_means(readings, number, cycle) for number in processes}
     names = " | ".join(["parent, MB", *(f"worker {n}, MB" for n in range(1, len(processes)))])
     rows = [HEADER.format(names=names), "|---" * (len(processes) + 2) + "|"]
+    costs = []
     for number in range(readings[-1].traces // cycle):
         part = [each for each in readings if number * cycle <= each.traces < (number + 1) * cycle]
         count = part[-1].traces - part[0].traces if part else 0
-        cost = 1000 * (part[-1].seconds - part[0].seconds) / count if count else float("nan")
+        costs.append(1000 * (part[-1].seconds - part[0].seconds) / count if count else float("nan"))
         numbers = " | ".join(f"{means[process][number]:.1f}" for process in processes)
-        rows.append(f"| {number * cycle}-{(number + 1) * cycle} | {cost:.0f} | {numbers} |")
-    return rows, {number: measure_growth(means[number]) for number in processes}
+        rows.append(f"| {number * cycle:,}-{(number + 1) * cycle:,} | {costs[-1]:.0f} | {numbers} |")
+    share = statistics.mean(costs[1:])
+    return Course(
+        rows,
+        [measure_growth(means[number]) for number in processes],
+        measure_growth([cost / share for cost in costs]),
+    )
 
 
 def table(quick: bool = False, leak: int = 0) -> str:
@@ -187,18 +214,39 @@ def table(quick: bool = False, leak: int = 0) -> str:
         command += ["--workers", str(N_WORKERS), "--pack-every", str(cycle)]
         readings = watch(run, command, {"LEAKED_KB": str(leak)})
         assert len(json.loads((run / "run.json").read_text()))
-    rows, growth = summarise(readings, cycle)
-    grown = "; ".join(f"{each.value:+.1f} ({each.low:+.1f} to {each.high:+.1f})" for each in growth.values())
-    rows += [
-        "",
-        f"Growth from trace {cycle} to {total}, MB, with the 95 % interval of its slope over {N_CYCLES - 1} cycles: {grown}; "
-        f"goal: all of each interval under {GOAL_MB:.0f}, {'met' if all(each.is_flat for each in growth.values()) else 'missed'}.",
+    planted = f"Each process lost {leak} kB with each trace, on purpose.\n" if leak else ""
+    return planted + describe(summarise(readings, cycle), total, cycle)
+
+
+def describe(course: Course, total: int, cycle: int) -> str:
+    """Return the table and what it says, for a page."""
+    names = ["the parent", *(f"worker {number}" for number in range(1, len(course.memory)))]
+    grown = [
+        f"{name} {each.value:+.1f} MB ({each.low:+.1f} to {each.high:+.1f})"
+        for name, each in zip(names, course.memory, strict=True)
     ]
-    return "\n".join(rows)
+    cost = " to ".join(f"{100 * each:+.0f}" for each in course.cost[1:])
+    lines = [
+        f"`python perf/steady.py`: {total:,} traces of `tiny-spd` by {N_WORKERS} workers, packed every {cycle:,}. Resident memory is",
+        "the mean of a cycle of packing, and its growth that of a line through all cycles but the first, with its 95 % interval.",
+        "",
+        *course.rows,
+        "",
+        f"Growth in {SPAN * cycle:,} traces: {', '.join(grown)}. The goal is",
+        f"less than {GOAL_MB:.0f} MB, with the whole interval: {'met' if course.is_flat else '**missed**'}. The processor time of a trace grew by {100 * course.cost.value:+.0f} % ({cost});",
+        f"the goal is less than {100 * GOAL_SHARE:.0f} %, with the whole interval: {'met' if course.is_steady else '**missed**'}.",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
     options = parser(__doc__)
     options.add_argument("--leak", type=int, default=0, help="kB that each process leaks with each trace")
+    options.add_argument("--write", action="store_true", help="write the result into docs/reliability.md")
     arguments = options.parse_args()
-    print(table(arguments.quick, arguments.leak))
+    text = table(arguments.quick, arguments.leak)
+    print(text)
+    if arguments.write and not arguments.leak and not arguments.quick:
+        page = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(MARKS.sub(lambda _: text, page), encoding="utf-8")

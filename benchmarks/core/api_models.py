@@ -160,11 +160,13 @@ class ModelClient:
             with anyio.fail_after(self._timeout * (self._retries + 1)):
                 output = await self._open_in_loop().model.generate(chat, config=config, cache=False)
         except Exception as error:  # of any provider
-            kind = type(error).__name__
-            if getattr(error, "status_code", None) in _KEY_REFUSED:
+            attempt = getattr(error, "last_attempt", None)  # of tenacity's RetryError, which does not say why
+            cause = error if attempt is None else attempt.exception() or error
+            kind = type(cause).__name__
+            if getattr(cause, "status_code", None) in _KEY_REFUSED:
                 raise CallFailed("key refused", kind) from None
             # those of inspect-ai and of the providers, too
-            late = isinstance(error, TimeoutError) or "Timeout" in kind
+            late = isinstance(cause, TimeoutError) or "Timeout" in kind
             raise CallFailed("timeout" if late else "error", kind) from None
         if not output.choices:
             return Reply("", NO_REPLY)

@@ -160,6 +160,7 @@ def evaluate(
         answers_ledger,
         check_questions,
         load_source,
+        read_answers,
         run_benchmark,
         trace_answers,
     )
@@ -233,7 +234,9 @@ def evaluate(
             note = about | {"perturbation": None}
             usual, _ = run_benchmark(benchmark, truth, source, out / "plain", note, settings, resume=resume)
         metrics, records = run_benchmark(benchmark, truth, source, out, about, settings, recording, resume)
-        if trace_with is not None:
+        if trace_with is not None and read_answers(
+            out
+        ):  # else all questions failed, and there is nothing to read
             reader = load_source(trace_with, device, dtype, device_map, workers)
             reads = Settings(batch_size=batch_size, shared_prefix=shared_prefix)
             trace_answers(reader, out, reads, Recording(capture))

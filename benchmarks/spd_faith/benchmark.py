@@ -28,7 +28,7 @@ from mmprobe.benchmarks.spd_faith.labels import QUESTION_TYPES
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES, Profile
 from mmprobe.benchmarks.spd_faith.model_labels import score_by_judge
 from mmprobe.benchmarks.spd_faith.prompts import SpdFaithPrompts
-from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules
+from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules, unread_share
 from mmprobe.errors import InputError
 from mmprobe.samples import Region, Sample, load_short_samples, open_image, write_image
 
@@ -246,7 +246,8 @@ def follow_up(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[Sample
 def score_answers(truth: SpdFaithTruth, responses: Mapping[str, str]) -> Scored:
     """Score answers with the lexical judge."""
     lines = _make_response_lines(truth, responses)
-    return _add_questions(truth, responses, score_by_rules(truth.pairs, lines))
+    scored = score_by_rules(truth.pairs, lines) if lines else _no_scores()
+    return _add_questions(truth, responses, scored)
 
 
 def score_with_judge(
@@ -262,7 +263,13 @@ def score_with_judge(
     can.
     """
     lines = _make_response_lines(truth, responses)
-    return _add_questions(truth, responses, score_by_judge(truth.pairs, lines, judge, show_images, prompts))
+    scored = score_by_judge(truth.pairs, lines, judge, show_images, prompts) if lines else _no_scores()
+    return _add_questions(truth, responses, scored)
+
+
+def _no_scores() -> Scored:
+    """Return what there is to say where every question failed."""
+    return {"unread": unread_share([])}, []
 
 
 def _make_response_lines(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[dict[str, str]]:

@@ -16,6 +16,8 @@ NAMES = {
     "over PATH_MAX": "/".join(["d" * 200] * 25),
     "NUL": "a\0b",
     "no UTF-8": "\udcff" * 300,
+    "5,000 characters": "e" * 5000,
+    "lines and ESC": "f\n\x1b[2J" * 60,
 }
 
 
@@ -24,7 +26,7 @@ def cases(rng: random.Random, count: int) -> Iterator[Case]:
     kinds = [*OUTS, *INPUTS, "ids"]
     for number in range(count):
         kind, name = kinds[number % len(kinds)], rng.choice(list(NAMES))
-        if kind == "demo" and name == "near NAME_MAX":  # the system takes it, and the demo takes minutes
+        if kind in RUNS_LONG and name == "near NAME_MAX":
             name = "over NAME_MAX"
         if kind == "ids":
             yield Case(f"ids {name}", lambda w, f, n=name: _trace_ids(w, f, NAMES[n]))
@@ -52,7 +54,12 @@ OUTS = {  # by command, what comes before --out; RUN, DATA and RESULTS are repla
     "compare": "compare --model tiny-spd --benchmarks mme --data DATA --limit 1 --max-new-tokens 1",
     "trace": "trace --model tiny-spd --data DATA --limit 1 --max-new-tokens 1",
     "bench": "bench mme --model tiny-spd --data DATA --limit 1 --max-new-tokens 1",
+    "activations": "activations RUN --model tiny-spd --hooks blocks.0.hook_resid_post",
+    "check": "check tiny-spd",
+    "train logos": "train logos --model tiny-spd --data DATA --limit 1",
+    "train guesser": "train guesser --model tiny-spd --data DATA --limit 1",
 }
+RUNS_LONG = {"demo", "check", "train logos", "train guesser"}  # minutes with a name that the system takes
 INPUTS = {  # what comes before the name
     "verify NAME": "verify",
     "merge NAME": "merge",
@@ -76,6 +83,30 @@ INPUTS = {  # what comes before the name
     "diagnose --answers": "diagnose --model tiny-spd --out OUT --answers",
     "generate --image": "generate --model tiny-spd --prompt Why? --image",
     "generate --model": "generate --prompt Why? --model",
+    "trace --data": "trace --model tiny-spd --out OUT --data",
+    "trace --model": "trace --data DATA --out OUT --model",
+    "bench --data": "bench mme --model tiny-spd --out OUT --data",
+    "bench --model": "bench mme --out OUT --model",
+    "bench --trace-with": "bench mme --model openai/none --out OUT --trace-with",
+    "compare --data": "compare --model tiny-spd --benchmarks mme --out OUT --data",
+    "compare --model": "compare --benchmarks mme --out OUT --model",
+    "diagnose --data": "diagnose --model tiny-spd --out OUT --data",
+    "diagnose --model": "diagnose --data DATA --out OUT --model",
+    "filter --data": "filter --voters tiny-spd --out OUT --data",
+    "filter --voters": "filter --data DATA --out OUT --voters",
+    "score --data": "score mme --responses DATA --out OUT --data",
+    "score --responses": "score vqa --data DATA --out OUT --responses",
+    "rewrite --model": "rewrite --data REWRITTEN --out OUT --model",
+    "activations NAME": "activations --model tiny-spd --hooks blocks.0.hook_resid_post --out OUT",
+    "activations --model": "activations RUN --hooks blocks.0.hook_resid_post --out OUT --model",
+    "plan --data": "plan --model tiny-spd --data",
+    "plan --model": "plan --data DATA --model",
+    "check --data": "check tiny-spd --out OUT --data",
+    "serve NAME": "serve",
+    "train logos --data": "train logos --model tiny-spd --out OUT --data",
+    "train logos --model": "train logos --data DATA --out OUT --model",
+    "train guesser --data": "train guesser --model tiny-spd --out OUT --data",
+    "train guesser --model": "train guesser --data DATA --out OUT --model",
 }
 
 

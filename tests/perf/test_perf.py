@@ -77,11 +77,15 @@ def test_the_measurements_for_a_gpu_need_one():
     assert done.code == 2 and done.stderr.splitlines()[-1].endswith("which runs every line on tiny models")
 
 
-def make_readings(leak_kb: float, seed: int) -> list[Any]:
-    """Return what a run of three processes could show: phases of packing, steps of some MB, noise, and a leak."""
-    rng, readings = np.random.default_rng(seed), []
-    steps = rng.normal(0, 0.2, (3, 20))
-    for number in range(0, 3001, 6):
+def make_readings(leak_kb: float, seed: int, slower: float = 0.0) -> list[Any]:
+    """Return what a run of three processes could show: phases of packing, steps of some MB, noise, and a leak.
+
+    Args:
+        slower: by which share of its cost a trace becomes slower in 2,500 traces.
+    """
+    rng, readings, seconds = np.random.default_rng(seed), [], 0.0
+    steps = rng.normal(0, 0.5, (3, 40))
+    for number in range(0, 6001, 6):
         phase = number % 500 / 500
         sizes = {}
         for process, base in enumerate((580.0, 560.0, 562.0)):
@@ -89,27 +93,31 @@ def make_readings(leak_kb: float, seed: int) -> list[Any]:
             swing = (30 if process == 0 else -8) * (phase < 0.2)
             size = base + swing + steps[process][number // 151] + rng.normal(0, 0.5)
             sizes[10 + process] = size + share * leak_kb * number / 1000 - 60 * (number < 500)
-        readings.append(steady.Reading(number * 0.08, number, sizes))
+        readings.append(steady.Reading(seconds, number, sizes))
+        seconds += 6 * 0.08 * (1 + slower * number / 2500) * rng.normal(1, 0.1)
     return readings
 
 
 def test_a_leak_of_two_kilobytes_a_trace_is_seen_in_each_process():
-    grown = {leak: [] for leak in (0, 2)}
-    for seed in range(20):
-        for leak, values in grown.items():
-            rows, growth = steady.summarise(make_readings(leak, seed), 500)
-            assert len(rows) == 2 + steady.N_CYCLES and len(growth) == 3
-            values.append(list(growth.values()))
-            assert all(each.low < each.value < each.high for each in growth.values())
+    seen = {leak: [steady.summarise(make_readings(leak, seed), 500) for seed in range(20)] for leak in (0, 2)}
+    for course in [*seen[0], *seen[2]]:
+        assert len(course.rows) == 2 + steady.N_CYCLES and len(course.memory) == 3
+        assert all(each.low < each.value < each.high for each in [*course.memory, course.cost])
     values = {
-        leak: np.array([[each.value for each in seen] for seen in of_leak]) for leak, of_leak in grown.items()
+        leak: np.array([[each.value for each in course.memory] for course in courses])
+        for leak, courses in seen.items()
     }
     np.testing.assert_allclose((values[2] - values[0]).mean(axis=0), [5.0, 2.5, 2.5], atol=0.01)
-    flat = {
-        leak: np.array([[each.is_flat for each in seen] for seen in of_leak])
-        for leak, of_leak in grown.items()
-    }
-    assert flat[0].mean() > 0.9 and not flat[2].any()
+    assert all(course.is_flat and course.is_steady for course in seen[0])
+    assert not any(each.high < steady.GOAL_MB for course in seen[2] for each in course.memory)
+    assert "**missed**" in steady.describe(seen[2][0], 6000, 500)
+    assert "**missed**" not in steady.describe(seen[0][0], 6000, 500)
+
+
+def test_traces_that_become_slower_are_seen():
+    courses = [steady.summarise(make_readings(0, seed, slower=0.15), 500) for seed in range(10)]
+    assert not any(course.is_steady for course in courses)
+    assert 0.09 < np.mean([course.cost.value for course in courses]) < 0.15, "of the mean, which is larger"
 
 
 def test_growth_is_that_of_a_line_through_the_later_cycles():

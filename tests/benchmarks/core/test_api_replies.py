@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from helpers.command_line import run_in_process
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from tenacity import Future, RetryError
 
 from mmprobe.benchmarks import evaluate
 from mmprobe.benchmarks.core import api_models
@@ -54,6 +55,22 @@ def test_an_output_without_choices_is_a_named_failure_and_is_asked_again(
     answers = ask(monkeypatch, serve("no"), tmp_path, resume=True)
     assert {line["id"] for line in answers} == set(questions)
     assert next(line["response"] for line in answers if line["id"] == failure["id"]) == "no"
+
+
+def test_a_failure_names_the_error_of_the_last_attempt(questions, tmp_path, caplog, monkeypatch):
+    """Where every attempt failed, inspect-ai raises an error of the library that repeats them."""
+    attempt = Future(3)
+    attempt.set_exception(ConnectionRefusedError("with a key"))
+
+    def refuse(*_):
+        raise RetryError(attempt)
+
+    model = get_model("mockllm/model", memoize=False, custom_outputs=refuse)
+    assert ask(monkeypatch, model, tmp_path) == []
+    failures = list(map(json.loads, (tmp_path / "out" / "failures.jsonl").read_text().splitlines()))
+    assert {each["id"] for each in failures} == set(questions)
+    assert {each["error"] for each in failures} == {"ConnectionRefusedError"}
+    assert "with a key" not in caplog.text + json.dumps(failures)
 
 
 def test_a_key_that_a_server_repeats_is_in_no_file(questions, tmp_path, monkeypatch):

@@ -43,6 +43,14 @@ def test_a_limit_takes_the_first_of_the_data(name, tmp_path):
     assert benchmark.score_answers(whole, answers)[0][first].coverage < 1 or name == "spd-faith"
 
 
+@pytest.mark.parametrize("name", mp.benchmarks.BENCHMARKS)
+def test_where_no_question_was_answered_metrics_are_undefined(name, tmp_path):
+    benchmark = mp.benchmarks.BENCHMARKS[name]
+    metrics, _ = benchmark.score_answers(benchmark.draw_data(tmp_path / "data", 12, 7), {})
+    values = [metric.value for metric in metrics.values() if metric.n == 0]
+    assert values and set(values) == {None}
+
+
 def test_a_model_is_evaluated_and_its_answers_are_scored_again(tiny_spd, data, tmp_path):
     evaluation = mp.benchmarks.evaluate(
         "spd-faith", tiny_spd, tmp_path / "first", data=data, limit=1, trace=True, batch_size=8

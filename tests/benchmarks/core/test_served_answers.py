@@ -89,6 +89,16 @@ def test_a_refused_question_is_asked_and_traced_by_the_next_call(server):
     assert read_traces().items() > before.items()
 
 
+def test_where_no_question_is_answered_nothing_is_traced(server):
+    server.refuses = 1000
+    refused = run_in_process(*BENCH, "--trace-with", "tiny-spd")
+    assert refused.code == 1 and "questions failed, see out/failures.jsonl" in refused.stderr
+    assert not Path("out/run").exists() and not responses("out")
+    server.refuses = 0
+    run(*BENCH, "--trace-with", "tiny-spd", "--resume")
+    assert len(mp.open_run("out/run")) == len(responses("out")) > 0
+
+
 def test_disturbed_questions_are_read_as_they_were_asked(server):
     run(*BENCH, "--perturb", "mask-100", "--trace-with", "tiny-spd")
     samples = [trace.sample for trace in mp.open_run("out/run")]
