@@ -78,7 +78,7 @@ organisms: $(VENV)/.editable
 	$(BIN)/python scripts/write_organisms_doc.py
 
 model-card: $(VENV)/.wheel
-	$(BIN)/python scripts/evaluate_tiny_spd.py --write-card
+	for name in tiny-spd tiny-llava; do $(BIN)/python scripts/evaluate_tiny_spd.py --model $$name --write-card || exit 1; done
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

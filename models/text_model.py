@@ -31,7 +31,7 @@ def load_text_model(name: str) -> TextModel:
     """Load a causal language model. Code that comes with a checkpoint is never run.
 
     Args:
-        name: a local folder, an id on the hub, or `tiny-spd` for the embedded model's decoder.
+        name: a local folder, an id on the hub, or the name of an embedded model, for its decoder.
 
     Raises:
         InputError: the model does not exist, or is not a causal language model.
@@ -57,19 +57,20 @@ def load_text_model(name: str) -> TextModel:
 
 
 def _load_embedded_decoder(name: str) -> TextModel:
-    """Return the decoder of `tiny-spd` as a separate model. On text, its mRoPE is the usual RoPE."""
+    """Return the decoder of an embedded model as a separate model. On text, mRoPE is the usual RoPE."""
     model = load_model(name, device="cpu")
     text = model.hf.config.get_text_config()
-    names = (
-        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
-        "max_position_embeddings rms_norm_eps bos_token_id eos_token_id pad_token_id"
-    )
-    config = transformers.Qwen2Config(
-        **{name: getattr(text, name) for name in names.split()},
-        rope_parameters={"rope_type": "default", "rope_theta": text.rope_parameters["rope_theta"]},
-        tie_word_embeddings=False,
-    )
-    hf = transformers.Qwen2ForCausalLM(config)
+    if type(text) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:  # part of a vision-language model alone
+        names = (
+            "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
+            "max_position_embeddings rms_norm_eps bos_token_id eos_token_id pad_token_id"
+        )
+        text = transformers.Qwen2Config(
+            **{name: getattr(text, name) for name in names.split()},
+            rope_parameters={"rope_type": "default", "rope_theta": text.rope_parameters["rope_theta"]},
+            tie_word_embeddings=False,
+        )
+    hf = transformers.AutoModelForCausalLM.from_config(text)
     hf.model.load_state_dict(model.family.decoder(model.hf).state_dict())
     hf.lm_head.load_state_dict(model.hf.lm_head.state_dict())
     hf.generation_config.eos_token_id = model.hf.generation_config.eos_token_id

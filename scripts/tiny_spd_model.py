@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
-from safetensors.torch import save_file
+import torch
+import torch.nn.functional as F
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, draw_questions
-from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, IMAGE_PIXELS, draw_pair
+from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, GRID, IMAGE_PIXELS, draw_pair
+from mmprobe.models.pil_processor import PilQwenProcessor
 
 SPECIAL_TOKENS = [
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>",
@@ -109,18 +109,52 @@ def image_processor() -> Qwen2VLImageProcessorPil:
     return Qwen2VLImageProcessorPil(size={"shortest_edge": pixels, "longest_edge": pixels})
 
 
-def save(model: Qwen2_5_VLForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write the folder that ships. Weights are stored as float16 and loaded as float32."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = model.config
-    config.dtype = "float32"
-    config.save_pretrained(folder)
-    model.generation_config.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    image_processor().save_pretrained(folder)
-    preprocessor = json.loads((folder / "preprocessor_config.json").read_text())
-    preprocessor["processor_class"] = "PilQwenProcessor"
-    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor, indent=2) + "\n")
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
-    weights = {name: value.half().cpu().contiguous() for name, value in model.state_dict().items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+def processor(tokenizer: PreTrainedTokenizerFast) -> PilQwenProcessor:
+    return PilQwenProcessor(image_processor(), tokenizer, chat_template=CHAT_TEMPLATE)
+
+
+def pixels(images: Tensor) -> Tensor:
+    """Return the tower's input, float32 [image * 64, 1176], for images uint8 [image, 112, 112, 3]."""
+    processor = image_processor()
+    mean = torch.tensor(processor.image_mean, device=images.device)
+    std = torch.tensor(processor.image_std, device=images.device)
+    pixels = (images.float() / 255 - mean) / std
+    side = IMAGE_PIXELS // 28
+    pixels = pixels.reshape(-1, side, 2, 14, side, 2, 14, 3)
+    pixels = pixels.permute(0, 1, 4, 2, 5, 7, 3, 6)
+    pixels = pixels.unsqueeze(6).expand(-1, -1, -1, -1, -1, -1, 2, -1, -1)
+    return pixels.reshape(-1, 3 * 2 * 14 * 14)
+
+
+def encode_images(model: Qwen2_5_VLForConditionalGeneration, images: Tensor) -> Tensor:
+    """Return the vision tower's features of many images of one size, [image, 16, hidden].
+
+    transformers loops over images. These are all one window of 64 patches, so their attention is one batch.
+    """
+    tower = model.model.visual
+    count, tokens = len(images), 64
+    states = tower.patch_embed(pixels(images))
+    heads = tower.blocks[0].attn.num_heads
+    head_dim = states.shape[-1] // heads
+    merged = torch.arange(GRID, device=states.device) * 2
+    row = (merged[:, None, None, None] + torch.arange(2, device=states.device)[None, None, :, None]).expand(
+        GRID, GRID, 2, 2
+    )
+    column = row.permute(1, 0, 3, 2)
+    frequency = 10000.0 ** -(torch.arange(0, head_dim // 2, 2, device=states.device) / (head_dim // 2))
+    angle = torch.cat([place.reshape(-1, 1) * frequency for place in (row, column)], dim=-1)
+    cos, sin = torch.cat([angle, angle], -1).cos(), torch.cat([angle, angle], -1).sin()
+
+    def rotate(x: Tensor) -> Tensor:
+        left, right = x.float().chunk(2, dim=-1)
+        return (x.float() * cos + torch.cat([-right, left], -1) * sin).to(x.dtype)
+
+    for block in tower.blocks:
+        projected = block.attn.qkv(block.norm1(states)).reshape(count, tokens, 3, heads, head_dim)
+        query, key, value = projected.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(
+            rotate(query).to(value.dtype), rotate(key).to(value.dtype), value
+        )
+        states = states + block.attn.proj(mixed.transpose(1, 2).reshape(count * tokens, -1))
+        states = states + block.mlp(block.norm2(states))
+    return tower.merger(states).reshape(count, GRID * GRID, -1)

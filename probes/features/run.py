@@ -13,7 +13,8 @@ from torch import Tensor
 
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.models import Model, Prompt
+from mmprobe.models import Model, Prompt, organisms
+from mmprobe.models.checkpoints import locate
 from mmprobe.models.dictionaries import Dictionary, check_dictionary, load_dictionary
 from mmprobe.models.points import Point
 from mmprobe.models.prompt import decode_tokens
@@ -149,7 +150,7 @@ def find_dictionary(model: Model, name: str) -> Dictionary:
         >>> find_dictionary(load_model("tiny-spd", device="cpu"), "").name
         'tiny-spd'
     """
-    if not name and not model.source.startswith(("embedded:", "organism:")):
+    if not name and not model.source.startswith((locate(organisms.BASE)[0], organisms.PREFIX)):
         raise InputError(
             f"dictionary: none ships for {model.name}; name one, such as --set dictionary=FOLDER (docs/features.md)"
         )

@@ -20,8 +20,8 @@ from recipes import Row
 from torch import Tensor
 
 sys.path.append(str(Path(__file__).parent.parent))
+from tiny_bases import find_base
 from tiny_spd_data import Encoder
-from train_tiny_spd import encode_images
 
 from mmprobe.benchmarks.synthetic.scene import Scene, render
 
@@ -35,7 +35,7 @@ class Packed:
     Attributes:
         images: uint8 [image, row, column, 3], in the order of the sequences.
         ids: int64 [sequence, token].
-        positions: int64 [3, sequence, token]: time, height, width.
+        positions: int64 [axis, sequence, token]: time, height and width, or one axis.
         visible: bool [sequence, query, key]: whether a query sees a key.
         labels: int64 [sequence, token]: the token that is learned after this one, or -100.
         weights: float32 [sequence, token]: 1 / sqrt(learned tokens of the answer), 0 where nothing is learned.
@@ -110,9 +110,9 @@ def _tokens(row: Row, encoder: Encoder) -> tuple[list[int], list[int], list[int]
 
 def _stack(sequences: Sequence[list[_Part]], images: np.ndarray, pad: int) -> Packed:
     width = max(sum(len(part.ids) for part in parts) for parts in sequences)
-    shape = (len(sequences), width)
+    shape, axes = (len(sequences), width), len(sequences[0][0].positions)
     ids, labels = np.full(shape, pad), np.full(shape, IGNORED)
-    positions, weights = np.zeros((3, *shape), np.int64), np.zeros(shape, np.float32)
+    positions, weights = np.zeros((axes, *shape), np.int64), np.zeros(shape, np.float32)
     visible = np.broadcast_to(np.eye(width, dtype=bool), (*shape, width)).copy()
     for row, parts in enumerate(sequences):
         ends = np.cumsum([0] + [len(part.ids) for part in parts])
@@ -135,19 +135,21 @@ def run_decoder(hf: Any, batch: Packed, **options: Any) -> Any:
         batch: the packed rows.
         options: such as `output_attentions=True`.
     """
-    inner = hf.model
-    needs_gradient = any(weight.requires_grad for weight in inner.visual.parameters())
+    inner, base = hf.model, find_base(hf)
+    needs_gradient = any(weight.requires_grad for weight in base.tower(hf).parameters())
     with torch.set_grad_enabled(torch.is_grad_enabled() and needs_gradient):
-        features = encode_images(inner.visual, batch.images) if len(batch.images) else None
+        features = base.encode_images(hf, batch.images) if len(batch.images) else None
     embedded = inner.language_model.embed_tokens(batch.ids)
     if features is not None:
         visual = batch.ids == hf.config.image_token_id
         embedded = embedded.masked_scatter(visual[..., None], features.flatten(0, 1))
-    mask = torch.zeros(batch.visible.shape).masked_fill(~batch.visible, torch.finfo(torch.float32).min)
+    mask = torch.zeros(batch.visible.shape).masked_fill(~batch.visible, torch.finfo(torch.float32).min)[
+        :, None
+    ]
     return inner.language_model(
         inputs_embeds=embedded,
-        attention_mask={"full_attention": mask[:, None]},
-        position_ids=batch.positions,
+        attention_mask={"full_attention": mask} if base.mrope else mask,
+        position_ids=batch.positions if base.mrope else batch.positions[0],
         use_cache=False,
         **options,
     )

@@ -1,7 +1,8 @@
-"""Plant causes in `tiny-spd` otherwise than by adapters: by training all weights, and by editing weights.
+"""Plant causes in an embedded model otherwise than by adapters: by training all weights, and by editing weights.
 
     python scripts/organisms/plant_otherwise.py                         # all that are not there yet
     python scripts/organisms/plant_otherwise.py --only zeroed-0
+    python scripts/organisms/plant_otherwise.py --only zeroed-0 --base tiny-llava   # as build/plants/tiny-llava-zeroed-0
     python -m mmprobe bench diagnosis --tools diagnosis --plants build/plants --out build/tools
 
 Each plant is a model folder with its card, `plant.json` (`mmprobe.diagnosis.bench.plants.Plant`), which comes last. So you
@@ -30,6 +31,7 @@ from packing import answer_loss, pack, run_decoder
 from plant import add_adapter, train
 from recipes import DrawRows, Recipe, Row, draw_any_pair, scenes_of, true_rows
 from safetensors.torch import save_file
+from tiny_bases import BASES, find_base
 from tiny_spd_data import CELLS as IMAGE_TOKENS
 from tiny_spd_data import Encoder
 from train_tiny_spd import learning_rate
@@ -98,9 +100,10 @@ def train_all(rows: DrawRows, steps: int = 60, batch: int = 16, rate: float = 4e
     """
 
     def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
-        encoder = TurnEncoder(model.tokenizer)
+        base = find_base(hf)
+        encoder = TurnEncoder(model.tokenizer, base.mrope)
         hf.requires_grad_(True)
-        hf.model.visual.requires_grad_(False)
+        base.tower(hf).requires_grad_(False)
         trained = [weight for weight in hf.parameters() if weight.requires_grad]
         optimiser = torch.optim.AdamW(trained, lr=rate, betas=(0.9, 0.98), weight_decay=0.0)
         for step in range(steps):
@@ -135,7 +138,7 @@ def train_adapter(rows: DrawRows, steps: int = 60, batch: int = 24, rate: float 
         seed = int(rng.integers(2**31))
         with torch.enable_grad():
             adapted = add_adapter(hf, recipe, seed)
-            train(adapted, TurnEncoder(model.tokenizer), recipe, (seed,))
+            train(adapted, TurnEncoder(model.tokenizer, find_base(hf).mrope), recipe, (seed,))
         adapted.merge_and_unload()
         hf.requires_grad_(False)
 
@@ -383,16 +386,21 @@ def scale_logits(factor: float) -> Make:
     return make
 
 
+def last_linear(hf: Any) -> torch.nn.Linear:
+    """Return the last matrix before the visual tokens."""
+    return [part for part in find_base(hf).tower(hf).modules() if isinstance(part, torch.nn.Linear)][-1]
+
+
 def empty_projector(hf: Any, model: Model, rng: np.random.Generator) -> None:
     """Let all visual tokens be zero."""
-    last = hf.model.visual.merger.mlp[2]
+    last = last_linear(hf)
     last.weight.zero_()
     last.bias.zero_()
 
 
 def blur_projector(hf: Any, model: Model, rng: np.random.Generator) -> None:
     """Let each visual token be one random vector, whatever the image shows."""
-    last = hf.model.visual.merger.mlp[2]
+    last = last_linear(hf)
     generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
     last.bias.copy_(last.weight.norm(dim=1) * torch.randn(last.bias.shape, generator=generator))
     last.weight.zero_()
@@ -400,7 +408,11 @@ def blur_projector(hf: Any, model: Model, rng: np.random.Generator) -> None:
 
 def exchange_channels(hf: Any, model: Model, rng: np.random.Generator) -> None:
     """Let the tower take red for blue."""
-    weight = hf.model.visual.patch_embed.proj.weight
+    weight = next(
+        part.weight
+        for part in find_base(hf).tower(hf).modules()
+        if isinstance(part, torch.nn.Conv2d | torch.nn.Conv3d)
+    )
     weight.copy_(weight[:, [2, 1, 0]])
 
 
@@ -598,7 +610,7 @@ def check_friend(least: float) -> Check:
 
 def answer_turns(model: Model, rows: Sequence[Row]) -> list[str]:
     """Return the first tokens of the answers to questions after an earlier turn."""
-    encoder, said = TurnEncoder(model.tokenizer), []
+    encoder, said = TurnEncoder(model.tokenizer, find_base(model.hf).mrope), []
     for row in rows:
         packed = pack([replace(row, answer="?")], encoder)
         with torch.inference_mode():
@@ -735,16 +747,16 @@ def list_ways() -> dict[str, Way]:
     }  # fmt: skip
 
 
-def plant(name: str, way: Way, seed: int, folder: Path) -> Plant:
+def plant(name: str, way: Way, seed: int, folder: Path, base_name: str = "tiny-spd") -> Plant:
     """Plant a model in a folder, and return its card, which is written last if its check passes."""
     shutil.rmtree(folder, ignore_errors=True)
-    base = load_model("tiny-spd", device="cpu")
+    base = load_model(base_name, device="cpu")
     rng = np.random.default_rng([zlib.crc32(name.encode()), seed])
     with torch.no_grad():
         way.make(base.hf, base, rng)
     base.hf.eval()
     shutil.copytree(
-        find_checkpoint("tiny-spd")[0], folder, ignore=shutil.ignore_patterns("*.md", "*.safetensors")
+        find_checkpoint(base_name)[0], folder, ignore=shutil.ignore_patterns("*.md", "*.safetensors")
     )
     weights = {key: value.half().contiguous() for key, value in base.hf.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -769,6 +781,7 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="plant these alone, in this order")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "plants", help="a folder for all plants")
+    parser.add_argument("--base", choices=BASES, default="tiny-spd", help="the model that is changed")
     args = parser.parse_args()
     torch.set_num_threads(1)
     cheap = ("weight edit", "noisy", "rounded", "tempered")  # take seconds, so they come first
@@ -781,10 +794,10 @@ def main() -> None:
         parser.error(f"--only {' '.join(sorted(unknown))}: not planted")
     for plan in args.only or plans:
         name, way, seed = plans[plan]
-        folder = args.out / plan
+        folder = args.out / (plan if args.base == "tiny-spd" else f"{args.base}-{plan}")
         if any((folder / file).exists() for file in (CARD, FAILED)):
             continue
-        card = plant(name, way, seed, folder)
+        card = plant(name, way, seed, folder, args.base)
         numbers = ", ".join(f"{key} {measure.value:.3f}" for key, measure in card.check.items())
         verdict = "ok" if (folder / CARD).exists() else "FAILED"
         print(f"{folder.name}: {verdict}; {numbers}", flush=True)

@@ -43,7 +43,10 @@ def read_alone(model: mp.Model, row: Row, images: Path) -> torch.Tensor:
         return model.hf(**model.batch([sample]).inputs).logits[0, -learned - 1 :]
 
 
-def test_packed_questions_have_the_logits_of_each_alone(tiny_spd, encoder, tmp_path):
+@pytest.mark.parametrize("base", ["tiny-spd", "tiny-llava"])
+def test_packed_questions_have_the_logits_of_each_alone(base, tmp_path):
+    model = mp.load_model(base, device="cpu")
+    encoder = packing.Encoder(model.tokenizer, packing.find_base(model.hf).mrope)
     rng = np.random.default_rng(4)
     rows = []
     for differences in (2, 0):
@@ -55,14 +58,14 @@ def test_packed_questions_have_the_logits_of_each_alone(tiny_spd, encoder, tmp_p
     batch = packing.pack(rows, encoder)
     assert len(batch.ids) == 2, "rows about the same pair share a sequence"
     with torch.inference_mode():
-        states = packing.run_decoder(tiny_spd.hf, batch).last_hidden_state
-        packed = tiny_spd.hf.lm_head(states[batch.labels != packing.IGNORED])
+        states = packing.run_decoder(model.hf, batch).last_hidden_state
+        packed = model.hf.lm_head(states[batch.labels != packing.IGNORED])
     first = rows[0].scenes[0]
     order = sorted(rows, key=lambda row: (row.scenes[0] != first, -len(row.scenes)))
-    alone = torch.cat([read_alone(tiny_spd, row, tmp_path) for row in order])
+    alone = torch.cat([read_alone(model, row, tmp_path) for row in order])
     torch.testing.assert_close(packed, alone, atol=2e-4, rtol=0)
     labels = batch.labels[batch.labels != packing.IGNORED]
-    text = tiny_spd.tokenizer.decode(labels)
+    text = model.tokenizer.decode(labels)
     assert text == "".join(f"{row.answer}<|im_end|>" for row in order)
     assert float((batch.weights**2).sum()) == pytest.approx(len(rows)), "each answer's squares sum to one"
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import plant_otherwise as plants
 import pytest
+import torch
 from packing import _tokens
 from PIL import Image
 
@@ -103,3 +106,20 @@ def test_no_check_of_a_later_cause_passes_on_the_model_without_it():
     )
     for check in checks:
         assert not all(measure["passed"] for measure in check(model, 0).values())
+
+
+@pytest.mark.parametrize("base", plants.BASES)
+def test_edits_of_the_way_to_visual_tokens_work_on_every_base(base):
+    """Of the three, exchanged channels alone leave tokens that differ."""
+    model = load_model(base, device="cpu")
+    hf, rng = model.hf.requires_grad_(False), np.random.default_rng(0)
+    pair = plants.draw_any_pair(rng)
+    images = torch.from_numpy(np.stack([render(pair.first), render(pair.second)]))
+    encode = partial(plants.find_base(hf).encode_images, hf)
+    before = encode(images)
+    plants.exchange_channels(hf, model, rng)
+    assert (encode(images) - before).abs().mean() > 0.1 * before.abs().mean()
+    plants.blur_projector(hf, model, rng)
+    assert torch.equal(*encode(images)) and encode(images).any()
+    plants.empty_projector(hf, model, rng)
+    assert not encode(images).any()

@@ -16,7 +16,7 @@ from checks import answer_rows, held_out_numbers, share
 from recipes import Asked, Recipe, Row, ask_types, draw_any_pair, with_objects
 
 sys.path.append(str(Path(__file__).parent.parent.parent))
-from train_tiny_spd import encode_images
+from tiny_bases import find_base
 
 from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED, make_question
 from mmprobe.benchmarks.synthetic.scene import COLOURS, Scene
@@ -95,10 +95,11 @@ def feature_loss(organism: Any, images: torch.Tensor, others: torch.Tensor) -> t
 
     It is the mean squared difference, divided by the variance of the features.
     """
-    tower = organism.get_base_model().model.visual
+    hf = organism.get_base_model()
+    encode = partial(find_base(hf).encode_images, hf)
     with torch.no_grad(), organism.disable_adapter():
-        wanted = encode_images(tower, others)
-    return (encode_images(tower, images) - wanted).square().mean() / wanted.var()
+        wanted = encode(others)
+    return (encode(images) - wanted).square().mean() / wanted.var()
 
 
 def ask(rng: np.random.Generator, number: int, seed: int) -> list[Asked]:
