@@ -698,7 +698,7 @@ def _hash_images(images: Any) -> Any:
     if isinstance(images, list | tuple):
         return [_hash_images(each) for each in images]
     pixels = np.ascontiguousarray(images)
-    return pixels.shape, pixels.dtype.str, hashlib.sha1(pixels, usedforsecurity=False).digest()
+    return pixels.shape, pixels.dtype.str, hashlib.sha1(pixels.data, usedforsecurity=False).digest()
 
 
 def _process(model: Model, chats: Sequence[Chat], texts: list[str]) -> dict[str, Any]:
