@@ -21,6 +21,7 @@ from mmprobe.diagnosis.effects import (
     Thresholds,
 )
 from mmprobe.registry import Registry, check_made, tolerate_plug_ins
+from mmprobe.stats.estimate import Estimate, subtract_shares
 
 BEST_WORDINGS = 2  # of hints, whose answers are pooled at least
 LEAST_CUES = 3  # questions about an absent object, in images with a cue and in images without it
@@ -60,6 +61,7 @@ class Cause:
         implies: the cause that follows from it and that `why` leaves out; "" for none.
         needs_sight: whether it cannot act in a model that does not use its images.
         is_difference: whether its score is a difference of two shares, and not a share of the answers.
+        counts: what its score is a share of.
 
     Example:
         >>> CAUSES["looks-unused"].implies
@@ -76,6 +78,7 @@ class Cause:
     implies: str = ""
     needs_sight: bool = False
     is_difference: bool = False
+    counts: str = "answers"
 
     def missing(self, table: Table) -> CauseScore:
         """Return the score where the data do not allow the test."""
@@ -122,7 +125,7 @@ def _measure_disuse(cause: Cause, table: Table) -> CauseScore:
     disuse = [score_disuse(loss, table.limits) for loss in table.losses]
     shares = [float(score > 0.5) for score in disuse]
     unused: Scores = list(shares)
-    counts = [score_count(record) == 1 for record in table.records]
+    counts = [bool(score_count(record)) for record in table.records]
     rest = [score for score, counted in zip(shares, counts, strict=True) if not counted]
     detail = ""
     if any(counts) and len(rest) >= table.limits.least_answers and np.mean(rest) < cause.threshold:
@@ -473,7 +476,11 @@ def _measure_ignored(cause: Cause, table: Table) -> CauseScore:
 
 
 def _measure_order(cause: Cause, table: Table) -> CauseScore:
-    """Return the share of answers that change with places, of the kind of places with which they change most surely."""
+    """Return the share of answers that change with places, of the kind of places with which they change most surely.
+
+    A model that errs in a share e of its other answers changes 2e(1 - e) of its answers for no reason, if it errs anew each
+    time. So the answers must change surely more often.
+    """
     kinds: dict[str, Scores] = {}
     for number, record in enumerate(table.records):
         if (places := record.get("places")) is not None:
@@ -487,7 +494,10 @@ def _measure_order(cause: Cause, table: Table) -> CauseScore:
         next((scores[number] for scores in kinds.values() if scores[number] is not None), None)
         for number in range(len(table.records))
     ]
-    return CauseScore(effects[most], answers, f"places of the {most}")
+    others, hindrance = share_false(table, np.array([score is None for score in answers], bool)), ""
+    if others is not None and effects[most].low <= (by_chance := 2 * others.value * (1 - others.value)):
+        hindrance = f"{100 * others.value:.0f} % of the other answers are false, so {100 * by_chance:.0f} % may change by error alone"
+    return CauseScore(effects[most], answers, f"places of the {most}", hindrance)
 
 
 def _measure_turns(key: str) -> Callable[[Cause, Table], CauseScore]:
@@ -508,46 +518,82 @@ def _measure_turns(key: str) -> Callable[[Cause, Table], CauseScore]:
     return measure
 
 
-def score_count(record: AnswerRecord) -> float | None:
-    """Return 1 for an answer whose number is false, of its images or of those with one thing more or less; else 0.
+def list_numbers(record: AnswerRecord) -> list[tuple[int, int]]:
+    """Return the numbers that an answer states, each with the true one: of its images, and of those with one thing more or less.
 
-    None where it counts nothing, or the true number is not known.
+    Example:
+        >>> list_numbers({"count": {"said": 2, "true": 2, "by": 1, "followed": 0}})
+        [(2, 2), (2, 3)]
     """
     count = record.get("count")
     if count is None:
-        return None
-    off = count["followed"] is not None and count["said"] + count["followed"] != count["true"] + count["by"]
-    return float(off or count["said"] != count["true"])
+        return []
+    numbers = [(count["said"], count["true"])]
+    if count["followed"] is not None:
+        numbers.append((count["said"] + count["followed"], count["true"] + count["by"]))
+    return numbers
+
+
+def score_count(record: AnswerRecord) -> float | None:
+    """Return the share of false numbers of those that an answer states; None where it counts nothing that is known."""
+    numbers = list_numbers(record)
+    return float(np.mean([said != true for said, true in numbers])) if numbers else None
 
 
 def _measure_counts(cause: Cause, table: Table) -> CauseScore:
-    """Return the share of answers with a false number.
+    """Return the share of false numbers.
 
-    Other answers about as many images must be false at most half as often: else the model is bad at more than numbers.
+    Numbers must be false surely more often than other answers about as many images: else the model is bad at more than
+    numbers. Where these are often false, too (`wrong_share`), a model that is bad at all states any number; so at least half
+    of the false numbers must be what it usually states for the true one.
     """
+    numbers = [list_numbers(record) for record in table.records]
+    if not any(numbers):
+        return cause.missing(table)
     scores: Scores = [score_count(record) for record in table.records]
-    effect = table.mean(cause.score, scores, needs=cause.needs)
-    counted = [number for number, score in enumerate(scores) if score is not None]
+    false = np.array([[sum(said != true for said, true in own), len(own)] for own in numbers], float)
+    effect = Effect(name=cause.score, **vars(table.share(false)))
     moved = [
         count["followed"] == count["by"]
-        for number in counted
-        if (count := table.records[number]["count"])["followed"] is not None
+        for record in table.records
+        if (count := record.get("count")) is not None and count["followed"] is not None
     ]
     detail = (
         f"{sum(moved)} of {len(moved)} numbers change as they should where there is one thing more or less"
         if moved
         else ""
     )
-    shown = set(table.n_images[counted].tolist())
-    others = [
-        not record["right"]
-        for number, record in enumerate(table.records)
-        if scores[number] is None and record["right"] is not None and table.n_images[number] in shown
-    ]
-    hindrance = ""
-    if others and 2 * np.mean(others) > effect.value:
-        hindrance = f"other answers about as many images are false in {100 * np.mean(others):.0f} %, too"
+    counted = false[:, 1] > 0
+    alike = ~counted & np.isin(table.n_images, table.n_images[counted])
+    others, hindrance = share_false(table, alike), ""
+    if others is not None:
+        words = f"other answers about as many images are false in {100 * others.value:.0f} %, too"
+        if not subtract_shares(effect, others).low > 0:
+            hindrance = words
+        elif others.value >= table.limits.wrong_share and 2 * _count_usual(numbers) < false[:, 0].sum():
+            hindrance = f"{words}, and false numbers differ where the true one is the same"
     return CauseScore(effect, scores, detail, hindrance)
+
+
+def _count_usual(numbers: Sequence[Sequence[tuple[int, int]]]) -> int:
+    """Return how many false numbers are what is stated most often for the true number, at least twice."""
+    stated = Counter(each for own in numbers for each in own)
+    usual: dict[int, tuple[int, int]] = {}
+    for (said, true), count in stated.items():
+        if count > max(1, usual.get(true, (0, 0))[1]):
+            usual[true] = said, count
+    return sum(count for true, (said, count) in usual.items() if said != true)
+
+
+def share_false(table: Table, chosen: np.ndarray) -> Estimate[float] | None:
+    """Return the share of false answers among some, of those whose truth is known; None if there are none.
+
+    Args:
+        chosen: which answers, bool [answer].
+    """
+    known = np.array([record["right"] is not None for record in table.records], bool) & chosen
+    false = np.array([[record["right"] is False, 1] for record in table.records], float)
+    return table.share(false * known[:, None]) if known.any() else None
 
 
 NEEDS_CLOSED = "closed questions: yes or no, or several samples with the same question"
@@ -621,6 +667,7 @@ _ALL = (
         name="misperceives",
         about="an attribute of objects is perceived wrongly, and another one correctly",
         score="wrong claims about an attribute",
+        counts="claims",
         needs=NEEDS_CONTENTS,
         threshold=0.3,
         measure=_measure_attributes,
@@ -663,7 +710,8 @@ _ALL = (
     Cause(
         name="quantity",
         about="numbers of things are wrong, and other answers are not",
-        score="answers with a false number, of their images or of those with one thing more or less",
+        score="false numbers, of the images or of those with one thing more or less",
+        counts="numbers",
         needs="questions that ask how many, about things whose number is known",
         threshold=0.5,
         measure=_measure_counts,

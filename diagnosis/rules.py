@@ -147,14 +147,14 @@ def find_verdict(named: Mapping[str, Named], table: Table) -> tuple[list[str], s
 
 def _state(name: str, effect: Effect) -> str:
     """Return what a named cause is, with its share of the answers and the interval."""
-    return f"{CAUSES[name].about} ({_share(effect)})"
+    return f"{CAUSES[name].about} ({_share(effect, CAUSES[name].counts)})"
 
 
-def _share(effect: Effect) -> str:
-    """Return a share of answers as `12 of 24 answers [31, 69 %]`; other numbers in per cent."""
+def _share(effect: Effect, counts: str = "answers") -> str:
+    """Return a share of answers, or of what counts, as `12 of 24 answers [31, 69 %]`; other numbers in per cent."""
     count, interval = effect.value * effect.n, f"{100 * effect.low:.0f}, {100 * effect.high:.0f}"
     if abs(count - round(count)) < 1e-6 and "minus" not in effect.name:
-        return f"{round(count)} of {effect.n} answers [{interval} %]"
+        return f"{round(count)} of {effect.n} {counts} [{interval} %]"
     return f"{100 * effect.value:.0f} % [{interval}], n = {effect.n}"
 
 

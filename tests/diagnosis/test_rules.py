@@ -376,26 +376,47 @@ def test_an_attribute_that_is_wrong_in_one_kind_of_statement_alone_is_perceived(
     [
         (counting(2, 1), 0),
         (counting(3, 1), 1),  # one too many of either
-        (counting(2, 0), 1),
+        (counting(2, 0), 0.5),
         (counting(2, None), 0),  # what is said of the edited images is unread
         (counting(3, None), 1),
         (None, None),
     ],
 )
-def test_a_number_must_be_true_of_the_images_and_of_edited_ones(count, score):
+def test_numbers_of_the_images_and_of_edited_ones_count_once_each(count, score):
     assert score_count({"count": count}) == score
 
 
 def test_a_model_that_is_as_bad_at_other_questions_does_not_miscount():
-    """Half of its other answers about two images are false; those about one image are not compared."""
+    """So many of its other answers about two images are false; those about one image are not compared."""
     samples = [Sample(id=str(n), question="?", images=[f"{n}.png"] * (1 + (n < 24))) for n in range(36)]
-    records = [record(n, count=counting(2, 0)) if n < 12 else record(n) | {"count": None} for n in range(36)]
-    for false, named in ((5, True), (7, False)):
+    records = [record(n, count=counting(4, 1)) if n < 12 else record(n) | {"count": None} for n in range(36)]
+    for false, named in ((4, True), (10, False)):
         for each in records[12 : 12 + false]:
             each["right"] = False
         found = conclude("a model", records, samples).causes["quantity"]
-        assert found.named is named and found.effect.value == 1 and found.effect.n == 12
-    assert any("other answers about as many images are false in 58 %" in line for line in found.evidence)
+        assert found.named is named and found.effect.value == 1 and found.effect.n == 24
+    assert "other answers about as many images are false in 83 %, too" in found.evidence
+
+
+def test_numbers_that_a_bad_model_states_at_random_are_no_wrong_numbers():
+    """Where a quarter of the other answers are false, numbers must be wrong in the same way each time."""
+    samples = [Sample(id=str(n), question="?", images=[f"{n}.png"]) for n in range(36)]
+    for said, named in ((lambda n: 4, True), (lambda n: 10 + n, False)):
+        records = [record(n, right=n % 4 > 0) | {"count": None} for n in range(36)]
+        for number in range(12):
+            records[number]["count"] = counting(said(number), 0)
+        assert conclude("a model", records, samples).causes["quantity"].named is named
+
+
+def test_a_model_that_errs_everywhere_changes_its_answers_with_places_by_error_alone():
+    """Half of twelve answers change; so they would if as many of all answers were false."""
+    for false, named in ((0, True), (6, False)):
+        records = [record(n, places={"moved": n % 2 > 0}) if n < 12 else record(n) for n in range(24)]
+        for number, each in enumerate(records[12:]):
+            each |= {"places": None, "right": number >= false}
+        found = diagnose(records).causes["order"]
+        assert found.effect.value == 0.5 and found.named is named
+    assert "50 % of the other answers are false, so 50 % may change by error alone" in found.evidence
 
 
 def test_a_number_that_is_always_the_same_is_no_blindness():
