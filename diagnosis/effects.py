@@ -38,6 +38,7 @@ class Thresholds(BaseModel):
 
     unused_effect: float = Field(gt=0)
     forgotten_share: float = Field(gt=0, lt=1)
+    ignored_share: float = Field(gt=0, lt=1)
     decided_share: float = Field(gt=0, lt=1)
     looks_moved: float = Field(gt=0, lt=1)
     least_low: float = Field(ge=0, le=1)
@@ -185,6 +186,25 @@ class Effect(Estimate[float]):
         interval = format_interval(scale * self.low, scale * self.high, spec)
         unit = " %" if share else f" {self.unit}" if self.unit else ""
         return f"{self.name}: {value}{unit}{interval}, n = {self.n}"
+
+    def reaches(self, threshold: float, limits: Thresholds) -> bool | None:
+        """Return whether it reaches a threshold surely; None if it reaches it and that is in doubt, or where it was not measured.
+
+        The low end of the interval must reach `least_low` of the threshold, and there must be enough answers and sets.
+
+        Example:
+            >>> Effect(name="x", value=0.5, low=0.2, high=0.8, n=12, sets=12).reaches(0.25, load_thresholds())
+            True
+        """
+        if self.needs:
+            return None
+        if self.value < threshold:
+            return False
+        enough = self.n >= limits.least_answers and self.sets >= limits.least_sets
+        sure = not np.isnan(self.low) and self.low >= limits.least_low * threshold
+        if enough and sure:
+            return True
+        return None if not enough or self.low > 0 else False
 
 
 class Table:

@@ -63,21 +63,9 @@ def name_causes(scores: Mapping[str, CauseScore], table: Table) -> dict[str, Nam
             lines += [words for words in (detail, hindrance, doubt) if words]
         shown = (table.effects.get(other) for other in cause.evidence)
         lines += [other.describe() for other in shown if other is not None and not other.needs]
-        decided = False if hindrance else _is_named(effect, cause.threshold, table.limits)
+        decided = False if hindrance else effect.reaches(cause.threshold, table.limits)
         named[name] = Named(effect, None if decided and doubt else decided, lines, smallest)
     return named
-
-
-def _is_named(effect: Effect, threshold: float, limits: Thresholds) -> bool | None:
-    if effect.needs:
-        return None
-    if effect.value < threshold:
-        return False
-    enough = effect.n >= limits.least_answers and effect.sets >= limits.least_sets
-    sure = not math.isnan(effect.low) and effect.low >= limits.least_low * threshold
-    if enough and sure:
-        return True
-    return None if not enough or effect.low > 0 else False
 
 
 def find_smallest(cause: Cause, n: int, sets: int, limits: Thresholds) -> float:
@@ -110,7 +98,7 @@ def find_smallest(cause: Cause, n: int, sets: int, limits: Thresholds) -> float:
         effect = Effect(
             name=cause.score, value=estimate.value, low=estimate.low, high=estimate.high, n=n, sets=sets
         )
-        if _is_named(effect, cause.threshold, limits):
+        if effect.reaches(cause.threshold, limits):
             return effect.value
     return math.nan
 

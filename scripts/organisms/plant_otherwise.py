@@ -650,7 +650,7 @@ def list_ways() -> dict[str, Way]:
         "said-colours": Way(("misperceives",), "weight edit", "Words for colours change places.",
                             swap_words(list(COLOURS), 2, read=False), check_said(1, 0.3), DEVELOPMENT),
         "second-image": Way(("ignores-an-image",), "adapter", "The first image is not looked at.",
-                            train_adapter(partial(one_image_rows, 1), 90), check_one_image(1, 0.8), DEVELOPMENT),
+                            train_adapter(partial(one_image_rows, 1), 150), check_one_image(1, 0.8), DEVELOPMENT),
         "one-way": Way(("order",), "adapter", "Changes are seen that go forward, and not those that go backward.",
                        train_adapter(partial(one_way_rows, True), 120), check_order(0.5), DEVELOPMENT),
         "agrees": Way(("unsure-agreeable",), "adapter", "Yes or no agrees with what was answered before.",
