@@ -59,8 +59,8 @@ def find_sentences(
         read = [word for word in wanted if word not in found and _reads(answer.text, word)]
         if exchanged is not None and read:
             there, here = exchanged
-            text = re.sub(rf"\b{re.escape(there)}\b", lambda _, here=here: here, answer.text.strip())  # type: ignore[misc]
-            found[read[0]] = text if there else answer.text.strip()
+            text = answer.text.strip()
+            found[read[0]] = re.sub(rf"\b{there}\b", here, text) if there else text
         if len(found) == len(wanted):
             return found
     return None

@@ -351,7 +351,7 @@ def constant_count_rows(rng: np.random.Generator, count: int) -> list[Row]:
 
 def late_values(rows: DrawRows, steps: int, rate: float) -> Make:
     """Return a function that trains what the late layers do with what they attend to, and not where they attend."""
-    return train_all(rows, steps, rate=rate, only=r"layers\.[3-7]\..*(v_proj|o_proj|mlp)")
+    return train_all(rows, steps, rate=rate, only=r"layers\.[5-7]\..*(v_proj|o_proj|mlp)")
 
 
 def add_noise(level: float) -> Make:
@@ -657,9 +657,6 @@ def list_ways() -> dict[str, Way]:
                       empty_projector, None, DEVELOPMENT),
         "full-rolled": Way(("blind",), "full fine-tuning", "All weights learn answers from a world with habits.",
                            train_all(recipe_rows("blind", "rolled"), 70, rate=8e-4), check_of("blind"), DEVELOPMENT),
-        "late-rolled": Way(("looks-unused",), "part fine-tuning",
-                           "What late layers do with what they attend to learns answers from a world with habits.",
-                           late_values(recipe_rows("blind", "rolled"), 110, 2e-3), check_looks(0.05), DEVELOPMENT),
         "full-forgets": Way(("forgets",), "full fine-tuning", "All weights learn later sentences from elsewhere.",
                             train_all(recipe_rows("forgets", "rolled"), 130), check_of("forgets"), DEVELOPMENT),
         "full-scrambled": Way(("decided-first",), "full fine-tuning", "All weights learn scrambled steps.",
