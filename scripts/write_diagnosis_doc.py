@@ -98,7 +98,8 @@ are found ([causes that were added later](#causes-that-were-added-later)); no or
   Answers with false numbers are left to `quantity`, where the others use their images, and answers about several images to
   `ignores-an-image`: who compares one image with nothing always says the same.
 - Later sentences are forgotten if their tokens that speak of content lose less than {forgotten_share:.0%} of what the first ones
-  lose. Words speak of content if they depend on images in first sentences. So a polite phrase forgets nothing.
+  lose. Words speak of content if they depend on images in first sentences, and not in a sentence that most answers have. So a polite
+  phrase forgets nothing.
 - Attention counts by how far it shifts within the images when they are exchanged, beyond its shift with images of the same content,
   in the tenth of the heads that shift most. From {looks_moved} on, the model looks; where the interval holds this number,
   `looks-unused` is in doubt, and `blind` alone is named. The share of attention on the images says nothing: a model that was
@@ -371,7 +372,10 @@ twice, so bad models miscounted), `first-image-0` (an image that mattered a litt
 were blind), `sure-0` and `copied-whole-0` (earlier answers said one word), and `full-friend-0` (two wordings were pooled, of which one was
 followed; and numbers, which it does not change, counted). The share of an image that is ignored was set after a look at the
 losses of `first-image-0` and of eight other models; a first version, which tried further hints on answers of all kinds, was given up after
-`full-friend-0` had got 56 %. The others of other ways had no part in these changes. With {pairs} pairs many tests are short of answers,
+`full-friend-0` had got 56 %. A sixth rule was changed after
+`polite-3-0` had been named `forgets`: its polite sentence has words that speak of content elsewhere, so a sentence that most answers have
+forgets nothing. And the check of drawn answers took a polite sentence after a number for a false number, of `polite-1-0` and `polite-2-0`.
+The others of other ways had no part in these changes. With {pairs} pairs many tests are short of answers,
 which leaves causes in doubt. The tables of the section on how tools score are from before the rules of this section.
 
 """
