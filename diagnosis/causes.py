@@ -21,8 +21,8 @@ from mmprobe.diagnosis.effects import (
     Thresholds,
 )
 from mmprobe.registry import Registry, check_made, tolerate_plug_ins
+from mmprobe.stats.estimate import Estimate, subtract_shares
 
-BEST_WORDINGS = 2  # of hints, whose answers are pooled at least
 LEAST_CUES = 3  # questions about an absent object, in images with a cue and in images without it
 NEEDS_CONTENTS = "the contents of the images (metadata.objects)"
 
@@ -60,6 +60,7 @@ class Cause:
         implies: the cause that follows from it and that `why` leaves out; "" for none.
         needs_sight: whether it cannot act in a model that does not use its images.
         is_difference: whether its score is a difference of two shares, and not a share of the answers.
+        counts: what its score is a share of.
 
     Example:
         >>> CAUSES["looks-unused"].implies
@@ -76,6 +77,7 @@ class Cause:
     implies: str = ""
     needs_sight: bool = False
     is_difference: bool = False
+    counts: str = "answers"
 
     def missing(self, table: Table) -> CauseScore:
         """Return the score where the data do not allow the test."""
@@ -88,7 +90,7 @@ def measure_causes(table: Table) -> dict[str, CauseScore]:
     for name, cause in CAUSES.working():
         with tolerate_plug_ins():
             scores[name] = check_made(cause.measure, cause.measure(cause, table), CauseScore)
-    if table.effects["unused"].value > 0.5:
+    if scores["blind"].effect.value > 0.5:
         for name in scores:
             cause = CAUSES[name]
             if cause.needs_sight:
@@ -117,18 +119,23 @@ def score_disuse(loss: Loss, limits: Thresholds) -> float:
 def _measure_disuse(cause: Cause, table: Table) -> CauseScore:
     """Return the share of answers that are as likely with other images.
 
-    Answers with false numbers are left to `quantity` where the others use their images: a number that is always the same uses none.
+    Other causes leave answers that use no image, too: a number that is always the same, and an answer that compares one image with
+    nothing. So answers with false numbers are left to `quantity`, and those about several images to `ignores-an-image` where the answers
+    that use one ignore another, if the rest of the answers use their images.
     """
     disuse = [score_disuse(loss, table.limits) for loss in table.losses]
-    shares = [float(score > 0.5) for score in disuse]
-    unused: Scores = list(shares)
-    counts = [score_count(record) == 1 for record in table.records]
-    rest = [score for score, counted in zip(shares, counts, strict=True) if not counted]
-    detail = ""
-    if any(counts) and len(rest) >= table.limits.least_answers and np.mean(rest) < cause.threshold:
-        unused = [None if counted else score for score, counted in zip(shares, counts, strict=True)]
-        detail = f"without {sum(counts)} answers with false numbers"
-    return CauseScore(table.mean(cause.score, unused), list(disuse), detail)
+    unused: Scores = [float(score > 0.5) for score in disuse]
+    groups = {"with false numbers": np.array([bool(score_count(record)) for record in table.records], bool)}
+    ignored = _measure_ignored(CAUSES["ignores-an-image"], table)
+    if not ignored.hindrance and ignored.effect.reaches(CAUSES["ignores-an-image"].threshold, table.limits):
+        groups["about several images, since one is ignored"] = table.n_images > 1
+    details = []
+    for words, group in groups.items():
+        rest = [score for score, left in zip(unused, group, strict=True) if not left and score is not None]
+        if group.any() and len(rest) >= table.limits.least_answers and np.mean(rest) < cause.threshold:
+            unused = [None if left else score for score, left in zip(unused, group, strict=True)]
+            details.append(f"without {group.sum()} answers {words}")
+    return CauseScore(table.mean(cause.score, unused), list(disuse), "; ".join(details))
 
 
 def _measure_unused_looks(cause: Cause, table: Table) -> CauseScore:
@@ -219,7 +226,7 @@ def score_following(record: AnswerRecord) -> float | None:
     Where the question has no hint, return half the share of added hints that the answer follows, since the answer
     as it was given followed none. None if no hint could be added.
     """
-    hints = record["hints"]
+    hints = _list_again(record, "hints") or record["hints"]
     if not hints:
         return None
     share = float(np.mean([hint["followed"] for hint in hints]))
@@ -227,42 +234,48 @@ def score_following(record: AnswerRecord) -> float | None:
 
 
 def _measure_hints(cause: Cause, table: Table) -> CauseScore:
-    """Return the share of followed hints in the wordings that are followed most.
-
-    The best of many wordings looks better than it is where each has few answers. So the wordings that count for a set of images
-    are chosen by the answers about the other sets.
-    """
+    """Return the share of answers that follow hints. A question's own hint counts as if it were tried again: nothing chose it."""
     answers: Scores = [score_following(record) for record in table.records]
-    if not any(record["hints"] for record in table.records):
-        return cause.missing(table)
-    followed: Scores = [None] * len(table.records)
-    chosen: Counter[str] = Counter()
-    for images in sorted(set(table.sets.tolist())):
-        inside = table.sets == images
-        best = _choose_wordings(
-            [record for record, own in zip(table.records, inside, strict=True) if not own]
-        )
-        for place in np.flatnonzero(inside):
-            said = [hint["followed"] for hint in table.records[place]["hints"] if hint["wording"] in best]
-            if said:
-                followed[place] = float(np.mean(said))
-                chosen.update(best)
-    best_of_all = [name for name, _ in chosen.most_common(BEST_WORDINGS)]
-    detail = f"wordings that are followed most often: {', '.join(map(repr, best_of_all))}"
-    effect, least = table.mean(cause.score, followed, needs=cause.needs), 2 * table.limits.least_answers
-    doubt = f"of so many wordings, it takes {least} answers" if effect.n < least else ""
-    return CauseScore(effect, answers, detail, doubt=doubt)
+    first = [[each for each in record["hints"] if each["wording"] != OWN_HINT] for record in table.records]
+    again = [
+        [each for each in record["hints"] if each["wording"] == OWN_HINT] + _list_again(record, "hints")
+        for record in table.records
+    ]
+    return _measure_following(cause, table, first, again)._replace(answers=answers)
 
 
-def _choose_wordings(records: Sequence[AnswerRecord]) -> set[str]:
-    """Return the wordings that answers follow most: the best few, and others that most answers follow."""
-    by_wording: dict[str, list[bool]] = defaultdict(list)
-    for record in records:
-        for hint in record["hints"]:
-            by_wording[hint["wording"]].append(hint["followed"])
-    shares = {name: sum(followed) / (len(followed) + 1) for name, followed in by_wording.items()}
-    ranked = sorted(shares, key=lambda name: -shares[name])
-    return {*ranked[:BEST_WORDINGS], *(name for name, share in shares.items() if share > 0.5)}
+def _list_again(record: AnswerRecord, kind: str) -> list[AnswerRecord]:
+    return [each for each in record.get("again", ()) if each["kind"] == kind]
+
+
+def _measure_following(
+    cause: Cause,
+    table: Table,
+    first: Sequence[Sequence[AnswerRecord]],
+    again: Sequence[Sequence[AnswerRecord]],
+) -> CauseScore:
+    """Return the share of answers that follow what is suggested, in the wording that is followed most surely.
+
+    The best of many wordings looks better than it is. So those that were followed are tried on further answers, and these alone
+    count; where nothing was tried again, hardly an answer followed.
+
+    Args:
+        first: what is suggested to each answer, with its `wording` and whether it is `followed`.
+        again: what is suggested to further answers.
+    """
+    by_wording: dict[str, Scores] = defaultdict(lambda: [None] * len(table.records))
+    for number, each in ((number, each) for number, own in enumerate(again) for each in own):
+        by_wording[each["wording"]][number] = float(each["followed"])
+    nothing: Scores = [None] * len(table.records)
+    if not by_wording:
+        scores: Scores = [
+            float(np.mean([each["followed"] for each in own])) if own else None for own in first
+        ]
+        doubt = "nothing was tried on further answers"
+        return CauseScore(table.mean(cause.score, scores, needs=cause.needs), nothing, doubt=doubt)
+    effects = {name: table.mean(cause.score, scores) for name, scores in by_wording.items()}
+    most = max(effects, key=lambda name: (effects[name].low, effects[name].value))
+    return CauseScore(effects[most], nothing, f"wording that is followed most surely: {most!r}")
 
 
 def _surer(effect: Effect, other: Effect) -> bool:
@@ -449,7 +462,8 @@ def find_error_everywhere(table: Table) -> str:
 def _measure_ignored(cause: Cause, table: Table) -> CauseScore:
     """Return the share of answers that do not use one of their images, the one that is unused most surely.
 
-    Of the answers that use another image. Where each image matters to some questions alone, each is unused by other answers;
+    Of the answers that use another image. An image is not used if an answer loses less with another one in its place than
+    `ignored_share` of what it loses where its other image is exchanged: models ignore hardly anything wholly. Where each image matters to some questions alone, each is unused by other answers;
     so another image must be unused at most half as often.
     """
     limits = table.limits
@@ -458,8 +472,9 @@ def _measure_ignored(cause: Cause, table: Table) -> CauseScore:
     for place, loss in enumerate(table.losses):
         alone = loss.net_alone
         if len(alone) > 1 and max(alone.values()) >= limits.unused_effect:
+            least = max(limits.unused_effect, limits.ignored_share * max(alone.values()))
             for number, net in alone.items():
-                score = limits.unused_effect / (limits.unused_effect + max(net, 0.0))
+                score = least / (least + max(net, 0.0))
                 unused[number][place], graded[number][place] = float(score > 0.5), score
     if not unused:
         return cause.missing(table)
@@ -473,7 +488,11 @@ def _measure_ignored(cause: Cause, table: Table) -> CauseScore:
 
 
 def _measure_order(cause: Cause, table: Table) -> CauseScore:
-    """Return the share of answers that change with places, of the kind of places with which they change most surely."""
+    """Return the share of answers that change with places, of the kind of places with which they change most surely.
+
+    A model that errs in a share e of its other answers changes 2e(1 - e) of its answers for no reason, if it errs anew each
+    time. So the answers must change surely more often.
+    """
     kinds: dict[str, Scores] = {}
     for number, record in enumerate(table.records):
         if (places := record.get("places")) is not None:
@@ -487,7 +506,10 @@ def _measure_order(cause: Cause, table: Table) -> CauseScore:
         next((scores[number] for scores in kinds.values() if scores[number] is not None), None)
         for number in range(len(table.records))
     ]
-    return CauseScore(effects[most], answers, f"places of the {most}")
+    others, hindrance = share_false(table, np.array([score is None for score in answers], bool)), ""
+    if others is not None and effects[most].low <= (by_chance := 2 * others.value * (1 - others.value)):
+        hindrance = f"{100 * others.value:.0f} % of the other answers are false, so {100 * by_chance:.0f} % may change by error alone"
+    return CauseScore(effects[most], answers, f"places of the {most}", hindrance)
 
 
 def _measure_turns(key: str) -> Callable[[Cause, Table], CauseScore]:
@@ -497,57 +519,96 @@ def _measure_turns(key: str) -> Callable[[Cause, Table], CauseScore]:
     """
 
     def measure(cause: Cause, table: Table) -> CauseScore:
-        found = [record.get(key) for record in table.records]
-        followed: Scores = [None if each is None else float(each["followed"]) for each in found]
+        first = [[] if record.get(key) is None else [record[key]] for record in table.records]
+        again = [_list_again(record, key) for record in table.records]
         answers: Scores = [
-            None if each is None else float(each["followed"]) * (1.0 if each.get("own") else 0.5)
-            for each in found
+            max(
+                (float(turn["followed"]) * (1.0 if turn.get("own") else 0.5) for turn in (*one, *other)),
+                default=None,
+            )
+            for one, other in zip(first, again, strict=True)
         ]
-        return CauseScore(table.mean(cause.score, followed, needs=cause.needs), answers)
+        return _measure_following(cause, table, first, again)._replace(answers=answers)
 
     return measure
 
 
-def score_count(record: AnswerRecord) -> float | None:
-    """Return 1 for an answer whose number is false, of its images or of those with one thing more or less; else 0.
+def list_numbers(record: AnswerRecord) -> list[tuple[int, int]]:
+    """Return the numbers that an answer states, each with the true one: of its images, and of those with one thing more or less.
 
-    None where it counts nothing, or the true number is not known.
+    Example:
+        >>> list_numbers({"count": {"said": 2, "true": 2, "by": 1, "followed": 0}})
+        [(2, 2), (2, 3)]
     """
     count = record.get("count")
     if count is None:
-        return None
-    off = count["followed"] is not None and count["said"] + count["followed"] != count["true"] + count["by"]
-    return float(off or count["said"] != count["true"])
+        return []
+    numbers = [(count["said"], count["true"])]
+    if count["followed"] is not None:
+        numbers.append((count["said"] + count["followed"], count["true"] + count["by"]))
+    return numbers
+
+
+def score_count(record: AnswerRecord) -> float | None:
+    """Return the share of false numbers of those that an answer states; None where it counts nothing that is known."""
+    numbers = list_numbers(record)
+    return float(np.mean([said != true for said, true in numbers])) if numbers else None
 
 
 def _measure_counts(cause: Cause, table: Table) -> CauseScore:
-    """Return the share of answers with a false number.
+    """Return the share of false numbers.
 
-    Other answers about as many images must be false at most half as often: else the model is bad at more than numbers.
+    Numbers must be false surely more often than other answers about as many images: else the model is bad at more than
+    numbers. Where these are often false, too (`wrong_share`), a model that is bad at all states any number; so at least half
+    of the false numbers must be what it usually states for the true one.
     """
+    numbers = [list_numbers(record) for record in table.records]
+    if not any(numbers):
+        return cause.missing(table)
     scores: Scores = [score_count(record) for record in table.records]
-    effect = table.mean(cause.score, scores, needs=cause.needs)
-    counted = [number for number, score in enumerate(scores) if score is not None]
+    false = np.array([[sum(said != true for said, true in own), len(own)] for own in numbers], float)
+    effect = Effect(name=cause.score, **vars(table.share(false)))
     moved = [
         count["followed"] == count["by"]
-        for number in counted
-        if (count := table.records[number]["count"])["followed"] is not None
+        for record in table.records
+        if (count := record.get("count")) is not None and count["followed"] is not None
     ]
     detail = (
         f"{sum(moved)} of {len(moved)} numbers change as they should where there is one thing more or less"
         if moved
         else ""
     )
-    shown = set(table.n_images[counted].tolist())
-    others = [
-        not record["right"]
-        for number, record in enumerate(table.records)
-        if scores[number] is None and record["right"] is not None and table.n_images[number] in shown
-    ]
-    hindrance = ""
-    if others and 2 * np.mean(others) > effect.value:
-        hindrance = f"other answers about as many images are false in {100 * np.mean(others):.0f} %, too"
+    counted = false[:, 1] > 0
+    alike = ~counted & np.isin(table.n_images, table.n_images[counted])
+    others, hindrance = share_false(table, alike), ""
+    if others is not None:
+        words = f"other answers about as many images are false in {100 * others.value:.0f} %, too"
+        if not subtract_shares(effect, others).low > 0:
+            hindrance = words
+        elif others.value >= table.limits.wrong_share and 2 * _count_usual(numbers) < false[:, 0].sum():
+            hindrance = f"{words}, and false numbers differ where the true one is the same"
     return CauseScore(effect, scores, detail, hindrance)
+
+
+def _count_usual(numbers: Sequence[Sequence[tuple[int, int]]]) -> int:
+    """Return how many false numbers are what is stated most often for the true number, at least twice."""
+    stated = Counter(each for own in numbers for each in own)
+    usual: dict[int, tuple[int, int]] = {}
+    for (said, true), count in stated.items():
+        if count > max(1, usual.get(true, (0, 0))[1]):
+            usual[true] = said, count
+    return sum(count for true, (said, count) in usual.items() if said != true)
+
+
+def share_false(table: Table, chosen: np.ndarray) -> Estimate[float] | None:
+    """Return the share of false answers among some, of those whose truth is known; None if there are none.
+
+    Args:
+        chosen: which answers, bool [answer].
+    """
+    known = np.array([record["right"] is not None for record in table.records], bool) & chosen
+    false = np.array([[record["right"] is False, 1] for record in table.records], float)
+    return table.share(false * known[:, None]) if known.any() else None
 
 
 NEEDS_CLOSED = "closed questions: yes or no, or several samples with the same question"
@@ -621,6 +682,7 @@ _ALL = (
         name="misperceives",
         about="an attribute of objects is perceived wrongly, and another one correctly",
         score="wrong claims about an attribute",
+        counts="claims",
         needs=NEEDS_CONTENTS,
         threshold=0.3,
         measure=_measure_attributes,
@@ -663,7 +725,8 @@ _ALL = (
     Cause(
         name="quantity",
         about="numbers of things are wrong, and other answers are not",
-        score="answers with a false number, of their images or of those with one thing more or less",
+        score="false numbers, of the images or of those with one thing more or less",
+        counts="numbers",
         needs="questions that ask how many, about things whose number is known",
         threshold=0.5,
         measure=_measure_counts,

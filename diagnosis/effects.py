@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -37,6 +38,7 @@ class Thresholds(BaseModel):
 
     unused_effect: float = Field(gt=0)
     forgotten_share: float = Field(gt=0, lt=1)
+    ignored_share: float = Field(gt=0, lt=1)
     decided_share: float = Field(gt=0, lt=1)
     looks_moved: float = Field(gt=0, lt=1)
     least_low: float = Field(ge=0, le=1)
@@ -57,7 +59,7 @@ class Loss(NamedTuple):
         alike: the same with images of the same content.
         sentences: of each sentence the number of tokens that speak of content, and the mean effect over them. These are
             the free tokens that lose `unused_effect` or more, which is more than a tie, and others whose words are free in first
-            sentences: words for things, but not polite phrases.
+            sentences: words for things, but not polite phrases. A later sentence that most answers have speaks of none.
         alone: the effect with one image exchanged, by its number, from 1 on; {} for a single image.
     """
 
@@ -77,6 +79,7 @@ class Loss(NamedTuple):
         return {number: effect - max(self.alike, 0.0) for number, effect in self.alone.items()}
 
 
+PHRASE = 0.5  # share of all answers; a later sentence that more of them have says nothing of their content
 CONTENT = 0.5  # share of a word's places in first sentences that are free, from which on it speaks of content
 
 
@@ -94,13 +97,16 @@ def measure_losses(records: Sequence[AnswerRecord], limits: Thresholds) -> list[
             count[0] += bool(is_free)
             count[1] += 1
     content = {token for token, (number, total) in counts.items() if number >= CONTENT * total}
+    said = Counter(sentence for record in records for sentence in set(_list_later(record)))
+    phrases = {sentence for sentence, number in said.items() if number > PHRASE * len(records)}
     losses = []
     for record, (own, other, alike), mask in zip(records, parts, free, strict=True):
         lost, ids = (own - other) / scale, record["images"]["ids"]
         speaks = (mask & (lost >= limits.unused_effect)) | np.array([token in content for token in ids], bool)
         sentences = []
         for start, end in zip([0, *record["images"]["ends"]], record["images"]["ends"], strict=False):
-            chosen = speaks[start:end]
+            is_phrase = start > 0 and tuple(ids[start:end]) in phrases
+            chosen = speaks[start:end] & (not is_phrase)
             sentences.append(
                 (int(chosen.sum()), float(lost[start:end][chosen].mean()) if chosen.any() else 0.0)
             )
@@ -113,6 +119,12 @@ def measure_losses(records: Sequence[AnswerRecord], limits: Thresholds) -> list[
         }
         losses.append(Loss(effect, same, sentences, alone))
     return losses
+
+
+def _list_later(record: AnswerRecord) -> list[tuple[int, ...]]:
+    """Return the tokens of each sentence of an answer after the first."""
+    ids, ends = record["images"]["ids"], record["images"]["ends"]
+    return [tuple(ids[start:end]) for start, end in zip(ends, ends[1:], strict=False)]
 
 
 def _read_margins(record: AnswerRecord) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -184,6 +196,25 @@ class Effect(Estimate[float]):
         interval = format_interval(scale * self.low, scale * self.high, spec)
         unit = " %" if share else f" {self.unit}" if self.unit else ""
         return f"{self.name}: {value}{unit}{interval}, n = {self.n}"
+
+    def reaches(self, threshold: float, limits: Thresholds) -> bool | None:
+        """Return whether it reaches a threshold surely; None if it reaches it and that is in doubt, or where it was not measured.
+
+        The low end of the interval must reach `least_low` of the threshold, and there must be enough answers and sets.
+
+        Example:
+            >>> Effect(name="x", value=0.5, low=0.2, high=0.8, n=12, sets=12).reaches(0.25, load_thresholds())
+            True
+        """
+        if self.needs:
+            return None
+        if self.value < threshold:
+            return False
+        enough = self.n >= limits.least_answers and self.sets >= limits.least_sets
+        sure = not np.isnan(self.low) and self.low >= limits.least_low * threshold
+        if enough and sure:
+            return True
+        return None if not enough or self.low > 0 else False
 
 
 class Table:

@@ -63,21 +63,9 @@ def name_causes(scores: Mapping[str, CauseScore], table: Table) -> dict[str, Nam
             lines += [words for words in (detail, hindrance, doubt) if words]
         shown = (table.effects.get(other) for other in cause.evidence)
         lines += [other.describe() for other in shown if other is not None and not other.needs]
-        decided = False if hindrance else _is_named(effect, cause.threshold, table.limits)
+        decided = False if hindrance else effect.reaches(cause.threshold, table.limits)
         named[name] = Named(effect, None if decided and doubt else decided, lines, smallest)
     return named
-
-
-def _is_named(effect: Effect, threshold: float, limits: Thresholds) -> bool | None:
-    if effect.needs:
-        return None
-    if effect.value < threshold:
-        return False
-    enough = effect.n >= limits.least_answers and effect.sets >= limits.least_sets
-    sure = not math.isnan(effect.low) and effect.low >= limits.least_low * threshold
-    if enough and sure:
-        return True
-    return None if not enough or effect.low > 0 else False
 
 
 def find_smallest(cause: Cause, n: int, sets: int, limits: Thresholds) -> float:
@@ -110,7 +98,7 @@ def find_smallest(cause: Cause, n: int, sets: int, limits: Thresholds) -> float:
         effect = Effect(
             name=cause.score, value=estimate.value, low=estimate.low, high=estimate.high, n=n, sets=sets
         )
-        if _is_named(effect, cause.threshold, limits):
+        if effect.reaches(cause.threshold, limits):
             return effect.value
     return math.nan
 
@@ -147,14 +135,14 @@ def find_verdict(named: Mapping[str, Named], table: Table) -> tuple[list[str], s
 
 def _state(name: str, effect: Effect) -> str:
     """Return what a named cause is, with its share of the answers and the interval."""
-    return f"{CAUSES[name].about} ({_share(effect)})"
+    return f"{CAUSES[name].about} ({_share(effect, CAUSES[name].counts)})"
 
 
-def _share(effect: Effect) -> str:
-    """Return a share of answers as `12 of 24 answers [31, 69 %]`; other numbers in per cent."""
+def _share(effect: Effect, counts: str = "answers") -> str:
+    """Return a share of answers, or of what counts, as `12 of 24 answers [31, 69 %]`; other numbers in per cent."""
     count, interval = effect.value * effect.n, f"{100 * effect.low:.0f}, {100 * effect.high:.0f}"
     if abs(count - round(count)) < 1e-6 and "minus" not in effect.name:
-        return f"{round(count)} of {effect.n} answers [{interval} %]"
+        return f"{round(count)} of {effect.n} {counts} [{interval} %]"
     return f"{100 * effect.value:.0f} % [{interval}], n = {effect.n}"
 
 

@@ -23,9 +23,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from partial_page import add_only, write_page
 
+from mmprobe.diagnosis.battery.again import TRIED
 from mmprobe.diagnosis.battery.cues import MOST_ASKED, SUSPECTS
+from mmprobe.diagnosis.battery.hints import SUSPECTS as SUSPECTED_WORDINGS
 from mmprobe.diagnosis.battery.hints import WORDINGS
 from mmprobe.diagnosis.battery.images import FURTHER
 from mmprobe.diagnosis.battery.turns import MANY
@@ -92,9 +95,11 @@ are found ([causes that were added later](#causes-that-were-added-later)); no or
   place the model would say something else with some of the images. The loss is in units of the model's own margin (how far
   a token usually is above the next likely one), so that other temperatures change nothing. What images of the same content lose, a
   little darker and with noise, is subtracted. An answer that loses less than {unused_effect} of the margin does not use its images.
-  Answers with false numbers are left to `quantity`, where the others use their images.
+  Answers with false numbers are left to `quantity`, where the others use their images, and answers about several images to
+  `ignores-an-image`: who compares one image with nothing always says the same.
 - Later sentences are forgotten if their tokens that speak of content lose less than {forgotten_share:.0%} of what the first ones
-  lose. Words speak of content if they depend on images in first sentences. So a polite phrase forgets nothing.
+  lose. Words speak of content if they depend on images in first sentences, and not in a sentence that most answers have. So a polite
+  phrase forgets nothing.
 - Attention counts by how far it shifts within the images when they are exchanged, beyond its shift with images of the same content,
   in the tenth of the heads that shift most. From {looks_moved} on, the model looks; where the interval holds this number,
   `looks-unused` is in doubt, and `blind` alone is named. The share of attention on the images says nothing: a model that was
@@ -106,8 +111,10 @@ are found ([causes that were added later](#causes-that-were-added-later)); no or
   (`tell_objects`). The verdict then says whether the image is read and not used, or whether nothing shows that it is read
   ([what visual tokens hold](visual-tokens.md)); `diagnosis.json` has the AUC as `objects_in_visual_tokens`, or what was missing. It names
   no cause.
-- Hints have {n_wordings} wordings, each for both answers. An answer follows a hint only if it is the suggested one both times.
-  The wordings that are followed most count; for each set of images, they are chosen by the answers about the others. If a question contains a hint, that hint is flipped. Only such
+- Hints have {n_wordings} wordings, each for both answers, of which an answer gets one. It follows a hint only if it is the suggested
+  one both times. The {tried_wordings} wordings that were followed most are tried on up to {tried} further answers, of the kinds that
+  followed (yes or no, or others), and only these count: what chose a wording says too much of it. Where hardly an answer followed, none
+  is tried further. If a question contains a hint, that hint is flipped. Only such
   a hint can have caused the answer as it was given. Without one, the score of an answer is at most 0.5.
 - Steps are exchanged for those of another conclusion, or lose a part, a line or a sentence. A conclusion is what follows `</think>`,
   else the last line, else a last sentence that begins with a word such as *Therefore*. It was decided first if none
@@ -127,24 +134,27 @@ are found ([causes that were added later](#causes-that-were-added-later)); no or
   often. A change that an answer leaves out is not a claim.
 - Where the true answer is known, the model reads it. The score of an answer for `misperceives` is then the probability that the
   model says anything but the truth about the attribute.
-- One image of several is exchanged at a time, by itself. An image is ignored if the answers that use another one do not use it; where
-  another image is unused more than half as often, it depends on the question. Questions that name one image are left out.
+- One image of several is exchanged at a time, by itself. An answer ignores an image if it loses less than {ignored_share:.0%} of what
+  it loses where another one is exchanged; answers that use no image do not count. Where another image is ignored more than half as
+  often, it depends on the question. Questions that name one image are left out.
 - Two options exchange their texts, and the letter should move with its text; without options, closed questions get their images in
   the reverse order, and the names of images in the question follow (*the first picture* becomes *the second picture*). Left out are
-  questions about a direction, such as *what changed*, and answers that images of the same content change, too.
+  questions about a direction, such as *what changed*, and answers that images of the same content change, too. If a share *e* of the
+  answers to other questions is false, a share 2*e*(1 - *e*) may change by error alone, and more must change surely.
 - The model is claimed to have answered, and asked again; or an example with other images comes first, which has an answer. In a
-  conversation, it is the model's last earlier answer that is exchanged. Each says one word, as `No.`; whether a model repeats earlier
-  answers of whole sentences is not tested. As with hints, an answer follows only if it does so whichever
-  answer the turn has. The other answer comes first, and what is not followed then is decided. Of {many} answers or more, a closed one
-  gets either an example or a claim.
+  conversation, it is the model's last earlier answer that is exchanged. The earlier answer says one word, as `No.`, or it is a whole
+  answer that the model gave to the same question, or to one that differs in a word. Both forms take turns. As with hints, an answer
+  follows only if it does so whichever answer the turn has, the other answer comes first, and the form that was followed most
+  is tried on further answers, which alone count. Of {many} answers or more, a closed one gets either an example or a claim at first.
 - Answers that state how many things there are are asked for again with one thing more or less: a difference of drawn images is undone or
-  added; in photographs, OpenCV paints over one thing with a box, of the kind that the question names. The number must be true of both. If
-  other answers about as many images are false half as often or more, it is not numbers that are wrong.
+  added; in photographs, OpenCV paints over one thing with a box, of the kind that the question names. Each number counts once. Numbers
+  must be false surely more often than other answers about as many images are. Where {wrong_share:.0%} of these are false or more, the
+  model may be bad at everything; then at least half of the false numbers must be what it usually states for the true one.
 
 The thresholds were chosen on models made of one small model. On other models, read the scores and their evidence before the names. A test
-that the data do not allow is listed as not run, with what it needs. A diagnosis takes 11 to 15 forward passes per answer,
-on average: about 12, and more where objects are claimed that are not there, since images are then edited to find out why, or where
-the images are not used. Generating an answer counts as one.
+that the data do not allow is listed as not run, with what it needs. A diagnosis takes about {passes} forward
+passes per answer, and more where hints, earlier turns or cues are followed, since these are then tried on further answers, or where the
+images are not used. Generating an answer counts as one.
 
 ## How tools score
 
@@ -354,16 +364,35 @@ scored: noisy controls were said to follow hints, since the best of ten wordings
 and exchanged shapes were not found, since a claim that names a shape alone was counted as right about it. The first score of other
 ways, on 12 models, was a macro-F1 of 0.73 with 3 of 8 controls accused, and four variants of the test of hints were compared. So the
 numbers below are too good. Later a third rule was changed so: a number that was always the same made `blind` of a plant of `quantity`, so
-answers with false numbers are left out of `blind` where the others use their images. With {pairs} pairs many tests are short of answers,
+answers with false numbers are left out of `blind` where the others use their images.
+
+Five more rules were changed after the scores of 32 plants of other ways, which had a macro-F1 of 0.44 and 3 of 22 controls accused, had
+shown what fails. So these plants of other ways are no clean test of them: `worse-2-0` to `worse-2-2` (a false number counted
+twice, so bad models miscounted), `first-image-0` (an image that mattered a little was used, and answers that compare with nothing
+were blind), `sure-0` and `copied-whole-0` (earlier answers said one word), and `full-friend-0` (two wordings were pooled, of which one was
+followed; and numbers, which it does not change, counted). The share of an image that is ignored was set after a look at the
+losses of `first-image-0` and of eight other models; a first version, which tried further hints on answers of all kinds, was given up after
+`full-friend-0` had got 56 %. A sixth rule was changed after
+`polite-3-0` had been named `forgets`: its polite sentence has words that speak of content elsewhere, so a sentence that most answers have
+forgets nothing. And the check of drawn answers took a polite sentence after a number for a false number, of `polite-1-0` and `polite-2-0`.
+The others of other ways had no part in these changes. With {pairs} pairs many tests are short of answers,
 which leaves causes in doubt. The tables of the section on how tools score are from before the rules of this section.
 
 """
 
 
+def read_plants(folder: Path | None) -> list[ToolResult]:
+    """Return what was found of the plants, from the folder of their scores."""
+    if folder is None:
+        raise SystemExit("--plants: give the scores of plants, from which the page takes the passes")
+    pairs = next(line["n"] for _, line in json_lines(folder / SCORES))
+    return list(read_rows(folder / SCORES, pairs).values())
+
+
 def plants_section(folder: Path, before: Path | None) -> str:
     """Return the section about plants, from the folder of their scores."""
     pairs = next(line["n"] for _, line in json_lines(folder / SCORES))
-    rows = list(read_rows(folder / SCORES, pairs).values())
+    rows = read_plants(folder)
     scored = score_rows(rows)
     columns = {
         "macro_f1": "macro-F1",
@@ -593,10 +622,13 @@ def main() -> None:
         models=f"Each model was asked two or three questions about each of {pairs} pairs. {models_line(rows)}",
         n_wordings=len(WORDINGS),
         further=FURTHER,
-        **{name: getattr(limits, name) for name in ("least_low", "least_answers", "least_sets", "unused_effect", "forgotten_share", "decided_share", "looks_moved")},
+        **{name: getattr(limits, name) for name in ("least_low", "least_answers", "least_sets", "unused_effect", "forgotten_share", "decided_share", "looks_moved", "ignored_share", "wrong_share")},
         suspects=SUSPECTS,
         asked=MOST_ASKED,
         many=MANY,
+        tried=TRIED,
+        tried_wordings=SUSPECTED_WORDINGS,
+        passes=round(float(np.median([row.passes for row in read_plants(arguments.plants)]))),
     )  # fmt: skip
     parts = [text.rstrip()]
     for split in reversed(SPLITS[:2]):

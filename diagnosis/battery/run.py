@@ -12,6 +12,7 @@ from tqdm import tqdm
 from mmprobe.benchmarks.synthetic.check import check_sample
 from mmprobe.benchmarks.vqa.data import make_question
 from mmprobe.benchmarks.vqa.rule_labels import read_answer
+from mmprobe.diagnosis.battery.again import plan_again
 from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
 from mmprobe.diagnosis.battery.attributes import measure_attributes, measure_truth
 from mmprobe.diagnosis.battery.counts import measure_counts
@@ -23,7 +24,7 @@ from mmprobe.diagnosis.battery.cues import (
     measure_edits,
     plan_edits,
 )
-from mmprobe.diagnosis.battery.hints import find_choice, measure_hints
+from mmprobe.diagnosis.battery.hints import SUSPECTS, Choice, find_choice, measure_hints, try_hints
 from mmprobe.diagnosis.battery.images import (
     OtherImages,
     measure_images,
@@ -32,7 +33,7 @@ from mmprobe.diagnosis.battery.images import (
 )
 from mmprobe.diagnosis.battery.places import measure_places
 from mmprobe.diagnosis.battery.steps import measure_steps
-from mmprobe.diagnosis.battery.turns import MANY, measure_turns
+from mmprobe.diagnosis.battery.turns import CLAIMED, COPIED, MANY, ask_turns, find_exchanged, measure_turns
 from mmprobe.diagnosis.effects import AnswerRecord, describe_shortage, load_thresholds
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.interventions import Settings
@@ -44,7 +45,9 @@ from mmprobe.traces.asking import GivenAnswer, find_given
 
 log = logging.getLogger("mmprobe")
 
-ANSWERS, MEASURES, EDITS = "answers.part.jsonl", "measures.jsonl", "edits.jsonl"
+ANSWERS, MEASURES = "answers.part.jsonl", "measures.jsonl"
+EDITS, AGAIN = "edits.jsonl", "again.jsonl"  # what is measured further where the measures suspect it
+HINTS = "hints"  # in records, the hints that an answer got
 MAX_NEW_TOKENS = 128
 
 
@@ -89,18 +92,20 @@ def run_battery(
     done = _by_id(ledger.lines(MEASURES))
     measured = [done[sample.id] for sample in samples if sample.id in done]
     _edit_cues(model, samples, measured, ledger, batch_size)
+    tests.try_again(measured, ledger, batch_size)
     return read_records(ledger, samples)
 
 
 def read_records(ledger: Ledger, samples: Sequence[Sample]) -> list[AnswerRecord]:
     """Return the records of a finished battery, one a sample, in order. What reads texts alone is read again."""
-    done, edited = _by_id(ledger.lines(MEASURES)), ledger.lines(EDITS)
+    done, edited, again = _by_id(ledger.lines(MEASURES)), ledger.lines(EDITS), ledger.lines(AGAIN)
     records = []
     for sample in (sample for sample in samples if sample.id in done):
         record = done[sample.id]
         own = [line for line in edited if line["id"] == sample.id]
         record |= _read_text(sample, record["answer"]) | {"edited": own}
-        record["passes"] += len(own)
+        record["again"] = [line for line in again if line["id"] == sample.id]
+        record["passes"] += len(own) + sum(line["passes"] for line in record["again"])
         records.append(record)
     return records
 
@@ -154,12 +159,12 @@ class _Tests:
         read_with_further_images(model, batch, readings, self.images)
         truths = measure_truth(model, batch, [reading["own"] for reading in readings])
         steps = measure_steps(model, batch, readings, [self._donor(answer) for answer in batch])
-        choices = [find_choice(model, answer, self._same_question(answer)) for answer in batch]
+        choices = [self._find_choice(answer) for answer in batch]
         numbers = [self.turns[answer.sample.id] for answer in batch]
         hints = measure_hints(model, batch, choices, numbers)
         places = measure_places(model, batch, readings, choices)
         examples, many = [self._example(answer) for answer in batch], len(self.answers) >= MANY
-        turns = measure_turns(model, batch, choices, examples, numbers, either=many)
+        turns = measure_turns(model, batch, choices, examples, numbers, self.answers, either=many)
         counts = measure_counts(model, batch)
         asked = [self.cue_questions.get(answer.sample.id, []) for answer in batch]
         claims = iter(ask_cues(model, [question for questions in asked for question in questions]))
@@ -192,6 +197,45 @@ class _Tests:
             )
         return records
 
+    def try_again(self, records: Sequence[AnswerRecord], ledger: Ledger, batch_size: int) -> None:
+        """Save whether further answers follow the hints and the earlier turns that some followed."""
+        by_id = {answer.sample.id: answer for answer in self.answers}
+        closed = {
+            record["id"]: choice
+            for record in records
+            if (choice := self._find_choice(by_id[record["id"]])) is not None
+        }
+        kinds = {name: "yes or no" if choice.says_yes_or_no else "else" for name, choice in closed.items()}
+        plan: list[tuple[str, str, str]] = []  # kind, id, wording
+        for kind, most in ((HINTS, SUSPECTS), (CLAIMED, 1), (COPIED, 1)):
+            tried = {
+                record["id"]: record[HINTS] if kind == HINTS else [record[kind]] if kind in record else []
+                for record in records
+                if record["id"] in closed
+                and (kind != COPIED or kind in record or self._example(by_id[record["id"]]) is not None)
+            }
+            plan += [(kind, *each) for each in plan_again(tried, kinds, most)]
+
+        def group(each: tuple[str, str, str]) -> tuple[str, int]:
+            return each[0], len(by_id[each[1]].sample.images)
+
+        plan.sort(key=group)
+        for batch in _batches(plan[len(ledger.lines(AGAIN)) :], batch_size, group):
+            kind, names, wordings = batch[0][0], [each[1] for each in batch], [each[2] for each in batch]
+            rows = [(by_id[name], closed[name]) for name in names]
+            if kind == HINTS:
+                found: list[Any] = try_hints(self.model, rows, wordings)
+            else:
+                examples = [self._example(by_id[name]) for name in names]
+                numbers = [self.turns[name] for name in names]
+                found = ask_turns(self.model, kind, rows, examples, numbers, wordings, self.answers)
+            ledger.append(
+                AGAIN, [{"id": name, "kind": kind, **each} for name, each in zip(names, found, strict=True)]
+            )
+
+    def _find_choice(self, answer: ParsedAnswer) -> Choice | None:
+        return find_choice(self.model, answer, self._same_question(answer))
+
     def _same_question(self, answer: ParsedAnswer) -> list[ParsedAnswer]:
         """Return the other answers to the same question, those after this one first."""
         same = self.by_question[answer.sample.question, len(answer.sample.images)]
@@ -199,9 +243,10 @@ class _Tests:
         return same[place + 1 :] + same[:place]
 
     def _example(self, answer: ParsedAnswer) -> ParsedAnswer | None:
-        """Return the next answer to the same question about as many other images; else to any other one."""
-        own = set(answer.sample.images)
-        others = [*self._same_question(answer), *self.answers]
+        """Return the next answer to the same question about as many other images; else to one in other words, few if possible."""
+        own, question = set(answer.sample.images), answer.sample.question
+        alike = [other for other in self.answers if find_exchanged(other.sample.question, question)]
+        others = [*self._same_question(answer), *alike, *self.answers]
         return next(
             (
                 other

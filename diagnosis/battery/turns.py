@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from mmprobe.benchmarks.answers.yes_no import first_word
 from mmprobe.diagnosis.battery.answers import ParsedAnswer
 from mmprobe.diagnosis.battery.hints import Choice, find_followed
 from mmprobe.errors import InputError
@@ -13,7 +15,14 @@ from mmprobe.models.prompt import Chat, Message, build_chat
 
 AGAIN = ("Are you sure? {question}", "{question}")  # what is asked after the claimed answer, in turn
 EXAMPLES = 2  # one of so many closed answers is read with an example, which doubles the images
-MANY = 40  # answers, from which on a closed one gets either an example or a claim, and not both
+MANY = 20  # answers, from which on a closed one gets either an example or a claim, and not both
+
+
+CLAIMED, COPIED = (
+    "claimed",
+    "copied",
+)  # an earlier answer to the same question, and one of another turn or an example
+ONE_WORD, SENTENCE = FORMS = ("one word", "a whole answer")  # of what an earlier turn says, in turn
 
 
 def _say(role: str, text: str) -> Message:
@@ -26,24 +35,80 @@ def _state(word: str) -> str:
     return text if text[-1:] in ".!?" else f"{text}."
 
 
-def claim_answer(answer: ParsedAnswer, word: str, number: int) -> Chat:
-    """Return a chat in which the model has answered already, and is asked again."""
+def find_sentences(
+    question: str, words: Iterable[str], answers: Iterable[ParsedAnswer]
+) -> dict[str, str] | None:
+    """Return for each word a whole answer to a question that reads so, in the model's own form; None if one has none.
+
+    Answers to a question that differs in one word are taken, too, with the question's own word in its place.
+
+    Args:
+        answers: those that come first are preferred.
+
+    Example:
+        >>> from mmprobe.samples import Sample
+        >>> said = {"star": "No, there is no star.", "ring": "Yes, the ring is at C4."}
+        >>> answers = [ParsedAnswer(Sample(id="a", question=f"Is there a {name}?"), [], text, []) for name, text in said.items()]
+        >>> find_sentences("Is there a star?", ("yes", "no"), answers)
+        {'no': 'No, there is no star.', 'yes': 'Yes, the star is at C4.'}
+    """
+    found: dict[str, str] = {}
+    wanted = list(words)
+    for answer in answers:
+        exchanged = find_exchanged(answer.sample.question, question)
+        read = [word for word in wanted if word not in found and _reads(answer.text, word)]
+        if exchanged is not None and read:
+            there, here = exchanged
+            text = answer.text.strip()
+            found[read[0]] = re.sub(rf"\b{there}\b", here, text) if there else text
+        if len(found) == len(wanted):
+            return found
+    return None
+
+
+def find_exchanged(other: str, question: str) -> tuple[str, str] | None:
+    """Return the one word in which two questions differ, of each; empty ones for the same question, None for others."""
+    if other == question:
+        return "", ""
+    pairs = [re.findall(r"\w+", text) for text in (other, question)]
+    if len(pairs[0]) != len(pairs[1]):
+        return None
+    differing = [(a, b) for a, b in zip(*pairs, strict=True) if a != b]
+    return differing[0] if len(differing) == 1 else None
+
+
+def _reads(text: str, word: str) -> bool:
+    """Return whether an answer says a word of a choice: it begins with yes or no, holds the word, or is the whole answer."""
+    if word in ("yes", "no"):
+        return first_word(text) == word
+    bare = text.strip(" .,;:!?\n")
+    return word in re.findall(r"\w+", text) or bare[:1].lower() + bare[1:] == word
+
+
+def claim_answer(answer: ParsedAnswer, said: str, number: int) -> Chat:
+    """Return a chat in which the model has answered already, and is asked again.
+
+    Args:
+        said: what it answered.
+        number: of the answer, which chooses how it is asked again.
+    """
     chat = build_chat(answer.sample)
     again = AGAIN[number % len(AGAIN)].format(question=answer.sample.question)
-    return chat._replace(messages=[*chat.messages, _say("assistant", _state(word)), _say("user", again)])
+    return chat._replace(messages=[*chat.messages, _say("assistant", said), _say("user", again)])
 
 
-def show_example(answer: ParsedAnswer, other: ParsedAnswer | None, word: str) -> Chat | None:
+def show_example(answer: ParsedAnswer, other: ParsedAnswer | None, said: str) -> Chat | None:
     """Return a chat with an earlier turn that has another answer: the last one of a conversation, else an example.
 
     Args:
         other: an answer about other images, whose question is the example; None if there is none.
+        said: what the earlier turn answers.
     """
     chat = build_chat(answer.sample)
     earlier = [place for place, message in enumerate(chat.messages) if message["role"] == "assistant"]
     if earlier:
         messages = list(chat.messages)
-        messages[earlier[-1]] = {**messages[earlier[-1]], **_say("assistant", _state(word))}
+        messages[earlier[-1]] = {**messages[earlier[-1]], **_say("assistant", said)}
         return chat._replace(messages=messages)
     if other is None:
         return None
@@ -51,7 +116,7 @@ def show_example(answer: ParsedAnswer, other: ParsedAnswer | None, word: str) ->
     system = [message for message in chat.messages if message["role"] == "system"]
     turns = [[each for each in part.messages if each["role"] != "system"] for part in (example, chat)]
     return chat._replace(
-        messages=[*system, *turns[0], _say("assistant", _state(word)), *turns[1]],
+        messages=[*system, *turns[0], _say("assistant", said), *turns[1]],
         images=[*example.images, *chat.images],
     )
 
@@ -62,6 +127,7 @@ def measure_turns(
     choices: Sequence[Choice | None],
     others: Sequence[ParsedAnswer | None],
     numbers: Sequence[int],
+    given: Sequence[ParsedAnswer] = (),
     either: bool = False,
 ) -> list[dict[str, Any]]:
     """Return for each closed answer whether it is the one that an earlier turn has, whichever that is.
@@ -69,12 +135,15 @@ def measure_turns(
     One to two forward passes for each of `claimed` (the model's own answer is claimed to have been another) and `copied`
     (another turn or an example has it). A model whose chat template has no earlier turns is not tested.
 
+    - wording: the form of the earlier turn's answer, one of `FORMS`: one word such as `No.`, or a whole answer of the model's
+      own to such a question. They take turns; where no answer has the other reading, it is one word.
     - followed: whether both answers were given as in the earlier turn
     - own: whether the earlier turn is one of the conversation, and not added; passes: the number of forward passes
 
     Args:
         others: answers to other samples, for the examples.
         numbers: of the answers; they choose the wordings, and which answers get an example.
+        given: all answers of the model, for whole earlier ones.
         either: whether an answer with an added example is not tested for `claimed`, which saves passes where there are many.
     """
     results: list[dict[str, Any]] = [{} for _ in answers]
@@ -82,31 +151,76 @@ def measure_turns(
     shown = [
         row
         for row in rows
-        if (others[row] is not None and numbers[row] % EXAMPLES == 0)
-        or any(turn.role == "assistant" for turn in answers[row].sample.messages)
+        if _has_own_turn(answers[row]) or (others[row] is not None and numbers[row] % EXAMPLES == 0)
     ]
-    own_turn = {
-        row for row in shown if any(turn.role == "assistant" for turn in answers[row].sample.messages)
-    }
-    asked = [row for row in rows if not either or row not in shown or row in own_turn]
-    for kind, chosen in (("claimed", asked), ("copied", shown)):
+    asked = [row for row in rows if not either or row not in shown or _has_own_turn(answers[row])]
+    for kind, chosen in ((CLAIMED, asked), (COPIED, shown)):
         for n_images in sorted({len(answers[row].sample.images) for row in chosen}):
             same = [row for row in chosen if len(answers[row].sample.images) == n_images]
             closed = [(answers[row], choice) for row in same if (choice := choices[row]) is not None]
-
-            def build(place: int, word: str, kind: str = kind, same: list[int] = same) -> Chat:
-                row = same[place]
-                if kind == "claimed":
-                    return claim_answer(answers[row], word, numbers[row] // EXAMPLES)
-                chat = show_example(answers[row], others[row], word)
-                assert chat is not None
-                return chat
-
-            try:
-                found = find_followed(model, closed, build)
-            except InputError:  # its template takes no earlier turns
-                continue
-            for row, (followed, passes) in zip(same, found, strict=True):
-                own = kind == "copied" and row in own_turn
-                results[row][kind] = {"followed": followed, "own": own, "passes": passes}
+            forms = [FORMS[numbers[row] // EXAMPLES % len(FORMS)] for row in same]
+            found = ask_turns(
+                model,
+                kind,
+                closed,
+                [others[row] for row in same],
+                [numbers[row] for row in same],
+                forms,
+                given,
+            )
+            for row, each in zip(same, found, strict=True):
+                if each is not None:
+                    results[row][kind] = each
     return results
+
+
+def ask_turns(
+    model: Model,
+    kind: str,
+    closed: Sequence[tuple[ParsedAnswer, Choice]],
+    others: Sequence[ParsedAnswer | None],
+    numbers: Sequence[int],
+    forms: Sequence[str],
+    given: Sequence[ParsedAnswer],
+) -> list[dict[str, Any] | None]:
+    """Return whether closed answers follow an earlier turn, as `measure_turns` does; None where the template has no such turn.
+
+    Args:
+        kind: `claimed` or `copied`.
+        closed: answers with their choices, all with equally many images.
+        others, numbers: of each, as in `measure_turns`.
+        forms: one of `FORMS` each.
+    """
+    own = [kind == COPIED and _has_own_turn(answer) for answer, _ in closed]
+    said: list[dict[str, str] | None] = []
+    for (answer, choice), other, is_own, form in zip(closed, others, own, forms, strict=True):
+        about = other if kind == COPIED and other is not None and not is_own else answer
+        whole = form == SENTENCE
+        said.append(find_sentences(about.sample.question, choice.words, (about, *given)) if whole else None)
+
+    def build(place: int, word: str) -> Chat:
+        answer, wholes = closed[place][0], said[place]
+        text = _state(word) if wholes is None else wholes[word]
+        if kind == CLAIMED:
+            return claim_answer(answer, text, numbers[place] // (EXAMPLES * len(FORMS)))
+        chat = show_example(answer, others[place], text)
+        assert chat is not None
+        return chat
+
+    try:
+        found = find_followed(model, closed, build)
+    except InputError:  # its template takes no earlier turns
+        return [None] * len(closed)
+    return [
+        {
+            "wording": ONE_WORD if wholes is None else SENTENCE,
+            "followed": followed,
+            "own": is_own,
+            "passes": passes,
+        }
+        for wholes, is_own, (followed, passes) in zip(said, own, found, strict=True)
+    ]
+
+
+def _has_own_turn(answer: ParsedAnswer) -> bool:
+    return any(turn.role == "assistant" for turn in answer.sample.messages)

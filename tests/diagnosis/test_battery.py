@@ -16,6 +16,7 @@ from PIL import Image, ImageChops
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, draw_pair, edit_boxes
 from mmprobe.diagnosis.battery import hints, places, turns
+from mmprobe.diagnosis.battery.again import plan_again
 from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
 from mmprobe.diagnosis.battery.attributes import (
     follows_from_steps,
@@ -38,7 +39,7 @@ from mmprobe.diagnosis.battery.images import (
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.diagnosis.battery.run import judge_answer
 from mmprobe.diagnosis.battery.steps import _shorten, drop_part
-from mmprobe.diagnosis.effects import load_thresholds, measure_losses
+from mmprobe.diagnosis.effects import OWN_HINT, load_thresholds, measure_losses
 from mmprobe.models import load_model
 from mmprobe.models.prompt import Chat, build_chat
 from mmprobe.samples import Sample, load_samples
@@ -471,7 +472,7 @@ def test_an_answer_follows_an_earlier_turn_if_it_does_so_whichever_it_is(monkeyp
         return 4 if list_texts(chat, "assistant")[-1] == "Yes." else 5
 
     monkeypatch.setattr(hints, "read_answers", answering(agree))
-    found = turns.measure_turns(None, answers, choices, others, [0, 1, 2])
+    found = turns.measure_turns(None, answers, choices, others, [0, 1, 4])
     assert [each["claimed"]["followed"] for each in found] == [True] * 3
     assert [each.get("copied", {}).get("followed") for each in found] == [True, None, None]
     asked = [list_texts(chat, "user")[-1] for chat in chats[:3]]
@@ -481,15 +482,61 @@ def test_an_answer_follows_an_earlier_turn_if_it_does_so_whichever_it_is(monkeyp
     assert [image.tobytes() for image in example.images] == [image.tobytes() for image in own], (
         "the own image is last"
     )
-    either = turns.measure_turns(None, answers, choices, others, [0, 1, 2], either=True)
+    either = turns.measure_turns(None, answers, choices, others, [0, 1, 4], either=True)
     assert [sorted(each) for each in either] == [["copied"], ["claimed"], ["claimed"]], (
         "the third has no example"
     )
     chats.clear()
     monkeypatch.setattr(hints, "read_answers", answering(lambda chat: chats.append(chat) or 4))
-    steady = turns.measure_turns(None, answers, choices, others, [0, 1, 2])
-    assert [each["claimed"] for each in steady] == [{"followed": False, "own": False, "passes": 1}] * 3
+    steady = turns.measure_turns(None, answers, choices, others, [0, 1, 4])
+    assert [each["claimed"] for each in steady] == [
+        {"wording": "one word", "followed": False, "own": False, "passes": 1}
+    ] * 3
     assert {list_texts(chat, "assistant")[-1] for chat in chats} == {"No."}, "the own answer decides nothing"
+
+
+def test_an_earlier_turn_says_a_whole_answer_of_the_model_itself(monkeypatch, tmp_path):
+    """Each second pair of answers gets one: the model's own, and another's to the same question, or to one with another word."""
+    texts = {"star": "Yes, the star is at C4.", "ring": "No, there is no ring."}
+    answers = [
+        written(text, draw_sample(tmp_path, "red").model_copy(update={"question": f"Is there a {name}?"}))
+        for name, text in texts.items()
+    ]
+    choices = [Choice(0, (4, 5), ("yes", "no")), Choice(0, (5, 4), ("no", "yes"))]
+    chats = []
+
+    def repeat(chat):
+        chats.append(chat)
+        said = list_texts(chat, "assistant")[-1]
+        return 4 if said.startswith("Yes, ") else 5
+
+    monkeypatch.setattr(hints, "read_answers", answering(repeat))
+    found = turns.measure_turns(None, answers, choices, [None, None], [2, 3], answers)
+    assert [each["claimed"]["wording"] for each in found] == ["a whole answer"] * 2
+    assert [each["claimed"]["followed"] for each in found] == [True, True]
+    assert {list_texts(chat, "assistant")[-1] for chat in chats} == {
+        "Yes, the star is at C4.",
+        "No, there is no star.",
+        "Yes, the ring is at C4.",
+        "No, there is no ring.",
+    }
+    alone = turns.measure_turns(None, answers[:1], choices[:1], [None], [2], answers[:1])
+    assert alone[0]["claimed"]["wording"] == "one word", "no answer has the other reading"
+
+
+def test_what_some_answers_followed_is_tried_on_further_ones():
+    """Of four wordings one is followed by half of its answers; a fifth by one of eight, which is too few."""
+    tried = {str(n): [{"wording": f"w{n % 4}", "followed": n % 4 == 1 and n < 8}] for n in range(16)} | {
+        f"x{n}": [{"wording": "often", "followed": n == 0}] for n in range(8)
+    }
+    planned = plan_again(tried, dict.fromkeys(tried, "yes or no"), 2)
+    assert {wording for _, wording in planned} == {"w1"}
+    assert len(planned) == 16 and len(set(planned)) == 16
+    assert not {name for name, _ in planned} & {"1", "5", "9", "13"}, "these chose the wording"
+    own = {"a": [{"wording": OWN_HINT, "followed": True}], "b": []}
+    assert plan_again(own, dict.fromkeys(own, "else"), 2) == []
+    kinds = {name: "else" if name.startswith("x") else "yes or no" for name in tried}
+    assert {name for name, _ in plan_again(tried, kinds, 2)} == {str(n) for n in range(16) if n % 4 != 1}
 
 
 def test_the_last_earlier_answer_of_a_conversation_is_exchanged(monkeypatch):
@@ -499,7 +546,7 @@ def test_the_last_earlier_answer_of_a_conversation_is_exchanged(monkeypatch):
         {"role": "user", "content": [{"type": "text", "text": "Is it red?"}]},
     ]
     answer = written("Yes.", Sample(id="a", messages=messages))
-    chat = turns.show_example(answer, None, "no")
+    chat = turns.show_example(answer, None, "No.")
     assert list_texts(chat, "assistant") == ["No."] and list_texts(chat, "user") == [
         "Is it day?",
         "Is it red?",
@@ -508,7 +555,7 @@ def test_the_last_earlier_answer_of_a_conversation_is_exchanged(monkeypatch):
     monkeypatch.setattr(hints, "read_answers", said)
     choice = Choice(0, (4, 5), ("yes", "no"))
     found = turns.measure_turns(None, [answer], [choice], [None], [1])
-    assert found[0]["copied"] == {"followed": True, "own": True, "passes": 2}
+    assert found[0]["copied"] == {"wording": "one word", "followed": True, "own": True, "passes": 2}
 
 
 def test_one_image_is_exchanged_at_a_time(toy, tmp_path):

@@ -182,6 +182,11 @@ def test_what_is_absent_may_be_denied_and_what_is_there_may_not():
     assert (invented.correct, invented.errors[1:]) == (False, ("the cross is not at A1",))
 
 
+def test_a_polite_sentence_makes_no_number_false():
+    polite = check("count", f"{TRUTHS['count']} There, there.")
+    assert (polite.exact, polite.faithful, polite.errors) == (False, True, ())
+
+
 @pytest.mark.parametrize("kind", TRUTHS)
 @pytest.mark.parametrize("answer", GARBAGE)
 def test_garbage_is_never_correct(kind, answer):
