@@ -314,7 +314,7 @@ def judge_answer(sample: Sample, text: str) -> bool | None:
     return None if question is None else read_answer(question, text)
 
 
-def _batches(items: Sequence[Any], size: int, key: Callable[[Any], int]) -> Iterator[list[Any]]:
+def _batches(items: Sequence[Any], size: int, key: Callable[[Any], Any]) -> Iterator[list[Any]]:
     """Yield batches of items with the same key, which some families need of the number of images."""
     for value in sorted({key(item) for item in items}):
         same = [item for item in items if key(item) == value]
