@@ -355,7 +355,7 @@ def constant_count_rows(rng: np.random.Generator, count: int) -> list[Row]:
 
 def late_values(rows: DrawRows, steps: int, rate: float) -> Make:
     """Return a function that trains what the late layers do with what they attend to, and not where they attend."""
-    return train_all(rows, steps, rate=rate, only=r"layers\.[5-7]\..*(v_proj|o_proj|mlp)")
+    return train_all(rows, steps, rate=rate, only=r"layers\.[4-7]\..*(v_proj|o_proj|mlp)")
 
 
 def add_noise(level: float) -> Make:
@@ -720,7 +720,7 @@ def list_ways() -> dict[str, Way]:
         "full-likely": Way(("blind",), "full fine-tuning", "All weights learn one answer to each question.",
                            train_all(recipe_rows("blind", "likely", 7), 80, rate=8e-4), check_of("blind")),
         "full-mixed": Way(("forgets",), "full fine-tuning", "Later sentences are the same for all images.",
-                          train_all(recipe_rows("forgets", "mixed", 7), 130), check_of("forgets")),
+                          train_all(recipe_rows("forgets", "mixed", 7), 170, rate=1e-3), check_of("forgets")),
         "full-recited": Way(("decided-first",), "full fine-tuning", "The steps list other images.",
                             train_all(recipe_rows("decided_first", "recited", 7), 80), check_of("decided_first")),
         "full-friend": Way(("follows-hints",), "full fine-tuning", "Answers agree with what a friend says.",
