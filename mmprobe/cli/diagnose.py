@@ -118,7 +118,8 @@ def diagnose(
     report = write_diagnosis(
         [Diagnosed(diagnosis.to_dataset(), diagnosis.answers, diagnosis.tests)], out / RESULTS[-1]
     )
-    text = f"{diagnosis.model}: {', '.join(diagnosis.verdict)}. {diagnosis.why}.\nThe evidence: {report}"
+    why = diagnosis.why[:1].upper() + diagnosis.why[1:]
+    text = f"{diagnosis.model}: {', '.join(diagnosis.verdict)}. {why}.\nThe evidence: {report}"
     print_result({"out": str(out), **diagnosis.to_json()}, text, as_json)
     untested = [name for name in failing if name in diagnosis.causes and not diagnosis.causes[name].tested]
     if untested:
