@@ -332,7 +332,8 @@ AGAIN = """\
 The scores above are from before the last five causes and the rules of [plants by other ways](#plants-by-other-ways). These are of 25
 November 2026, from the models that ship, with {pairs} pairs; seeds 3 and 4 are held out. No rule was changed because of these scores,
 though these models had been scored by earlier rules. `quantity` is missing: it was added later, and no question asked how many. Rules
-that have changed since then concern numbers, photographs with boxes, claims in prose, and earlier turns: each closed answer of many now
+that have changed since then concern numbers, photographs with boxes, claims in prose, hints, order, ignored images, sentences that most
+answers have, and earlier turns: each closed answer of many now
 gets either an example or a claim, which saves passes.
 
 """
