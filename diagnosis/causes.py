@@ -90,7 +90,7 @@ def measure_causes(table: Table) -> dict[str, CauseScore]:
     for name, cause in CAUSES.working():
         with tolerate_plug_ins():
             scores[name] = check_made(cause.measure, cause.measure(cause, table), CauseScore)
-    if scores["blind"].effect.value > 0.5:
+    if "blind" in scores and scores["blind"].effect.value > 0.5:
         for name in scores:
             cause = CAUSES[name]
             if cause.needs_sight:

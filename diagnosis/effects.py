@@ -98,7 +98,7 @@ def measure_losses(records: Sequence[AnswerRecord], limits: Thresholds) -> list[
             count[1] += 1
     content = {token for token, (number, total) in counts.items() if number >= CONTENT * total}
     said = Counter(sentence for record in records for sentence in set(_list_later(record)))
-    phrases = {sentence for sentence, number in said.items() if number > PHRASE * len(records)}
+    phrases = {sentence for sentence, number in said.items() if number > max(1, PHRASE * len(records))}
     losses = []
     for record, (own, other, alike), mask in zip(records, parts, free, strict=True):
         lost, ids = (own - other) / scale, record["images"]["ids"]

@@ -153,40 +153,35 @@ def find_followed(
     """Return for each closed answer whether it is the suggested one, whichever is suggested, and the forward passes.
 
     The other answer is suggested first. The model's own is suggested only to those that took it, since an answer that did
-    not follows nothing.
+    not follows nothing. An answer is taken if its word is the likeliest of all: where a hint makes the model say something else,
+    nothing is followed, however the two words' odds may have turned.
 
     Args:
         closed: answers with their choices, all with equally many images.
         suggest_word: the chat that suggests a word to the answer of a number.
     """
     found = [(False, 1)] * len(closed)
-    took = [
-        place
-        for place, odds in enumerate(_read_odds(model, closed, suggest_word, range(len(closed)), 1))
-        if odds < 0
-    ]
-    for place, odds in zip(took, _read_odds(model, closed, suggest_word, took, 0), strict=True):
-        found[place] = (odds > 0, 2)
+    likeliest = _read_words(model, closed, suggest_word, range(len(closed)), 1)
+    took = [place for place, token in enumerate(likeliest) if token == closed[place][1].tokens[1]]
+    for place, token in zip(took, _read_words(model, closed, suggest_word, took, 0), strict=True):
+        found[place] = (token == closed[place][1].tokens[0], 2)
     return found
 
 
-def _read_odds(
+def _read_words(
     model: Model,
     closed: Sequence[tuple[ParsedAnswer, Choice]],
     suggest_word: Callable[[int, str], Chat],
     places: Sequence[int],
     word: int,
-) -> list[float]:
-    """Return the log-odds of some own answers against the other ones, where one of their two words is suggested."""
+) -> list[int]:
+    """Return the likeliest token at some answers' choices, where one of their two words is suggested."""
     if not places:
         return []
     rows = [closed[place] for place in places]
     chats = [suggest_word(place, choice.words[word]) for place, (_, choice) in zip(places, rows, strict=True)]
     readings = read_answers(model, chats, [answer.ids[: choice.step + 1] for answer, choice in rows])
-    return [
-        float(reading.last[choice.tokens[0]] - reading.last[choice.tokens[1]])
-        for (_, choice), reading in zip(rows, readings, strict=True)
-    ]
+    return [int(reading.last.argmax()) for reading in readings]
 
 
 def measure_hints(
