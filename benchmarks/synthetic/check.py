@@ -151,7 +151,9 @@ def _check_pair(answer: str, truth: str, facts: _Facts) -> _Checked:
 def _check_count(answer: str, truth: str, facts: _Facts) -> _Checked:
     said = next((part for part in _split_sentences(answer) if "difference" in part), answer)
     correct = said.rstrip(".") == truth.rstrip(".")
-    return correct, [] if correct else [_Error(f"wrong number: {said}", said if said in answer else said.rstrip("."))]
+    return correct, [] if correct else [
+        _Error(f"wrong number: {said}", said if said in answer else said.rstrip("."))
+    ]
 
 
 def _check_find(answer: str, truth: str, facts: _Facts) -> _Checked:

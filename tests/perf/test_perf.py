@@ -27,7 +27,7 @@ sys.path.remove(str(PERF))  # its causes.py would hide the recipes' folder from 
         ("overhead", 7),
         ("overhead_profile", 9),
         ("prefixes", 8),
-        ("given", 5),
+        ("given", 6),
         ("memory", 3),
         ("disk", 4),
         ("analyses", 10),
