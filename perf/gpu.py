@@ -34,11 +34,15 @@ import mmprobe as mp
 from mmprobe.benchmarks.core.compare import measure_cost
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.diagnosis import diagnose
+from mmprobe.interventions.base import Method
+from mmprobe.interventions.prompt_method import PromptMethod
+from mmprobe.interventions.registry import METHODS, load_method
 from mmprobe.models import Group, Model, load_model, load_shapes
 from mmprobe.models.reading import append_answers
-from mmprobe.probes import patch_components
+from mmprobe.probes import PROBES, patch_components, run_probes
 from mmprobe.samples import load_samples
 from mmprobe.traces import Processes
+from mmprobe.traces.engines import ENGINES
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from helpers.equal_runs import full_precision
@@ -75,8 +79,10 @@ class Setting:
         return 1 if self.quick else 3
 
     def large(self, name: str, side: int | None = None) -> Model:
-        """Return a random model of a published size, or the embedded one where all is quick."""
-        return toy("tiny-spd" if self.quick else name, self.device, None if self.quick else side)
+        """Return a random model of a published size in bfloat16, or a small one where all is quick."""
+        if self.quick:
+            return toy("28 layers", self.device, dtype=torch.bfloat16)
+        return toy(name, self.device, side)
 
     def new_folder(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self.folder))
@@ -113,11 +119,93 @@ def measure_parity(setting: Setting) -> Iterator[str]:
             yield f"| {family} | {dtype} | " + " | ".join(f"{gap:.1e}" for gap in gaps) + " |"
 
 
+def measure_cpu(setting: Setting) -> Iterator[str]:
+    """Yield a row for each engine, method and probe: how far its results on the card are from those on the CPU.
+
+    A failure is a row, too.
+    """
+    yield "| of mmprobe | name | equal | largest difference |"
+    yield "|---|---|---|---|"
+    pairs = load_samples(make_pairs(setting.new_folder() / "pairs", 8, 1_750_000))
+    chosen = [sample for sample in pairs if sample.metadata["type"] == "different"]
+    models = [load_model("tiny-spd", device=name, dtype="float32") for name in ("cpu", setting.device)]
+    direction = setting.new_folder() / "direction.npy"
+    np.save(direction, np.ones(models[0].hf.config.text_config.hidden_size, np.float32))
+    parameters: dict[str, dict[str, Any]] = {
+        "features": {"dictionary": "tiny-spd", "features": "1, 2"},
+        "steer": {"direction": str(direction), "layer": 2},
+        "self-consistency": {"answers": 2},
+    }
+    methods = {
+        name: load_method(name, **parameters.get(name, dict(method.strong_parameters)))
+        for name, method in METHODS.working()
+    }
+    engines, probes = list(ENGINES), [name for name, probe in PROBES.working() if probe.needs_model]
+    if setting.quick:
+        engines, methods, probes = engines[:1], {"chi": methods["chi"], "pai": methods["pai"]}, probes[:2]
+
+    def trace(model: Model, **options: Any) -> mp.Run:
+        return mp.trace(model, chosen, setting.new_folder() / "run", max_new_tokens=24, **options)
+
+    def compare_method(method: Method) -> str:
+        if not isinstance(method, PromptMethod):
+            return compare_traces([trace(model, method=method, batch_size=4) for model in models])
+        answers = [
+            [mp.generate(model, each, method, max_new_tokens=24).text for each in chosen] for model in models
+        ]
+        return f"{sum(map(str.__eq__, *answers))} of {len(chosen)} answers |"
+
+    for name in engines:
+        yield row_of(
+            "engine", name, lambda name=name: compare_traces([trace(model, engine=name) for model in models])
+        )
+    for name, method in methods.items():
+        yield row_of("method", name, partial(compare_method, method))
+    run = trace(models[0], capture="full")
+    for name in probes:
+        yield row_of("probe", name.replace("_", "-"), partial(compare_probe, name, models, run))
+
+
+def row_of(kind: str, name: str, compare: Callable[[], str]) -> str:
+    """Return a row with the result of a comparison, or with its error, after which the others go on."""
+    try:
+        result = compare()
+    except Exception as error:
+        result = f"failed: {type(error).__name__}: {error} |".replace("\n", " ")
+    return f"| {kind} | {name} | {result} |"
+
+
+def compare_traces(runs: list[mp.Run]) -> str:
+    """Return how many answers of two runs are equal, and how far the log-probabilities of their tokens are."""
+    one, other = runs
+    same = [name for name in one.ids if one[name].answer == other[name].answer]
+    logprobs = [[run[name].array("steps/logprob").values for run in runs] for name in same]
+    largest = max((float(np.abs(first - second).max()) for first, second in logprobs), default=math.nan)
+    return f"{len(same)} of {len(one.ids)} answers | {largest:.1e} nat"
+
+
+def compare_probe(name: str, models: list[Model], run: mp.Run) -> str:
+    """Return how many variables of a probe are equal on two devices, and the largest difference of their numbers."""
+    options = {"features": [1, 2]} if name == "feature_effects" else {}
+    results = [run_probes(model, slow=True)[name](run, **options) for model in models]
+    gaps = {}
+    for key, variable in results[0].data_vars.items():
+        one, other = variable.values, results[1][key].values
+        if variable.dtype.kind == "f" and one.size and one.shape == other.shape:
+            one, other = np.nan_to_num(one), np.nan_to_num(other)
+            gaps[key] = float(np.max(np.abs(one - other)) / max(np.max(np.abs(one)), 1e-6))
+        else:
+            gaps[key] = 0.0 if np.array_equal(one, other) else math.inf
+    worst = max(gaps, key=lambda key: gaps[key])
+    equal = sum(gap < 1e-3 for gap in gaps.values())
+    return f"{equal} of {len(gaps)} variables | {gaps[worst]:.1e}, `{worst}`"
+
+
 def measure_reading(setting: Setting) -> Iterator[str]:
     """Yield a row for each dtype: how far reading an answer is from decoding it."""
     yield "| dtype | answers | tokens | largest difference, nat | same most likely token, % |"
     yield "|---|---|---|---|---|"
-    chosen = load_samples(make_pairs(setting.new_folder() / "pairs", 1 if setting.quick else 24, 1_700_000))
+    chosen = load_samples(make_pairs(setting.new_folder() / "pairs", 1 if setting.quick else 12, 1_700_000))
     for dtype in DTYPES:
         model = load_model("tiny-spd", device=setting.device, dtype=dtype)
         run = mp.trace(model, chosen, setting.new_folder() / "run", batch_size=8, max_new_tokens=64)
@@ -299,6 +387,14 @@ SECTIONS = {
 Tiny random models of eight families, one image: what a trace holds against eager attention and plain torch hooks on the same answer.
 Mass is the largest difference of a share of attention, residuals are relative to their largest value.""",
         measure_parity,
+    ),
+    "cpu": Section(
+        "Against the CPU",
+        """\
+The embedded model in float32 on the card and on the CPU of the same machine: eight answers of 24 tokens by each engine and with each
+method, and each probe of the same run. A variable of a probe is equal if its largest difference is under a thousandth of its largest
+value. Answers that are sampled differ, since the generators do.""",
+        measure_cpu,
     ),
     "reading": Section(
         "Reading against decoding",

@@ -25,11 +25,12 @@ TOYS: dict[str, dict[str, Any]] = {
 LONG_SIDE = 1120  # pixels of images that make a prompt of about 3,200 tokens
 
 
-def toy(name: str, device: str = "cpu", side: int | None = None) -> Model:
+def toy(name: str, device: str = "cpu", side: int | None = None, dtype: torch.dtype | None = None) -> Model:
     """Return `tiny-spd`, or one of `TOYS`. Their answers never end early.
 
     Args:
         side: pixels that images are enlarged to; None for the toy's own size.
+        dtype: of the random weights; None for bfloat16 on a GPU and float32 elsewhere.
     """
     tiny = load_model("tiny-spd", device=device)
     tiny.hf.generation_config.eos_token_id = None
@@ -47,14 +48,10 @@ def toy(name: str, device: str = "cpu", side: int | None = None) -> Model:
     text.vocab_size = size.get("vocabulary", text.vocab_size)
     config.vision_config.out_hidden_size = size["hidden"]
     torch.manual_seed(0)
-    dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(device):
-            hf = Qwen2_5_VLForConditionalGeneration(config).eval()
-    finally:
-        torch.set_default_dtype(before)
+    for part in (config, text, config.vision_config):  # each part is built in the dtype of its own configuration
+        part.dtype = dtype or (torch.bfloat16 if device.startswith("cuda") else torch.float32)
+    with torch.device(device):
+        hf = Qwen2_5_VLForConditionalGeneration._from_config(config).eval()
     hf.generation_config.eos_token_id = None
     edge = (side or size["side"]) ** 2
     tiny.processor.image_processor.size = {"shortest_edge": edge, "longest_edge": edge}
