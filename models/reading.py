@@ -34,7 +34,7 @@ from mmprobe.models.points import Changes, Observers, Point, change_points, obse
 from mmprobe.models.prompt import Batch, Chat, Group, Prompt, build_batch, decode_answer, decode_tokens
 from mmprobe.samples import Sample
 
-LOGITS_BYTES = 2**25  # of the logits of one pass
+LOGITS_BYTES = {"cpu": 2**25, "cuda": 2**28}  # of the logits of one pass; a GPU pays for each pass, not for memory
 WAITING_BYTES = 2**20  # of the logits of decoded steps that are reduced together
 MAX_BYTES = 2**30  # of all kept prefixes; our choice
 MOST_PREFIXES = 32  # at a time; batches with the same images follow each other, so older ones serve nobody
@@ -662,7 +662,8 @@ class AnswerReader:
         inputs: of `generate`.
         ids: what `generate` returned, [batch, token].
         prompt_length: number of tokens of the padded prompts.
-        cache: the keys and values of these tokens. It is cut back to the first `prompt_length` - 1, and grows again.
+        cache: the keys and values of the first tokens. It is cut back to `prompt_length` - 1 of them, and grows again. If it
+            has fewer, the first pass reads the rest of the prompts, too; their images if it is empty.
             None if it cannot be cut back: then each pass begins with the prompts' first tokens and their images.
     """
 
@@ -675,10 +676,12 @@ class AnswerReader:
         cache: DynamicCache | None,
     ):
         self.hf, self.ids, self.cache = model.hf, ids, cache
-        self.n_read = prompt_length - 1
+        self.n_read, self.n_cached = prompt_length - 1, 0
         if cache is not None:
-            cache.crop(self.n_read - cache.get_seq_length())
-            inputs = {name: value for name, value in inputs.items() if name in OF_TOKENS}
+            self.n_cached = min(cache.get_seq_length(), self.n_read)
+            cache.crop(self.n_cached - cache.get_seq_length())
+        if self.n_cached:
+            inputs = _of_tokens(inputs)
         options = append_answers(model, inputs, list(ids[:, prompt_length:]))
         del options["input_ids"]
         if "position_ids" in inspect.signature(self.hf.forward).parameters:
@@ -694,12 +697,15 @@ class AnswerReader:
         options = {name: self._cut(name, value) for name, value in self.options.items()}
         if self.hf._supports_logits_to_keep():
             options["logits_to_keep"] = count
-        if self.cache is None:
-            options |= {"use_cache": False, "is_first_iteration": True}
-        else:
-            options |= {"use_cache": True, "next_sequence_length": count, "past_key_values": self.cache}
+        options |= {"use_cache": self.cache is not None, "is_first_iteration": not self.n_cached}
+        if self.cache is not None:
+            options["past_key_values"] = self.cache
+        if self.n_cached:
+            options["next_sequence_length"] = self.n_read - self.n_cached
         inputs = self.hf.prepare_inputs_for_generation(self.ids[:, : self.n_read], **options)
         self.hf(**inputs, return_dict=True)
+        if self.cache is not None:
+            self.n_cached, self.options = self.n_read, _of_tokens(self.options)
 
     def _cut(self, name: str, value: Any) -> Any:
         """Return what belongs to the tokens that are read, of an argument with a value a token."""
@@ -707,6 +713,11 @@ class AnswerReader:
             return value[:, : self.n_read]
         of_tokens = isinstance(value, Tensor) and name in (*OF_TOKENS, "position_ids")
         return value[..., : self.n_read] if of_tokens else value
+
+
+def _of_tokens(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with one value a token."""
+    return {name: value for name, value in options.items() if name in (*OF_TOKENS, "position_ids")}
 
 
 def append_answers(
@@ -750,7 +761,8 @@ def pass_length(model: Model, rows: int, longest: int) -> int:
         64
     """
     vocabulary = model.hf.config.get_text_config().vocab_size
-    return max(1, min(longest, LOGITS_BYTES // (rows * vocabulary * model.hf.dtype.itemsize)))
+    allowed = LOGITS_BYTES.get(model.device.type, LOGITS_BYTES["cpu"])
+    return max(1, min(longest, allowed // (rows * vocabulary * model.hf.dtype.itemsize)))
 
 
 class ForcedTokens(LogitsProcessor):

@@ -73,7 +73,7 @@ def test_blocks_of_steps_are_the_whole_and_bound_the_logits(name, samples, monke
     model, sizes = load_tiny_model(name), []
     expected = Reading(model, model.batch(samples), ANSWERS).predict()
     vocabulary = model.hf.config.get_text_config().vocab_size
-    monkeypatch.setattr(module, "LOGITS_BYTES", 2 * len(samples) * vocabulary * 4)  # two steps of all rows
+    monkeypatch.setitem(module.LOGITS_BYTES, "cpu", 2 * len(samples) * vocabulary * 4)  # two steps of all rows
     head = model.hf.get_output_embeddings()
     handle = head.register_forward_hook(lambda _, args, output: sizes.append(output.shape[1]))
     reading = Reading(model, model.batch(samples), ANSWERS)
@@ -92,7 +92,7 @@ def test_shared_beginnings_in_blocks(random_qwen, samples, monkeypatch):
     store = PrefixStore(random_qwen, frozenset(), keeps_states=False)
     shared = read_chats(random_qwen, chats, ANSWERS, store)
     vocabulary = random_qwen.hf.config.get_text_config().vocab_size
-    monkeypatch.setattr(module, "LOGITS_BYTES", 3 * vocabulary * 4)
+    monkeypatch.setitem(module.LOGITS_BYTES, "cpu", 3 * vocabulary * 4)
     for one, other in zip(shared.logprobs(), expected, strict=True):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=0)
     assert shared.count == 1 and len(store.prefixes) == 1

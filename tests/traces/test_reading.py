@@ -124,7 +124,7 @@ def test_a_reading_that_differs_from_decoding_is_said(tiny_spd, image_paths, tmp
 def test_logits_of_one_pass_take_little_memory(tiny_spd, image_paths, tmp_path, monkeypatch):
     whole = mp.trace(tiny_spd, make_samples(image_paths), tmp_path / "whole", max_new_tokens=20, batch_size=2)
     vocabulary = tiny_spd.hf.config.get_text_config().vocab_size
-    monkeypatch.setattr(reading, "LOGITS_BYTES", 2 * 3 * 4 * vocabulary)
+    monkeypatch.setitem(reading.LOGITS_BYTES, "cpu", 2 * 3 * 4 * vocabulary)
     assert reading.pass_length(tiny_spd, 2, 64) == 3
     parts = mp.trace(tiny_spd, make_samples(image_paths), tmp_path / "parts", max_new_tokens=20, batch_size=2)
     for one, other in zip(whole, parts, strict=True):

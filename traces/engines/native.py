@@ -122,20 +122,18 @@ class BatchRecorder(StoppingCriteria):
         """Generate the answers or take the given ones, and read them, from the cache of the prompts or as a whole."""
         cache = None if whole else inputs.get("past_key_values") or DynamicCache()
         options = {**inputs, **generate} | ({} if cache is None else {"past_key_values": cache})
-        with ExitStack() as stack:
-            stack.enter_context(self._record_vision())
-            if self.spec.wants("tam/"):
-                stack.enter_context(observe(self.norm, outputs=self._add_prompt_states))
-            if self.answers is None:
-                self.decoded = DecodedLogprobs()
+        if self.answers is None:
+            self.decoded = DecodedLogprobs()
+            options["stopping_criteria"] = StoppingCriteriaList([self.decoded])
+            with ExitStack() as stack:
+                stack.enter_context(self._record_vision())
+                if self.spec.wants("tam/"):
+                    stack.enter_context(observe(self.norm, outputs=self._add_prompt_states))
                 answering = self.model.family.answering(self.model.hf)
                 stack.enter_context(observe(answering, outputs=self.decoded.keep_logits))
-                options["stopping_criteria"] = StoppingCriteriaList([self.decoded])
                 self.ids = self.model.hf.generate(**options)
-            else:
-                if cache is not None or self.spec.wants("vision/", "tam/"):
-                    self.model.hf.generate(**options | {"max_new_tokens": 1, "do_sample": False})
-                self.ids = torch.cat([inputs["input_ids"], self._pad_answers()], 1)
+        else:  # their prompts are read in the first pass over the answers
+            self.ids = torch.cat([inputs["input_ids"], self._pad_answers()], 1)
         steps = self.ids.shape[1] - self.prompt_length
         length = min(steps, BLOCK_STEPS)
         if cache is not None:  # else the logits take less than a pass over the prompts
@@ -145,7 +143,8 @@ class BatchRecorder(StoppingCriteria):
             self.buffer.width = min(length, steps - first)
             for keys in self.keys.values():
                 keys.begin_pass(self.buffer.width)
-            with self.install_hooks():
+            records_vision = self.answers is not None and not first
+            with self.install_hooks(), self._record_vision() if records_vision else nullcontext():
                 reader.read(self.buffer.width)
             self.flush(self.prompt_length + first + self.buffer.width)
         self.finish(self.ids.shape[1])
@@ -194,11 +193,12 @@ class BatchRecorder(StoppingCriteria):
 
     def _add_normed(self, values: Tensor) -> None:
         if self.ids is not None:  # else these are the prompt's
+            self._add_prompt_states(values)
             values = self.buffer.cut(values)
         self.normed.append(values.clone() if self.has_hooks else values)
 
     def _add_prompt_states(self, values: Tensor) -> None:
-        """Keep the states of the prompt but for its last token, which is read again."""
+        """Keep the states of the prompt but for its last token, whose state is the answer's first."""
         n_known = sum(states.shape[1] for states in self.normed)
         if n_known < self.prompt_length - 1:
             self.normed.append(values[:, : self.prompt_length - 1 - n_known])
