@@ -34,7 +34,10 @@ from mmprobe.models.points import Changes, Observers, Point, change_points, obse
 from mmprobe.models.prompt import Batch, Chat, Group, Prompt, build_batch, decode_answer, decode_tokens
 from mmprobe.samples import Sample
 
-LOGITS_BYTES = {"cpu": 2**25, "cuda": 2**28}  # of the logits of one pass; a GPU pays for each pass, not for memory
+LOGITS_BYTES = {
+    "cpu": 2**25,
+    "cuda": 2**28,
+}  # of the logits of one pass; a GPU pays for each pass, not for memory
 WAITING_BYTES = 2**20  # of the logits of decoded steps that are reduced together
 MAX_BYTES = 2**30  # of all kept prefixes; our choice
 MOST_PREFIXES = 32  # at a time; batches with the same images follow each other, so older ones serve nobody
@@ -692,11 +695,15 @@ class AnswerReader:
         self.options = options
 
     def read(self, count: int) -> None:
-        """Read the next tokens in one pass. Observers see what it computes, these tokens last."""
+        """Read the next tokens in one pass. Observers see what it computes, these tokens last.
+
+        Args:
+            count: of each row; 0 to read the prompts alone.
+        """
         self.n_read += count
         options = {name: self._cut(name, value) for name, value in self.options.items()}
         if self.hf._supports_logits_to_keep():
-            options["logits_to_keep"] = count
+            options["logits_to_keep"] = max(count, 1)  # 0 would keep all
         options |= {"use_cache": self.cache is not None, "is_first_iteration": not self.n_cached}
         if self.cache is not None:
             options["past_key_values"] = self.cache

@@ -4,8 +4,8 @@
     python perf/gpu.py --only parity overhead                # these sections; they are measured again
     python perf/gpu.py --device cpu --quick                  # every line of this script, on tiny models
 
-Each section is written when it is done. A second call measures those that the page lacks. Nothing is downloaded: large
-models have random weights and the published sizes, small ones are made in the tests' way.
+Each row is written when it is done. A second call measures the sections that the page lacks or that were stopped. Nothing
+is downloaded: large models have random weights and the published sizes, small ones are made in the tests' way.
 """
 
 from __future__ import annotations
@@ -470,6 +470,18 @@ def describe_machine(device: str) -> str:
     )
 
 
+UNFINISHED = "Stopped before its last row."
+
+
+def render(section: Section, rows: list[str], where: str) -> str:
+    """Return a section of the page.
+
+    Args:
+        where: the machine and the seconds, or that the section was stopped.
+    """
+    return "\n\n".join([f"## {section.title}", section.text, "\n".join(rows), where])
+
+
 def read_sections(page: Path) -> dict[str, str]:
     """Return the sections of an earlier call by their names."""
     text = page.read_text(encoding="utf-8") if page.exists() else ""
@@ -498,17 +510,20 @@ def main() -> None:
     done = read_sections(arguments.out)
     folder = Path(tempfile.mkdtemp(prefix="mmprobe-gpu-"))
     try:
-        for name in arguments.only or [name for name in SECTIONS if name not in done]:
+        machine = describe_machine(arguments.device)
+        missing = [name for name in SECTIONS if UNFINISHED in done.get(name, UNFINISHED)]
+        for name in arguments.only or missing:
             section, began = SECTIONS[name], time.perf_counter()
             print(f"\n## {section.title}", flush=True)
             rows = []
             for row in section.measure(Setting(arguments.device, arguments.quick, folder)):
                 print(row, flush=True)
                 rows.append(row)
+                done[name] = render(section, rows, f"{machine} {UNFINISHED}")
+                write_page(arguments.out, done)
             free_memory()
             seconds = time.perf_counter() - began
-            where = f"{describe_machine(arguments.device)} Measured in {seconds:.0f} s."
-            done[name] = "\n\n".join([f"## {section.title}", section.text, "\n".join(rows), where])
+            done[name] = render(section, rows, f"{machine} Measured in {seconds:.0f} s.")
             write_page(arguments.out, done)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mmprobe.cache.schema import BLOCK_STEPS, VARIABLES
+from mmprobe.cache.schema import VARIABLES
 from mmprobe.errors import InputError
 from mmprobe.files import format_bytes
 from mmprobe.interventions.base import Method
@@ -26,6 +26,7 @@ from mmprobe.models.reading import MAX_BYTES, prefix_bytes
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec, PromptSize, data_bytes, recorded_positions
 from mmprobe.traces.engines import find_way, why_whole_prompts
+from mmprobe.traces.engines.native import longest_pass
 from mmprobe.traces.run import trace
 
 _FILE_BYTES = 40_000  # headers, indices, dimension scales and texts of one trace
@@ -85,7 +86,8 @@ def plan(
     kept, prefixes = _plan_prefixes(model, spec, n_samples, prompt, active)
     paths = sum(method.has_contrast_path for method in active)
     contrast = paths * prefix_bytes(model, prompt.tokens + max_new_tokens, keeps_states=False)
-    working = batch_size * (_working_bytes(model, spec, prompt, max_new_tokens) + contrast) + kept
+    steps = min(max_new_tokens, longest_pass("cuda", batch_size))
+    working = batch_size * (_working_bytes(model, spec, prompt, max_new_tokens, steps) + contrast) + kept
     loaded = sum(
         weight.nbytes for weight in model.hf.parameters() if weight.device.type == "cpu"
     )  # part of the process's peak already
@@ -223,17 +225,16 @@ def peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _working_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: int) -> int:
+def _working_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: int, steps: int) -> int:
     """Return the temporary memory per sample of a batch.
 
-    It consists of the cache of keys and values, the activations of the widest layer, and the internals of one block
-    of steps before they are reduced.
+    It consists of the cache of keys and values, the activations of the widest layer, and the internals of the steps
+    that one pass reads, before they are reduced.
     """
     config = model.hf.config.get_text_config()
     itemsize = model.hf.dtype.itemsize
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     tokens = prompt.tokens + new_tokens
-    steps = min(new_tokens, BLOCK_STEPS)
     cache = 2 * model.n_layers * config.num_key_value_heads * head_dim * tokens * itemsize
     prefill = prompt.tokens * (3 * model.n_neurons + 6 * config.hidden_size) * itemsize
     recorded = steps * (

@@ -205,7 +205,7 @@ class SampleRecorder:
         """Write which neurons are active, and add act(gate) [step, layer, neuron] to its sum."""
         if self.gate_sum is None and "ffn/gate_first" in self.spec.stored:
             self.writer.write("ffn/gate_first", gates[0].float())
-        total = gates.float().sum(0)
+        total = gates.sum(0, dtype=torch.float32)
         self.gate_sum = total if self.gate_sum is None else self.gate_sum + total
         self.write("ffn/active", gates > 0)
 

@@ -73,7 +73,9 @@ def test_blocks_of_steps_are_the_whole_and_bound_the_logits(name, samples, monke
     model, sizes = load_tiny_model(name), []
     expected = Reading(model, model.batch(samples), ANSWERS).predict()
     vocabulary = model.hf.config.get_text_config().vocab_size
-    monkeypatch.setitem(module.LOGITS_BYTES, "cpu", 2 * len(samples) * vocabulary * 4)  # two steps of all rows
+    monkeypatch.setitem(
+        module.LOGITS_BYTES, "cpu", 2 * len(samples) * vocabulary * 4
+    )  # two steps of all rows
     head = model.hf.get_output_embeddings()
     handle = head.register_forward_hook(lambda _, args, output: sizes.append(output.shape[1]))
     reading = Reading(model, model.batch(samples), ANSWERS)

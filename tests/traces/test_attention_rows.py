@@ -58,7 +58,7 @@ def test_samples_reduced_together_equal_single_ones(random_qwen, image_paths, tm
     monkeypatch.setattr(random_qwen.hf.generation_config, "eos_token_id", ends)
     monkeypatch.setattr(native, "BLOCK_STEPS", 4)
     alone = mp.trace(random_qwen, samples, tmp_path / "alone", capture="full", max_new_tokens=12)
-    monkeypatch.setattr(native, "ROWS_BYTES", size)
+    monkeypatch.setitem(native.ROWS_BYTES, "cpu", size)
     sizes, start = [], native.BatchRecorder.__init__
     monkeypatch.setattr(
         native.BatchRecorder,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +18,10 @@ from helpers.tiny_models import TINY_NAMES, load_tiny_model
 import mmprobe as mp
 from mmprobe.cache import Run
 from mmprobe.models import Model, reading
+from mmprobe.models.hooks import observe
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import load_capture
-from mmprobe.traces.engines import Way, find_way
+from mmprobe.traces.engines import Way, find_way, native
 
 WHOLE = [
     "qwen3_5",
@@ -45,6 +49,16 @@ def trace_both_ways(model: Model, samples: list[Sample], folder: Path, **options
     return read, decoded
 
 
+def trace_given(model: Model, run: Run, folder: Path, **options: Any) -> Run:
+    """Trace the answers of a run as given ones."""
+    samples = [trace.sample for trace in run]
+    return mp.trace(model, samples, folder / "given", capture=full_precision(), answers=run, **options)
+
+
+def add_one(counts: dict[str, int], name: str, _: Any) -> None:
+    counts[name] += 1
+
+
 def make_samples_of(family: str, images: list[Path]) -> list[Sample]:
     """Return the questions that a family takes."""
     samples = make_samples(images)
@@ -66,6 +80,7 @@ def test_reading_gives_what_decoding_gives(family, size, image_paths, tmp_path, 
         gap = trace.reading
         assert gap["difference"] < 1e-4 and gap["agreeing"] == gap["steps"] == trace.steps.sizes["step"]
     assert all(trace.reading is None for trace in decoded)
+    assert_equal_runs(trace_given(model, read, tmp_path, batch_size=size), read)
 
 
 @pytest.mark.parametrize("size", [1, 4])
@@ -74,8 +89,39 @@ def test_readings_share_prefixes(size, image_paths, tmp_path):
         Sample(id=f"{number}", images=image_paths[number % 2 :][:2], question=question)
         for number, question in enumerate(QUESTIONS * 2)
     ]
-    read, decoded = trace_both_ways(load_tiny_model("qwen2_5_vl"), samples, tmp_path, batch_size=size)
+    model = load_tiny_model("qwen2_5_vl")
+    read, decoded = trace_both_ways(model, samples, tmp_path, batch_size=size)
     assert_equal_runs(read, decoded)
+    assert_equal_runs(trace_given(model, read, tmp_path, batch_size=size), read)
+
+
+@pytest.mark.parametrize("name", ["read", "given"])
+def test_a_pass_may_be_longer_than_a_chunk_on_disk(name, tiny_spd, image_paths, tmp_path, monkeypatch):
+    """As on a GPU. One batch has answers of several lengths."""
+    settings = {"batch_size": 3, "temperature": 1.0, "max_new_tokens": 150, "capture": full_precision()}
+    samples = make_samples(image_paths)
+    runs = []
+    for device in ("cpu", "cuda"):
+        monkeypatch.setattr(native, "longest_pass", lambda *_, device=device: 64 if device == "cpu" else 256)
+        runs.append(mp.trace(tiny_spd, samples, tmp_path / device, **settings))
+        if name == "given":
+            runs[-1] = trace_given(tiny_spd, runs[0], tmp_path / f"{device}-given", batch_size=3)
+    assert max(trace.steps.sizes["step"] for trace in runs[0]) > 64
+    assert_equal_runs(runs[1], runs[0])
+
+
+def test_given_answers_are_read_with_their_prompts(tiny_spd, image_paths, tmp_path):
+    """One forward pass for each answer that fits into one, and the images are encoded once."""
+    samples = make_samples(image_paths)[1:]
+    answers = {sample.id: "The star moved. " * 3 for sample in samples}
+    passes = {"decoder": 0, "vision": 0}
+    hf = tiny_spd.hf.model
+    with ExitStack() as stack:
+        for name, module in (("decoder", hf.language_model), ("vision", hf.visual)):
+            count = partial(add_one, passes, name)
+            stack.enter_context(observe(module, outputs=count))
+        mp.trace(tiny_spd, samples, tmp_path / "run", answers=answers, shared_prefix=False)
+    assert passes == {"decoder": len(samples), "vision": len(samples)}
 
 
 def test_a_sampled_answer_that_ends_early_is_read_to_its_end(tiny_spd, image_paths, tmp_path):

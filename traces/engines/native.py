@@ -36,7 +36,26 @@ from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.recorder import AttentionBlock, AttentionRows, SampleRecorder
 
 RecordedName = str | tuple[str, torch.Size]  # of what is recorded; queries and gates have one name a shape
-ROWS_BYTES = 2**21  # of rows that are computed together; larger ones would leave the processor's cache
+ROWS_BYTES = {
+    "cpu": 2**21,
+    "cuda": 2**28,
+}  # of rows computed together; larger ones would leave a processor's cache
+
+
+def longest_pass(device: str, rows: int) -> int:
+    """Return how many steps one pass over answers reads at most.
+
+    They are more on a GPU, which pays for each pass, where the batch is small enough for its memory.
+
+    Args:
+        device: its type.
+        rows: of the batch.
+
+    Example:
+        >>> longest_pass("cuda", 1), longest_pass("cuda", 8), longest_pass("cpu", 1)
+        (256, 64, 64)
+    """
+    return BLOCK_STEPS * (max(1, 4 // rows) if device == "cuda" else 1)
 
 
 def record(
@@ -125,26 +144,32 @@ class BatchRecorder(StoppingCriteria):
         if self.answers is None:
             self.decoded = DecodedLogprobs()
             options["stopping_criteria"] = StoppingCriteriaList([self.decoded])
-            with ExitStack() as stack:
-                stack.enter_context(self._record_vision())
-                if self.spec.wants("tam/"):
-                    stack.enter_context(observe(self.norm, outputs=self._add_prompt_states))
-                answering = self.model.family.answering(self.model.hf)
-                stack.enter_context(observe(answering, outputs=self.decoded.keep_logits))
+            answering = self.model.family.answering(self.model.hf)
+            with self._observe_prompts(), observe(answering, outputs=self.decoded.keep_logits):
                 self.ids = self.model.hf.generate(**options)
         else:  # their prompts are read in the first pass over the answers
             self.ids = torch.cat([inputs["input_ids"], self._pad_answers()], 1)
         steps = self.ids.shape[1] - self.prompt_length
-        length = min(steps, BLOCK_STEPS)
+        length = min(steps, longest_pass(self.model.device.type, len(self.ids)))
         if cache is not None:  # else the logits take less than a pass over the prompts
             length = pass_length(self.model, len(self.ids), length)
         reader = AnswerReader(self.model, inputs, self.ids, self.prompt_length, cache)
+        reads_prompts = self.answers is not None
+        if (
+            reads_prompts
+            and cache is not None
+            and not reader.n_cached
+            and self._have_visual_tokens(self.answers)
+        ):
+            with self._observe_prompts():
+                reader.read(0)
+            reads_prompts = False
         for first in range(0, steps, length):
             self.buffer.width = min(length, steps - first)
             for keys in self.keys.values():
                 keys.begin_pass(self.buffer.width)
-            records_vision = self.answers is not None and not first
-            with self.install_hooks(), self._record_vision() if records_vision else nullcontext():
+            vision = self._record_vision() if reads_prompts and not first else nullcontext()
+            with self.install_hooks(), vision:
                 reader.read(self.buffer.width)
             self.flush(self.prompt_length + first + self.buffer.width)
         self.finish(self.ids.shape[1])
@@ -156,6 +181,18 @@ class BatchRecorder(StoppingCriteria):
         longest, end = max(map(len, self.answers)), min(self.model.eos_token_ids, default=0)
         padded = [[*answer, *[end] * (longest - len(answer))] for answer in self.answers]
         return torch.tensor(padded, device=self.model.device)
+
+    def _have_visual_tokens(self, answers: Sequence[Sequence[int]]) -> bool:
+        """Return whether an answer has tokens that stand for images in its prompt: the model would take them for more."""
+        visual = [set(each.prompt.ids[each.prompt.visual_positions].tolist()) for each in self.recorders]
+        return any(ids.intersection(answer) for ids, answer in zip(visual, answers, strict=True))
+
+    @contextmanager
+    def _observe_prompts(self) -> Iterator[None]:
+        """Within the block, observe what the capture needs of the prompts' pass."""
+        states = observe(self.norm, outputs=self._add_prompt_states)
+        with self._record_vision(), states if self.spec.wants("tam/") else nullcontext():
+            yield
 
     def _record_vision(self) -> AbstractContextManager[None]:
         return record_vision(self.model, self.recorders[0]) if self.spec.wants("vision/") else nullcontext()
@@ -299,7 +336,8 @@ class BatchRecorder(StoppingCriteria):
         """
         steps = max(counts)
         sample_bytes = 4 * self.model.n_heads * steps * (self.prompt_length + self.n_steps + steps)
-        size = ROWS_BYTES // max(sample_bytes, 1) or 1
+        allowed = ROWS_BYTES.get(self.model.device.type, ROWS_BYTES["cpu"])
+        size = allowed // max(sample_bytes, 1) or 1
         for first in range(0, len(counts), size):
             rows = slice(first, first + size)
             blocks = {
