@@ -63,7 +63,7 @@ question than the one they are used for. Here the truth is known by construction
 | which head carries it? | {best_heads} | cut heads among its first: {chance_heads} |
 
 A tool is not told from chance where the interval of `right` holds 0.50 or less. With so few images that says little against a tool: look at the
-intervals, and repeat with more (`--n`). The row of heads rests on {n_carriers} carrier(s), so nothing is told there yet unless its intervals below say so. How to use each: [visual-tokens.md](visual-tokens.md) (lens, linear probe), [causes.md](causes.md)
+intervals, and repeat with more (`--n`). The row of heads rests on few carriers ({n_carriers}), so nothing is told there yet unless its intervals below say so. How to use each: [visual-tokens.md](visual-tokens.md) (lens, linear probe), [causes.md](causes.md)
 (interchange, patching), [components.md](components.md) (heads), [analyses.md](analyses.md) (attention, TAM).
 
 `right` is the mean of the share of yes that is found and of the share of no that is found; 0.50 is chance. `false yes` is the share of no

@@ -67,7 +67,9 @@ def test_the_measurements_for_a_gpu_run_on_a_cpu_and_continue(tmp_path, monkeypa
     assert parity and all(gap < 1e-4 for row in parity for gap in row)
 
     before, rest = text.split("## Writing")
-    stopped = re.sub("Measured in \\d+ s", "Stopped before its last row", before, count=1)  # the first section
+    stopped = re.sub(
+        "Measured in \\d+ s", "Stopped before its last row", before, count=1
+    )  # the first section
     page.write_text(stopped + "## " + rest.split("\n## ", 1)[1])
     again = run_script(PERF / "gpu.py", "--device", "cpu", "--quick", "--out", page)
     assert re.findall("^## (.*)", again.stdout, re.MULTILINE) == [titles[0], "Writing"]
