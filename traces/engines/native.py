@@ -164,14 +164,14 @@ class BatchRecorder(StoppingCriteria):
             with self._observe_prompts():
                 reader.read(0)
             reads_prompts = False
-        for first in range(0, steps, length):
-            self.buffer.width = min(length, steps - first)
-            for keys in self.keys.values():
-                keys.begin_pass(self.buffer.width)
-            vision = self._record_vision() if reads_prompts and not first else nullcontext()
-            with self.install_hooks(), vision:
-                reader.read(self.buffer.width)
-            self.flush(self.prompt_length + first + self.buffer.width)
+        with self.install_hooks():
+            for first in range(0, steps, length):
+                self.buffer.width = min(length, steps - first)
+                for keys in self.keys.values():
+                    keys.begin_pass(self.buffer.width)
+                with self._record_vision() if reads_prompts and not first else nullcontext():
+                    reader.read(self.buffer.width)
+                self.flush(self.prompt_length + first + self.buffer.width)
         self.finish(self.ids.shape[1])
         return self.ids
 
