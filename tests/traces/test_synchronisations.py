@@ -1,4 +1,8 @@
-"""On a GPU, reading one number of a tensor makes Python wait for all kernels. Tracing adds none of that a token."""
+"""What a GPU's time depends on, counted on a CPU: how often Python waits for the card, and how many operations it launches.
+
+Reading one number of a tensor makes Python wait for all kernels. Tracing adds none of that a token. Small models, and large ones
+that decode, take as long as their operations are many.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,10 @@ import pytest
 import torch
 from helpers.asking import answer_batch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mmprobe as mp
+from mmprobe.models.reading import append_answers
 from mmprobe.samples import Sample
 
 WAITS = {"item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"}
@@ -68,3 +74,39 @@ def test_a_traced_token_waits_no_more_often_than_a_plain_one(
         config.eos_token_id = before
     assert (plain[LONG] - plain[SHORT]).total() >= LONG - SHORT  # whether the answer has ended
     assert traced[LONG] - traced[SHORT] == plain[LONG] - plain[SHORT]
+
+
+class OperationCounter(TorchDispatchMode):
+    """Counts the operations that are no views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self.total += not getattr(function, "is_view", False)
+        return result
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_given_answer_takes_few_more_operations_than_one_pass(tiny_spd, image_paths, tmp_path, size):
+    """One pass over prompt and answer is the least. A pass of the prompts' own would double it."""
+    samples = [
+        Sample(id=str(number), images=image_paths[:2], question="Are the pictures the same?")
+        for number in range(size)
+    ]
+    answer = tiny_spd.tokenizer("Yes. The star moved. " * 6, add_special_tokens=False)["input_ids"]
+    both = append_answers(tiny_spd, tiny_spd.batch(samples).inputs, [answer] * size)
+    with torch.inference_mode(), OperationCounter() as one_pass:
+        tiny_spd.hf(**both, logits_to_keep=len(answer))
+
+    def trace() -> None:
+        answers = {sample.id: answer for sample in samples}
+        options = {"answers": answers, "batch_size": size, "shared_prefix": False, "overwrite": True}
+        mp.trace(tiny_spd, samples, tmp_path / "run", **options)
+
+    trace()  # the first one checks the model
+    with OperationCounter() as traced:
+        trace()
+    assert 100 < one_pass.total < traced.total < 2 * one_pass.total
