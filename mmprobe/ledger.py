@@ -33,11 +33,13 @@ from mmprobe.files import (
     JsonRecord,
     Text,
     append_lines,
+    check_length,
     check_no_link,
     cut_torn_line,
     hash_file,
     is_part,
     json_lines,
+    make_folders,
     read_record,
     write_atomic,
     writing_error,
@@ -68,7 +70,6 @@ _LOCKING = {  # file systems whose locks bind every process
     ),
     *("ramfs", "vfat", "exfat", "ntfs3", "ceph", "gfs2", "ocfs2", "gpfs"),
 }
-_MOST_PARTS = 200  # of a path
 _taking_over = False
 
 
@@ -400,14 +401,9 @@ def lock_folder(folder: Path, task: str) -> Iterator[None]:
         >>> with lock_folder(Path("runs/demo"), "tracing into it"):     # doctest: +SKIP
         ...     ...
     """
-    _check_length(folder)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file; choose another folder")
-    new = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise writing_error(folder, error) from None
+    check_length(folder)
+    new = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
+    make_folders(folder)
     try:
         with _hold(folder / ".lock", folder, task):
             for path in folder.iterdir():
@@ -420,20 +416,14 @@ def lock_folder(folder: Path, task: str) -> Iterator[None]:
                 path.rmdir()  # only where it is empty, as after bad input
 
 
-def _check_length(folder: Path) -> None:
-    """Refuse a path with very many parts: pathlib makes each folder within a call of its own."""
-    if len(folder.parts) > _MOST_PARTS:
-        raise InputError(f"{str(folder)[:100]}…: has over {_MOST_PARTS} parts; choose a shorter path")
-
-
 def check_unlocked(folder: Path) -> None:
     """Check that no other process writes to a folder, before something slow is done.
 
     Raises:
         InputError: another process holds the lock.
     """
-    _check_length(folder)
-    if (folder / ".lock.json").exists():
+    check_length(folder)
+    if os.path.exists(folder / ".lock.json"):
         with lock_folder(folder, "looking at it"):
             pass
 
