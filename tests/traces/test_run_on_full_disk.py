@@ -85,7 +85,7 @@ def test_the_command_says_how_to_go_on(tmp_path):
         filler.unlink()
         assert run_in_process(*command, "--resume").code == 0
         other = run_in_process(*command, "--resume", "--capture", "full")
-        assert_fails(other, "with another capture; --resume needs the same, or use --overwrite")
+        assert_fails(other, "with another capture (datasets); --resume needs the same, or use --overwrite")
 
 
 @pytest.mark.slow
