@@ -16,7 +16,7 @@ import xarray as xr
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.files import check_no_link, write_whole, writing_error
+from mmprobe.files import check_no_link, make_folders, write_whole
 from mmprobe.ledger import lock_file
 
 if TYPE_CHECKING:
@@ -52,10 +52,7 @@ def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
         contents["graphml"] = write_graphml(graph)
     contents["json"] = _write_json(dataset, {} if graph is None else to_node_link(graph))
     files = {folder / f"{name}.{suffix}": content for suffix, content in contents.items()}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise writing_error(folder, error) from None
+    make_folders(folder)
     with lock_file(folder / name, "exporting it"):
         write_whole(files)
     return list(files)

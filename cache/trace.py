@@ -62,6 +62,7 @@ from mmprobe.cache.schema import (
 )
 from mmprobe.errors import InputError, NotCaptured, option
 from mmprobe.files import JsonRecord, NewFile, parse_record
+from mmprobe.ledger import hash_images
 from mmprobe.notebook import show_fields
 from mmprobe.samples import MAX_IMAGE_PIXELS, Sample
 from mmprobe.thoughts import SPAN_NAMES, check_span, find_opened, find_spans
@@ -418,6 +419,12 @@ class Trace:
         """`mmprobe.ledger.hash_images` of what the model saw; None without images and in older traces."""
         with self._open() as root:
             return root.text("image_hash")
+
+    @property
+    def images_changed(self) -> bool:
+        """Whether the images are no longer those that the model saw; False where that is not known."""
+        seen = self.image_hash
+        return bool(seen and (now := hash_images(self.sample)) and now != seen)
 
     @property
     def answer(self) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from mmprobe.cache.run import Run, hash_config, open_run
 from mmprobe.cache.schema import OF_VIDEOS, SPANS, VARIABLES, WHOLE_GROUPS
 from mmprobe.cache.trace import INDEX, PackedFile, Trace
 from mmprobe.errors import InputError, option
-from mmprobe.ledger import FINGERPRINT, find_change, hash_images
+from mmprobe.ledger import FINGERPRINT, find_change
 
 MASS_TOLERANCE = 1e-3
 
@@ -72,6 +72,14 @@ def _missing_samples(run: Run) -> list[str]:
     ]
 
 
+def find_changed_images(run: Iterable[Trace]) -> Iterator[str]:
+    """Yield the ids of the traces whose images are no longer those that the model saw. What is damaged is left out."""
+    for trace in run:
+        with suppress(InputError):
+            if trace.images_changed:
+                yield trace.id
+
+
 def check_trace(trace: Trace, config: Mapping[str, Any], opened: PackedFile | None = None) -> list[str]:
     """Return the problems of one trace.
 
@@ -91,8 +99,7 @@ def check_trace(trace: Trace, config: Mapping[str, Any], opened: PackedFile | No
             problems.append("was traced with another model, capture or settings than run.json says")
         if change := find_change(config.get(FINGERPRINT), {"model": trace.fingerprint or None}):
             problems.append(f"{change} changed between this trace and run.json; {again}")
-        image_hash = trace.image_hash
-        if image_hash and (now := hash_images(trace.sample)) and now != image_hash:
+        if trace.images_changed:
             problems.append(f"its images changed since it was traced; {again}")
         if lost := [name for name in _required(trace, config) if name not in trace.captured]:
             problems.append(f"lacks {', '.join(lost)}; {again}")

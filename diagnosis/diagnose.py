@@ -305,7 +305,7 @@ def diagnosis_ledger(out: Path) -> Ledger:
         out,
         settings=SETTINGS,
         holds="a diagnosis",
-        differs="its diagnosis is of another model, other samples or other settings",
+        differs="contains a diagnosis of another call, by its {words}",
         remedy=f"use {option('overwrite')} to replace it",
         offer=f"use {option('resume')} to finish it or {option('overwrite')} to replace it",
         owns=(SETTINGS, ANSWERS, MEASURES, EDITS, *RESULTS),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mmprobe.errors import InputError, printable, unknown_name
-from mmprobe.files import make_folder, new_folder, redact, write_whole
+from mmprobe.files import check_no_link, make_folders, new_folder, redact, write_whole
 from mmprobe.ledger import lock_file
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def export(
         raise InputError(f"{source}: has no traces, so there is nothing to export to {to}")
     if run is not None and to == "hf":
         return [_write_datasets(run, out, arrays)]
-    make_folder(out)
+    make_folders(check_no_link(out))
     if run is not None and to in IMAGES:
         return _save_figures(run, out, to)
     tables = {} if metrics is None else {"metrics": metrics}

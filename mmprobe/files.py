@@ -27,6 +27,7 @@ MAX_ALIASES = 16  # in YAML
 MAX_YAML = 1_000_000  # characters; our choice
 MOST_HASHES = 5000  # of files that are remembered: 3 MB; our choice
 MAX_DEPTH = 100  # of lists and objects in each other
+MOST_PARTS = 200  # of a path; our choice
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$|^AWS_SESSION_TOKEN$")  # names of variables
 _SHORTEST_KEY = 8  # characters; a shorter value could be a word
@@ -310,6 +311,47 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
+def make_folders(folder: Path) -> Path:
+    """Make a folder that a user named, and those above it, if they are not there, and return it.
+
+    Raises:
+        InputError: as `check_length`, or something else is in its place, or it cannot be made.
+        OSError: the disk is full.
+
+    Example:
+        >>> make_folders(Path("/dev/null/results"))
+        Traceback (most recent call last):
+        mmprobe.errors.InputError: /dev/null/results: the folder cannot be made (Not a directory); choose another
+    """
+    check_length(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        place = Path(error.filename)  # the folder, or one above it
+        what = "is a link that leads nowhere" if place.is_symlink() else "is a file"
+        raise InputError(f"{place}: {what}; choose another folder") from None
+    except OSError as error:
+        if error.errno in FULL:
+            raise writing_error(folder, error) from None
+        raise InputError(f"{folder}: the folder cannot be made ({error.strerror}); choose another") from None
+    except ValueError as error:  # NUL, or half a surrogate pair
+        raise InputError(f"{folder}: is no path ({error}); choose another") from None
+    return folder
+
+
+def check_length(folder: Path) -> None:
+    """Refuse a path with very many parts: pathlib makes each folder within a call of its own.
+
+    Raises:
+        InputError: it has more than `MOST_PARTS`.
+
+    Example:
+        >>> check_length(Path("runs/demo"))
+    """
+    if len(folder.parts) > MOST_PARTS:
+        raise InputError(f"{folder}: has over {MOST_PARTS} parts; choose a shorter path")
+
+
 def check_no_link(path: Path) -> Path:
     """Return a path in a folder of results if it is not a link.
 
@@ -320,7 +362,7 @@ def check_no_link(path: Path) -> Path:
         >>> check_no_link(Path("runs/demo/samples"))
         PosixPath('runs/demo/samples')
     """
-    if path.is_symlink():
+    if os.path.islink(path):  # where pathlib would raise an error for a name that is too long
         raise InputError(f"{path}: is a link, and what is written there would be elsewhere; remove the link")
     return path
 

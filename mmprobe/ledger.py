@@ -33,11 +33,13 @@ from mmprobe.files import (
     JsonRecord,
     Text,
     append_lines,
+    check_length,
     check_no_link,
     cut_torn_line,
     hash_file,
     is_part,
     json_lines,
+    make_folders,
     read_record,
     write_atomic,
     writing_error,
@@ -68,7 +70,6 @@ _LOCKING = {  # file systems whose locks bind every process
     ),
     *("ramfs", "vfat", "exfat", "ntfs3", "ceph", "gfs2", "ocfs2", "gpfs"),
 }
-_MOST_PARTS = 200  # of a path
 _taking_over = False
 
 
@@ -81,12 +82,13 @@ class Ledger:
         settings: name of the file with the settings of the call.
         holds: what the folder contains, for messages, such as `a run`.
         differs: how it differs from the call, for messages, such as `was traced with another {name}`: `name` is
-            that of the first setting that differs, `words` the same with spaces, `names` those of all, and `old` and
-            `new` are the first one's values.
+            that of the first setting that differs, and what differs in it, `words` the same with spaces, `names` those
+            of all, and `old` and `new` are the first one's values.
         remedy: what to do about it.
         offer: what the caller can do about an earlier call.
         mark: file that each earlier call leaves; by default that of the settings.
         owns: patterns of what `clear` removes.
+        since: between what a model or an image changed, for messages.
 
     Example:
         >>> ledger = Ledger(Path("out/new"), "run.json", "a run", "was made with another {name}", "start again")
@@ -102,6 +104,7 @@ class Ledger:
     offer: str = ""
     mark: str = ""
     owns: tuple[str, ...] = ("*",)
+    since: str = "since the earlier call"
 
     @property
     def begun(self) -> bool:
@@ -193,13 +196,17 @@ class Ledger:
             InputError: a setting differs, or the model or the images of a sample changed. The message says which.
         """
         if names := list_differences(earlier, settings):
-            old, new = earlier.get(names[0]), settings[names[0]]
-            words = names[0].replace("_", " ")
+            name, old, new = names[0], earlier.get(names[0]), settings[names[0]]
+            within = _describe_difference(old, new)
             problem = self.differs.format(
-                name=names[0], words=words, names=", ".join(names), old=old, new=new
+                name=name + within,
+                words=(name + within).replace("_", " "),
+                names=", ".join(names),
+                old=old,
+                new=new,
             )
         elif change := find_change(earlier.get(FINGERPRINT), used):
-            problem = f"{change} changed since the earlier call"
+            problem = f"{change} changed {self.since}"
         else:
             return
         raise InputError(f"{self.folder}: {problem}; {self.remedy}")
@@ -250,6 +257,28 @@ def list_differences(earlier: Mapping[str, Any], settings: Mapping[str, Any]) ->
     """
     now = json.loads(json.dumps(settings))
     return [name for name, value in now.items() if earlier.get(name) != value]
+
+
+def _describe_difference(old: Any, new: Any) -> str:
+    """Return what differs first between two mappings, in parentheses; nothing for other values.
+
+    Example:
+        >>> _describe_difference({"name": "a", "dtype": "float32"}, {"name": "a", "dtype": "bfloat16"})
+        ' (dtype float32, now bfloat16)'
+    """
+    if not isinstance(old, dict) or not isinstance(new, Mapping):
+        return ""
+    name = min(list_differences(old, new) or old.keys() - new.keys(), default=None)
+    if name is None:
+        return ""
+    old, new = old.get(name), new.get(name)
+    within = _describe_difference(old, new)
+    if within or not all(isinstance(value, _SHORT) for value in (old, new)):
+        return f" ({name}{within})"
+    return f" ({name} {old}, now {new})"
+
+
+_SHORT = (str, int, float, bool, type(None))
 
 
 def fingerprint(
@@ -337,7 +366,9 @@ def find_change(earlier: Any, used: Mapping[str, Any] | None) -> str | None:
             "of"
         )  # of files, or of weights in memory
         for name in ["dtype"] if is_other_kind else new:
-            if new.get(name) and old.get(name) and old[name] != new[name]:
+            before, now = old.get(name), new.get(name)
+            is_found = name in _SOUGHT and old.get("weights") and new.get("weights") and name in old
+            if before != now and (before and now or part == "model" and is_found):
                 return words.format(name)
     old, new = earlier.get("questions"), used.get("questions")
     return "the text of the questions" if old and new and old != new else None
@@ -348,6 +379,8 @@ _PARTS = {  # of a fingerprint, in words
     "images": "the images of sample {}",
     "methods": "a parameter of method {}, or the content of a file that it names,",
 }
+_SOUGHT = ("config", "generation config", "chat template", "tokenizer", "processor")
+"""Parts of a model that are looked for whenever its weights are read: one that is empty is not there."""
 LIBRARIES = ("mmprobe", "torch", "transformers", "tokenizers", "numpy", "pillow")
 
 
@@ -366,19 +399,21 @@ def library_versions() -> dict[str, str]:
     return versions
 
 
-def warn_of_versions(place: Path, earlier: Any) -> None:
+def warn_of_versions(place: Path, earlier: Any, others: Any = None) -> None:
     """Warn if a call that is continued was begun with other versions: its numbers may differ in their last digits.
 
     Args:
         place: the folder.
         earlier: versions by name, as recorded; anything else says nothing.
+        others: those of what it is put together with; None for those of this process.
     """
-    if not isinstance(earlier, dict):
+    if not isinstance(earlier, dict) or not isinstance(others, dict | None):
         return
+    word = "now" if others is None else "others with"
     changes = [
-        f"{name} {earlier[name]}, now {now}"
-        for name, now in library_versions().items()
-        if earlier.get(name, now) != now
+        f"{name} {earlier[name]}, {word} {other}"
+        for name, other in (library_versions() if others is None else others).items()
+        if earlier.get(name, other) != other
     ]
     if changes:
         log.warning("%s: was begun with %s; digits may differ", place, "; ".join(changes))
@@ -400,14 +435,9 @@ def lock_folder(folder: Path, task: str) -> Iterator[None]:
         >>> with lock_folder(Path("runs/demo"), "tracing into it"):     # doctest: +SKIP
         ...     ...
     """
-    _check_length(folder)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file; choose another folder")
-    new = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise writing_error(folder, error) from None
+    check_length(folder)
+    new = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
+    make_folders(folder)
     try:
         with _hold(folder / ".lock", folder, task):
             for path in folder.iterdir():
@@ -420,20 +450,14 @@ def lock_folder(folder: Path, task: str) -> Iterator[None]:
                 path.rmdir()  # only where it is empty, as after bad input
 
 
-def _check_length(folder: Path) -> None:
-    """Refuse a path with very many parts: pathlib makes each folder within a call of its own."""
-    if len(folder.parts) > _MOST_PARTS:
-        raise InputError(f"{str(folder)[:100]}…: has over {_MOST_PARTS} parts; choose a shorter path")
-
-
 def check_unlocked(folder: Path) -> None:
     """Check that no other process writes to a folder, before something slow is done.
 
     Raises:
         InputError: another process holds the lock.
     """
-    _check_length(folder)
-    if (folder / ".lock.json").exists():
+    check_length(folder)
+    if os.path.exists(folder / ".lock.json"):
         with lock_folder(folder, "looking at it"):
             pass
 

@@ -34,6 +34,7 @@ from mmprobe.files import (
     Record,
     check_readable,
     hash_file,
+    make_folders,
     read_records,
     read_text,
     write_whole,
@@ -782,7 +783,7 @@ def _read_part(part: Any, where: str) -> tuple[str, Any]:
 def _image_file(image: Any, file: Path, where: str) -> Path:
     """Return the file of an image. An image in memory is written to `file` first, with its format's ending."""
     if isinstance(image, Image.Image):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(file.parent)
         image.save(file)
     else:
         file = _find_file(image, file, where, "image")
@@ -883,7 +884,7 @@ def _write_bytes(content: bytes, file: Path, where: str, kind: str) -> Path:
                 f"{where}: the bytes of a video are not MP4, MOV, MKV, WebM, AVI, GIF or MPEG-TS"
             )
         file = file.with_suffix(ending)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(file.parent)
     write_whole({file: content})
     return file
 

@@ -36,6 +36,10 @@ PARTS = {  # of a checkpoint: the files of each, or patterns of them
     "processor": ("preprocessor_config.json", "processor_config.json"),
     "video processor": ("video_preprocessor_config.json",),
     "further chat templates": ("additional_chat_templates/*.jinja",),
+    "further tokenizers": (
+        *("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "qformer_tokenizer/*.json"),
+        "qformer_tokenizer/*.txt",
+    ),
     "index of weights": ("*.safetensors.index.json",),
 }
 SMALL = 1 << 24  # bytes of a file of weights that is read whole

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mmprobe.errors import InputError
-from mmprobe.files import JsonRecord, read_record, write_whole
+from mmprobe.files import JsonRecord, make_folders, read_record, write_whole
 from mmprobe.models.families.base import find_down
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def write_components(listed: ComponentList, file: str | Path) -> Path:
     path = Path(file)
     if path.suffix != ".json":
         raise InputError(f"{path}: a file of components ends in .json")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(path.parent)
     write_whole({path: json.dumps(listed.model_dump(exclude_none=True), indent=1).encode() + b"\n"})
     return path
 

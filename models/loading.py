@@ -548,7 +548,9 @@ def load_pretrained(name: str, load: Callable[..., Any], path: str, **options: A
     except (
         BaseException
     ) as error:  # readers of damaged files raise errors of many types, and those in Rust panic
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        lines = (str(error).strip() or type(error).__name__).splitlines()
+        is_heading = lines[0].endswith(":")  # such as that of torch over what does not fit
+        reason = " ".join(line.strip() for line in lines[: 1 + is_heading]).rstrip(".")
         if "attention implementation" in reason or "attention through" in reason:
             raise InputError(
                 f"model {name!r}: cannot be traced, since transformers has no sdpa attention for it, whose queries and "

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.files import make_folder, write_whole
+from mmprobe.files import make_folder, make_folders, write_whole
 from mmprobe.ledger import FINGERPRINT, find_change, fingerprint
 from mmprobe.models import Model
 from mmprobe.probes.answers import MAX_NEW_TOKENS, check_model, find_ids
@@ -288,7 +288,7 @@ def write_records(finished: Path | None, records: list[AnswerArrays], settings: 
     """Keep what was measured for some samples, a file for each; nothing without a folder."""
     if finished is None:
         return
-    finished.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(finished.parent)
     make_folder(finished)
     write_whole(
         {

@@ -11,7 +11,7 @@ import torch
 
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, option
-from mmprobe.ledger import FINGERPRINT, find_change, hash_images
+from mmprobe.ledger import FINGERPRINT, find_change
 from mmprobe.models import Model
 from mmprobe.models.devices import check_one_device
 from mmprobe.models.loading import build_generation_kwargs
@@ -165,6 +165,10 @@ def check_run(model: Model, run: Run) -> None:
     about, place = run.config["model"], f"{run.path}: was traced with {run.config['model']['name']}"
     used = {name: value for name, value in model.fingerprint.items() if name not in _MAY_DIFFER}
     if change := find_change(run.config.get(FINGERPRINT), {"model": used}):
+        if model.name == about["name"]:
+            raise InputError(
+                f"{place}, and {change} changed since; give the model as it was, or trace it again"
+            )
         raise InputError(f"{place}, not with {model.name}: {change} differ; give the model of the run")
     known = {"family": model.family.name, "layers": model.n_layers}
     for name, value in known.items():
@@ -175,7 +179,7 @@ def check_run(model: Model, run: Run) -> None:
     if not run.config.get(FINGERPRINT) and about["source"] not in ("", model.source):
         log.warning("%s (%s), and is analysed with %s", place, about["source"], model.source)
     for trace in run:
-        if (seen := trace.image_hash) and (now := hash_images(trace.sample)) and seen != now:
+        if trace.images_changed:
             raise InputError(
                 f"{run.path}: the images of sample {trace.id} changed since it was traced; trace it again with "
                 f"{option('resume')}, or put them back"

@@ -31,6 +31,7 @@ from mmprobe.files import (
     append_lines,
     cut_torn_line,
     json_lines,
+    make_folders,
     read_records,
     redact,
     write_atomic,
@@ -407,7 +408,7 @@ class _Responses:
 
     @contextmanager
     def open(self, recorder: PreparedRun | None) -> Iterator[set[str]]:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folders(self.folder)
         if cut_torn_line(self.file):
             for _, line in json_lines(self.file):
                 self.answers[line["id"]] = Answer(

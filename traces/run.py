@@ -672,7 +672,7 @@ def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample], adds: 
     }
     if n_spoiled := len(earlier) - len(kept):
         log.warning(
-            "%s: %d of %d finished traces are damaged or not of this run's samples; they are made again",
+            "%s: %d of %d finished traces are damaged, or of other questions or images; they are made again",
             out,
             n_spoiled,
             len(earlier),

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mmprobe.cache import Run, open_run
 from mmprobe.cache.run import HASHED_KEYS
 from mmprobe.cache.trace import PACKS
+from mmprobe.cache.verify import find_changed_images
 from mmprobe.errors import InputError, option
 from mmprobe.files import JsonRecord, check_no_link, make_folder, read_record, write_whole
 from mmprobe.interventions.generate import Settings
-from mmprobe.ledger import FINGERPRINT, Ledger, check_unlocked, hash_questions, lock_folder
+from mmprobe.ledger import FINGERPRINT, Ledger, check_unlocked, hash_questions, lock_folder, warn_of_versions
 from mmprobe.models import Model
 from mmprobe.models.reading import prefix_key, sort_by_images
 from mmprobe.samples import Sample
@@ -325,7 +326,8 @@ def check_alike(folder: Path, other: Mapping[str, Any], settings: Mapping[str, A
     """
     keys = HASHED_KEYS if "capture" in settings else settings.keys() - {FINGERPRINT}
     differs = "was made with another {words} than the other shards"
-    ledger = Ledger(folder, "", "a shard", differs, "delete it and make it again")
+    remedy = "delete the shards that are wrong, and make them again"
+    ledger = Ledger(folder, "", "a shard", differs, remedy, since="between the shards")
     try:
         ledger.check_same(other, {key: settings.get(key) for key in keys}, settings.get(FINGERPRINT))
     except InputError as error:
@@ -333,7 +335,7 @@ def check_alike(folder: Path, other: Mapping[str, Any], settings: Mapping[str, A
 
 
 def check_all_alike(shards: Iterable[Path]) -> dict[str, Any]:
-    """Check that shards are made alike, and return what the first one recorded.
+    """Check that shards are made alike, and return what the first one recorded. Other versions are a warning.
 
     Raises:
         ShardsDiffer: naming what differs.
@@ -347,7 +349,28 @@ def check_all_alike(shards: Iterable[Path]) -> dict[str, Any]:
     first = next(iter(recorded.values()))
     for folder, settings in recorded.items():
         check_alike(folder, first, settings)
+        warn_of_versions(folder, _versions(settings), _versions(first) or {})
     return first
+
+
+def _versions(settings: Mapping[str, Any]) -> Any:
+    """Return the versions that a run or a benchmark's answers recorded."""
+    return settings.get("versions") or (settings.get(FINGERPRINT) or {}).get("versions")
+
+
+def _check_images(shards: Iterable[Path]) -> None:
+    """Check that the images of the shards' traces are still those that the model saw.
+
+    Raises:
+        ShardsDiffer: naming the first sample whose images changed.
+    """
+    for folder in shards:
+        run = open_run(folder) if (folder / "run.json").is_file() else ()
+        for name in find_changed_images(run):
+            raise ShardsDiffer(
+                f"{folder}: the images of sample {name} changed since it was traced; start this shard with "
+                f"{option('resume')}"
+            )
 
 
 def warn_of_begun_shards(out: Path, own: Path, config: Mapping[str, Any]) -> None:
@@ -367,10 +390,15 @@ def warn_of_begun_shards(out: Path, own: Path, config: Mapping[str, Any]) -> Non
 
 
 def shards_differ(out: Path) -> bool:
-    """Return whether all shards of a folder are finished, and cannot be merged since they are not parts of one whole."""
+    """Return whether all shards of a folder are finished, and cannot be merged since they are not parts of one whole.
+
+    That an image changed since a shard was traced is such a reason.
+    """
     try:
         if (out / FOLDER).is_dir() and all_finished(out):
-            check_all_alike(read_shards(out))
+            shards = read_shards(out)
+            check_all_alike(shards)
+            _check_images(shards)
     except ShardsDiffer:
         return True
     except (InputError, FileNotFoundError):  # another process is merging them
@@ -380,9 +408,8 @@ def shards_differ(out: Path) -> bool:
 
 def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
     """Move the traces of all shards into one folder. `run.json` comes last."""
-    for folder in shards:
-        open_run(folder)  # raises an error where it cannot be read
     first = check_all_alike(shards)
+    _check_images(shards)
     order = whole_order(shards.values())
     make_folder(out / "samples")
     for folder in shards:

@@ -11,7 +11,7 @@ import torch
 from tqdm import tqdm
 
 from mmprobe.errors import InputError
-from mmprobe.files import read_json, write_atomic
+from mmprobe.files import make_folders, read_json, write_atomic
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 from mmprobe.training.logos import select_for_stage
@@ -86,7 +86,7 @@ def choose_questions(
         }
         chosen = set(select_for_stage(means, stage, settings.lower))
         ordered = [sample.id for sample in samples if sample.id in chosen]
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         write_atomic(file, json.dumps({"mean_accuracy": means, "chosen": ordered}, indent=1) + "\n")
     if not chosen:
         bound = "above 0" if stage == 0 else "below 0.5"

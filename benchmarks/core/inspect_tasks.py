@@ -60,7 +60,7 @@ from mmprobe.benchmarks.core.runner import check_questions
 from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
-from mmprobe.files import make_folder, write_atomic, write_whole
+from mmprobe.files import make_folder, make_folders, write_atomic, write_whole
 from mmprobe.ledger import FINGERPRINT, Ledger, lock_folder
 from mmprobe.samples import SAFE_ID, Sample, longest
 
@@ -307,7 +307,7 @@ def move_into_run(part: Path, run: Path) -> None:
     settings = {name: value for name, value in added.items() if name not in ("order", FINGERPRINT)}
     ledger = Ledger(run, "run.json", "a run", "holds a run with other settings", "choose another trace_to")
     ledger.check_same(config, settings, added.get(FINGERPRINT))
-    run.mkdir(parents=True, exist_ok=True)
+    make_folders(run)
     make_folder(run / "samples")
     for name in added["order"]:
         (part / "samples" / f"{name}.h5").replace(run / "samples" / f"{name}.h5")
@@ -375,7 +375,7 @@ def sample_of(messages: list[ChatMessage], folder: Path, name: str) -> Sample:
         raise InputError("mmprobe/…: answers a user or a tool; this conversation ends with neither")
     asked = questions[-1].id
     sample_id = asked if asked and SAFE_ID.fullmatch(asked) else name
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder)
     files: dict[str, list[Path]] = {"image": [], "video": []}
     turns = [_turn_of(message, files, folder, sample_id) for message in shown]
     images = files["image"]

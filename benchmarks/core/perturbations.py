@@ -12,7 +12,7 @@ from PIL import Image
 
 from mmprobe.benchmarks.core.results import Metric, paired_difference
 from mmprobe.errors import InputError
-from mmprobe.files import hash_file
+from mmprobe.files import hash_file, make_folders
 from mmprobe.registry import Registry, check_made
 from mmprobe.samples import Sample, open_image, write_image
 
@@ -40,7 +40,7 @@ def mask(share: float, sample: Sample, folder: Path, seed: int) -> Sample:
     The blocks are the same in all images of a sample, and for all questions about the same images, so that a
     mask adds no difference between them (our choice).
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder)
     return sample.model_copy(update={"images": _mask_images(sample.images, share, folder, seed)})
 
 

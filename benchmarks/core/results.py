@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mmprobe.files import write_atomic
+from mmprobe.files import make_folders, write_atomic
 from mmprobe.samples import Sample, image_sets
 from mmprobe.stats.estimate import Estimate
 from mmprobe.stats.intervals import jackknife_interval, mean_interval, sum_groups, sums_interval
@@ -432,7 +432,7 @@ def write_results(
         PosixPath('out/results.json')
     """
     out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folders(out)
     lines = "".join(json.dumps(sample, ensure_ascii=False, allow_nan=False) + "\n" for sample in samples)
     write_atomic(out / "samples.jsonl", lines)
     content = {

@@ -17,7 +17,7 @@ from mmprobe.benchmarks.core.prompts import DEFAULT
 from mmprobe.benchmarks.core.results import add_truth, find_false_claims, group_by_images, write_results
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError, option
-from mmprobe.files import check_no_link, cut_torn_line, write_atomic
+from mmprobe.files import check_no_link, cut_torn_line, make_folders, write_atomic
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import Ledger, fingerprint, list_parts, lock_folder
@@ -74,7 +74,7 @@ def run_benchmark(
         InputError: `out` contains an earlier call and `resume` is off, or the earlier call asked something else, or
             another model.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    make_folders(out)
     questions = benchmark.ask_questions(truth)
     open_answers(out, questions, about, source, resume, settings.methods)
 

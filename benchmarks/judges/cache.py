@@ -16,7 +16,7 @@ from typing import Any, cast
 from mmprobe.benchmarks.core.api_models import Reply
 from mmprobe.benchmarks.judges.judge import Unscored
 from mmprobe.errors import InputError
-from mmprobe.files import check_no_link
+from mmprobe.files import check_no_link, make_folders
 
 _FORMAT = 1
 _WAIT_SECONDS = 30.0  # for another process that writes
@@ -58,7 +58,7 @@ class ReplyCache:
         self._lock = threading.Lock()
         try:
             if self.path is not None:
-                check_no_link(self.path).parent.mkdir(parents=True, exist_ok=True)
+                make_folders(check_no_link(self.path).parent)
             self._connection = sqlite3.connect(
                 self.path or ":memory:", timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
             )

@@ -24,7 +24,15 @@ from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct
 from mmprobe.benchmarks.mmreason.labels import TEXT
 from mmprobe.benchmarks.mmreason.metrics import relevance_rate
 from mmprobe.errors import InputError
-from mmprobe.files import JsonRecord, append_lines, cut_torn_line, json_lines, read_record, write_atomic
+from mmprobe.files import (
+    JsonRecord,
+    append_lines,
+    cut_torn_line,
+    json_lines,
+    make_folders,
+    read_record,
+    write_atomic,
+)
 from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import (
     find_change,
@@ -86,7 +94,7 @@ class Votes:
         return [self.correct.get(key) for key in keys.values()]
 
     def _write(self, vote: Mapping[str, Any]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(self.path.parent)
         is_new = not self.path.exists() or not self.path.stat().st_size
         append_lines(self.path, [self.header, vote] if is_new else [vote], ensure_ascii=False)
 

@@ -40,6 +40,7 @@ from mmprobe.benchmarks.photo_pairs.review import write_review
 from mmprobe.benchmarks.synthetic.pairs import check_options
 from mmprobe.benchmarks.synthetic.scene import MIX_LEVELS, Difficulty, Mix, count_levels, draw_count
 from mmprobe.errors import InputError
+from mmprobe.files import make_folders
 from mmprobe.ledger import Ledger, lock_folder
 
 _FORMAT = 1
@@ -285,7 +286,7 @@ def _make_pair(
         wanted = " or ".join(name for name, number in left.items() if number > 0)
         raise Rejection("difficulty", f"the pair is {level}, {wanted} is wanted")
     folder = out / ".part" / "pair" / photo.name
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder)
     properties = {
         "difficulty": level,
         "instances": photo.n_objects,

@@ -30,6 +30,7 @@ from mmprobe.benchmarks.spd_faith.model_labels import score_by_judge
 from mmprobe.benchmarks.spd_faith.prompts import SpdFaithPrompts
 from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules, unread_share
 from mmprobe.errors import InputError
+from mmprobe.files import make_folders
 from mmprobe.samples import Region, Sample, load_short_samples, open_image, write_image
 
 
@@ -74,7 +75,7 @@ def show_merged(truth: SpdFaithTruth, folder: Path) -> SpdFaithTruth:
         images = tuple(sample.images)
         if len(images) == 2:
             if images not in merged:
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folders(folder)
                 merged[images] = stack_images(images, folder / f"{truth.questions[sample.id][0]}.png")
             picture, below = merged[images]
             regions = [_move_region(region, below) for region in sample.regions]

@@ -23,6 +23,7 @@ from mmprobe.files import (
     check_readable,
     file_state,
     format_bytes,
+    make_folders,
     read_record,
     write_whole,
 )
@@ -574,7 +575,7 @@ def save_dictionary(dictionary: Dictionary, folder: str | Path, dtype: torch.dty
     from safetensors.torch import save
 
     path = check_no_link(Path(folder))
-    path.mkdir(parents=True, exist_ok=True)
+    make_folders(path)
     config: dict[str, Any] = {
         "d_in": dictionary.d_in,
         "d_sae": dictionary.n_features,

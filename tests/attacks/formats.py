@@ -183,7 +183,8 @@ def _check_exports(rng: random.Random, world: World, folder: Path) -> None:
             file.symlink_to(precious)
         check(run_command("export", run, "--to", to, "--out", out), 0, 2)
         check(run_command("export", run, "--to", to, "--out", precious), 2)
-        check(run_command("export", run, "--to", to, "--out", folder / "no" / "such"), 2)
+        check(run_command("export", run, "--to", to, "--out", precious / "inner"), 2)
+        check(run_command("export", run, "--to", to, "--out", folder / "new" / to), 0)
     (folder / "link").symlink_to(out)
     check(run_command("export", run, "--to", "csv", "--out", folder / "link"), 2)
     assert precious.read_text() == "keep"

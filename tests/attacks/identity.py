@@ -96,13 +96,23 @@ def _scale_weight(file: Path, rng: random.Random) -> None:
 
 
 PARTS: dict[str, Callable[[Path, random.Random], None]] = {
+    "generation config": lambda model, rng: rng.choice([_remove, _penalise])(
+        model / "generation_config.json"
+    ),
     "weights": lambda model, rng: _scale_weight(model / "model.safetensors", rng),
     "config": lambda model, rng: _edit(model / "config.json", note=rng.random()),
-    "generation config": lambda model, rng: _edit(model / "generation_config.json", repetition_penalty=1.3),
     "chat template": lambda model, rng: _append(model / "chat_template.jinja", " "),
     "processor": lambda model, rng: _edit(model / "preprocessor_config.json", note=rng.random()),
     "tokenizer": lambda model, rng: _edit(model / "tokenizer_config.json", note=rng.random()),
 }
+
+
+def _penalise(file: Path) -> None:
+    _edit(file, repetition_penalty=1.3)
+
+
+def _remove(file: Path) -> None:
+    file.unlink()
 
 
 def _append(file: Path, text: str) -> None:
@@ -131,7 +141,7 @@ def attack_image(rng: random.Random, world: World, folder: Path) -> None:
     """An image is exchanged under its path: trace makes its trace again, and the others refuse."""
     data = _copy_data(world, folder)
     sample = mp.load_samples(data)[0]
-    name, call, second = _calls(rng, "tiny-spd", data, folder, [each for each in CALLS if each != "shard"])
+    name, call, second = _calls(rng, "tiny-spd", data, folder)
     is_trace = name == "trace"
     check(run_command(*call), 0)
     before = mp.open_run(folder / "out")[sample.id].image_hash if is_trace else None

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from attacks.world import Case, World, check, run_command
+from PIL import Image
 
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+from mmprobe.benchmarks.core.results import write_results
+from mmprobe.benchmarks.mirage.labels import KINDS
+
+BOXES = [{"box": [0, 0, 9, 9], "relevant": True}, {"box": [50, 50, 9, 9], "relevant": False}]
 NAMES = {
     "over NAME_MAX": "a" * 300,
     "near NAME_MAX": "b" * 250,
@@ -34,15 +40,15 @@ def cases(rng: random.Random, count: int) -> Iterator[Case]:
             yield Case(f"{kind} {name}", lambda w, f, k=kind, n=name: _call(w, f, k, NAMES[n]))
 
 
-OUTS = {  # by command, what comes before --out; RUN, DATA and RESULTS are replaced
+OUTS = {  # by command, what comes before --out; words in capitals are replaced
     "report": "report RUN",
     "pack": "pack RUN",
     "export": "export RUN --to csv",
     "bench diagnosis": "bench diagnosis --tools chance --n 2",
-    "clean": "clean RESULTS",
+    "clean": "clean EFFECT",
     "agree": "agree RESULTS RESULTS",
-    "mirage-score": "mirage-score RESULTS",
-    "mirage-correlations": "mirage-correlations RESULTS",
+    "mirage-score": "mirage-score EFFECT",
+    "mirage-correlations": "mirage-correlations KINDS",
     "rewrite": "rewrite --data REWRITTEN --model mockllm/model",
     "demo": "demo",
     "make-pairs": "make-pairs --n 1",
@@ -111,19 +117,78 @@ INPUTS = {  # what comes before the name
 
 
 def _call(world: World, folder: Path, kind: str, name: str) -> None:
-    boxes = folder / "boxes.jsonl"
-    boxes.write_text(json.dumps({"id": "a", "question": "?", "image": "a.png", "boxes": []}) + "\n")
-    rewritten = folder / "rewritten.jsonl"
-    rewritten.write_text(json.dumps({"id": "a", "question": "?", "topic": "x"}) + "\n")
-    words = {
-        **{"RUN": world.run, "DATA": world.data, "RESULTS": world.results, "OUT": folder / "out.h5"},
-        **{"BOXES": boxes, "REWRITTEN": rewritten},
-    }
-    call: list[object] = [words.get(word, word) for word in (OUTS | INPUTS)[kind].split()]
+    words = {"RUN": world.run, "DATA": world.data, "RESULTS": world.results, "OUT": folder / "out.h5"}
+    call = fill_in((OUTS | INPUTS)[kind], words, folder)
     call += ["--out", folder / name] if kind in OUTS else [name]
     is_usable = kind in OUTS and name == NAMES["near NAME_MAX"]
     done = check(run_command(*call), *([0, 1, 2] if is_usable else [2]))
     assert done.code == 0 or len(done.stderr.splitlines()) <= 2, done.stderr[:500]
+
+
+def fill_in(call: str, words: Mapping[str, object], folder: Path) -> list[object]:
+    """Return the words of a call with files for those in capitals: given ones, or ones that are written to a folder.
+
+    All can be read, so that it is the name that a command refuses.
+    """
+    return [
+        words[word] if word in words else WRITERS[word](folder) if word in WRITERS else word
+        for word in call.split()
+    ]
+
+
+def _write_boxes(folder: Path) -> Path:
+    Image.new("RGB", (99, 99)).save(folder / "a.png")
+    question = {"id": "a", "image": str(folder / "a.png"), "question": "?", "answer": "yes", "boxes": BOXES}
+    return _write_lines(folder / "boxes" / "boxes.jsonl", question)
+
+
+def _write_lines(file: Path, *records: object) -> Path:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return file
+
+
+def _write_questions(folder: Path) -> Path:
+    question = {"id": "a", "question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
+    return _write_lines(folder / "rewritten.jsonl", question)
+
+
+def _write_effect(folder: Path) -> Path:
+    """Score an answer to each question of MIRAGE's mirage effect."""
+    benchmark = BENCHMARKS["mirage-effect"]
+    truth = benchmark.draw_data(folder / "drawn", 1, 7)
+    lines = [{"id": question.id, "response": "Answer: 1"} for question in benchmark.ask_questions(truth)]
+    responses = _write_lines(folder / "responses.jsonl", *lines)
+    call = (
+        "--data",
+        folder / "drawn" / "samples.jsonl",
+        "--responses",
+        responses,
+        "--out",
+        folder / "effect",
+    )
+    check(run_command("score", "mirage-effect", *call), 0)
+    return folder / "effect"
+
+
+def _write_kinds(folder: Path) -> Path:
+    """Write what a judge found: each kind of hallucination in every second answer about a topic."""
+    topics = ("algebra", "geometry", "logical", "spatial")
+    found = [{kind: (n + m) % 2 == 0 for m, kind in enumerate(KINDS)} for n, _ in enumerate(topics)]
+    records = [
+        {"id": topic, "topic": topic, "hallucinations": kinds}
+        for topic, kinds in zip(topics, found, strict=True)
+    ]
+    write_results(folder / "kinds", "mirage", {}, records)
+    return folder / "kinds"
+
+
+WRITERS: dict[str, Callable[[Path], Path]] = {
+    "BOXES": _write_boxes,
+    "REWRITTEN": _write_questions,
+    "EFFECT": _write_effect,
+    "KINDS": _write_kinds,
+}
 
 
 def _trace_ids(world: World, folder: Path, name: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,35 @@ def test_a_changed_model_or_image_is_named(tmp_path):
         ledger.begin({"a": 1}, fingerprint(model, [sample]))
     sample.images[1].unlink()
     ledger.begin({"a": 1}, fingerprint(model, [sample]))  # a missing image is another problem
+
+
+def test_a_part_of_a_model_that_is_removed_or_added_is_named(tmp_path):
+    with_it = {"of": "files", "weights": "1", "generation config": "2"}
+    without = with_it | {"generation config": ""}
+    for number, (earlier, now) in enumerate(((with_it, without), (without, with_it))):
+        ledger = make_ledger(tmp_path / str(number))
+        ledger.folder.mkdir()
+        ledger.begin({}, fingerprint(earlier))
+        with pytest.raises(InputError, match="the model's generation config changed since the earlier call"):
+            ledger.begin({}, fingerprint(now))
+    ledger.begin({}, fingerprint(with_it | {"weights": ""}))  # nothing of the model was read
+    ledger.begin({}, fingerprint({"of": "files", "weights": "1"}))  # an earlier version knew fewer parts
+
+
+def test_what_differs_within_a_setting_is_named(tmp_path):
+    ledger = replace(make_ledger(tmp_path), differs="was made with another {words}")
+    about = {"name": "a", "dtype": "float32", "sizes": [1, 2], "of": {"max_length": 3, "kinds": ["x"]}}
+    ledger.begin({"model": about})
+    changes = {
+        "(dtype float32, now bfloat16)": {"dtype": "bfloat16"},
+        "(sizes)": {"sizes": [1, 3]},
+        "(of (max length 3, now 4))": {"of": about["of"] | {"max_length": 4}},
+        "(of (kinds))": {"of": about["of"] | {"kinds": []}},
+        "(new None, now 1)": {"new": 1},
+    }
+    for words, change in changes.items():
+        with pytest.raises(InputError, match=re.escape(f"with another model {words}; choose")):
+            ledger.begin({"model": about | change})
 
 
 def test_an_older_folder_has_no_fingerprint_and_gets_none(tmp_path):

@@ -290,6 +290,18 @@ def test_a_folder_of_peft_is_loaded_on_its_base(tmp_path, image_paths):
     assert (expected - plain).abs().max() > 1e-2, "the adapter changes the model"
 
 
+def test_an_adapter_of_other_shapes_says_which(tmp_path):
+    file = save_adapter(tmp_path / "adapter", "tiny-spd") / "adapter_model.safetensors"
+    tensors = load_file(file)
+    name = sorted(tensors)[0]
+    save_file(tensors | {name: tensors[name][:, :-1].contiguous()}, file, {"format": "pt"})
+    with pytest.raises(
+        InputError, match=r"could not be loaded \(.*size mismatch for .*lora_A.*shape.*\); "
+    ) as raised:
+        load_model(str(file.parent), device="cpu")
+    assert "\n" not in str(raised.value)
+
+
 def test_a_peft_model_that_is_wrapped_can_be_traced(tmp_path, image_paths):
     from peft import PeftModel
 

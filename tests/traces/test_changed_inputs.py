@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.command_line import run_in_process
+from helpers.command_line import assert_fails, run_in_process
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -57,6 +57,10 @@ def change_config(checkpoint: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"note": "trained further"}))
 
 
+def remove_generation_config(checkpoint: Path) -> None:
+    (checkpoint / "generation_config.json").unlink()
+
+
 def change_image(pairs: Path) -> None:
     """Turn the first image of the first sample upside down."""
     file = mp.load_samples(pairs)[0].images[0]
@@ -73,6 +77,7 @@ def test_a_changed_model_is_named_and_the_same_model_elsewhere_is_not(command, c
     changes: list[tuple[str, Callable[[Path], None]]] = [
         ("chat template", change_template),
         ("config", change_config),
+        ("generation config", remove_generation_config),
         ("weights", change_weights),
     ]
     for part, change in changes:
@@ -113,6 +118,31 @@ def test_a_changed_image_is_named_by_its_sample(command, pairs, tmp_path):
     assert f"the images of sample {first} changed since the earlier call; " in refused.stderr
 
 
+@pytest.mark.slow
+def test_a_run_is_analysed_with_the_model_as_it_was(checkpoint, pairs, tmp_path):
+    call = ["trace", "--limit", "2", "--max-new-tokens", "2", "--data", pairs, "--out", tmp_path / "run"]
+    assert run_in_process(*call, "--model", checkpoint, "--device", "cpu").code == 0
+    analyze = ["analyze", tmp_path / "run", "--only", "image-interchange", "--model"]
+    other = Path(shutil.copytree(checkpoint, tmp_path / "other"))
+    assert run_in_process(*analyze, other).code == 0
+    change_weights(other)
+    differ = f"was traced with {checkpoint}, not with {other}: the model's weights differ; give the model of the run"
+    assert_fails(run_in_process(*analyze, other, "--out", tmp_path / "out"), differ)
+    change_weights(checkpoint)
+    changed = f"was traced with {checkpoint}, and the model's weights changed since; give the model as it was"
+    assert_fails(run_in_process(*analyze, checkpoint, "--out", tmp_path / "out"), changed)
+
+
+@pytest.mark.slow
+def test_a_diagnosis_of_other_questions_says_so(pairs, tmp_path):
+    call = [*COMMANDS["diagnose"], "--data", pairs, "--out", tmp_path / "out", "--model", "tiny-spd"]
+    assert run_in_process(*call).code == 0
+    pairs.write_text(pairs.read_text().replace('"question": "', '"question": "Well, '))
+    assert_fails(
+        run_in_process(*call, "--resume"), "contains a diagnosis of another call, by its samples; use"
+    )
+
+
 def test_a_sample_whose_image_changed_is_traced_again(random_qwen, image_paths, tmp_path, caplog):
     images = [Path(shutil.copy(path, tmp_path)) for path in image_paths[:2]]
     samples = [mp.Sample(id=str(number), question="?", images=[path]) for number, path in enumerate(images)]
@@ -120,7 +150,10 @@ def test_a_sample_whose_image_changed_is_traced_again(random_qwen, image_paths, 
     times = [(tmp_path / "run" / "samples" / f"{name}.h5").stat().st_mtime_ns for name in "01"]
     Image.new("RGB", (56, 56), "red").save(images[1])
     run = mp.trace(random_qwen, samples, tmp_path / "run", max_new_tokens=2, resume=True)
-    assert "1 of 2 finished traces are damaged or not of this run's samples" in caplog.text
+    assert (
+        "1 of 2 finished traces are damaged, or of other questions or images; they are made again"
+        in caplog.text
+    )
     again = [(tmp_path / "run" / "samples" / f"{name}.h5").stat().st_mtime_ns for name in "01"]
     assert again[0] == times[0] and again[1] != times[1]
     assert run["1"].image_hash != run["0"].image_hash

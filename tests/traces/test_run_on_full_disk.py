@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
@@ -84,7 +85,7 @@ def test_the_command_says_how_to_go_on(tmp_path):
         filler.unlink()
         assert run_in_process(*command, "--resume").code == 0
         other = run_in_process(*command, "--resume", "--capture", "full")
-        assert_fails(other, "with another capture; --resume needs the same, or use --overwrite")
+        assert_fails(other, "with another capture (datasets); --resume needs the same, or use --overwrite")
 
 
 @pytest.mark.slow
@@ -120,3 +121,38 @@ def test_workers_on_a_full_disk_lose_nothing(tmp_path, command):
         assert again.returncode == 0, again.stderr
         assert all((run / "samples" / name).read_bytes() == content for name, content in kept.items())
         assert mp.verify(run) == []
+
+
+@pytest.mark.stress
+def test_answers_of_workers_on_a_full_disk_are_kept(tmp_path):
+    """What is whole in `responses.jsonl` is not asked again."""
+    data = make_pairs(tmp_path / "pairs", n=8, seed=5)
+    with mount_disk(tmp_path / "disk", 8_000_000) as disk:
+        file = disk / "out" / "responses.jsonl"
+        call = [
+            sys.executable,
+            "-P",
+            "-m",
+            "mmprobe",
+            "bench",
+            "mme",
+            "--model",
+            "tiny-spd",
+            "--data",
+            str(data),
+        ]
+        call += ["--max-new-tokens", "8", "--device", "cpu", "--workers", "2", "--out", str(file.parent)]
+        filler = fill_disk(disk, 4 * 4096)  # the settings take two pages, and 51 of 128 answers one
+        finished = subprocess.run(call, capture_output=True, text=True, timeout=300)
+        errors = [line for line in finished.stderr.splitlines() if "%|" not in line]
+        assert finished.returncode == 1 and len(errors) == 1, finished.stderr
+        assert errors[0].startswith("mmprobe: ") and "No space left on device" in errors[0]
+        assert not list(disk.glob("**/*.part"))
+        whole = [line for line in file.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+        assert 0 < len(whole) < 128
+        filler.unlink()
+        again = subprocess.run([*call, "--resume"], capture_output=True, text=True, timeout=300)
+        assert again.returncode == 0, again.stderr
+        lines = file.read_bytes().splitlines(keepends=True)
+        assert lines[: len(whole)] == whole
+        assert len(lines) == len({json.loads(line)["id"] for line in lines}) == 128

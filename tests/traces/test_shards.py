@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from helpers.command_line import assert_fails, read_result, run_in_process
 from helpers.datasets import read_datasets, write_samples
 from helpers.killing import run_at_once
+from PIL import Image
 
 import mmprobe as mp
 from mmprobe.errors import InputError
@@ -130,9 +132,39 @@ def test_shards_of_different_calls_are_not_merged(random_qwen, samples, tmp_path
         others = samples[:3] if second else samples[:2]
         run = mp.trace(random_qwen, others, out, max_new_tokens=2, shard="2/2", **second)
         assert run.path == out / "shards" / "2-of-2"
-        with pytest.raises(InputError, match="another generate than|parts of different samples"):
+        with pytest.raises(
+            InputError, match=r"another generate \(seed 0, now 1\) than|parts of different samples"
+        ):
             merge_shards(out)
         shutil.rmtree(out)
+
+
+def test_shards_that_saw_other_images_are_not_merged(random_qwen, image_paths, tmp_path, caplog):
+    images = [Path(shutil.copy(path, tmp_path)) for path in image_paths[:2]]
+    samples = [Sample(id=f"s{number}", images=[path], question="?") for number, path in enumerate(images)]
+    begin = partial(mp.trace, random_qwen, samples, tmp_path / "run", max_new_tokens=2)
+    begin(shard="1/2")
+    Image.new("RGB", (56, 56), "red").save(images[0])
+    begin(shard="2/2")
+    expected = (
+        r"1-of-2: the images of sample s0 changed since it was traced; start this shard with resume=True"
+    )
+    assert re.search(expected, caplog.text) and not (tmp_path / "run" / "run.json").exists()
+    with pytest.raises(InputError, match=expected):
+        merge_shards(tmp_path / "run")
+    assert begin(shard="1/2", resume=True).ids == ["s0", "s1"]
+    assert mp.verify(tmp_path / "run") == []
+
+
+def test_shards_of_other_versions_are_merged_with_a_warning(random_qwen, samples, tmp_path, caplog):
+    mp.trace(random_qwen, samples[:3], tmp_path / "run", max_new_tokens=2, shard="1/2")
+    file = tmp_path / "run" / "shards" / "1-of-2" / "run.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps(config | {"versions": config["versions"] | {"torch": "1.0"}}))
+    caplog.clear()
+    assert len(mp.trace(random_qwen, samples[:3], tmp_path / "run", max_new_tokens=2, shard="2/2")) == 3
+    (line,) = [line for line in caplog.messages if "digits may differ" in line]
+    assert re.search(r"2-of-2: was begun with torch [\d.+a-z]+, others with 1\.0; digits may differ$", line)
 
 
 def test_every_sample_is_in_one_shard_and_groups_stay_whole(samples):

@@ -6,14 +6,17 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import xarray as xr
 from helpers.browser import heat_maps
+from PIL import Image
 from playwright.sync_api import Page
 
 from mmprobe.cache import Run, open_run
 from mmprobe.errors import InputError
+from mmprobe.ledger import hash_images
 from mmprobe.viz.report import explorer, write_report
 from mmprobe.viz.report.explorer import read_false_spans, word_data
 from mmprobe.viz.report.images import Images
@@ -29,6 +32,22 @@ def labelled(run: Run) -> Run:
 
 def wait_for(page: Page, name: str) -> None:
     page.wait_for_function("name => document.querySelector('#sample-id').textContent === name", arg=name)
+
+
+def test_an_image_that_changed_is_not_shown_under_the_maps(run: Run, tmp_path: Path, caplog) -> None:
+    """Its trace says what the model saw."""
+    trace = run["evil"]
+    sample = json.loads(trace.sample.model_dump_json())
+    assert not trace.images_changed, "hand-made traces do not say"
+    with h5py.File(trace.file, "a") as file:
+        file.attrs["image_hash"] = hash_images(trace.sample)
+    write_report(open_run(run.path), [], tmp_path / "whole.html")
+    assert "changed since" not in caplog.text + (tmp_path / "whole.html").read_text()
+    Image.new("RGB", (56, 56), "red").save(sample["images"][0])
+    write_report(open_run(run.path), [], tmp_path / "changed.html")
+    assert "the images of 1 of 2 samples changed since they were traced, such as those of evil" in caplog.text
+    name = Path(sample["images"][0]).name
+    assert f"{name} changed since it was traced" in (tmp_path / "changed.html").read_text()
 
 
 def test_the_address_keeps_sample_step_layer_and_head(

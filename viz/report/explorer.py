@@ -311,10 +311,13 @@ def _token_data(trace: Trace, false_spans: Sequence[tuple[int, int]]) -> list[di
 def _view_data(trace: Trace, sample: Sample, images: Images) -> list[dict[str, Any]]:
     """Return each view as its part of the image: size (height, width) and boxes (x, y, width, height)."""
     data = []
+    changed = trace.images_changed  # maps would lie on what the model never saw
     grids, sources = (trace.array(f"images/{name}").values.tolist() for name in ("grid", "source"))
     for grid, image, view in zip(grids, sources, find_views(trace), strict=True):
         left, top, width, height = view.box
-        source, problem = images.add(view.file, (left, top, left + width, top + height), frame=view.frame)
+        source, problem = None, f"{view.file.name} changed since it was traced"
+        if not changed:
+            source, problem = images.add(view.file, (left, top, left + width, top + height), frame=view.frame)
         regions = [
             region.box for region in sample.regions if region.image in range(image, image + view.shown)
         ]

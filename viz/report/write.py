@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import xarray as xr
 
 from mmprobe.cache import Run
-from mmprobe.errors import InputError
+from mmprobe.cache.verify import find_changed_images
+from mmprobe.errors import InputError, option
 from mmprobe.files import redact, write_whole
 from mmprobe.ledger import lock_file
 from mmprobe.viz.panel import GROUP_COLOURS
@@ -35,6 +37,8 @@ from mmprobe.viz.report.overview import (
     run_facts,
 )
 from mmprobe.viz.report.results import ResultFolder, result_facts, results_page
+
+log = logging.getLogger("mmprobe")
 
 
 def write_report(
@@ -77,6 +81,7 @@ def write_report(
     interchange = find_interchange(datasets)
     images, explorer, pages = Images(), Explorer("", [], {}), list(analyses)
     if run is not None:
+        _warn_of_changed_images(run)
         explorer = explorer_page(run, answers, explorer_size, images, interchange, find_words(datasets))
         pages.append(Page("explorer", "Explorer", explorer.html, "", explorer.data))
     if results is not None:
@@ -107,6 +112,19 @@ def write_report(
     scripts = _read_scripts(any(page.data for page in analyses), bool(explorer.data), bool(data))
     _write_file(_render_report(_name_report(run, results), pages, scripts), out)
     return out
+
+
+def _warn_of_changed_images(run: Run) -> None:
+    changed = list(find_changed_images(run))
+    if changed:
+        log.warning(
+            "%s: the images of %d of %d samples changed since they were traced, such as those of %s; trace it again with %s",
+            run.path,
+            len(changed),
+            len(run),
+            changed[0],
+            option("resume"),
+        )
 
 
 def write_figures(dataset: xr.Dataset, out: Path, title: tuple[str, str]) -> Path:
