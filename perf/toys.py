@@ -48,7 +48,11 @@ def toy(name: str, device: str = "cpu", side: int | None = None, dtype: torch.dt
     text.vocab_size = size.get("vocabulary", text.vocab_size)
     config.vision_config.out_hidden_size = size["hidden"]
     torch.manual_seed(0)
-    for part in (config, text, config.vision_config):  # each part is built in the dtype of its own configuration
+    for part in (
+        config,
+        text,
+        config.vision_config,
+    ):  # each part is built in the dtype of its own configuration
         part.dtype = dtype or (torch.bfloat16 if device.startswith("cuda") else torch.float32)
     with torch.device(device):
         hf = Qwen2_5_VLForConditionalGeneration._from_config(config).eval()

@@ -592,7 +592,9 @@ def _count_draws(rows: list[ToolResult]) -> str:
     """Return how many models were asked about several draws of pairs."""
     draws = Counter(row.model for row in rows)
     often = Counter(count for count in draws.values() if count > 1)
-    said = ", ".join(f"{models} models about {count} draws" for count, models in sorted(often.items()))
+    said = ", ".join(
+        f"{models} model{'s' * (models > 1)} about {count} draws" for count, models in sorted(often.items())
+    )
     return (
         f"Of the {len(draws)} models, these were asked about several draws of pairs: {said}."
         if said
