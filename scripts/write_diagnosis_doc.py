@@ -364,17 +364,18 @@ and by editing weights, with controls of other kinds. A plant is a model folder 
 `unknown` for a control that is bad at the task. `mmprobe bench diagnosis --plants FOLDER --draws 4` scores anyone's plants,
 each on four draws of pairs, and so does `mmprobe.diagnosis.bench.run.score_models`.
 
-Rules and thresholds were chosen on the development models: organisms, fully trained models and edits. But rules were also changed,
-several times, after plants of other ways had been scored: the tests of hints, earlier turns, ignored images, false numbers, exchanged
-shapes and polite sentences. These plants, of seeds 0 to 7, are no test of the rules, so their scores are not shown. The plants of
-other ways below are of seeds from {first} on. They were planted on 26 November 2026, after the last change of the rules, by which
-a hint is followed only if the suggested word is the model's likeliest. Nobody had looked at one of them, or at their pairs of images.
-They were scored once, each about one draw of {pairs} pairs, and no rule or threshold was changed because of what came out. Other than
-in the plants before are all random numbers and what is learned: which things come together, which answer is the likely one, which
-words change places. The ways themselves and the base are those that the rules were changed on, so other ways may score lower.
-Ways without random numbers (exchanged colour channels, other temperatures) give the same model for every seed, and are left
-out. With {pairs} pairs many tests are short of answers, which leaves causes in doubt. The tables of the section on how tools score
-are from before the rules of this section.
+Rules and thresholds were chosen on the development models: organisms, fully trained models and edits. But rules were also
+changed, several times, after plants of other ways had been scored: the tests of hints, earlier turns, ignored images, false
+numbers, exchanged shapes and polite sentences. These plants, of seeds 0 to 7, are no test of the rules, so their scores are not
+shown. The plants of other ways below are of seeds from {first} on. They were planted on 26 November 2026, after the last change
+of the rules, by which a hint is followed only if the suggested word is the model's likeliest. Nobody had looked at one of them,
+or at their pairs of images. They were scored once, each about one draw of {pairs} pairs, and no rule or threshold was changed
+because of what came out. Which were asked about further draws, too, was settled before (every second plant of seed {first}, by
+name). Other than in the plants before are all random numbers and what is learned: which things come together, which answer is the
+likely one, which words change places. The ways themselves and the base are those that the rules were changed on, so other ways
+may score lower. Ways without random numbers (exchanged colour channels, other temperatures) give the same model for every seed,
+and are left out. With {pairs} pairs many tests are short of answers, which leaves causes in doubt. The tables of the section on
+how tools score are from before the rules of this section.
 
 """
 
