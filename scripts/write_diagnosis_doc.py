@@ -3,14 +3,16 @@
 python -m mmprobe bench diagnosis --n 24 --out build/tools                        # the models that ship
 python scripts/organisms/plant.py --seeds 5 --out build/fresh                     # and new ones
 python -m mmprobe bench diagnosis --n 24 --out build/tools --tools diagnosis --models build/fresh/blind-rolled-5,...
-python scripts/organisms/plant_otherwise.py                                       # and plants by other ways
-python -m mmprobe bench diagnosis --n 12 --out build/otherwise --tools diagnosis --plants build/plants  # --draws 4 tells how stable
+python scripts/organisms/plant_otherwise.py --first-seed 20 --seeds 6 --out build/plants-fresh   # and plants by other ways
+python -m mmprobe make-pairs --n 12 --seed 1350000 --out build/fresh/pairs/other-ways-12          # about pairs that no rule was tried on
+python -m mmprobe bench diagnosis --n 12 --out build/fresh --tools diagnosis --plants build/plants-fresh  # --draws 4 tells how stable
 python scripts/photographs_case.py build/photographs                              # needs scikit-image
 python -m mmprobe bench diagnosis --n 24 --out build/again --tools diagnosis        # --again: 94 organisms, 25 s of one core each
-python scripts/write_diagnosis_doc.py build/tools --plants build/otherwise --cards build/plants --before build/before --photographs build/photographs
+python scripts/write_diagnosis_doc.py build/tools --plants build/fresh --cards build/plants-fresh --photographs build/photographs
 
-`--before` is a folder of diagnoses by other rules, NAME-DRAW/diagnosis.json, to compare with. To write the sections of the
-plants alone: `--only "Plants by other ways" "Causes that were added later"`, with any scores as the first folder.
+Further draws of the fresh pairs, `other-ways-12-draw-1` to `-draw-3`, have the seeds 1351000 to 1353000. `--second-base` is a folder
+of scores of plants in `tiny-llava` (`--base tiny-llava`). To write the sections of the plants alone: `--only "Plants by other ways"
+"Causes that were added later"`, with any scores as the first folder.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import argparse
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +86,8 @@ the thresholds on organisms with seeds 0 to 2: those of the causes are in `diagn
 `configs/diagnosis/thresholds.yaml`. Later they were changed on
 further development models ([plants by other ways](#plants-by-other-ways)); the scores of organisms below are from before that. When these
 were measured, no model of seed 5 had been looked at; models of seeds 3 and 4 had, for one rule ([below](#held-out-seeds-apart)).
-The thresholds of the last five causes were set before the first measurement; not all have been tried on a plant, and not all plants
-are found ([causes that were added later](#causes-that-were-added-later)); no organism of these causes ships.
+The thresholds of the last five causes were set before the first measurement; not all have been tried on a plant that nobody had
+looked at ([causes that were added later](#causes-that-were-added-later)); no organism of these causes ships.
 
 {causes}
 
@@ -111,8 +113,9 @@ are found ([causes that were added later](#causes-that-were-added-later)); no or
   (`tell_objects`). The verdict then says whether the image is read and not used, or whether nothing shows that it is read
   ([what visual tokens hold](visual-tokens.md)); `diagnosis.json` has the AUC as `objects_in_visual_tokens`, or what was missing. It names
   no cause.
-- Hints have {n_wordings} wordings, each for both answers, of which an answer gets one. It follows a hint only if it is the suggested
-  one both times. The {tried_wordings} wordings that were followed most are tried on up to {tried} further answers, of the kinds that
+- Hints have {n_wordings} wordings, each for both answers, of which an answer gets one. It follows a hint only if both times the
+  suggested word is what the model says: the likeliest of all words, and not just likelier than the other answer's. The
+  {tried_wordings} wordings that were followed most are tried on up to {tried} further answers, of the kinds that
   followed (yes or no, or others), and only these count: what chose a wording says too much of it. Where hardly an answer followed, none
   is tried further. If a question contains a hint, that hint is flipped. Only such
   a hint can have caused the answer as it was given. Without one, the score of an answer is at most 0.5.
@@ -359,32 +362,35 @@ and by editing weights, with controls of other kinds. A plant is a model folder 
 
 `causes` is empty for a control, and `unknown` for a cause that is not listed; `accepts` lists verdicts that are right, too:
 `unknown` for a control that is bad at the task. `mmprobe bench diagnosis --plants FOLDER --draws 4` scores anyone's plants,
-each on four draws of pairs, and so does `mmprobe.diagnosis.bench.run.score_models`. Rules and thresholds were chosen on the
-development models: organisms, fully trained models and edits. But two rules were changed after plants of other ways had been
-scored: noisy controls were said to follow hints, since the best of ten wordings was chosen and measured on the same few answers;
-and exchanged shapes were not found, since a claim that names a shape alone was counted as right about it. The first score of other
-ways, on 12 models, was a macro-F1 of 0.73 with 3 of 8 controls accused, and four variants of the test of hints were compared. So the
-numbers below are too good. Later a third rule was changed so: a number that was always the same made `blind` of a plant of `quantity`, so
-answers with false numbers are left out of `blind` where the others use their images.
+each on four draws of pairs, and so does `mmprobe.diagnosis.bench.run.score_models`.
 
-Five more rules were changed after the scores of 32 plants of other ways, which had a macro-F1 of 0.44 and 3 of 22 controls accused, had
-shown what fails. So these plants of other ways are no clean test of them: `worse-2-0` to `worse-2-2` (a false number counted
-twice, so bad models miscounted), `first-image-0` (an image that mattered a little was used, and answers that compare with nothing
-were blind), `sure-0` and `copied-whole-0` (earlier answers said one word), and `full-friend-0` (two wordings were pooled, of which one was
-followed; and numbers, which it does not change, counted). The share of an image that is ignored was set after a look at the
-losses of `first-image-0` and of eight other models; a first version, which tried further hints on answers of all kinds, was given up after
-`full-friend-0` had got 56 %. A sixth rule was changed after
-`polite-3-0` had been named `forgets`: its polite sentence has words that speak of content elsewhere, so a sentence that most answers have
-forgets nothing. And the check of drawn answers took a polite sentence after a number for a false number, of `polite-1-0` and `polite-2-0`.
-The others of other ways had no part in these changes. With {pairs} pairs many tests are short of answers,
-which leaves causes in doubt. The tables of the section on how tools score are from before the rules of this section.
-
-`tiny-llava` is a second base of another shape; its decoder started from that of `tiny-spd`, so the two are not independent
-(`models/tiny_llava/README.md`). `plant_otherwise.py --base tiny-llava` plants in it, and no such plant is scored yet. Asked about 12 drawn
-pairs (`mmprobe diagnose --model tiny-llava --n 12`), it is itself named `quantity`. That is no false alarm: by its card it states false
-numbers far more often than it errs about colours, objects or sameness, since its training was short.
+Rules and thresholds were chosen on the development models: organisms, fully trained models and edits. But rules were also
+changed, several times, after plants of other ways had been scored: the tests of hints, earlier turns, ignored images, false
+numbers, exchanged shapes and polite sentences. These plants, of seeds 0 to 7, are no test of the rules, so their scores are not
+shown. The plants of other ways below are of seeds from {first} on. They were planted on 26 November 2026, after the last change
+of the rules, by which a hint is followed only if the suggested word is the model's likeliest. Nobody had looked at one of them,
+or at their pairs of images. They were scored once, each about one draw of {pairs} pairs, and no rule or threshold was changed
+because of what came out. Which were asked about further draws, too, was settled before (every second plant of seed {first}, by
+name). Other than in the plants before are all random numbers and what is learned: which things come together, which answer is the
+likely one, which words change places. The ways themselves and the base are those that the rules were changed on, so other ways
+may score lower. Ways without random numbers (exchanged colour channels, other temperatures) give the same model for every seed,
+and are left out. With {pairs} pairs many tests are short of answers, which leaves causes in doubt. The tables of the section on
+how tools score are from before the rules of this section.
 
 """
+
+
+MISSES = """\
+Models that learn half of their answers about other images (`worse-3`) still tell shapes better than colours and places, so these are
+said to be perceived wrongly, although nothing but such answers was planted. In `late-likely`, attention shifts about as far as
+`looks-unused` takes, which leaves that in doubt, so `blind` alone is named. Plants that are not named correctly, on any draw:
+
+"""
+SECOND_BASE = """\
+`tiny-llava` is a second base of another shape; its decoder started from that of `tiny-spd`, so the two are not independent
+(`models/tiny_llava/README.md`). `plant_otherwise.py --base tiny-llava` plants in it. Asked about 12 drawn
+pairs (`mmprobe diagnose --model tiny-llava --n 12`), it is itself named `quantity`. That is no false alarm: by its card it states false
+numbers far more often than it errs about colours, objects or sameness, since its training was short. """
 
 
 def read_plants(folder: Path | None) -> list[ToolResult]:
@@ -395,35 +401,80 @@ def read_plants(folder: Path | None) -> list[ToolResult]:
     return list(read_rows(folder / SCORES, pairs).values())
 
 
-def plants_section(folder: Path, before: Path | None) -> str:
-    """Return the section about plants, from the folder of their scores."""
+def plants_section(folder: Path, cards: Path | None = None, second: Path | None = None) -> str:
+    """Return the section about plants.
+
+    Further draws of pairs tell how stable verdicts are; all other numbers are of the first draw.
+
+    Args:
+        folder: of the scores.
+        cards: of the plants, for those that failed their check; None to leave these out.
+        second: of the scores of plants in the second base; None for none.
+    """
     pairs = next(line["n"] for _, line in json_lines(folder / SCORES))
     rows = read_plants(folder)
-    scored = score_rows(rows)
+    scored, stable = score_rows([row for row in rows if row.draw == 0]), score_rows(rows)
     columns = {
         "macro_f1": "macro-F1",
         "accused": "controls accused",
         "false_alarms": "false alarms on controls",
-        "stable": "same verdict on all draws",
+        "mean_auroc": "AUROC, mean over causes",
         "passes": "passes an answer",
+        "stable": "same verdict on all draws",
     }
     lines = [f"| diagnosis, {pairs} pairs | models | " + " | ".join(columns.values()) + " |"]
     lines.append("|---" * (len(columns) + 2) + "|")
-    for split in (OTHER_WAYS, DEVELOPMENT):
-        own = scored.measures[split]["diagnosis"]
+    splits = [split for split in (OTHER_WAYS, DEVELOPMENT) if any(row.split == split for row in rows)]
+    for split in splits:
+        own = scored.measures[split]["diagnosis"] | {"stable": stable.measures[split]["diagnosis"]["stable"]}
         models = len({row.model for row in rows if row.split == split})
         lines.append(
             f"| {split} | {models} | " + " | ".join(format_score(own[key]) for key in columns) + " |"
         )
+    first = min(int(row.model.rpartition("-")[2]) for row in rows if row.split == OTHER_WAYS)
     parts = [
-        PLANTS.replace("{pairs}", str(pairs)).rstrip(),
+        PLANTS.replace("{pairs}", str(pairs)).replace("{first}", str(first)).rstrip(),
         "\n".join(lines),
-        f"{_count_kinds(rows)} {_count_draws(rows)} {GOALS}",
+        f"{_count_kinds(rows, splits)} {_count_draws(rows)} {GOALS}",
     ]
-    parts += [confusion_table(scored, split) for split in (OTHER_WAYS, DEVELOPMENT)]
-    parts.append("Plants that are not named correctly, on any draw:\n\n" + plant_misses(rows))
-    parts.append("The plants that broke the rules before these:\n\n" + before_table(rows, before))
-    return "\n\n".join(parts)
+    parts += [confusion_table(scored, split) for split in splits]
+    parts.append(MISSES + plant_misses(rows))
+    if cards:
+        parts.append(failed_list(cards))
+    return "\n\n".join([*parts, SECOND_BASE + second_table(second)])
+
+
+def failed_list(cards: Path) -> str:
+    """Return the plants whose manipulation check failed, with its measures."""
+    files = sorted(cards.glob(f"*/{FAILED}"))
+    failed = {file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    lines = [
+        f"- `{name}` ({', '.join(card['causes']) or CONTROL}; {card['split']}, {card['kind']}): {_checks(card)}"
+        for name, card in failed.items()
+    ]
+    if not lines:
+        return "Every plant passed its manipulation check."
+    return "These plants failed their check, and are not scored:\n\n" + "\n".join(lines)
+
+
+def second_table(folder: Path | None) -> str:
+    """Return what the diagnosis says of plants in the second base, from the folder of their scores."""
+    if folder is None:
+        return "No plant in it is scored yet."
+    rows = sorted(read_plants(folder), key=lambda row: (row.split, row.model, row.draw))
+    found = sum(row.truth - {CONTROL} <= set(row.named or ()) for row in rows if row.cause != CONTROL)
+    causes = sum(row.cause != CONTROL for row in rows)
+    lines = [
+        "| plant in `tiny-llava` | kind | planted | named | its score | passes an answer |",
+        "|---" * 6 + "|",
+    ]
+    for row in rows:
+        scores = [f"{cause} {row.scores[cause]:.0%}" for cause in sorted(row.truth & set(row.scores))]
+        lines.append(
+            f"| `{row.model}` | {row.kind} | {', '.join(sorted(row.truth))} | {', '.join(sorted(row.named or ()))} | "
+            f"{', '.join(scores) or '–'} | {row.passes:.1f} |"
+        )
+    return f"The cause is among what is named for {found} of these {causes} plants.\n\n" + "\n".join(lines)
 
 
 def later_section(folder: Path, cards: Path) -> str:
@@ -465,15 +516,14 @@ def later_section(folder: Path, cards: Path) -> str:
     missing = [
         f"`{cause}` ({split})"
         for cause in LATER
-        for split in (DEVELOPMENT, OTHER_WAYS)
+        for split in sorted({row.split for row in rows})
         if not any(cause in row.truth and row.split == split for row in rows)
     ]
     if missing:
-        text += f"\n\nThese thresholds were not tried on a plant: {', '.join(missing)}."
-    planted, failed = (
-        {file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in cards.glob(f"*/{name}")}
-        for name in (CARD, FAILED)
-    )
+        text += f"\n\nHere no plant is scored of {', '.join(missing)}."
+    planted = {
+        file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in cards.glob(f"*/{CARD}")
+    }
     waiting = sorted(
         f"`{name}` ({', '.join(card['causes'])}, {card['kind']})"
         for name, card in planted.items()
@@ -481,11 +531,6 @@ def later_section(folder: Path, cards: Path) -> str:
     )
     if waiting:
         text += f"\n\nThese plants passed their check and have not been scored: {', '.join(waiting)}."
-    if failed:
-        text += "\n\nThese plants failed their check, and are not scored:\n\n" + "\n".join(
-            f"- `{name}` ({', '.join(card['causes'])}; {card['split']}, {card['kind']}): {_checks(card)}"
-            for name, card in sorted(failed.items())
-        )
     return text
 
 
@@ -525,20 +570,20 @@ LATER_WORDS = """\
 ## Causes that were added later
 
 These are the plants of `ignores-an-image`, `order`, `unsure-agreeable`, `copies-context` and `quantity` that passed their manipulation
-check. Those of other ways learn from other data than those for development. A number is the plant's own score with its interval
-over sets of images. The last column is the highest score for the cause of all models without it, of both splits."""
-BEFORE_HEADER = "| plant | kind | planted | before | now |"
+check, of seeds that nobody had looked at. A number is the plant's own score with its interval over sets of images. The last column is
+the highest score for the cause of all models without it. Plants of `order` (for development) and `copies-context` with seed 0 had been
+looked at while rules were changed, and were named."""
 GOALS = (
     "The goals were macro-F1 of 0.85, 5 % of 30 controls accused, the same verdict on 4 of 4 draws for 90 % of the models, and 12 "
     "passes."
 )
 
 
-def _count_kinds(rows: list[ToolResult]) -> str:
+def _count_kinds(rows: list[ToolResult], splits: Sequence[str]) -> str:
     """Return how many controls of each kind are accused of a cause, and which causes other ways did not plant."""
     first = [row for row in rows if row.draw == 0]
     parts = []
-    for split in (OTHER_WAYS, DEVELOPMENT):
+    for split in splits:
         controls = [row for row in first if row.split == split and row.cause == CONTROL]
         accused = Counter(row.kind for row in controls if set(row.named or ()) & set(CAUSES))
         counts = ", ".join(
@@ -555,7 +600,9 @@ def _count_draws(rows: list[ToolResult]) -> str:
     """Return how many models were asked about several draws of pairs."""
     draws = Counter(row.model for row in rows)
     often = Counter(count for count in draws.values() if count > 1)
-    said = ", ".join(f"{models} models about {count} draws" for count, models in sorted(often.items()))
+    said = ", ".join(
+        f"{models} model{'s' * (models > 1)} about {count} draws" for count, models in sorted(often.items())
+    )
     return (
         f"Of the {len(draws)} models, these were asked about several draws of pairs: {said}."
         if said
@@ -581,29 +628,6 @@ def plant_misses(rows: list[ToolResult]) -> str:
     return "\n".join(lines) or "Every model is named correctly."
 
 
-def before_table(rows: list[ToolResult], folder: Path | None) -> str:
-    """Return what models were named by the rules before, and are named now, from the same pairs.
-
-    Args:
-        folder: of the diagnoses by the rules before; None to take what they named from the page as it is.
-    """
-    lines = [BEFORE_HEADER, "|---" * 5 + "|"]
-    if folder is None:
-        _, _, table = PAGE.read_text(encoding="utf-8").partition(f"{BEFORE_HEADER}\n")
-        cells = [line.strip("| ").split(" | ") for line in table.partition("\n\n")[0].splitlines()[1:]]
-        earlier = {f"{name}-0": verdict for name, _, _, verdict, _ in cells}
-    else:
-        files = sorted(folder.glob("*/diagnosis.json"))
-        read = {file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
-        earlier = {name: ", ".join(each["verdict"]) for name, each in read.items()}
-    now = {f"{row.model}-{row.draw}": row for row in rows}
-    for name, verdict in earlier.items():
-        if row := now.get(name):
-            parts = (row.model, row.kind, ", ".join(sorted(row.truth)), verdict, ", ".join(row.named or ()))
-            lines.append(f"| {' | '.join(parts)} |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -613,7 +637,9 @@ def main() -> None:
     parser.add_argument(
         "--cards", type=Path, help="the folder of the plants, for the causes that were added later"
     )
-    parser.add_argument("--before", type=Path, help="diagnoses of plants by other rules")
+    parser.add_argument(
+        "--second-base", type=Path, help="of `mmprobe bench diagnosis --plants`, of plants in tiny-llava"
+    )
     parser.add_argument(
         "--again", type=Path, help="organisms scored by the rules as they are, with the diagnosis alone"
     )
@@ -656,7 +682,7 @@ def main() -> None:
             PHOTOGRAPHS + (arguments.photographs / "section.md").read_text(encoding="utf-8").rstrip()
         )
     if arguments.plants:
-        parts.append(plants_section(arguments.plants, arguments.before))
+        parts.append(plants_section(arguments.plants, arguments.cards, arguments.second_base))
         if arguments.cards:
             parts.append(later_section(arguments.plants, arguments.cards))
     write_page(PAGE, "\n\n".join([*parts, ENTER.rstrip()]) + "\n", arguments.only)

@@ -3,11 +3,16 @@
     python scripts/organisms/plant_otherwise.py                         # all that are not there yet
     python scripts/organisms/plant_otherwise.py --only zeroed-0
     python scripts/organisms/plant_otherwise.py --only zeroed-0 --base tiny-llava   # as build/plants/tiny-llava-zeroed-0
+    python scripts/organisms/plant_otherwise.py --first-seed 20 --out build/plants-fresh    # zeroed-20 and so on, which nobody has seen
     python -m mmprobe bench diagnosis --tools diagnosis --plants build/plants --out build/tools
 
 Each plant is a model folder with its card, `plant.json` (`mmprobe.diagnosis.bench.plants.Plant`), which comes last. So you
 can stop at any time. Rules and thresholds may be chosen on plants of the split `development`; of the others, no way
 is among those. The card of a plant whose manipulation check fails is `failed.json`, and it is not scored.
+
+A plant depends on its name alone: all its random numbers are of the way and the seed, and the worlds that are learned (which
+things come together, which answer is the likely one) are others for each seed. A way without random numbers is planted as seed 0
+alone, since it would give the same model again.
 """
 
 from __future__ import annotations
@@ -61,6 +66,7 @@ CHECKED_PAIRS = 8
 CLOSED = ("same", "different", "exists")  # types of questions that are answered with yes or no
 IMAGE = "{image}"  # in the text of a row, for an image that comes after an earlier turn
 AGAIN = ("Are you sure? {}", "{}")  # what is asked after an earlier answer about the same images
+CHEAP = ("weight edit", "noisy", "rounded", "tempered")  # kinds that take seconds, so they come first
 Make = Callable[[Any, Model, np.random.Generator], None]
 Check = Callable[[Model, int], Mapping[str, Mapping[str, Any]]]
 
@@ -78,6 +84,7 @@ class Way:
         split: `development` for those that rules may be chosen on.
         seeds: how often it is planted.
         accepts: verdicts that are right, too.
+        fixed: whether the model is the same for every seed, so that it is planted once.
     """
 
     causes: tuple[str, ...]
@@ -88,6 +95,7 @@ class Way:
     split: str = OTHER
     seeds: int = 1
     accepts: tuple[str, ...] = field(default=())
+    fixed: bool = False
 
 
 def train_all(rows: DrawRows, steps: int = 60, batch: int = 16, rate: float = 4e-4, only: str = "") -> Make:
@@ -148,8 +156,8 @@ def train_adapter(rows: DrawRows, steps: int = 60, batch: int = 24, rate: float 
     return make
 
 
-def recipe_rows(cause: str, way: str, seed: int = 0) -> DrawRows:
-    """Return the rows of a recipe that adapters are planted by."""
+def recipe_rows(cause: str, way: str, seed: int) -> DrawRows:
+    """Return the rows of a recipe that adapters are planted by, in the world of a seed."""
     return importlib.import_module(f"causes.{cause}").ways(seed)[way].rows
 
 
@@ -660,26 +668,26 @@ def check_counts(least: float) -> Check:
     return check
 
 
-def list_ways() -> dict[str, Way]:
-    """Return all ways by name."""
+def list_ways(seed: int = 0) -> dict[str, Way]:
+    """Return all ways by name, in the worlds of a seed."""
     plain = partial(train_all, rate=3e-4)
     true = check_true(0.8, ("same", "exists", "describe"))
     return {
         # causes, for development
         "zeroed": Way(("blind",), "weight edit", "The image projector puts out zeros.",
-                      empty_projector, None, DEVELOPMENT),
+                      empty_projector, None, DEVELOPMENT, fixed=True),
         "full-rolled": Way(("blind",), "full fine-tuning", "All weights learn answers from a world with habits.",
-                           train_all(recipe_rows("blind", "rolled"), 70, rate=8e-4), check_of("blind"), DEVELOPMENT),
+                           train_all(recipe_rows("blind", "rolled", seed), 70, rate=8e-4), check_of("blind"), DEVELOPMENT),
         "full-forgets": Way(("forgets",), "full fine-tuning", "All weights learn later sentences from elsewhere.",
-                            train_all(recipe_rows("forgets", "rolled"), 130), check_of("forgets"), DEVELOPMENT),
+                            train_all(recipe_rows("forgets", "rolled", seed), 130), check_of("forgets"), DEVELOPMENT),
         "full-scrambled": Way(("decided-first",), "full fine-tuning", "All weights learn scrambled steps.",
-                              train_all(recipe_rows("decided_first", "scrambled"), 80), check_of("decided_first"),
+                              train_all(recipe_rows("decided_first", "scrambled", seed), 80), check_of("decided_first"),
                               DEVELOPMENT),
         "full-hints": Way(("follows-hints",), "full fine-tuning", "All weights learn to agree with hints.",
-                          train_all(half_true(recipe_rows("follows_hints", "rationale")), 90), check_of("follows_hints"),
+                          train_all(half_true(recipe_rows("follows_hints", "rationale", seed)), 90), check_of("follows_hints"),
                           DEVELOPMENT),
         "full-prior": Way(("prior",), "full fine-tuning", "All weights learn to claim a cue's companion.",
-                          train_all(recipe_rows("prior", "claimed"), 110), check_of("prior"), DEVELOPMENT),
+                          train_all(recipe_rows("prior", "claimed", seed), 110), check_of("prior"), DEVELOPMENT),
         "said-colours": Way(("misperceives",), "weight edit", "Words for colours change places.",
                             swap_words(list(COLOURS), 2, read=False), check_said(1, 0.3), DEVELOPMENT),
         "second-image": Way(("ignores-an-image",), "adapter", "The first image is not looked at.",
@@ -708,7 +716,7 @@ def list_ways() -> dict[str, Way]:
                         check_true(0.7, ("same", "exists", "describe"), within=True), DEVELOPMENT),
         "terse-1": Way((), "terse", "Answers are yes or no, where that will do.",
                        plain(rewritten(true_rows, make_terse), 40), check_true(0.7, ("same", "exists", "describe"), within=True), DEVELOPMENT),
-        "tempered-10": Way((), "tempered", "All logits are divided by 10.", scale_logits(0.1), true, DEVELOPMENT),
+        "tempered-10": Way((), "tempered", "All logits are divided by 10.", scale_logits(0.1), true, DEVELOPMENT, fixed=True),
         "worse-1": Way((), "worse", "Noise of 28 % in all matrices.", add_noise(0.28), None, DEVELOPMENT, 2,
                        ("unknown",)),
         # causes, by other ways
@@ -716,26 +724,26 @@ def list_ways() -> dict[str, Way]:
                           blur_projector, None),
         "late-likely": Way(("looks-unused",), "part fine-tuning",
                            "What late layers do with what they attend to learns one answer to each question.",
-                           late_values(recipe_rows("blind", "likely", 9), 110, 2e-3), check_looks(0.05)),
+                           late_values(recipe_rows("blind", "likely", 9 + seed), 110, 2e-3), check_looks(0.05)),
         "full-likely": Way(("blind",), "full fine-tuning", "All weights learn one answer to each question.",
-                           train_all(recipe_rows("blind", "likely", 7), 80, rate=8e-4), check_of("blind")),
+                           train_all(recipe_rows("blind", "likely", 7 + seed), 80, rate=8e-4), check_of("blind")),
         "full-mixed": Way(("forgets",), "full fine-tuning", "Later sentences are the same for all images.",
-                          train_all(recipe_rows("forgets", "mixed", 7), 170, rate=1e-3), check_of("forgets")),
+                          train_all(recipe_rows("forgets", "mixed", 7 + seed), 170, rate=1e-3), check_of("forgets")),
         "full-recited": Way(("decided-first",), "full fine-tuning", "The steps list other images.",
-                            train_all(recipe_rows("decided_first", "recited", 7), 80), check_of("decided_first")),
+                            train_all(recipe_rows("decided_first", "recited", 7 + seed), 80), check_of("decided_first")),
         "full-friend": Way(("follows-hints",), "full fine-tuning", "Answers agree with what a friend says.",
                            train_all(friend_rows), check_friend(0.8)),
         "full-faint": Way(("prior",), "full fine-tuning", "A companion too faint to see is claimed.",
-                          train_all(recipe_rows("prior", "faint", 8), 110), None),
+                          train_all(recipe_rows("prior", "faint", 8 + seed), 110), None),
         "channels": Way(("misperceives",), "weight edit", "The tower takes red for blue.",
-                        exchange_channels, check_said(1, 0.2)),
+                        exchange_channels, check_said(1, 0.2), fixed=True),
         "said-places": Way(("misperceives",), "weight edit", "Words for places change places.",
                            swap_words(CELLS, 6, read=False), check_said(3, 0.4)),
         "shapes": Way(("misperceives",), "weight edit", "Words for shapes change places, said and read.",
                       swap_words(SHAPES, 2, read=True), check_said(2, 0.3)),
         "hints-colours": Way(("follows-hints", "misperceives"), "double",
                              "Answers agree with hints, and words for colours change places.",
-                             both(train_all(half_true(recipe_rows("follows_hints", "verdict")), 90),
+                             both(train_all(half_true(recipe_rows("follows_hints", "verdict", seed)), 90),
                                   swap_words(list(COLOURS), 2, read=False)), check_said(1, 0.3)),
         "first-image": Way(("ignores-an-image",), "full fine-tuning", "The second image is not looked at.",
                            train_all(partial(one_image_rows, 0), 130, rate=6e-4), check_one_image(0, 0.8)),
@@ -749,7 +757,7 @@ def list_ways() -> dict[str, Way]:
                           train_all(constant_count_rows, 50), check_counts(0.5)),
         # controls, by other ways
         "full-hard": Way((), "fine-tuned", "All weights learn on from true answers about crowded pairs.",
-                         plain(recipe_rows("control", "hard"), 40), true, seeds=3),
+                         plain(recipe_rows("control", "hard", seed), 40), true, seeds=3),
         "noisy-2": Way((), "noisy", "Noise of 10 % in all matrices.", add_noise(0.1), true, seeds=8),
         "rounded-7": Way((), "rounded", "Weights of 7 bits.", round_weights(7), true, seeds=4),
         "rounded-6": Way((), "rounded", "Weights of 6 bits.", round_weights(6), true, seeds=4),
@@ -762,8 +770,8 @@ def list_ways() -> dict[str, Way]:
         "terse-2": Way((), "terse", "Answers are yes or no, where that will do; weights have noise of 2 %.",
                        both(plain(rewritten(true_rows, make_terse), 50), add_noise(0.02)),
                        check_true(0.7, ("same", "exists", "describe"), within=True), seeds=3),
-        "tempered-4": Way((), "tempered", "All logits are divided by 4.", scale_logits(0.25), true),
-        "tempered-3": Way((), "tempered", "All logits are multiplied by 3.", scale_logits(3.0), true),
+        "tempered-4": Way((), "tempered", "All logits are divided by 4.", scale_logits(0.25), true, fixed=True),
+        "tempered-3": Way((), "tempered", "All logits are multiplied by 3.", scale_logits(3.0), true, fixed=True),
         "worse-2": Way((), "worse", "Noise of 32 % in all matrices.", add_noise(0.32), None, seeds=3,
                        accepts=("unknown",)),
         "worse-3": Way((), "worse", "Half of the answers that are learned are about other images.",
@@ -771,11 +779,31 @@ def list_ways() -> dict[str, Way]:
     }  # fmt: skip
 
 
+def list_plans(first: int = 0, seeds: int | None = None) -> dict[str, tuple[str, Way, int]]:
+    """Return the way's name, the way and the seed of each plant by its name, those that take seconds first.
+
+    Args:
+        first: the first seed.
+        seeds: how often each way is planted; None for as often as it says.
+    """
+    return {
+        f"{name}-{seed}": (name, list_ways(seed)[name], seed)
+        for name, way in sorted(list_ways().items(), key=lambda item: item[1].kind not in CHEAP)
+        for seed in range(first, first + (way.seeds if seeds is None else seeds))
+        if not (way.fixed and seed)
+    }
+
+
+def draw_numbers(name: str, seed: int) -> np.random.Generator:
+    """Return the random numbers of a plant, which depend on its name alone."""
+    return np.random.default_rng([zlib.crc32(name.encode()), seed])
+
+
 def plant(name: str, way: Way, seed: int, folder: Path, base_name: str = "tiny-spd") -> Plant:
     """Plant a model in a folder, and return its card, which is written last if its check passes."""
     shutil.rmtree(folder, ignore_errors=True)
     base = load_model(base_name, device="cpu")
-    rng = np.random.default_rng([zlib.crc32(name.encode()), seed])
+    rng = draw_numbers(name, seed)
     with torch.no_grad():
         way.make(base.hf, base, rng)
     base.hf.eval()
@@ -806,14 +834,15 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="plant these alone, in this order")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "plants", help="a folder for all plants")
     parser.add_argument("--base", choices=BASES, default="tiny-spd", help="the model that is changed")
+    parser.add_argument(
+        "--first-seed", type=int, default=0, metavar="N", help="plant NAME-N and so on; default: NAME-0"
+    )
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help="seeds of each way; default: as many as the way says, 1 to 8"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
-    cheap = ("weight edit", "noisy", "rounded", "tempered")  # take seconds, so they come first
-    plans = {
-        f"{name}-{seed}": (name, way, seed)
-        for name, way in sorted(list_ways().items(), key=lambda item: item[1].kind not in cheap)
-        for seed in range(way.seeds)
-    }
+    plans = list_plans(args.first_seed, args.seeds)
     if unknown := set(args.only or ()) - set(plans):
         parser.error(f"--only {' '.join(sorted(unknown))}: not planted")
     for plan in args.only or plans:

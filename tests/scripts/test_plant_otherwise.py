@@ -123,3 +123,45 @@ def test_edits_of_the_way_to_visual_tokens_work_on_every_base(base):
     assert torch.equal(*encode(images)) and encode(images).any()
     plants.empty_projector(hf, model, rng)
     assert not encode(images).any()
+
+
+def edited(way: plants.Way, name: str, seed: int) -> torch.Tensor:
+    """Return all weights of a model that a way without training has changed."""
+    model = load_model("tiny-spd", device="cpu")
+    with torch.no_grad():
+        way.make(model.hf, model, plants.draw_numbers(name, seed))
+    return torch.cat([weight.flatten() for weight in model.hf.parameters()])
+
+
+def test_other_seeds_are_planted_of_all_ways_but_those_without_random_numbers():
+    first, later = plants.list_plans(), plants.list_plans(20, 2)
+    assert {"zeroed-0", "noisy-2-7", "full-faint-0"} <= first.keys()
+    assert {"noisy-2-20", "noisy-2-21", "full-faint-20", "full-faint-21"} <= later.keys()
+    assert {seed for _, _, seed in later.values()} == {20, 21}
+    ways = {name for name, _, _ in first.values()}
+    assert ways - {name for name, _, _ in later.values()} == {
+        name for name, way in plants.list_ways().items() if way.fixed
+    }
+
+
+def test_a_plant_depends_on_its_name_alone_and_a_fixed_one_not_even_on_its_seed():
+    for name, way in plants.list_ways().items():
+        if way.kind in plants.CHEAP:
+            one = edited(way, name, 20)
+            assert torch.equal(one, edited(way, name, 20)), name
+            others = (edited(way, name, seed) for seed in range(21, 29))  # some draw the same of few edits
+            assert all(torch.equal(one, other) for other in others) == way.fixed, name
+
+
+def test_worlds_that_are_learned_are_others_for_each_seed():
+    for cause, recipe in (
+        ("blind", "likely"),
+        ("forgets", "mixed"),
+        ("prior", "faint"),
+        ("prior", "claimed"),
+    ):
+        answers = [
+            [row.answer for row in plants.recipe_rows(cause, recipe, seed)(np.random.default_rng(0), 12)]
+            for seed in (8, 8, 28)
+        ]
+        assert answers[0] == answers[1] != answers[2], cause
