@@ -155,12 +155,7 @@ class BatchRecorder(StoppingCriteria):
             length = pass_length(self.model, len(self.ids), length)
         reader = AnswerReader(self.model, inputs, self.ids, self.prompt_length, cache)
         reads_prompts = self.answers is not None
-        if (
-            reads_prompts
-            and cache is not None
-            and not reader.n_cached
-            and self._have_visual_tokens(self.answers)
-        ):
+        if reads_prompts and cache is not None and not reader.n_cached and self._answers_have_visual_tokens():
             with self._observe_prompts():
                 reader.read(0)
             reads_prompts = False
@@ -182,10 +177,10 @@ class BatchRecorder(StoppingCriteria):
         padded = [[*answer, *[end] * (longest - len(answer))] for answer in self.answers]
         return torch.tensor(padded, device=self.model.device)
 
-    def _have_visual_tokens(self, answers: Sequence[Sequence[int]]) -> bool:
-        """Return whether an answer has tokens that stand for images in its prompt: the model would take them for more."""
+    def _answers_have_visual_tokens(self) -> bool:
+        """Return whether a given answer has tokens that stand for images in its prompt: the model would take them for more."""
         visual = [set(each.prompt.ids[each.prompt.visual_positions].tolist()) for each in self.recorders]
-        return any(ids.intersection(answer) for ids, answer in zip(visual, answers, strict=True))
+        return any(ids.intersection(answer) for ids, answer in zip(visual, self.answers or (), strict=True))
 
     @contextmanager
     def _observe_prompts(self) -> Iterator[None]:
