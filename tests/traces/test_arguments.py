@@ -82,5 +82,7 @@ def test_an_earlier_run_is_kept_unless_resume_or_overwrite_is_set(random_qwen, s
     mp.trace(random_qwen, samples_file, tmp_path / "run", max_new_tokens=TOKENS)
     with pytest.raises(InputError, match="use resume=True to finish it or overwrite=True to replace it"):
         mp.trace(random_qwen, samples_file, tmp_path / "run", max_new_tokens=TOKENS)
-    with pytest.raises(InputError, match=r"another generate \(max new tokens 3, now 4\); resume=True needs the same"):
+    with pytest.raises(
+        InputError, match=r"another generate \(max new tokens 3, now 4\); resume=True needs the same"
+    ):
         mp.trace(random_qwen, samples_file, tmp_path / "run", max_new_tokens=TOKENS + 1, resume=True)
