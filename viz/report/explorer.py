@@ -315,10 +315,11 @@ def _view_data(trace: Trace, sample: Sample, images: Images) -> list[dict[str, A
     grids, sources = (trace.array(f"images/{name}").values.tolist() for name in ("grid", "source"))
     for grid, image, view in zip(grids, sources, find_views(trace), strict=True):
         left, top, width, height = view.box
-        source: str | None = None
-        problem: str | None = f"{view.file.name} changed since it was traced"
-        if not changed:
-            source, problem = images.add(view.file, (left, top, left + width, top + height), frame=view.frame)
+        source, problem = (
+            (None, f"{view.file.name} changed since it was traced")
+            if changed
+            else images.add(view.file, (left, top, left + width, top + height), frame=view.frame)
+        )
         regions = [
             region.box for region in sample.regions if region.image in range(image, image + view.shown)
         ]
