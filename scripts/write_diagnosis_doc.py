@@ -382,8 +382,9 @@ how tools score are from before the rules of this section.
 
 MISSES = """\
 Models that learn half of their answers about other images (`worse-3`) still tell shapes better than colours and places, so these are
-said to be perceived wrongly, although nothing but such answers was planted. So it was with `worse-3-0` before. In `late-likely`, attention shifts about as far as
-`looks-unused` takes, which leaves that in doubt, so `blind` alone is named. Plants that are not named correctly, on any draw:
+said to be perceived wrongly, although nothing but such answers was planted. So it was with `worse-3-0` before. In `late-likely`,
+attention shifts about as far as `looks-unused` takes, which leaves that in doubt, so `blind` alone is named. Plants that are not named
+correctly, on any draw:
 
 """
 SECOND_BASE = """\
@@ -435,7 +436,7 @@ def plants_section(folder: Path, cards: Sequence[Path] = (), second: Path | None
     parts = [
         PLANTS.replace("{pairs}", str(pairs)).replace("{first}", str(first)).rstrip(),
         "\n".join(lines),
-        f"{_count_kinds(rows, splits)} {_count_draws(rows)} {GOALS}",
+        f"{_count_kinds(rows, splits)} {_count_draws(rows)} {GOALS} {_say_missed(scored, stable)}",
     ]
     parts += [confusion_table(scored, split) for split in splits]
     parts.append(MISSES + plant_misses(rows))
@@ -580,6 +581,22 @@ GOALS = (
     "The goals were macro-F1 of 0.85, 5 % of 30 controls accused, the same verdict on 4 of 4 draws for 90 % of the models, and 12 "
     "passes."
 )
+
+
+def _say_missed(scored: ScoredTools, stable: ScoredTools) -> str:
+    """Return which goals the plants by other ways miss."""
+    own, drawn = (each.measures[OTHER_WAYS]["diagnosis"] for each in (scored, stable))
+    missed = [
+        name
+        for name, missed in (
+            ("macro-F1", own["macro_f1"].value < 0.85),
+            ("controls accused", own["accused"].value > 0.05),
+            ("same verdict on all draws", drawn["stable"].value < 0.9),
+            ("passes", own["passes"].value > 12),
+        )
+        if missed
+    ]
+    return f"Missed by other ways: {', '.join(missed) or 'none'}."
 
 
 def _count_kinds(rows: list[ToolResult], splits: Sequence[str]) -> str:

@@ -40,6 +40,7 @@ def test_further_draws_tell_stability_alone(tmp_path):
     )
     assert "- `plain-21`, draw 1 (other ways; planted: control) is named prior" in text
     assert "are of seeds from 20 on" in text
+    assert "Missed by other ways: same verdict on all draws." in text
     assert "No plant in it is scored yet." in text
 
 
