@@ -81,7 +81,7 @@ def score_tool(rows: Sequence[ToolResult], split: str = "held-out") -> dict[str,
         "macro_f1": _measure(lambda part: macro_f1(part, limits), whole),
         "false_alarms": _share(lambda row: name_causes(row, limits) != {CONTROL}, controls),
         "accused": _share(lambda row: bool(name_causes(row, limits) & set(CAUSES)), controls),
-        "stable": _measure(partial(stable_share, limits=limits), _drawn_often(whole)),
+        "stable": _share_of(find_stable(_drawn_often(whole), limits)),
     }
     for cause in CAUSES:
         own = [row for row in whole if row.truth & {cause, CONTROL}]
@@ -112,18 +112,23 @@ def _share(test: Callable[[ToolResult], bool], rows: Sequence[ToolResult]) -> Es
     return Estimate(share.value, share.low, share.high, len(set(models)))
 
 
+def _share_of(passed: Mapping[str, bool]) -> Estimate[float]:
+    """Return the share of models that pass, with its interval over models."""
+    return estimate_mean(np.array(list(passed.values()), float), np.arange(len(passed)))
+
+
 def _drawn_often(rows: Sequence[ToolResult]) -> list[ToolResult]:
     """Return the rows of models that were asked about several draws of pairs."""
     draws = Counter(row.model for row in rows)
     return [row for row in rows if draws[row.model] > 1]
 
 
-def stable_share(rows: Sequence[ToolResult], limits: Mapping[str, float]) -> float:
-    """Return the share of models that are named the same in all their rows."""
+def find_stable(rows: Sequence[ToolResult], limits: Mapping[str, float]) -> dict[str, bool]:
+    """Return by model whether it is named the same in all its rows."""
     named: dict[str, set[frozenset[str]]] = {}
     for row in rows:
         named.setdefault(row.model, set()).add(frozenset(name_causes(row, limits)))
-    return _mean([len(verdicts) == 1 for verdicts in named.values()])
+    return {model: len(verdicts) == 1 for model, verdicts in named.items()}
 
 
 def choose_thresholds(rows: Sequence[ToolResult]) -> dict[str, float]:

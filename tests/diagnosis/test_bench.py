@@ -227,6 +227,7 @@ def test_a_model_is_stable_if_all_draws_of_pairs_name_the_same():
     ]
     found = score_tool([*DEVELOPMENT, *rows], "other ways")["stable"]
     assert (found.value, found.n) == (0.5, 2), "one draw says nothing"
+    assert 0 < found.low < 0.2 and 0.8 < found.high < 1, "as of any share of two"
 
 
 def test_plants_are_read_from_their_cards(tmp_path):

@@ -40,6 +40,7 @@ def test_further_draws_tell_stability_alone(tmp_path):
     )
     assert "- `plain-21`, draw 1 (other ways; planted: control) is named prior" in text
     assert "are of seeds from 20 on" in text
+    assert "Missed by other ways: same verdict on all draws." in text
     assert "No plant in it is scored yet." in text
 
 
@@ -49,12 +50,12 @@ def test_failed_checks_and_plants_in_the_second_base_are_listed(tmp_path):
         "true answers": {"value": 0.5, "low": 0.25, "high": 0.75, "n": 8, "bound": ">= 0.8", "passed": False}
     }
     cards = tmp_path / "cards"
-    assert page.failed_list(cards) == "Every plant passed its manipulation check."
+    assert page.failed_list([cards]) == "Every plant passed its manipulation check."
     (cards / "noisy-20").mkdir(parents=True)
     (cards / "noisy-20" / "failed.json").write_text(json.dumps({**card, "check": check}), encoding="utf-8")
     assert (
         "- `noisy-20` (control; other ways, noisy): true answers 50% [25%, 75%], n = 8 (wanted >= 0.8)"
-        in page.failed_list(cards)
+        in page.failed_list([cards])
     )
     rows = [
         row("found-20", "blind", "blind, quantity"),
