@@ -62,7 +62,7 @@ def test_an_organism_is_named_and_a_control_is_a_control(pairs, tmp_path, model,
     assert run_in_process("diagnose", *options, "--resume").code == 0
     assert json.loads((out / "diagnosis.json").read_text())["causes"] == found["causes"]
     assert_fails(
-        run_in_process("diagnose", *options, "--resume", "--limit", "3"), "of another model, other samples"
+        run_in_process("diagnose", *options, "--resume", "--limit", "3"), "another call, by its samples"
     )
 
 
@@ -111,7 +111,9 @@ def test_given_answers_are_diagnosed(pairs, tmp_path):
     resumed = run_in_process("diagnose", *options, "--out", out, "--resume", "--json")
     assert resumed.code == 0 and json.loads(resumed.stdout)["unread"] == found["unread"]
     (results / "responses.jsonl").write_text(json.dumps(lines[0] | {"response": "Maybe."}) + "\n")
-    assert_fails(run_in_process("diagnose", *options, "--out", out, "--resume"), "other settings")
+    assert_fails(
+        run_in_process("diagnose", *options, "--out", out, "--resume"), "another call, by its answers"
+    )
     assert_fails(run_in_process("diagnose", *options, "--out", results), "is read, too")
 
 
