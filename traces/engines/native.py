@@ -2,9 +2,9 @@
 
 Reading is a forward pass over the answer's tokens, which are known by then, from the key-value cache that generation
 left (`models/reading.py`). Its observers see all steps of a block at once, so looking takes a few calls a layer for
-`BLOCK_STEPS` tokens. A cache that cannot be cut back is of no use: there, prompt and answer are read as a whole. Where an
-answer cannot be read afterwards (`find_way` in `traces/engines`), the same observers look while the model decodes: a
-decoding step is a reading of one token.
+`BLOCK_STEPS` tokens. Given answers are read in the pass of their prompts. A cache that cannot be cut back is of no use: there,
+prompt and answer are read as a whole. Where an answer cannot be read afterwards (`find_way` in `traces/engines`), the same
+observers look while the model decodes: a decoding step is a reading of one token.
 
 Of each pass, only what it computed for the answer's queries is kept, and reduced a block at a time. The keys of
 earlier positions never change, so attention rows are computed from queries and keys at the end of a block, for growing,
