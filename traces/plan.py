@@ -86,7 +86,7 @@ def plan(
     kept, prefixes = _plan_prefixes(model, spec, n_samples, prompt, active)
     paths = sum(method.has_contrast_path for method in active)
     contrast = paths * prefix_bytes(model, prompt.tokens + max_new_tokens, keeps_states=False)
-    steps = min(max_new_tokens, longest_pass("cuda", batch_size))
+    steps = min(max_new_tokens, longest_pass("cuda" if on_gpu else "cpu", batch_size))
     working = batch_size * (_working_bytes(model, spec, prompt, max_new_tokens, steps) + contrast) + kept
     loaded = sum(
         weight.nbytes for weight in model.hf.parameters() if weight.device.type == "cpu"
