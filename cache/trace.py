@@ -422,7 +422,7 @@ class Trace:
 
     @property
     def images_changed(self) -> bool:
-        """Whether the images are no longer those that the model saw; False where that is not known."""
+        """Whether the images differ from those that the model saw; False if that is not known."""
         seen = self.image_hash
         return bool(seen and (now := hash_images(self.sample)) and now != seen)
 

@@ -73,7 +73,7 @@ def _missing_samples(run: Run) -> list[str]:
 
 
 def find_changed_images(run: Iterable[Trace]) -> Iterator[str]:
-    """Yield the ids of the traces whose images are no longer those that the model saw. What is damaged is left out."""
+    """Yield the ids of traces whose images differ from those that the model saw. Damaged traces are left out."""
     for trace in run:
         with suppress(InputError):
             if trace.images_changed:

@@ -335,7 +335,7 @@ def make_folders(folder: Path) -> Path:
             raise writing_error(folder, error) from None
         raise InputError(f"{folder}: the folder cannot be made ({error.strerror}); choose another") from None
     except ValueError as error:  # NUL, or half a surrogate pair
-        raise InputError(f"{folder}: is no path ({error}); choose another") from None
+        raise InputError(f"{folder}: is not a path ({error}); choose another") from None
     return folder
 
 

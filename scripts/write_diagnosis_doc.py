@@ -366,7 +366,7 @@ each on four draws of pairs, and so does `mmprobe.diagnosis.bench.run.score_mode
 
 Rules and thresholds were chosen on the development models: organisms, fully trained models and edits. But rules were also
 changed, several times, after plants of other ways had been scored: the tests of hints, earlier turns, ignored images, false
-numbers, exchanged shapes and polite sentences. These plants, of seeds 0 to 7, are no test of the rules, so their scores are not
+numbers, exchanged shapes and polite sentences. So these plants, of seeds 0 to 7, cannot test the rules, and their scores are not
 shown. The plants of other ways below are of seeds from {first} on. They were planted on 26 November 2026, after the last change
 of the rules, by which a hint is followed only if the suggested word is the model's likeliest. Nobody had looked at one of them,
 or at their pairs of images. They were scored once, each about one draw of {pairs} pairs, and no rule or threshold was changed
@@ -390,7 +390,7 @@ correctly, on any draw:
 SECOND_BASE = """\
 `tiny-llava` is a second base of another shape; its decoder started from that of `tiny-spd`, so the two are not independent
 (`models/tiny_llava/README.md`). `plant_otherwise.py --base tiny-llava` plants in it. Asked about 12 drawn
-pairs (`mmprobe diagnose --model tiny-llava --n 12`), it is itself named `quantity`. That is no false alarm: by its card it states false
+pairs (`mmprobe diagnose --model tiny-llava --n 12`), it is itself named `quantity`. That is not a false alarm: according to its card, it states false
 numbers far more often than it errs about colours, objects or sameness, since its training was short. """
 
 

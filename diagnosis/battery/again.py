@@ -17,8 +17,8 @@ def plan_again(
 ) -> list[tuple[str, str]]:
     """Return which answers get further suggestions: the id of each, with the wording; none where few or no answers followed.
 
-    The wordings are those that were followed most, and the answers are of the kinds that followed them. No answer gets one again,
-    so that what the further answers say did not choose the wording. A question's own hint is no wording of ours.
+    The wordings are those that were followed most, and the answers are of the kinds that followed them. No answer gets a
+    wording twice, so that the answers that chose a wording do not measure it. Hints that a question holds itself are left out.
 
     Args:
         tried: by the id of each answer that can get one, what it got: each with its `wording`, and whether it was `followed`.
