@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -396,7 +396,9 @@ def _measure_attributes(cause: Cause, table: Table) -> CauseScore:
     """Return the share of wrong claims about the attribute that is wrong most surely.
 
     Each attribute has its own truth, and several may be wrong; but one of them must be right at least twice as often, else
-    the model is bad at all of them. One that is perceived wrongly is so in every kind of statement (`_count_wrong`). Claims in steps count only if there are no others, since steps may be false for other reasons.
+    the model is bad at all of them. One that is perceived wrongly is so in every kind of statement (`_count_wrong`). Claims in steps count
+    only if there are no others, since steps may be false for other reasons. A model that is bad at the task errs in other answers,
+    too (`find_badness`). Where things were altered in the attribute alone, claims about them must be wrong, too.
     """
     counts = _count_wrong(table)
     if len(counts) < 2:
@@ -414,7 +416,35 @@ def _measure_attributes(cause: Cause, table: Table) -> CauseScore:
         hindrance = (
             f"no attribute is much righter: {rightest} is wrong in {100 * effects[rightest].value:.0f} %"
         )
-    return CauseScore(effects[best], answers, f"{label}: {', '.join(wrong)}", hindrance)
+    details = [f"{label}: {', '.join(wrong)}"]
+    altered = [_list_altered(record, best) for record in table.records]
+    n_altered = sum(map(len, altered))
+    if n_altered:
+        moved = sum(each["said"] != each["before"] for own in altered for each in own)
+        right = sum(each["said"] == each["true"] for own in altered for each in own)
+        words = f"{right} of {n_altered} claims are right where a thing got another {best}"
+        details.append(f"{words}, {moved} change")
+        if n_altered >= table.limits.least_answers and right > (1 - cause.threshold) * n_altered:
+            hindrance = hindrance or words
+    claims = [
+        [(each["said"], each["true"]) for each in (*_list_claims(record, [best]), *own)]
+        for record, own in zip(table.records, altered, strict=True)
+    ]
+    silent = np.array([not _list_claims(record, wrong) for record in table.records], bool)
+    hindrance = hindrance or find_badness(
+        table, effects[best], silent, claims, "that do not name it", surely=False
+    )
+    return CauseScore(effects[best], answers, "; ".join(details), hindrance)
+
+
+def _list_claims(record: AnswerRecord, attributes: Sequence[str]) -> list[AnswerRecord]:
+    return [claim for claim in record["attributes"] if claim["attribute"] in attributes]
+
+
+def _list_altered(record: AnswerRecord, attribute: str) -> list[AnswerRecord]:
+    """Return what is claimed of things that were altered in an attribute."""
+    found = (each for each in record.get("altered", ()) if each["attribute"] == attribute)
+    return [each for each in found if each["said"] is not None]
 
 
 def _count_wrong(table: Table) -> dict[str, np.ndarray]:
@@ -558,9 +588,8 @@ def score_count(record: AnswerRecord) -> float | None:
 def _measure_counts(cause: Cause, table: Table) -> CauseScore:
     """Return the share of false numbers.
 
-    Numbers must be false surely more often than other answers about as many images: else the model is bad at more than
-    numbers. Where these are often false, too (`wrong_share`), a model that is bad at all states any number; so at least half
-    of the false numbers must be what it usually states for the true one.
+    Numbers must be false surely more often than other answers about as many images (`find_badness`): else the model is bad at more
+    than numbers.
     """
     numbers = [list_numbers(record) for record in table.records]
     if not any(numbers):
@@ -580,20 +609,49 @@ def _measure_counts(cause: Cause, table: Table) -> CauseScore:
     )
     counted = false[:, 1] > 0
     alike = ~counted & np.isin(table.n_images, table.n_images[counted])
-    others, hindrance = share_false(table, alike), ""
-    if others is not None:
-        words = f"other answers about as many images are false in {100 * others.value:.0f} %, too"
-        if not subtract_shares(effect, others).low > 0:
-            hindrance = words
-        elif others.value >= table.limits.wrong_share and 2 * _count_usual(numbers) < false[:, 0].sum():
-            hindrance = f"{words}, and false numbers differ where the true one is the same"
-    return CauseScore(effect, scores, detail, hindrance)
+    return CauseScore(
+        effect, scores, detail, find_badness(table, effect, alike, numbers, "about as many images")
+    )
 
 
-def _count_usual(numbers: Sequence[Sequence[tuple[int, int]]]) -> int:
-    """Return how many false numbers are what is stated most often for the true number, at least twice."""
-    stated = Counter(each for own in numbers for each in own)
-    usual: dict[int, tuple[int, int]] = {}
+def find_badness(
+    table: Table,
+    effect: Effect,
+    others: np.ndarray,
+    statements: Sequence[Sequence[tuple[Any, Any]]],
+    words: str,
+    surely: bool = True,
+) -> str:
+    """Return why false statements of one kind are those of a model that is bad at all; "" if they are not.
+
+    Statements must be false surely more often than other answers are. Where these are often false, too (`wrong_share`), most
+    false statements (`usual_share`) must be what is usually stated for the true one: a model that is bad at all states anything.
+
+    Args:
+        effect: the share of false statements.
+        others: which answers state nothing of the kind, bool [answer].
+        statements: of each answer, what it states and what is true.
+        words: which answers the others are.
+        surely: whether statements that are usual for the true one must be false surely more often than the others, too. They need
+            not be where an error of theirs makes the others false: whoever takes stars for rings also errs about whether there is one.
+    """
+    false = share_false(table, others)
+    if false is None:
+        return ""
+    n_false = sum(said != true for own in statements for said, true in own)
+    usual = _count_usual(statements) >= table.limits.usual_share * n_false
+    why = f"other answers {words} are false in {100 * false.value:.0f} %, too"
+    if not subtract_shares(effect, false).low > 0 and (surely or not usual):
+        return why
+    if false.value >= table.limits.wrong_share and not usual:
+        return f"{why}, and false statements differ where the true one is the same"
+    return ""
+
+
+def _count_usual(statements: Sequence[Sequence[tuple[Any, Any]]]) -> int:
+    """Return how many false statements are what is stated most often where the same is true, at least twice."""
+    stated = Counter(each for own in statements for each in own)
+    usual: dict[Any, tuple[Any, int]] = {}
     for (said, true), count in stated.items():
         if count > max(1, usual.get(true, (0, 0))[1]):
             usual[true] = said, count

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.diagnosis.battery.run import ANSWERS, EDITS, MAX_NEW_TOKENS, MEASURES, find_unread, run_battery
+from mmprobe.diagnosis.battery.run import ANSWERS, KEPT, MAX_NEW_TOKENS, find_unread, run_battery
 from mmprobe.diagnosis.causes import CAUSES, measure_causes
 from mmprobe.diagnosis.effects import Effect, Loss, Table, load_thresholds
 from mmprobe.diagnosis.rules import Named, find_verdict, name_causes
@@ -308,7 +308,7 @@ def diagnosis_ledger(out: Path) -> Ledger:
         differs="contains a diagnosis of another call, by its {words}",
         remedy=f"use {option('overwrite')} to replace it",
         offer=f"use {option('resume')} to finish it or {option('overwrite')} to replace it",
-        owns=(SETTINGS, ANSWERS, MEASURES, EDITS, *RESULTS),
+        owns=(SETTINGS, *KEPT, *RESULTS),
     )
 
 

@@ -7,9 +7,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from PIL import Image
 
 from mmprobe.models import Model
-from mmprobe.models.prompt import build_blind_chat, decode_answer, decode_tokens, find_opened_thought
+from mmprobe.models.loading import build_generation_kwargs
+from mmprobe.models.prompt import (
+    build_batch,
+    build_blind_chat,
+    build_chat,
+    decode_answer,
+    decode_tokens,
+    find_opened_thought,
+)
 from mmprobe.samples import Sample
 from mmprobe.thoughts import THINKING_MARKS, drop_thoughts
 
@@ -30,6 +40,7 @@ _OPENING, _CLOSING = (re.compile("|".join(map(re.escape, marks)), re.IGNORECASE)
                       for marks in (THINKING_MARKS.keys(), THINKING_MARKS.values()))  # fmt: skip
 _BETWEEN_SENTENCES = re.compile(r"(?<=[.!?]) (?=\W*\w)")
 _SENTENCE_END = re.compile(r"[.!?]\W*$")
+_LONGER = 8  # tokens of an answer about edited images, beyond those of the model's own
 
 
 class ParsedAnswer(NamedTuple):
@@ -107,3 +118,28 @@ def make_answer(model: Model, sample: Sample, ids: Sequence[int]) -> ParsedAnswe
     text = decode_answer(model.tokenizer, ids)
     opened = find_opened_thought(model, build_blind_chat(sample), text)
     return ParsedAnswer(sample, list(ids), opened + text, decode_tokens(model, np.asarray(ids)))
+
+
+def answer_edited(
+    model: Model, answers: Sequence[ParsedAnswer], images: Sequence[Sequence[Image.Image]]
+) -> list[str]:
+    """Return what the model answers to the same questions about edited images. To generate an answer counts as one pass.
+
+    Args:
+        answers: its answers about the images as they are.
+        images: the edited ones of each answer.
+    """
+    texts = [""] * len(answers)
+    for n_images in sorted({len(own) for own in images}):
+        rows = [row for row, own in enumerate(images) if len(own) == n_images]
+        chats = [build_chat(answers[row].sample)._replace(images=list(images[row])) for row in rows]
+        batch = build_batch(model, chats)
+        longest = max(len(answers[row].ids) for row in rows) + _LONGER
+        with torch.inference_mode():
+            ids = model.hf.generate(**batch.inputs, **build_generation_kwargs(model, longest))
+        start = batch.inputs["input_ids"].shape[1]
+        for row, text in zip(
+            rows, model.tokenizer.batch_decode(ids[:, start:], skip_special_tokens=True), strict=True
+        ):
+            texts[row] = text
+    return texts

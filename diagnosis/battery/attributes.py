@@ -108,7 +108,31 @@ def measure_attributes(sample: Sample, text: str) -> list[dict[str, Any]]:
     - source: `things`, `steps` (things that are listed before a conclusion) or `changes` (sentences that say what changed)
     - said, true: words; wrong: whether they differ
     """
-    contents, found = read_contents(sample), []
+    found = []
+    for origin, _, claim, true in match_claims(read_contents(sample), text):
+        if true is None:
+            found.append(_entry("invented", origin, claim.shape, ""))
+            continue
+        for attribute in ATTRIBUTES:
+            said = getattr(claim, attribute)
+            if getattr(true, attribute) is None or (true.place is None and said not in COLOUR_WORDS):
+                continue  # not annotated, or not a colour: `The dog is running.`
+            if said is not None and (attribute != "shape" or None not in claim):
+                found.append(_entry(attribute, origin, said, str(getattr(true, attribute))))
+    return found
+
+
+def match_claims(
+    contents: Sequence[Sequence[Thing]], text: str
+) -> Iterator[tuple[str, int, Thing, Thing | None]]:
+    """Yield the claims of an answer: the source, the index of the image, what is claimed, and the thing that it is about.
+
+    It is about nothing (None) where no thing has its shape or its place. Claims that two things share as much with are left out.
+
+    Example:
+        >>> list(match_claims([[Thing("red", "star", "B2")]], "The star is blue."))[0][2:]
+        (Thing(colour='blue', shape='star', place=None), Thing(colour='red', shape='star', place='B2'))
+    """
     source = "steps" if _LINE.search(text) else "things"
     claims = [(source, *claim) for claim in read_claims(text)]
     for origin, image, claim in [*claims, *(("changes", *claim) for claim in read_changes(text))]:
@@ -117,16 +141,9 @@ def measure_attributes(sample: Sample, text: str) -> list[dict[str, Any]]:
         shared = [_count_shared(claim, thing) for thing in contents[image]]
         most = max(shared, default=0)
         if not most:
-            found.append(_entry("invented", origin, claim.shape, ""))
+            yield origin, image, claim, None
         elif shared.count(most) == 1:
-            true = contents[image][shared.index(most)]
-            for attribute in ATTRIBUTES:
-                said = getattr(claim, attribute)
-                if getattr(true, attribute) is None or (true.place is None and said not in COLOUR_WORDS):
-                    continue  # not annotated, or not a colour: `The dog is running.`
-                if said is not None and (attribute != "shape" or None not in claim):
-                    found.append(_entry(attribute, origin, said, str(getattr(true, attribute))))
-    return found
+            yield origin, image, claim, contents[image][shared.index(most)]
 
 
 def _count_shared(claim: Thing, thing: Thing) -> int:

@@ -7,24 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import torch
 from PIL import Image
 
 from mmprobe.benchmarks.answers.coco import make_plurals
 from mmprobe.benchmarks.answers.numbers import read_number
 from mmprobe.benchmarks.synthetic.scene import MAX_DIFFERENCES, Scene
-from mmprobe.diagnosis.battery.answers import ParsedAnswer
+from mmprobe.diagnosis.battery.answers import ParsedAnswer, answer_edited
 from mmprobe.diagnosis.battery.boxes import BoxedThing, list_boxed, overlap, paint_over
 from mmprobe.diagnosis.battery.cues import draw, read_scenes
 from mmprobe.models import Model
-from mmprobe.models.loading import build_generation_kwargs
-from mmprobe.models.prompt import build_batch, build_chat
 from mmprobe.samples import Sample
 
 _ASKED = re.compile(r"\bhow many\b|\bnumber of\b|\bcount the\b", re.IGNORECASE)
 _NONE = re.compile(r"\b(?:no|none|zero)\b", re.IGNORECASE)
 _DIFFERENCES = re.compile(r"\bdifferences?\b", re.IGNORECASE)
-_LONGER = 8  # tokens of an answer beyond those of the model's own
 
 
 class Counted(NamedTuple):
@@ -145,19 +141,11 @@ def measure_counts(model: Model, answers: Sequence[ParsedAnswer]) -> list[dict[s
         results[row] = {"said": said, "true": counted.true, "by": counted.by, "followed": None}
         if counted.by:
             edited.append((row, counted))
-    for n_images in sorted({len(counted.images) for _, counted in edited}):
-        same = [(row, counted) for row, counted in edited if len(counted.images) == n_images]
-        chats = [
-            build_chat(answers[row].sample)._replace(images=list(counted.images)) for row, counted in same
-        ]
-        batch = build_batch(model, chats)
-        longest = max(len(answers[row].ids) for row, _ in same) + _LONGER
-        with torch.inference_mode():
-            ids = model.hf.generate(**batch.inputs, **build_generation_kwargs(model, longest))
-        start = batch.inputs["input_ids"].shape[1]
-        texts = model.tokenizer.batch_decode(ids[:, start:], skip_special_tokens=True)
-        for (row, _), text in zip(same, texts, strict=True):
-            record, number = results[row], read_count(text)
-            if record is not None and number is not None:
-                record["followed"] = number - record["said"]
+    texts = answer_edited(
+        model, [answers[row] for row, _ in edited], [counted.images for _, counted in edited]
+    )
+    for (row, _), text in zip(edited, texts, strict=True):
+        record, number = results[row], read_count(text)
+        if record is not None and number is not None:
+            record["followed"] = number - record["said"]
     return results

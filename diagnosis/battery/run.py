@@ -13,6 +13,7 @@ from mmprobe.benchmarks.synthetic.check import check_sample
 from mmprobe.benchmarks.vqa.data import make_question
 from mmprobe.benchmarks.vqa.rule_labels import read_answer
 from mmprobe.diagnosis.battery.again import plan_again
+from mmprobe.diagnosis.battery.altered import find_suspected, measure_alterations, plan_alterations
 from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
 from mmprobe.diagnosis.battery.attributes import measure_attributes, measure_truth
 from mmprobe.diagnosis.battery.counts import measure_counts
@@ -46,7 +47,9 @@ from mmprobe.traces.asking import GivenAnswer, find_given
 log = logging.getLogger("mmprobe")
 
 ANSWERS, MEASURES = "answers.part.jsonl", "measures.jsonl"
-EDITS, AGAIN = "edits.jsonl", "again.jsonl"  # what is measured further where the measures suspect it
+# What is measured further where the measures suspect it
+EDITS, ALTERED, AGAIN = "edits.jsonl", "altered.jsonl", "again.jsonl"
+KEPT = (ANSWERS, MEASURES, EDITS, ALTERED, AGAIN)
 HINTS = "hints"  # in records, the hints that an answer got
 MAX_NEW_TOKENS = 128
 
@@ -92,20 +95,22 @@ def run_battery(
     done = _by_id(ledger.lines(MEASURES))
     measured = [done[sample.id] for sample in samples if sample.id in done]
     _edit_cues(model, samples, measured, ledger, batch_size)
+    _alter_things(model, answers, ledger, batch_size)
     tests.try_again(measured, ledger, batch_size)
     return read_records(ledger, samples)
 
 
 def read_records(ledger: Ledger, samples: Sequence[Sample]) -> list[AnswerRecord]:
     """Return the records of a finished battery, one a sample, in order. What reads texts alone is read again."""
-    done, edited, again = _by_id(ledger.lines(MEASURES)), ledger.lines(EDITS), ledger.lines(AGAIN)
+    done = _by_id(ledger.lines(MEASURES))
+    further = {"edited": ledger.lines(EDITS), "altered": ledger.lines(ALTERED), "again": ledger.lines(AGAIN)}
     records = []
     for sample in (sample for sample in samples if sample.id in done):
         record = done[sample.id]
-        own = [line for line in edited if line["id"] == sample.id]
-        record |= _read_text(sample, record["answer"]) | {"edited": own}
-        record["again"] = [line for line in again if line["id"] == sample.id]
-        record["passes"] += len(own) + sum(line["passes"] for line in record["again"])
+        record |= _read_text(sample, record["answer"])
+        for name, lines in further.items():
+            record[name] = [line for line in lines if line["id"] == sample.id]
+            record["passes"] += sum(line.get("passes", 1) for line in record[name])
         records.append(record)
     return records
 
@@ -133,6 +138,28 @@ def _edit_cues(
         batch = edits[start : start + 4 * batch_size]
         claims = measure_edits(model, batch)
         ledger.append(EDITS, [{"id": edit.id, **each} for edit, each in zip(batch, claims, strict=True)])
+
+
+def _alter_things(
+    model: Model,
+    answers: Sequence[ParsedAnswer],
+    ledger: Ledger,
+    batch_size: int,
+) -> None:
+    """Save what the model claims of things that were altered in an attribute of which many claims are wrong."""
+    limits = load_thresholds()
+    claims = [
+        claim for answer in answers if answer.ids for claim in measure_attributes(answer.sample, answer.text)
+    ]
+    suspected = find_suspected(claims, limits.least_answers, limits.wrong_share)
+    altered = plan_alterations([answer for answer in answers if answer.ids], claims, suspected)
+    for start in range(len(ledger.lines(ALTERED)), len(altered), batch_size):
+        batch = altered[start : start + batch_size]
+        found = measure_alterations(model, batch)
+        ledger.append(
+            ALTERED,
+            [{"id": each.answer.sample.id, **own} for each, own in zip(batch, found, strict=True)],
+        )
 
 
 class _Tests:

@@ -14,9 +14,16 @@ from helpers.causal_toy import build_toy, draw_sample
 from PIL import Image, ImageChops
 
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, draw_pair, edit_boxes
+from mmprobe.benchmarks.synthetic.scene import COLOURS, DIFFICULTIES, SHAPES, draw_pair, edit_boxes
 from mmprobe.diagnosis.battery import hints, places, turns
 from mmprobe.diagnosis.battery.again import plan_again
+from mmprobe.diagnosis.battery.altered import (
+    MOST_ALTERED,
+    find_suspected,
+    measure_alterations,
+    plan_alterations,
+    rank_values,
+)
 from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
 from mmprobe.diagnosis.battery.attributes import (
     follows_from_steps,
@@ -688,3 +695,58 @@ def test_a_count_that_follows_is_told_from_one_that_does_not(tmp_path):
     assert sum(each["followed"] == each["by"] for each in found) >= 4
     words = [make_answer(tiny, each, tiny.tokenizer("Nothing changed.")["input_ids"]) for each in samples]
     assert measure_counts(tiny, words) == [None] * 6
+
+
+def test_attributes_are_suspected_by_the_claims_outside_of_steps():
+    claims = [{"attribute": "colour", "source": "things", "wrong": n < 2} for n in range(10)]
+    claims += [{"attribute": "place", "source": "changes", "wrong": n < 1} for n in range(10)]
+    claims += [{"attribute": "shape", "source": "things", "wrong": True} for _ in range(4)]
+    claims += [{"attribute": "shape", "source": "steps", "wrong": True} for _ in range(9)]
+    claims += [{"attribute": "invented", "source": "things", "wrong": True} for _ in range(9)]
+    assert find_suspected(claims, least=5, share=0.2) == ["colour"]
+
+
+def test_values_that_are_mostly_claimed_wrongly_come_first():
+    said = {"red": (1, 1, 0), "blue": (1, 0, 0), "cyan": (1, 1, 1, 0), "black": (0,)}
+    claims = [
+        {"attribute": "colour", "true": value, "wrong": bool(wrong)}
+        for value, own in said.items()
+        for wrong in own
+    ]
+    assert rank_values(claims, "colour") == ["cyan", "red"]
+    assert rank_values(claims, "place") == []
+
+
+@pytest.mark.parametrize("attribute", ["colour", "shape", "place"])
+def test_one_thing_is_altered_in_one_attribute_and_a_model_that_sees_says_so(tmp_path, attribute):
+    """Claims of things are compared with what a second drawing of the image shows."""
+    tiny = load_model("tiny-spd", device="cpu")
+    samples = [each for each in load_samples(make_pairs(tmp_path / "pairs", 8, 5)) if "describe" in each.id]
+    samples += [each.model_copy(update={"id": f"{each.id} again"}) for each in samples]
+    answers = [make_answer(tiny, each, tiny.tokenizer(each.answer)["input_ids"]) for each in samples]
+    values = {"colour": tuple(COLOURS), "shape": SHAPES, "place": [f"{c}{r}" for c in "ABCD" for r in "1234"]}
+    wrong = [{"attribute": attribute, "true": value, "wrong": True} for value in values[attribute]]
+    altered = plan_alterations(answers, wrong, [attribute])
+    assert len(altered) == MOST_ALTERED < len(answers)
+    number = ("colour", "shape", "place").index(attribute)
+    for each in altered:
+        before, after = read_contents(each.answer.sample)[0], each.contents[0]
+        ((old, new),) = ((a, b) for a, b in zip(before, after, strict=True) if a != b)
+        assert [a == b for a, b in zip(old, new, strict=True)] == [place != number for place in range(3)]
+        assert new[number] not in {thing[number] for thing in before}
+        assert each.before == each.was == old[number] and new[number] in values[attribute]
+        own = Image.open(each.answer.sample.images[0]).convert("RGB")
+        x0, y0, x1, y1 = ImageChops.difference(own, each.images[0]).getbbox()
+        columns = {"ABCD".index(thing.place[0]) for thing in (old, new)}
+        assert min(columns) * 28 <= x0 and x1 <= 28 * (max(columns) + 1) and y1 > y0
+    said = measure_alterations(tiny, altered)
+    assert sum(each["said"] == each["true"] for each in said) >= 11
+    assert {each["attribute"] for each in said} == {attribute}
+
+
+def test_nothing_is_altered_where_no_image_can_be_drawn_again(tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    fields = {"images": [tmp_path / "a.png"], "metadata": {"objects": ["red star B2"]}}
+    answer = written("The star is blue.", Sample(id="a", question="What colour is the star?", **fields))
+    wrong = [{"attribute": "colour", "true": "cyan", "wrong": True}]
+    assert plan_alterations([answer], wrong, ["colour"]) == []

@@ -11,9 +11,10 @@ from PIL import Image
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.diagnosis.battery.run import KEPT
 from mmprobe.diagnosis.bench.run import ROUNDS, SEEDS
 from mmprobe.diagnosis.causes import CAUSES
-from mmprobe.diagnosis.diagnose import diagnose
+from mmprobe.diagnosis.diagnose import diagnose, diagnosis_ledger
 from mmprobe.samples import load_samples
 
 
@@ -41,6 +42,8 @@ def test_an_organism_is_named_and_a_control_is_a_control(pairs, tmp_path, model,
     assert found["causes"]["blind"]["named"] == (verdict == "blind")
     of_objects = 8 / len(lines) if verdict == "blind" else 0  # a prompt of each set of images
     assert found["forward_passes_per_answer"] <= 12 + of_objects
+    unowned = {path.name for path in out.iterdir()} - set(diagnosis_ledger(out).owns)
+    assert not unowned, "an --overwrite would leave what an earlier call measured"
     answers = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
     assert len(answers) == len(lines)
     assert sum("blind" in answer["causes"] for answer in answers) == (len(lines) if verdict == "blind" else 0)
@@ -204,3 +207,11 @@ def test_a_refused_first_call_is_not_in_the_way(pairs, tmp_path):
     done = run_in_process(*call, "--answers", answers)
     assert done.code == 0, done.stderr
     assert_fails(run_in_process(*call, "--answers", answers), "already contains a diagnosis")
+
+
+def test_what_is_measured_of_an_earlier_call_is_not_measured_by_an_overwriting_one(tmp_path):
+    ledger = diagnosis_ledger(tmp_path)
+    for name in KEPT:
+        (tmp_path / name).write_text("{}\n")
+    ledger.clear()
+    assert list(tmp_path.iterdir()) == []

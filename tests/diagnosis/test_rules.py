@@ -377,6 +377,53 @@ def test_an_attribute_that_is_wrong_in_one_kind_of_statement_alone_is_perceived(
     assert not found.causes["misperceives"].named
 
 
+def claims_of(number: int, said: str) -> list[dict[str, Any]]:
+    """Return claims of which that about a colour, one of three, is wrong; shapes and places are right."""
+    colour = {**claim("colour", True), "said": said, "true": f"colour {number % 3}"}
+    return [colour, claim("shape", False), claim("place", False)]
+
+
+@pytest.mark.parametrize(
+    ("said", "false", "named"),
+    [
+        (lambda n: f"other {n % 3}", 0, True),
+        (lambda n: f"other {n % 3}", 9, True),  # the same colours are taken for the same others
+        (lambda n: f"other {n}", 0, True),  # colours are guessed, and all other answers are true
+        (lambda n: f"other {n}", 4, False),
+        (lambda n: f"other {n}", 9, False),
+    ],
+)
+def test_a_model_whose_other_answers_are_false_too_misperceives_only_what_it_always_takes_for_the_same(
+    said, false, named
+):
+    """Twelve answers name a colour, all wrongly; twelve name nothing, of which some are false."""
+    records = [record(n, attributes=claims_of(n, said(n)), right=False) for n in range(12)]
+    records += [record(n, attributes=[], right=n >= 12 + false) for n in range(12, 24)]
+    found = diagnose(records)
+    assert found.causes["misperceives"].named is named
+    assert found.verdict == (["misperceives"] if named else ["unknown"])
+    words = f"other answers that do not name it are false in {100 * false / 12:.0f} %, too"
+    assert any(line.startswith(words) for line in found.causes["misperceives"].evidence) is not named
+
+
+@pytest.mark.parametrize("right", [0, 4, 5, 6])
+def test_an_error_that_does_not_come_with_the_value_of_a_thing_is_no_misperception(right):
+    """Six things get another colour; where more than 70 % of them are claimed rightly, colours are not why answers are wrong."""
+    records = [record(n, attributes=claims_of(n, "other"), right=False) for n in range(12)]
+    for number in range(6):
+        records[number]["altered"] = [
+            {"attribute": "colour", "was": "red", "before": "pink", "true": "blue", "said": "blue" if number < right else "grey"},
+            {"attribute": "colour", "was": "red", "before": "pink", "true": "blue", "said": None},
+            {"attribute": "place", "was": "A1", "before": "B1", "true": "B2", "said": "B2"},
+        ]  # fmt: skip
+    found = diagnose(records).causes["misperceives"]
+    assert found.named is (right < 5)
+    words = f"{right} of 6 claims are right where a thing got another colour"
+    assert f"attribute: colour; {words}, 6 change" in found.evidence and (words in found.evidence) is (
+        right > 4
+    )
+
+
 @pytest.mark.parametrize(
     ("count", "score"),
     [
