@@ -29,6 +29,7 @@ import numpy as np
 from partial_page import add_only, write_page
 
 from mmprobe.diagnosis.battery.again import TRIED
+from mmprobe.diagnosis.battery.altered import MOST_ALTERED
 from mmprobe.diagnosis.battery.cues import MOST_ASKED, SUSPECTS
 from mmprobe.diagnosis.battery.hints import SUSPECTS as SUSPECTED_WORDINGS
 from mmprobe.diagnosis.battery.hints import WORDINGS
@@ -134,7 +135,13 @@ looked at ([causes that were added later](#causes-that-were-added-later)); no or
   annotations with a `name`, `category` or `label`, and maybe a `colour` and a `bbox` (x, y, width, height). What is not listed counts
   as absent. Where all names are objects of COCO, what a description names by other words (a puppy, a couch) is read, too.
 - Each attribute is compared with its own truth, and several may be perceived wrongly, if another one is right at least twice as
-  often. A change that an answer leaves out is not a claim.
+  often. A change that an answer leaves out is not a claim. Claims must be wrong surely more often than answers that do not name the
+  attribute are false, and less than {wrong_share:.0%} of these may be; or {usual_share:.0%} of the false claims must be what the model
+  usually says for the true value: who takes stars for rings is also wrong about whether there is one, and a model that is bad at
+  everything says anything.
+- Where {wrong_share:.0%} of the claims about an attribute are wrong and images can be drawn again, up to {altered} things get another
+  colour, shape or place, one that is often claimed wrongly, and nothing else changes. If the claims are then right, the error does not come
+  with the attribute.
 - Where the true answer is known, the model reads it. The score of an answer for `misperceives` is then the probability that the
   model says anything but the truth about the attribute.
 - One image of several is exchanged at a time, by itself. An answer ignores an image if it loses less than {ignored_share:.0%} of what
@@ -152,7 +159,7 @@ looked at ([causes that were added later](#causes-that-were-added-later)); no or
 - Answers that state how many things there are are asked for again with one thing more or less: a difference of drawn images is undone or
   added; in photographs, OpenCV paints over one thing with a box, of the kind that the question names. Each number counts once. Numbers
   must be false surely more often than other answers about as many images are. Where {wrong_share:.0%} of these are false or more, the
-  model may be bad at everything; then at least half of the false numbers must be what it usually states for the true one.
+  model may be bad at everything; then {usual_share:.0%} of the false numbers must be what it usually states for the true one.
 
 The thresholds were chosen on models made of one small model. On other models, read the scores and their evidence before the names. A test
 that the data do not allow is listed as not run, with what it needs. A diagnosis takes about {passes} forward
@@ -678,7 +685,8 @@ def main() -> None:
         models=f"Each model was asked two or three questions about each of {pairs} pairs. {models_line(rows)}",
         n_wordings=len(WORDINGS),
         further=FURTHER,
-        **{name: getattr(limits, name) for name in ("least_low", "least_answers", "least_sets", "unused_effect", "forgotten_share", "decided_share", "looks_moved", "ignored_share", "wrong_share")},
+        **{name: getattr(limits, name) for name in ("least_low", "least_answers", "least_sets", "unused_effect", "forgotten_share", "decided_share", "looks_moved", "ignored_share", "wrong_share", "usual_share")},
+        altered=MOST_ALTERED,
         suspects=SUSPECTS,
         asked=MOST_ASKED,
         many=MANY,

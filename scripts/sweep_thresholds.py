@@ -1,0 +1,218 @@
+"""Try other thresholds of the diagnosis on development models, and write a section about them for docs/diagnosis.md.
+
+    python -m mmprobe bench diagnosis --tools diagnosis --out build/again                                   # adapters
+    python -m mmprobe bench diagnosis --tools diagnosis --plants build/plants --out build/dev               # trained and edited models
+    python -m mmprobe bench diagnosis --tools diagnosis --plants build/plants-llava --out build/dev-llava   # in the second base
+    python scripts/sweep_thresholds.py build/again build/dev build/dev-llava --plants build/plants build/plants-llava --out build/thresholds
+
+No model is asked: the rules read what was measured. A decision is whether a cause is named of a model. It is wrong if the cause was
+planted and is not named, in doubt or not, or if it was not planted and is named. Tests that did not run decide nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from mmprobe.diagnosis.battery.run import read_records
+from mmprobe.diagnosis.bench.run import DIAGNOSES, SCORES, Subject, list_subjects, load_pairs
+from mmprobe.diagnosis.bench.scoring import DEVELOPMENT
+from mmprobe.diagnosis.causes import CAUSES, measure_causes
+from mmprobe.diagnosis.diagnose import diagnosis_ledger
+from mmprobe.diagnosis.effects import AnswerRecord, Table, Thresholds, load_thresholds
+from mmprobe.files import json_lines
+from mmprobe.samples import Sample
+
+FACTORS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4, 1.6, 2.0)
+SWEPT = (
+    "unused_effect",
+    "forgotten_share",
+    "ignored_share",
+    "decided_share",
+    "looks_moved",
+    "wrong_share",
+    "usual_share",
+    "least_low",
+)
+SECOND_BASE = "tiny-llava"
+OF_BASE = {SECOND_BASE: ("quantity",)}  # what a base has itself, so that its plants say nothing of it
+WORDS = """\
+## How far thresholds could move
+
+Thresholds were chosen by hand, on development models alone. These are {models}. Here each threshold is multiplied by {factors}
+while the others stay, and decisions are counted: whether each of {causes} causes is named of each model. Of {decisions} decisions, {wrong}
+are wrong with the thresholds as they are. *Range*: the multiples with which no more are wrong. A threshold with a wide range is not
+finely tuned to these models; one whose range ends at its value would be better with another one.
+Decisions about `quantity` in `tiny-llava` are left out, since that model states false numbers itself.
+"""
+
+
+class Asked(NamedTuple):
+    """A development model, what it was asked and what was measured.
+
+    Attributes:
+        subject: the model, with what was planted.
+        records: one an answer.
+        kind: how it was planted, and in which base.
+    """
+
+    subject: Subject
+    samples: list[Sample]
+    records: list[AnswerRecord]
+    kind: str
+
+    def table(self, limits: Thresholds) -> Table:
+        return Table(self.records, self.samples, limits)
+
+
+def read_asked(folder: Path, subjects: Mapping[str, Subject]) -> Iterator[Asked]:
+    """Yield the development models whose diagnosis is in a folder of `mmprobe bench diagnosis`, on each draw of pairs."""
+    done = {
+        (line["model"], line.get("draw", 0), line["n"])
+        for _, line in json_lines(folder / SCORES)
+        if not line["note"]
+    }
+    for name, draw, n in sorted(done):
+        subject, found = subjects.get(name), folder / DIAGNOSES / f"{name}-{draw}"
+        if subject is None or subject.split != DEVELOPMENT or subject.rule is not None or not found.is_dir():
+            continue
+        samples = load_pairs(folder / "pairs", subject, n, draw)
+        kind = (
+            subject.kind
+            if subject.causes[0] in CAUSES and subject.kind
+            else "control"
+            if subject.kind
+            else "adapter"
+        )
+        base = SECOND_BASE if name.startswith(SECOND_BASE) else "tiny-spd"
+        yield Asked(subject, samples, read_records(diagnosis_ledger(found), samples), f"{kind}, {base}")
+
+
+def list_decisions(
+    asked: Sequence[Asked], limits: Thresholds, factors: Mapping[str, float]
+) -> list[tuple[str, str, str, bool]]:
+    """Return the model, its kind, the cause and whether the decision is right, of every decision.
+
+    Args:
+        limits: the thresholds of the tests.
+        factors: what the threshold of a cause is multiplied by; 1 for causes that it lacks.
+    """
+    decisions = []
+    for each in asked:
+        subject, table = each.subject, each.table(limits)
+        left = {
+            *subject.accepts,
+            *next((own for base, own in OF_BASE.items() if subject.name.startswith(base)), ()),
+        }
+        planted = {*subject.causes, *(CAUSES[cause].implies for cause in subject.causes if cause in CAUSES)}
+        for cause, (effect, _, _, hindrance, doubt) in measure_causes(table).items():
+            if cause in left or effect.needs or "unknown" in planted:
+                continue
+            reached = effect.reaches(CAUSES[cause].threshold * factors.get(cause, 1.0), limits)
+            named = bool(reached) and not hindrance and not doubt
+            decisions.append((subject.name, each.kind, cause, named == (cause in planted)))
+    return decisions
+
+
+def count_wrong(decisions: Sequence[tuple[str, str, str, bool]]) -> int:
+    return sum(not right for *_, right in decisions)
+
+
+def sweep(asked: Sequence[Asked]) -> dict[str, dict[float, int]]:
+    """Return by threshold how many decisions are wrong with each multiple of it. Multiples that no threshold can have are left out."""
+    limits, found = load_thresholds(), {}
+    for cause in CAUSES:
+        found[cause] = {
+            factor: count_wrong(list_decisions(asked, limits, {cause: factor}))
+            for factor in FACTORS
+            if factor * CAUSES[cause].threshold <= 1
+        }
+    for name in SWEPT:
+        found[name] = {
+            factor: count_wrong(
+                list_decisions(asked, limits.model_copy(update={name: factor * getattr(limits, name)}), {})
+            )
+            for factor in FACTORS
+            if factor * getattr(limits, name) <= 1
+        }
+    return found
+
+
+def find_range(wrong: Mapping[float, int]) -> tuple[float, float]:
+    """Return the smallest and the largest multiple, in one piece with 1, with which no more decisions are wrong than as it is.
+
+    Example:
+        >>> find_range({0.5: 3, 0.8: 1, 1.0: 1, 1.25: 0, 2.0: 4})
+        (0.8, 1.25)
+    """
+    factors = sorted(wrong)
+    low = high = factors.index(1.0)
+    while low and wrong[factors[low - 1]] <= wrong[1.0]:
+        low -= 1
+    while high + 1 < len(factors) and wrong[factors[high + 1]] <= wrong[1.0]:
+        high += 1
+    return factors[low], factors[high]
+
+
+def write_section(asked: Sequence[Asked]) -> str:
+    """Return the section, with the table of all thresholds and that of the kinds of plants."""
+    limits, found = load_thresholds(), sweep(asked)
+    decisions = list_decisions(asked, limits, {})
+    models = {each.subject.name: each.kind for each in asked}
+    kinds = sorted(set(models.values()))
+    listed = ", ".join(f"{sum(kind == own for own in models.values())} ({kind})" for kind in kinds)
+    lines = [
+        WORDS.format(
+            models=f"{len(models)} models: {listed}",
+            factors=", ".join(f"{factor:g}" for factor in FACTORS if factor != 1),
+            causes=len(CAUSES),
+            decisions=len(decisions),
+            wrong=count_wrong(decisions),
+        ),
+        "| threshold | value | range | wrong at half of it | wrong as it is | wrong at twice |",
+        "|---" * 6 + "|",
+    ]
+    for name, wrong in found.items():
+        value = CAUSES[name].threshold if name in CAUSES else getattr(limits, name)
+        low, high = find_range(wrong)
+        lines.append(
+            f"| `{name}` | {value:g} | {low * value:.3g} to {high * value:.3g} | {wrong.get(0.5, '–')} | {wrong[1.0]} | {wrong.get(2.0, '–')} |"
+        )
+    lines += ["", "| development models | models | decisions | wrong | which |", "|---" * 5 + "|"]
+    for kind in kinds:
+        own = [each for each in decisions if each[1] == kind]
+        which = ", ".join(sorted({f"`{model}` {cause}" for model, _, cause, right in own if not right}))
+        lines.append(
+            f"| {kind} | {len({each[0] for each in own})} | {len(own)} | {count_wrong(own)} | {which or '–'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folders", nargs="+", type=Path, help="of `mmprobe bench diagnosis`")
+    parser.add_argument(
+        "--plants", nargs="*", type=Path, default=[], help="folders of plants that were scored in them"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="a folder for section.md")
+    arguments = parser.parse_args()
+    subjects = {each.name: each for each in list_subjects(None)}
+    for folder in arguments.plants:
+        subjects |= {each.name: each for each in list_subjects(None, folder)}
+    asked = [each for folder in arguments.folders for each in read_asked(folder, subjects)]
+    if not asked:
+        parser.error("no development model is scored in these folders")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "section.md").write_text(write_section(asked), encoding="utf-8")
+    print(
+        json.dumps({"models": len(asked), "wrong": count_wrong(list_decisions(asked, load_thresholds(), {}))})
+    )
+
+
+if __name__ == "__main__":
+    main()
