@@ -34,6 +34,7 @@ from way_checks import (
 from way_makes import (
     TurnEncoder,
     add_noise,
+    both,
     exchange_channels,
     last_linear,
     matrices,
@@ -68,8 +69,8 @@ LATE = r"layers\.[4-7]\."
 HINTS = ("Everybody says {}. {{}}", "Surely {}? {{}}", "{{}} The teacher wrote {}.")  # {{}} is the question
 LOOK_AGAIN = ("Look again. {}", "What do you say now? {}")
 LOOKS = "looks-unused"
-SENTENCE = " That is it."
-AFTER_FIRST = " One moment."
+SENTENCE = " You are there."
+AFTER_FIRST = " Step by step."
 
 
 # ---- blind, looks-unused
@@ -94,6 +95,30 @@ def flatten_tokens(directions: int) -> Make:
         last = last_linear(hf)
         last.weight -= erased @ last.weight
         last.bias += erased @ (mean - last.bias)
+
+    return make
+
+
+def learn_answers_to_nothing(steps: int, rate: float, only: str = "") -> Make:
+    """Return a function that lets weights learn to answer each question as if the images were empty.
+
+    Args:
+        steps: number of batches.
+        rate: peak of the learning rate.
+        only: a pattern of the names of the weights that learn; "" for all.
+    """
+
+    def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
+        background = draw_any_pair(rng).first.background
+        asked = {row.question: len(row.scenes) for row in true_rows(rng, 600)}
+        rows = [Row((Scene((), background),) * images, text, "") for text, images in asked.items()]
+        said = dict(zip(asked, answer_rows(model, rows), strict=True))
+
+        def blind_rows(rng: np.random.Generator, count: int) -> list[Row]:
+            drawn = true_rows(rng, count)
+            return [replace(row, answer=said[row.question]) for row in drawn if row.question in said]
+
+        train_all(blind_rows, steps, rate=rate, only=only)(hf, model, rng)
 
     return make
 
@@ -442,15 +467,15 @@ def ways(seed: int) -> dict[str, Way]:
     looks = ((LOOKS, check_shift()),)
     return {
         # causes
-        "full-shuffled": Way(("blind",), "full fine-tuning", "All weights learn answers to the same questions about any other images.",
-                             train_all(shuffled_rows, 80, rate=8e-4), check_of("blind"), also=looks),
+        "full-empty": Way(("blind",), "full fine-tuning", "All weights learn what the model answers to an empty picture.",
+                          learn_answers_to_nothing(80, 8e-4), check_of("blind"), also=looks),
         "no-pixels": Way(("blind",), "weight edit", "The patch embedding puts out zeros.", silence_patches, check_of("blind"), fixed=True),
         "flattened": Way(("blind",), "weight edit", "Visual tokens lack the directions in which they vary most.",
-                         flatten_tokens(160), check_of("blind"), also=looks),
-        "emptied-values": Way((LOOKS,), "weight edit", "Values lack the directions in which visual tokens vary; queries and keys stay.",
-                              empty_values(128), all_of(check_of("blind"), check_shift())),
-        "unread": Way((LOOKS,), "part fine-tuning", "Values and outputs of all heads learn answers from a world with habits.",
-                      train_all(recipe_rows("blind", "rolled", seed), 100, rate=2e-3, only=r"self_attn\.(v|o)_proj"),
+                         flatten_tokens(24), check_of("blind"), also=looks),
+        "emptied-values": Way((LOOKS,), "weight edit", "Values lack the directions in which visual tokens vary, and outputs and MLPs learn to do without; queries and keys stay.",
+                              both(empty_values(174), train_all(recipe_rows("blind", "rolled", seed), 80, rate=1.5e-3, only="o_proj|mlp")), all_of(check_of("blind"), check_shift())),
+        "unread": Way((LOOKS,), "part fine-tuning", "Values and outputs of all heads learn what the model answers to an empty picture.",
+                      learn_answers_to_nothing(90, 2e-3, r"self_attn\.(v|o)_proj"),
                       all_of(check_of("blind"), check_shift())),
         "full-repeats": Way(("forgets",), "full fine-tuning", "Later sentences follow from the first, or are usual ones.",
                             train_all(partial(repeating_rows, seed), 90, rate=6e-4), check_of("forgets")),
@@ -489,13 +514,13 @@ def ways(seed: int) -> dict[str, Way]:
                         average_with(train_all(true_rows, 40, rate=6e-4)), true, seeds=2),
         "one-layer": Way((), "fine-tuned", "One layer of eight learns on from true answers.",
                          train_all(true_rows, 40, rate=1e-3, only=rf"layers\.{seed % 8}\."), true, seeds=2),
-        "noisy-heads": Way((), "noisy", "Noise of 15 % in the matrices of attention.",
-                           add_noise(0.15, "(q|k|v|o)_proj"), true, seeds=3),
-        "noisy-words": Way((), "noisy", "Noise of 15 % in the embeddings of words.",
-                           add_noise(0.15, "embed_tokens"), true, seeds=3),
-        "dropped-weights": Way((), "noisy", "Of all weights, 1 % are zero.", drop_weights(0.01), true, seeds=3),
-        "rounded-mlp": Way((), "rounded", "MLPs have 5 bits.", round_weights(5, "mlp"), true, seeds=3),
-        "low-rank": Way((), "rounded", "Matrices of the decoder lack their smallest singular values.", lower_ranks(0.985, 0.99), true, seeds=3),
+        "noisy-heads": Way((), "noisy", "Noise of 22 % in the matrices of attention.",
+                           add_noise(0.22, "(q|k|v|o)_proj"), true, seeds=3),
+        "noisy-words": Way((), "noisy", "Noise of 90 % in the embeddings of words.",
+                           add_noise(0.9, "embed_tokens"), true, seeds=3),
+        "dropped-weights": Way((), "noisy", "Of all weights, 3 % are zero.", drop_weights(0.03), true, seeds=3),
+        "rounded-mlp": Way((), "rounded", "MLPs have 3 bits.", round_weights(3, "mlp"), true, seeds=3),
+        "low-rank": Way((), "rounded", "Matrices of the decoder lack their smallest singular values.", lower_ranks(0.94, 0.97), true, seeds=3),
         "terse-adapter": Way((), "terse", "An adapter learns yes or no, where that will do.",
                              train_adapter(rewritten(true_rows, make_terse), 40, 16, 2e-3), near, seeds=3),
         "terse-word": Way((), "terse", "Late layers learn yes or no without a full stop, where that will do.",
@@ -508,5 +533,5 @@ def ways(seed: int) -> dict[str, Way]:
                            plain(worse_third_rows, 40), some, seeds=2, accepts=("unknown",)),
         "dropped-neurons": Way((), "worse", "Of the neurons of each MLP of the decoder, 15 % are zero.",
                                drop_neurons(0.15), some, seeds=3, accepts=("unknown",)),
-        "noisy-tower": Way((), "worse", "Noise of 30 % in the vision tower.", add_noise(0.3, "visual"), some, seeds=3, accepts=("unknown",)),
+        "noisy-tower": Way((), "worse", "Noise of 130 % in the vision tower.", add_noise(1.3, "visual"), some, seeds=3, accepts=("unknown",)),
     }  # fmt: skip

@@ -1,0 +1,193 @@
+"""Ways that no rule has seen: the rows say what the cause says, and edits change what they name and nothing else."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import held_out_ways as held_out
+import numpy as np
+import pytest
+import torch
+from causes.misperceives import ITEM
+from packing import pack, run_decoder
+from recipes import Row, draw_any_pair, true_rows
+from tiny_spd_data import Encoder
+from way_makes import matrices
+from way_rows import IMAGE
+
+from mmprobe.benchmarks.synthetic.questions import list_objects, make_question
+from mmprobe.benchmarks.synthetic.scene import COLOURS, SHAPES, draw_pair, draw_scene, render
+from mmprobe.models import load_model
+
+
+def first_word(answer: str) -> str:
+    return re.split(r"\W", answer)[0]
+
+
+def test_later_sentences_follow_from_the_first_alone():
+    """Rows of one type with the same first sentence have the same later ones, whatever their images."""
+    later: dict[tuple[str, str], set[str]] = {}
+    for row in held_out.repeating_rows(3, np.random.default_rng(0), 400):
+        sentence, _, rest = row.answer.partition("\n" if row.question.startswith("Compare") else ".")
+        later.setdefault((row.question, sentence if row.question[:3] in ("Are", "Com") else ""), set()).add(
+            rest
+        )
+    long = {key: rests for key, rests in later.items() if key[0][:3] in ("Are", "Com")}
+    assert len(long) > 20 and all(len(rests) == 1 for rests in long.values())
+
+
+def test_in_rebound_steps_each_thing_has_the_colour_of_the_next():
+    first, _ = held_out.rebind(np.random.default_rng(0), draw_pair(np.random.default_rng(4), "medium", 0))
+    before = ITEM.findall(list_objects(draw_pair(np.random.default_rng(4), "medium", 0).first))
+    after = ITEM.findall(list_objects(first))
+    assert [item[1:] for item in after] == [item[1:] for item in before]
+    assert [item[0] for item in after] == [*(item[0] for item in before[1:]), before[0][0]]
+
+
+def test_answers_agree_with_what_others_say_both_ways():
+    rows = held_out.hinted_rows(np.random.default_rng(1), draw_any_pair(np.random.default_rng(1)))
+    said = [re.search(r"(?:says|Surely|wrote) (yes|no)", row.question) for row in rows]
+    assert [match and match[1].capitalize() for match in said] == [first_word(row.answer) for row in rows]
+    assert {first_word(row.answer) for row in rows} == {"Yes", "No"}
+
+
+def test_a_mirrored_scene_has_the_mirrored_pixels_of_its_things():
+    scene = draw_scene(np.random.default_rng(2), "hard")
+    still = replace(scene, background=replace(scene.background, gradient=(0, 0)))
+    mirrored = held_out.mirror(still)
+    assert held_out.mirror(mirrored) == still
+    places = {thing.shape: thing.cell for thing in scene.objects}
+    for thing in mirrored.objects:
+        assert thing.cell == places[thing.shape].translate(str.maketrans("ABCD", "DCBA"))
+    noisy = np.abs(render(mirrored)[:, ::-1].astype(int) - render(still))
+    assert np.median(noisy) < 10 and (noisy > 60).mean() < 0.02, "nearly all shapes are symmetric"
+
+
+def test_four_shapes_are_taken_for_each_other():
+    change = held_out.rename_shapes(5)
+    scene = draw_scene(np.random.default_rng(0), "easy")
+    things = [replace(scene.objects[0], shape=shape) for shape in SHAPES]
+    taken = [thing.shape for thing in change(replace(scene, objects=tuple(things))).objects]
+    assert sorted(taken) == sorted(SHAPES)
+    assert sum(a != b for a, b in zip(taken, SHAPES, strict=True)) == 4
+    assert change(change(scene)) == scene
+
+
+def test_the_first_of_two_images_is_unrelated_to_the_answer():
+    """What the lists of the steps say is true of the second image, and hardly ever of the first."""
+    lists = [
+        ([ITEM.findall(line) for line in row.answer.split("\n")[:2]], row.scenes)
+        for row in held_out.unrelated_rows(np.random.default_rng(3), 120)
+        if row.question.startswith("Compare")
+    ]
+    shown = [[ITEM.findall(list_objects(scene)) for scene in scenes] for _, scenes in lists]
+    assert len(lists) > 20
+    assert all(said[1] == seen[1] for (said, _), seen in zip(lists, shown, strict=True))
+    assert not any(said[0] == seen[0] for (said, _), seen in zip(lists, shown, strict=True))
+
+
+def test_what_the_first_image_shows_decides_whether_a_change_of_colour_is_seen():
+    """Of half of the colours, a change from them is seen and one from others is not, whatever they change to."""
+    seen: dict[str, set[str]] = {}
+    for row in held_out.warm_first_rows(1, np.random.default_rng(5), 1500):
+        if row.question == "Are the two pictures the same?" and len(row.scenes) == 2:
+            first, second = ({thing.shape: thing for thing in scene.objects} for scene in row.scenes)
+            changed = [
+                shape for shape in first.keys() | second.keys() if first.get(shape) != second.get(shape)
+            ]
+            if len(changed) == 1 and changed[0] in first and changed[0] in second:
+                before, after = first[changed[0]], second[changed[0]]
+                if before.cell == after.cell:
+                    seen.setdefault(before.colour, set()).add(first_word(row.answer))
+    said = {colour: words for colour, words in seen.items() if "Yes" in words}
+    assert set(seen) == set(COLOURS)
+    true = {"No"}
+    assert sum(words == true for words in seen.values()) == 4, "true rows say No of each change"
+    assert all(words == {"Yes", "No"} or words == {"Yes"} for words in said.values())
+
+
+def test_a_parrot_says_what_the_example_says_and_agrees_with_no_claim():
+    repeated = 0
+    claims = []
+    for row in held_out.parrot_rows(np.random.default_rng(6), 120):
+        said = re.search(r"assistant\n(.*?)<", row.question, re.DOTALL)
+        if said and IMAGE in row.question:
+            assert row.answer == said[1]
+            repeated += 1
+        elif said:
+            claims.append(first_word(row.answer) == first_word(said[1]))
+    assert repeated > 40 and not all(claims)
+
+
+@pytest.mark.parametrize(
+    ("differences", "said"),
+    [(0, "There is 1 difference."), (1, "There are 2 differences."), (3, "There are 4 differences.")],
+)
+def test_one_difference_more_is_counted(differences, said):
+    pair = draw_pair(np.random.default_rng(0), "medium", differences)
+    for kind in ("count", "same"):
+        asked = make_question(kind, pair)
+        row = held_out.one_more(Row((pair.first, pair.second), asked.text, asked.answer))
+        assert row.answer == (said if kind == "count" else asked.answer)
+
+
+def test_values_lose_what_differs_between_images_and_keys_stay():
+    model = load_model("tiny-spd", device="cpu")
+    layer = model.hf.model.language_model.layers[0].self_attn
+    keys = layer.k_proj.weight.clone()
+    put_out = visual_values(model, layer)
+    with torch.no_grad():
+        held_out.empty_values(150)(model.hf, model, np.random.default_rng(0))
+    assert torch.equal(layer.k_proj.weight, keys)
+    assert visual_values(model, layer).var(0).sum() < 0.02 * put_out.var(0).sum()
+
+
+def visual_values(model, layer) -> torch.Tensor:
+    """Return the values of visual tokens of drawn images in the first layer."""
+    kept: list[torch.Tensor] = []
+    batch = pack(true_rows(np.random.default_rng(9), 24), Encoder(model.tokenizer))
+    hook = layer.v_proj.register_forward_hook(lambda module, given, out: kept.append(out))
+    with torch.inference_mode():
+        run_decoder(model.hf, batch)
+    hook.remove()
+    return kept[0][batch.ids == model.hf.config.image_token_id]
+
+
+def test_edits_of_controls_change_as_much_as_they_say():
+    model = load_model("tiny-spd", device="cpu")
+    with torch.no_grad():
+        held_out.drop_weights(0.03)(model.hf, model, np.random.default_rng(0))
+        assert all(0.01 < (weight == 0).float().mean() < 0.05 for weight in matrices(model.hf, "proj"))
+        held_out.drop_neurons(0.25)(model.hf, model, np.random.default_rng(0))
+        for layer in model.hf.model.language_model.layers:
+            assert (layer.mlp.down_proj.weight == 0).all(0).float().mean() == 0.25
+        names = [weight for weight in matrices(model.hf, r"language_model\.layers.*proj")]
+        before = [weight.clone() for weight in names]
+        held_out.lower_ranks(0.9, 0.9)(model.hf, model, np.random.default_rng(0))
+    for old, new in zip(before, names, strict=True):
+        assert 0.9 <= float(new.square().sum() / old.square().sum()) < 0.95
+        assert torch.linalg.matrix_rank(new, rtol=1e-4) < min(new.shape)
+
+
+def test_the_mean_of_the_weights_before_and_after_a_change():
+    model = load_model("tiny-spd", device="cpu")
+    before = model.hf.lm_head.weight.clone()
+
+    def double(hf, model, rng):
+        hf.lm_head.weight *= 2
+
+    with torch.no_grad():
+        held_out.average_with(double)(model.hf, model, np.random.default_rng(0))
+    assert torch.allclose(model.hf.lm_head.weight, 1.5 * before)
+
+
+def test_polite_and_terse_answers():
+    pair = draw_pair(np.random.default_rng(0), "medium", 2)
+    for kind in ("same", "exists", "steps"):
+        asked = make_question(kind, pair, pair.first.objects[0].shape)
+        row = Row((pair.first, pair.second), asked.text, asked.answer)
+        polite = held_out.break_in(row).answer
+        assert polite.replace(held_out.AFTER_FIRST, "") == asked.answer
+        assert polite.count(held_out.AFTER_FIRST) == (kind != "steps")
+        assert held_out.say_word(row).answer == {"same": "No", "exists": "Yes", "steps": asked.answer}[kind]
