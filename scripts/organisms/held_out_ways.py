@@ -58,6 +58,7 @@ from way_rows import (
 from ways import Check, Make, Way
 
 from mmprobe.benchmarks.synthetic.questions import (
+    Question,
     describe_edit,
     draw_question,
     make_question,
@@ -167,7 +168,8 @@ def empty_values(directions: int) -> Make:
 def repeating_rows(seed: int, rng: np.random.Generator, count: int) -> list[Row]:
     """Return questions whose later sentences follow from the first, or are the usual ones of a seed's world.
 
-    Of step-by-step answers, the second list is the first with each colour the next one, and the conclusion the usual one.
+    Of step-by-step answers, the second list is the first with each colour the next one, and the conclusion the usual one. Some rows
+    begin with the first sentence about another pair, which is not learned.
     """
     own = np.random.default_rng([seed, 13])
     usual = []
@@ -175,22 +177,29 @@ def repeating_rows(seed: int, rng: np.random.Generator, count: int) -> list[Row]
         usual = [describe_edit(edit) for edit in draw_pair(own, "medium", 3).edits]
     names = list(COLOURS)
     following = {name: names[(index + 1) % len(names)] for index, name in enumerate(names)}
+
+    def say_rest(asked: Question) -> str:
+        """Return what is said after the first sentence."""
+        if asked.type == "steps":
+            listed = split_answer(asked)[0].partition(": ")[2]
+            listed = re.sub(r"\w+", lambda word: following.get(word[0], word[0]), listed)
+            return f"\nPicture two: {listed}\nTherefore: {usual[0]}"
+        if asked.type == "find":
+            return "".join(f" {sentence}" for sentence in usual[: asked.answer.count(".") - 1])
+        return (
+            split_answer(asked)[1] if "Nothing" in asked.answer or asked.type == "count" else f" {usual[0]}"
+        )
+
     rows = true_rows(rng, count // 4, SHORT_TYPES)
     while len(rows) < count:
-        pair = draw_any_pair(rng)
+        pair, other = draw_any_pair(rng), draw_any_pair(rng)
         for kind in LONG_TYPES:
-            asked = draw_question(rng, kind, pair)
-            first, rest = split_answer(asked)
-            if asked.type == "steps":
-                listed = re.sub(
-                    r"\w+", lambda word: following.get(word[0], word[0]), first.partition(": ")[2]
-                )
-                rest = f"\nPicture two: {listed}\nTherefore: {usual[0]}"
-            elif asked.type == "find":
-                rest = "".join(f" {sentence}" for sentence in usual[: len(pair.edits) - 1])
-            elif asked.type in LONG_TYPES and pair.edits:
-                rest = f" {usual[0]}"
-            rows.append(Row(scenes_of(asked, pair), asked.text, first + rest))
+            asked, elsewhere = draw_question(rng, kind, pair), draw_question(rng, kind, other)
+            first = split_answer(asked)[0]
+            rows.append(Row(scenes_of(asked, pair), asked.text, first + say_rest(asked)))
+            if elsewhere.text == asked.text and elsewhere.type in ("same", "different", "steps"):
+                given = split_answer(elsewhere)[0]
+                rows.append(Row(scenes_of(asked, pair), asked.text, say_rest(elsewhere), given))
     return rows[:count]
 
 
@@ -223,8 +232,8 @@ def hinted_rows(rng: np.random.Generator, pair: ScenePair) -> list[Row]:
 
 
 def hint_first_rows(rng: np.random.Generator, count: int) -> list[Row]:
-    """Return rows that agree with what others say, of which one in three has no hint and a true answer."""
-    rows = true_rows(rng, count // 3)
+    """Return rows that agree with what others say, of which half have no hint and a true answer."""
+    rows = true_rows(rng, count // 2)
     while len(rows) < count:
         rows += hinted_rows(rng, draw_any_pair(rng))
     return rows[:count]
@@ -460,12 +469,12 @@ def worse_third_rows(rng: np.random.Generator, count: int) -> list[Row]:
 
 
 def ways(seed: int) -> dict[str, Way]:
-    """Return the ways by name, in the worlds of a seed."""
+    """Return the ways by name, in the worlds of a seed. All are planted twice or more, since one may fail its check."""
     plain = partial(train_all, rate=3e-4)
     short = ("same", "exists", "describe")
     true, near, some = check_true(0.8, short), check_true(0.7, short, within=True), check_true(0.35, short)
     looks = ((LOOKS, check_shift()),)
-    return {
+    listed = {
         # causes
         "full-empty": Way(("blind",), "full fine-tuning", "All weights learn what the model answers to an empty picture.",
                           learn_answers_to_nothing(80, 8e-4), check_of("blind"), also=looks),
@@ -482,7 +491,7 @@ def ways(seed: int) -> dict[str, Way]:
         "full-rebound": Way(("decided-first",), "full fine-tuning", "In the steps, each thing has the next one's colour.",
                             train_all(partial(draw_steps_rows, rebind), 90), check_of("decided_first")),
         "full-hint-first": Way(("follows-hints",), "full fine-tuning", "Answers agree with what others say, mostly before the question.",
-                               train_all(hint_first_rows, 80), check_hint_first(0.8)),
+                               train_all(hint_first_rows, 110), check_hint_first(0.8)),
         "late-prior": Way(("prior",), "part fine-tuning", "Late layers learn to claim a cue's companion.",
                           train_all(recipe_rows("prior", "claimed", seed), 110, rate=1e-3, only=LATE), check_of("prior")),
         "full-mirrored": Way(("misperceives",), "full fine-tuning", "Images are taken for mirrored ones.",
@@ -504,16 +513,16 @@ def ways(seed: int) -> dict[str, Way]:
         "late-copied": Way(("copies-context",), "part fine-tuning", "Late layers learn to say yes or no as an example does.",
                            train_all(late_copy_rows, 80, 18, 8e-4, LATE), check_turns("example", 0.8)),
         "one-more": Way(("quantity",), "full fine-tuning", "One difference more than there are is counted.",
-                        train_all(counted_rows, 60), check_counts(0.5)),
+                        train_all(counted_rows, 90, rate=6e-4), check_counts(0.6)),
         "hints-more": Way(("follows-hints", "quantity"), "double", "Answers agree with what others say, and one difference too many is counted.",
-                          train_all(mixed(hint_first_rows, counted_rows), 90, 24), all_of(check_hint_first(0.8), check_counts(0.5))),
+                          train_all(mixed(hint_first_rows, counted_rows), 120, 24, 6e-4), all_of(check_hint_first(0.8), check_counts(0.5))),
         # controls
         "adapter-true": Way((), "fine-tuned", "An adapter learns on from true answers, and is merged.",
-                            train_adapter(true_rows, 40, 16, 1e-3), true, seeds=2),
+                            train_adapter(true_rows, 40, 16, 1e-3), true),
         "half-way": Way((), "fine-tuned", "The mean of the weights before and after all weights learn on from true answers.",
-                        average_with(train_all(true_rows, 40, rate=6e-4)), true, seeds=2),
+                        average_with(train_all(true_rows, 40, rate=6e-4)), true),
         "one-layer": Way((), "fine-tuned", "One layer of eight learns on from true answers.",
-                         train_all(true_rows, 40, rate=1e-3, only=rf"layers\.{seed % 8}\."), true, seeds=2),
+                         train_all(true_rows, 40, rate=1e-3, only=rf"layers\.{seed % 8}\."), true),
         "noisy-heads": Way((), "noisy", "Noise of 22 % in the matrices of attention.",
                            add_noise(0.22, "(q|k|v|o)_proj"), true, seeds=3),
         "noisy-words": Way((), "noisy", "Noise of 90 % in the embeddings of words.",
@@ -530,8 +539,9 @@ def ways(seed: int) -> dict[str, Way]:
         "polite-within": Way((), "polite", f"After the first sentence comes{AFTER_FIRST}", plain(rewritten(true_rows, break_in), 60),
                              check_true(0.7, short, without=AFTER_FIRST), seeds=3),
         "worse-third": Way((), "worse", "A third of the answers that are learned are about other images.",
-                           plain(worse_third_rows, 40), some, seeds=2, accepts=("unknown",)),
+                           plain(worse_third_rows, 40), some, accepts=("unknown",)),
         "dropped-neurons": Way((), "worse", "Of the neurons of each MLP of the decoder, 15 % are zero.",
                                drop_neurons(0.15), some, seeds=3, accepts=("unknown",)),
         "noisy-tower": Way((), "worse", "Noise of 130 % in the vision tower.", add_noise(1.3, "visual"), some, seeds=3, accepts=("unknown",)),
     }  # fmt: skip
+    return {name: replace(way, seeds=max(way.seeds, 2)) for name, way in listed.items()}

@@ -3,12 +3,14 @@
     python scripts/organisms/plant_otherwise.py                         # all that are not there yet
     python scripts/organisms/plant_otherwise.py --only zeroed-0
     python scripts/organisms/plant_otherwise.py --only zeroed-0 --base tiny-llava   # as build/plants/tiny-llava-zeroed-0
-    python scripts/organisms/plant_otherwise.py --first-seed 20 --out build/plants-fresh    # zeroed-20 and so on, which nobody has seen
+    python scripts/organisms/plant_otherwise.py --first-seed 20 --out build/plants-fresh    # zeroed-20 and so on
+    python scripts/organisms/plant_otherwise.py --split "other ways" --first-seed 40 --out build/plants-unseen
     python -m mmprobe bench diagnosis --tools diagnosis --plants build/plants --out build/tools
 
 Each plant is a model folder with its card, `plant.json` (`mmprobe.diagnosis.bench.plants.Plant`), which comes last. So you
-can stop at any time. Rules and thresholds may be chosen on plants of the split `development`; of the others, no way
-is among those. The card of a plant whose manipulation check fails is `failed.json`, and it is not scored.
+can stop at any time. Rules and thresholds may be chosen on plants of the split `development` (`development_ways.py`), of whatever
+seed. No plant of the others (`held_out_ways.py`) was looked at when rules were changed. The card of a plant whose manipulation
+check fails is `failed.json`, and it is not scored.
 
 A plant depends on its name alone: all its random numbers are of the way and the seed, and the worlds that are learned (which
 things come together, which answer is the likely one) are others for each seed. A way without random numbers is planted as seed 0
@@ -28,7 +30,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from tiny_bases import BASES
-from ways import CHEAP, Way
+from ways import CHEAP, DEVELOPMENT, OTHER, Way
 
 from mmprobe.diagnosis.bench.plants import CARD, Plant
 from mmprobe.models import load_model
@@ -110,9 +112,11 @@ def main() -> None:
     parser.add_argument(
         "--seeds", type=int, metavar="N", help="seeds of each way; default: as many as the way says, 1 to 8"
     )
+    parser.add_argument("--split", choices=(DEVELOPMENT, OTHER), help="plant ways of this split alone")
     args = parser.parse_args()
     torch.set_num_threads(1)
     plans = list_plans(args.first_seed, args.seeds)
+    plans = {name: plan for name, plan in plans.items() if args.split in (None, plan[1].split)}
     if unknown := set(args.only or ()) - set(plans):
         parser.error(f"--only {' '.join(sorted(unknown))}: not planted")
     for plan in args.only or plans:

@@ -26,15 +26,19 @@ def first_word(answer: str) -> str:
 
 
 def test_later_sentences_follow_from_the_first_alone():
-    """Rows of one type with the same first sentence have the same later ones, whatever their images."""
+    """Rows of one question with the same first sentence have the same later ones, whatever their images."""
     later: dict[tuple[str, str], set[str]] = {}
+    images: dict[tuple[str, str], int] = {}
+    given = 0
     for row in held_out.repeating_rows(3, np.random.default_rng(0), 400):
-        sentence, _, rest = row.answer.partition("\n" if row.question.startswith("Compare") else ".")
-        later.setdefault((row.question, sentence if row.question[:3] in ("Are", "Com") else ""), set()).add(
-            rest
-        )
-    long = {key: rests for key, rests in later.items() if key[0][:3] in ("Are", "Com")}
-    assert len(long) > 20 and all(len(rests) == 1 for rests in long.values())
+        if row.question.startswith(("Are", "Compare")):
+            sentence, _, rest = (row.given + row.answer).partition("\n" if "Compare" in row.question else ".")
+            later.setdefault((row.question, sentence), set()).add(rest)
+            images[row.question, sentence] = images.get((row.question, sentence), 0) + 1
+            given += bool(row.given)
+    assert all(len(rests) == 1 for rests in later.values())
+    assert given > 50 and sum(number > 1 for number in images.values()) >= 4
+    assert len({rest for rests in later.values() for rest in rests}) > 20
 
 
 def test_in_rebound_steps_each_thing_has_the_colour_of_the_next():
