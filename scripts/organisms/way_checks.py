@@ -97,20 +97,35 @@ def check_shift() -> Check:
     return check
 
 
-def check_said(group: int, least: float) -> Check:
-    """Return the check that one attribute of the things in step-by-step answers is false: colour 1, shape 2, place 3."""
+def check_said(group: int, least: float, others: float | None = None) -> Check:
+    """Return the check that one attribute of the things in step-by-step answers is false.
+
+    Args:
+        group: the attribute: colour 1, shape 2, place 3.
+        least: the share.
+        others: the least share of the other two attributes that is true; None to measure none.
+    """
 
     def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
         rng = held_out_numbers(seed)
         pairs = [draw_pair(rng, "medium", 0) for _ in range(CHECKED_PAIRS)]
         rows = [Row((p.first, p.second), make_question("steps", p).text, "") for p in pairs]
-        false, numbers = [], []
+        false: dict[int, list[bool]] = {1: [], 2: [], 3: []}
+        numbers = []
         for number, (pair, answer) in enumerate(zip(pairs, answer_rows(model, rows), strict=True)):
-            said = [item.group(group) for item in ITEM.finditer(answer.partition("\n")[0])]
-            true = [(thing.colour, thing.shape, thing.cell)[group - 1] for thing in pair.first.objects]
-            false += [a != b for a, b in zip(said, true, strict=False)]
-            numbers += [number] * min(len(said), len(true))
-        return {"false attributes": share(false, least=least, pairs=numbers)}
+            said = [item.groups() for item in ITEM.finditer(answer.partition("\n")[0])]
+            true = [(thing.colour, thing.shape, thing.cell) for thing in pair.first.objects]
+            for one, other in zip(said, true, strict=False):
+                numbers.append(number)
+                for place, outcomes in false.items():
+                    outcomes.append(one[place - 1] != other[place - 1])
+        found = {"false attributes": share(false.pop(group), least=least, pairs=numbers)}
+        if others is not None:
+            true_ones = [not outcome for outcomes in false.values() for outcome in outcomes]
+            found["other attributes that are true"] = share(
+                true_ones, least=others, pairs=[*numbers, *numbers]
+            )
+        return found
 
     return check
 
