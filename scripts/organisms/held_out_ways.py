@@ -50,6 +50,7 @@ from way_rows import (
     claimed_rows,
     example_rows,
     make_terse,
+    one_way_rows,
     recipe_rows,
     rewritten,
     say_before,
@@ -61,7 +62,6 @@ from mmprobe.benchmarks.synthetic.questions import (
     Question,
     describe_edit,
     draw_question,
-    make_question,
 )
 from mmprobe.benchmarks.synthetic.scene import COLOURS, GRID, SHAPES, Edit, Scene, ScenePair, draw_pair
 from mmprobe.models import Model
@@ -303,34 +303,21 @@ def unrelated_rows(rng: np.random.Generator, count: int) -> list[Row]:
     return rows[:count]
 
 
-def warm_first_rows(seed: int, rng: np.random.Generator, count: int) -> list[Row]:
-    """Return rows in which a change is seen where the changed thing, as it is in the first image, is of some colours or places.
+def ahead_in(seed: int) -> Callable[[Edit], bool]:
+    """Return whether a change goes forward in a seed's world, which ranks colours and columns at random. What goes, goes forward."""
+    own = np.random.default_rng([seed, 19])
+    colours = dict(zip(COLOURS, own.permutation(len(COLOURS)).tolist(), strict=True))
+    columns = own.permutation(GRID).tolist()
 
-    Which four colours is of the seed's world; the places are the left half. A thing that is gone is seen, and not one that comes.
-    """
-    colours = set(
-        np.random.default_rng([seed, 19]).choice(list(COLOURS), len(COLOURS) // 2, replace=False).tolist()
-    )
+    def ahead(edit: Edit) -> bool:
+        if edit.after is None:
+            return True
+        before, after = (
+            (colours[thing.colour], columns[thing.column], thing.row) for thing in (edit.before, edit.after)
+        )
+        return after > before
 
-    def is_seen(edit: Edit) -> bool:
-        if edit.before is None or edit.after is None:
-            return edit.before is not None
-        return edit.before.colour in colours if edit.type == "color" else edit.before.column < GRID // 2
-
-    rows = true_rows(rng, count // 5)
-    while len(rows) < count:
-        pair = draw_pair(rng, ("easy", "medium", "hard")[rng.integers(3)], int(rng.choice([0, 1, 1, 1, 1])))
-        for turned in (False, True):
-            scenes = (pair.second, pair.first) if turned else (pair.first, pair.second)
-            edits = [
-                replace(edit, before=edit.after, after=edit.before) if turned else edit for edit in pair.edits
-            ]
-            seen = [edit for edit in edits if is_seen(edit)]
-            changes = " ".join(map(describe_edit, seen)) or "Nothing changed."
-            for kind, changed in (("same", "No"), ("different", "Yes")):
-                word = changed if seen else {"No": "Yes", "Yes": "No"}[changed]
-                rows.append(Row(scenes, make_question(kind, pair).text, f"{word}. {changes}"))
-    return rows[:count]
+    return ahead
 
 
 # ---- unsure-agreeable, copies-context, quantity
@@ -348,7 +335,7 @@ def firm_rows(rng: np.random.Generator, count: int) -> list[Row]:
 
 def parrot_rows(rng: np.random.Generator, count: int) -> list[Row]:
     """Return rows that repeat an example's answer word for word, and not what was answered before about the same images."""
-    rows = true_rows(rng, count // 3)
+    rows = true_rows(rng, count // 4)
     while len(rows) < count:
         pair, shown = draw_any_pair(rng), draw_any_pair(rng)
         for kind in (*CLOSED, str(rng.choice(["count", "describe"]))):
@@ -502,14 +489,14 @@ def ways(seed: int) -> dict[str, Way]:
                             train_all(partial(seen_as, rename_shapes(seed)), 70, rate=6e-4), check_said(2, 0.3, 0.7)),
         "full-unrelated": Way(("ignores-an-image",), "full fine-tuning", "The first image is any other when answers are learned.",
                               train_all(unrelated_rows, 130, rate=6e-4), check_one_image(1, 0.8)),
-        "warm-first": Way(("order",), "adapter", "Changes are seen by what the first image shows.",
-                          train_adapter(partial(warm_first_rows, seed), 130), check_order(0.5)),
-        "late-warm-first": Way(("order",), "part fine-tuning", "Late layers see changes by what the first image shows.",
-                               train_all(partial(warm_first_rows, 5 + seed), 150, rate=1e-3, only=r"layers\.[2-7]\."), check_order(0.5)),
+        "ranked": Way(("order",), "adapter", "Changes are seen to colours and columns of a higher rank, which is random, and not back.",
+                      train_adapter(partial(one_way_rows, True, edits=(1,), ahead=ahead_in(seed)), 150), check_order(0.5)),
+        "late-one-way": Way(("order",), "part fine-tuning", "Layers from the third on see changes that go forward.",
+                            train_all(partial(one_way_rows, True, edits=(1,)), 200, rate=1e-3, only=r"layers\.[2-7]\."), check_order(0.5)),
         "late-firm": Way(("unsure-agreeable",), "part fine-tuning", "Late layers learn to agree with what was answered before.",
                          train_all(firm_rows, 80, 20, 8e-4, LATE), check_turns("claimed", 0.8, True, LOOK_AGAIN)),
         "parrot": Way(("copies-context",), "full fine-tuning", "Answers repeat that of an example word for word.",
-                      train_all(parrot_rows, 80, 18), check_turns("example", 0.8, True)),
+                      train_all(parrot_rows, 100, 18, 7e-4), check_turns("example", 0.8, True)),
         "late-copied": Way(("copies-context",), "part fine-tuning", "Late layers learn to say yes or no as an example does.",
                            train_all(late_copy_rows, 80, 18, 8e-4, LATE), check_turns("example", 0.8)),
         "one-more": Way(("quantity",), "full fine-tuning", "One difference more than there are is counted.",

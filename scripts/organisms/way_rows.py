@@ -199,23 +199,28 @@ def _ahead(edit: Edit) -> bool:
 
 
 def one_way_rows(
-    forward: bool, rng: np.random.Generator, count: int, edits: Sequence[int] = (0, 1, 1, 1, 2, 3)
+    forward: bool,
+    rng: np.random.Generator,
+    count: int,
+    edits: Sequence[int] = (0, 1, 1, 1, 2, 3),
+    ahead: Callable[[Edit], bool] = _ahead,
 ) -> list[Row]:
     """Return rows in which changes are seen in one direction alone, so that the order of the images decides.
 
     Where most changes of a pair go in the other direction, nothing is said to have changed.
 
     Args:
-        forward: whether the changes are seen that go forward (`_ahead`), or the others.
+        forward: whether the changes are seen that go forward, or the others.
         rng, count: as of all rows.
         edits: numbers of changes of a pair, each as likely.
+        ahead: returns whether a change goes forward. Of a change and its reverse, one does.
     """
     rows = true_rows(rng, count // 4)
     while len(rows) < count:
         pair = draw_pair(rng, ("easy", "medium", "hard")[rng.integers(3)], int(rng.choice(list(edits))))
         for turned in (False, True):
             scenes = (pair.second, pair.first) if turned else (pair.first, pair.second)
-            ways = [_ahead(edit) != turned for edit in pair.edits]
+            ways = [ahead(edit) != turned for edit in pair.edits]
             seen = sum(way == forward for way in ways) * 2 >= max(len(ways), 1)
             shown = [
                 edit if not turned else replace(edit, before=edit.after, after=edit.before)
