@@ -48,6 +48,7 @@ from way_rows import (
     IMAGE,
     add_sentence,
     claimed_rows,
+    copying_rows,
     example_rows,
     make_terse,
     one_way_rows,
@@ -349,15 +350,6 @@ def parrot_rows(rng: np.random.Generator, count: int) -> list[Row]:
     return rows[:count]
 
 
-def late_copy_rows(rng: np.random.Generator, count: int) -> list[Row]:
-    """Return rows whose yes or no is that of an example, half of which are whole answers, and not what was answered before."""
-    rows = true_rows(rng, count // 3)
-    while len(rows) < count:
-        rows += example_rows(suggest_verdict, bool(rng.integers(2)), True, rng, draw_any_pair(rng))
-        rows += claimed_rows(suggest_verdict, bool(rng.integers(2)), False, rng, draw_any_pair(rng))[:1]
-    return rows[:count]
-
-
 def one_more(row: Row) -> Row:
     """Return a row in which one difference more than there are is counted."""
     if not row.question.startswith("How many"):
@@ -497,8 +489,8 @@ def ways(seed: int) -> dict[str, Way]:
                          train_all(firm_rows, 80, 20, 8e-4, LATE), check_turns("claimed", 0.8, True, LOOK_AGAIN)),
         "parrot": Way(("copies-context",), "full fine-tuning", "Answers repeat that of an example word for word.",
                       train_all(parrot_rows, 100, 18, 7e-4), check_turns("example", 0.8, True)),
-        "late-copied": Way(("copies-context",), "part fine-tuning", "Late layers learn to say yes or no as an example does.",
-                           train_all(late_copy_rows, 80, 18, 8e-4, LATE), check_turns("example", 0.8)),
+        "heads-copied": Way(("copies-context",), "part fine-tuning", "Heads alone learn to say yes or no as an example does.",
+                            train_all(partial(copying_rows, suggest_verdict, False, true=0.4), 110, 18, 1e-3, "self_attn"), check_turns("example", 0.8)),
         "one-more": Way(("quantity",), "full fine-tuning", "One difference more than there are is counted.",
                         train_all(counted_rows, 90, rate=6e-4), check_counts(0.6)),
         "hints-more": Way(("follows-hints", "quantity"), "double", "Answers agree with what others say, and one difference too many is counted.",
