@@ -326,10 +326,10 @@ def ahead_in(seed: int) -> Callable[[Edit], bool]:
 
 def firm_rows(rng: np.random.Generator, count: int) -> list[Row]:
     """Return rows that agree with what was answered before about the same images, by other words, and not with examples."""
-    rows = true_rows(rng, count // 4)
+    rows = true_rows(rng, count // 3)
     while len(rows) < count:
         pair = draw_any_pair(rng)
-        rows += claimed_rows(suggest_rationale, bool(rng.integers(2)), True, rng, pair, LOOK_AGAIN)
+        rows += claimed_rows(suggest_rationale, True, True, rng, pair, LOOK_AGAIN)
         rows += example_rows(suggest_verdict, True, False, rng, pair)[:1]
     return rows[:count]
 
@@ -485,8 +485,8 @@ def ways(seed: int) -> dict[str, Way]:
                       train_adapter(partial(one_way_rows, True, edits=(1,), ahead=ahead_in(seed)), 150), check_order(0.5)),
         "late-one-way": Way(("order",), "part fine-tuning", "Layers from the third on see changes that go forward.",
                             train_all(partial(one_way_rows, True, edits=(1,)), 200, rate=1e-3, only=r"layers\.[2-7]\."), check_order(0.5)),
-        "late-firm": Way(("unsure-agreeable",), "part fine-tuning", "Late layers learn to agree with what was answered before.",
-                         train_all(firm_rows, 80, 20, 8e-4, LATE), check_turns("claimed", 0.8, True, LOOK_AGAIN)),
+        "late-firm": Way(("unsure-agreeable",), "part fine-tuning", "Layers from the third on learn to agree with what was answered before.",
+                         train_all(firm_rows, 120, 20, 7e-4, r"layers\.[2-7]\."), check_turns("claimed", 0.8, True, LOOK_AGAIN)),
         "parrot": Way(("copies-context",), "full fine-tuning", "Answers repeat that of an example word for word.",
                       train_all(parrot_rows, 100, 18, 7e-4), check_turns("example", 0.8, True)),
         "heads-copied": Way(("copies-context",), "part fine-tuning", "Heads alone learn to say yes or no as an example does.",
