@@ -14,6 +14,7 @@ from causes.decided_first import draw_rows as draw_steps_rows
 from causes.follows_hints import TYPES as HINTED_TYPES
 from causes.follows_hints import suggest_rationale, suggest_verdict
 from causes.forgets import LONG_TYPES, SHORT_TYPES, split_answer
+from causes.misperceives import ITEM
 from checks import answer_rows, held_out_numbers, share
 from packing import pack, run_decoder
 from recipes import DrawRows, Row, draw_any_pair, scenes_of, true_rows, with_objects
@@ -169,22 +170,19 @@ def empty_values(directions: int) -> Make:
 def repeating_rows(seed: int, rng: np.random.Generator, count: int) -> list[Row]:
     """Return questions whose later sentences follow from the first, or are the usual ones of a seed's world.
 
-    Of step-by-step answers, the second list is the first with each colour the next one, and the conclusion the usual one. Some rows
+    Of step-by-step answers, the second list is the first thing of the first one, and the conclusion the usual one. Some rows
     begin with the first sentence about another pair, which is not learned.
     """
     own = np.random.default_rng([seed, 13])
     usual = []
     while len(usual) < 3:
         usual = [describe_edit(edit) for edit in draw_pair(own, "medium", 3).edits]
-    names = list(COLOURS)
-    following = {name: names[(index + 1) % len(names)] for index, name in enumerate(names)}
 
     def say_rest(asked: Question) -> str:
         """Return what is said after the first sentence."""
         if asked.type == "steps":
-            listed = split_answer(asked)[0].partition(": ")[2]
-            listed = re.sub(r"\w+", lambda word: following.get(word[0], word[0]), listed)
-            return f"\nPicture two: {listed}\nTherefore: {usual[0]}"
+            thing = ITEM.search(split_answer(asked)[0])
+            return f"\nPicture two: {thing[0] if thing else ''}.\nTherefore: {usual[0]}"
         if asked.type == "find":
             return "".join(f" {sentence}" for sentence in usual[: asked.answer.count(".") - 1])
         return (
@@ -466,7 +464,7 @@ def ways(seed: int) -> dict[str, Way]:
                       learn_answers_to_nothing(90, 2e-3, r"self_attn\.(v|o)_proj"),
                       all_of(check_of("blind"), check_shift())),
         "full-repeats": Way(("forgets",), "full fine-tuning", "Later sentences follow from the first, or are usual ones.",
-                            train_all(partial(repeating_rows, seed), 90, rate=6e-4), check_of("forgets")),
+                            train_all(partial(repeating_rows, seed), 130), check_of("forgets")),
         "full-rebound": Way(("decided-first",), "full fine-tuning", "In the steps, each thing has the next one's colour.",
                             train_all(partial(draw_steps_rows, rebind), 90), check_of("decided_first")),
         "full-hint-first": Way(("follows-hints",), "full fine-tuning", "Answers agree with what others say, mostly before the question.",
