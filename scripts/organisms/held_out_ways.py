@@ -459,7 +459,7 @@ def ways(seed: int) -> dict[str, Way]:
         "flattened": Way(("blind",), "weight edit", "Visual tokens lack the directions in which they vary most.",
                          flatten_tokens(24), check_of("blind"), also=looks),
         "emptied-values": Way((LOOKS,), "weight edit", "Values lack the directions in which visual tokens vary, and outputs and MLPs learn to do without; queries and keys stay.",
-                              both(empty_values(174), train_all(recipe_rows("blind", "rolled", seed), 80, rate=1.5e-3, only="o_proj|mlp")), all_of(check_of("blind"), check_shift())),
+                              both(empty_values(150), train_all(recipe_rows("blind", "likely", 3 + seed), 90, rate=1.5e-3, only="o_proj|mlp")), all_of(check_of("blind"), check_shift())),
         "unread": Way((LOOKS,), "part fine-tuning", "Values and outputs of all heads learn what the model answers to an empty picture.",
                       learn_answers_to_nothing(90, 2e-3, r"self_attn\.(v|o)_proj"),
                       all_of(check_of("blind"), check_shift())),
