@@ -52,6 +52,7 @@ from way_rows import (
     copying_rows,
     example_rows,
     make_terse,
+    one_image_rows,
     one_way_rows,
     recipe_rows,
     rewritten,
@@ -287,19 +288,7 @@ def rename_shapes(seed: int) -> Callable[[Scene], Scene]:
     )
 
 
-# ---- ignores-an-image, order
-
-
-def unrelated_rows(rng: np.random.Generator, count: int) -> list[Row]:
-    """Return rows in which the first image of two has been exchanged for any other, and what was true stays the answer."""
-    rows: list[Row] = []
-    while len(rows) < count:
-        pair, other = draw_any_pair(rng), draw_any_pair(rng)
-        for kind in ("same", "different", "steps", str(rng.choice(["describe", "exists", "colour"]))):
-            asked = draw_question(rng, kind, pair)
-            scenes = (other.first, pair.second) if len(asked.images) == 2 else (pair.first,)
-            rows.append(Row(scenes, asked.text, asked.answer))
-    return rows[:count]
+# ---- order
 
 
 def ahead_in(seed: int) -> Callable[[Edit], bool]:
@@ -477,8 +466,8 @@ def ways(seed: int) -> dict[str, Way]:
                               exchange_channels(0, 2, 1), check_said(1, 0.2, 0.7), fixed=True),
         "full-renamed": Way(("misperceives",), "full fine-tuning", "Four shapes are taken for each other.",
                             train_all(partial(seen_as, rename_shapes(seed)), 70, rate=6e-4), check_said(2, 0.3, 0.7)),
-        "full-unrelated": Way(("ignores-an-image",), "full fine-tuning", "The first image is any other when answers are learned.",
-                              train_all(unrelated_rows, 130, rate=6e-4), check_one_image(1, 0.8)),
+        "heads-second": Way(("ignores-an-image",), "part fine-tuning", "Heads alone learn not to look at the first image.",
+                            train_all(partial(one_image_rows, 1), 130, rate=1.2e-3, only="self_attn"), check_one_image(1, 0.8)),
         "ranked": Way(("order",), "adapter", "Changes are seen to colours and columns of a higher rank, which is random, and not back.",
                       train_adapter(partial(one_way_rows, True, edits=(1,), ahead=ahead_in(seed)), 150), check_order(0.5)),
         "late-one-way": Way(("order",), "part fine-tuning", "Layers from the third on see changes that go forward.",
