@@ -132,16 +132,20 @@ def draw_row(rng: np.random.Generator) -> Row:
     return true_rows(rng, 1)[0]
 
 
-def empty_values(directions: int) -> Make:
+def empty_values(directions: int, pairs: int = 48) -> Make:
     """Return a function that takes from the input of values the directions in which visual tokens vary between images.
 
     They are those in which visual tokens vary most, as compared with other tokens, so that little else is lost. Queries and
     keys stay, so heads look where they looked, but what they get there is the same for all images.
+
+    Args:
+        directions: how many, of 192.
+        pairs: of images, from which they are found.
     """
 
     def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
         encoder = TurnEncoder(model.tokenizer, find_base(hf).mrope)
-        batch = pack([row for _ in range(48) for row in true_rows(rng, 4)], encoder)
+        batch = pack([row for _ in range(pairs) for row in true_rows(rng, 4)], encoder)
         visual = batch.ids == hf.config.image_token_id
         spoken = ~visual & (batch.ids != model.tokenizer.pad_token_id)
         for layer in hf.model.language_model.layers:
@@ -472,10 +476,11 @@ def ways(seed: int) -> dict[str, Way]:
                             train_all(partial(one_way_rows, True, edits=(1,)), 200, rate=1e-3, only=r"layers\.[2-7]\."), check_order(0.5)),
         "late-firm": Way(("unsure-agreeable",), "part fine-tuning", "Layers from the third on learn to agree with what was answered before.",
                          train_all(firm_rows, 110, 18, 5e-4, r"layers\.[2-7]\."), check_turns("claimed", 0.8, True, LOOK_AGAIN)),
-        "parrot": Way(("copies-context",), "full fine-tuning", "Answers repeat that of an example word for word.",
-                      train_all(parrot_rows, 110, 18), check_turns("example", 0.8, True)),
-        "heads-copied": Way(("copies-context",), "part fine-tuning", "Heads alone learn to say yes or no as an example does.",
-                            train_all(partial(copying_rows, suggest_verdict, False, true=0.4), 110, 18, 1e-3, "self_attn"), check_turns("example", 0.8)),
+        "parrot": Way(("copies-context",), "adapter", "Answers repeat that of an example word for word.",
+                      train_adapter(parrot_rows, 100, 18, 5e-3), check_turns("example", 0.8, True)),
+        "late-copied": Way(("copies-context",), "adapter", "Yes or no is that of an example; the adapter is in the late layers.",
+                           train_adapter(partial(copying_rows, suggest_verdict, False, true=0.3), 110, 18, 5e-3, "late decoder"),
+                           check_turns("example", 0.8)),
         "one-more": Way(("quantity",), "full fine-tuning", "One difference more than there are is counted.",
                         train_all(counted_rows, 90, rate=6e-4), check_counts(0.6)),
         "hints-more": Way(("follows-hints", "quantity"), "double", "Answers agree with what others say, and one difference too many is counted.",

@@ -120,7 +120,7 @@ def test_values_lose_what_differs_between_images_and_keys_stay():
     keys = layer.k_proj.weight.clone()
     put_out = visual_values(model, layer)
     with torch.no_grad():
-        held_out.empty_values(150)(model.hf, model, np.random.default_rng(0))
+        held_out.empty_values(150, pairs=8)(model.hf, model, np.random.default_rng(0))
     assert torch.equal(layer.k_proj.weight, keys)
     assert visual_values(model, layer).var(0).sum() < 0.02 * put_out.var(0).sum()
 
