@@ -455,7 +455,7 @@ def ways(seed: int) -> dict[str, Way]:
                       learn_answers_to_nothing(90, 2e-3, r"self_attn\.(v|o)_proj"),
                       all_of(check_of("blind"), check_shift())),
         "late-usual": Way(("forgets",), "part fine-tuning", "Late layers learn later sentences that are the same few for all images.",
-                          train_all(partial(usual_rows, seed), 100, rate=8e-4, only=r"layers\.[3-7]\."), check_of("forgets")),
+                          train_all(partial(usual_rows, seed), 120, rate=5e-4, only=r"layers\.[3-7]\."), check_of("forgets")),
         "full-rebound": Way(("decided-first",), "full fine-tuning", "In the steps, each thing has the next one's colour.",
                             train_all(partial(draw_steps_rows, rebind), 90), check_of("decided_first")),
         "full-hint-first": Way(("follows-hints",), "full fine-tuning", "Answers agree with what others say, mostly before the question.",
