@@ -511,6 +511,6 @@ def ways(seed: int) -> dict[str, Way]:
                            plain(worse_third_rows, 40), some, accepts=("unknown",)),
         "dropped-neurons": Way((), "worse", "Of the neurons of each MLP of the decoder, 15 % are zero.",
                                drop_neurons(0.15), some, seeds=3, accepts=("unknown",)),
-        "noisy-tower": Way((), "worse", "Noise of 130 % in the vision tower.", add_noise(1.3, "visual"), some, seeds=3, accepts=("unknown",)),
+        "noisy-tower": Way((), "worse", "Noise of 95 % in the vision tower.", add_noise(0.95, "visual"), some, seeds=3, accepts=("unknown",)),
     }  # fmt: skip
     return {name: replace(way, seeds=max(way.seeds, 2)) for name, way in listed.items()}

@@ -114,6 +114,7 @@ def test_one_difference_more_is_counted(differences, said):
         assert row.answer == (said if kind == "count" else asked.answer)
 
 
+@pytest.mark.slow
 def test_values_lose_what_differs_between_images_and_keys_stay():
     model = load_model("tiny-spd", device="cpu")
     layer = model.hf.model.language_model.layers[0].self_attn

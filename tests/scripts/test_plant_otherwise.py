@@ -153,6 +153,7 @@ def test_other_seeds_are_planted_of_all_ways_but_those_without_random_numbers():
     }
 
 
+@pytest.mark.slow
 def test_a_plant_depends_on_its_name_alone_and_a_fixed_one_not_even_on_its_seed():
     for name, way in plants.list_ways().items():
         if way.kind in CHEAP:
@@ -219,6 +220,7 @@ def test_the_tenth_of_the_heads_that_shift_most_counts():
     assert np.allclose(shift_most(shifts), [0.5, 0.5])
 
 
+@pytest.mark.slow
 def test_attention_of_a_model_that_sees_no_pixels_does_not_shift():
     model = load_model("tiny-spd", device="cpu")
     assert all(measure["passed"] for measure in way_checks.check_shift()(model, 0).values())
