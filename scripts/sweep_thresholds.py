@@ -12,7 +12,6 @@ planted and is not named, in doubt or not, or if it was not planted and is named
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,13 +19,14 @@ from typing import NamedTuple
 from mmprobe.diagnosis.battery.run import read_records
 from mmprobe.diagnosis.bench.run import DIAGNOSES, SCORES, Subject, list_subjects, load_pairs
 from mmprobe.diagnosis.bench.scoring import DEVELOPMENT
-from mmprobe.diagnosis.causes import CAUSES, measure_causes
+from mmprobe.diagnosis.causes import CAUSES, CauseScore, measure_causes
 from mmprobe.diagnosis.diagnose import diagnosis_ledger
 from mmprobe.diagnosis.effects import AnswerRecord, Table, Thresholds, load_thresholds
+from mmprobe.diagnosis.rules import UNKNOWN
 from mmprobe.files import json_lines
 from mmprobe.samples import Sample
 
-FACTORS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4, 1.6, 2.0)
+FACTORS = (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
 SWEPT = (
     "unused_effect",
     "forgotten_share",
@@ -64,9 +64,6 @@ class Asked(NamedTuple):
     records: list[AnswerRecord]
     kind: str
 
-    def table(self, limits: Thresholds) -> Table:
-        return Table(self.records, self.samples, limits)
-
 
 def read_asked(folder: Path, subjects: Mapping[str, Subject]) -> Iterator[Asked]:
     """Yield the development models whose diagnosis is in a folder of `mmprobe bench diagnosis`, on each draw of pairs."""
@@ -91,53 +88,53 @@ def read_asked(folder: Path, subjects: Mapping[str, Subject]) -> Iterator[Asked]
         yield Asked(subject, samples, read_records(diagnosis_ledger(found), samples), f"{kind}, {base}")
 
 
-def list_decisions(
-    asked: Sequence[Asked], limits: Thresholds, factors: Mapping[str, float]
-) -> list[tuple[str, str, str, bool]]:
-    """Return the model, its kind, the cause and whether the decision is right, of every decision.
+class Scored(NamedTuple):
+    """What the tests show of one cause in one model, and whether it was planted."""
 
-    Args:
-        limits: the thresholds of the tests.
-        factors: what the threshold of a cause is multiplied by; 1 for causes that it lacks.
+    model: str
+    kind: str
+    cause: str
+    score: CauseScore
+    planted: bool
+
+    def is_right(self, limits: Thresholds, factor: float = 1.0) -> bool:
+        """Return whether the cause is named if and only if it was planted, with a multiple of its threshold."""
+        reached = self.score.effect.reaches(CAUSES[self.cause].threshold * factor, limits)
+        named = bool(reached) and not self.score.hindrance and not self.score.doubt
+        return named == self.planted
+
+
+def score_causes(asked: Sequence[Asked], limits: Thresholds) -> list[Scored]:
+    """Return the scores of all causes whose tests ran, of all models, with these thresholds of the tests.
+
+    Causes that a card accepts, and those that a base has itself, are left out, and models with a cause that is not listed.
     """
-    decisions = []
+    scored = []
     for each in asked:
-        subject, table = each.subject, each.table(limits)
-        left = {
-            *subject.accepts,
-            *next((own for base, own in OF_BASE.items() if subject.name.startswith(base)), ()),
-        }
+        subject = each.subject
+        own = next((causes for base, causes in OF_BASE.items() if subject.name.startswith(base)), ())
         planted = {*subject.causes, *(CAUSES[cause].implies for cause in subject.causes if cause in CAUSES)}
-        for cause, (effect, _, _, hindrance, doubt) in measure_causes(table).items():
-            if cause in left or effect.needs or "unknown" in planted:
-                continue
-            reached = effect.reaches(CAUSES[cause].threshold * factors.get(cause, 1.0), limits)
-            named = bool(reached) and not hindrance and not doubt
-            decisions.append((subject.name, each.kind, cause, named == (cause in planted)))
-    return decisions
-
-
-def count_wrong(decisions: Sequence[tuple[str, str, str, bool]]) -> int:
-    return sum(not right for *_, right in decisions)
+        for cause, score in measure_causes(Table(each.records, each.samples, limits)).items():
+            if cause not in (*subject.accepts, *own) and not score.effect.needs and UNKNOWN not in planted:
+                scored.append(Scored(subject.name, each.kind, cause, score, cause in planted))
+    return scored
 
 
 def sweep(asked: Sequence[Asked]) -> dict[str, dict[float, int]]:
     """Return by threshold how many decisions are wrong with each multiple of it. Multiples that no threshold can have are left out."""
-    limits, found = load_thresholds(), {}
-    for cause in CAUSES:
-        found[cause] = {
-            factor: count_wrong(list_decisions(asked, limits, {cause: factor}))
+    limits = load_thresholds()
+    scored, found = score_causes(asked, limits), {}
+    for name, cause in CAUSES.items():
+        found[name] = {
+            factor: sum(not each.is_right(limits, factor if each.cause == name else 1.0) for each in scored)
             for factor in FACTORS
-            if factor * CAUSES[cause].threshold <= 1
+            if factor * cause.threshold <= 1
         }
     for name in SWEPT:
-        found[name] = {
-            factor: count_wrong(
-                list_decisions(asked, limits.model_copy(update={name: factor * getattr(limits, name)}), {})
-            )
-            for factor in FACTORS
-            if factor * getattr(limits, name) <= 1
-        }
+        value, found[name] = getattr(limits, name), {}
+        for factor in (factor for factor in FACTORS if factor * value <= 1):
+            other = limits.model_copy(update={name: factor * value})
+            found[name][factor] = sum(not each.is_right(other) for each in score_causes(asked, other))
     return found
 
 
@@ -160,7 +157,8 @@ def find_range(wrong: Mapping[float, int]) -> tuple[float, float]:
 def write_section(asked: Sequence[Asked]) -> str:
     """Return the section, with the table of all thresholds and that of the kinds of plants."""
     limits, found = load_thresholds(), sweep(asked)
-    decisions = list_decisions(asked, limits, {})
+    scored = score_causes(asked, limits)
+    wrong_ones = [each for each in scored if not each.is_right(limits)]
     models = {each.subject.name: each.kind for each in asked}
     kinds = sorted(set(models.values()))
     listed = ", ".join(f"{sum(kind == own for own in models.values())} ({kind})" for kind in kinds)
@@ -169,24 +167,25 @@ def write_section(asked: Sequence[Asked]) -> str:
             models=f"{len(models)} models: {listed}",
             factors=", ".join(f"{factor:g}" for factor in FACTORS if factor != 1),
             causes=len(CAUSES),
-            decisions=len(decisions),
-            wrong=count_wrong(decisions),
+            decisions=len(scored),
+            wrong=len(wrong_ones),
         ),
         "| threshold | value | range | wrong at half of it | wrong as it is | wrong at twice |",
         "|---" * 6 + "|",
     ]
-    for name, wrong in found.items():
+    for name, counts in found.items():
         value = CAUSES[name].threshold if name in CAUSES else getattr(limits, name)
-        low, high = find_range(wrong)
+        low, high = find_range(counts)
         lines.append(
-            f"| `{name}` | {value:g} | {low * value:.3g} to {high * value:.3g} | {wrong.get(0.5, '–')} | {wrong[1.0]} | {wrong.get(2.0, '–')} |"
+            f"| `{name}` | {value:g} | {low * value:.3g} to {high * value:.3g} | {counts.get(0.5, '–')} | {counts[1.0]} | {counts.get(2.0, '–')} |"
         )
     lines += ["", "| development models | models | decisions | wrong | which |", "|---" * 5 + "|"]
     for kind in kinds:
-        own = [each for each in decisions if each[1] == kind]
-        which = ", ".join(sorted({f"`{model}` {cause}" for model, _, cause, right in own if not right}))
+        own = [each for each in scored if each.kind == kind]
+        wrong = [each for each in wrong_ones if each.kind == kind]
+        which = ", ".join(dict.fromkeys(f"`{each.model}` {each.cause}" for each in wrong))
         lines.append(
-            f"| {kind} | {len({each[0] for each in own})} | {len(own)} | {count_wrong(own)} | {which or '–'} |"
+            f"| {kind} | {len({each.model for each in own})} | {len(own)} | {len(wrong)} | {which or '–'} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -209,9 +208,6 @@ def main() -> None:
         parser.error("no development model is scored in these folders")
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "section.md").write_text(write_section(asked), encoding="utf-8")
-    print(
-        json.dumps({"models": len(asked), "wrong": count_wrong(list_decisions(asked, load_thresholds(), {}))})
-    )
 
 
 if __name__ == "__main__":

@@ -3,14 +3,15 @@
 python -m mmprobe bench diagnosis --n 24 --out build/tools                        # the models that ship
 python scripts/organisms/plant.py --seeds 5 --out build/organisms                 # and new ones
 python -m mmprobe bench diagnosis --n 24 --out build/tools --tools diagnosis --models build/organisms/blind-rolled-5,...
-python scripts/organisms/plant_otherwise.py --first-seed 20 --seeds 6 --out build/plants-fresh   # and plants by other ways
-python -m mmprobe make-pairs --n 12 --seed 1350000 --out build/fresh/pairs/other-ways-12          # about pairs that no rule was tried on
-python -m mmprobe bench diagnosis --n 12 --out build/fresh --tools diagnosis --plants build/plants-fresh  # --draws 4 tells how stable
+python scripts/organisms/plant_otherwise.py --split "other ways" --first-seed 40 --out build/plants-fresh   # and plants by other ways
+python -m mmprobe make-pairs --n 24 --seed 1360000 --out build/fresh/pairs/other-ways-24          # about pairs that no rule was tried on
+python -m mmprobe bench diagnosis --n 24 --out build/fresh --tools diagnosis --plants build/plants-fresh  # --draws 4 tells how stable
 python scripts/photographs_case.py build/photographs                              # needs scikit-image
 python -m mmprobe bench diagnosis --n 24 --out build/again --tools diagnosis        # --again: 94 organisms, 25 s of one core each
-python scripts/write_diagnosis_doc.py build/tools --plants build/fresh --cards build/plants-fresh --photographs build/photographs
+python scripts/sweep_thresholds.py build/again build/dev --plants build/plants --out build/thresholds   # its own text has the whole
+python scripts/write_diagnosis_doc.py build/tools --plants build/fresh --cards build/plants-fresh --photographs build/photographs --thresholds build/thresholds
 
-Further draws of the fresh pairs, `other-ways-12-draw-1` to `-draw-3`, have the seeds 1351000 to 1353000. `--second-base` is a folder
+Further draws of the fresh pairs, `other-ways-24-draw-1` to `-draw-3`, have the seeds 1361000 to 1363000. `--second-base` is a folder
 of scores of plants in `tiny-llava` (`--base tiny-llava`), about the same pairs; their folder is the second of `--cards`. To write the
 sections of the plants alone: `--only "Plants by other ways" "Causes that were added later"`, with any scores as the first folder.
 """
@@ -87,8 +88,7 @@ the thresholds on organisms with seeds 0 to 2: those of the causes are in `diagn
 `configs/diagnosis/thresholds.yaml`. Later they were changed on
 further development models ([plants by other ways](#plants-by-other-ways)); the scores of organisms below are from before that. When these
 were measured, no model of seed 5 had been looked at; models of seeds 3 and 4 had, for one rule ([below](#held-out-seeds-apart)).
-The thresholds of the last five causes were set before the first measurement; not all have been tried on a plant that nobody had
-looked at ([causes that were added later](#causes-that-were-added-later)); no organism of these causes ships.
+No organism of the last five causes ships; plants of them are [below](#causes-that-were-added-later).
 
 {causes}
 
@@ -371,29 +371,18 @@ and by editing weights, with controls of other kinds. A plant is a model folder 
 `unknown` for a control that is bad at the task. `mmprobe bench diagnosis --plants FOLDER --draws 4` scores anyone's plants,
 each on four draws of pairs, and so does `mmprobe.diagnosis.bench.run.score_models`.
 
-Rules and thresholds were chosen on the development models: organisms, fully trained models and edits. But rules were also
-changed, several times, after plants of other ways had been scored: the tests of hints, earlier turns, ignored images, false
-numbers, exchanged shapes and polite sentences. So these plants, of seeds 0 to 7, cannot test the rules, and their scores are not
-shown. The plants of other ways below are of seeds from {first} on. They were planted on 26 November 2026, after the last change
-of the rules, by which a hint is followed only if the suggested word is the model's likeliest. Nobody had looked at one of them,
-or at their pairs of images. They were scored once, each about one draw of {pairs} pairs, and no rule or threshold was changed
-because of what came out. Which were asked about further draws, too, was settled before (every second plant of seed {first}, by
-name). Other than in the plants before are all random numbers and what is learned: which things come together, which answer is the
-likely one, which words change places. The ways themselves and the base are those that the rules were changed on, so other ways
-may score lower. Ways without random numbers (exchanged colour channels, other temperatures) give the same model for every seed,
-and are left out. With {pairs} pairs many tests are short of answers, which leaves causes in doubt. The tables of the section on
-how tools score are from before the rules of this section.
+Rules and thresholds were chosen on development models alone: organisms, and plants by the ways of
+`scripts/organisms/development_ways.py` in both bases ([how far thresholds could move](#how-far-thresholds-could-move)). The plants of the
+table are by other ways, those of `scripts/organisms/held_out_ways.py`. These ways were devised from what the causes are, and tuned by
+their manipulation checks, without a look at the rules or a diagnosis. No such plant was diagnosed before the last change of the rules.
+They were scored once, each about one draw of {pairs} pairs that no rule was tried on, and no rule or threshold was changed because of
+what came out. Which were asked about further draws, too, was settled before: every second plant of seed {first}, by name. The base is that of
+the development models, so causes in other models may be named less often.
 
 """
 
 
-MISSES = """\
-Models that learn half of their answers about other images (`worse-3`) still tell shapes better than colours and places, so these are
-said to be perceived wrongly, although nothing but such answers was planted. So it was with `worse-3-0` before. In `late-likely`,
-attention shifts about as far as `looks-unused` takes, which leaves that in doubt, so `blind` alone is named. Plants that are not named
-correctly, on any draw:
-
-"""
+MISSES = "Plants that are not named correctly, on any draw:\n\n"
 SECOND_BASE = """\
 `tiny-llava` is a second base of another shape; its decoder started from that of `tiny-spd`, so the two are not independent
 (`models/tiny_llava/README.md`). `plant_otherwise.py --base tiny-llava` plants in it. Asked about 12 drawn
@@ -439,7 +428,8 @@ def plants_section(folder: Path, cards: Sequence[Path] = (), second: Path | None
         lines.append(
             f"| {split} | {models} | " + " | ".join(format_score(own[key]) for key in columns) + " |"
         )
-    first = min(int(row.model.rpartition("-")[2]) for row in rows if row.split == OTHER_WAYS)
+    seeds = {int(row.model.rpartition("-")[2]) for row in rows if row.split == OTHER_WAYS}
+    first = min(seeds - {0}, default=0)  # ways without random numbers are of seed 0
     parts = [
         PLANTS.replace("{pairs}", str(pairs)).replace("{first}", str(first)).rstrip(),
         "\n".join(lines),
@@ -582,8 +572,7 @@ LATER_WORDS = """\
 
 These are the plants of `ignores-an-image`, `order`, `unsure-agreeable`, `copies-context` and `quantity` that passed their manipulation
 check, of seeds that nobody had looked at. A number is the plant's own score with its interval over sets of images. The last column is
-the highest score for the cause of all models without it. Plants of `order` (for development) and `copies-context` with seed 0 had been
-looked at while rules were changed, and were named."""
+the highest score for the cause of all models without it."""
 GOALS = (
     "The goals were macro-F1 of 0.85, 5 % of 30 controls accused, the same verdict on 4 of 4 draws for 90 % of the models, and 12 "
     "passes."
@@ -674,6 +663,7 @@ def main() -> None:
     parser.add_argument(
         "--again", type=Path, help="organisms scored by the rules as they are, with the diagnosis alone"
     )
+    parser.add_argument("--thresholds", type=Path, help="of `scripts/sweep_thresholds.py`")
     parser.add_argument("--photographs", type=Path, help="of `scripts/photographs_case.py`")
     arguments = add_only(parser).parse_args()
     file = arguments.folder / SCORES
@@ -717,6 +707,8 @@ def main() -> None:
         parts.append(plants_section(arguments.plants, arguments.cards or (), arguments.second_base))
         if arguments.cards:
             parts.append(later_section(arguments.plants, arguments.cards[0]))
+    if arguments.thresholds:
+        parts.append((arguments.thresholds / "section.md").read_text(encoding="utf-8").rstrip())
     write_page(PAGE, "\n\n".join([*parts, ENTER.rstrip()]) + "\n", arguments.only)
 
 
