@@ -450,7 +450,7 @@ def failed_list(cards: Sequence[Path]) -> str:
     files = [file for folder in cards for file in sorted(folder.glob(f"*/{FAILED}"))]
     failed = {file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
     lines = [
-        f"- `{name}` ({', '.join(card['causes']) or CONTROL}; {card['split']}, {card['kind']}): {_checks(card)}"
+        f"- `{name}` ({', '.join(card['causes']) or CONTROL}; {card['split']}, {card['kind']}): {describe_checks(card)}"
         for name, card in failed.items()
     ]
     if not lines:
@@ -509,7 +509,7 @@ def later_section(folder: Path, cards: Path) -> str:
             if cause in row.truth:
                 card = json.loads((cards / row.model / CARD).read_text(encoding="utf-8"))
                 lines.append(
-                    f"| `{cause}` | `{row.model}`: {card['about']} | {row.split}, {row.kind} | {_checks(card)} | "
+                    f"| `{cause}` | `{row.model}`: {card['about']} | {row.split}, {row.kind} | {describe_checks(card)} | "
                     f"{_interval(_score_of(found[row.model], cause))} | {CAUSES[cause].threshold:.0%} | "
                     f"{', '.join(row.named or ()) or 'nothing'} | {highest} |"
                 )
@@ -542,7 +542,7 @@ def _score_of(diagnosis: Mapping[str, Any], cause: str) -> dict[str, Any]:
     return dict(diagnosis["causes"].get(cause) or {"score": None})
 
 
-def _checks(card: Mapping[str, Any]) -> str:
+def describe_checks(card: Mapping[str, Any]) -> str:
     """Return the measures of a card's manipulation check; where one failed, with the bound it had to reach."""
     return "; ".join(
         f"{name} {each['value']:.0%} [{each['low']:.0%}, {each['high']:.0%}], n = {each['n']}"

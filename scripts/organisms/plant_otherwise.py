@@ -33,7 +33,7 @@ import torch
 from causes.follows_hints import Suggest, suggest_rationale, suggest_verdict
 from causes.misperceives import ITEM
 from checks import answer_rows, held_out_numbers, share
-from packing import answer_loss, pack, run_decoder
+from packing import Packed, answer_loss, pack, run_decoder
 from plant import add_adapter, train
 from recipes import DrawRows, Recipe, Row, draw_any_pair, scenes_of, true_rows
 from safetensors.torch import save_file
@@ -98,7 +98,19 @@ class Way:
     fixed: bool = False
 
 
-def train_all(rows: DrawRows, steps: int = 60, batch: int = 16, rate: float = 4e-4, only: str = "") -> Make:
+def pack_rows(rows: Sequence[Row], model: Model) -> tuple[Packed, None]:
+    """Return rows of the drawn world, packed, whose images are to be encoded."""
+    return pack(rows, TurnEncoder(model.tokenizer, find_base(model.hf).mrope)), None
+
+
+def train_all(
+    rows: DrawRows,
+    steps: int = 60,
+    batch: int = 16,
+    rate: float = 4e-4,
+    only: str = "",
+    packing: Callable[[Sequence[Row], Model], tuple[Packed, torch.Tensor | None]] = pack_rows,
+) -> Make:
     """Return a function that trains all weights of the decoder on rows.
 
     Args:
@@ -107,11 +119,11 @@ def train_all(rows: DrawRows, steps: int = 60, batch: int = 16, rate: float = 4e
         batch: rows of a batch.
         rate: peak of the learning rate.
         only: a pattern of the names of the weights that are trained; "" for all.
+        packing: from rows to packed rows, and to the features of their images, if these are known.
     """
 
     def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
         base = find_base(hf)
-        encoder = TurnEncoder(model.tokenizer, base.mrope)
         for name, weight in hf.named_parameters():
             weight.requires_grad_(re.search(only, name) is not None)
         base.tower(hf).requires_grad_(False)
@@ -120,9 +132,9 @@ def train_all(rows: DrawRows, steps: int = 60, batch: int = 16, rate: float = 4e
         for step in range(steps):
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(step, steps, rate)
-            packed = pack(rows(rng, batch), encoder)
+            packed, features = packing(rows(rng, batch), model)
             with torch.enable_grad():
-                loss = answer_loss(hf, packed, run_decoder(hf, packed).last_hidden_state)
+                loss = answer_loss(hf, packed, run_decoder(hf, packed, features).last_hidden_state)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(trained, 1.0)
@@ -807,9 +819,8 @@ def plant(name: str, way: Way, seed: int, folder: Path, base_name: str = "tiny-s
     with torch.no_grad():
         way.make(base.hf, base, rng)
     base.hf.eval()
-    shutil.copytree(
-        find_checkpoint(base_name)[0], folder, ignore=shutil.ignore_patterns("*.md", "*.safetensors")
-    )
+    left_out = shutil.ignore_patterns("*.md", "*.safetensors", CARD, FAILED)  # the base may be a plant itself
+    shutil.copytree(find_checkpoint(base_name)[0], folder, ignore=left_out)
     weights = {key: value.half().contiguous() for key, value in base.hf.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     measures = {} if way.check is None else dict(way.check(base, seed))
