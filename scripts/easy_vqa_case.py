@@ -469,7 +469,7 @@ def read_card(folder: Path) -> dict[str, Any]:
     return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
-def write_section(folder: Path, names: Sequence[str], again: bool = False) -> str:
+def diagnose_models(folder: Path, names: Sequence[str], again: bool = False) -> str:
     """Diagnose models, and write and return what docs/diagnosis.md says about them.
 
     Args:
@@ -506,7 +506,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.folder.mkdir(parents=True, exist_ok=True)
-    print(write_section(args.folder, make_models(args.folder), args.again))
+    print(diagnose_models(args.folder, make_models(args.folder), args.again))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,10 @@ python -m mmprobe make-pairs --n 12 --seed 1350000 --out build/fresh/pairs/other
 python -m mmprobe bench diagnosis --n 12 --out build/fresh --tools diagnosis --plants build/plants-fresh  # --draws 4 tells how stable
 python scripts/photographs_case.py build/photographs                              # needs scikit-image
 python -m mmprobe bench diagnosis --n 24 --out build/again --tools diagnosis        # --again: 94 organisms, 25 s of one core each
-python scripts/write_diagnosis_doc.py build/tools --plants build/fresh --cards build/plants-fresh --photographs build/photographs
+python scripts/easy_vqa_case.py build/easy-vqa                                    # needs easy-vqa; 25 minutes of one core
+python scripts/write_diagnosis_doc.py build/tools --plants build/fresh --cards build/plants-fresh --photographs build/photographs \\
+  --easy-vqa build/easy-vqa
+python scripts/write_diagnosis_doc.py --easy-vqa build/easy-vqa                   # this section alone
 
 Further draws of the fresh pairs, `other-ways-12-draw-1` to `-draw-3`, have the seeds 1351000 to 1353000. `--second-base` is a folder
 of scores of plants in `tiny-llava` (`--base tiny-llava`), about the same pairs; their folder is the second of `--cards`. To write the
@@ -26,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from partial_page import add_only, write_page
+from partial_page import add_only, write_page, write_section
 
 from mmprobe.diagnosis.battery.again import TRIED
 from mmprobe.diagnosis.battery.cues import MOST_ASKED, SUSPECTS
@@ -350,6 +353,19 @@ many) `quantity` run, too; boxes let their things be painted over. What a test d
 the embedded model knows nothing else; contents are not listed.
 
 """
+EASY_VQA = """\
+## A second world
+
+easy-VQA is a data set of others: 64 x 64 images of one shape in one colour, with questions in words that `tiny-spd` never read. From
+the weights of `tiny-spd`, `scripts/easy_vqa_case.py` trains the model of this world, `easy-vqa`: first the tower alone, through linear heads
+for shapes and colours that are then dropped, and then the decoder, on true answers. From `easy-vqa`, causes are planted by training and by
+editing weights, each with a check on answers alone. All models are diagnosed on images of the test part, on which nothing was trained;
+no rule or threshold was chosen on them. What differs from the drawn world: an image holds one thing, at any place; its contents are known
+from the questions; questions are about one image, so that tests that need several do not run; answers are one word, and colours are
+said in a sentence, from which the diagnosis reads what is claimed. What does not differ: architecture and tokenizer are those of
+`tiny-spd`, which cuts most of the new words into pieces.
+
+"""
 PLANTS = """\
 ## Plants by other ways
 
@@ -652,7 +668,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="of `mmprobe bench diagnosis`")
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        help="of `mmprobe bench diagnosis`; without it, the sections of --photographs and --easy-vqa alone are written",
+    )
     parser.add_argument("--plants", type=Path, help="of `mmprobe bench diagnosis --plants`")
     parser.add_argument(
         "--cards",
@@ -668,7 +689,19 @@ def main() -> None:
         "--again", type=Path, help="organisms scored by the rules as they are, with the diagnosis alone"
     )
     parser.add_argument("--photographs", type=Path, help="of `scripts/photographs_case.py`")
+    parser.add_argument("--easy-vqa", type=Path, help="of `scripts/easy_vqa_case.py`")
     arguments = add_only(parser).parse_args()
+    cases = [
+        words + (folder / "section.md").read_text(encoding="utf-8").rstrip()
+        for words, folder in ((PHOTOGRAPHS, arguments.photographs), (EASY_VQA, arguments.easy_vqa))
+        if folder
+    ]
+    if arguments.folder is None:
+        if not cases:
+            parser.error("give the folder of the scores, --photographs or --easy-vqa")
+        for case in cases:
+            write_section(PAGE, case + "\n")
+        return
     file = arguments.folder / SCORES
     pairs = next(line["n"] for _, line in json_lines(file))
     rows = list(read_rows(file, pairs).values())
@@ -701,10 +734,7 @@ def main() -> None:
     parts += [confusion_table(scored, split) for split in reversed(SPLITS[:2])]
     if arguments.again:
         parts.append(again_section(arguments.again))
-    if arguments.photographs:
-        parts.append(
-            PHOTOGRAPHS + (arguments.photographs / "section.md").read_text(encoding="utf-8").rstrip()
-        )
+    parts += cases
     if arguments.plants:
         parts.append(plants_section(arguments.plants, arguments.cards or (), arguments.second_base))
         if arguments.cards:
