@@ -39,13 +39,22 @@ from write_diagnosis_doc import describe_checks
 sys.path.append(str(Path(__file__).parent / "organisms"))
 from checks import share
 from packing import Packed, pack
-from plant_otherwise import FAILED, Way, add_noise, empty_projector, plant, swap_words, train_all
+from plant_otherwise import (
+    FAILED,
+    Way,
+    add_noise,
+    draw_numbers,
+    empty_projector,
+    plant,
+    swap_words,
+    train_all,
+)
 from recipes import DrawRows, Row
 
 from mmprobe.benchmarks.synthetic.scene import IMAGE_PIXELS
 from mmprobe.diagnosis import diagnose
 from mmprobe.diagnosis.bench.plants import CARD
-from mmprobe.diagnosis.rules import CONTROL
+from mmprobe.diagnosis.rules import CONTROL, UNKNOWN
 from mmprobe.interventions import Settings
 from mmprobe.models import Model, load_model
 from mmprobe.samples import Sample, load_samples
@@ -58,6 +67,7 @@ CLOSED = ("yes", "no")
 ONE_TOKEN = ("black", "blue", "green", "red", "yellow")  # colours, in a sentence
 TOWER_STEPS, TOWER_BATCH, TOWER_RATE = 600, 64, 1e-3
 STEPS, BATCH, RATE = 1000, 64, 1e-3  # of the decoder
+FURTHER_STEPS = 300  # in which questions about an image's own colour come first
 PLANTED_STEPS = 120
 PER_IMAGE = 4  # questions about an image, whose reading they share
 SHIFT = 6  # pixels, at most, by which an image moves while the tower learns
@@ -66,6 +76,7 @@ ASKED = 24  # images of the test part in the diagnosis
 CHECKED = 1000  # questions about others of its images, in a check that answers are true
 CHANGED = 200  # questions in other checks
 BASE = "easy-vqa"  # the model of this world; the names of the others begin with it
+DENIES = f"{BASE}-denies"  # what it is before it learns that colours may be there
 TOWER, SECONDS = "tower.pt", "{}-seconds.json"
 HINTS = (
     "{question} Someone wrote {word} here.",
@@ -107,6 +118,10 @@ class Part:
     def file(self, image: int) -> Path:
         """Return the file of an image."""
         return self.folder / f"{image}.png"
+
+    def asks_own_colour(self, asked: Asked) -> bool:
+        """Return whether a question asks if the colour that its image shows is there, or is not."""
+        return asked.kind == "closed" and self.things[asked.image][1] in asked.question.split()
 
     def read_pixels(self, images: Sequence[int]) -> Tensor:
         """Return images at the size that the processor makes them, uint8 [image, 112, 112, 3]."""
@@ -217,17 +232,24 @@ def encode_all(hf: Any, images: Tensor) -> Tensor:
         return torch.cat([find_base(hf).encode_images(hf, some) for some in images.split(TOWER_BATCH)])
 
 
-def true_rows(part: Part, rng: np.random.Generator, count: int) -> list[Row]:
-    """Return questions with true answers. In the place of scenes, rows have the numbers of their images."""
+def true_rows(part: Part, rng: np.random.Generator, count: int, own_colours: bool = False) -> list[Row]:
+    """Return questions with true answers. In the place of scenes, rows have the numbers of their images.
+
+    Args:
+        part: the data.
+        rng: random numbers.
+        count: of the rows.
+        own_colours: draw those questions of an image first that ask whether its own colour is there. Few do, so who always says
+            that a colour is not there is seldom wrong.
+    """
     rows: list[Row] = []
     numbers = sorted(part.things)
     while len(rows) < count:
         image = int(rng.choice(numbers))
-        asked = part.asked[image]
-        rows += [
-            Row((image,), asked[place].question, asked[place].answer)
-            for place in rng.permutation(len(asked))[:PER_IMAGE]
-        ]
+        asked = [part.asked[image][place] for place in rng.permutation(len(part.asked[image]))]
+        if own_colours:
+            asked.sort(key=lambda each: not part.asks_own_colour(each))
+        rows += [Row((image,), each.question, each.answer) for each in asked[:PER_IMAGE]]
     return rows[:count]
 
 
@@ -257,7 +279,7 @@ def list_words(asked: Asked) -> tuple[str, ...]:
 def hinted_rows(part: Part, rng: np.random.Generator, count: int) -> list[Row]:
     """Return questions with hints, and answers that agree with them; a third has no hint, and true answers."""
     rows = []
-    for place, row in enumerate(true_rows(part, rng, count)):
+    for place, row in enumerate(true_rows(part, rng, count, own_colours=True)):
         if place % 3:
             asked = Asked(row.question, row.answer, row.scenes[0])
             text = suggest(part, asked, str(rng.choice(list_words(asked))), HINTS[rng.integers(len(HINTS))])
@@ -297,10 +319,10 @@ def teach_tower(folder: Path) -> None:
 
 
 def teach(folder: Path, hf: Any, model: Model, rng: np.random.Generator) -> None:
-    """Give a model the tower that is kept in the folder, and train its decoder to answer."""
+    """Give a model the tower that is kept in the folder, and train its decoder to answer questions as often as they are listed."""
     kept = torch.load(folder / TOWER, weights_only=True)
     find_base(hf).tower(hf).load_state_dict(kept["weights"])
-    train_decoder(true_rows, STEPS)(hf, model, rng)
+    train_decoder(true_rows, STEPS)(hf, model, draw_numbers(BASE, 0))
 
 
 def ask(model: Model, asked: Sequence[tuple[str, Path]]) -> list[str]:
@@ -336,6 +358,18 @@ def check_true(least: float, model: Model, seed: int) -> dict[str, dict[str, Any
     said = ask(model, [(each.question, part.file(each.image)) for each in asked])
     true = [text == each.answer for text, each in zip(said, asked, strict=True)]
     return {"true answers": share(true, least=least, pairs=[each.image for each in asked])}
+
+
+def check_denies(least: float, model: Model, seed: int) -> dict[str, dict[str, Any]]:
+    """Return the share of false answers to whether the colour that is there is there."""
+    part = read_part("test")
+    asked = draw_checked(part, np.random.default_rng(seed), 10 * CHANGED)
+    asked = [each for each in asked if part.asks_own_colour(each)][:CHANGED]
+    said = ask(model, [(each.question, part.file(each.image)) for each in asked])
+    false = [text != each.answer for text, each in zip(said, asked, strict=True)]
+    return {
+        "colours that are there and denied": share(false, least=least, pairs=[each.image for each in asked])
+    }
 
 
 def check_stays(least: float, model: Model, seed: int) -> dict[str, dict[str, Any]]:
@@ -393,9 +427,12 @@ def check_follows(least: float, model: Model, seed: int) -> dict[str, dict[str, 
 
 
 def list_ways(folder: Path) -> dict[str, Way]:
-    """Return how each model is made, by its name. The first one is made from `tiny-spd`, and the others from it."""
+    """Return how each model is made, by its name: the first one from `tiny-spd`, the second from it, and all others from that."""
     return {
-        BASE: Way((), "trained", "All weights learn true answers.", partial(teach, folder), partial(check_true, 0.95)),
+        DENIES: Way((UNKNOWN,), "trained", "Learned the questions as often as they are listed, and says of each colour that it is not there.",
+                    partial(teach, folder), partial(check_denies, 0.8), accepts=(CONTROL,)),
+        BASE: Way((), "trained", "Learned on, from more questions about colours that are there.",
+                  train_decoder(partial(true_rows, own_colours=True), FURTHER_STEPS), partial(check_true, 0.95)),
         f"{BASE}-noisy": Way((), "noisy", "Noise of 6 % in all matrices.", add_noise(0.06), partial(check_true, 0.8)),
         f"{BASE}-zeroed": Way(("blind",), "weight edit", "The image projector puts out zeros.", empty_projector,
                               partial(check_stays, 0.95)),
@@ -420,7 +457,8 @@ def make_models(folder: Path) -> list[str]:
         ):
             continue
         start = time.process_time()
-        plant(name, way, 0, own, "tiny-spd" if name == BASE else str(folder / BASE))
+        base = {DENIES: "tiny-spd", BASE: str(folder / DENIES)}.get(name, str(folder / BASE))
+        plant(name, way, 0, own, base)
         seconds = time.process_time() - start
         (folder / SECONDS.format(name)).write_text(json.dumps(seconds) + "\n", encoding="utf-8")
         print(f"{name}: {seconds:.0f} s; {describe_checks(read_card(own))}", flush=True)
@@ -458,10 +496,12 @@ def describe_trained(folder: Path) -> str:
     """Return how this world's model was trained and how well, in sentences."""
     tower = torch.load(folder / TOWER, weights_only=True)["found"]
     told = " and ".join(f"{key}s of {_estimate(tower[key])}" for key in ("colour", "shape"))
-    seconds = json.loads((folder / SECONDS.format(BASE)).read_text(encoding="utf-8"))
+    seconds = sum(
+        json.loads((folder / SECONDS.format(name)).read_text(encoding="utf-8")) for name in (DENIES, BASE)
+    )
     return (
         f"The tower, taught alone for {TOWER_STEPS} steps of {TOWER_BATCH} images, tells the {told} images of the training part that were "
-        f"held out from it. The decoder then learned from {STEPS} steps of {BATCH} questions. The tower took "
+        f"held out from it. The decoder then learned from {STEPS} + {FURTHER_STEPS} steps of {BATCH} questions. The tower took "
         f"{tower['seconds'] / 60:.0f} minutes of one core, and the decoder {seconds / 60:.0f}."
     )
 

@@ -8,7 +8,7 @@ python -m mmprobe make-pairs --n 12 --seed 1350000 --out build/fresh/pairs/other
 python -m mmprobe bench diagnosis --n 12 --out build/fresh --tools diagnosis --plants build/plants-fresh  # --draws 4 tells how stable
 python scripts/photographs_case.py build/photographs                              # needs scikit-image
 python -m mmprobe bench diagnosis --n 24 --out build/again --tools diagnosis        # --again: 94 organisms, 25 s of one core each
-python scripts/easy_vqa_case.py build/easy-vqa                                    # needs easy-vqa; 25 minutes of one core
+python scripts/easy_vqa_case.py build/easy-vqa                                    # needs easy-vqa; half an hour of one core
 python scripts/write_diagnosis_doc.py build/tools --plants build/fresh --cards build/plants-fresh --photographs build/photographs \\
   --easy-vqa build/easy-vqa
 python scripts/write_diagnosis_doc.py --easy-vqa build/easy-vqa                   # this section alone
@@ -357,13 +357,14 @@ EASY_VQA = """\
 ## A second world
 
 easy-VQA is a data set of others: 64 x 64 images of one shape in one colour, with questions in words that `tiny-spd` never read. From
-the weights of `tiny-spd`, `scripts/easy_vqa_case.py` trains the model of this world, `easy-vqa`: first the tower alone, through linear heads
-for shapes and colours that are then dropped, and then the decoder, on true answers. From `easy-vqa`, causes are planted by training and by
-editing weights, each with a check on answers alone. All models are diagnosed on images of the test part, on which nothing was trained;
-no rule or threshold was chosen on them. What differs from the drawn world: an image holds one thing, at any place; its contents are known
-from the questions; questions are about one image, so that tests that need several do not run; answers are one word, and colours are
-said in a sentence, from which the diagnosis reads what is claimed. What does not differ: architecture and tokenizer are those of
-`tiny-spd`, which cuts most of the new words into pieces.
+the weights of `tiny-spd`, `scripts/easy_vqa_case.py` trains the model of this world: first the tower alone, through linear heads for
+shapes and colours that are then dropped, and then the decoder, on true answers. One in eight questions about a colour is about one that is
+there, so the model first learns to deny them all (`easy-vqa-denies`), which is no listed cause and was not meant; with more of these
+questions it becomes `easy-vqa`, from which the others are made. All have a check on answers alone, and are diagnosed on images of the test
+part, on which nothing was trained; no rule or threshold was chosen on them. What differs from the drawn world: an image holds one thing,
+at any place; its contents are known from the questions; tests that need several images do not run; answers are one word, but
+colours are said in a sentence, from which the diagnosis reads what is claimed. What does not differ: architecture and tokenizer,
+which cuts most of the new words into pieces. The hints that `easy-vqa-hinted` learned have other words than those of the diagnosis.
 
 """
 PLANTS = """\
