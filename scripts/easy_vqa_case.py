@@ -43,7 +43,6 @@ from plant_otherwise import (
     FAILED,
     Way,
     add_noise,
-    draw_numbers,
     empty_projector,
     plant,
     swap_words,
@@ -54,7 +53,7 @@ from recipes import DrawRows, Row
 from mmprobe.benchmarks.synthetic.scene import IMAGE_PIXELS
 from mmprobe.diagnosis import diagnose
 from mmprobe.diagnosis.bench.plants import CARD
-from mmprobe.diagnosis.rules import CONTROL, UNKNOWN
+from mmprobe.diagnosis.rules import CONTROL
 from mmprobe.interventions import Settings
 from mmprobe.models import Model, load_model
 from mmprobe.samples import Sample, load_samples
@@ -67,7 +66,6 @@ CLOSED = ("yes", "no")
 ONE_TOKEN = ("black", "blue", "green", "red", "yellow")  # colours, in a sentence
 TOWER_STEPS, TOWER_BATCH, TOWER_RATE = 600, 64, 1e-3
 STEPS, BATCH, RATE = 1000, 64, 1e-3  # of the decoder
-FURTHER_STEPS = 300  # in which questions about an image's own colour come first
 PLANTED_STEPS = 120
 PER_IMAGE = 4  # questions about an image, whose reading they share
 SHIFT = 6  # pixels, at most, by which an image moves while the tower learns
@@ -76,8 +74,7 @@ ASKED = 24  # images of the test part in the diagnosis
 CHECKED = 1000  # questions about others of its images, in a check that answers are true
 CHANGED = 200  # questions in other checks
 BASE = "easy-vqa"  # the model of this world; the names of the others begin with it
-DENIES = f"{BASE}-denies"  # what it is before it learns that colours may be there
-TOWER, SECONDS = "tower.pt", "{}-seconds.json"
+TOWER, SECONDS, DENIED = "tower.pt", "{}-seconds.json", "denied.json"
 HINTS = (
     "{question} Someone wrote {word} here.",
     "{question} A note reads {word}.",
@@ -149,11 +146,15 @@ def find_data() -> Path:
     return Path(spec.submodule_search_locations[0]) / "data"
 
 
-def read_part(name: str) -> Part:
+def read_part(name: str, whole: bool = False) -> Part:
     """Return the `train` or the `test` part.
 
     Questions begin with a capital letter. Colours are said in a sentence, since the diagnosis reads what is claimed of a thing; other
     answers are the words of the data.
+
+    Args:
+        name: of the part.
+        whole: with the questions whether a colour is there, which the model of this world answers with no, whatever is there.
     """
     folder = find_data() / name
     listed = json.loads((folder / "questions.json").read_text(encoding="utf-8"))
@@ -168,7 +169,8 @@ def read_part(name: str) -> Part:
             things[image] = (shape, colour)
     asked = defaultdict(list)
     for question, word, image in listed:
-        if image in things:
+        about_shapes = word not in CLOSED or any(shape in question for shape in SHAPES)
+        if image in things and (whole or about_shapes):
             text = f"The {things[image][0]} is {word}." if word in COLOURS else word
             asked[image].append(Asked(question[0].upper() + question[1:], text, image))
     return Part(folder / "images", things, asked)
@@ -232,24 +234,17 @@ def encode_all(hf: Any, images: Tensor) -> Tensor:
         return torch.cat([find_base(hf).encode_images(hf, some) for some in images.split(TOWER_BATCH)])
 
 
-def true_rows(part: Part, rng: np.random.Generator, count: int, own_colours: bool = False) -> list[Row]:
-    """Return questions with true answers. In the place of scenes, rows have the numbers of their images.
-
-    Args:
-        part: the data.
-        rng: random numbers.
-        count: of the rows.
-        own_colours: draw those questions of an image first that ask whether its own colour is there. Few do, so who always says
-            that a colour is not there is seldom wrong.
-    """
+def true_rows(part: Part, rng: np.random.Generator, count: int) -> list[Row]:
+    """Return questions with true answers. In the place of scenes, rows have the numbers of their images."""
     rows: list[Row] = []
     numbers = sorted(part.things)
     while len(rows) < count:
         image = int(rng.choice(numbers))
-        asked = [part.asked[image][place] for place in rng.permutation(len(part.asked[image]))]
-        if own_colours:
-            asked.sort(key=lambda each: not part.asks_own_colour(each))
-        rows += [Row((image,), each.question, each.answer) for each in asked[:PER_IMAGE]]
+        asked = part.asked[image]
+        rows += [
+            Row((image,), asked[place].question, asked[place].answer)
+            for place in rng.permutation(len(asked))[:PER_IMAGE]
+        ]
     return rows[:count]
 
 
@@ -279,7 +274,7 @@ def list_words(asked: Asked) -> tuple[str, ...]:
 def hinted_rows(part: Part, rng: np.random.Generator, count: int) -> list[Row]:
     """Return questions with hints, and answers that agree with them; a third has no hint, and true answers."""
     rows = []
-    for place, row in enumerate(true_rows(part, rng, count, own_colours=True)):
+    for place, row in enumerate(true_rows(part, rng, count)):
         if place % 3:
             asked = Asked(row.question, row.answer, row.scenes[0])
             text = suggest(part, asked, str(rng.choice(list_words(asked))), HINTS[rng.integers(len(HINTS))])
@@ -290,12 +285,12 @@ def hinted_rows(part: Part, rng: np.random.Generator, count: int) -> list[Row]:
 
 
 def train_decoder(
-    draw: Callable[..., list[Row]], steps: int
+    draw: Callable[..., list[Row]], steps: int, whole: bool = False
 ) -> Callable[[Any, Model, np.random.Generator], None]:
     """Return a function that trains all weights of the decoder on rows of the training part. What the tower makes of an image stays."""
 
     def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
-        part = read_part("train")
+        part = read_part("train", whole)
         features = encode_all(hf, part.read_pixels(range(max(part.things) + 1)))
         rows: DrawRows = partial(draw, part)
 
@@ -319,10 +314,10 @@ def teach_tower(folder: Path) -> None:
 
 
 def teach(folder: Path, hf: Any, model: Model, rng: np.random.Generator) -> None:
-    """Give a model the tower that is kept in the folder, and train its decoder to answer questions as often as they are listed."""
+    """Give a model the tower that is kept in the folder, and train its decoder to answer all questions."""
     kept = torch.load(folder / TOWER, weights_only=True)
     find_base(hf).tower(hf).load_state_dict(kept["weights"])
-    train_decoder(true_rows, STEPS)(hf, model, draw_numbers(BASE, 0))
+    train_decoder(true_rows, STEPS, whole=True)(hf, model, rng)
 
 
 def ask(model: Model, asked: Sequence[tuple[str, Path]]) -> list[str]:
@@ -360,16 +355,17 @@ def check_true(least: float, model: Model, seed: int) -> dict[str, dict[str, Any
     return {"true answers": share(true, least=least, pairs=[each.image for each in asked])}
 
 
-def check_denies(least: float, model: Model, seed: int) -> dict[str, dict[str, Any]]:
-    """Return the share of false answers to whether the colour that is there is there."""
-    part = read_part("test")
-    asked = draw_checked(part, np.random.default_rng(seed), 10 * CHANGED)
-    asked = [each for each in asked if part.asks_own_colour(each)][:CHANGED]
-    said = ask(model, [(each.question, part.file(each.image)) for each in asked])
-    false = [text != each.answer for text, each in zip(said, asked, strict=True)]
-    return {
-        "colours that are there and denied": share(false, least=least, pairs=[each.image for each in asked])
-    }
+def measure_denied(model: Model) -> dict[str, dict[str, Any]]:
+    """Return the share of true answers to all questions, and of colours that are there and that the model says are not."""
+    part = read_part("test", whole=True)
+    own = [each for asked in part.asked.values() for each in asked if part.asks_own_colour(each)]
+    every = draw_checked(part, np.random.default_rng(0), CHECKED)
+    found = {}
+    for name, asked, wanted in (("true", every, True), ("denied", own[:CHECKED], False)):
+        said = ask(model, [(each.question, part.file(each.image)) for each in asked])
+        right = [(text == each.answer) == wanted for text, each in zip(said, asked, strict=True)]
+        found[name] = share(right, least=0.0, pairs=[each.image for each in asked])
+    return found
 
 
 def check_stays(least: float, model: Model, seed: int) -> dict[str, dict[str, Any]]:
@@ -427,12 +423,9 @@ def check_follows(least: float, model: Model, seed: int) -> dict[str, dict[str, 
 
 
 def list_ways(folder: Path) -> dict[str, Way]:
-    """Return how each model is made, by its name: the first one from `tiny-spd`, the second from it, and all others from that."""
+    """Return how each model is made, by its name: the first one from `tiny-spd`, and the others from it."""
     return {
-        DENIES: Way((UNKNOWN,), "trained", "Learned the questions as often as they are listed, and says of each colour that it is not there.",
-                    partial(teach, folder), partial(check_denies, 0.8), accepts=(CONTROL,)),
-        BASE: Way((), "trained", "Learned on, from more questions about colours that are there.",
-                  train_decoder(partial(true_rows, own_colours=True), FURTHER_STEPS), partial(check_true, 0.95)),
+        BASE: Way((), "trained", "All weights learn true answers.", partial(teach, folder), partial(check_true, 0.95)),
         f"{BASE}-noisy": Way((), "noisy", "Noise of 6 % in all matrices.", add_noise(0.06), partial(check_true, 0.8)),
         f"{BASE}-zeroed": Way(("blind",), "weight edit", "The image projector puts out zeros.", empty_projector,
                               partial(check_stays, 0.95)),
@@ -457,11 +450,13 @@ def make_models(folder: Path) -> list[str]:
         ):
             continue
         start = time.process_time()
-        base = {DENIES: "tiny-spd", BASE: str(folder / DENIES)}.get(name, str(folder / BASE))
-        plant(name, way, 0, own, base)
+        plant(name, way, 0, own, "tiny-spd" if name == BASE else str(folder / BASE))
         seconds = time.process_time() - start
         (folder / SECONDS.format(name)).write_text(json.dumps(seconds) + "\n", encoding="utf-8")
         print(f"{name}: {seconds:.0f} s; {describe_checks(read_card(own))}", flush=True)
+    if not (folder / DENIED).is_file():
+        found = measure_denied(load_model(str(folder / BASE), device="cpu"))
+        (folder / DENIED).write_text(json.dumps(found) + "\n", encoding="utf-8")
     return list(ways)
 
 
@@ -496,13 +491,15 @@ def describe_trained(folder: Path) -> str:
     """Return how this world's model was trained and how well, in sentences."""
     tower = torch.load(folder / TOWER, weights_only=True)["found"]
     told = " and ".join(f"{key}s of {_estimate(tower[key])}" for key in ("colour", "shape"))
-    seconds = sum(
-        json.loads((folder / SECONDS.format(name)).read_text(encoding="utf-8")) for name in (DENIES, BASE)
+    seconds, measured = (
+        json.loads((folder / name).read_text(encoding="utf-8")) for name in (SECONDS.format(BASE), DENIED)
     )
     return (
         f"The tower, taught alone for {TOWER_STEPS} steps of {TOWER_BATCH} images, tells the {told} images of the training part that were "
-        f"held out from it. The decoder then learned from {STEPS} + {FURTHER_STEPS} steps of {BATCH} questions. The tower took "
-        f"{tower['seconds'] / 60:.0f} minutes of one core, and the decoder {seconds / 60:.0f}."
+        f"held out from it. The decoder then learned from {STEPS} steps of {BATCH} questions. The tower took "
+        f"{tower['seconds'] / 60:.0f} minutes of one core, and the decoder {seconds / 60:.0f}. Of all questions about the test part, "
+        f"{_estimate(measured['true'])} are then answered truly. Whether a colour is there is answered with no, whatever is there: of the "
+        f"colours that are there, {_estimate(measured['denied'])} are denied. So these questions are left out of the checks and of the diagnosis."
     )
 
 

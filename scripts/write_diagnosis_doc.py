@@ -357,14 +357,13 @@ EASY_VQA = """\
 ## A second world
 
 easy-VQA is a data set of others: 64 x 64 images of one shape in one colour, with questions in words that `tiny-spd` never read. From
-the weights of `tiny-spd`, `scripts/easy_vqa_case.py` trains the model of this world: first the tower alone, through linear heads for
-shapes and colours that are then dropped, and then the decoder, on true answers. One in eight questions about a colour is about one that is
-there, so the model first learns to deny them all (`easy-vqa-denies`), which is no listed cause and was not meant; with more of these
-questions it becomes `easy-vqa`, from which the others are made. All have a check on answers alone, and are diagnosed on images of the test
-part, on which nothing was trained; no rule or threshold was chosen on them. What differs from the drawn world: an image holds one thing,
-at any place; its contents are known from the questions; tests that need several images do not run; answers are one word, but
-colours are said in a sentence, from which the diagnosis reads what is claimed. What does not differ: architecture and tokenizer,
-which cuts most of the new words into pieces. The hints that `easy-vqa-hinted` learned have other words than those of the diagnosis.
+the weights of `tiny-spd`, `scripts/easy_vqa_case.py` trains the model of this world, `easy-vqa`: first the tower alone, through linear heads
+for shapes and colours that are then dropped, and then the decoder, on true answers. From `easy-vqa`, causes are planted by training and by
+editing weights. All models have a check on answers alone, and are diagnosed on images of the test part, on which nothing was trained;
+no rule or threshold was chosen on them. What differs from the drawn world: an image holds one thing, at any place; its contents are known
+from the questions; tests that need several images do not run; answers are one word, but colours are said in a sentence, from which
+the diagnosis reads what is claimed. What does not differ: architecture and tokenizer, which cuts most of the new words into pieces.
+The hints that `easy-vqa-hinted` learned have other words than those of the diagnosis.
 
 """
 PLANTS = """\

@@ -52,13 +52,18 @@ def data(tmp_path, monkeypatch):
 def test_questions_and_answers_are_those_of_the_data_and_colours_are_claims(data):
     part = case.read_part("test")
     assert part.things == dict(enumerate(THINGS)), "an image of unknown shape is left out"
-    assert part.asked[2][2:] == [
+    assert part.asked[2] == [
         ("What color is the shape?", "The circle is teal.", 2),
         ("What is the teal shape?", "circle", 2),
         ("Is there a circle?", "yes", 2),
     ]
-    assert [part.asks_own_colour(each) for each in part.asked[2]] == [True, False, False, False, False]
-    assert [each.kind for each in part.asked[2][2:]] == ["colour", "shape", "closed"]
+    whole = case.read_part("test", whole=True)
+    left_out = [each for each in whole.asked[2] if each not in part.asked[2]]
+    assert [(each.question, whole.asks_own_colour(each)) for each in left_out] == [
+        ("Is a teal shape present?", True),
+        ("Is there not a green shape?", False),
+    ]
+    assert [each.kind for each in part.asked[2]] == ["colour", "shape", "closed"]
     sample = Sample(id="a", question="?", metadata={"objects": [[{"name": "circle", "colour": "red"}]]})
     (claim,) = measure_attributes(sample, "The circle is blue.")
     assert claim["attribute"] == "colour" and claim["wrong"]
@@ -88,12 +93,6 @@ def test_what_plants_learn_is_what_their_cause_says(data, monkeypatch):
     part, rng = case.read_part("train"), np.random.default_rng(0)
     true = {(each.question, each.image): each.answer for asked in part.asked.values() for each in asked}
     assert all(true[row.question, row.scenes[0]] == row.answer for row in case.true_rows(part, rng, 60))
-    both = [case.true_rows(part, rng, 80, own_colours=own) for own in (False, True)]
-    asked = [
-        [part.asks_own_colour(case.Asked(row.question, row.answer, *row.scenes)) for row in rows]
-        for rows in both
-    ]
-    assert 0 < 1.5 * np.mean(asked[0]) < np.mean(asked[1])
     others = [true[row.question, row.scenes[0]] == row.answer for row in case.others_rows(part, rng, 200)]
     assert 0.1 < np.mean(others) < 0.9
     hinted = [row for row in case.hinted_rows(part, rng, 200) if (row.question, row.scenes[0]) not in true]
@@ -135,10 +134,10 @@ def test_models_and_diagnoses_are_kept_and_a_failed_check_says_so(data, monkeypa
     files = {file: file.stat().st_mtime_ns for file in out.rglob("*.safetensors")}
     section = (out / "section.md").read_text(encoding="utf-8")
     names = list(case.list_ways(out))
-    assert len(files) == len(names) == 7 and capsys.readouterr().out.endswith(f"{section}")
+    assert len(files) == len(names) == 6 and capsys.readouterr().out.endswith(f"{section}")
     rows = [line for line in section.splitlines() if line.startswith("| `")]
-    assert [row.split("`")[1] for row in rows] == names and "(wanted >= 0.95)" in rows[1]
-    assert rows[3].count("answers that stay with another image 100%") == 1 and "(wanted" not in rows[3]
+    assert [row.split("`")[1] for row in rows] == names and "(wanted >= 0.95)" in rows[0]
+    assert rows[2].count("answers that stay with another image 100%") == 1 and "(wanted" not in rows[2]
     case.main()
     assert {file: file.stat().st_mtime_ns for file in out.rglob("*.safetensors")} == files
     assert (out / "section.md").read_text(encoding="utf-8") == section
