@@ -363,7 +363,8 @@ editing weights. All models have a check on answers alone, and are diagnosed on 
 no rule or threshold was chosen on them. What differs from the drawn world: an image holds one thing, at any place; its contents are known
 from the questions; tests that need several images do not run; answers are one word, but colours are said in a sentence, from which
 the diagnosis reads what is claimed. What does not differ: architecture and tokenizer, which cuts most of the new words into pieces.
-The hints that `easy-vqa-hinted` learned have other words than those of the diagnosis.
+The hints that `easy-vqa-hinted` learned have other words than those of the diagnosis. Answers claim one attribute of a thing, its colour,
+and `misperceives` compares two.
 
 """
 PLANTS = """\
