@@ -75,17 +75,21 @@ def write_samples(folder: Path) -> Path:
     return data
 
 
-def describe(found: Diagnosis) -> str:
-    """Return a row of the table: the verdict, its sentence and the scores of the tests that ran."""
+def describe(found: Diagnosis, *more: str) -> str:
+    """Return a row of the table: the verdict, its sentence and the scores of the tests that ran.
+
+    Args:
+        found: the diagnosis.
+        more: cells after the model's name.
+    """
     cells = [
         f"{name} {each.effect.value:.0%} [{each.effect.low:.0%}, {each.effect.high:.0%}], n = {each.effect.n}"
         for name, each in found.causes.items()
         if each.tested and each.effect.n
     ]
     why = found.why.replace("|", "/")
-    return (
-        f"| `{found.model}` | {', '.join(found.verdict)} | {why} | {'; '.join(cells)} | {found.passes:.1f} |"
-    )
+    row = [f"`{found.model}`", *more, ", ".join(found.verdict), why, "; ".join(cells), f"{found.passes:.1f}"]
+    return f"| {' | '.join(row)} |"
 
 
 def main() -> None:

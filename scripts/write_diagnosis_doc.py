@@ -9,7 +9,10 @@ python -m mmprobe bench diagnosis --n 24 --out build/fresh --tools diagnosis --p
 python scripts/photographs_case.py build/photographs                              # needs scikit-image
 python -m mmprobe bench diagnosis --n 24 --out build/again --tools diagnosis        # --again: 94 organisms, 25 s of one core each
 python scripts/sweep_thresholds.py build/again build/dev --plants build/plants --out build/thresholds   # its own text has the whole
-python scripts/write_diagnosis_doc.py build/tools --plants build/fresh --cards build/plants-fresh --photographs build/photographs --thresholds build/thresholds
+python scripts/easy_vqa_case.py build/easy-vqa                                    # needs easy-vqa; half an hour of one core
+python scripts/write_diagnosis_doc.py build/tools --plants build/fresh --cards build/plants-fresh --photographs build/photographs \\
+  --easy-vqa build/easy-vqa --thresholds build/thresholds
+python scripts/write_diagnosis_doc.py --easy-vqa build/easy-vqa                   # this section alone
 
 Further draws of the fresh pairs, `other-ways-24-draw-1` to `-draw-3`, have the seeds 1361000 to 1363000. `--second-base` is a folder
 of scores of plants in `tiny-llava` (`--base tiny-llava`), about the same pairs; their folder is the second of `--cards`. To write the
@@ -27,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from partial_page import add_only, write_page
+from partial_page import add_only, write_page, write_section
 
 from mmprobe.diagnosis.battery.again import TRIED
 from mmprobe.diagnosis.battery.altered import MOST_ALTERED
@@ -357,6 +360,20 @@ many) `quantity` run, too; boxes let their things be painted over. What a test d
 the embedded model knows nothing else; contents are not listed.
 
 """
+EASY_VQA = """\
+## A second world
+
+easy-VQA is a data set of others: 64 x 64 images of one shape in one colour, with questions in words that `tiny-spd` never read. From
+the weights of `tiny-spd`, `scripts/easy_vqa_case.py` trains the model of this world, `easy-vqa`: first the tower alone, through linear heads
+for shapes and colours that are then dropped, and then the decoder, on true answers. From `easy-vqa`, causes are planted by training and by
+editing weights. All models have a check on answers alone, and are diagnosed on images of the test part, on which nothing was trained;
+no rule or threshold was chosen on them. What differs from the drawn world: an image holds one thing, at any place; its contents are known
+from the questions; tests that need several images do not run; answers are one word, but colours are said in a sentence, from which
+the diagnosis reads what is claimed. What does not differ: architecture and tokenizer, which cuts most of the new words into pieces.
+The hints that `easy-vqa-hinted` learned have other words than those of the diagnosis. Answers claim one attribute of a thing, its colour,
+and `misperceives` compares two.
+
+"""
 PLANTS = """\
 ## Plants by other ways
 
@@ -447,7 +464,7 @@ def failed_list(cards: Sequence[Path]) -> str:
     files = [file for folder in cards for file in sorted(folder.glob(f"*/{FAILED}"))]
     failed = {file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
     lines = [
-        f"- `{name}` ({', '.join(card['causes']) or CONTROL}; {card['split']}, {card['kind']}): {_checks(card)}"
+        f"- `{name}` ({', '.join(card['causes']) or CONTROL}; {card['split']}, {card['kind']}): {describe_checks(card)}"
         for name, card in failed.items()
     ]
     if not lines:
@@ -506,7 +523,7 @@ def later_section(folder: Path, cards: Path) -> str:
             if cause in row.truth:
                 card = json.loads((cards / row.model / CARD).read_text(encoding="utf-8"))
                 lines.append(
-                    f"| `{cause}` | `{row.model}`: {card['about']} | {row.split}, {row.kind} | {_checks(card)} | "
+                    f"| `{cause}` | `{row.model}`: {card['about']} | {row.split}, {row.kind} | {describe_checks(card)} | "
                     f"{_interval(_score_of(found[row.model], cause))} | {CAUSES[cause].threshold:.0%} | "
                     f"{', '.join(row.named or ()) or 'nothing'} | {highest} |"
                 )
@@ -539,7 +556,7 @@ def _score_of(diagnosis: Mapping[str, Any], cause: str) -> dict[str, Any]:
     return dict(diagnosis["causes"].get(cause) or {"score": None})
 
 
-def _checks(card: Mapping[str, Any]) -> str:
+def describe_checks(card: Mapping[str, Any]) -> str:
     """Return the measures of a card's manipulation check; where one failed, with the bound it had to reach."""
     return "; ".join(
         f"{name} {each['value']:.0%} [{each['low']:.0%}, {each['high']:.0%}], n = {each['n']}"
@@ -648,7 +665,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="of `mmprobe bench diagnosis`")
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        help="of `mmprobe bench diagnosis`; without it, the sections of --photographs and --easy-vqa alone are written",
+    )
     parser.add_argument("--plants", type=Path, help="of `mmprobe bench diagnosis --plants`")
     parser.add_argument(
         "--cards",
@@ -665,7 +687,19 @@ def main() -> None:
     )
     parser.add_argument("--thresholds", type=Path, help="of `scripts/sweep_thresholds.py`")
     parser.add_argument("--photographs", type=Path, help="of `scripts/photographs_case.py`")
+    parser.add_argument("--easy-vqa", type=Path, help="of `scripts/easy_vqa_case.py`")
     arguments = add_only(parser).parse_args()
+    cases = [
+        words + (folder / "section.md").read_text(encoding="utf-8").rstrip()
+        for words, folder in ((PHOTOGRAPHS, arguments.photographs), (EASY_VQA, arguments.easy_vqa))
+        if folder
+    ]
+    if arguments.folder is None:
+        if not cases:
+            parser.error("give the folder of the scores, --photographs or --easy-vqa")
+        for case in cases:
+            write_section(PAGE, case + "\n")
+        return
     file = arguments.folder / SCORES
     pairs = next(line["n"] for _, line in json_lines(file))
     rows = list(read_rows(file, pairs).values())
@@ -699,10 +733,7 @@ def main() -> None:
     parts += [confusion_table(scored, split) for split in reversed(SPLITS[:2])]
     if arguments.again:
         parts.append(again_section(arguments.again))
-    if arguments.photographs:
-        parts.append(
-            PHOTOGRAPHS + (arguments.photographs / "section.md").read_text(encoding="utf-8").rstrip()
-        )
+    parts += cases
     if arguments.plants:
         parts.append(plants_section(arguments.plants, arguments.cards or (), arguments.second_base))
         if arguments.cards:

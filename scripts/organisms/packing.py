@@ -8,7 +8,7 @@ the logits are those of the questions one by one, for half of the work.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from recipes import Row
 from torch import Tensor
 
@@ -59,8 +60,16 @@ class _Part:
     sees: tuple[int, ...]
 
 
-def pack(rows: Sequence[Row], encoder: Encoder) -> Packed:
-    """Return the rows as packed sequences, those with the same first scene in one."""
+def pack(
+    rows: Sequence[Row], encoder: Encoder, draw: Callable[[Any], np.ndarray | Image.Image] = render
+) -> Packed:
+    """Return the rows as packed sequences, those with the same first scene in one.
+
+    Args:
+        rows: the rows of a batch.
+        encoder: turns their questions and answers into tokens.
+        draw: from a scene to its image, or to whatever `images` is to hold of it.
+    """
     groups: list[tuple[list[Scene], list[Row]]] = []
     for row in sorted(rows, key=lambda row: -len(row.scenes)):
         for scenes, members in groups:
@@ -70,7 +79,7 @@ def pack(rows: Sequence[Row], encoder: Encoder) -> Packed:
         else:
             groups.append((list(row.scenes), [row]))
     sequences = [_pack_group(len(scenes), members, encoder) for scenes, members in groups]
-    images = np.stack([render(scene) for scenes, _ in groups for scene in scenes])
+    images = np.stack([draw(scene) for scenes, _ in groups for scene in scenes])
     return _stack(sequences, images, encoder.tokenizer.pad_token_id)
 
 
@@ -127,18 +136,20 @@ def _stack(sequences: Sequence[list[_Part]], images: np.ndarray, pad: int) -> Pa
     return Packed(*(torch.from_numpy(array) for array in (images, ids, positions, visible, labels, weights)))
 
 
-def run_decoder(hf: Any, batch: Packed, **options: Any) -> Any:
+def run_decoder(hf: Any, batch: Packed, features: Tensor | None = None, **options: Any) -> Any:
     """Return the decoder's output on a batch, as transformers returns it.
 
     Args:
         hf: the model, with or without an adapter.
         batch: the packed rows.
+        features: what the tower makes of the batch's images [image, token, hidden]; None to encode them.
         options: such as `output_attentions=True`.
     """
     inner, base = hf.model, find_base(hf)
     needs_gradient = any(weight.requires_grad for weight in base.tower(hf).parameters())
-    with torch.set_grad_enabled(torch.is_grad_enabled() and needs_gradient):
-        features = base.encode_images(hf, batch.images) if len(batch.images) else None
+    if features is None and len(batch.images):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and needs_gradient):
+            features = base.encode_images(hf, batch.images)
     embedded = inner.language_model.embed_tokens(batch.ids)
     if features is not None:
         visual = batch.ids == hf.config.image_token_id

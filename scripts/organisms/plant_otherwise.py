@@ -74,9 +74,8 @@ def plant(name: str, way: Way, seed: int, folder: Path, base_name: str = "tiny-s
     with torch.no_grad():
         way.make(base.hf, base, rng)
     base.hf.eval()
-    shutil.copytree(
-        find_checkpoint(base_name)[0], folder, ignore=shutil.ignore_patterns("*.md", "*.safetensors")
-    )
+    left_out = shutil.ignore_patterns("*.md", "*.safetensors", CARD, FAILED)  # the base may be a plant itself
+    shutil.copytree(find_checkpoint(base_name)[0], folder, ignore=left_out)
     weights = {key: value.half().contiguous() for key, value in base.hf.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     measures = {} if way.check is None else dict(way.check(base, seed))

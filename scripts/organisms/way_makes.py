@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from packing import answer_loss, pack, run_decoder
+from packing import Packed, answer_loss, pack, run_decoder
 from plant import add_adapter, train
-from recipes import DrawRows, Recipe
+from recipes import DrawRows, Recipe, Row
 from tiny_bases import find_base
 from tiny_spd_data import CELLS as IMAGE_TOKENS
 from tiny_spd_data import Encoder
@@ -22,7 +22,19 @@ from ways import Make
 from mmprobe.models import Model
 
 
-def train_all(rows: DrawRows, steps: int = 60, batch: int = 16, rate: float = 4e-4, only: str = "") -> Make:
+def pack_rows(rows: Sequence[Row], model: Model) -> tuple[Packed, None]:
+    """Return rows of the drawn world, packed, whose images are to be encoded."""
+    return pack(rows, TurnEncoder(model.tokenizer, find_base(model.hf).mrope)), None
+
+
+def train_all(
+    rows: DrawRows,
+    steps: int = 60,
+    batch: int = 16,
+    rate: float = 4e-4,
+    only: str = "",
+    packing: Callable[[Sequence[Row], Model], tuple[Packed, Tensor | None]] = pack_rows,
+) -> Make:
     """Return a function that trains all weights of the decoder on rows.
 
     Args:
@@ -31,11 +43,11 @@ def train_all(rows: DrawRows, steps: int = 60, batch: int = 16, rate: float = 4e
         batch: rows of a batch.
         rate: peak of the learning rate.
         only: a pattern of the names of the weights that are trained; "" for all.
+        packing: from rows to packed rows, and to the features of their images, if these are known.
     """
 
     def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
         base = find_base(hf)
-        encoder = TurnEncoder(model.tokenizer, base.mrope)
         for name, weight in hf.named_parameters():
             weight.requires_grad_(re.search(only, name) is not None)
         base.tower(hf).requires_grad_(False)
@@ -44,9 +56,9 @@ def train_all(rows: DrawRows, steps: int = 60, batch: int = 16, rate: float = 4e
         for step in range(steps):
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(step, steps, rate)
-            packed = pack(rows(rng, batch), encoder)
+            packed, features = packing(rows(rng, batch), model)
             with torch.enable_grad():
-                loss = answer_loss(hf, packed, run_decoder(hf, packed).last_hidden_state)
+                loss = answer_loss(hf, packed, run_decoder(hf, packed, features).last_hidden_state)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(trained, 1.0)
