@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from mmprobe.stats.estimate import Estimate, subtract_shares
 
 LEAST_CUES = 3  # questions about an absent object, in images with a cue and in images without it
 NEEDS_CONTENTS = "the contents of the images (metadata.objects)"
+NEEDS_CLAIMS = "answers that name two attributes of objects, such as colours and places"
 
 
 class CauseScore(NamedTuple):
@@ -402,7 +403,8 @@ def _measure_attributes(cause: Cause, table: Table) -> CauseScore:
     """
     counts = _count_wrong(table)
     if len(counts) < 2:
-        return cause.missing(table)
+        known = any(record["attributes"] or record["listed"] for record in table.records)
+        return (replace(cause, needs=NEEDS_CLAIMS) if known else cause).missing(table)
     effects = {name: Effect(name=cause.score, **vars(table.share(own))) for name, own in counts.items()}
     best = max(effects, key=lambda name: (np.nan_to_num(effects[name].low, nan=-1.0), effects[name].value))
     wrong = [name for name in effects if effects[name].value >= cause.threshold] or [best]

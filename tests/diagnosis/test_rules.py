@@ -361,6 +361,15 @@ def forgetting(*sentences: list[float], ids: list[int] | None = None) -> float |
     return score_forgetting(loss, LIMITS)
 
 
+def test_what_is_missing_for_a_misperception_is_said():
+    """Contents that nothing is claimed of, and claims about colours alone, need different things."""
+    colours = [claim("colour", True)]
+    for claims, needs in ((colours, "answers that name two attributes"), ([], "the contents of the images")):
+        found = diagnose([record(number, attributes=claims) for number in range(SETS)])
+        assert found.causes["misperceives"].named is None
+        assert needs in found.causes["misperceives"].effect.needs and needs in found.why
+
+
 def test_a_second_cause_does_not_mask_a_wrong_attribute():
     """Colours and places are wrong, shapes are right; each has its own truth."""
     claims = [claim("colour", True), claim("place", True), claim("shape", False)]
