@@ -25,7 +25,7 @@ from mmprobe.stats.estimate import Estimate, subtract_shares
 
 LEAST_CUES = 3  # questions about an absent object, in images with a cue and in images without it
 NEEDS_CONTENTS = "the contents of the images (metadata.objects)"
-NEEDS_CLAIMS = "answers that name two attributes of objects, such as colours and places"
+NEEDS_CLAIMS = "claims about two attributes of objects, such as colours and places, or other answers whose truth is known"
 
 
 class CauseScore(NamedTuple):
@@ -397,14 +397,18 @@ def _measure_attributes(cause: Cause, table: Table) -> CauseScore:
     """Return the share of wrong claims about the attribute that is wrong most surely.
 
     Each attribute has its own truth, and several may be wrong; but one of them must be right at least twice as often, else
-    the model is bad at all of them. One that is perceived wrongly is so in every kind of statement (`_count_wrong`). Claims in steps count
-    only if there are no others, since steps may be false for other reasons. A model that is bad at the task errs in other answers,
-    too (`find_badness`). Where things were altered in the attribute alone, claims about them must be wrong, too.
+    the model is bad at all of them. Where one alone is claimed, it is compared with the answers that do not name it. One that
+    is perceived wrongly is so in every kind of statement (`_count_wrong`). Claims in steps count only if there are no others,
+    since steps may be false for other reasons. A model that is bad at the task errs in other answers, too (`find_badness`).
+    Where things were altered in the attribute alone, claims about them must be wrong, too.
     """
     counts = _count_wrong(table)
-    if len(counts) < 2:
-        known = any(record["attributes"] or record["listed"] for record in table.records)
-        return (replace(cause, needs=NEEDS_CLAIMS) if known else cause).missing(table)
+    if not counts:
+        return cause.missing(table)
+    silent = np.array([not _list_claims(record, list(counts)) for record in table.records], bool)
+    others = share_false(table, silent)
+    if len(counts) < 2 and (others is None or others.n < table.limits.least_answers):
+        return replace(cause, needs=NEEDS_CLAIMS).missing(table)
     effects = {name: Effect(name=cause.score, **vars(table.share(own))) for name, own in counts.items()}
     best = max(effects, key=lambda name: (np.nan_to_num(effects[name].low, nan=-1.0), effects[name].value))
     wrong = [name for name in effects if effects[name].value >= cause.threshold] or [best]
@@ -414,7 +418,7 @@ def _measure_attributes(cause: Cause, table: Table) -> CauseScore:
         answers.append(max(scores) if scores else None)
     label = "attribute" if len(wrong) == 1 else "attributes"
     hindrance, rightest = find_error_everywhere(table), min(effects, key=lambda name: effects[name].value)
-    if not hindrance and 2 * effects[rightest].value > effects[best].value:
+    if not hindrance and len(effects) > 1 and 2 * effects[rightest].value > effects[best].value:
         hindrance = (
             f"no attribute is much righter: {rightest} is wrong in {100 * effects[rightest].value:.0f} %"
         )

@@ -361,13 +361,33 @@ def forgetting(*sentences: list[float], ids: list[int] | None = None) -> float |
     return score_forgetting(loss, LIMITS)
 
 
-def test_what_is_missing_for_a_misperception_is_said():
-    """Contents that nothing is claimed of, and claims about colours alone, need different things."""
-    colours = [claim("colour", True)]
-    for claims, needs in ((colours, "answers that name two attributes"), ([], "the contents of the images")):
-        found = diagnose([record(number, attributes=claims) for number in range(SETS)])
-        assert found.causes["misperceives"].named is None
-        assert needs in found.causes["misperceives"].effect.needs and needs in found.why
+@pytest.mark.parametrize(
+    ("others", "named", "why"),
+    [
+        ([True] * 12, True, ""),
+        ([True] * 4, None, "needs claims about two attributes of objects"),
+        ([None] * 12, None, "needs claims about two attributes of objects"),
+        ([True, False] * 6, False, ""),
+    ],
+)
+def test_one_attribute_is_compared_with_the_answers_that_do_not_name_it(others, named, why):
+    """Twelve answers name a colour, another one each time; the others name nothing, and are true, unread or partly false."""
+    records = [record(n, attributes=claims_of(n, f"other {n}")[:1], right=False) for n in range(12)]
+    records += [record(12 + n, attributes=[], right=right) for n, right in enumerate(others)]
+    found = diagnose(records)
+    assert found.causes["misperceives"].named is named and why in found.why
+
+
+def test_two_attributes_that_are_equally_wrong_are_no_misperception():
+    claims = [claim("colour", True), claim("place", True)]
+    found = diagnose([record(n, attributes=claims, right=False) for n in range(12)]).causes["misperceives"]
+    assert found.named is False and "no attribute is much righter: colour is wrong in 100 %" in found.evidence
+
+
+def test_without_claims_the_contents_are_missing():
+    found = diagnose([record(number, attributes=[]) for number in range(SETS)])
+    assert found.causes["misperceives"].named is None
+    assert "misperceives (needs the contents of the images" in found.why
 
 
 def test_a_second_cause_does_not_mask_a_wrong_attribute():
