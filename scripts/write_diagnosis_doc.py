@@ -138,7 +138,8 @@ No organism of the last five causes ships; plants of them are [below](#causes-th
   annotations with a `name`, `category` or `label`, and maybe a `colour` and a `bbox` (x, y, width, height). What is not listed counts
   as absent. Where all names are objects of COCO, what a description names by other words (a puppy, a couch) is read, too.
 - Each attribute is compared with its own truth, and several may be perceived wrongly, if another one is right at least twice as
-  often. A change that an answer leaves out is not a claim. Claims must be wrong surely more often than answers that do not name the
+  often. Where one alone is claimed, it is compared with the answers that do not name it. A change that an answer leaves out is not a
+  claim. Claims must be wrong surely more often than answers that do not name the
   attribute are false, and less than {wrong_share:.0%} of these may be; or {usual_share:.0%} of the false claims must be what the model
   usually says for the true value: who takes stars for rings is also wrong about whether there is one, and a model that is bad at
   everything says anything.
@@ -367,11 +368,11 @@ easy-VQA is a data set of others: 64 x 64 images of one shape in one colour, wit
 the weights of `tiny-spd`, `scripts/easy_vqa_case.py` trains the model of this world, `easy-vqa`: first the tower alone, through linear heads
 for shapes and colours that are then dropped, and then the decoder, on true answers. From `easy-vqa`, causes are planted by training and by
 editing weights. All models have a check on answers alone, and are diagnosed on images of the test part, on which nothing was trained;
-no rule or threshold was chosen on them. What differs from the drawn world: an image holds one thing, at any place; its contents are known
-from the questions; tests that need several images do not run; answers are one word, but colours are said in a sentence, from which
-the diagnosis reads what is claimed. What does not differ: architecture and tokenizer, which cuts most of the new words into pieces.
+no threshold was chosen on them, and one rule: what `misperceives` compares where one attribute alone is claimed. What differs from the
+drawn world: an image holds one thing, at any place; its contents are known from the questions; tests that need several images do not
+run; answers are one word, but colours are said in a sentence, from which the diagnosis reads what is claimed. What does not differ: architecture and tokenizer, which cuts most of the new words into pieces.
 The hints that `easy-vqa-hinted` learned have other words than those of the diagnosis. Answers claim one attribute of a thing, its colour,
-and `misperceives` compares two.
+so `misperceives` compares these claims with the answers that do not name it.
 
 """
 PLANTS = """\

@@ -18,7 +18,27 @@ from mmprobe.samples import Sample
 ATTRIBUTES = ("colour", "shape", "place")
 KINDS = {"color": "colour", "position": "place", "remove": "presence"}  # of changes, and their attribute
 SPEAK_OF_CHANGES = ("same", "different", "find", "steps")  # types of questions
-COLOUR_WORDS = (*COLOURS, "white", "grey", "gray", "brown", "pink", "gold", "silver", "beige", "tan")
+COLOUR_WORDS = (
+    *COLOURS,
+    *[
+        "white",
+        "grey",
+        "gray",
+        "brown",
+        "pink",
+        "gold",
+        "silver",
+        "beige",
+        "tan",
+        "teal",
+        "violet",
+        "turquoise",
+        "magenta",
+        "navy",
+        "maroon",
+        "olive",
+    ],
+)
 _CELL = re.compile(r"[A-Z]\d", re.IGNORECASE)
 _OBJECT = re.compile(r"(\w+) (\w+) (\w+)")
 _LINE = re.compile(r"picture (one|two): ([^\n]*)", re.IGNORECASE)
