@@ -19,26 +19,9 @@ ATTRIBUTES = ("colour", "shape", "place")
 KINDS = {"color": "colour", "position": "place", "remove": "presence"}  # of changes, and their attribute
 SPEAK_OF_CHANGES = ("same", "different", "find", "steps")  # types of questions
 COLOUR_WORDS = (
-    *COLOURS,
-    *[
-        "white",
-        "grey",
-        "gray",
-        "brown",
-        "pink",
-        "gold",
-        "silver",
-        "beige",
-        "tan",
-        "teal",
-        "violet",
-        "turquoise",
-        "magenta",
-        "navy",
-        "maroon",
-        "olive",
-    ],
-)
+    *COLOURS, "white", "grey", "gray", "brown", "pink", "gold", "silver", "beige", "tan", "teal", "violet", "turquoise", "magenta",
+    "navy", "maroon", "olive",
+)  # fmt: skip
 _CELL = re.compile(r"[A-Z]\d", re.IGNORECASE)
 _OBJECT = re.compile(r"(\w+) (\w+) (\w+)")
 _LINE = re.compile(r"picture (one|two): ([^\n]*)", re.IGNORECASE)
