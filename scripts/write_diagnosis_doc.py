@@ -343,12 +343,8 @@ def confusion_table(scored: ScoredTools, split: str) -> str:
 AGAIN = """\
 ## Organisms scored again
 
-The scores above are from before the last five causes and the rules of [plants by other ways](#plants-by-other-ways). These are of 25
-November 2026, from the models that ship, with {pairs} pairs; seeds 3 and 4 are held out. No rule was changed because of these scores,
-though these models had been scored by earlier rules. `quantity` is missing: it was added later, and no question asked how many. Rules
-that have changed since then concern numbers, photographs with boxes, claims in prose, hints, order, ignored images, sentences that most
-answers have, and earlier turns: each closed answer of many now
-gets either an example or a claim, which saves passes.
+The scores above are from before the last five causes and the rules that came later. These are by the rules as they are, of some of the
+models that ship, with {pairs} pairs. Seeds 3 and 4 are held out, but had been scored by earlier rules.
 
 """
 PHOTOGRAPHS = """\
