@@ -289,6 +289,9 @@ def describe_answer(record: Mapping[str, Any], loss: Loss) -> list[str]:
     wrong = [claim for claim in record["attributes"] if claim["wrong"]]
     if wrong:
         lines.append(f"wrong claims: {', '.join(sorted({claim['attribute'] for claim in wrong}))}")
+    for each in record.get("altered", ()):
+        said = each["said"] or "nothing of it"
+        lines.append(f"with {each['true']} for {each['was']} it claims {said}, before {each['before']}")
     return lines
 
 

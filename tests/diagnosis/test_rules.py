@@ -445,11 +445,16 @@ def test_an_error_that_does_not_come_with_the_value_of_a_thing_is_no_mispercepti
             {"attribute": "colour", "was": "red", "before": "pink", "true": "blue", "said": None},
             {"attribute": "place", "was": "A1", "before": "B1", "true": "B2", "said": "B2"},
         ]  # fmt: skip
-    found = diagnose(records).causes["misperceives"]
+    whole = diagnose(records)
+    found = whole.causes["misperceives"]
     assert found.named is (right < 5)
     words = f"{right} of 6 claims are right where a thing got another colour"
     assert f"attribute: colour; {words}, 6 change" in found.evidence and (words in found.evidence) is (
         right > 4
+    )
+    line = f"with blue for red it claims {'blue' if right else 'grey'}, before pink"
+    assert line in str(whole.answers[0]) and "with blue for red it claims nothing of it" in str(
+        whole.answers[0]
     )
 
 
