@@ -38,7 +38,6 @@ SWEPT = (
     "least_low",
 )
 SECOND_BASE = "tiny-llava"
-OF_BASE = {SECOND_BASE: ("quantity",)}  # what a base has itself, so that its plants say nothing of it
 WORDS = """\
 ## How far thresholds could move
 
@@ -46,7 +45,6 @@ Thresholds were chosen by hand, on development models alone. These are {models}.
 while the others stay, and decisions are counted: whether each of {causes} causes is named of each model. Of {decisions} decisions, {wrong}
 are wrong with the thresholds as they are. *Range*: the multiples with which no more are wrong. A threshold with a wide range is not
 finely tuned to these models; one whose range ends at its value would be better with another one.
-Decisions about `quantity` in `tiny-llava` are left out, since that model states false numbers itself.
 """
 
 
@@ -107,15 +105,14 @@ class Scored(NamedTuple):
 def score_causes(asked: Sequence[Asked], limits: Thresholds) -> list[Scored]:
     """Return the scores of all causes whose tests ran, of all models, with these thresholds of the tests.
 
-    Causes that a card accepts, and those that a base has itself, are left out, and models with a cause that is not listed.
+    Causes that a card accepts are left out, and models with a cause that is not listed.
     """
     scored = []
     for each in asked:
         subject = each.subject
-        own = next((causes for base, causes in OF_BASE.items() if subject.name.startswith(base)), ())
         planted = {*subject.causes, *(CAUSES[cause].implies for cause in subject.causes if cause in CAUSES)}
         for cause, score in measure_causes(Table(each.records, each.samples, limits)).items():
-            if cause not in (*subject.accepts, *own) and not score.effect.needs and UNKNOWN not in planted:
+            if cause not in subject.accepts and not score.effect.needs and UNKNOWN not in planted:
                 scored.append(Scored(subject.name, each.kind, cause, score, cause in planted))
     return scored
 

@@ -399,9 +399,8 @@ the development models, so causes in other models may be named less often.
 MISSES = "Plants that are not named correctly, on any draw:\n\n"
 SECOND_BASE = """\
 `tiny-llava` is a second base of another shape; its decoder started from that of `tiny-spd`, so the two are not independent
-(`models/tiny_llava/README.md`). `plant_otherwise.py --base tiny-llava` plants in it. Asked about 12 drawn
-pairs (`mmprobe diagnose --model tiny-llava --n 12`), it is itself named `quantity`. That is not a false alarm: according to its card, it states false
-numbers far more often than it errs about colours, objects or sameness, since its training was short. """
+(`models/tiny_llava/README.md`). `plant_otherwise.py --base tiny-llava` plants in it, for development. Asked about 24 drawn pairs
+(`mmprobe diagnose --model tiny-llava --n 24`), it is a control itself. """
 
 
 def read_plants(folder: Path | None) -> list[ToolResult]:
@@ -486,10 +485,7 @@ def second_table(folder: Path | None) -> str:
             f"| `{row.model}` | {row.kind} | {', '.join(sorted(row.truth))} | {', '.join(sorted(row.named or ()))} | "
             f"{', '.join(scores) or '–'} | {row.passes:.1f} |"
         )
-    return (
-        f"The cause is among what is named for {found} of these {causes} plants, about the same pairs.\n\n"
-        + "\n".join(lines)
-    )
+    return f"The cause is among what is named for {found} of these {causes} plants.\n\n" + "\n".join(lines)
 
 
 def later_section(folder: Path, cards: Path) -> str:

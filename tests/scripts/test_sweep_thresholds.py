@@ -27,6 +27,7 @@ def asked(monkeypatch):
         "tiny-llava-plain-0": {"quantity": 0.9, "prior": 0.0},
     }
     planted = {"cued-0": ("prior",), "sorted-0": ("order",)}
+    accepted = {"tiny-llava-plain-0": ("quantity", "unknown")}
     monkeypatch.setattr(sweeping, "Table", lambda records, samples, limits: records)
     monkeypatch.setattr(
         sweeping,
@@ -38,7 +39,16 @@ def asked(monkeypatch):
     )
     return [
         sweeping.Asked(
-            Subject(name, name, planted.get(name, ("control",)), "development"), [], name, "a kind"
+            Subject(
+                name,
+                name,
+                planted.get(name, ("control",)),
+                "development",
+                accepts=accepted.get(name, ()),
+            ),
+            [],
+            name,
+            "a kind",
         )
         for name in scores
     ]
@@ -55,7 +65,7 @@ def test_wrong_decisions_are_counted_at_each_multiple_of_a_threshold(asked):
     assert wrong["least_low"][2.0] == 1, "the low end of cued-0, 65 %, reaches all of 60 %"
 
 
-def test_the_section_names_wrong_decisions_and_leaves_out_what_a_base_has_itself(asked):
+def test_the_section_names_wrong_decisions_and_leaves_out_what_a_card_accepts(asked):
     text = sweeping.write_section(asked)
     assert "Of 7 decisions, 1\nare wrong" in text
     assert "| a kind | 4 | 7 | 1 | `sorted-0` order |" in text
