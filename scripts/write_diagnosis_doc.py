@@ -396,7 +396,14 @@ the development models, so causes in other models may be named less often.
 """
 
 
-MISSES = "Plants that are not named correctly, on any draw:\n\n"
+MISSES = """\
+What is missed, and why: `late-firm` agrees with an earlier answer only after the words that it learned, while the test asks again in
+two wordings, so nothing is found and the verdict is `control`, which is wrong. In `late-one-way` so many other answers are false that as many could
+change by error alone. In `unread` attention shifts about as far as `looks-unused` takes, which leaves that in doubt, so `blind` alone is
+named. `full-renamed-41` takes four shapes of eight for each other, which makes fewer claims about shapes wrong than it takes;
+`early-copied-41` follows half of the examples. Plants that are not named correctly, on any draw:
+
+"""
 SECOND_BASE = """\
 `tiny-llava` is a second base of another shape; its decoder started from that of `tiny-spd`, so the two are not independent
 (`models/tiny_llava/README.md`). `plant_otherwise.py --base tiny-llava` plants in it, for development. Asked about 24 drawn pairs
