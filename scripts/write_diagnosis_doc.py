@@ -390,7 +390,8 @@ Rules and thresholds were chosen on development models alone: organisms, and pla
 table are by other ways, those of `scripts/organisms/held_out_ways.py`. These ways were devised from what the causes are, and tuned by
 their manipulation checks, without a look at the rules or a diagnosis. No such plant was diagnosed before the last change of the rules.
 They were scored once, each about one draw of {pairs} pairs that no rule was tried on, and no rule or threshold was changed because of
-what came out. Which were asked about further draws, too, was settled before: every second plant of seed {first}, by name. The base is that of
+what came out. One rule came after them, from [the second world](#a-second-world): what is compared where one attribute alone is claimed;
+no model here has such claims alone. Which were asked about further draws, too, was settled before: every second plant of seed {first}, by name. The base is that of
 the development models, so causes in other models may be named less often.
 
 """
