@@ -86,12 +86,10 @@ did not run, for continuous integration.
 ## Causes and their tests
 
 A cause is named if its score reaches its threshold, the low end of its 95 % interval over sets of images reaches
-{least_low:.0%} of the threshold, and there are at least {least_answers} answers about {least_sets} sets of images. We chose
-the thresholds on organisms with seeds 0 to 2: those of the causes are in `diagnosis/causes.py`, those of the tests in
-`configs/diagnosis/thresholds.yaml`. Later they were changed on
-further development models ([plants by other ways](#plants-by-other-ways)); the scores of organisms below are from before that. When these
-were measured, no model of seed 5 had been looked at; models of seeds 3 and 4 had, for one rule ([below](#held-out-seeds-apart)).
-No organism of the last five causes ships; plants of them are [below](#causes-that-were-added-later).
+{least_low:.0%} of the threshold, and there are at least {least_answers} answers about {least_sets} sets of images. The thresholds
+of the causes are in `diagnosis/causes.py`, those of the tests in `configs/diagnosis/thresholds.yaml`. They were chosen on development
+models of three kinds and two bases ([how far they could move](#how-far-thresholds-could-move)), and tested on
+[plants by ways that the rules had never seen](#plants-by-other-ways). No organism of the last five causes ships.
 
 {causes}
 
@@ -169,10 +167,12 @@ The thresholds were chosen on models made of one small model. On other models, r
 that the data do not allow is listed as not run, with what it needs. A diagnosis takes about {passes} forward
 passes per answer, and more where hints, earlier turns or cues are followed, since these are then tried on further answers, or where the
 images are not used. Generating an answer counts as one.
-
+"""
+TOOLS_SCORE = """\
 ## How tools score
 
-Tools are applied to models with planted causes ([organisms.md](organisms.md)). For tools without their own thresholds, we
+This section, and the two after it, are from before the last five causes and the rules that came later; the other tools have not changed. Tools
+are applied to models with planted causes ([organisms.md](organisms.md)). For tools without their own thresholds, we
 choose thresholds on the development models (seeds 0 to 2). Held-out models have other seeds and other images. Models of seed 5
 do not ship, and only the diagnosis is applied to them. Numbers have 95 % intervals over models, and the number of models.
 *AUROC of answers* is measured on partial organisms, whose cause acts on some answers. Scores on development models are too good
@@ -343,8 +343,8 @@ def confusion_table(scored: ScoredTools, split: str) -> str:
 AGAIN = """\
 ## Organisms scored again
 
-The scores above are from before the last five causes and the rules that came later. These are by the rules as they are, of some of the
-models that ship, with {pairs} pairs. Seeds 3 and 4 are held out, but had been scored by earlier rules.
+Adapters in `tiny-spd` ([organisms.md](organisms.md)): some of the models that ship, by the rules as they are, with {pairs} pairs. Seeds 3
+and 4 are held out, but had been scored by earlier rules.
 
 """
 PHOTOGRAPHS = """\
@@ -707,7 +707,6 @@ def main() -> None:
     scored, limits = score_rows(rows), load_thresholds()
     text = INTRODUCTION.format(
         causes=causes_table(),
-        models=f"Each model was asked two or three questions about each of {pairs} pairs. {models_line(rows)}",
         n_wordings=len(WORDINGS),
         further=FURTHER,
         **{name: getattr(limits, name) for name in ("least_low", "least_answers", "least_sets", "unused_effect", "forgotten_share", "decided_share", "looks_moved", "ignored_share", "wrong_share", "usual_share")},
@@ -720,6 +719,17 @@ def main() -> None:
         passes=round(float(np.median([row.passes for row in read_plants(arguments.plants)]))),
     )  # fmt: skip
     parts = [text.rstrip()]
+    if arguments.plants:
+        parts.append(plants_section(arguments.plants, arguments.cards or (), arguments.second_base))
+        if arguments.cards:
+            parts.append(later_section(arguments.plants, arguments.cards[0]))
+    if arguments.thresholds:
+        parts.append((arguments.thresholds / "section.md").read_text(encoding="utf-8").rstrip())
+    parts += cases
+    if arguments.again:
+        parts.append(again_section(arguments.again))
+    asked = f"Each model was asked two or three questions about each of {pairs} pairs. {models_line(rows)}"
+    parts.append(TOOLS_SCORE.format(models=asked).rstrip())
     for split in reversed(SPLITS[:2]):
         if any(row.split == split for row in rows):
             parts += [scores_table(scored, split), causes_auroc(scored, split)]
@@ -732,15 +742,6 @@ def main() -> None:
     )
     parts += ["## What the diagnosis names\n\nA model with several names counts in each column."]
     parts += [confusion_table(scored, split) for split in reversed(SPLITS[:2])]
-    if arguments.again:
-        parts.append(again_section(arguments.again))
-    parts += cases
-    if arguments.plants:
-        parts.append(plants_section(arguments.plants, arguments.cards or (), arguments.second_base))
-        if arguments.cards:
-            parts.append(later_section(arguments.plants, arguments.cards[0]))
-    if arguments.thresholds:
-        parts.append((arguments.thresholds / "section.md").read_text(encoding="utf-8").rstrip())
     write_page(PAGE, "\n\n".join([*parts, ENTER.rstrip()]) + "\n", arguments.only)
 
 
