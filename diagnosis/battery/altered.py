@@ -148,8 +148,8 @@ def alter(thing: SceneObject, scene: Scene, attribute: str, values: Sequence[str
         >>> import numpy as np
         >>> from mmprobe.benchmarks.synthetic.scene import draw_scene
         >>> scene = draw_scene(np.random.default_rng(0), "easy")
-        >>> [each.colour for each in scene.objects], alter(scene.objects[0], scene, "colour", ["cyan", "red"]).colour
-        (['cyan', 'orange'], 'red')
+        >>> [each.colour for each in scene.objects], alter(scene.objects[0], scene, "colour", ["green", "red"]).colour
+        (['blue', 'green', 'purple'], 'red')
     """
     name = "cell" if attribute == "place" else attribute
     value = next((each for each in values if all(getattr(own, name) != each for own in scene.objects)), None)
