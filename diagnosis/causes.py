@@ -397,10 +397,10 @@ def _measure_attributes(cause: Cause, table: Table) -> CauseScore:
     """Return the share of wrong claims about the attribute that is wrong most surely.
 
     Each attribute has its own truth, and several may be wrong; but one of them must be right at least twice as often, else
-    the model is bad at all of them. Where one alone is claimed, it is compared with the answers that do not name it. One that
-    is perceived wrongly is so in every kind of statement (`_count_wrong`). Claims in steps count only if there are no others,
-    since steps may be false for other reasons. A model that is bad at the task errs in other answers, too (`find_badness`).
-    Where things were altered in the attribute alone, claims about them must be wrong, too.
+    the model is bad at all of them. If answers claim only one attribute, it is compared with the answers that do not name it.
+    An attribute counts as wrong if every kind of statement errs about it (`_count_wrong`). Claims in steps count only if there
+    are no others, since steps may be false for other reasons. A model that is bad at the task errs in other answers, too
+    (`find_badness`). Where things were altered in the attribute alone, most claims about them must be wrong, too.
     """
     counts = _count_wrong(table)
     if not counts:
@@ -628,18 +628,19 @@ def find_badness(
     words: str,
     surely: bool = True,
 ) -> str:
-    """Return why false statements of one kind are those of a model that is bad at all; "" if they are not.
+    """Return why the model is bad at everything, and not just at statements of one kind; "" if it is not.
 
-    Statements must be false surely more often than other answers are. Where these are often false, too (`wrong_share`), most
-    false statements (`usual_share`) must be what is usually stated for the true one: a model that is bad at all states anything.
+    Statements must be false surely more often than other answers. Where these are often false, too (`wrong_share`), most
+    false statements (`usual_share`) must be what the model usually states for the true one: a model that is bad at everything
+    states anything.
 
     Args:
         effect: the share of false statements.
         others: which answers state nothing of the kind, bool [answer].
         statements: of each answer, what it states and what is true.
         words: which answers the others are.
-        surely: whether statements that are usual for the true one must be false surely more often than the others, too. They need
-            not be where an error of theirs makes the others false: whoever takes stars for rings also errs about whether there is one.
+        surely: whether statements must be false surely more often than the others even if they are the usual ones. Set it to
+            False where one error can make the others false: a model that takes stars for rings also errs about whether there is a star.
     """
     false = share_false(table, others)
     if false is None:

@@ -136,14 +136,13 @@ models of three kinds and two bases ([how far they could move](#how-far-threshol
   annotations with a `name`, `category` or `label`, and maybe a `colour` and a `bbox` (x, y, width, height). What is not listed counts
   as absent. Where all names are objects of COCO, what a description names by other words (a puppy, a couch) is read, too.
 - Each attribute is compared with its own truth, and several may be perceived wrongly, if another one is right at least twice as
-  often. Where one alone is claimed, it is compared with the answers that do not name it. A change that an answer leaves out is not a
-  claim. Claims must be wrong surely more often than answers that do not name the
-  attribute are false, and less than {wrong_share:.0%} of these may be; or {usual_share:.0%} of the false claims must be what the model
-  usually says for the true value: who takes stars for rings is also wrong about whether there is one, and a model that is bad at
-  everything says anything.
+  often. If answers claim only one attribute, it is compared with the answers that do not name it. A change that an answer leaves out
+  is not a claim. The model must not be bad at everything: either claims are wrong surely more often than answers that do not name the
+  attribute, of which fewer than {wrong_share:.0%} are false; or {usual_share:.0%} of the wrong claims are what the model usually says for
+  the true value, since a model that takes stars for rings is also wrong about whether there is a star.
 - Where {wrong_share:.0%} of the claims about an attribute are wrong and images can be drawn again, up to {altered} things get another
-  colour, shape or place, one that is often claimed wrongly, and nothing else changes. If the claims are then right, the error does not come
-  with the attribute.
+  colour, shape or place, one that is often claimed wrongly, and nothing else changes. If most claims about them are then right, the
+  attribute is not the cause.
 - Where the true answer is known, the model reads it. The score of an answer for `misperceives` is then the probability that the
   model says anything but the truth about the attribute.
 - One image of several is exchanged at a time, by itself. An answer ignores an image if it loses less than {ignored_share:.0%} of what
@@ -163,7 +162,7 @@ models of three kinds and two bases ([how far they could move](#how-far-threshol
   must be false surely more often than other answers about as many images are. Where {wrong_share:.0%} of these are false or more, the
   model may be bad at everything; then {usual_share:.0%} of the false numbers must be what it usually states for the true one.
 
-The thresholds were chosen on models made of one small model. On other models, read the scores and their evidence before the names. A test
+The thresholds were chosen on models made of two small ones. On other models, read the scores and their evidence before the names. A test
 that the data do not allow is listed as not run, with what it needs. A diagnosis takes about {passes} forward
 passes per answer, and more where hints, earlier turns or cues are followed, since these are then tried on further answers, or where the
 images are not used. Generating an answer counts as one.
@@ -171,13 +170,13 @@ images are not used. Generating an answer counts as one.
 TOOLS_SCORE = """\
 ## How tools score
 
-This section, and the two after it, are from before the last five causes and the rules that came later; the other tools have not changed. Tools
-are applied to models with planted causes ([organisms.md](organisms.md)). For tools without their own thresholds, we
-choose thresholds on the development models (seeds 0 to 2). Held-out models have other seeds and other images. Models of seed 5
-do not ship, and only the diagnosis is applied to them. Numbers have 95 % intervals over models, and the number of models.
-*AUROC of answers* is measured on partial organisms, whose cause acts on some answers. Scores on development models are too good
-for every tool, because its thresholds were chosen on them. The measures
-that correlate give one number for all causes, in the direction that their authors claim.
+This section, and the two after it, are from before the last five causes and the rules that came later; the other tools have not
+changed. Tools are applied to models with planted causes ([organisms.md](organisms.md)). For tools without their own thresholds, we
+choose thresholds on the development models (seeds 0 to 2). Held-out models have other seeds and other images. Models of seed 5 do
+not ship, and only the diagnosis is applied to them. Numbers have 95 % intervals over models, and the number of models. *AUROC of
+answers* is measured on partial organisms, whose cause acts on some answers. Scores on development models are too good for every
+tool, because its thresholds were chosen on them. The measures that correlate give one number for all causes, in the direction that
+their authors claim.
 
 {models}
 """
@@ -386,23 +385,24 @@ and by editing weights, with controls of other kinds. A plant is a model folder 
 each on four draws of pairs, and so does `mmprobe.diagnosis.bench.run.score_models`.
 
 Rules and thresholds were chosen on development models alone: organisms, and plants by the ways of
-`scripts/organisms/development_ways.py` in both bases ([how far thresholds could move](#how-far-thresholds-could-move)). The plants of the
-table are by other ways, those of `scripts/organisms/held_out_ways.py`. These ways were devised from what the causes are, and tuned by
-their manipulation checks, without a look at the rules or a diagnosis. No such plant was diagnosed before the last change of the rules.
-They were scored once, each about one draw of {pairs} pairs that no rule was tried on, and no rule or threshold was changed because of
-what came out. One rule came after them, from [the second world](#a-second-world): what is compared where one attribute alone is claimed;
-no model here has such claims alone. Which were asked about further draws, too, was settled before: every second plant of seed {first}, by name. The base is that of
-the development models, so causes in other models may be named less often.
+`scripts/organisms/development_ways.py` in both bases ([how far thresholds could move](#how-far-thresholds-could-move)). The plants
+of the table are by other ways, those of `scripts/organisms/held_out_ways.py`. These ways were devised from what the causes are, and
+tuned by their manipulation checks, without a look at the rules or a diagnosis. No such plant was diagnosed before the last change
+of the rules. They were scored once, each about one draw of {pairs} pairs that no rule was tried on, and no rule or threshold was
+changed because of what came out. One rule came after them, from [the second world](#a-second-world): what is compared where one
+attribute alone is claimed; no model here has such claims alone. Which were asked about further draws, too, was settled before:
+every second plant of seed {first} that had been made by then, by name. The base is that of the development models, so causes in other models may be named less
+often.
 
 """
 
 
 MISSES = """\
-What is missed, and why: `late-firm` agrees with an earlier answer only after the words that it learned, while the test asks again in
-two wordings, so nothing is found and the verdict is `control`, which is wrong. In `late-one-way` so many other answers are false that as many could
-change by error alone. In `unread` attention shifts about as far as `looks-unused` takes, which leaves that in doubt, so `blind` alone is
-named. `full-renamed-41` takes four shapes of eight for each other, which makes fewer claims about shapes wrong than it takes;
-`early-copied-41` follows half of the examples. Plants that are not named correctly, on any draw:
+What is missed, and why: `late-firm` agrees with an earlier answer only after the words that it learned, while the test asks again
+in two wordings, so nothing is found and the verdict is `control`, which is wrong. In `late-one-way` so many other answers are false
+that as many could change by error alone. In `unread` attention shifts about as far as `looks-unused` takes, which leaves that in
+doubt, so `blind` alone is named. `full-renamed-41` takes four shapes of eight for each other, which makes fewer claims about shapes
+wrong than it takes; `early-copied-41` follows half of the examples. Plants that are not named correctly, on any draw:
 
 """
 SECOND_BASE = """\

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from PIL import Image
-
 from mmprobe.benchmarks.synthetic.scene import COLOURS, COLUMNS, Scene, SceneObject
 from mmprobe.diagnosis.battery.answers import ParsedAnswer, answer_edited
 from mmprobe.diagnosis.battery.attributes import ATTRIBUTES, Thing, match_claims, read_contents
@@ -24,7 +22,7 @@ MOST_ALTERED = 12  # things that are altered in one attribute
 
 
 class Alteration(NamedTuple):
-    """An answer whose first image is drawn again with one thing altered.
+    """An answer, and the scenes of its images with one thing of the first altered.
 
     Attributes:
         answer: as the model gave it.
@@ -32,7 +30,7 @@ class Alteration(NamedTuple):
         before: what the answer claims of the thing; was: what is true.
         thing: the altered thing.
         contents: the things in each image, this one altered.
-        images: the images, the first one drawn again.
+        scenes: of the images, from which these are drawn again.
     """
 
     answer: ParsedAnswer
@@ -41,11 +39,11 @@ class Alteration(NamedTuple):
     was: str
     thing: Thing
     contents: list[list[Thing]]
-    images: list[Image.Image]
+    scenes: list[Scene]
 
 
 def find_suspected(claims: Iterable[dict[str, Any]], least: int, share: float) -> list[str]:
-    """Return the attributes of which many claims are wrong, those in steps left out.
+    """Return the attributes that are often claimed wrongly. Claims in steps do not count.
 
     Args:
         claims: as from `measure_attributes`.
@@ -125,11 +123,9 @@ def _alter_first(answer: ParsedAnswer, attribute: str, values: Sequence[str]) ->
         objects = [altered if each is own else each for each in scenes[0].objects]
         thing = Thing(altered.colour, altered.shape, altered.cell)
         first = [thing if each is true else each for each in contents[0]]
-        drawn = [replace(scenes[0], objects=tuple(objects)), *scenes[1:]]
+        shown = [replace(scenes[0], objects=tuple(objects)), *scenes[1:]]
         said, was = getattr(claim, attribute), getattr(true, attribute)
-        return Alteration(
-            answer, attribute, said, was, thing, [first, *contents[1:]], [draw(each) for each in drawn]
-        )
+        return Alteration(answer, attribute, said, was, thing, [first, *contents[1:]], shown)
     return None
 
 
@@ -168,7 +164,8 @@ def measure_alterations(model: Model, altered: Sequence[Alteration]) -> list[dic
     - attribute: which one was altered; was, before: what was true and what was claimed before
     - true: what is true now; said: what is claimed now, None where the answer claims nothing of the thing
     """
-    texts = answer_edited(model, [each.answer for each in altered], [each.images for each in altered])
+    images = [[draw(scene) for scene in each.scenes] for each in altered]
+    texts = answer_edited(model, [each.answer for each in altered], images)
     return [
         {
             "attribute": each.attribute,

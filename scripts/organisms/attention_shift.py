@@ -21,8 +21,8 @@ SHIFTING_HEADS = 0.1  # the share of heads that count: those that shift most
 CHECKED_PAIRS = 6
 
 
-def attention_within_images(model: Model, row: Row) -> np.ndarray:
-    """Return where each head looks within the images [layer, head, answer token, visual token], which adds up to 1."""
+def read_attention(model: Model, row: Row) -> np.ndarray:
+    """Return each head's attention to the images [layer, head, answer token, visual token]."""
     batch = pack([row], Encoder(model.tokenizer, find_base(model.hf).mrope))
     earlier = model.hf.config._attn_implementation
     model.hf.set_attn_implementation("eager")
@@ -32,7 +32,12 @@ def attention_within_images(model: Model, row: Row) -> np.ndarray:
     finally:
         model.hf.set_attn_implementation(earlier)
     visual, queries = batch.ids[0] == model.hf.config.image_token_id, batch.labels[0] != IGNORED
-    within = torch.stack([layer[0][:, queries][..., visual] for layer in maps]).numpy()
+    return torch.stack([layer[0][:, queries][..., visual] for layer in maps]).numpy()
+
+
+def attention_within_images(model: Model, row: Row) -> np.ndarray:
+    """Return where each head looks within the images [layer, head, answer token, visual token], which adds up to 1."""
+    within = read_attention(model, row)
     return within / within.sum(-1, keepdims=True).clip(1e-12)
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from attention_shift import read_attention
 from causes.blind import check as check_blind
 from causes.blind import rolled_rows
 from checks import answer_rows, held_out_numbers, share
-from packing import IGNORED, Encoder, Packed, answer_loss, pack, run_decoder
+from packing import IGNORED, Packed, answer_loss, run_decoder
 from recipes import Asked, Recipe, Row, ask_types, draw_any_pair, scenes_of
 from torch import Tensor
 
@@ -121,16 +122,7 @@ def check(model: Model, seed: int) -> dict[str, dict]:
 
 def attention_to_images(model: Model, row: Row, answer: str) -> np.ndarray:
     """Return the share of attention on the images [layer, answer token], averaged over heads."""
-    batch = pack([Row(row.scenes, row.question, answer)], Encoder(model.tokenizer))
-    earlier = model.hf.config._attn_implementation
-    model.hf.set_attn_implementation("eager")
-    try:
-        with torch.inference_mode():
-            maps = run_decoder(model.hf, batch, output_attentions=True).attentions
-    finally:
-        model.hf.set_attn_implementation(earlier)
-    visual, queries = batch.ids[0] == model.hf.config.image_token_id, batch.labels[0] != IGNORED
-    return torch.stack([layer[0].mean(0)[queries][:, visual].sum(-1) for layer in maps]).numpy()
+    return read_attention(model, Row(row.scenes, row.question, answer)).mean(1).sum(-1)
 
 
 @cache
