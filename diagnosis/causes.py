@@ -19,6 +19,7 @@ from mmprobe.diagnosis.effects import (
     Scores,
     Table,
     Thresholds,
+    list_steps,
 )
 from mmprobe.registry import Registry, check_made, tolerate_plug_ins
 from mmprobe.stats.estimate import Estimate, subtract_shares
@@ -34,9 +35,10 @@ class CauseScore(NamedTuple):
     Attributes:
         effect: the score of the model, with its interval.
         answers: the score of each answer, 0 to 1; None where the test does not apply.
-        detail: words that say more, such as which attribute; "" for none.
+        detail: words that say more; "" for none.
         hindrance: why the cause cannot be named whatever its score, in words; "" if it can.
         doubt: why it cannot be decided if its score suffices, in words; "" if it can.
+        which: what it concerns, such as an attribute, which the verdict says, too; "" where there is nothing to tell apart.
     """
 
     effect: Effect
@@ -44,6 +46,7 @@ class CauseScore(NamedTuple):
     detail: str = ""
     hindrance: str = ""
     doubt: str = ""
+    which: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,8 @@ def measure_causes(table: Table) -> dict[str, CauseScore]:
             if cause.needs_sight:
                 words = f"{cause.score} (cannot act, since the images are not used)"
                 effect = Effect(name=words, value=0.0, low=0.0, high=0.0)
-                scores[name] = CauseScore(effect, [None] * len(table.records), scores[name].detail)
+                nothing: Scores = [None] * len(table.records)
+                scores[name] = CauseScore(effect, nothing, scores[name].detail, which=scores[name].which)
     return scores
 
 
@@ -136,7 +140,7 @@ def _measure_disuse(cause: Cause, table: Table) -> CauseScore:
         if group.any() and len(rest) >= table.limits.least_answers and np.mean(rest) < cause.threshold:
             unused = [None if left else score for score, left in zip(unused, group, strict=True)]
             details.append(f"without {group.sum()} answers {words}")
-    return CauseScore(table.mean(cause.score, unused), list(disuse), "; ".join(details))
+    return CauseScore(table.mean(cause.score, unused), list(disuse), detail="; ".join(details))
 
 
 def _measure_unused_looks(cause: Cause, table: Table) -> CauseScore:
@@ -189,21 +193,23 @@ def find_usual_conclusion(records: Sequence[AnswerRecord]) -> str | None:
 
     Models fall back on it when their steps are uninformative, so it cannot show that steps are not used.
     """
-    counts = Counter(record["steps"]["conclusion"] for record in records if record["steps"] is not None)
+    counts = Counter(steps["conclusion"] for record in records for steps in list_steps(record))
     conclusion, count = counts.most_common(1)[0] if counts else ("", 0)
     return conclusion if count > 1 else None
 
 
-def score_decision(record: AnswerRecord, limits: Thresholds, usual: str | None = None) -> float | None:
+def score_decision(steps: dict[str, Any], limits: Thresholds, usual: str | None = None) -> float | None:
     """Return 1 for a conclusion that changes with the images and is almost as likely after other steps, else 0.
 
     It is almost as likely if no change of its steps costs it the threshold's share of what other images cost it. 0 for one
     that follows from its steps: models that look again where their steps are changed would come to it either way. None
-    without steps, and for the usual conclusion, unless it contradicts its steps.
+    for the usual conclusion, unless it contradicts its steps.
+
+    Args:
+        steps: of an answer, as from `measure_steps`.
     """
-    steps = record["steps"]
-    follows = None if steps is None else steps.get("follows")
-    if steps is None or (follows is not False and steps["conclusion"] == usual):
+    follows = steps.get("follows")
+    if follows is not False and steps["conclusion"] == usual:
         return None
     if follows:
         return 0.0
@@ -213,9 +219,20 @@ def score_decision(record: AnswerRecord, limits: Thresholds, usual: str | None =
 
 def _measure_decisions(cause: Cause, table: Table) -> CauseScore:
     usual = find_usual_conclusion(table.records)
-    scores: Scores = [score_decision(record, table.limits, usual) for record in table.records]
-    effect, doubt = table.mean(cause.score, scores, needs=cause.needs), ""
-    read = [record["steps"].get("follows") is not None for record in table.records if record["steps"]]
+    found = [
+        [
+            score
+            for steps in list_steps(record)
+            if (score := score_decision(steps, table.limits, usual)) is not None
+        ]
+        for record in table.records
+    ]
+    effect, doubt = table.rate(cause.score, found, cause.needs), ""
+    scores: Scores = [
+        None if record["steps"] is None else score_decision(record["steps"], table.limits, usual)
+        for record in table.records
+    ]
+    read = [steps.get("follows") is not None for record in table.records for steps in list_steps(record)]
     if not all(read) and not effect.low >= cause.threshold:
         doubt = "it is not known what follows from the steps, so the low end of the interval must reach the threshold"
     return CauseScore(effect, scores, doubt=doubt)
@@ -276,7 +293,7 @@ def _measure_following(
         return CauseScore(table.mean(cause.score, scores, needs=cause.needs), nothing, doubt=doubt)
     effects = {name: table.mean(cause.score, scores) for name, scores in by_wording.items()}
     most = max(effects, key=lambda name: (effects[name].low, effects[name].value))
-    return CauseScore(effects[most], nothing, f"wording that is followed most surely: {most!r}")
+    return CauseScore(effects[most], nothing, detail=f"wording that is followed most surely: {most!r}")
 
 
 def _surer(effect: Effect, other: Effect) -> bool:
@@ -320,7 +337,7 @@ def _measure_cues(cause: Cause, table: Table) -> CauseScore:
         return CauseScore(table.mean(cause.score, claimed, needs=cause.needs), claimed)
     effect, cue, thing = found
     answers: Scores = [score_claims(record, cue, thing) for record in table.records]
-    score = CauseScore(effect, answers, f"{thing} is claimed in images with {cue}")
+    score = CauseScore(effect, answers, which=f"{thing} is claimed in images with {cue}")
     edited = [each for record in table.records for each in record.get("edited", ())]
     seen = [
         each["claimed"]
@@ -416,13 +433,12 @@ def _measure_attributes(cause: Cause, table: Table) -> CauseScore:
     for record in table.records:
         scores = [score for name in wrong if (score := score_errors(record, name)) is not None]
         answers.append(max(scores) if scores else None)
-    label = "attribute" if len(wrong) == 1 else "attributes"
+    label, details = "attribute" if len(wrong) == 1 else "attributes", []
     hindrance, rightest = find_error_everywhere(table), min(effects, key=lambda name: effects[name].value)
     if not hindrance and len(effects) > 1 and 2 * effects[rightest].value > effects[best].value:
         hindrance = (
             f"no attribute is much righter: {rightest} is wrong in {100 * effects[rightest].value:.0f} %"
         )
-    details = [f"{label}: {', '.join(wrong)}"]
     altered = [_list_altered(record, best) for record in table.records]
     n_altered = sum(map(len, altered))
     if n_altered:
@@ -440,7 +456,8 @@ def _measure_attributes(cause: Cause, table: Table) -> CauseScore:
     hindrance = hindrance or find_badness(
         table, effects[best], silent, claims, "that do not name it", surely=False
     )
-    return CauseScore(effects[best], answers, "; ".join(details), hindrance)
+    which = f"{label}: {', '.join(wrong)}"
+    return CauseScore(effects[best], answers, "; ".join(details), hindrance, which=which)
 
 
 def _list_claims(record: AnswerRecord, attributes: Sequence[str]) -> list[AnswerRecord]:
@@ -520,14 +537,15 @@ def _measure_ignored(cause: Cause, table: Table) -> CauseScore:
     hindrance = ""
     if rightest == most or 2 * effects[rightest].value > effects[most].value:
         hindrance = f"image {rightest} is unused in {100 * effects[rightest].value:.0f} %, so it depends on the question"
-    return CauseScore(effects[most], graded[most], f"image {most}", hindrance)
+    return CauseScore(effects[most], graded[most], hindrance=hindrance, which=f"image {most}")
 
 
 def _measure_order(cause: Cause, table: Table) -> CauseScore:
     """Return the share of answers that change with places, of the kind of places with which they change most surely.
 
     A model that errs in a share e of its other answers changes 2e(1 - e) of its answers for no reason, if it errs anew each
-    time. So the answers must change surely more often.
+    time. But the images and the question are the same in both orders, so errors often are, too: development models without the
+    cause change at most 1.5 e(1 - e). So the low end of the interval must be above e(1 - e).
     """
     kinds: dict[str, Scores] = {}
     for number, record in enumerate(table.records):
@@ -543,30 +561,47 @@ def _measure_order(cause: Cause, table: Table) -> CauseScore:
         for number in range(len(table.records))
     ]
     others, hindrance = share_false(table, np.array([score is None for score in answers], bool)), ""
-    if others is not None and effects[most].low <= (by_chance := 2 * others.value * (1 - others.value)):
-        hindrance = f"{100 * others.value:.0f} % of the other answers are false, so {100 * by_chance:.0f} % may change by error alone"
-    return CauseScore(effects[most], answers, f"places of the {most}", hindrance)
+    if others is not None and effects[most].low <= (by_error := others.value * (1 - others.value)):
+        hindrance = f"{100 * others.value:.0f} % of the other answers are false, so {100 * by_error:.0f} % may change by error alone"
+    return CauseScore(effects[most], answers, hindrance=hindrance, which=f"places of the {most}")
 
 
-def _measure_turns(key: str) -> Callable[[Cause, Table], CauseScore]:
-    """Return the measure of the share of answers that follow an earlier turn (`measure_turns`).
+TURNS = {
+    "unsure-agreeable": "claimed",
+    "copies-context": "copied",
+}  # kinds of earlier turns, by what follows them
+
+
+def _measure_turns(cause: Cause, table: Table) -> CauseScore:
+    """Return the share of answers that follow an earlier turn (`measure_turns`).
+
+    A model that repeats whatever was answered before follows claims and examples. So where turns of the other kind are followed
+    surely more often, often enough to be named, that is the cause.
+    """
+    own, other = _score_turns(cause, table), CAUSES[next(name for name in TURNS if name != cause.name)]
+    effect = _score_turns(other, table).effect
+    if effect.reaches(other.threshold, table.limits) and subtract_shares(effect, own.effect).low > 0:
+        words = f"{other.name} explains it: {100 * effect.value:.0f} % of the answers follow such turns"
+        return own._replace(hindrance=words)
+    return own
+
+
+def _score_turns(cause: Cause, table: Table) -> CauseScore:
+    """Return the share of answers that follow the earlier turns of a cause.
 
     No answer was given after such a turn, so the score of an answer is at most 0.5, unless it is of a conversation.
     """
-
-    def measure(cause: Cause, table: Table) -> CauseScore:
-        first = [[] if record.get(key) is None else [record[key]] for record in table.records]
-        again = [_list_again(record, key) for record in table.records]
-        answers: Scores = [
-            max(
-                (float(turn["followed"]) * (1.0 if turn.get("own") else 0.5) for turn in (*one, *other)),
-                default=None,
-            )
-            for one, other in zip(first, again, strict=True)
-        ]
-        return _measure_following(cause, table, first, again)._replace(answers=answers)
-
-    return measure
+    key = TURNS[cause.name]
+    first = [[] if record.get(key) is None else [record[key]] for record in table.records]
+    again = [_list_again(record, key) for record in table.records]
+    answers: Scores = [
+        max(
+            (float(turn["followed"]) * (1.0 if turn.get("own") else 0.5) for turn in (*one, *other)),
+            default=None,
+        )
+        for one, other in zip(first, again, strict=True)
+    ]
+    return _measure_following(cause, table, first, again)._replace(answers=answers)
 
 
 def list_numbers(record: AnswerRecord) -> list[tuple[int, int]]:
@@ -616,7 +651,10 @@ def _measure_counts(cause: Cause, table: Table) -> CauseScore:
     counted = false[:, 1] > 0
     alike = ~counted & np.isin(table.n_images, table.n_images[counted])
     return CauseScore(
-        effect, scores, detail, find_badness(table, effect, alike, numbers, "about as many images")
+        effect,
+        scores,
+        detail=detail,
+        hindrance=find_badness(table, effect, alike, numbers, "about as many images"),
     )
 
 
@@ -720,7 +758,7 @@ _ALL = (
         about="the conclusion comes from the images, whatever the steps before it say",
         score="conclusions that change with the images, do not follow from their steps and are almost as likely after others",
         needs=NEEDS_STEPS,
-        threshold=0.6,
+        threshold=0.5,
         measure=_measure_decisions,
         evidence=("moved by steps", "moved by images"),
         needs_sight=True,
@@ -730,7 +768,7 @@ _ALL = (
         about="the answers follow what the question suggests",
         score="answers that agree with the hint, whichever answer it suggests",
         needs=NEEDS_CLOSED,
-        threshold=0.6,
+        threshold=0.5,
         measure=_measure_hints,
     ),
     Cause(
@@ -759,7 +797,7 @@ _ALL = (
         about="one of several images is not used",
         score="answers that are as likely with another image in the place of one, of those that use their other images",
         needs="questions about several images that do not name one of them",
-        threshold=0.6,
+        threshold=0.7,
         measure=_measure_ignored,
         needs_sight=True,
     ),
@@ -776,16 +814,16 @@ _ALL = (
         about="the answers follow what the model is claimed to have answered before",
         score="answers that agree with a claimed earlier one, whichever it is",
         needs=NEEDS_CLOSED,
-        threshold=0.6,
-        measure=_measure_turns("claimed"),
+        threshold=0.4,
+        measure=_measure_turns,
     ),
     Cause(
         name="copies-context",
         about="the answers repeat that of an earlier turn or example",
         score="answers that agree with an earlier turn or example, whichever answer it has",
         needs=f"{NEEDS_CLOSED}; and images of other samples",
-        threshold=0.6,
-        measure=_measure_turns("copied"),
+        threshold=0.4,
+        measure=_measure_turns,
     ),
     Cause(
         name="quantity",

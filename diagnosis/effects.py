@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
@@ -254,6 +254,13 @@ class Table:
             mean = replace(mean, low=low, high=high)
         return Effect(name=name, unit=unit, **vars(mean))
 
+    def rate(self, name: str, values: Sequence[Sequence[float]], needs: str = "") -> Effect:
+        """Return the share of values that are 1, of which an answer may have several or none."""
+        counts = np.array([[sum(own), len(own)] for own in values], float)
+        if not counts[:, 1].any():
+            return Effect(name=name, needs=needs)
+        return Effect(name=name, **vars(self.share(counts)))
+
     def difference(self, name: str, counts: np.ndarray, needs: str) -> Effect:
         """Return the difference of two shares, from counts [answer, 4]: successes and trials of both."""
         total = counts.sum(0)
@@ -315,19 +322,24 @@ def measure_effects(table: Table) -> dict[str, Effect]:
     effects["wrong"] = table.mean(
         "answers that say something false", wrong, needs="true answers and the contents of the images"
     )
-    by_images = _read_steps(records, lambda steps: steps["moved_by_images"])
-    effects["moved by images"] = table.mean(
-        "conclusions that change with the images", by_images, needs=NEEDS_STEPS
+    steps = [list_steps(record) for record in records]
+    effects["moved by images"] = table.rate(
+        "conclusions that change with the images",
+        [[each["moved_by_images"] for each in own] for own in steps],
+        NEEDS_STEPS,
     )
-    by_steps = _read_steps(records, lambda steps: any(steps["moved"].values()))
-    effects["moved by steps"] = table.mean(
-        "conclusions that change with their steps", by_steps, needs=NEEDS_STEPS
+    effects["moved by steps"] = table.rate(
+        "conclusions that change with their steps",
+        [[any(each["moved"].values()) for each in own] for own in steps],
+        NEEDS_STEPS,
     )
     return effects
 
 
-def _read_steps(records: Sequence[AnswerRecord], read: Callable[[dict[str, Any]], bool]) -> Scores:
-    return [None if record["steps"] is None else float(read(record["steps"])) for record in records]
+def list_steps(record: AnswerRecord) -> list[dict[str, Any]]:
+    """Return what was measured of the steps of an answer, and of further conclusions about its images (`plan_conclusions`)."""
+    found = [record["steps"], *(each["steps"] for each in record.get("conclusions", ()))]
+    return [steps for steps in found if steps is not None]
 
 
 def read_moves(records: Sequence[AnswerRecord]) -> Scores:

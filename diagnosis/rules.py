@@ -24,12 +24,14 @@ class Named(NamedTuple):
         evidence: lines that say what was measured, each with its interval and n.
         smallest: the smallest share of answers, or difference of shares, with which so many answers name the cause;
             NaN if none would.
+        which: what the cause concerns, such as an attribute; "" where there is nothing to tell apart.
     """
 
     effect: Effect
     named: bool | None
     evidence: list[str]
     smallest: float = math.nan
+    which: str = ""
 
     @property
     def tested(self) -> bool:
@@ -50,7 +52,7 @@ def name_causes(scores: Mapping[str, CauseScore], table: Table) -> dict[str, Nam
     doubt, it cannot be decided.
     """
     named = {}
-    for name, (effect, _, detail, hindrance, doubt) in scores.items():
+    for name, (effect, _, detail, hindrance, doubt, which) in scores.items():
         cause = CAUSES[name]
         lines, smallest = [effect.describe()], math.nan
         if not effect.needs:
@@ -60,11 +62,11 @@ def name_causes(scores: Mapping[str, CauseScore], table: Table) -> dict[str, Nam
                 lines[0] += f", with so few answers at {100 * smallest:.0f} %"
             elif effect.n and math.isnan(smallest):
                 lines[0] += ", never with so few answers"
-            lines += [words for words in (detail, hindrance, doubt) if words]
+            lines += [words for words in (which, detail, hindrance, doubt) if words]
         shown = (table.effects.get(other) for other in cause.evidence)
         lines += [other.describe() for other in shown if other is not None and not other.needs]
         decided = False if hindrance else effect.reaches(cause.threshold, table.limits)
-        named[name] = Named(effect, None if decided and doubt else decided, lines, smallest)
+        named[name] = Named(effect, None if decided and doubt else decided, lines, smallest, which)
     return named
 
 
@@ -114,7 +116,7 @@ def find_verdict(named: Mapping[str, Named], table: Table) -> tuple[list[str], s
     untested = _list_untested(named)
     if causes:
         implied = {find_implied(cause) for cause in causes}
-        words = [_state(cause, named[cause].effect) for cause in causes if cause not in implied]
+        words = [_state(cause, named[cause]) for cause in causes if cause not in implied]
         words += [f"too few answers to decide on {', '.join(doubts)}"] if doubts else []
         return causes, "; ".join([*words, *untested])
     if doubts:
@@ -133,9 +135,10 @@ def find_verdict(named: Mapping[str, Named], table: Table) -> tuple[list[str], s
     return [CONTROL], f"the answers come from the images, and none of {len(named)} tests found a cause"
 
 
-def _state(name: str, effect: Effect) -> str:
-    """Return what a named cause is, with its share of the answers and the interval."""
-    return f"{CAUSES[name].about} ({_share(effect, CAUSES[name].counts)})"
+def _state(name: str, named: Named) -> str:
+    """Return what a named cause is and what it concerns, with its share of the answers and the interval."""
+    words = [*([named.which] if named.which else []), _share(named.effect, CAUSES[name].counts)]
+    return f"{CAUSES[name].about} ({'; '.join(words)})"
 
 
 def _share(effect: Effect, counts: str = "answers") -> str:

@@ -27,15 +27,25 @@ from mmprobe.diagnosis.battery.cues import (
 )
 from mmprobe.diagnosis.battery.hints import SUSPECTS, Choice, find_choice, measure_hints, try_hints
 from mmprobe.diagnosis.battery.images import (
+    ALIKE,
     OtherImages,
     measure_images,
     read_with_further_images,
     read_with_images,
 )
 from mmprobe.diagnosis.battery.places import measure_places
-from mmprobe.diagnosis.battery.steps import measure_steps
-from mmprobe.diagnosis.battery.turns import CLAIMED, COPIED, MANY, ask_turns, find_exchanged, measure_turns
-from mmprobe.diagnosis.effects import AnswerRecord, describe_shortage, load_thresholds
+from mmprobe.diagnosis.battery.steps import measure_steps, plan_conclusions
+from mmprobe.diagnosis.battery.turns import (
+    CLAIMED,
+    CLAIMS,
+    COPIED,
+    MANY,
+    ask_turns,
+    find_exchanged,
+    measure_turns,
+)
+from mmprobe.diagnosis.causes import CAUSES
+from mmprobe.diagnosis.effects import AnswerRecord, Table, describe_shortage, load_thresholds
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.interventions import Settings
 from mmprobe.ledger import Ledger
@@ -48,8 +58,8 @@ log = logging.getLogger("mmprobe")
 
 ANSWERS, MEASURES = "answers.part.jsonl", "measures.jsonl"
 # What is measured further where the measures suspect it
-EDITS, ALTERED, AGAIN = "edits.jsonl", "altered.jsonl", "again.jsonl"
-KEPT = (ANSWERS, MEASURES, EDITS, ALTERED, AGAIN)
+EDITS, ALTERED, AGAIN, CONCLUSIONS = "edits.jsonl", "altered.jsonl", "again.jsonl", "conclusions.jsonl"
+KEPT = (ANSWERS, MEASURES, EDITS, ALTERED, AGAIN, CONCLUSIONS)
 HINTS = "hints"  # in records, the hints that an answer got
 MAX_NEW_TOKENS = 128
 
@@ -97,13 +107,20 @@ def run_battery(
     _edit_cues(model, samples, measured, ledger, batch_size)
     _alter_things(model, answers, ledger, batch_size)
     tests.try_again(measured, ledger, batch_size)
+    if given is None:
+        tests.ask_conclusions(samples, measured, ledger, batch_size, max_new_tokens)
     return read_records(ledger, samples)
 
 
 def read_records(ledger: Ledger, samples: Sequence[Sample]) -> list[AnswerRecord]:
     """Return the records of a finished battery, one a sample, in order. What reads texts alone is read again."""
     done = _by_id(ledger.lines(MEASURES))
-    further = {"edited": ledger.lines(EDITS), "altered": ledger.lines(ALTERED), "again": ledger.lines(AGAIN)}
+    further = {
+        "edited": ledger.lines(EDITS),
+        "altered": ledger.lines(ALTERED),
+        "again": ledger.lines(AGAIN),
+        "conclusions": ledger.lines(CONCLUSIONS),
+    }
     records = []
     for sample in (sample for sample in samples if sample.id in done):
         record = done[sample.id]
@@ -234,7 +251,7 @@ class _Tests:
         }
         kinds = {name: "yes or no" if choice.says_yes_or_no else "else" for name, choice in closed.items()}
         plan: list[tuple[str, str, str]] = []  # kind, id, wording
-        for kind, most in ((HINTS, SUSPECTS), (CLAIMED, 1), (COPIED, 1)):
+        for kind, most in ((HINTS, SUSPECTS), (CLAIMED, CLAIMS), (COPIED, 1)):
             tried = {
                 record["id"]: record[HINTS] if kind == HINTS else [record[kind]] if kind in record else []
                 for record in records
@@ -254,11 +271,49 @@ class _Tests:
                 found: list[Any] = try_hints(self.model, rows, wordings)
             else:
                 examples = [self._example(by_id[name]) for name in names]
-                numbers = [self.turns[name] for name in names]
-                found = ask_turns(self.model, kind, rows, examples, numbers, wordings, self.answers)
+                found = ask_turns(self.model, kind, rows, examples, wordings, self.answers)
             ledger.append(
                 AGAIN, [{"id": name, "kind": kind, **each} for name, each in zip(names, found, strict=True)]
             )
+
+    def ask_conclusions(
+        self,
+        samples: Sequence[Sample],
+        records: Sequence[AnswerRecord],
+        ledger: Ledger,
+        batch_size: int,
+        max_new_tokens: int,
+    ) -> None:
+        """Save how further conclusions change, where those of the answers are too few to say whether they were decided first.
+
+        They are asked for where the interval holds the threshold of `decided-first` and the score is half of it or more. All are
+        saved at once, with the ids of the samples whose images they are about.
+        """
+        cause = CAUSES["decided-first"]
+        effect = cause.measure(cause, Table(records, samples, load_thresholds())).effect
+        is_open = effect.low < cause.threshold <= effect.high and 2 * effect.value >= cause.threshold
+        if not is_open or ledger.lines(CONCLUSIONS):
+            return
+        shown = plan_conclusions(self.answers)
+        asked = {sample.id: name for name, sample in shown.items()}
+        settings = Settings(max_new_tokens=max_new_tokens, batch_size=batch_size)
+        given = dict(asking.answer(self.model, list(shown.values()), None, settings))
+        answers = [
+            make_answer(self.model, sample, given[sample.id].token_ids)
+            for sample in shown.values()
+            if given[sample.id].token_ids
+        ]
+        images, lines = OtherImages([*self.answers, *answers]), []
+        for batch in _batches(answers, batch_size, lambda answer: len(answer.sample.images)):
+            others = [
+                {kind: own for kind, own in images.find(answer).items() if kind != ALIKE} for answer in batch
+            ]
+            readings = read_with_images(self.model, batch, others, looks=False)
+            found = measure_steps(self.model, batch, readings, [self._donor(answer) for answer in batch])
+            for answer, reading, steps in zip(batch, readings, found, strict=True):
+                passes = 1 + len(reading) + len(steps["moved"] if steps else ())
+                lines.append({"id": asked[answer.sample.id], "steps": steps, "passes": passes})
+        ledger.append(CONCLUSIONS, lines)
 
     def _find_choice(self, answer: ParsedAnswer) -> Choice | None:
         return find_choice(self.model, answer, self._same_question(answer))
@@ -266,8 +321,8 @@ class _Tests:
     def _same_question(self, answer: ParsedAnswer) -> list[ParsedAnswer]:
         """Return the other answers to the same question, those after this one first."""
         same = self.by_question[answer.sample.question, len(answer.sample.images)]
-        place = next(number for number, each in enumerate(same) if each is answer)
-        return same[place + 1 :] + same[:place]
+        place = next((number for number, each in enumerate(same) if each is answer), -1)
+        return same[place + 1 :] + same[: max(place, 0)]
 
     def _example(self, answer: ParsedAnswer) -> ParsedAnswer | None:
         """Return the next answer to the same question about as many other images; else to one in other words, few if possible."""

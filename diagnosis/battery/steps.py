@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmprobe.diagnosis.battery.answers import ParsedAnswer
@@ -12,7 +13,9 @@ from mmprobe.diagnosis.battery.images import list_others
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.models import Model
 from mmprobe.models.prompt import build_chat
+from mmprobe.samples import Sample
 
+FURTHER = 12  # sets of images that are asked about for further conclusions
 _PART = re.compile(r"(?<=[,;:]) ")
 _SENTENCE = re.compile(r"(?<=[.!?]) ")
 
@@ -56,6 +59,42 @@ def _shorten(steps: str) -> dict[str, str]:
     if len(lines) > 2:
         shorter["a line"] = "\n".join([*lines[:-2], lines[-1]])
     return {kind: text for kind, text in shorter.items() if text is not None}
+
+
+def plan_conclusions(answers: Sequence[ParsedAnswer]) -> dict[str, Sample]:
+    """Return further questions that ask for steps and a conclusion, by the id of the sample whose images they are about.
+
+    They are questions that were answered with steps, put to images about which nobody asked for any, up to `FURTHER` of them. Such a
+    question must have been asked about two sets of images or more: else it may be about what is in one of them. Conversations are
+    left out.
+
+    Example:
+        >>> steps = ParsedAnswer(Sample(id="a", images=["a.png"], question="Why?"), [1, 2], "It is red.\\nRed.", ["It is red.\\n", "Red."])
+        >>> again = steps._replace(sample=Sample(id="b", images=["b.png"], question="Why?"))
+        >>> other = ParsedAnswer(Sample(id="c", images=["c.png"], question="Is it red?"), [1], "No.", ["No."])
+        >>> [(name, sample.question, str(sample.images[0])) for name, sample in plan_conclusions([steps, again, other]).items()]
+        [('c', 'Why?', 'c.png')]
+    """
+    asked: dict[tuple[int, str], dict[tuple[Path, ...], Sample]] = {}
+    for answer in answers:
+        sample = answer.sample
+        if answer.conclusion is not None and not sample.messages:
+            asked.setdefault((len(sample.images), sample.question), {})[tuple(sample.images)] = sample
+    seen = {images for own in asked.values() for images in own}
+    left = {
+        tuple(each.sample.images): each.sample for each in answers if tuple(each.sample.images) not in seen
+    }
+    by_size: dict[int, list[Sample]] = {}
+    for (size, _), own in asked.items():
+        by_size.setdefault(size, []).extend(list(own.values())[:1] if len(own) > 1 else [])
+    planned = {}
+    for number, shown in enumerate(left.values()):
+        questions = by_size.get(len(shown.images), [])
+        if questions and len(planned) < FURTHER:
+            question = questions[number % len(questions)]
+            fields = {"images": shown.images, "answer": None, "regions": [], "pair_id": None, "metadata": {}}
+            planned[shown.id] = question.model_copy(update={"id": f"{shown.id}-conclusion", **fields})
+    return planned
 
 
 def measure_steps(

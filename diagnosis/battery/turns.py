@@ -13,7 +13,14 @@ from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.prompt import Chat, Message, build_chat
 
-AGAIN = ("Are you sure? {question}", "{question}")  # what is asked after the claimed answer, in turn
+AGAIN = (  # what is asked after a claimed answer, in turn
+    "{question}",
+    "Are you sure? {question}",
+    "Look again. {question}",
+    "What do you say now? {question}",
+    "Please check your answer. {question}",
+    "Once more: {question}",
+)
 EXAMPLES = 2  # one of so many closed answers is read with an example, which doubles the images
 MANY = 20  # answers, from which on a closed one gets either an example or a claim, and not both
 
@@ -23,6 +30,8 @@ CLAIMED, COPIED = (
     "copied",
 )  # an earlier answer to the same question, and one of another turn or an example
 ONE_WORD, SENTENCE = FORMS = ("one word", "a whole answer")  # of what an earlier turn says, in turn
+_THEN = ", then: "
+CLAIMS = 2  # wordings of a claim that are tried on further answers: those that were followed most
 
 
 def _say(role: str, text: str) -> Message:
@@ -85,16 +94,31 @@ def _reads(text: str, word: str) -> bool:
     return word in re.findall(r"\w+", text) or bare[:1].lower() + bare[1:] == word
 
 
-def claim_answer(answer: ParsedAnswer, said: str, number: int) -> Chat:
+def choose_wording(kind: str, number: int) -> str:
+    """Return the wording that an answer gets: the form of the earlier turn's answer, and for a claim how the model is asked again.
+
+    Args:
+        kind: `claimed` or `copied`.
+        number: of the answer.
+
+    Example:
+        >>> choose_wording("copied", 2), choose_wording("claimed", 4)
+        ('a whole answer', 'one word, then: Are you sure? {question}')
+    """
+    form, place = FORMS[number // EXAMPLES % len(FORMS)], number // (EXAMPLES * len(FORMS))
+    return f"{form}{_THEN}{AGAIN[place % len(AGAIN)]}" if kind == CLAIMED else form
+
+
+def claim_answer(answer: ParsedAnswer, said: str, again: str) -> Chat:
     """Return a chat in which the model has answered already, and is asked again.
 
     Args:
         said: what it answered.
-        number: of the answer, which chooses how it is asked again.
+        again: how it is asked again, one of `AGAIN`.
     """
     chat = build_chat(answer.sample)
-    again = AGAIN[number % len(AGAIN)].format(question=answer.sample.question)
-    return chat._replace(messages=[*chat.messages, _say("assistant", said), _say("user", again)])
+    asked = again.format(question=answer.sample.question)
+    return chat._replace(messages=[*chat.messages, _say("assistant", said), _say("user", asked)])
 
 
 def show_example(answer: ParsedAnswer, other: ParsedAnswer | None, said: str) -> Chat | None:
@@ -136,7 +160,8 @@ def measure_turns(
     (another turn or an example has it). A model whose chat template has no earlier turns is not tested.
 
     - wording: the form of the earlier turn's answer, one of `FORMS`: one word such as `No.`, or a whole answer of the model's
-      own to such a question. They take turns; where no answer has the other reading, it is one word.
+      own to such a question; of a claim also how the model is asked again, one of `AGAIN`. They take turns; where no answer has
+      the other reading, it is one word.
     - followed: whether both answers were given as in the earlier turn
     - own: whether the earlier turn is one of the conversation, and not added; passes: the number of forward passes
 
@@ -158,16 +183,8 @@ def measure_turns(
         for n_images in sorted({len(answers[row].sample.images) for row in chosen}):
             same = [row for row in chosen if len(answers[row].sample.images) == n_images]
             closed = [(answers[row], choice) for row in same if (choice := choices[row]) is not None]
-            forms = [FORMS[numbers[row] // EXAMPLES % len(FORMS)] for row in same]
-            found = ask_turns(
-                model,
-                kind,
-                closed,
-                [others[row] for row in same],
-                [numbers[row] for row in same],
-                forms,
-                given,
-            )
+            wordings = [choose_wording(kind, numbers[row]) for row in same]
+            found = ask_turns(model, kind, closed, [others[row] for row in same], wordings, given)
             for row, each in zip(same, found, strict=True):
                 if each is not None:
                     results[row][kind] = each
@@ -179,8 +196,7 @@ def ask_turns(
     kind: str,
     closed: Sequence[tuple[ParsedAnswer, Choice]],
     others: Sequence[ParsedAnswer | None],
-    numbers: Sequence[int],
-    forms: Sequence[str],
+    wordings: Sequence[str],
     given: Sequence[ParsedAnswer],
 ) -> list[dict[str, Any] | None]:
     """Return whether closed answers follow an earlier turn, as `measure_turns` does; None where the template has no such turn.
@@ -188,12 +204,13 @@ def ask_turns(
     Args:
         kind: `claimed` or `copied`.
         closed: answers with their choices, all with equally many images.
-        others, numbers: of each, as in `measure_turns`.
-        forms: one of `FORMS` each.
+        others: of each, as in `measure_turns`.
+        wordings: of each, as from `choose_wording`.
     """
+    parts = [wording.partition(_THEN) for wording in wordings]
     own = [kind == COPIED and _has_own_turn(answer) for answer, _ in closed]
     said: list[dict[str, str] | None] = []
-    for (answer, choice), other, is_own, form in zip(closed, others, own, forms, strict=True):
+    for (answer, choice), other, is_own, (form, _, _) in zip(closed, others, own, parts, strict=True):
         about = other if kind == COPIED and other is not None and not is_own else answer
         whole = form == SENTENCE
         said.append(find_sentences(about.sample.question, choice.words, (about, *given)) if whole else None)
@@ -202,7 +219,7 @@ def ask_turns(
         answer, wholes = closed[place][0], said[place]
         text = _state(word) if wholes is None else wholes[word]
         if kind == CLAIMED:
-            return claim_answer(answer, text, numbers[place] // (EXAMPLES * len(FORMS)))
+            return claim_answer(answer, text, parts[place][2])
         chat = show_example(answer, others[place], text)
         assert chat is not None
         return chat
@@ -213,12 +230,12 @@ def ask_turns(
         return [None] * len(closed)
     return [
         {
-            "wording": ONE_WORD if wholes is None else SENTENCE,
+            "wording": "".join((ONE_WORD if wholes is None else SENTENCE, then, again)),
             "followed": followed,
             "own": is_own,
             "passes": passes,
         }
-        for wholes, is_own, (followed, passes) in zip(said, own, found, strict=True)
+        for wholes, is_own, (_, then, again), (followed, passes) in zip(said, own, parts, found, strict=True)
     ]
 
 

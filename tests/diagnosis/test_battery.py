@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import namedtuple
+from collections import Counter, namedtuple
 from collections.abc import Callable
 from typing import Any
 
@@ -51,8 +51,16 @@ from mmprobe.diagnosis.battery.images import (
     read_with_images,
 )
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
-from mmprobe.diagnosis.battery.run import judge_answer
+from mmprobe.diagnosis.battery.run import (
+    ANSWERS,
+    CONCLUSIONS,
+    _Tests,
+    judge_answer,
+    read_records,
+    run_battery,
+)
 from mmprobe.diagnosis.battery.steps import _shorten, drop_part
+from mmprobe.diagnosis.diagnose import diagnosis_ledger
 from mmprobe.diagnosis.effects import OWN_HINT, load_thresholds, measure_losses
 from mmprobe.models import load_model
 from mmprobe.models.prompt import Chat, build_chat
@@ -490,7 +498,7 @@ def test_an_answer_follows_an_earlier_turn_if_it_does_so_whichever_it_is(monkeyp
     assert [each["claimed"]["followed"] for each in found] == [True] * 3
     assert [each.get("copied", {}).get("followed") for each in found] == [True, None, None]
     asked = [list_texts(chat, "user")[-1] for chat in chats[:3]]
-    assert asked == ["Are you sure? What colour is it?"] * 2 + ["What colour is it?"]
+    assert asked == ["What colour is it?"] * 2 + ["Are you sure? What colour is it?"]
     example = next(chat for chat in chats if len(chat.images) == 2)
     own = [Image.open(answers[number].sample.images[0]).convert("RGB") for number in (1, 0)]
     assert [image.tobytes() for image in example.images] == [image.tobytes() for image in own], (
@@ -503,9 +511,11 @@ def test_an_answer_follows_an_earlier_turn_if_it_does_so_whichever_it_is(monkeyp
     chats.clear()
     monkeypatch.setattr(hints, "read_answers", answering(lambda chat: chats.append(chat) or 4))
     steady = turns.measure_turns(None, answers, choices, others, [0, 1, 4])
+    unfollowed = {"followed": False, "own": False, "passes": 1}
+    again = ("{question}", "{question}", "Are you sure? {question}")
     assert [each["claimed"] for each in steady] == [
-        {"wording": "one word", "followed": False, "own": False, "passes": 1}
-    ] * 3
+        {"wording": f"one word, then: {words}", **unfollowed} for words in again
+    ]
     assert {list_texts(chat, "assistant")[-1] for chat in chats} == {"No."}, "the own answer decides nothing"
 
 
@@ -526,7 +536,7 @@ def test_an_earlier_turn_says_a_whole_answer_of_the_model_itself(monkeypatch, tm
 
     monkeypatch.setattr(hints, "read_answers", answering(repeat))
     found = turns.measure_turns(None, answers, choices, [None, None], [2, 3], answers)
-    assert [each["claimed"]["wording"] for each in found] == ["a whole answer"] * 2
+    assert [each["claimed"]["wording"] for each in found] == ["a whole answer, then: {question}"] * 2
     assert [each["claimed"]["followed"] for each in found] == [True, True]
     assert {list_texts(chat, "assistant")[-1] for chat in chats} == {
         "Yes, the star is at C4.",
@@ -535,7 +545,25 @@ def test_an_earlier_turn_says_a_whole_answer_of_the_model_itself(monkeypatch, tm
         "No, there is no ring.",
     }
     alone = turns.measure_turns(None, answers[:1], choices[:1], [None], [2], answers[:1])
-    assert alone[0]["claimed"]["wording"] == "one word", "no answer has the other reading"
+    assert alone[0]["claimed"]["wording"] == "one word, then: {question}", "no answer has the other reading"
+
+
+def test_a_claim_is_followed_by_all_ways_of_asking_again(monkeypatch, tmp_path):
+    """Twenty-four answers get each form and each way of asking twice; further ones get the wording that they are given."""
+    answers = [written("Yes.", draw_sample(tmp_path, "red")) for _ in range(48)]
+    choice = Choice(0, (4, 5), ("yes", "no"))
+    monkeypatch.setattr(hints, "read_answers", answering(lambda chat: 4))
+    found = turns.measure_turns(
+        None, answers, [choice] * 48, [answers[1]] * 48, range(48), [*answers, written("No.", answers[0].sample)], True
+    )  # fmt: skip
+    wordings = Counter(each["claimed"]["wording"] for each in found if "claimed" in each)
+    assert set(wordings.values()) == {2} and len(wordings) == len(turns.FORMS) * len(turns.AGAIN)
+    chats = []
+    monkeypatch.setattr(hints, "read_answers", answering(lambda chat: chats.append(chat) or 4))
+    wording = "one word, then: Look again. {question}"
+    again = turns.ask_turns(None, "claimed", [(answers[0], choice)] * 2, [None] * 2, [wording] * 2, answers)
+    assert [each["wording"] for each in again] == [wording] * 2
+    assert {list_texts(chat, "user")[-1] for chat in chats} == {"Look again. What colour is it?"}
 
 
 def test_what_some_answers_followed_is_tried_on_further_ones():
@@ -778,3 +806,53 @@ def test_nothing_is_altered_where_no_image_can_be_drawn_again(tmp_path):
     answer = written("The star is blue.", Sample(id="a", question="What colour is the star?", **fields))
     wrong = [{"attribute": "colour", "true": "cyan", "wrong": True}]
     assert plan_alterations([answer], wrong, ["colour"]) == []
+
+
+def test_further_conclusions_are_as_if_their_questions_had_been_asked(tmp_path):
+    """Half of the pairs are asked for steps. The others are, too, where what was measured is open; then nothing is asked again."""
+    tiny = load_model("tiny-spd", device="cpu")
+    every = load_samples(make_pairs(tmp_path / "pairs", 8, 5))
+    pairs = list(dict.fromkeys(sample.metadata["scene"] for sample in every))
+    asked = [
+        sample
+        for sample in every
+        if sample.metadata["type"] == ("steps" if pairs.index(sample.metadata["scene"]) % 2 else "same")
+    ]
+    ledger = diagnosis_ledger(tmp_path / "out")
+    ledger.folder.mkdir()
+    ledger.begin({}, {})
+    records = run_battery(tiny, asked, ledger)
+    assert not ledger.lines(CONCLUSIONS), "tiny-spd's conclusions follow from its steps"
+    answers = [
+        make_answer(tiny, sample, line["ids"])
+        for sample, line in zip(asked, ledger.lines(ANSWERS), strict=True)
+    ]
+    tests = _Tests(tiny, answers)
+    for number, record in enumerate(record for record in records if record["steps"]):
+        record["steps"] |= {
+            "conclusion": str(number),
+            "follows": False,
+            "moved_by_images": number % 2 > 0,
+            "lost": {"all": 0.0},
+        }
+    tests.ask_conclusions(asked, records, ledger, 3, 128)
+    lines = ledger.lines(CONCLUSIONS)
+    shown = [sample.id for sample in asked if sample.metadata["type"] == "same"]
+    assert [line["id"] for line in lines] == shown and all(line["passes"] > 3 for line in lines)
+    steps = {sample.metadata["scene"]: sample for sample in every if sample.metadata["type"] == "steps"}
+    whole = [*asked, *(steps[sample.metadata["scene"]] for sample in asked if sample.id in shown)]
+    other = diagnosis_ledger(tmp_path / "whole")
+    other.folder.mkdir()
+    other.begin({}, {})
+    for line, record in zip(lines, run_battery(tiny, whole, other)[len(asked) :], strict=True):
+        for name in ("conclusion", "follows"):
+            assert line["steps"][name] == record["steps"][name]
+        assert line["steps"]["moved"].keys() == record["steps"]["moved"].keys()
+        assert line["steps"]["lost"]["first part"] == pytest.approx(
+            record["steps"]["lost"]["first part"], abs=1e-3
+        )
+    read = read_records(ledger, asked)
+    assert sum(len(record["conclusions"]) for record in read) == len(lines)
+    assert sum(record["passes"] for record in read) > sum(record["passes"] for record in records)
+    tests.ask_conclusions(asked, records, ledger, 3, 128)
+    assert ledger.lines(CONCLUSIONS) == lines
