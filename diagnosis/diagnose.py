@@ -49,7 +49,8 @@ class Diagnosis(NamedTuple):
         objects: where `blind` is named or in doubt, how well visual tokens tell the objects of other images apart; in
             words why that was not tested.
         judge: who read what rules could not; `lexical` if nobody did.
-        judging: what a judge was asked: the `judged` items, and those that it left `unscored`, by reason.
+        judging: what a judge was asked about: the number of `answers`, of `judged` items (whether one is true, which objects it
+            names), and of those left `unscored`, by reason.
     """
 
     model: str

@@ -140,7 +140,11 @@ def add_labels(sample: Sample, text: AnswerRecord, labels: Mapping[str, Any]) ->
 
 
 def count_labels(ledger: Ledger) -> dict[str, Any]:
-    """Return how many items a judge was asked to label (`judged`), and how many are `unscored`, by reason."""
+    """Return how many answers a judge was asked about, how many items it `judged`, and how many it left `unscored`, by reason.
+
+    An item is whether an answer is true, or which objects it names.
+    """
     last = {(line["id"], line["task"]): line["unscored"] for line in ledger.lines(JUDGED)}
     unscored = Counter(reason for reason in last.values() if reason is not None)
-    return {"judged": len(last), "unscored": dict(sorted(unscored.items()))}
+    answers = len({name for name, _ in last})
+    return {"answers": answers, "judged": len(last), "unscored": dict(sorted(unscored.items()))}
