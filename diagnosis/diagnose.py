@@ -148,8 +148,8 @@ def diagnose(
         overwrite: delete the files of an earlier call first.
 
     Raises:
-        InputError: an argument is out of range; no such judge, or it cannot be opened; `out` holds a diagnosis already, or one of other samples, or the model
-            or an image changed since; a sample has a prefill.
+        InputError: an argument is out of range; no such judge, or it cannot be opened; `out` holds a diagnosis
+            already, or one of other samples, or the model or an image changed since; a sample has a prefill.
         NotApplicable: no sample has images, or no answer holds a word.
 
     Example:
