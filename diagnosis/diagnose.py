@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
+from mmprobe.benchmarks.judges.judge import LEXICAL, describe_unscored, open_judge
+from mmprobe.diagnosis.battery.judged import count_labels
 from mmprobe.diagnosis.battery.run import ANSWERS, KEPT, MAX_NEW_TOKENS, find_unread, run_battery
 from mmprobe.diagnosis.causes import CAUSES, measure_causes
 from mmprobe.diagnosis.effects import Effect, Loss, Table, load_thresholds
@@ -46,6 +48,9 @@ class Diagnosis(NamedTuple):
         unread: by id, why no given answer can be read. These samples are not tested.
         objects: where `blind` is named or in doubt, how well visual tokens tell the objects of other images apart; in
             words why that was not tested.
+        judge: who read what rules could not; `lexical` if nobody did.
+        judging: what a judge was asked about: the number of `answers`, of `judged` items (whether one is true, which objects it
+            names), and of those left `unscored`, by reason.
     """
 
     model: str
@@ -59,6 +64,8 @@ class Diagnosis(NamedTuple):
     wordless: list[str]
     unread: Mapping[str, str] = MappingProxyType({})
     objects: ObjectsTold | str = "the answers use the images"
+    judge: str = LEXICAL
+    judging: Mapping[str, Any] = MappingProxyType({})
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of `diagnosis.json`. What was not tested is null; `named` is also null where the test cannot decide."""
@@ -70,6 +77,7 @@ class Diagnosis(NamedTuple):
             "n": self.n,
             "wordless": self.wordless,
             "unread": dict(self.unread),
+            **({} if self.judge == LEXICAL else {"judge": self.judge, "judging": dict(self.judging)}),
             "objects_in_visual_tokens": {"needs": self.objects}
             if isinstance(self.objects, str)
             else {**self.objects.auc.to_json(), "layer": self.objects.layer},
@@ -109,6 +117,8 @@ def diagnose(
     batch_size: int = 8,
     max_new_tokens: int = MAX_NEW_TOKENS,
     answers: GivenAnswers | None = None,
+    judge: str = LEXICAL,
+    retry_unscored: bool = True,
     resume: bool = False,
     overwrite: bool = False,
 ) -> Diagnosis:
@@ -130,12 +140,16 @@ def diagnose(
         answers: given answers, in place of the model's own: a file of lines of `id` and `response`, the folder of a
             benchmark's results or of a run, or texts or token ids by id. The causes are then those by which the model
             would give these answers.
+        judge: who reads in answers what rules cannot: whether they are true, and which of the objects that `metadata.objects`
+            lists they name. `lexical` for nobody, `model:PROVIDER/MODEL`, `model:local/FOLDER` or `ensemble:A,B,C`; its
+            replies are kept in `judge.sqlite`.
+        retry_unscored: ask the judge again what it left unscored in an earlier call.
         resume: continue an earlier call with the same arguments.
         overwrite: delete the files of an earlier call first.
 
     Raises:
-        InputError: an argument is out of range; `out` holds a diagnosis already, or one of other samples, or the model
-            or an image changed since; a sample has a prefill.
+        InputError: an argument is out of range; no such judge, or it cannot be opened; `out` holds a diagnosis
+            already, or one of other samples, or the model or an image changed since; a sample has a prefill.
         NotApplicable: no sample has images, or no answer holds a word.
 
     Example:
@@ -153,11 +167,13 @@ def diagnose(
             ledger.clear()
         given = None if answers is None else read_given_answers(answers, samples)
         settings = {"model": model.name, "samples": hash_questions(samples), "max_new_tokens": max_new_tokens}
-        settings |= {} if given is None else {"answers": digest(given)}
+        settings |= {"answers": None if given is None else digest(given)}
+        settings |= {"judge": None if judge == LEXICAL else judge}
+        opened = open_judge(judge, out / "judge.sqlite", retry_unscored)
         is_first = not ledger.begun
         ledger.begin(settings, fingerprint(model.fingerprint, samples))
         try:
-            records = run_battery(model, samples, ledger, batch_size, max_new_tokens, given)
+            records = run_battery(model, samples, ledger, batch_size, max_new_tokens, given, opened)
             unread = find_unread(ledger)
             if not records:
                 reason = f"; {next(iter(unread.values()))}" if unread else ""
@@ -175,6 +191,10 @@ def diagnose(
                 f"{diagnosis.why}; {len(unread)} of {len(unread) + len(records)} given answers cannot be read"
             )
             diagnosis = diagnosis._replace(why=why)
+        if judge != LEXICAL:
+            judging = count_labels(ledger)
+            why = "; ".join(filter(None, (diagnosis.why, describe_unscored(judging))))
+            diagnosis = diagnosis._replace(why=why, judge=judge, judging=judging)
         write_results(diagnosis, out)
     return diagnosis
 

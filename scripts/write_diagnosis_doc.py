@@ -352,7 +352,16 @@ PHOTOGRAPHS = """\
 Images with questions and answers are enough for `blind`, `looks-unused`, `forgets`, `follows-hints`, `ignores-an-image`, `order`,
 `unsure-agreeable` and `copies-context`. Where `metadata.objects` lists what they hold, `misperceives`, `prior` and (of questions of how
 many) `quantity` run, too; boxes let their things be painted over. What a test did not get is said in the verdict, which then cannot be
-`control`. This case is made by `scripts/photographs_case.py`, with photographs of scikit-image into which drawn things are pasted, since
+`control`.
+
+Rules read a yes or no, an option, a number and the true words, and in a description of one image the objects of COCO. With
+`--judge model:openai/gpt-4o`, a model reads the rest ([judges](benchmarks/judges.md)): whether an answer is true, from the question and the
+true answer; and which objects, of all that the data's `metadata.objects` list, it says are in which image, also in other words. What it
+denies or doubts does not count. An object that the image's list lacks is then a claim for `prior`. What the judge leaves unscored is
+neither right nor wrong, and the verdict says how much that is; `diagnosis.json` names the judge. Replies are kept, so `--resume` asks only
+for what is missing.
+
+This case is made by `scripts/photographs_case.py`, with photographs of scikit-image into which drawn things are pasted, since
 the embedded model knows nothing else; contents are not listed.
 
 """

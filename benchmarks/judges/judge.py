@@ -139,6 +139,20 @@ def open_judge(name: str, cache: str | Path | None = None, retry_unscored: bool 
     """
     if name == LEXICAL:
         return None
+    kind, models = split_judge(name)
+    open_kind = JUDGES[kind]
+    return check_made(open_kind, open_kind(models, cache, retry_unscored), Judge)
+
+
+def split_judge(name: str) -> tuple[str, list[str]]:
+    """Return the kind of a judge that is not `lexical`, and its models. Nothing is opened.
+
+    Raises InputError where no judge has this name.
+
+    Example:
+        >>> split_judge("ensemble:openai/a,openai/b")
+        ('ensemble', ['openai/a', 'openai/b'])
+    """
     kind, _, model_names = name.partition(":")
     models = [model.strip() for model in model_names.split(",")]
     if kind not in JUDGES or kind == LEXICAL or not all(models) or (kind == "model" and len(models) > 1):
@@ -149,8 +163,7 @@ def open_judge(name: str, cache: str | Path | None = None, retry_unscored: bool 
         raise InputError(f"judge {name!r}: names a model twice")
     if kind == "ensemble" and len(models) < 2:
         raise InputError(f"judge {name!r}: an ensemble needs two models or more")
-    open_kind = JUDGES[kind]
-    return check_made(open_kind, open_kind(models, cache, retry_unscored), Judge)
+    return kind, models
 
 
 def with_judge(
@@ -175,7 +188,7 @@ def with_judge(
 
     def score_answers(truth: Truth, responses: Mapping[str, str]) -> Scored:
         counting_judge = CountingJudge(judge)
-        scored = _run_outside_event_loop(lambda: score_with_judge(truth, responses, counting_judge))
+        scored = run_outside_event_loop(lambda: score_with_judge(truth, responses, counting_judge))
         counts.clear()
         counts.update(counting_judge.counts())
         return scored
@@ -183,7 +196,21 @@ def with_judge(
     return replace(benchmark, score_answers=score_answers), counts
 
 
-def _run_outside_event_loop(work: Callable[[], Result]) -> Result:
+def describe_unscored(judging: Mapping[str, Any]) -> str:
+    """Return how many items a judge left unscored and why, from the counts of its work; nothing if it left none.
+
+    Example:
+        >>> describe_unscored({"judged": 9, "unscored": {"garbage": 2}})
+        'the judge left 2 of 9 unscored: garbage 2'
+    """
+    unscored = judging.get("unscored")
+    if not unscored:
+        return ""
+    reasons = ", ".join(f"{reason} {count}" for reason, count in unscored.items())
+    return f"the judge left {sum(unscored.values())} of {judging['judged']} unscored: {reasons}"
+
+
+def run_outside_event_loop(work: Callable[[], Result]) -> Result:
     """Run a function that starts an event loop; in its own thread if this thread runs a loop already."""
     try:
         asyncio.get_running_loop()

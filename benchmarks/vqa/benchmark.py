@@ -14,7 +14,7 @@ from mmprobe.benchmarks.answers.drawn import drawn_colour
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, WordingOptions, match_responses
 from mmprobe.benchmarks.core.prompts import default_prompts, fill
 from mmprobe.benchmarks.core.results import mean_metric
-from mmprobe.benchmarks.judges import Judge, Judgement, ask_by_name
+from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name
 from mmprobe.benchmarks.judges.agreement import labels_at
 from mmprobe.benchmarks.judges.requests import correct_request
 from mmprobe.benchmarks.synthetic.check import check_sample
@@ -94,12 +94,7 @@ def score_with_judge(questions: Sequence[VqaQuestion], responses: Mapping[str, s
     answers = match_responses([question.sample for question in questions], responses, "vqa")
     verdicts = _read(questions, answers)
     requests = {
-        question.sample.id: correct_request(
-            question.sample.question,
-            answers[question.sample.id],
-            " or ".join(question.accepted),
-            question.options,
-        )
+        question.sample.id: right_request(question, answers[question.sample.id])
         for question in questions
         if question.sample.id in answers and verdicts[question.sample.id] is None
     }
@@ -108,6 +103,13 @@ def score_with_judge(questions: Sequence[VqaQuestion], responses: Mapping[str, s
     metrics, records = _score(questions, answers, verdicts, judged)
     unscored = [float(each.unscored is not None) for each in judged.values()]
     return metrics | ({"unscored": mean_metric(unscored, "lower")} if unscored else {}), records
+
+
+def right_request(question: VqaQuestion, response: str) -> JudgeRequest[bool | None]:
+    """Return the request whose only label says whether a response is right; None if it states no answer."""
+    return correct_request(
+        question.sample.question, response, " or ".join(question.accepted), question.options
+    )
 
 
 def _read(questions: Sequence[VqaQuestion], answers: Mapping[str, str]) -> dict[str, bool | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -261,6 +261,16 @@ def find_claims(sample: Sample, text: str) -> list[dict[str, Any]]:
     if len(contents) == 1 and not claimed and first_word(text) not in ("yes", "no"):
         named = _find_named(text, {thing.shape for thing in contents[0]})
         claimed = {0: named} if named else {}
+    return list_false(contents, claimed)
+
+
+def list_false(contents: Sequence[Sequence[Thing]], claimed: Mapping[int, set[str]]) -> list[dict[str, Any]]:
+    """Return which of the claimed objects each image lacks, with the cues.
+
+    Args:
+        contents: the things in each image.
+        claimed: the names of what is claimed, by the index of the image.
+    """
     found = []
     for image, shapes in claimed.items():
         if image < len(contents):

@@ -9,6 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.synthetic.check import check_sample
 from mmprobe.benchmarks.vqa.data import make_question
 from mmprobe.benchmarks.vqa.rule_labels import read_answer
@@ -33,6 +34,7 @@ from mmprobe.diagnosis.battery.images import (
     read_with_further_images,
     read_with_images,
 )
+from mmprobe.diagnosis.battery.judged import JUDGED, add_labels, ask_judge, read_labels
 from mmprobe.diagnosis.battery.places import measure_places
 from mmprobe.diagnosis.battery.steps import measure_steps, plan_conclusions
 from mmprobe.diagnosis.battery.turns import (
@@ -59,7 +61,7 @@ log = logging.getLogger("mmprobe")
 ANSWERS, MEASURES = "answers.part.jsonl", "measures.jsonl"
 # What is measured further where the measures suspect it
 EDITS, ALTERED, AGAIN, CONCLUSIONS = "edits.jsonl", "altered.jsonl", "again.jsonl", "conclusions.jsonl"
-KEPT = (ANSWERS, MEASURES, EDITS, ALTERED, AGAIN, CONCLUSIONS)
+KEPT = (ANSWERS, MEASURES, EDITS, ALTERED, AGAIN, CONCLUSIONS, JUDGED)
 HINTS = "hints"  # in records, the hints that an answer got
 MAX_NEW_TOKENS = 128
 
@@ -71,10 +73,12 @@ def run_battery(
     batch_size: int = 8,
     max_new_tokens: int = MAX_NEW_TOKENS,
     given: Mapping[str, GivenAnswer] | None = None,
+    judge: Judge | None = None,
 ) -> list[AnswerRecord]:
     """Ask every sample, unless answers are given, run every test that applies on the answers, and return one record a sample, in order.
 
-    The ledger's folder keeps the answers and the records of a call that was stopped; a second call continues from there.
+    The ledger's folder keeps the answers and the records of a call that was stopped; a second call continues from there. A judge
+    reads what rules cannot.
 
     Raises:
         NotApplicable: no sample has images, or a sample begins its answer with a prefill.
@@ -109,12 +113,15 @@ def run_battery(
     tests.try_again(measured, ledger, batch_size)
     if given is None:
         tests.ask_conclusions(samples, measured, ledger, batch_size, max_new_tokens)
+    if judge is not None:
+        ask_judge(judge, samples, read_records(ledger, samples), ledger)
     return read_records(ledger, samples)
 
 
 def read_records(ledger: Ledger, samples: Sequence[Sample]) -> list[AnswerRecord]:
     """Return the records of a finished battery, one a sample, in order. What reads texts alone is read again."""
     done = _by_id(ledger.lines(MEASURES))
+    labels = read_labels(ledger)
     further = {
         "edited": ledger.lines(EDITS),
         "altered": ledger.lines(ALTERED),
@@ -124,7 +131,7 @@ def read_records(ledger: Ledger, samples: Sequence[Sample]) -> list[AnswerRecord
     records = []
     for sample in (sample for sample in samples if sample.id in done):
         record = done[sample.id]
-        record |= _read_text(sample, record["answer"])
+        record |= add_labels(sample, _read_text(sample, record["answer"]), labels.get(sample.id, {}))
         for name, lines in further.items():
             record[name] = [line for line in lines if line["id"] == sample.id]
             record["passes"] += sum(line.get("passes", 1) for line in record[name])

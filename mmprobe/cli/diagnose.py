@@ -17,17 +17,21 @@ from mmprobe.cli.options import (
     DrawnPairs,
     DrawnSeed,
     Dtype,
+    JudgeName,
     ModelName,
     Overwrite,
     Resume,
+    RetryUnscored,
     Revision,
     TemplateArguments,
     check_data,
+    check_judge,
     check_out,
     choose_drawn,
     print_result,
     read_device_map,
     split_names,
+    warn_of_unscored,
 )
 from mmprobe.errors import InputError, unknown_name
 from mmprobe.ledger import check_earlier, check_unlocked
@@ -55,12 +59,14 @@ def diagnose(
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 128,
     template: TemplateArguments = None,
     answers: AnswersOption = None,
+    judge: JudgeName = "lexical",
     device: Device = "auto",
     device_map: DeviceMapOption = None,
     dtype: Dtype = "auto",
     revision: Revision = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    retry_unscored: RetryUnscored = True,
     as_json: AsJson = False,
 ) -> None:
     """Find out why a model's answers do not come from its images.
@@ -74,6 +80,7 @@ def diagnose(
       mmprobe diagnose --model tiny-spd --out results/diagnosis
       mmprobe diagnose --model qwen2.5-vl-7b --data mine.jsonl --out results/7b --limit 100
       mmprobe diagnose --model qwen2.5-vl-7b --answers results/pope --out results/served
+      mmprobe diagnose --model qwen2.5-vl-7b --data mine.jsonl --judge model:openai/gpt-4o --out results/judged
       mmprobe diagnose --model ./checkpoint --data pairs/samples.jsonl --out results/ci --fail-on blind,forgets
     """
     from mmprobe.diagnosis.causes import CAUSES
@@ -82,6 +89,7 @@ def diagnose(
     for name in failing:
         if name not in (*CAUSES, "unknown"):
             raise unknown_name("--fail-on", name, [*CAUSES, "unknown"])
+    check_judge(judge)
     devices = read_device_map(device_map)
     pairs, seed = choose_drawn(data or answers, n, seed)
     check_data(data, answers)
@@ -112,6 +120,8 @@ def diagnose(
         batch_size=batch_size,
         max_new_tokens=max_new_tokens,
         answers=answers,
+        judge=judge,
+        retry_unscored=retry_unscored,
         resume=resume,
         overwrite=overwrite,
     )
@@ -120,6 +130,7 @@ def diagnose(
     )
     why = diagnosis.why[:1].upper() + diagnosis.why[1:]
     text = f"{diagnosis.model}: {', '.join(diagnosis.verdict)}. {why}.\nThe evidence: {report}"
+    warn_of_unscored(diagnosis.judging, "--resume asks again")
     print_result({"out": str(out), **diagnosis.to_json()}, text, as_json)
     untested = [name for name in failing if name in diagnosis.causes and not diagnosis.causes[name].tested]
     if untested:

@@ -112,6 +112,21 @@ def check_methods(*sources: str) -> None:
             raise unknown_name("method", name, METHODS)
 
 
+def check_judge(name: str) -> None:
+    """Check the name of a judge before anything heavy is imported. Whether its models can be opened shows when they are.
+
+    Raises:
+        InputError: no judge has this name, or it is a model of this machine that is not there.
+    """
+    from mmprobe.benchmarks.judges.judge import LEXICAL, split_judge
+    from mmprobe.benchmarks.judges.local import PREFIX
+    from mmprobe.models.checkpoints import locate
+
+    for model in [] if name == LEXICAL else split_judge(name)[1]:
+        if model.startswith(PREFIX):
+            locate(model.removeprefix(PREFIX))
+
+
 def check_data(*paths: Path | None) -> None:
     """Check that files of data exist before anything heavy is imported.
 
@@ -402,13 +417,17 @@ def metric_values(metrics: Mapping[str, Metric]) -> dict[str, float | None]:
     return {name: metric.value for name, metric in metrics.items()}
 
 
+def warn_of_unscored(judging: Mapping[str, Any], remedy: str) -> None:
+    """Say on stderr what a judge left unscored, with the remedy, unless models only disagreed: they are not asked again."""
+    from mmprobe.benchmarks.judges.judge import describe_unscored
+
+    if words := describe_unscored(judging):
+        warn(words if set(judging["unscored"]) == {"disagreement"} else f"{words}; {remedy}")
+
+
 def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
     """Print the headline metrics with their intervals, and where the rest is."""
-    if unscored := evaluation.judging.get("unscored"):
-        reasons = ", ".join(f"{reason} {count}" for reason, count in unscored.items())
-        n_unscored = sum(unscored.values())
-        retry = "; call again to retry (bench with --resume)" if set(unscored) != {"disagreement"} else ""
-        warn(f"the judge left {n_unscored} of {evaluation.judging['judged']} unscored: {reasons}{retry}")
+    warn_of_unscored(evaluation.judging, "call again to retry (bench with --resume)")
     metrics, file = evaluation.metrics, evaluation.folder / "results.json"
     names = [
         each for name in (*evaluation.headline, "unread", "truncated") for each in (name, f"{name}_change")

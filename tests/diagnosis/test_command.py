@@ -118,6 +118,8 @@ def test_given_answers_are_diagnosed(pairs, tmp_path):
     assert_fails(
         run_in_process("diagnose", *options, "--out", out, "--resume"), "another call, by its answers"
     )
+    alone = ("--model", "tiny-spd", "--data", results / "questions.jsonl", "--device", "cpu")
+    assert_fails(run_in_process("diagnose", *alone, "--out", out, "--resume"), "another call, by its answers")
     assert_fails(run_in_process("diagnose", *options, "--out", results), "is read, too")
 
 

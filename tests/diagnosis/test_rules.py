@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mmprobe.benchmarks.judges import Judgement, JudgeRequest
+from mmprobe.diagnosis.battery.judged import ask_judge
+from mmprobe.diagnosis.battery.run import MEASURES, read_records
 from mmprobe.diagnosis.causes import (
     CAUSES,
     find_implied,
@@ -17,7 +22,7 @@ from mmprobe.diagnosis.causes import (
     score_following,
     score_forgetting,
 )
-from mmprobe.diagnosis.diagnose import conclude
+from mmprobe.diagnosis.diagnose import conclude, diagnosis_ledger
 from mmprobe.diagnosis.effects import OWN_HINT, Table, load_thresholds, measure_losses
 from mmprobe.diagnosis.rules import find_smallest
 from mmprobe.errors import NotApplicable
@@ -198,6 +203,45 @@ def test_a_shape_that_is_taken_for_another_is_no_prior():
 def test_claims_that_go_with_a_cue_are_in_doubt_where_no_image_can_be_edited():
     found = diagnose([with_cue(number) for number in range(24)])
     assert found.causes["prior"].in_doubt and found.verdict == ["unknown"]
+
+
+class ReadsForklifts:
+    """A judge that finds forklifts in all answers, and takes those with another number than 0 for false."""
+
+    async def ask(self, requests: Sequence[JudgeRequest[Any]]) -> list[Judgement[Any]]:
+        return [Judgement(each.read(json.dumps(self.label(each.data)))) for each in requests]
+
+    def label(self, data: dict[str, Any]) -> dict[str, Any]:
+        if "true" in data:
+            return {"correct": data["response"] == "A lift 0."}
+        return {"labels": [["forklift"] if data["answer"] == "A lift 1." else ["truck"]]}
+
+
+@pytest.mark.parametrize("judge", [ReadsForklifts(), None])
+def test_false_objects_that_a_judge_reads_suggest_a_prior_and_false_answers(judge, tmp_path):
+    """Answers about a truck and a pallet claim a forklift, in words that no rule reads; two questions know one."""
+    samples, records = [], []
+    for number in range(24):
+        objects, claims = ["truck", "pallet" if number % 2 else "shelf"], []
+        if number in (0, 1):
+            claims = [{"thing": "forklift", "cues": objects, "claimed": False, "image": "a.png"}]
+        records.append(record(number, answer=f"A lift {number % 2}.", cues=claims))
+        metadata = {"objects": [*objects, "forklift"] if number == 22 else objects}
+        fields = {"question": "What?", "answer": "a truck", "metadata": metadata}
+        samples.append(Sample(id=str(number), images=[f"{number}.png"], **fields))
+    ledger = diagnosis_ledger(tmp_path)
+    ledger.append(MEASURES, records)
+    if judge is not None:
+        ask_judge(judge, samples, read_records(ledger, samples), ledger)
+    found = conclude("a model", read_records(ledger, samples), samples)
+    prior, tests = found.causes["prior"], found.tests
+    share = [line for line in tests if line.startswith("answers that say something false")]
+    if judge is None:
+        assert prior.effect.value == 0 and not prior.in_doubt and "not run" in share[0]
+    else:
+        assert prior.effect.value == pytest.approx(12 / 13) and prior.in_doubt
+        assert "forklift is claimed in images with pallet" in prior.evidence
+        assert share[0].startswith("answers that say something false: 50 %") and "n = 24" in share[0]
 
 
 def test_a_partial_cause_is_named_for_the_answers_on_which_it_acts():

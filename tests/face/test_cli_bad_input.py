@@ -204,6 +204,11 @@ WRONG_NAMES: list[tuple[tuple[str, ...], str]] = [
     (("bench", "nope", "--model", "tiny-spd"), "benchmark 'nope': there is none"),
     (("compare", "--model", "tiny-spd", "--methods", "plain,nope"), "method 'nope': there is none"),
     (("diagnose", "--model", "tiny-spd", "--data", "none.jsonl"), "none.jsonl: no such file"),
+    (
+        ("diagnose", "--model", "tiny-spd", "--judge", "nope"),
+        "judge 'nope': use lexical, model:PROVIDER/MODEL",
+    ),
+    (("diagnose", "--model", "tiny-spd", "--judge", "model:local/nope"), "model 'nope': neither an alias"),
     (("generate", "--model", "tiny-spd", "--prompt", " "), "--prompt: is empty; write the question"),
     (("analyze", "none"), "none: no run here"),
     (("verify", "none"), "none: no run here"),
