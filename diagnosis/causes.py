@@ -545,7 +545,7 @@ def _measure_order(cause: Cause, table: Table) -> CauseScore:
 
     A model that errs in a share e of its other answers changes 2e(1 - e) of its answers for no reason, if it errs anew each
     time. But the images and the question are the same in both orders, so errors often are, too: development models without the
-    cause change at most 1.5 e(1 - e). So the low end of the interval must be above e(1 - e).
+    cause change fewer (docs/diagnosis.md). So the low end of the interval must be above e(1 - e).
     """
     kinds: dict[str, Scores] = {}
     for number, record in enumerate(table.records):

@@ -16,10 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from mmprobe.diagnosis.battery.run import read_records
 from mmprobe.diagnosis.bench.run import DIAGNOSES, SCORES, Subject, list_subjects, load_pairs
 from mmprobe.diagnosis.bench.scoring import DEVELOPMENT
-from mmprobe.diagnosis.causes import CAUSES, CauseScore, measure_causes
+from mmprobe.diagnosis.causes import CAUSES, CauseScore, measure_causes, share_false
 from mmprobe.diagnosis.diagnose import diagnosis_ledger
 from mmprobe.diagnosis.effects import AnswerRecord, Table, Thresholds, load_thresholds
 from mmprobe.diagnosis.rules import UNKNOWN
@@ -44,8 +46,15 @@ WORDS = """\
 Thresholds were chosen by hand, on development models alone. These are {models}. Here each threshold is multiplied by {factors}
 while the others stay, and decisions are counted: whether each of {causes} causes is named of each model. Of {decisions} decisions, {wrong}
 are wrong with the thresholds as they are. *Range*: the multiples with which no more are wrong. A threshold with a wide range is not
-finely tuned to these models; one whose range ends at its value would be better with another one.
+finely tuned to these models; one whose range ends at its value would be better with another one. *Without it* is the highest score of
+models without the cause that nothing else explains, and *with it* the lowest of those with it.
+
+{gaps}
 """
+GAPS = """\
+Of the {blind} models that use no image, attention shifts by {below} at most in {still}, and by {above} or more in the others.
+Of {placed} models without `order` of which {share:.0%} or more of the answers to other questions are false, a share *e*, at most
+{ratio:.2g}*e*(1 - *e*) of the answers change with places; independent errors would change 2*e*(1 - *e*)."""
 
 
 class Asked(NamedTuple):
@@ -151,6 +160,56 @@ def find_range(wrong: Mapping[float, int]) -> tuple[float, float]:
     return factors[low], factors[high]
 
 
+def find_gap(scored: Sequence[Scored], cause: str) -> tuple[str, str]:
+    """Return the highest score of a cause in models without it, and the lowest in those with it, in per cent; a dash for none.
+
+    Scores count of models in which nothing else explains them and nothing leaves them in doubt.
+    """
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for each in scored:
+        if each.cause == cause and not each.score.hindrance and not each.score.doubt:
+            found[each.planted].append(each.score.effect.value)
+    others, own = max(found[False], default=None), min(found[True], default=None)
+    high, low = ("–" if value is None else f"{value:.0%}" for value in (others, own))
+    return high, low
+
+
+def measure_gaps(asked: Sequence[Asked], limits: Thresholds) -> tuple[list[float], list[float]]:
+    """Return how far attention shifts in each model that uses no image, and how many answers change with places by error.
+
+    The latter are of models without `order` whose other answers are often false, a share e, and in units of e(1 - e).
+    """
+    looks, ratios = [], []
+    for each in asked:
+        table = Table(each.records, each.samples, limits)
+        if {"blind", "looks-unused"} & set(each.subject.causes) and not table.effects["looks"].needs:
+            looks.append(table.effects["looks"].value)
+        if "order" not in each.subject.causes:
+            unplaced = np.array([not record.get("places") for record in table.records], bool)
+            others, moved = (
+                share_false(table, unplaced),
+                CAUSES["order"].measure(CAUSES["order"], table).effect,
+            )
+            if others is not None and limits.wrong_share <= others.value < 1 and moved.n:
+                ratios.append(moved.value / (others.value * (1 - others.value)))
+    return looks, ratios
+
+
+def describe_gaps(looks: Sequence[float], ratios: Sequence[float], limits: Thresholds) -> str:
+    """Return in words what `measure_gaps` finds: between which shifts of attention there are none, and how many answers change at most."""
+    shifts = sorted(looks)
+    place = int(np.argmax(np.diff(shifts))) + 1
+    return GAPS.format(
+        blind=len(shifts),
+        still=place,
+        below=f"{shifts[place - 1]:.3f}",
+        above=f"{shifts[place]:.2f}",
+        placed=len(ratios),
+        share=limits.wrong_share,
+        ratio=max(ratios),
+    )
+
+
 def write_section(asked: Sequence[Asked]) -> str:
     """Return the section, with the table of all thresholds and that of the kinds of plants."""
     limits, found = load_thresholds(), sweep(asked)
@@ -166,15 +225,17 @@ def write_section(asked: Sequence[Asked]) -> str:
             causes=len(CAUSES),
             decisions=len(scored),
             wrong=len(wrong_ones),
+            gaps=describe_gaps(*measure_gaps(asked, limits), limits),
         ),
-        "| threshold | value | range | wrong at half of it | wrong as it is | wrong at twice |",
-        "|---" * 6 + "|",
+        "| threshold | value | range | without it | with it | wrong at half of it | wrong as it is | wrong at twice |",
+        "|---" * 8 + "|",
     ]
     for name, counts in found.items():
         value = CAUSES[name].threshold if name in CAUSES else getattr(limits, name)
         low, high = find_range(counts)
+        others, own = find_gap(scored, name) if name in CAUSES else ("", "")
         lines.append(
-            f"| `{name}` | {value:g} | {low * value:.3g} to {high * value:.3g} | {counts.get(0.5, '–')} | {counts[1.0]} | {counts.get(2.0, '–')} |"
+            f"| `{name}` | {value:g} | {low * value:.3g} to {high * value:.3g} | {others} | {own} | {counts.get(0.5, '–')} | {counts[1.0]} | {counts.get(2.0, '–')} |"
         )
     lines += ["", "| development models | models | decisions | wrong | which |", "|---" * 5 + "|"]
     for kind in kinds:

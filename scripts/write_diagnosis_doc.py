@@ -38,6 +38,8 @@ from mmprobe.diagnosis.battery.cues import MOST_ASKED, SUSPECTS
 from mmprobe.diagnosis.battery.hints import SUSPECTS as SUSPECTED_WORDINGS
 from mmprobe.diagnosis.battery.hints import WORDINGS
 from mmprobe.diagnosis.battery.images import FURTHER
+from mmprobe.diagnosis.battery.steps import FURTHER as CONCLUSIONS
+from mmprobe.diagnosis.battery.turns import AGAIN as ASKED_AGAIN
 from mmprobe.diagnosis.battery.turns import MANY
 from mmprobe.diagnosis.bench.plants import CARD, OTHER_WAYS
 from mmprobe.diagnosis.bench.run import (
@@ -106,10 +108,10 @@ models of three kinds and two bases ([how far they could move](#how-far-threshol
   phrase forgets nothing.
 - Attention counts by how far it shifts within the images when they are exchanged, beyond its shift with images of the same content,
   in the tenth of the heads that shift most. From {looks_moved} on, the model looks; where the interval holds this number,
-  `looks-unused` is in doubt, and `blind` alone is named. The share of attention on the images says nothing: a model that was
-  trained to ignore its images may attend to them more than before. `looks-unused` implies `blind`, so both are named. Models that
-  were trained on other images' answers can shift their attention as much as models whose attention was kept; these are also
-  named both.
+  `looks-unused` is in doubt, and `blind` alone is named. In development models that use no image, attention shifts hardly at all where
+  nothing is seen, and far else, however they were planted ([the numbers](#how-far-thresholds-could-move)). So models that were
+  trained on other images' answers are also named both: their attention shifts as far as where it was kept. The share of attention on the images says nothing: a model that
+  was trained to ignore its images may attend to them more than before. `looks-unused` implies `blind`.
 - Where `blind` is named or in doubt and the images' contents are declared with their places (`red star B2`, or things with regions), a
   linear probe of the visual tokens in the middle layer, fitted on other images, tells which object is where, or cannot
   (`tell_objects`). The verdict then says whether the image is read and not used, or whether nothing shows that it is read
@@ -126,7 +128,9 @@ models of three kinds and two bases ([how far they could move](#how-far-threshol
   of these edits costs it {decided_share:.0%} of what other images cost it, and if it does not follow from its steps: `tiny-spd` itself
   often concludes from the images again. The most frequent conclusion does not count unless it contradicts its steps, because
   models fall back on it when the steps are uninformative. Where it is not known what follows, the low end of the interval must
-  reach the threshold.
+  reach the threshold. Where the interval holds the threshold and the score is half of it or more, questions that were answered with
+  steps are put to up to {conclusions} sets of images that nobody was asked steps about; the question must have been asked about two
+  sets or more. These conclusions count with the others.
 - The model is asked about {asked} absent objects in each set of images, and its lists of an image's objects are searched for them. The {suspects}
   pairs of cue and object that go together most are suspected. Images are then drawn again without the cue, and others with it, and
   for comparison with another object removed or added. In photographs whose things have boxes, OpenCV paints over the cue, or another
@@ -151,12 +155,15 @@ models of three kinds and two bases ([how far they could move](#how-far-threshol
 - Two options exchange their texts, and the letter should move with its text; without options, closed questions get their images in
   the reverse order, and the names of images in the question follow (*the first picture* becomes *the second picture*). Left out are
   questions about a direction, such as *what changed*, and answers that images of the same content change, too. If a share *e* of the
-  answers to other questions is false, a share 2*e*(1 - *e*) may change by error alone, and more must change surely.
+  answers to other questions is false, a share 2*e*(1 - *e*) would change by independent errors. But errors often are the same in both
+  orders, and development models without the cause change fewer. So the low end of the interval must be above *e*(1 - *e*).
 - The model is claimed to have answered, and asked again; or an example with other images comes first, which has an answer. In a
   conversation, it is the model's last earlier answer that is exchanged. The earlier answer says one word, as `No.`, or it is a whole
-  answer that the model gave to the same question, or to one that differs in a word. Both forms take turns. As with hints, an answer
-  follows only if it does so whichever answer the turn has, the other answer comes first, and the form that was followed most
-  is tried on further answers, which alone count. Of {many} answers or more, a closed one gets either an example or a claim at first.
+  answer that the model gave to the same question, or to one that differs in a word. Both forms take turns, and of a claim {again}
+  ways of asking again. As with hints, an answer follows only if it does so whichever answer the turn has, the other answer comes
+  first, and what was followed most (of claims the two wordings, of examples the form) is tried on further answers, which alone count.
+  Of {many} answers or more, a closed one gets either an example or a claim at first. A model that repeats whatever was answered before
+  follows claims and examples: if it follows one kind surely more often, that is the cause, and the other is not named.
 - Answers that state how many things there are are asked for again with one thing more or less: a difference of drawn images is undone or
   added; in photographs, OpenCV paints over one thing with a box, of the kind that the question names. Each number counts once. Numbers
   must be false surely more often than other answers about as many images are. Where {wrong_share:.0%} of these are false or more, the
@@ -723,6 +730,8 @@ def main() -> None:
         suspects=SUSPECTS,
         asked=MOST_ASKED,
         many=MANY,
+        again=len(ASKED_AGAIN),
+        conclusions=CONCLUSIONS,
         tried=TRIED,
         tried_wordings=SUSPECTED_WORDINGS,
         passes=round(float(np.median([row.passes for row in read_plants(arguments.plants)]))),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import sweep_thresholds as sweeping
 
 from mmprobe.diagnosis.bench.run import Subject
 from mmprobe.diagnosis.causes import CAUSES, CauseScore
-from mmprobe.diagnosis.effects import Effect, load_thresholds
+from mmprobe.diagnosis.effects import Effect, Table, load_thresholds
 
 
 def scored(value: float, needs: str = "", **changes: str) -> CauseScore:
@@ -28,6 +29,7 @@ def asked(monkeypatch):
     }
     planted = {"cued-0": ("prior",), "sorted-0": ("order",)}
     accepted = {"tiny-llava-plain-0": ("quantity", "unknown")}
+    monkeypatch.setattr(sweeping, "measure_gaps", lambda asked, limits: ([0.3, 0.002, 0.4], [0.5, 1.25]))
     monkeypatch.setattr(sweeping, "Table", lambda records, samples, limits: records)
     monkeypatch.setattr(
         sweeping,
@@ -69,7 +71,13 @@ def test_the_section_names_wrong_decisions_and_leaves_out_what_a_card_accepts(as
     text = sweeping.write_section(asked)
     assert "Of 7 decisions, 1\nare wrong" in text
     assert "| a kind | 4 | 7 | 1 | `sorted-0` order |" in text
-    assert "| `prior` | 0.6 | 0.51 to 0.6 | 3 | 1 | – |" in text
+    assert "| `prior` | 0.6 | 0.51 to 0.6 | 50% | 70% | 3 | 1 | – |" in text
+    assert "| `wrong_share` | 0.2 | 0.1 to 0.4 |  |  | 1 |" in text
+    assert (
+        "Of the 3 models that use no image, attention shifts by 0.002 at most in 1, and by 0.30 or more"
+        in text
+    )
+    assert "at most\n1.2*e*(1 - *e*) of the answers change with places" in text
 
 
 @pytest.mark.parametrize(
@@ -81,6 +89,30 @@ def test_the_section_names_wrong_decisions_and_leaves_out_what_a_card_accepts(as
 )
 def test_a_range_is_in_one_piece(wrong, found):
     assert sweeping.find_range(wrong) == found
+
+
+def test_gaps_are_measured_on_models_that_use_no_image_and_on_those_that_err(monkeypatch):
+    """Of four answers to other questions two are false; of two that could change with places one does."""
+    records = [
+        {"places": {"kind": "images", "moved": n < 1} if n < 2 else None, "right": n % 2 > 0}
+        for n in range(6)
+    ]
+
+    class Shown:
+        sets = n_images = np.arange(6)
+        mean, share = Table.mean, Table.share
+        limits = load_thresholds()
+
+        def __init__(self, looks, *_):
+            self.records, self.effects = records, {"looks": Effect(name="looks", value=looks)}
+
+    monkeypatch.setattr(sweeping, "Table", Shown)
+    subjects = [Subject(name, name, (name,), "development") for name in ("blind", "control", "order")]
+    asked = [
+        sweeping.Asked(subject, [], looks, "a kind")
+        for subject, looks in zip(subjects, (0.2, 0.4, 0.4), strict=True)
+    ]
+    assert sweeping.measure_gaps(asked, load_thresholds()) == ([0.2], [2.0, 2.0])
 
 
 @pytest.mark.parametrize(("word", "right"), [("hindrance", False), ("doubt", False), ("detail", True)])
