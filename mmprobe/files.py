@@ -292,7 +292,7 @@ def _name_errors(file: Path) -> Iterator[None]:
         raise writing_error(file, error) from None
 
 
-def make_folder(folder: Path) -> Path:
+def make_subfolder(folder: Path) -> Path:
     """Make a folder within a folder of results, if it is not there, and return it.
 
     Raises:
@@ -300,7 +300,7 @@ def make_folder(folder: Path) -> Path:
         OSError: the disk is full.
 
     Example:
-        >>> make_folder(Path("runs/demo/analyses"))                 # doctest: +SKIP
+        >>> make_subfolder(Path("runs/demo/analyses"))                 # doctest: +SKIP
         PosixPath('runs/demo/analyses')
     """
     check_no_link(folder)

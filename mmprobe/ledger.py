@@ -221,8 +221,21 @@ class Ledger:
         return [record for _, record in json_lines(file)] if cut_torn_line(file) else []
 
     def append(self, name: str, records: Iterable[Any], ensure_ascii: bool = True) -> None:
-        """Append one line a record to a file of JSON lines."""
-        append_lines(self.folder / name, records, ensure_ascii)
+        """Append one line a record to a file of JSON lines. The error of a full disk says how to continue."""
+        try:
+            append_lines(self.folder / name, records, ensure_ascii)
+        except OSError as error:
+            raise name_remedy(error, self.folder) from None
+
+
+def name_remedy(error: OSError, folder: Path) -> OSError:
+    """Return the error of a disk, such as a full one, with what is kept and how to continue.
+
+    Args:
+        folder: what the message names if the error names no file.
+    """
+    reason = f"{error.strerror or error}; finished samples are kept, continue with {option('resume')}"
+    return OSError(error.errno, reason, error.filename or str(folder))
 
 
 def check_earlier(

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.files import make_folder, make_folders, write_whole
+from mmprobe.files import make_folders, make_subfolder, write_whole
 from mmprobe.ledger import FINGERPRINT, find_change, fingerprint
 from mmprobe.models import Model
 from mmprobe.probes.answers import MAX_NEW_TOKENS, check_model, find_ids
@@ -289,7 +289,7 @@ def write_records(finished: Path | None, records: list[AnswerArrays], settings: 
     if finished is None:
         return
     make_folders(finished.parent)
-    make_folder(finished)
+    make_subfolder(finished)
     write_whole(
         {
             finished / f"{answer.sample.id}.safetensors": save(

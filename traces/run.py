@@ -27,7 +27,7 @@ from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES, SPANS
 from mmprobe.cache.trace import PACKS, packed_names, split_answer, write_pack
 from mmprobe.cache.verify import check_trace
 from mmprobe.errors import InputError, option, unknown_name
-from mmprobe.files import format_bytes, make_folder, write_atomic, writing_error
+from mmprobe.files import format_bytes, make_subfolder, write_atomic, writing_error
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.generate import GeneratedAnswer, Settings
 from mmprobe.interventions.prompt_method import PromptMethod
@@ -40,6 +40,7 @@ from mmprobe.ledger import (
     hash_questions,
     library_versions,
     lock_folder,
+    name_remedy,
     warn_of_versions,
 )
 from mmprobe.models import Batch, Group, Model, Prompt, load_model
@@ -359,8 +360,7 @@ def _clean_up(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = f"{error.strerror or error}; finished samples are kept, continue with {option('resume')}"
-        raise OSError(error.errno, reason, error.filename or str(out)) from None
+        raise name_remedy(error, out) from None
     finally:
         remove_partial_files(out)
 
@@ -639,7 +639,7 @@ def open_folder(
             return _resume(out, config, samples, adds)
         if ledger.begun:
             ledger.clear()
-        make_folder(out / "samples")
+        make_subfolder(out / "samples")
     except OSError as error:
         raise writing_error(out, error) from None
     ledger.begin(config)
@@ -648,7 +648,7 @@ def open_folder(
 
 def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample], adds: bool) -> set[str]:
     """Return the ids of the finished samples, less those whose trace has to be made again."""
-    make_folder(out / "samples")  # somebody may have deleted it
+    make_subfolder(out / "samples")  # somebody may have deleted it
     remove_unreadable(out)
     earlier = open_run(out)
     settings = {key: config[key] for key in HASHED_KEYS}
@@ -769,7 +769,7 @@ class Packer:
         )
         while len(files) >= least and files:
             joined, files = files[: self.every], files[self.every :]
-            make_folder(self.folder / PACKS)
+            make_subfolder(self.folder / PACKS)
             write_pack(map(Trace, joined), self._next_file())
             for path in joined:
                 path.unlink()

@@ -20,7 +20,7 @@ from mmprobe.cache.run import HASHED_KEYS
 from mmprobe.cache.trace import PACKS
 from mmprobe.cache.verify import find_changed_images
 from mmprobe.errors import InputError, option
-from mmprobe.files import JsonRecord, check_no_link, make_folder, read_record, write_whole
+from mmprobe.files import JsonRecord, check_no_link, make_subfolder, read_record, write_whole
 from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import FINGERPRINT, Ledger, check_unlocked, hash_questions, lock_folder, warn_of_versions
 from mmprobe.models import Model
@@ -411,12 +411,12 @@ def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
     first = check_all_alike(shards)
     _check_images(shards)
     order = whole_order(shards.values())
-    make_folder(out / "samples")
+    make_subfolder(out / "samples")
     for folder in shards:
         for path in folder.glob("samples/*.h5"):
             os.replace(path, out / "samples" / path.name)
         for path in folder.glob(f"{PACKS}/*.h5"):
-            make_folder(out / PACKS)
+            make_subfolder(out / PACKS)
             os.replace(path, out / PACKS / f"{folder.name}-{path.name}")
     contents = {out / "run.json": (json.dumps(first | {"order": order}, indent=1) + "\n").encode()}
     write_whole(_join_failures(out, shards, order) | contents)

@@ -60,7 +60,7 @@ from mmprobe.benchmarks.core.runner import check_questions
 from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
-from mmprobe.files import make_folder, make_folders, write_atomic, write_whole
+from mmprobe.files import make_folders, make_subfolder, write_atomic, write_whole
 from mmprobe.ledger import FINGERPRINT, Ledger, lock_folder
 from mmprobe.samples import SAFE_ID, Sample, longest
 
@@ -308,7 +308,7 @@ def move_into_run(part: Path, run: Path) -> None:
     ledger = Ledger(run, "run.json", "a run", "holds a run with other settings", "choose another trace_to")
     ledger.check_same(config, settings, added.get(FINGERPRINT))
     make_folders(run)
-    make_folder(run / "samples")
+    make_subfolder(run / "samples")
     for name in added["order"]:
         (part / "samples" / f"{name}.h5").replace(run / "samples" / f"{name}.h5")
     config["order"] = list(dict.fromkeys([*config["order"], *added["order"]]))

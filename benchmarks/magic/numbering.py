@@ -13,7 +13,7 @@ import numpy as np
 from mmprobe.benchmarks.magic.data import MagicQuestion, NumberedBox, load_questions
 from mmprobe.benchmarks.magic.regions import RULES, BoxRules, draw_regions, mark_regions
 from mmprobe.errors import InputError
-from mmprobe.files import make_folder, make_folders, write_atomic
+from mmprobe.files import make_folders, make_subfolder, write_atomic
 from mmprobe.samples import open_image, write_image
 
 
@@ -44,7 +44,7 @@ def number_regions(
     if out.resolve() == Path(path).resolve().parent:
         raise InputError(f"{out}: contains the questions; choose another folder for the numbered ones")
     make_folders(out)
-    make_folder(out / "images")
+    make_subfolder(out / "images")
     numbered = []
     for question in questions:
         with open_image(question.image) as file:

@@ -13,7 +13,7 @@ import typer
 
 from mmprobe.cli.options import warn
 from mmprobe.errors import InputError, printable
-from mmprobe.files import make_folder, redact
+from mmprobe.files import make_subfolder, redact
 
 Tracker = Literal["wandb", "mlflow", "tensorboard"]
 LogTo = Annotated[
@@ -73,7 +73,7 @@ def log_metrics(
     }
     log = {"wandb": _log_to_wandb, "mlflow": _log_to_mlflow, "tensorboard": _log_to_tensorboard}[tracker]
     if tracker == "tensorboard":
-        make_folder(folder / "tensorboard")
+        make_subfolder(folder / "tensorboard")
     try:
         log(folder, _Logged(printable(redact(folder.name)), safe, texts, list(steps), flat))
     except (Exception, SystemExit) as error:  # of a library that is none of ours, and of its server

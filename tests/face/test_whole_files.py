@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +15,13 @@ from helpers.small_disk import fill_disk, mount_disk
 from mmprobe.benchmarks.core.benchmark import read_responses
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import TraceWriter
+from mmprobe.diagnosis.diagnose import diagnosis_ledger
 from mmprobe.errors import InputError
 from mmprobe.files import (
     NewFile,
     append_lines,
     cut_torn_line,
-    make_folder,
+    make_subfolder,
     new_folder,
     write_atomic,
     write_whole,
@@ -88,6 +90,19 @@ def test_answers_survive_a_full_disk_when_a_cut_line_is_removed(tmp_path: Path) 
         assert file.read_text() == line and file.stat().st_ino == inode
 
 
+def test_a_full_disk_under_answers_says_how_to_continue(tmp_path: Path) -> None:
+    """Some lines fit, and the next one does not: the message names its file, and the lines are kept."""
+    with mount_disk(tmp_path / "disk", 1_000_000) as disk:
+        ledger = diagnosis_ledger(disk)
+        ledger.append("answers.part.jsonl", [{"id": "a"}])
+        filler = fill_disk(disk, 8192)
+        with pytest.raises(OSError, match="finished samples are kept, continue with resume=True") as error:
+            ledger.append("measures.jsonl", [{"id": "a", "answer": "x" * 20_000}])
+        assert error.value.errno == errno.ENOSPC and str(disk) in str(error.value.filename)
+        filler.unlink()
+        assert ledger.lines("answers.part.jsonl") == [{"id": "a"}]
+
+
 def test_one_process_draws_into_a_folder(tmp_path: Path) -> None:
     """The second would delete what the first draws, and the images of both would be mixed."""
     with lock_folder(tmp_path / "pairs", "drawing into it"):
@@ -117,7 +132,7 @@ def test_links_in_the_place_of_files_are_not_followed(tmp_path: Path, precious: 
     with pytest.raises(InputError, match="b: is a link"):
         cut_torn_line(folder / "b")
     with pytest.raises(InputError, match="b: is a link"):
-        make_folder(folder / "b")
+        make_subfolder(folder / "b")
     with TraceWriter(folder / "b.h5", {}) as writer:
         for part in folder.glob("b.h5*"):
             assert not part.is_symlink()
