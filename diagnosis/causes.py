@@ -576,11 +576,11 @@ def _measure_turns(cause: Cause, table: Table) -> CauseScore:
     """Return the share of answers that follow an earlier turn (`measure_turns`).
 
     A model that repeats whatever was answered before follows claims and examples. So where turns of the other kind are followed
-    surely more often, often enough to be named, that is the cause.
+    more often, often enough to be named, that is the cause.
     """
     own, other = _score_turns(cause, table), CAUSES[next(name for name in TURNS if name != cause.name)]
     effect = _score_turns(other, table).effect
-    if effect.reaches(other.threshold, table.limits) and subtract_shares(effect, own.effect).low > 0:
+    if effect.reaches(other.threshold, table.limits) and effect.value > own.effect.value:
         words = f"{other.name} explains it: {100 * effect.value:.0f} % of the answers follow such turns"
         return own._replace(hindrance=words)
     return own

@@ -163,7 +163,7 @@ models of three kinds and two bases ([how far they could move](#how-far-threshol
   ways of asking again. As with hints, an answer follows only if it does so whichever answer the turn has, the other answer comes
   first, and what was followed most (of claims the two wordings, of examples the form) is tried on further answers, which alone count.
   Of {many} answers or more, a closed one gets either an example or a claim at first. A model that repeats whatever was answered before
-  follows claims and examples: if it follows one kind surely more often, that is the cause, and the other is not named.
+  follows claims and examples: if it follows one kind more often, that is the cause, and the other is not named.
 - Answers that state how many things there are are asked for again with one thing more or less: a difference of drawn images is undone or
   added; in photographs, OpenCV paints over one thing with a box, of the kind that the question names. Each number counts once. Numbers
   must be false surely more often than other answers about as many images are. Where {wrong_share:.0%} of these are false or more, the

@@ -656,7 +656,8 @@ def test_further_conclusions_count_with_those_of_the_answers():
 
 
 @pytest.mark.parametrize(
-    ("claimed", "copied", "named"), [(6, 12, "copies-context"), (12, 6, "unsure-agreeable"), (11, 12, "both")]
+    ("claimed", "copied", "named"),
+    [(6, 12, "copies-context"), (12, 6, "unsure-agreeable"), (11, 12, "copies-context"), (12, 12, "both")],
 )
 def test_a_model_that_copies_every_earlier_answer_is_not_agreeable(claimed, copied, named):
     records = [record(n) for n in range(24)]
