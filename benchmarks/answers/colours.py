@@ -35,9 +35,7 @@ _HUES = rf"(?<![\w-]){COLOUR}(?:(?:,? and |, | & |-and-|[ /-]){COLOUR})*"
 _BEFORE = re.compile(rf"(?P<hues>{_HUES})(?:(?:,? |-)(?:{_KINDS}))*[ -]$")
 _ANOTHER = re.compile(rf"{COLOUR},? and (?:an?|one|the) $")
 # What may follow a noun or a colour, so that it is not a part of a longer name: `a red car door`, `red hot`.
-_PREPOSITIONS = (
-    r"on|in|at|to|near|beside|behind|under|above|by|next to|in front of|from|of|along|across|inside|outside|against|between|among|around"
-)
+_PREPOSITIONS = r"on|in|at|to|near|beside|behind|under|above|by|next to|in front of|from|of|along|across|inside|outside|against|between|among|around"
 _AFTER = (
     rf"(?=\s*$|\s*[.,;:!?)\"]|\s+(?:{_PREPOSITIONS}|and|with|that|which|is|are|was|were|has|have|while|as|because|but|whereas|where|who"
     r"|there|here|visible|shown|in colou?r|(?!painting|ring|king|wing|building|bed\b|red\b)[a-z]{2,}(?:ing|ed)"
@@ -71,7 +69,9 @@ _ALONE = re.compile(
 _ASKED = re.compile(
     rf"colou?r(?:'s| is| are| was| were| of)(?: (?:the|this|that|his|her|their|its))? (?:(?:{_KINDS}) )*$"
 )
-_ASKED_AFTER = re.compile(rf"\s*\?|(?:,? (?:parked|shown|visible|sitting|standing))? (?:{_PREPOSITIONS})\b|'s? colou?r\b")
+_ASKED_AFTER = re.compile(
+    rf"\s*\?|(?:,? (?:parked|shown|visible|sitting|standing))? (?:{_PREPOSITIONS})\b|'s? colou?r\b"
+)
 _ASKED_OWN = re.compile(r"\b(?:what|which)\b.*\b(?:the|this|that) (?:\w+ )?$")
 _SEE = re.compile(r"\b(?:you|we|i|one) can (?:clearly )?see\b", re.IGNORECASE)  # not a doubt
 _IMAGE = r"(?:image|picture|photo|photograph)"
@@ -156,7 +156,7 @@ def read_colours(text: str, question: str = "", names: Collection[str] = ()) -> 
 
     Example:
         >>> read_colours("The kitten next to the red mug is black.")
-        [ColourClaim(image=None, name='cup', colour='red'), ColourClaim(image=None, name='cat', colour='black')]
+        [ColourClaim(image=None, name='cat', colour='black'), ColourClaim(image=None, name='cup', colour='red')]
         >>> read_colours("It is gray.", "In the second image, what color is the sofa?")
         [ColourClaim(image=1, name='couch', colour='gray')]
     """
@@ -218,7 +218,9 @@ def _find_things(text: str, names: Collection[str]) -> list[tuple[str, Span]]:
         (category, span) for category, span in find_objects(text) if text[slice(*span)].lower() not in _PLURAL
     ]
     for name in names:
-        found += ((name, match.span()) for match in re.finditer(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text))
+        found += (
+            (name, match.span()) for match in re.finditer(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)
+        )
     return sorted(found, key=lambda each: each[1])
 
 

@@ -182,7 +182,9 @@ def match_coloured(
     for change in parse_claims(text) if len(contents) == 2 else ():
         if change.type == "color" and change.category and not change.negated:
             values = (change.before, change.after)
-            said += (("changes", image, change.category, value) for image, value in enumerate(values) if value)
+            said += (
+                ("changes", image, change.category, value) for image, value in enumerate(values) if value
+            )
     for origin, number, name, colour in said:
         if number is None or number >= len(contents):
             continue
