@@ -1,35 +1,45 @@
 """Diagnose models on photographs with questions and answers, and print the section about it for docs/diagnosis.md.
 
     python -m pip install scikit-image          # whose photographs it takes; nothing else of it is used
-    python scripts/photographs_case.py build/photographs
+    python scripts/organisms/plant_otherwise.py --only said-colours-0 --out build/plants-dev
+    python scripts/photographs_case.py build/photographs --plants build/plants-dev/said-colours-0
 
-Each photograph gets the things of a drawn scene pasted into it, since `tiny-spd` knows nothing else. The samples have what anyone's
-have: images, a question and an answer. What the images hold is not listed.
+Each photograph gets the things of a drawn scene pasted into it, since `tiny-spd` knows nothing else. In the first part, the samples have
+what anyone's have: images, a question and an answer. In the second, `metadata.objects` lists the pasted things as a data set
+annotates them: name, colour, box and mask. There is no scene, so nothing is drawn again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from mmprobe.benchmarks.photo_pairs.colours import PALETTE
+from mmprobe.benchmarks.photo_pairs.masks import bounding_box, encode_mask
 from mmprobe.benchmarks.synthetic.questions import draw_question
-from mmprobe.benchmarks.synthetic.scene import Scene, draw_pair, render
+from mmprobe.benchmarks.synthetic.scene import COLOURS, Scene, draw_pair, render
 from mmprobe.diagnosis import diagnose
+from mmprobe.diagnosis.battery.altered import measure_alterations, plan_alterations
+from mmprobe.diagnosis.battery.answers import make_answer
 from mmprobe.diagnosis.diagnose import Diagnosis
-from mmprobe.models import load_model
-from mmprobe.samples import load_samples
+from mmprobe.models import Model, load_model
+from mmprobe.samples import Sample, load_samples
 
 PHOTOGRAPHS = ("astronaut.png", "brick.png", "camera.png", "chelsea.png", "clock_motion.png", "coffee.png", "coins.png",
                "grass.png", "gravel.png", "hubble_deep_field.jpg", "moon.png", "motorcycle_left.png", "retina.jpg",
                "rocket.jpg")  # fmt: skip
 ASKED = ("same", "different", "exists")
+LISTED_ASKED = ("colour", "describe", "exists", "different")  # where contents are listed
 MODELS = ("tiny-spd", "organism:follows-hints-verdict-0", "organism:blind-rolled-0")
+BASE = MODELS[0]
 SEED = 1_400_000  # of the scenes; models were trained on none of them
 HEADER = "| model | verdict | why | tests that ran | passes an answer |"
 FADED = 0.35  # of a photograph's contrast, so that things of all colours are seen on it
@@ -56,23 +66,61 @@ def paste(scene: Scene, photograph: Image.Image) -> Image.Image:
     return Image.fromarray(np.where(inside, drawn, ground).clip(0, 255).astype(np.uint8))
 
 
-def write_samples(folder: Path) -> Path:
-    """Write photographs with questions and answers, and return the file of the samples."""
+def annotate(scene: Scene) -> list[dict[str, Any]]:
+    """Return the things of a scene as COCO annotates them, with their colours; where they are is in their masks alone."""
+    empty, found = np.asarray(render(replace(scene, objects=())), float), []
+    for thing in scene.objects:
+        alone = np.asarray(render(replace(scene, objects=(thing,))), float)
+        mask = np.abs(alone - empty).max(-1) > 0
+        box = list(bounding_box(mask))
+        found.append(
+            {"name": thing.shape, "colour": thing.colour, "bbox": box, "segmentation": encode_mask(mask)}
+        )
+    return found
+
+
+def write_samples(folder: Path, asked_for: Sequence[str] = ASKED, listed: bool = False) -> Path:
+    """Write photographs with questions and answers, and return the file of the samples.
+
+    Args:
+        asked_for: the types of questions.
+        listed: whether `metadata.objects` lists the pasted things.
+    """
     rng, lines = np.random.default_rng(SEED), []
     (folder / "images").mkdir(parents=True, exist_ok=True)
     for number, file in enumerate(find_photographs()):
         pair = draw_pair(rng, "easy", number % 2)
+        scenes = (pair.first, pair.second)
         names = [f"images/{file.stem}-{place}.png" for place in (1, 2)]
-        for name, scene in zip(names, (pair.first, pair.second), strict=True):
+        for name, scene in zip(names, scenes, strict=True):
             with Image.open(file) as photograph:
                 paste(scene, photograph).save(folder / name)
-        for kind in ASKED:
+        for kind in asked_for:
             asked = draw_question(rng, kind, pair)
-            lines.append({"id": f"{file.stem}-{kind}", "images": [names[place] for place in asked.images],
-                          "question": asked.text, "answer": asked.answer})  # fmt: skip
+            line = {"id": f"{file.stem}-{kind}", "images": [names[place] for place in asked.images],
+                    "question": asked.text, "answer": asked.answer}  # fmt: skip
+            if listed:
+                line["metadata"] = {"objects": [annotate(scenes[place]) for place in asked.images]}
+            lines.append(line)
     data = folder / "samples.jsonl"
     data.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return data
+
+
+def measure_recoloured(model: Model, samples: Sequence[Sample]) -> tuple[int, int]:
+    """Return how many of the things that get another colour a model then says to have it, and of how many.
+
+    The true answers tell which things these are, and each may get any colour.
+    """
+    answers = [
+        make_answer(model, each, model.tokenizer(each.answer, add_special_tokens=False)["input_ids"])
+        for each in samples
+    ]
+    wrong = [
+        {"attribute": "colour", "true": colour, "wrong": True} for colour in PALETTE if colour in COLOURS
+    ]
+    found = measure_alterations(model, plan_alterations(answers, wrong, ["colour"]))
+    return sum(each["said"] == each["true"] for each in found), len(found)
 
 
 def describe(found: Diagnosis, *more: str) -> str:
@@ -97,7 +145,23 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, help="for the samples and the results")
-    folder = parser.parse_args().folder
+    parser.add_argument(
+        "--plants",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FOLDER",
+        help="models that are diagnosed with contents listed",
+    )
+    args = parser.parse_args()
+    parts = [diagnose_unlisted(args.folder), diagnose_listed(args.folder / "listed", args.plants)]
+    text = "\n\n".join(parts)
+    (args.folder / "section.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+def diagnose_unlisted(folder: Path) -> str:
+    """Diagnose models on photographs whose contents are not listed, and return what is said about them."""
     data = write_samples(folder)
     samples = load_samples(data)
     rows = []
@@ -110,8 +174,26 @@ def main() -> None:
         f"```json\n{shown}\n```",
         "\n".join([HEADER, "|---" * 5 + "|", *rows]),
     ]
-    (folder / "section.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
-    print("\n\n".join(text))
+    return "\n\n".join(text)
+
+
+def diagnose_listed(folder: Path, plants: Sequence[Path]) -> str:
+    """Diagnose the base and plants on photographs whose contents are listed, and return what is said about them."""
+    data = write_samples(folder, LISTED_ASKED, listed=True)
+    samples = load_samples(data)
+    base, rows = load_model(BASE, device="cpu"), []
+    for name, model in [(BASE, base), *((each.name, load_model(str(each), device="cpu")) for each in plants)]:
+        found = diagnose(model, samples, folder / name, resume=True)
+        rows.append(describe(found._replace(model=name)))
+    right, total = measure_recoloured(base, samples)
+    shown = data.read_text(encoding="utf-8").splitlines()[0]
+    text = [
+        f"With contents listed, and {len(samples)} questions about the same photographs ({', '.join(LISTED_ASKED)}); the first one:",
+        f"```json\n{shown}\n```",
+        f"Things get other colours under their masks (`segmentation`). Of {total} things that got another colour, `{BASE}` says the new colour of {right}.",
+        "\n".join([HEADER, "|---" * 5 + "|", *rows]),
+    ]
+    return "\n\n".join(text)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from mmprobe.benchmarks.answers.coco import SYNONYMS, Span, find_objects, make_plurals
-from mmprobe.benchmarks.answers.forms import clean, is_open
+from mmprobe.benchmarks.answers.forms import clean, find_answer, is_open
 from mmprobe.benchmarks.answers.texts import COLOUR, iter_sentences, normalize_colour
 
 # Colours whose names people exchange. Whether a navy car is blue, nobody can tell from the words.
@@ -39,11 +39,11 @@ _PREPOSITIONS = r"on|in|at|to|near|beside|behind|under|above|by|next to|in front
 _AFTER = (
     rf"(?=\s*$|\s*[.,;:!?)\"]|\s+(?:{_PREPOSITIONS}|and|with|that|which|is|are|was|were|has|have|while|as|because|but|whereas|where|who"
     r"|there|here|visible|shown|in colou?r|(?!painting|ring|king|wing|building|bed\b|red\b)[a-z]{2,}(?:ing|ed)"
-    r"|stands?|sits?|lies?|rests?|runs?|waits?|hangs?|drives?|goes|stood|sat|lay|too|one)\b)"
+    r"|stands|sits|lies|rests|runs|waits|hangs|drives|goes|stood|sat|lay|too|one)\b)"
 )
 _BE = r"(?: is|'s| are| was| were)"
 _HOW = (
-    r"(?: (?:also|still|actually|clearly|mainly|mostly|predominantly|all|entirely|completely|painted|colou?red|in|an?|the colou?r|very"
+    r"(?: (?:also|still|actually|clearly|mainly|mostly|predominantly|all|entirely|completely|painted|colou?red|in|an?|the colou?r|shade of|very"
     r"|quite))*"
 )
 _PLACE = rf"(?:,? (?:(?:that|which) is )?(?:(?:parked|sitting|standing|lying|shown|visible|placed) )?(?:{_PREPOSITIONS}) [^,.;:]{{1,60}}?)?"
@@ -70,10 +70,13 @@ _ASKED = re.compile(
     rf"colou?r(?:'s| is| are| was| were| of)(?: (?:the|this|that|his|her|their|its))? (?:(?:{_KINDS}) )*$"
 )
 _ASKED_AFTER = re.compile(
-    rf"\s*\?|(?:,? (?:parked|shown|visible|sitting|standing))? (?:{_PREPOSITIONS})\b|'s? colou?r\b"
+    rf"\s*\?|(?:,? (?:parked|shown|visible|sitting|standing|lying))? (?:{_PREPOSITIONS})\b|'s? colou?r\b"
 )
 _ASKED_OWN = re.compile(r"\b(?:what|which)\b.*\b(?:the|this|that) (?:\w+ )?$")
 _SEE = re.compile(r"\b(?:you|we|i|one) can (?:clearly )?see\b", re.IGNORECASE)  # not a doubt
+_TAKEN_BACK = re.compile(
+    r"(?:^|[.!?\n]\s*)(?:no, )?(?:wait|actually|correction|sorry|oops|hmm|on second thought)\b", re.IGNORECASE
+)
 _IMAGE = r"(?:image|picture|photo|photograph)"
 _NUMBERED = re.compile(
     rf"\b(?P<nth>first|1st|original|second|2nd|modified|edited|third|3rd|fourth|4th)(?: {_IMAGE}|(?= one\b))"
@@ -147,8 +150,9 @@ def read_colours(text: str, question: str = "", names: Collection[str] = ()) -> 
 
     Things are COCO's objects by their own words or synonyms, and further names. Read are `a red car`, `the car (on the left) is dark
     red`, `a car that is red`, `the car has a red color`, `the car's color is red`, `the color of the car is red`, and answers that
-    are a colour alone (`Red.`, `It is red.`) where the question is for the color of a thing. Sentences that deny, doubt or ask are
-    left out, and things in the plural, with two colours (`a red and white bus`), or with different colours in one answer.
+    are a colour alone (`Red.`, `It is red.`, `Answer: red`) where the question is for the color of a thing. Sentences that deny,
+    doubt or ask are left out, and things in the plural, with two colours (`a red and white bus`), or with different colours in one
+    answer. Nothing is read of an answer that is taken back (`Wait, …`).
 
     Args:
         question: that is answered.
@@ -160,9 +164,15 @@ def read_colours(text: str, question: str = "", names: Collection[str] = ()) -> 
         >>> read_colours("It is gray.", "In the second image, what color is the sofa?")
         [ColourClaim(image=1, name='couch', colour='gray')]
     """
-    about = _find_image(question)
+    about, answer = _find_image(question), clean(text)
+    if _TAKEN_BACK.search(answer):
+        return []
     claims: list[ColourClaim] = []
-    for number, sentence in enumerate(iter_sentences(_SEE.sub("there is", clean(text)))):
+    sentences = list(iter_sentences(_SEE.sub("there is", answer)))
+    declared = find_answer(text)
+    if declared.marked and declared.text:
+        sentences.insert(0, declared.text)
+    for number, sentence in enumerate(sentences):
         if is_open(sentence):
             continue
         named = _find_image(sentence)
