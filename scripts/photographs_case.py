@@ -6,14 +6,15 @@
 
 Each photograph gets the things of a drawn scene pasted into it, since `tiny-spd` knows nothing else. In the first part, the samples have
 what anyone's have: images, a question and an answer. In the second, `metadata.objects` lists the pasted things as a data set
-annotates them: name, colour, box and mask. There is no scene, so nothing is drawn again.
+annotates them: name, colour, box and mask. There is no scene, so nothing is drawn again. Once, the list itself is wrong: it has
+the colours that `said-colours-0` says in the place of others.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +30,9 @@ from mmprobe.benchmarks.synthetic.scene import COLOURS, Scene, draw_pair, render
 from mmprobe.diagnosis import diagnose
 from mmprobe.diagnosis.battery.altered import measure_alterations, plan_alterations
 from mmprobe.diagnosis.battery.answers import make_answer
+from mmprobe.diagnosis.battery.run import ALTERED
 from mmprobe.diagnosis.diagnose import Diagnosis
+from mmprobe.files import json_lines
 from mmprobe.models import Model, load_model
 from mmprobe.samples import Sample, load_samples
 
@@ -40,6 +43,7 @@ ASKED = ("same", "different", "exists")
 LISTED_ASKED = ("colour", "describe", "exists", "different")  # where contents are listed
 MODELS = ("tiny-spd", "organism:follows-hints-verdict-0", "organism:blind-rolled-0")
 BASE = MODELS[0]
+EXCHANGED = {"red": "purple", "purple": "red", "green": "black", "black": "green"}  # in a wrong list
 SEED = 1_400_000  # of the scenes; models were trained on none of them
 HEADER = "| model | verdict | why | tests that ran | passes an answer |"
 FADED = 0.35  # of a photograph's contrast, so that things of all colours are seen on it
@@ -66,25 +70,38 @@ def paste(scene: Scene, photograph: Image.Image) -> Image.Image:
     return Image.fromarray(np.where(inside, drawn, ground).clip(0, 255).astype(np.uint8))
 
 
-def annotate(scene: Scene) -> list[dict[str, Any]]:
-    """Return the things of a scene as COCO annotates them, with their colours; where they are is in their masks alone."""
+def annotate(scene: Scene, exchanged: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the things of a scene as COCO annotates them, with their colours; where they are is in their masks alone.
+
+    Args:
+        scene: whose things are pasted.
+        exchanged: what colours are called instead.
+    """
     empty, found = np.asarray(render(replace(scene, objects=())), float), []
     for thing in scene.objects:
         alone = np.asarray(render(replace(scene, objects=(thing,))), float)
         mask = np.abs(alone - empty).max(-1) > 0
         box = list(bounding_box(mask))
         found.append(
-            {"name": thing.shape, "colour": thing.colour, "bbox": box, "segmentation": encode_mask(mask)}
+            {
+                "name": thing.shape,
+                "colour": exchanged.get(thing.colour, thing.colour),
+                "bbox": box,
+                "segmentation": encode_mask(mask),
+            }
         )
     return found
 
 
-def write_samples(folder: Path, asked_for: Sequence[str] = ASKED, listed: bool = False) -> Path:
+def write_samples(
+    folder: Path, asked_for: Sequence[str] = ASKED, exchanged: Mapping[str, str] | None = None
+) -> Path:
     """Write photographs with questions and answers, and return the file of the samples.
 
     Args:
+        folder: for the images and the file.
         asked_for: the types of questions.
-        listed: whether `metadata.objects` lists the pasted things.
+        exchanged: what `metadata.objects` calls some colours instead; None to list no contents.
     """
     rng, lines = np.random.default_rng(SEED), []
     (folder / "images").mkdir(parents=True, exist_ok=True)
@@ -99,8 +116,8 @@ def write_samples(folder: Path, asked_for: Sequence[str] = ASKED, listed: bool =
             asked = draw_question(rng, kind, pair)
             line = {"id": f"{file.stem}-{kind}", "images": [names[place] for place in asked.images],
                     "question": asked.text, "answer": asked.answer}  # fmt: skip
-            if listed:
-                line["metadata"] = {"objects": [annotate(scenes[place]) for place in asked.images]}
+            if exchanged is not None:
+                line["metadata"] = {"objects": [annotate(scenes[place], exchanged) for place in asked.images]}
             lines.append(line)
     data = folder / "samples.jsonl"
     data.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
@@ -179,21 +196,46 @@ def diagnose_unlisted(folder: Path) -> str:
 
 def diagnose_listed(folder: Path, plants: Sequence[Path]) -> str:
     """Diagnose the base and plants on photographs whose contents are listed, and return what is said about them."""
-    data = write_samples(folder, LISTED_ASKED, listed=True)
+    data = write_samples(folder, LISTED_ASKED, {})
     samples = load_samples(data)
-    base, rows = load_model(BASE, device="cpu"), []
-    for name, model in [(BASE, base), *((each.name, load_model(str(each), device="cpu")) for each in plants)]:
-        found = diagnose(model, samples, folder / name, resume=True)
-        rows.append(describe(found._replace(model=name)))
+    wrong = load_samples(write_samples(folder / "wrong-list", LISTED_ASKED, EXCHANGED))
+    base = load_model(BASE, device="cpu")
+    cases = [
+        (BASE, "true", base, samples, folder / BASE),
+        (BASE, "wrong", base, wrong, folder / "wrong-list" / BASE),
+    ]
+    for plant in plants:
+        cases.append((plant.name, "true", load_model(str(plant), device="cpu"), samples, folder / plant.name))
+    rows = []
+    for name, colours, model, asked, out in cases:
+        found = diagnose(model, asked, out, resume=True)
+        rows.append(describe(found._replace(model=name), colours, count_recoloured(out)))
     right, total = measure_recoloured(base, samples)
     shown = data.read_text(encoding="utf-8").splitlines()[0]
+    exchanged = " and ".join(sorted({" with ".join(sorted(pair)) for pair in EXCHANGED.items()}))
     text = [
         f"With contents listed, and {len(samples)} questions about the same photographs ({', '.join(LISTED_ASKED)}); the first one:",
         f"```json\n{shown}\n```",
-        f"Things get other colours under their masks (`segmentation`). Of {total} things that got another colour, `{BASE}` says the new colour of {right}.",
-        "\n".join([HEADER, "|---" * 5 + "|", *rows]),
+        f"Of {total} things that got another colour under their masks, `{BASE}` says the new colour of {right}. In the wrong list, words for "
+        f"colours are exchanged ({exchanged}). Claims of a model that sees are then as wrong as those of a model that exchanges these words "
+        "itself; what they say of things that get another colour tells them apart.",
+        "\n".join(
+            [
+                HEADER.replace("| model ", "| model | listed colours | recoloured, said rightly ", 1),
+                "|---" * 7 + "|",
+                *rows,
+            ]
+        ),
     ]
     return "\n\n".join(text)
+
+
+def count_recoloured(out: Path) -> str:
+    """Return how many of the things that got another colour in a diagnosis have it in the answer, of those that it names."""
+    file = out / ALTERED
+    lines = [each for _, each in json_lines(file)] if file.is_file() else []
+    said = [each for each in lines if each["said"] is not None]
+    return f"{sum(each['said'] == each['true'] for each in said)} of {len(said)}" if lines else "none"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -58,7 +59,9 @@ def list_boxed(sample: Sample) -> list[BoxedThing]:
             thing = read_thing(each)
             box = each.get("bbox") if isinstance(each, dict) else None
             if not (
-                isinstance(box, list) and len(box) == 4 and all(isinstance(side, int | float) for side in box)
+                isinstance(box, list)
+                and len(box) == 4
+                and all(isinstance(side, int | float) and math.isfinite(side) for side in box)
             ):
                 box = None
             if thing is not None:
