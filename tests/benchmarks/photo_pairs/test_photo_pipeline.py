@@ -12,6 +12,7 @@ pytest.importorskip("cv2", reason="the extra photos is not installed")
 
 from mmprobe.benchmarks.answers.claims import parse_claims
 from mmprobe.benchmarks.answers.coco import SYNONYMS
+from mmprobe.benchmarks.photo_pairs.colours import PALETTE, name_colour
 from mmprobe.benchmarks.photo_pairs.edits import get_inpainter
 from mmprobe.benchmarks.photo_pairs.layout import describe_edit, find_pair_folders, read_row
 from mmprobe.benchmarks.photo_pairs.masks import bounding_box, decode_mask
@@ -23,6 +24,9 @@ from mmprobe.benchmarks.spd_faith.benchmark import BENCHMARK, follow_up, score_a
 from mmprobe.benchmarks.spd_faith.data import read_pairs
 from mmprobe.benchmarks.synthetic.check import check_sample
 from mmprobe.benchmarks.synthetic.pairs import read_synthetic_objects
+from mmprobe.diagnosis.battery.altered import plan_alterations
+from mmprobe.diagnosis.battery.answers import ParsedAnswer
+from mmprobe.diagnosis.battery.attributes import measure_attributes
 from mmprobe.errors import InputError
 from mmprobe.samples import load_samples
 
@@ -97,6 +101,26 @@ def test_samples_list_what_both_images_hold_with_masks_and_new_colours(coco, tmp
     assert check_sample("There are 3 differences.", sample) is None, "these are no drawn images"
     with pytest.raises(InputError, match="has no objects of its images; is it from make-pairs"):
         read_synthetic_objects([sample])
+
+
+def test_the_diagnosis_reads_and_alters_what_samples_list(coco, tmp_path):
+    """The true answers claim true colours, and what they say changed colour can get another one in the first image."""
+    images, annotations = coco(6)
+    made = make_photo_pairs(images, annotations, tmp_path / "out", 6, PhotoPairSettings(seed=3))
+    samples = [each for each in load_samples(made.samples) if each.id.endswith("-list")]
+    claims = {each.id: measure_attributes(each, each.answer) for each in samples}
+    assert not any(claim["wrong"] for own in claims.values() for claim in own)
+    told = [each for each in samples if claims[each.id]]
+    assert told and {claim["source"] for own in claims.values() for claim in own} == {"changes"}
+    wrong = [{"attribute": "colour", "true": colour, "wrong": True} for colour in PALETTE]
+    answers = [ParsedAnswer(each, [1], each.answer, [each.answer]) for each in told]
+    plans = plan_alterations(answers, wrong, ["colour"])
+    assert [each.answer.sample.id for each in plans] == [each.id for each in told]
+    for each in plans:
+        names = [thing["category"] for thing in each.answer.sample.metadata["objects"][0]]
+        thing = each.answer.sample.metadata["objects"][0][names.index(each.thing.shape)]
+        mask = decode_mask(thing["segmentation"], 240, 320)
+        assert name_colour(np.asarray(each.draw_images()[0]), mask) == each.thing.colour != each.was
 
 
 def test_colours_are_those_of_a_reviewed_description(coco, tmp_path):
