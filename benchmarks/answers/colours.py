@@ -202,7 +202,7 @@ def _read_sentence(sentence: str, names: Collection[str]) -> Iterator[tuple[str,
     for name, (start, end) in _find_things(sentence, names):
         before, after = sentence[:start], sentence[end:]
         found = None
-        if re.match(_AFTER, after) and not _ANOTHER.search(before):
+        if re.match(_AFTER, after):
             found = _BEFORE.search(before)
             if found and _ANOTHER.search(before[: found.start()]):
                 found = None
