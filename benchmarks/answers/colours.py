@@ -35,18 +35,22 @@ _HUES = rf"(?<![\w-]){COLOUR}(?:(?:,? and |, | & |-and-|[ /-]){COLOUR})*"
 _BEFORE = re.compile(rf"(?P<hues>{_HUES})(?:(?:,? |-)(?:{_KINDS}))*[ -]$")
 _ANOTHER = re.compile(rf"{COLOUR},? and (?:an?|one|the) $")
 # What may follow a noun or a colour, so that it is not a part of a longer name: `a red car door`, `red hot`.
-_PREPOSITIONS = r"on|in|at|to|near|beside|behind|under|above|by|next to|in front of|from|of|along|across|inside|outside|against|between|among|around"
+_PREPOSITIONS = (
+    r"on|in|at|to|near|beside|behind|under|above|by|next to|in front of|from|of|along|across|inside|outside|against|between|among|around|down|up"
+    r"|past|over|through|off|onto|into|towards?"
+)
 _AFTER = (
     rf"(?=\s*$|\s*[.,;:!?)\"]|\s+(?:{_PREPOSITIONS}|and|with|that|which|is|are|was|were|has|have|while|as|because|but|whereas|where|who"
-    r"|there|here|visible|shown|in colou?r|(?!painting|ring|king|wing|building|bed\b|red\b)[a-z]{2,}(?:ing|ed)"
-    r"|stands|sits|lies|rests|runs|waits|hangs|drives|goes|stood|sat|lay|too|one)\b)"
+    r"|there|here|visible|shown|(?:in )?colou?r|(?!painting|ring|king|wing|building|bed\b|red\b)[a-z]{2,}(?:ing|ed)"
+    r"|stands|sits|lies|rests|runs|waits|hangs|drives|goes|walks|talks|flies|moves|follows|stops|travels|passes|leans"
+    r"|grazes|sleeps|stood|sat|lay|too|one)\b)"
 )
-_BE = r"(?: is|'s| are| was| were)"
+_BE = r"(?: is|'s| was)"  # of one thing
 _HOW = (
-    r"(?: (?:also|still|actually|clearly|mainly|mostly|predominantly|all|entirely|completely|painted|colou?red|in|an?|the colou?r|shade of|very"
+    r"(?: (?:also|still|actually|clearly|mainly|mostly|primarily|predominantly|all|entirely|completely|painted|colou?red|in|an?|the colou?r|shade of|very"
     r"|quite))*"
 )
-_PLACE = rf"(?:,? (?:(?:that|which) is )?(?:(?:parked|sitting|standing|lying|shown|visible|placed) )?(?:{_PREPOSITIONS}) [^,.;:]{{1,60}}?)?"
+_PLACE = rf"(?:,? (?:(?:that|which) is )?(?:(?:parked|shown|visible|placed|mounted|\w+ing) )?(?:{_PREPOSITIONS}) [^,.;:]{{1,60}}?)?"
 _SUBJECT = re.compile(
     rf"(?:^|[,;:] |\b(?:and|but|while|whereas|where|image|picture|photo|scene) )(?:(?:the|this|that|an?|one|his|her|their|its) )?"
     rf"(?:(?:{_KINDS}) )*$"
@@ -56,16 +60,18 @@ _THAT_IS = re.compile(rf",? (?:that|which){_BE}{_HOW} (?P<hues>{_HUES}){_AFTER}"
 _OWN = re.compile(rf"'s? colou?r{_BE}{_HOW} (?P<hues>{_HUES}){_AFTER}")
 _HAS = re.compile(rf"{_PLACE} has an? (?P<hues>{_HUES}) colou?r\b")
 _COLOUR_OF = re.compile(rf"colou?r of (?:the |this |that )?(?:(?:{_KINDS}) )*$")
-_OF_IS = re.compile(rf"{_PLACE}{_BE}{_HOW} (?P<hues>{_HUES}){_AFTER}")
-# A second colour of the same thing: `green with white stripes`.
+# A second colour of the same thing: `green with white stripes`, `yellow with a blue top`.
 _DECORATED = re.compile(
     rf"[^.;]*\bwith (?:an? |some |two )?(?:\w+ )?{COLOUR}(?:(?:,? and |, ){COLOUR})* (?:\w+ )?"
     r"(?:stripes?|accents?|trim|spots?|patch(?:es)?|markings?|details?|highlights?|polka|patterns?|letter(?:s|ing)|bands?|lines?|dots?)\b"
-    rf"|,? (?:and|with|but) (?:some |partly )?{COLOUR}"
+    rf"|,? (?:with|but) (?:an? |some |partly |its |two )?(?:\w+ )?{COLOUR}"
 )
 _ALONE = re.compile(
-    rf"(?:(?:it|they|that|this|(?:the|its) (?:colou?r|answer))(?:'s| is| are| was))?{_HOW} ?(?P<hues>{_HUES})(?: in colou?r| colou?r| one)?[.!]?"
+    rf"(?:(?:it|they|that|this|(?:the|its) (?:colou?r|answer))(?:'s| is| are| was) )?"
+    rf"(?:(?:an?|in|mainly|mostly|primarily|predominantly|painted|colou?red|shade of) )*(?P<hues>{_HUES})(?: in colou?r| colou?r| one)?[.!]?"
 )
+# Names that hold a colour: of a breed, and of what a glass is for.
+_NAMED = re.compile(r"\b(?:golden retriever|red panda|(?:red|white|green|black) (?:wine|tea)(?: [a-z]+)?)$")
 _ASKED = re.compile(
     rf"colou?r(?:'s| is| are| was| were| of)(?: (?:the|this|that|his|her|their|its))? (?:(?:{_KINDS}) )*$"
 )
@@ -202,7 +208,7 @@ def _read_sentence(sentence: str, names: Collection[str]) -> Iterator[tuple[str,
     for name, (start, end) in _find_things(sentence, names):
         before, after = sentence[:start], sentence[end:]
         found = None
-        if re.match(_AFTER, after):
+        if re.match(_AFTER, after) and not _NAMED.search(sentence[:end]):
             found = _BEFORE.search(before)
             if found and _ANOTHER.search(before[: found.start()]):
                 found = None
@@ -213,7 +219,7 @@ def _read_sentence(sentence: str, names: Collection[str]) -> Iterator[tuple[str,
                 (True, _THAT_IS),
                 (True, _OWN),
                 (bool(_SUBJECT.search(before)), _HAS),
-                (bool(_COLOUR_OF.search(before)), _OF_IS),
+                (bool(_COLOUR_OF.search(before)), _IS),
             ):
                 if is_possible and (found := form.match(after)):
                     rest = after[found.end() :]
