@@ -23,6 +23,7 @@ _MARGIN = 2  # pixels by which a box grows
 _MOST = 0.5  # of an image that may be painted over
 _AROUND = 0.5  # of a box's sides, what GrabCut sees around it
 _ROUNDS = 5  # of GrabCut
+_LARGEST = 512  # pixels of a side that GrabCut sees, of larger ones every second and so on
 
 
 class BoxedThing(NamedTuple):
@@ -149,18 +150,23 @@ def _cut_out(pixels: Pixels, box: Sequence[float]) -> Mask | None:
         return None
     beside, above = int(_AROUND * (right - left)) + 1, int(_AROUND * (bottom - top)) + 1
     x, y = max(0, left - beside), max(0, top - above)
-    part = np.ascontiguousarray(pixels[y : bottom + above, x : right + beside, ::-1])  # OpenCV's order
+    part = pixels[y : bottom + above, x : right + beside]
     if part.shape[:2] == (bottom - top, right - left):
         return None
+    step = -(-max(part.shape[:2]) // _LARGEST)  # of the pixels that GrabCut sees
+    seen = np.ascontiguousarray(part[::step, ::step, ::-1])  # OpenCV's order of colours
+    marks = np.zeros(seen.shape[:2], np.uint8)
+    sides = [side // step for side in (left - x, top - y, right - left, bottom - top)]
+    if min(sides[2:]) < 1:
+        return None
     cv2.setRNGSeed(0)
-    marks = np.zeros(part.shape[:2], np.uint8)
-    rectangle = (left - x, top - y, right - left, bottom - top)
-    cv2.grabCut(part, marks, rectangle, np.zeros((1, 65)), np.zeros((1, 65)), _ROUNDS, cv2.GC_INIT_WITH_RECT)
+    cv2.grabCut(seen, marks, sides, np.zeros((1, 65)), np.zeros((1, 65)), _ROUNDS, cv2.GC_INIT_WITH_RECT)
     inside = (marks == cv2.GC_FGD) | (marks == cv2.GC_PR_FGD)
-    if not 0 < inside.sum() < (right - left) * (bottom - top):
+    if not 0 < inside.sum() < sides[2] * sides[3]:
         return None
     mask = np.zeros((height, width), bool)
-    mask[y : y + part.shape[0], x : x + part.shape[1]] = inside
+    large = inside.repeat(step, 0).repeat(step, 1)[: part.shape[0], : part.shape[1]]
+    mask[y : y + part.shape[0], x : x + part.shape[1]] = large
     return mask
 
 

@@ -289,6 +289,12 @@ def test_grabcut_finds_what_is_in_a_box(tmp_path):
     wrong = [{"attribute": "colour", "true": "green", "wrong": True}]
     (plan,) = plan_alterations([answered(sample, "It is blue.")], wrong, ["colour"])
     assert name_colour(np.asarray(plan.draw_images()[0]), ellipse(*PLACES["car"])) == "green"
+    large = pixels.repeat(12, 0).repeat(12, 1)
+    for thing, place in zip(things, ("car", "dog"), strict=True):
+        mask = find_mask(large, thing._replace(box=tuple(12 * side for side in thing.box)))
+        true = ellipse(*PLACES[place]).repeat(12, 0).repeat(12, 1)
+        assert mask.shape == large.shape[:2] and (mask & true).sum() / (mask | true).sum() > 0.9
+    assert find_mask(large, BoxedThing("car", 0, (9, 9, 2, 1100))) is None, "a line"
     flat = np.full_like(pixels, 150)
     assert find_mask(flat, things[0]) is None, "nothing is in the box"
     flat[20:50, 20:60] = 30
