@@ -6,13 +6,13 @@ python -m mmprobe bench diagnosis --n 24 --out build/tools --tools diagnosis --m
 python scripts/organisms/plant_otherwise.py --split "other ways" --first-seed 40 --out build/plants-fresh   # and plants by other ways
 python -m mmprobe make-pairs --n 24 --seed 1360000 --out build/fresh/pairs/other-ways-24          # about pairs that no rule was tried on
 python -m mmprobe bench diagnosis --n 24 --out build/fresh --tools diagnosis --plants build/plants-fresh  # --draws 4 tells how stable
-python scripts/photographs_case.py build/photographs                              # needs scikit-image
+python scripts/photographs_case.py build/photographs --plants build/plants-dev/said-colours-0    # needs scikit-image; its own text has the whole
 python -m mmprobe bench diagnosis --n 24 --out build/again --tools diagnosis        # --again: 94 organisms, 25 s of one core each
 python scripts/sweep_thresholds.py build/again build/dev --plants build/plants --out build/thresholds   # its own text has the whole
 python scripts/easy_vqa_case.py build/easy-vqa                                    # needs easy-vqa; half an hour of one core
 python scripts/write_diagnosis_doc.py build/tools --plants build/fresh --cards build/plants-fresh --photographs build/photographs \\
   --easy-vqa build/easy-vqa --thresholds build/thresholds
-python scripts/write_diagnosis_doc.py --easy-vqa build/easy-vqa                   # this section alone
+python scripts/write_diagnosis_doc.py --easy-vqa build/easy-vqa                   # this section alone, as with --photographs
 
 Further draws of the fresh pairs, `other-ways-24-draw-1` to `-draw-3`, have the seeds 1361000 to 1363000. `--second-base` is a folder
 of scores of plants in `tiny-llava` (`--base tiny-llava`), about the same pairs; their folder is the second of `--cards`. To write the
@@ -137,16 +137,20 @@ models of three kinds and two bases ([how far they could move](#how-far-threshol
   thing. A cue that is not recognised itself may be taken for the object, which is not a prior. Where no image can be edited, a
   suspicion stays in doubt.
 - What images hold is read from `metadata.objects`: for each image a list of texts such as `red star B2`, of names such as `dog`, or of
-  annotations with a `name`, `category` or `label`, and maybe a `colour` and a `bbox` (x, y, width, height). What is not listed counts
-  as absent. Where all names are objects of COCO, what a description names by other words (a puppy, a couch) is read, too.
+  annotations with a `name`, `category` or `label`, and maybe a `colour`, a `bbox` (x, y, width, height) and a `segmentation` (polygons or
+  run lengths, as in COCO). What is not listed counts as absent. Where all names are objects of COCO, what a description names by other
+  words (a puppy, a couch) is read, too. Of annotated things, the claims that are read are those about their colours
+  ([readers](readers.md#colours-of-things)), by their names or COCO's synonyms; not where two things in an image have the name, or
+  nothing says which image is meant.
 - Each attribute is compared with its own truth, and several may be perceived wrongly, if another one is right at least twice as
   often. If answers claim only one attribute, it is compared with the answers that do not name it. A change that an answer leaves out
   is not a claim. The model must not be bad at everything: either claims are wrong surely more often than answers that do not name the
   attribute, of which fewer than {wrong_share:.0%} are false; or {usual_share:.0%} of the wrong claims are what the model usually says for
   the true value, since a model that takes stars for rings is also wrong about whether there is a star.
-- Where {wrong_share:.0%} of the claims about an attribute are wrong and images can be drawn again, up to {altered} things get another
+- Where {wrong_share:.0%} of the claims about an attribute are wrong and images can be drawn again or edited, up to {altered} things get another
   colour, shape or place, one that is often claimed wrongly, and nothing else changes. If most claims about them are then right, the
-  attribute is not the cause.
+  attribute is not the cause. In photographs, things get another colour under their masks; where only a box is known, OpenCV's GrabCut
+  tells the mask.
 - Where the true answer is known, the model reads it. The score of an answer for `misperceives` is then the probability that the
   model says anything but the truth about the attribute.
 - One image of several is exchanged at a time, by itself. An answer ignores an image if it loses less than {ignored_share:.0%} of what
@@ -358,8 +362,8 @@ PHOTOGRAPHS = """\
 
 Images with questions and answers are enough for `blind`, `looks-unused`, `forgets`, `follows-hints`, `ignores-an-image`, `order`,
 `unsure-agreeable` and `copies-context`. Where `metadata.objects` lists what they hold, `misperceives`, `prior` and (of questions of how
-many) `quantity` run, too; boxes let their things be painted over. What a test did not get is said in the verdict, which then cannot be
-`control`.
+many) `quantity` run, too; boxes let their things be painted over, and masks or boxes let them get other colours. What a test did not get
+is said in the verdict, which then cannot be `control`.
 
 Rules read a yes or no, an option, a number and the true words, and in a description of one image the objects of COCO. With
 `--judge model:openai/gpt-4o`, a model reads the rest ([judges](benchmarks/judges.md)): whether an answer is true, from the question and the
@@ -369,7 +373,7 @@ neither right nor wrong, and the verdict says how much that is; `diagnosis.json`
 for what is missing.
 
 This case is made by `scripts/photographs_case.py`, with photographs of scikit-image into which drawn things are pasted, since
-the embedded model knows nothing else; contents are not listed.
+the embedded model knows nothing else; contents are first not listed, and then are.
 
 """
 EASY_VQA = """\

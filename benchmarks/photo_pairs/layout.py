@@ -13,11 +13,11 @@ import numpy as np
 from PIL import Image
 
 from mmprobe.benchmarks.photo_pairs.colours import name_colour
-from mmprobe.benchmarks.photo_pairs.masks import bounding_box, shift_mask
-from mmprobe.benchmarks.photo_pairs.photos import Photo, Pixels, Rejection
+from mmprobe.benchmarks.photo_pairs.masks import Mask, bounding_box, encode_mask, shift_mask
+from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo, Pixels, Rejection
 from mmprobe.benchmarks.photo_pairs.planner import PhotoEdit
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
-from mmprobe.benchmarks.spd_faith.data import name_place, read_pairs
+from mmprobe.benchmarks.spd_faith.data import Pair, name_place, read_pairs
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, Difficulty
 from mmprobe.errors import InputError
 from mmprobe.files import append_lines, cut_torn_line, write_atomic
@@ -51,8 +51,34 @@ def describe_edit(photo: Photo, edit: PhotoEdit) -> str:
     return f"{subject} {'were' if instance.category in _PLURAL_CATEGORIES else 'was'} removed."
 
 
+def list_objects(photo: Photo, edits: Iterable[PhotoEdit]) -> list[list[PhotoRow]]:
+    """Return the objects of the original and of the edited image, each in COCO's form: category, bbox, segmentation, iscrowd.
+
+    The bbox is that of the mask. An object without a mask has neither.
+    """
+    by_instance = {edit.instance: edit for edit in edits}
+    images: list[list[PhotoRow]] = [[], []]
+    for index, instance in enumerate(photo.instances):
+        edit = by_instance.get(index)
+        shift = edit.shift if edit else None
+        images[0].append(_make_object(instance, instance.mask))
+        if edit is None or edit.type != "remove":
+            images[1].append(
+                _make_object(instance, shift_mask(instance.mask, shift) if shift else instance.mask)
+            )
+    return images
+
+
+def _make_object(instance: Instance, mask: Mask) -> PhotoRow:
+    found: PhotoRow = {"category": instance.category, "iscrowd": int(instance.crowd)}
+    if mask.any():
+        found |= {"bbox": list(bounding_box(mask)), "segmentation": encode_mask(mask)}
+    return found
+
+
 def make_row(photo: Photo, edits: Iterable[PhotoEdit], properties: Mapping[str, Any]) -> PhotoRow:
-    """Return the published row of a pair, with `regions` in the form of samples and further properties."""
+    """Return the published row of a pair, with `regions` in the form of samples, `objects` in COCO's, and further properties."""
+    edits = list(edits)
     differences, regions = [], []
     for edit in edits:
         mask = photo.instances[edit.instance].mask
@@ -79,6 +105,7 @@ def make_row(photo: Photo, edits: Iterable[PhotoEdit], properties: Mapping[str, 
         "differences": differences,
         **properties,
         "regions": regions,
+        "objects": list_objects(photo, edits),
         "reviewed": False,
     }
 
@@ -135,12 +162,15 @@ def write_lists(out: Path) -> Path | None:
 
 def _make_samples(out: Path, rows: Mapping[str, PhotoRow]) -> str:
     """Return the lines of the benchmark's questions, with the truth of each pair in their metadata."""
-    truth = build_published_truth([pair for pair in read_pairs(out) if pair.id in rows])
+    pairs = {pair.id: pair for pair in read_pairs(out) if pair.id in rows}
+    truth = build_published_truth(list(pairs.values()))
     lines = []
     for sample in truth.samples:
         pair_id, question_type = truth.questions[sample.id]
         row = rows[pair_id]
         properties = {key: value for key, value in row.items() if key not in ("image1", "image2", "regions")}
+        if "objects" in row:
+            properties["objects"] = _name_colours(row["objects"], pairs[pair_id])
         line: dict[str, Any] = {
             "id": sample.id,
             "images": [f"{row['difficulty']}/{pair_id}/{row[key]}" for key in ("image1", "image2")],
@@ -152,6 +182,18 @@ def _make_samples(out: Path, rows: Mapping[str, PhotoRow]) -> str:
         line |= {"regions": row["regions"], "metadata": {**sample.metadata, **properties}}
         lines.append(_to_line(line))
     return "".join(lines)
+
+
+def _name_colours(objects: list[list[PhotoRow]], pair: Pair) -> list[list[PhotoRow]]:
+    """Return the objects of both images, those that got another colour with the colours that the description of it names."""
+    named = [[dict(each) for each in image] for image in objects]
+    for difference in pair.differences:
+        if difference.type == "color" and difference.box is not None:
+            for image, colour in zip(named, (difference.before, difference.after), strict=True):
+                own = [each for each in image if each.get("bbox") == list(map(int, difference.box))]
+                if len(own) == 1 and colour:
+                    own[0]["colour"] = colour
+    return named
 
 
 def _make_answer(question_type: str, row: PhotoRow) -> str:

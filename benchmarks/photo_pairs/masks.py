@@ -105,6 +105,35 @@ def _decompress(text: str) -> list[int]:
     return counts
 
 
+def encode_mask(mask: Mask) -> dict[str, Any]:
+    """Return a mask as COCO's compressed run lengths, which `decode_mask` reads.
+
+    Example:
+        >>> encode_mask(np.array([[0, 1, 0], [1, 0, 0]], bool))
+        {'size': [2, 3], 'counts': '123'}
+    """
+    flat = mask.T.ravel()
+    edges = np.flatnonzero(np.diff(flat)) + 1
+    counts = np.diff(np.concatenate([[0] if flat.size and flat[0] else [], [0], edges, [flat.size]])).astype(
+        int
+    )
+    differences = [
+        count - (counts[place - 2] if place > 2 else 0) for place, count in enumerate(counts.tolist())
+    ]
+    return {"size": list(mask.shape), "counts": "".join(map(_compress, differences))}
+
+
+def _compress(value: int) -> str:
+    """Return a number as letters of five bits, the lowest first; the sixth bit says that more follow."""
+    letters = ""
+    while True:
+        bits, value = value & 31, value >> 5
+        is_last = value == (-1 if bits & 16 else 0)
+        letters += chr((bits if is_last else bits | 32) + 48)
+        if is_last:
+            return letters
+
+
 def dilate(mask: Mask, pixels: int) -> Mask:
     """Return a mask grown by `pixels` pixels on every side, in a square."""
     return ndimage.maximum_filter(mask, size=2 * pixels + 1, mode="constant") if pixels else mask

@@ -243,6 +243,13 @@ def check_sample(text: str, sample: Sample) -> AnswerCheck | None:
     """
     if sample.answer is None or not {"type", "objects", "differences"} <= sample.metadata.keys():
         return None
+    contents = sample.metadata["objects"]
+    if any(
+        not isinstance(each, str)
+        for image in contents
+        for each in (image if isinstance(image, list) else [image])
+    ):
+        return None  # annotations of photographs
     with suppress(ValueError):  # a question of another kind
         return check_answer(text, sample.answer, sample.metadata)
     return None

@@ -192,7 +192,8 @@ def read_synthetic_objects(samples: Iterable[Sample]) -> dict[Path, list[tuple[s
     objects_by_image = {}
     for sample in samples:
         contents = sample.metadata.get("objects", [])
-        if len(contents) < len(sample.images):
+        drawn = all(isinstance(obj, str) for objects in contents for obj in objects)
+        if len(contents) < len(sample.images) or not drawn:
             raise InputError(f"sample {sample.id}: has no objects of its images; is it from make-pairs?")
         for image, objects in zip(sample.images, contents, strict=False):
             fields = [obj.split() for obj in objects]

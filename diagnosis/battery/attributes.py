@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmprobe.benchmarks.synthetic.scene import COLOURS
+from mmprobe.benchmarks.answers.claims import parse_claims
+from mmprobe.benchmarks.answers.coco import find_category
+from mmprobe.benchmarks.answers.colours import compare_colours, name_hue, read_colours
 from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.models import Model
@@ -18,10 +20,6 @@ from mmprobe.samples import Sample
 ATTRIBUTES = ("colour", "shape", "place")
 KINDS = {"color": "colour", "position": "place", "remove": "presence"}  # of changes, and their attribute
 SPEAK_OF_CHANGES = ("same", "different", "find", "steps")  # types of questions
-COLOUR_WORDS = (
-    *COLOURS, "white", "grey", "gray", "brown", "pink", "gold", "silver", "beige", "tan", "teal", "violet", "turquoise", "magenta",
-    "navy", "maroon", "olive",
-)  # fmt: skip
 _CELL = re.compile(r"[A-Z]\d", re.IGNORECASE)
 _OBJECT = re.compile(r"(\w+) (\w+) (\w+)")
 _LINE = re.compile(r"picture (one|two): ([^\n]*)", re.IGNORECASE)
@@ -44,8 +42,8 @@ def read_contents(sample: Sample) -> list[list[Thing]]:
     """Return the things in each image that `metadata.objects` lists; [] without a list.
 
     A thing is a text such as `red star B2` of the drawn world; else any name, such as `dog`; or an annotation with its name as
-    `name`, `category` or `label`, and maybe its `colour`. For a single image the list may be that of its things. What is not listed
-    counts as absent.
+    `name`, `category` or `label`, and maybe its `colour`, `bbox` and `segmentation` (`boxes.list_boxed`); one with `iscrowd` stands for
+    many things. For a single image the list may be that of its things. What is not listed counts as absent.
 
     Example:
         >>> objects = ["dog", {"category": "sports car", "bbox": [0, 0, 9, 9]}]
@@ -72,13 +70,17 @@ def read_thing(each: Any) -> Thing | None:
         names = (each.get(key) for key in ("name", "category", "category_name", "label"))
         name = next((name for name in names if isinstance(name, str) and name.strip()), None)
         colour = each.get("colour", each.get("color"))
+        if not isinstance(colour, str) or each.get("iscrowd"):
+            colour = None
         drawn = None
     else:
         name, colour = str(each), None
         drawn = _OBJECT.fullmatch(name.strip())
     if drawn and _CELL.fullmatch(drawn[3]):
         return Thing(*drawn.groups())
-    return None if name is None or not name.strip() else Thing(colour, name.strip().lower(), None)
+    if name is None or not name.strip():
+        return None
+    return Thing(None if colour is None else name_hue(colour) or colour, name.strip().lower(), None)
 
 
 def read_claims(text: str) -> Iterator[tuple[int, Thing]]:
@@ -112,30 +114,38 @@ def measure_attributes(sample: Sample, text: str) -> list[dict[str, Any]]:
     - said, true: words; wrong: whether they differ
     """
     found = []
-    for origin, _, claim, true in match_claims(read_contents(sample), text):
+    for origin, _, claim, true in match_claims(read_contents(sample), text, sample.question):
         if true is None:
             found.append(_entry("invented", origin, claim.shape, ""))
             continue
         for attribute in ATTRIBUTES:
             said = getattr(claim, attribute)
-            if getattr(true, attribute) is None or (true.place is None and said not in COLOUR_WORDS):
-                continue  # not annotated, or not a colour: `The dog is running.`
+            if getattr(true, attribute) is None:
+                continue  # not annotated
             if said is not None and (attribute != "shape" or None not in claim):
                 found.append(_entry(attribute, origin, said, str(getattr(true, attribute))))
     return found
 
 
 def match_claims(
-    contents: Sequence[Sequence[Thing]], text: str
+    contents: Sequence[Sequence[Thing]], text: str, question: str = ""
 ) -> Iterator[tuple[str, int, Thing, Thing | None]]:
     """Yield the claims of an answer: the source, the index of the image, what is claimed, and the thing that it is about.
 
     It is about nothing (None) where no thing has its shape or its place. Claims that two things share as much with are left out.
 
+    Args:
+        contents: the things in each image. Where they have no places, they are annotated, and not drawn (`match_coloured`).
+        question: that is answered.
+
     Example:
         >>> list(match_claims([[Thing("red", "star", "B2")]], "The star is blue."))[0][2:]
         (Thing(colour='blue', shape='star', place=None), Thing(colour='red', shape='star', place='B2'))
     """
+    things = [thing for image in contents for thing in image]
+    if things and all(thing.place is None for thing in things):
+        yield from match_coloured(contents, text, question)
+        return
     source = "steps" if _LINE.search(text) else "things"
     claims = [(source, *claim) for claim in read_claims(text)]
     for origin, image, claim in [*claims, *(("changes", *claim) for claim in read_changes(text))]:
@@ -147,6 +157,45 @@ def match_claims(
             yield origin, image, claim, None
         elif shared.count(most) == 1:
             yield origin, image, claim, contents[image][shared.index(most)]
+
+
+def match_coloured(
+    contents: Sequence[Sequence[Thing]], text: str, question: str = ""
+) -> Iterator[tuple[str, int, Thing, Thing | None]]:
+    """Yield the claims about colours of annotated things, as `match_claims` does; those of changes are the last.
+
+    Things are found by their names and the synonyms of COCO's categories, and colours compared as in `compare_colours`: one that is the
+    same has the thing's own word, and one that words cannot tell is no claim. Nor is one about a name that two things in the image
+    have, about a thing without a colour, or about one of several images if neither the sentence nor the question says which. A
+    colour of an object of COCO's that an image lacks is about nothing (None), if all that is listed are such objects.
+
+    Example:
+        >>> list(match_coloured([[Thing("red", "car", None)]], "It is navy blue.", "What color is the car?"))
+        [('things', 0, Thing(colour='blue', shape='car', place=None), Thing(colour='red', shape='car', place=None))]
+    """
+    keys = [[find_category(thing.shape) or thing.shape for thing in image] for image in contents]
+    others = {key for image in keys for key in image if find_category(key) is None}
+    said = [
+        ("things", 0 if claim.image is None and len(contents) == 1 else claim.image, claim.name, claim.colour)
+        for claim in read_colours(text, question, others)
+    ]
+    for change in parse_claims(text) if len(contents) == 2 else ():
+        if change.type == "color" and change.category and not change.negated:
+            values = (change.before, change.after)
+            said += (
+                ("changes", image, change.category, value) for image, value in enumerate(values) if value
+            )
+    for origin, number, name, colour in said:
+        if number is None or number >= len(contents):
+            continue
+        own = [thing for thing, key in zip(contents[number], keys[number], strict=True) if key == name]
+        is_same = compare_colours(colour, own[0].colour) if len(own) == 1 and own[0].colour else None
+        hue = own[0].colour if is_same else name_hue(colour)
+        claim = Thing(hue, own[0].shape if own else name, None)
+        if is_same is not None:
+            yield origin, number, claim, own[0]
+        elif not own and not others:
+            yield origin, number, claim, None
 
 
 def _count_shared(claim: Thing, thing: Thing) -> int:

@@ -99,7 +99,7 @@ def _version(scene: Scene, shape: str) -> tuple[str, str] | None:
 
 
 def _find_named(sample: Sample) -> list[BoxedThing] | None:
-    """Return the things of the one kind that a question names; None if it names none, or several kinds."""
+    """Return the things of the one kind that a question names; None if it names none, several kinds, or a crowd."""
     things = list_boxed(sample)
     named = {
         name
@@ -108,7 +108,8 @@ def _find_named(sample: Sample) -> list[BoxedThing] | None:
             rf"\b(?:{'|'.join(map(re.escape, (name, *make_plurals(name))))})\b", sample.question.lower()
         )
     }
-    return [thing for thing in things if thing.name in named] if len(named) == 1 else None
+    found = [thing for thing in things if thing.name in named]
+    return found if len(named) == 1 and not any(thing.is_crowd for thing in found) else None
 
 
 def _remove_one(sample: Sample, things: Sequence[BoxedThing]) -> Counted:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmprobe.benchmarks.answers.claims import parse_count, read_claims
+from mmprobe.benchmarks.answers.colours import read_colours
 from mmprobe.benchmarks.answers.drawn import judge_statement
 from mmprobe.benchmarks.answers.forms import find_answer
 from mmprobe.benchmarks.answers.numbers import read_number
@@ -91,6 +92,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "yes or no": read_yes_no,
     "verdict": lambda text: judge_statement(text, "1/2 cm", "2x+3"),
     "claims": read_claims,
+    "colours": lambda text: read_colours(text, text, ("star",)),
     "count": parse_count,
     "same": lambda text: same_text(text, "1/2 cm"),
     "format": follows_format,

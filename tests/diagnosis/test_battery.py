@@ -36,7 +36,6 @@ from mmprobe.diagnosis.battery.attributes import (
 from mmprobe.diagnosis.battery.counts import Counted, count_differences, find_counted, measure_counts
 from mmprobe.diagnosis.battery.cues import (
     CueEdit,
-    draw,
     draw_questions,
     find_claims,
     find_suspects,
@@ -771,7 +770,7 @@ def test_one_thing_is_altered_in_one_attribute_and_a_model_that_sees_says_so(tmp
         assert new[number] not in {thing[number] for thing in before}
         assert each.before == each.was == old[number] and new[number] in values[attribute]
         own = Image.open(each.answer.sample.images[0]).convert("RGB")
-        x0, y0, x1, y1 = ImageChops.difference(own, draw(each.scenes[0])).getbbox()
+        x0, y0, x1, y1 = ImageChops.difference(own, each.draw_images()[0]).getbbox()
         columns = {"ABCD".index(thing.place[0]) for thing in (old, new)}
         assert min(columns) * 28 <= x0 and x1 <= 28 * (max(columns) + 1) and y1 > y0
     said = measure_alterations(tiny, altered)
@@ -789,12 +788,12 @@ def test_things_in_one_and_in_two_images_are_altered_together(tmp_path):
     answers = [make_answer(tiny, each, tiny.tokenizer(each.answer)["input_ids"]) for each in mixed]
     wrong = [{"attribute": "colour", "true": value, "wrong": True} for value in COLOURS]
     altered = plan_alterations(answers, wrong, ["colour"])
-    kinds = [len(each.scenes) for each in altered]
+    kinds = [len(each.draw_images()) for each in altered]
     assert kinds[:4] == [1, 2, 1, 2] and kinds.count(2) >= 3
     for each in altered:
         assert each.contents[1:] == read_contents(each.answer.sample)[1:]
-        for path, scene in list(zip(each.answer.sample.images, each.scenes, strict=True))[1:]:
-            assert ImageChops.difference(Image.open(path).convert("RGB"), draw(scene)).getbbox() is None
+        for path, image in list(zip(each.answer.sample.images, each.draw_images(), strict=True))[1:]:
+            assert ImageChops.difference(Image.open(path).convert("RGB"), image).getbbox() is None
     said = measure_alterations(tiny, altered)
     right = [one["said"] == one["true"] != one["was"] for one in said]
     assert sum(right) >= len(right) - 1

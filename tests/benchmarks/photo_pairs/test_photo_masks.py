@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mmprobe.benchmarks.photo_pairs.masks import BadMask, bounding_box, decode_mask, dilate, shift_mask, union
+from mmprobe.benchmarks.photo_pairs.masks import (
+    BadMask,
+    bounding_box,
+    decode_mask,
+    dilate,
+    encode_mask,
+    shift_mask,
+    union,
+)
 
 # pycocotools.mask.encode of the mask below
 COMPRESSED = "e<i0?00000Sd0[Ob\\O000000000000000000000000000X2T1TO"
@@ -61,6 +69,19 @@ def test_run_lengths_as_numbers_and_compressed():
     rng = np.random.default_rng(2)
     noise = rng.random((7, 9)) < 0.5
     assert (decode_mask({"size": [7, 9], "counts": runs_of(noise)}, 7, 9) == noise).all()
+
+
+def test_masks_become_the_run_lengths_of_pycocotools():
+    assert encode_mask(blocks()) == {"size": [40, 50], "counts": COMPRESSED}
+    rng = np.random.default_rng(3)
+    for share in (0, 0.01, 0.5, 1):
+        mask = rng.random((31, 57)) < share
+        assert (decode_mask(encode_mask(mask), 31, 57) == mask).all()
+    large = np.ones((400, 300), dtype=bool)
+    large[100:, 200:] = False
+    assert (decode_mask(encode_mask(large), 400, 300) == large).all(), (
+        "numbers of several letters, below zero, too"
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,21 @@ pytest.importorskip("cv2", reason="the extra photos is not installed")
 
 from mmprobe.benchmarks.answers.claims import parse_claims
 from mmprobe.benchmarks.answers.coco import SYNONYMS
+from mmprobe.benchmarks.photo_pairs.colours import PALETTE, name_colour
 from mmprobe.benchmarks.photo_pairs.edits import get_inpainter
-from mmprobe.benchmarks.photo_pairs.layout import describe_edit
+from mmprobe.benchmarks.photo_pairs.layout import describe_edit, find_pair_folders, read_row
+from mmprobe.benchmarks.photo_pairs.masks import bounding_box, decode_mask
 from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo
 from mmprobe.benchmarks.photo_pairs.pipeline import PhotoPairSettings, make_photo_pairs
 from mmprobe.benchmarks.photo_pairs.planner import PhotoEdit
+from mmprobe.benchmarks.photo_pairs.review import apply_reviews
 from mmprobe.benchmarks.spd_faith.benchmark import BENCHMARK, follow_up, score_answers
 from mmprobe.benchmarks.spd_faith.data import read_pairs
+from mmprobe.benchmarks.synthetic.check import check_sample
+from mmprobe.benchmarks.synthetic.pairs import read_synthetic_objects
+from mmprobe.diagnosis.battery.altered import plan_alterations
+from mmprobe.diagnosis.battery.answers import ParsedAnswer
+from mmprobe.diagnosis.battery.attributes import measure_attributes
 from mmprobe.errors import InputError
 from mmprobe.samples import load_samples
 
@@ -54,6 +62,87 @@ def test_what_is_written_is_what_the_readers_read(coco, tmp_path):
                 assert difference.before and difference.after and difference.before != difference.after
     lists = [pair for level in ("easy",) for pair in read_pairs(tmp_path / "out" / f"{level}.jsonl")]
     assert lists == pairs
+
+
+def test_samples_list_what_both_images_hold_with_masks_and_new_colours(coco, tmp_path):
+    """From the files alone: masks are those of the annotations, and edits are seen where the lists of the two images differ."""
+
+    def change(data):
+        data["annotations"][1] |= {"iscrowd": 1}
+
+    images, annotations = coco(6, change=change)
+    made = make_photo_pairs(images, annotations, tmp_path / "out", 6, PhotoPairSettings(seed=3))
+    given = json.loads(annotations.read_text())
+    kinds = set()
+    for sample in load_samples(made.samples):
+        (number,) = {int(file.parent.name) for file in sample.images}
+        own = [each for each in given["annotations"] if each["image_id"] == number]
+        masks = [decode_mask(each["segmentation"], 240, 320) for each in own]
+        before, after = sample.metadata["objects"]
+        assert [each["iscrowd"] for each in before] == [each["iscrowd"] for each in own]
+        for each, mask in zip(before, masks, strict=True):
+            assert (decode_mask(each["segmentation"], 240, 320) == mask).all()
+            assert each["bbox"] == list(bounding_box(mask))
+        differences = sample.metadata["differences"]
+        types = [difference["type"] for difference in differences]
+        kinds |= set(types)
+        assert len(before) - len(after) == types.count("remove")
+        moved = [each for each in after if all(each["segmentation"] != old["segmentation"] for old in before)]
+        assert len(moved) == types.count("position")
+        for image, side in ((before, 0), (after, 1)):
+            named = {each["category"]: each["colour"] for each in image if "colour" in each}
+            recoloured = [each for each in differences if each["type"] == "color"]
+            assert len([each for each in image if "colour" in each]) == len(recoloured)
+            for difference in recoloured:
+                words = difference["description"].rstrip(".").split(" from ")[1].split(" to ")
+                assert named[difference["category"]] == words[side]
+    assert kinds == {"color", "remove", "position"}
+    (sample,) = [each for each in load_samples(made.samples) if each.id.endswith("1-count")]
+    assert check_sample("There are 3 differences.", sample) is None, "these are no drawn images"
+    with pytest.raises(InputError, match="has no objects of its images; is it from make-pairs"):
+        read_synthetic_objects([sample])
+
+
+def test_the_diagnosis_reads_and_alters_what_samples_list(coco, tmp_path):
+    """The true answers claim true colours, and what they say changed colour can get another one in the first image."""
+    images, annotations = coco(6)
+    made = make_photo_pairs(images, annotations, tmp_path / "out", 6, PhotoPairSettings(seed=3))
+    samples = [each for each in load_samples(made.samples) if each.id.endswith("-list")]
+    claims = {each.id: measure_attributes(each, each.answer) for each in samples}
+    assert not any(claim["wrong"] for own in claims.values() for claim in own)
+    told = [each for each in samples if claims[each.id]]
+    assert told and {claim["source"] for own in claims.values() for claim in own} == {"changes"}
+    wrong = [{"attribute": "colour", "true": colour, "wrong": True} for colour in PALETTE]
+    answers = [ParsedAnswer(each, [1], each.answer, [each.answer]) for each in told]
+    plans = plan_alterations(answers, wrong, ["colour"])
+    assert [each.answer.sample.id for each in plans] == [each.id for each in told]
+    for each in plans:
+        names = [thing["category"] for thing in each.answer.sample.metadata["objects"][0]]
+        thing = each.answer.sample.metadata["objects"][0][names.index(each.thing.shape)]
+        mask = decode_mask(thing["segmentation"], 240, 320)
+        assert name_colour(np.asarray(each.draw_images()[0]), mask) == each.thing.colour != each.was
+
+
+def test_colours_are_those_of_a_reviewed_description(coco, tmp_path):
+    images, annotations = coco(3)
+    made = make_photo_pairs(images, annotations, tmp_path / "out", 3, PhotoPairSettings(seed=3))
+    reviews, corrected = [], {}
+    for folder in find_pair_folders(tmp_path / "out").values():
+        row = read_row(folder)
+        texts = [
+            f"The {each['category']} changed from silver to {each['description'].rsplit(' ')[-1]}"
+            if each["type"] == "color"
+            else each["description"]
+            for each in row["differences"]
+        ]
+        corrected[folder.name] = sum(each["type"] == "color" for each in row["differences"])
+        reviews.append({"id": folder.name, "decision": "accept", "descriptions": texts})
+    (tmp_path / "reviews.json").write_text(json.dumps({"format": 1, "reviews": reviews}))
+    apply_reviews(tmp_path / "out", tmp_path / "reviews.json")
+    assert sum(corrected.values()) > 0
+    for sample in load_samples(made.samples):
+        colours = [each["colour"] for each in sample.metadata["objects"][0] if "colour" in each]
+        assert colours == ["silver"] * corrected[sample.images[0].parent.name]
 
 
 @pytest.mark.parametrize("data", [".", "samples.jsonl"])
