@@ -306,9 +306,9 @@ class _Tests:
         settings = Settings(max_new_tokens=max_new_tokens, batch_size=batch_size)
         given = dict(asking.answer(self.model, list(shown.values()), None, settings))
         answers = [
-            make_answer(self.model, sample, given[sample.id].token_ids)
+            make_answer(self.model, sample, ids)
             for sample in shown.values()
-            if given[sample.id].token_ids
+            if (ids := given[sample.id].token_ids)
         ]
         images, lines = OtherImages([*self.answers, *answers]), []
         for batch in _batches(answers, batch_size, lambda answer: len(answer.sample.images)):

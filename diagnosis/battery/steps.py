@@ -87,12 +87,18 @@ def plan_conclusions(answers: Sequence[ParsedAnswer]) -> dict[str, Sample]:
     by_size: dict[int, list[Sample]] = {}
     for (size, _), own in asked.items():
         by_size.setdefault(size, []).extend(list(own.values())[:1] if len(own) > 1 else [])
-    planned = {}
+    planned: dict[str, Sample] = {}
     for number, shown in enumerate(left.values()):
         questions = by_size.get(len(shown.images), [])
         if questions and len(planned) < FURTHER:
             question = questions[number % len(questions)]
-            fields = {"images": shown.images, "answer": None, "regions": [], "pair_id": None, "metadata": {}}
+            fields: dict[str, Any] = {
+                "images": shown.images,
+                "answer": None,
+                "regions": [],
+                "pair_id": None,
+                "metadata": {},
+            }
             planned[shown.id] = question.model_copy(update={"id": f"{shown.id}-conclusion", **fields})
     return planned
 
