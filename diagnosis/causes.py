@@ -329,7 +329,8 @@ def _list_chances(records: Sequence[AnswerRecord]) -> list[tuple[int, AnswerReco
 def _measure_cues(cause: Cause, table: Table) -> CauseScore:
     """Return the surest effect of a cue on the claims of an absent object, in edited images where there are any.
 
-    Without edited images, an effect that would be named is in doubt: what goes with a cue need not come from it.
+    Without edited images, an effect that would be named is in doubt: what goes with a cue need not come from it. Nor is there a prior
+    where the cue is taken for the object: where it is not recognised itself, or where claims of its shape name the object.
     """
     found = _find_edited(cause, table) or _find_correlated(cause, table)
     if found is None:
@@ -348,6 +349,15 @@ def _measure_cues(cause: Cause, table: Table) -> CauseScore:
         return score._replace(doubt="no image could be edited, so it is open whether the cue is why")
     if seen and np.mean(seen) < 0.5:
         return score._replace(hindrance=f"{cue} is not recognised itself, so it may be taken for {thing}")
+    named = [
+        each["said"]
+        for record in table.records
+        for each in _list_claims(record, ["shape"])
+        if each["true"] == cue
+    ]
+    taken = named.count(thing)
+    if taken > 1 and 2 * taken >= len(named):
+        return score._replace(hindrance=f"{cue} is taken for {thing} in {taken} of {len(named)} claims")
     return score
 
 

@@ -200,6 +200,19 @@ def test_a_shape_that_is_taken_for_another_is_no_prior():
     assert any("star is not recognised itself" in line for line in found.causes["prior"].evidence)
 
 
+@pytest.mark.parametrize(("taken", "named"), [(1, True), (5, True), (6, False), (12, False)])
+def test_a_shape_that_is_said_for_another_is_no_prior_even_if_it_is_recognised(taken, named):
+    """Asked for a star or a ring the model says yes to both, but of twelve stars it calls some rings; other shapes are right."""
+    records = [with_cue(number, edited=edits(True)) for number in range(24)]
+    for number, each in enumerate(records):
+        said = "ring" if number < 2 * taken else "star"
+        claims = [claim("shape", True) | {"said": said, "true": "star", "wrong": said == "ring"}]
+        each["attributes"] = claims if number % 2 else [claim("shape", False)]
+    found = diagnose(records).causes["prior"]
+    assert found.named is named
+    assert (f"star is taken for ring in {taken} of 12 claims" in found.evidence) is not named
+
+
 def test_claims_that_go_with_a_cue_are_in_doubt_where_no_image_can_be_edited():
     found = diagnose([with_cue(number) for number in range(24)])
     assert found.causes["prior"].in_doubt and found.verdict == ["unknown"]
