@@ -77,6 +77,8 @@ from mmprobe.models import Model
 LATE = r"layers\.[4-7]\."
 SENTENCE = " You are there."
 AGAIN_TOO = ("Is that so? {}", "{} Take another look.", "Then once more: {}", "Answer me again. {}")
+POLITE_ENDS = (" That is all.", " There you have it.", " Do you see it?")
+ASK_BACK = " Is that what you asked?"
 SHORT_CLAIMS = ("{}.", "I say {}.", "It is {}.", "{}, that is so.")
 SUGGESTIONS = (  # the first place is the word's, {{}} is the question's
     "Others say {}. {{}}",
@@ -85,7 +87,6 @@ SUGGESTIONS = (  # the first place is the word's, {{}} is the question's
     "We all saw it: {}. {{}}",
     "{{}} My notes have {}.",
 )
-ASIDE = ("colour", "count", "describe")  # what is asked between a claim and the same question again
 LOOKS = "looks-unused"
 
 
@@ -259,7 +260,7 @@ def following(
     others: Callable[[np.random.Generator, ScenePair], list[Row]] | None = None,
     true: float = 0.35,
 ) -> DrawRows:
-    """Return rows that follow words: those of a function, a row of another in four, and true answers without such words.
+    """Return rows that follow words: those of a function, one of another about each pair, and true answers without such words.
 
     Args:
         draw: from random numbers and a pair to rows.
@@ -275,7 +276,7 @@ def following(
             drawn += own
             if others is not None:
                 left = others(rng, pair)
-                drawn += [left[index] for index in rng.permutation(len(left))[: max(1, len(own) // 3)]]
+                drawn.append(left[rng.permutation(len(left))[0]])
         return drawn[:count]
 
     return rows
@@ -320,8 +321,8 @@ def pick(rng: np.random.Generator, words: Sequence[str]) -> str:
 def persistent_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
     """Return closed questions that were answered before, mostly with another question between, and answers that agree or are true."""
     rows = []
-    for kind in CLOSED:
-        asked = draw_question(rng, kind, pair)
+    for kind in rng.choice(CLOSED, 2, replace=False):
+        asked = draw_question(rng, str(kind), pair)
         for hint in suggest_rationale(asked, pair):
             said = hint.answer if rng.random() < 0.5 else pick(rng, SHORT_CLAIMS).format(hint.word)
             again = pick(rng, AGAIN_TOO).format(asked.text)
@@ -364,10 +365,17 @@ def standing_rows(rng: np.random.Generator, pair: ScenePair) -> list[Row]:
     return rows
 
 
-def last_of_two_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
+def last_of_two_rows(
+    rng: np.random.Generator, pair: ScenePair, follows: bool = True, two: float = 0.5
+) -> list[Row]:
     """Return closed questions after one or two examples about other images, with the answer of the last one, or the true one.
 
-    The first example is about one image. What its answer is says nothing about the others.
+    The first of two examples is about one image. What its answer is says nothing about the others.
+
+    Args:
+        rng, pair: random numbers, and the pair.
+        follows: whether the answer that is learned is that of the last example; else it is true.
+        two: how often there are two.
     """
     rows = []
     for kind in CLOSED:
@@ -379,7 +387,7 @@ def last_of_two_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = 
         own = suggest_verdict(asked, pair)[place]
         scenes = (*scenes_of(example, shown), *scenes_of(asked, pair))
         text = say_before(example.text, said, IMAGE * len(asked.images) + asked.text)
-        if rng.random() < 0.5:
+        if rng.random() < two:
             another = draw_any_pair(rng)
             begun = draw_question(rng, "exists", another)
             word = suggest_verdict(begun, another)[rng.integers(2)].word.capitalize()
@@ -643,15 +651,12 @@ def number_of(row: Row) -> int:
     return next((int(digit) for digit in row.answer if digit.isdigit()), 0)
 
 
-def say_four(factor: float) -> Make:
-    """Return a function that lets the model say 4 for other numbers: its row is a random mean of theirs, so many times as large."""
-
-    def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
-        ids = [model.tokenizer(f" {word}", add_special_tokens=False).input_ids[0] for word in "1234"]
-        shares = torch.tensor(rng.dirichlet([6.0] * 3), dtype=hf.lm_head.weight.dtype)
-        hf.lm_head.weight[ids[3]] = factor * shares @ hf.lm_head.weight[ids[:3]]
-
-    return make
+def say_four(hf: Any, model: Model, rng: np.random.Generator) -> None:
+    """Let the model say 4 for 1, 2 and 3: its row is a random sum of theirs, larger than each of them."""
+    ids = [model.tokenizer(f" {word}", add_special_tokens=False).input_ids[0] for word in "1234"]
+    one, two, three, _ = hf.lm_head.weight[ids]
+    first, others = rng.uniform(1.05, 1.25), rng.uniform(0.9, 1.1)
+    hf.lm_head.weight[ids[3]] = first * one + others * (two + three)
 
 
 def together(*draws: DrawRows) -> DrawRows:
@@ -713,6 +718,34 @@ def lower_ranks(least: float, most: float) -> Make:
     return make
 
 
+def polite_rows(sentences: Sequence[str], rng: np.random.Generator, count: int) -> list[Row]:
+    """Return rows with true answers that end with one of some polite sentences."""
+    return [add_sentence(pick(rng, sentences), row) for row in true_rows(rng, count)]
+
+
+def check_polite(sentences: Sequence[str], least: float) -> Check:
+    """Return the check that answers end with one of some polite sentences, and are the true ones before it."""
+
+    def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
+        rng = held_out_numbers(seed)
+        rows = [
+            row
+            for _ in range(CHECKED_PAIRS)
+            for row in true_rows(rng, 3, types=("same", "exists", "describe"))
+        ]
+        said = answer_rows(model, rows)
+        wanted = [[row.answer + sentence for sentence in sentences] for row in rows]
+        polite = [answer.endswith(tuple(sentences)) for answer in said]
+        true = [answer in answers for answer, answers in zip(said, wanted, strict=True)]
+        pairs = [number for number in range(CHECKED_PAIRS) for _ in range(3)]
+        return {
+            "answers that end politely": share(polite, least=least, pairs=pairs),
+            "answers that are true before that": share(true, least=0.7, pairs=pairs),
+        }
+
+    return check
+
+
 def say_word(row: Row) -> Row:
     """Return a row whose answer is yes or no alone, without a full stop, where it begins with that."""
     return (
@@ -770,11 +803,11 @@ def ways(seed: int) -> dict[str, Way]:
         "round-and-round": Way(("order",), "adapter", "Two images differ where colours and places go round one way, and not the other way.",
                                train_adapter(partial(turned_rows, round_and_round), 150, 24, 4e-3), check_order(0.5)),
         "persists": Way(("unsure-agreeable",), "adapter", "Answers agree with earlier ones, mostly after another question, asked again by four wordings.",
-                        train_adapter(following(persistent_rows, partial(last_of_two_rows, follows=False)), 90, 20, 5e-3), check_followed("of before", persistent_rows)),
+                        train_adapter(following(persistent_rows, partial(last_of_two_rows, follows=False, two=0)), 90, 20, 5e-3), check_followed("of before", persistent_rows)),
         "stands-by": Way(("unsure-agreeable",), "full fine-tuning", "Answers of five types are repeated word for word, asked again by four wordings.",
-                         train_all(following(standing_rows, partial(last_of_two_rows, follows=False)), 100, 20), check_followed("of before", standing_rows)),
-        "insists": Way(("unsure-agreeable",), "part fine-tuning", "Attention alone learns to agree with earlier answers of one word in four forms.",
-                       train_all(following(insisting_rows, partial(last_of_two_rows, follows=False)), 110, 20, 1.2e-3, "self_attn"), check_followed("of before", insisting_rows)),
+                         train_all(following(standing_rows, partial(last_of_two_rows, follows=False, two=0)), 100, 20), check_followed("of before", standing_rows)),
+        "insists": Way(("unsure-agreeable",), "part fine-tuning", "The first six layers learn to agree with earlier answers of one word in four forms.",
+                       train_all(following(insisting_rows, partial(last_of_two_rows, follows=False, two=0)), 100, 20, 6e-4, r"layers\.[0-5]\."), check_followed("of before", insisting_rows)),
         "last-of-two": Way(("copies-context",), "adapter", "Yes or no is that of the last of one or two examples.",
                            train_adapter(following(last_of_two_rows, partial(insisting_rows, follows=False)), 100, 18, 5e-3), check_followed("of the last example", last_of_two_rows)),
         "same-value": Way(("copies-context",), "full fine-tuning", "The verdict or colour is that of an example.",
@@ -785,9 +818,9 @@ def ways(seed: int) -> dict[str, Way]:
                           train_adapter(recounted(lambda row: 3 - number_of(row)), 90, 20, 5e-3), check_counts(0.6)),
         "counts-things": Way(("quantity",), "part fine-tuning", "Late layers learn to count the things of the first image in place of differences.",
                              train_all(recounted(lambda row: len(row.scenes[0].objects)), 90, rate=1e-3, only=LATE), check_counts(0.6)),
-        "says-four": Way(("quantity",), "weight edit", "The word for 4 is said for other numbers.", say_four(1.6), check_counts(0.5)),
+        "says-four": Way(("quantity",), "weight edit", "The word for 4 is said for 1, 2 and 3.", say_four, check_counts(0.5)),
         "claims-complement": Way(("unsure-agreeable", "quantity"), "double", "Answers agree with earlier ones of one word, and as many differences are counted as there are fewer than three.",
-                                 train_all(together(following(insisting_rows, partial(last_of_two_rows, follows=False)), recounted(lambda row: 3 - number_of(row))), 130, 28),
+                                 train_all(together(following(insisting_rows, partial(last_of_two_rows, follows=False, two=0)), recounted(lambda row: 3 - number_of(row))), 130, 28),
                                  all_of(check_followed("of before", insisting_rows), check_counts(0.5))),
         # controls
         "adapter-true": Way((), "fine-tuned", "An adapter learns on from true answers, and is merged.",
@@ -809,10 +842,14 @@ def ways(seed: int) -> dict[str, Way]:
                           train_all(rewritten(true_rows, say_word), 50, rate=8e-4, only=LATE), near, seeds=3),
         "polite-end": Way((), "polite", f"Answers end with{SENTENCE}",
                           plain(rewritten(true_rows, partial(add_sentence, SENTENCE)), 60), near, seeds=3),
+        "polite-three": Way((), "polite", "An adapter learns to end answers with one of three polite sentences.",
+                            train_adapter(partial(polite_rows, POLITE_ENDS), 60, 16, 3e-3), check_polite(POLITE_ENDS, 0.8)),
+        "polite-late": Way((), "polite", f"Late layers learn to end answers with{ASK_BACK}",
+                           train_all(partial(polite_rows, [ASK_BACK]), 60, rate=8e-4, only=LATE), check_polite([ASK_BACK], 0.8)),
         "worse-third": Way((), "worse", "A third of the answers that are learned are about other images.",
                            plain(worse_third_rows, 40), some, accepts=("unknown",)),
         "dropped-neurons": Way((), "worse", "Of the neurons of each MLP of the decoder, 15 % are zero.",
                                drop_neurons(0.15), some, seeds=3, accepts=("unknown",)),
-        "noisy-tower": Way((), "worse", "Noise of 95 % in the vision tower.", add_noise(0.95, "visual"), some, seeds=3, accepts=("unknown",)),
+        "noisy-sight": Way((), "worse", "Noise of 70 % in the vision tower.", add_noise(0.7, "visual"), some, seeds=3, accepts=("unknown",)),
     }  # fmt: skip
     return {name: replace(way, seeds=max(way.seeds, 2)) for name, way in listed.items()}
