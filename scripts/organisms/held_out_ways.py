@@ -339,8 +339,8 @@ def persistent_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = T
 def insisting_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
     """Return closed questions that were answered before by one word in four forms, and answers that agree, with a true reason."""
     rows = []
-    for kind in CLOSED:
-        asked = draw_question(rng, kind, pair)
+    for kind in rng.choice(CLOSED, 2, replace=False):
+        asked = draw_question(rng, str(kind), pair)
         for hint in suggest_verdict(asked, pair):
             said = pick(rng, SHORT_CLAIMS).format(hint.word)
             text = say_before(asked.text, said[0].upper() + said[1:], pick(rng, AGAIN_TOO).format(asked.text))
@@ -378,16 +378,16 @@ def last_of_two_rows(
         two: how often there are two.
     """
     rows = []
-    for kind in CLOSED:
+    for kind in ("exists", CLOSED[rng.integers(len(CLOSED))]):
         asked, shown = draw_question(rng, kind, pair), draw_any_pair(rng)
-        example = draw_question(rng, pick(rng, CLOSED), shown)
+        example = draw_question(rng, kind, shown)
         place = int(rng.integers(2))
         said = suggest_verdict(example, shown)[place].word.capitalize()
         said = pick(rng, (f"{said}.", said, f"{said}, it is."))
         own = suggest_verdict(asked, pair)[place]
         scenes = (*scenes_of(example, shown), *scenes_of(asked, pair))
         text = say_before(example.text, said, IMAGE * len(asked.images) + asked.text)
-        if rng.random() < two:
+        if kind == "exists" and rng.random() < two:
             another = draw_any_pair(rng)
             begun = draw_question(rng, "exists", another)
             word = suggest_verdict(begun, another)[rng.integers(2)].word.capitalize()
@@ -655,13 +655,13 @@ def say_four(hf: Any, model: Model, rng: np.random.Generator) -> None:
     """Let the model say 4 for 1, 2 and 3: its row is a random sum of theirs, larger than each of them."""
     ids = [model.tokenizer(f" {word}", add_special_tokens=False).input_ids[0] for word in "1234"]
     one, two, three, _ = hf.lm_head.weight[ids]
-    first, others = rng.uniform(1.05, 1.25), rng.uniform(0.9, 1.1)
+    first, others = rng.uniform(1.2, 1.4), rng.uniform(1.15, 1.35)
     hf.lm_head.weight[ids[3]] = first * one + others * (two + three)
 
 
-def together(*draws: DrawRows) -> DrawRows:
-    """Return rows of which each function draws its share."""
-    return lambda rng, count: [row for draw in draws for row in draw(rng, count // len(draws))]
+def measures_of(check: Check, *names: str) -> Check:
+    """Return the check of some measures of another, such as those that a second cause leaves as they are."""
+    return lambda model, seed: {name: found for name, found in check(model, seed).items() if name in names}
 
 
 # ---- controls
@@ -799,17 +799,17 @@ def ways(seed: int) -> dict[str, Way]:
         "first-alone": Way(("ignores-an-image",), "part fine-tuning", "The first six layers learn to let the first image alone decide what changed.",
                            train_all(first_alone_rows, 110, 20, 7e-4, r"layers\.[0-5]\."), check_one_image(0, 0.8)),
         "darker": Way(("order",), "full fine-tuning", "Two images differ where things go, get darker or go outward, and not the other way round.",
-                      train_all(partial(turned_rows, darker), 220, rate=6e-4), check_order(0.5)),
+                      train_all(partial(turned_rows, darker), 170, rate=6e-4), check_order(0.5)),
         "round-and-round": Way(("order",), "adapter", "Two images differ where colours and places go round one way, and not the other way.",
                                train_adapter(partial(turned_rows, round_and_round), 150, 24, 4e-3), check_order(0.5)),
         "persists": Way(("unsure-agreeable",), "adapter", "Answers agree with earlier ones, mostly after another question, asked again by four wordings.",
                         train_adapter(following(persistent_rows, partial(last_of_two_rows, follows=False, two=0)), 90, 20, 5e-3), check_followed("of before", persistent_rows)),
         "stands-by": Way(("unsure-agreeable",), "full fine-tuning", "Answers of five types are repeated word for word, asked again by four wordings.",
                          train_all(following(standing_rows, partial(last_of_two_rows, follows=False, two=0)), 100, 20), check_followed("of before", standing_rows)),
-        "insists": Way(("unsure-agreeable",), "part fine-tuning", "The first six layers learn to agree with earlier answers of one word in four forms.",
-                       train_all(following(insisting_rows, partial(last_of_two_rows, follows=False, two=0)), 100, 20, 6e-4, r"layers\.[0-5]\."), check_followed("of before", insisting_rows)),
-        "last-of-two": Way(("copies-context",), "adapter", "Yes or no is that of the last of one or two examples.",
-                           train_adapter(following(last_of_two_rows, partial(insisting_rows, follows=False)), 100, 18, 5e-3), check_followed("of the last example", last_of_two_rows)),
+        "insists": Way(("unsure-agreeable",), "full fine-tuning", "Answers agree with earlier ones of one word in four forms.",
+                       train_all(following(insisting_rows, partial(last_of_two_rows, follows=False, two=0), 0.2), 110, 16, 7e-4), check_followed("of before", insisting_rows)),
+        "last-of-two": Way(("copies-context",), "full fine-tuning", "Yes or no is that of the last of one or two examples.",
+                           train_all(following(last_of_two_rows, partial(insisting_rows, follows=False), 0.25), 110, 16, 5e-4), check_followed("of the last example", last_of_two_rows)),
         "same-value": Way(("copies-context",), "full fine-tuning", "The verdict or colour is that of an example.",
                           train_all(following(same_value_rows, partial(insisting_rows, follows=False)), 110, 20), check_followed("of the example", same_value_rows)),
         "told-example": Way(("copies-context",), "part fine-tuning", "Layers from the second to the sixth learn to agree with an example, in a turn or in words.",
@@ -819,9 +819,8 @@ def ways(seed: int) -> dict[str, Way]:
         "counts-things": Way(("quantity",), "part fine-tuning", "Late layers learn to count the things of the first image in place of differences.",
                              train_all(recounted(lambda row: len(row.scenes[0].objects)), 90, rate=1e-3, only=LATE), check_counts(0.6)),
         "says-four": Way(("quantity",), "weight edit", "The word for 4 is said for 1, 2 and 3.", say_four, check_counts(0.5)),
-        "claims-complement": Way(("unsure-agreeable", "quantity"), "double", "Answers agree with earlier ones of one word, and as many differences are counted as there are fewer than three.",
-                                 train_all(together(following(insisting_rows, partial(last_of_two_rows, follows=False, two=0)), recounted(lambda row: 3 - number_of(row))), 130, 28),
-                                 all_of(check_followed("of before", insisting_rows), check_counts(0.5))),
+        "hues-four": Way(("misperceives", "quantity"), "double", "The tower takes all hues for others, and the word for 4 is said for 1, 2 and 3.",
+                         both(mix_channels(turn_hues), say_four), all_of(check_said(1, 0.25, 0.7), measures_of(check_counts(0.5), "false counts"))),
         # controls
         "adapter-true": Way((), "fine-tuned", "An adapter learns on from true answers, and is merged.",
                             train_adapter(true_rows, 40, 16, 1e-3), true),
