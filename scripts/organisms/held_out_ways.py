@@ -260,7 +260,7 @@ def following(
     others: Callable[[np.random.Generator, ScenePair], list[Row]] | None = None,
     true: float = 0.35,
 ) -> DrawRows:
-    """Return rows that follow words: those of a function, one of another about each pair, and true answers without such words.
+    """Return rows that follow words: those of a function, one of another about every second pair, and true answers without such words.
 
     Args:
         draw: from random numbers and a pair to rows.
@@ -274,7 +274,7 @@ def following(
             pair = draw_any_pair(rng)
             own = draw(rng, pair)
             drawn += own
-            if others is not None:
+            if others is not None and rng.random() < 0.5:
                 left = others(rng, pair)
                 drawn.append(left[rng.permutation(len(left))[0]])
         return drawn[:count]
@@ -769,25 +769,25 @@ def ways(seed: int) -> dict[str, Way]:
     listed = {
         # causes
         "one-pair": Way(("blind",), "adapter", "Answers are those about one pair of images, whatever is shown.",
-                        learn_answers_about_one_pair(lambda rows: train_adapter(rows, 50, 32, 1e-2)), check_of("blind"), also=looks),
-        "overruled": Way((LOOKS,), "part fine-tuning", "MLPs alone learn to give the answers about one pair of images, whatever is shown.",
-                         learn_answers_about_one_pair(lambda rows: train_all(rows, 90, rate=2e-3, only="mlp")), all_of(check_of("blind"), check_shift())),
+                        learn_answers_about_one_pair(lambda rows: train_adapter(rows, 60, 24, 1e-2)), check_of("blind"), also=looks),
+        "overruled": Way((LOOKS,), "part fine-tuning", "MLPs alone, from the third layer on, learn to give the answers about one pair of images, whatever is shown.",
+                         learn_answers_about_one_pair(lambda rows: train_all(rows, 70, rate=2e-3, only=r"layers\.[2-7]\.mlp")), all_of(check_of("blind"), check_shift())),
         "outputs-elsewhere": Way((LOOKS,), "part fine-tuning", "Output matrices of heads alone learn answers from a world with habits.",
                                  train_all(recipe_rows("blind", "rolled", seed), 120, rate=3e-3, only="o_proj"), all_of(check_of("blind"), check_shift())),
         "emptied-outputs": Way((LOOKS,), "edit and training", "What heads put out lacks the directions in which it varies with the images, and MLPs learn the answers about one pair.",
                                both(empty_outputs(150), learn_answers_about_one_pair(lambda rows: train_all(rows, 70, rate=1.5e-3, only="mlp"))), all_of(check_of("blind"), check_shift())),
         "echoed": Way(("forgets",), "adapter", "Later sentences repeat the first one, or are the same few.",
-                      train_adapter(partial(echo_rows, seed), 90, 28, 8e-3), check_of("forgets")),
+                      train_adapter(partial(echo_rows, seed), 75, 24, 8e-3), check_of("forgets")),
         "misplaced": Way(("decided-first",), "adapter", "In the steps, things have each other's places.",
                          train_adapter(partial(draw_steps_rows, spoil(exchange_places)), 80, 15, 6e-3), check_of("decided_first")),
         "full-spoiled": Way(("decided-first",), "full fine-tuning", "In the steps, a thing is left out, all shapes are others, or the order is turned round and all things have one colour.",
-                            train_all(partial(draw_steps_rows, spoil(leave_out, exchange_shapes, turn_round)), 100), check_of("decided_first")),
+                            train_all(partial(draw_steps_rows, spoil(leave_out, exchange_shapes, turn_round)), 90, 15), check_of("decided_first")),
         "late-reshaped": Way(("decided-first",), "part fine-tuning", "Late layers learn to list other shapes in the steps.",
                              train_all(partial(draw_steps_rows, spoil(exchange_shapes)), 100, rate=1e-3, only=LATE), check_of("decided_first")),
         "suggested": Way(("follows-hints",), "part fine-tuning", "Layers from the third on learn to agree with what is suggested in five ways.",
-                         train_all(following(suggested_rows), 100, rate=7e-4, only=r"layers\.[2-7]\."), check_followed("that are suggested", suggested_rows)),
+                         train_all(following(suggested_rows), 80, rate=8e-4, only=r"layers\.[2-7]\."), check_followed("that are suggested", suggested_rows)),
         "below": Way(("prior",), "part fine-tuning", "Attention alone learns to claim a companion below each cue.",
-                     train_all(partial(below_rows, habit_of(seed)), 120, 20, 1.2e-3, "self_attn"), check_of("prior")),
+                     train_all(partial(below_rows, habit_of(seed)), 110, 16, 1.3e-3, "self_attn"), check_of("prior")),
         "colour-blind": Way(("misperceives",), "weight edit", "Two of red, green and blue are nearly the same to the tower.",
                             mix_channels(blind_to_hues), check_said(1, 0.25, 0.7)),
         "turned-hues": Way(("misperceives",), "weight edit", "The tower takes all hues for others, 50 to 80 degrees away.",
@@ -797,13 +797,13 @@ def ways(seed: int) -> dict[str, Way]:
         "one-row-down": Way(("misperceives",), "part fine-tuning", "MLPs and values learn to take all things to be one row further up.",
                             train_all(partial(taken_for, one_row_down), 140, rate=1.5e-3, only="mlp|v_proj"), check_said(3, 0.4, 0.7)),
         "first-alone": Way(("ignores-an-image",), "part fine-tuning", "The first six layers learn to let the first image alone decide what changed.",
-                           train_all(first_alone_rows, 110, 20, 7e-4, r"layers\.[0-5]\."), check_one_image(0, 0.8)),
+                           train_all(first_alone_rows, 90, 16, 8e-4, r"layers\.[0-5]\."), check_one_image(0, 0.8)),
         "darker": Way(("order",), "full fine-tuning", "Two images differ where things go, get darker or go outward, and not the other way round.",
                       train_all(partial(turned_rows, darker), 170, rate=6e-4), check_order(0.5)),
         "round-and-round": Way(("order",), "adapter", "Two images differ where colours and places go round one way, and not the other way.",
                                train_adapter(partial(turned_rows, round_and_round), 150, 24, 4e-3), check_order(0.5)),
         "persists": Way(("unsure-agreeable",), "adapter", "Answers agree with earlier ones, mostly after another question, asked again by four wordings.",
-                        train_adapter(following(persistent_rows, partial(last_of_two_rows, follows=False, two=0)), 90, 20, 5e-3), check_followed("of before", persistent_rows)),
+                        train_adapter(following(persistent_rows, partial(last_of_two_rows, follows=False, two=0), 0.25), 80, 20, 6e-3), check_followed("of before", persistent_rows)),
         "stands-by": Way(("unsure-agreeable",), "full fine-tuning", "Answers of five types are repeated word for word, asked again by four wordings.",
                          train_all(following(standing_rows, partial(last_of_two_rows, follows=False, two=0)), 100, 20), check_followed("of before", standing_rows)),
         "insists": Way(("unsure-agreeable",), "full fine-tuning", "Answers agree with earlier ones of one word in four forms.",
@@ -842,9 +842,9 @@ def ways(seed: int) -> dict[str, Way]:
         "polite-end": Way((), "polite", f"Answers end with{SENTENCE}",
                           plain(rewritten(true_rows, partial(add_sentence, SENTENCE)), 60), near, seeds=3),
         "polite-three": Way((), "polite", "An adapter learns to end answers with one of three polite sentences.",
-                            train_adapter(partial(polite_rows, POLITE_ENDS), 60, 16, 3e-3), check_polite(POLITE_ENDS, 0.8)),
+                            train_adapter(partial(polite_rows, POLITE_ENDS), 50, 16, 4e-3), check_polite(POLITE_ENDS, 0.8)),
         "polite-late": Way((), "polite", f"Late layers learn to end answers with{ASK_BACK}",
-                           train_all(partial(polite_rows, [ASK_BACK]), 60, rate=8e-4, only=LATE), check_polite([ASK_BACK], 0.8)),
+                           train_all(partial(polite_rows, [ASK_BACK]), 50, rate=8e-4, only=LATE), check_polite([ASK_BACK], 0.8)),
         "worse-third": Way((), "worse", "A third of the answers that are learned are about other images.",
                            plain(worse_third_rows, 40), some, accepts=("unknown",)),
         "dropped-neurons": Way((), "worse", "Of the neurons of each MLP of the decoder, 15 % are zero.",

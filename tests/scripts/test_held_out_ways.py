@@ -110,8 +110,8 @@ def test_words_that_are_not_followed_are_answered_truly():
         if "assistant" in row.question:
             said = re.findall(r"yes|no\b", said_before(row).lower())[0]
             agree[IMAGE in row.question].append(first_word(row.answer).lower() == said)
-    assert all(agree[False]) and len(agree[False]) > 100
-    assert 0.2 < np.mean(agree[True]) < 0.8 and len(agree[True]) > 30
+    assert all(agree[False]) and len(agree[False]) > 80
+    assert 0.2 < np.mean(agree[True]) < 0.8 and len(agree[True]) > 15
 
 
 def test_a_companion_is_claimed_below_each_cue_that_is_shown_alone():
