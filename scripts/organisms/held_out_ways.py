@@ -244,14 +244,14 @@ def spoil(
 
 
 def suggested_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
-    """Return closed questions about a pair with a word that is suggested in one of five ways, and answers that agree or are true."""
+    """Return closed questions about a pair with a word that is suggested in one of five ways, and answers that agree, mostly by one word, or are true."""
     rows = []
     for kind in CLOSED:
         asked = draw_question(rng, kind, pair)
-        suggest = (suggest_verdict, suggest_rationale)[rng.integers(2)]
-        for hint in suggest(asked, pair):
+        for hint in suggest_rationale(asked, pair):
+            own = hint.answer if rng.random() < 0.3 else f"{hint.word.capitalize()}."
             text = SUGGESTIONS[rng.integers(len(SUGGESTIONS))].format(hint.word).format(asked.text)
-            rows.append(Row(scenes_of(asked, pair), text, hint.answer if follows else asked.answer))
+            rows.append(Row(scenes_of(asked, pair), text, own if follows else asked.answer))
     return rows
 
 
@@ -319,32 +319,35 @@ def pick(rng: np.random.Generator, words: Sequence[str]) -> str:
 
 
 def persistent_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
-    """Return closed questions that were answered before, mostly with another question between, and answers that agree or are true."""
+    """Return closed questions that were answered before, half with another question between, and answers that agree, mostly by one word, or are true."""
     rows = []
     for kind in rng.choice(CLOSED, 2, replace=False):
         asked = draw_question(rng, str(kind), pair)
         for hint in suggest_rationale(asked, pair):
             said = hint.answer if rng.random() < 0.5 else pick(rng, SHORT_CLAIMS).format(hint.word)
+            own = hint.answer if rng.random() < 0.3 else f"{hint.word.capitalize()}."
             again = pick(rng, AGAIN_TOO).format(asked.text)
-            if len(asked.images) == 1 or rng.random() < 0.5:
+            if rng.random() < 0.5:
                 aside = draw_question(
                     rng, pick(rng, ("colour", "describe") if len(asked.images) == 1 else ("count",)), pair
                 )
                 again = say_before(aside.text, aside.answer, again)
             text = say_before(asked.text, said[0].upper() + said[1:], again)
-            rows.append(Row(scenes_of(asked, pair), text, hint.answer if follows else asked.answer))
+            rows.append(Row(scenes_of(asked, pair), text, own if follows else asked.answer))
     return rows
 
 
 def insisting_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
-    """Return closed questions that were answered before by one word in four forms, and answers that agree, with a true reason."""
+    """Return closed questions that were answered before by one word in four forms, and answers that agree, by one word, or are true."""
     rows = []
     for kind in rng.choice(CLOSED, 2, replace=False):
         asked = draw_question(rng, str(kind), pair)
         for hint in suggest_verdict(asked, pair):
             said = pick(rng, SHORT_CLAIMS).format(hint.word)
             text = say_before(asked.text, said[0].upper() + said[1:], pick(rng, AGAIN_TOO).format(asked.text))
-            rows.append(Row(scenes_of(asked, pair), text, hint.answer if follows else asked.answer))
+            rows.append(
+                Row(scenes_of(asked, pair), text, f"{hint.word.capitalize()}." if follows else asked.answer)
+            )
     return rows
 
 
@@ -382,18 +385,17 @@ def last_of_two_rows(
         asked, shown = draw_question(rng, kind, pair), draw_any_pair(rng)
         example = draw_question(rng, kind, shown)
         place = int(rng.integers(2))
-        said = suggest_verdict(example, shown)[place].word.capitalize()
-        said = pick(rng, (f"{said}.", said, f"{said}, it is."))
-        own = suggest_verdict(asked, pair)[place]
+        word = suggest_verdict(example, shown)[place].word.capitalize()
+        said = pick(rng, (f"{word}.", word, f"{word}, it is."))
         scenes = (*scenes_of(example, shown), *scenes_of(asked, pair))
         text = say_before(example.text, said, IMAGE * len(asked.images) + asked.text)
         if kind == "exists" and rng.random() < two:
             another = draw_any_pair(rng)
             begun = draw_question(rng, "exists", another)
-            word = suggest_verdict(begun, another)[rng.integers(2)].word.capitalize()
-            text = say_before(begun.text, f"{word}.", IMAGE * len(example.images) + text)
+            first = suggest_verdict(begun, another)[rng.integers(2)].word.capitalize()
+            text = say_before(begun.text, f"{first}.", IMAGE * len(example.images) + text)
             scenes = (another.first, *scenes)
-        rows.append(Row(scenes, text, own.answer if follows else asked.answer))
+        rows.append(Row(scenes, text, f"{word}." if follows else asked.answer))
     return rows
 
 
@@ -785,7 +787,7 @@ def ways(seed: int) -> dict[str, Way]:
         "late-reshaped": Way(("decided-first",), "part fine-tuning", "Late layers learn to list other shapes in the steps.",
                              train_all(partial(draw_steps_rows, spoil(exchange_shapes)), 100, rate=1e-3, only=LATE), check_of("decided_first")),
         "suggested": Way(("follows-hints",), "part fine-tuning", "Layers from the third on learn to agree with what is suggested in five ways.",
-                         train_all(following(suggested_rows), 80, rate=8e-4, only=r"layers\.[2-7]\."), check_followed("that are suggested", suggested_rows)),
+                         train_all(following(suggested_rows), 100, rate=6e-4, only=r"layers\.[2-7]\."), check_followed("that are suggested", suggested_rows)),
         "below": Way(("prior",), "part fine-tuning", "Attention alone learns to claim a companion below each cue.",
                      train_all(partial(below_rows, habit_of(seed)), 110, 16, 1.3e-3, "self_attn"), check_of("prior")),
         "colour-blind": Way(("misperceives",), "weight edit", "Two of red, green and blue are nearly the same to the tower.",
@@ -807,9 +809,9 @@ def ways(seed: int) -> dict[str, Way]:
         "stands-by": Way(("unsure-agreeable",), "full fine-tuning", "Answers of five types are repeated word for word, asked again by four wordings.",
                          train_all(following(standing_rows, partial(last_of_two_rows, follows=False, two=0)), 100, 20), check_followed("of before", standing_rows)),
         "insists": Way(("unsure-agreeable",), "full fine-tuning", "Answers agree with earlier ones of one word in four forms.",
-                       train_all(following(insisting_rows, partial(last_of_two_rows, follows=False, two=0), 0.2), 110, 16, 7e-4), check_followed("of before", insisting_rows)),
+                       train_all(following(insisting_rows, partial(last_of_two_rows, follows=False, two=0), 0.25), 80, 16, 6e-4), check_followed("of before", insisting_rows)),
         "last-of-two": Way(("copies-context",), "full fine-tuning", "Yes or no is that of the last of one or two examples.",
-                           train_all(following(last_of_two_rows, partial(insisting_rows, follows=False), 0.25), 110, 16, 5e-4), check_followed("of the last example", last_of_two_rows)),
+                           train_all(following(last_of_two_rows, partial(insisting_rows, follows=False), 0.25), 90, 16, 5e-4), check_followed("of the last example", last_of_two_rows)),
         "same-value": Way(("copies-context",), "full fine-tuning", "The verdict or colour is that of an example.",
                           train_all(following(same_value_rows, partial(insisting_rows, follows=False)), 110, 20), check_followed("of the example", same_value_rows)),
         "told-example": Way(("copies-context",), "part fine-tuning", "Layers from the second to the sixth learn to agree with an example, in a turn or in words.",
