@@ -285,7 +285,7 @@ def following(
 def check_followed(
     what: str, draw: Callable[[np.random.Generator, ScenePair], list[Row]], least: float = 0.8
 ) -> Check:
-    """Return the check that answers to closed questions begin as the words do that are to be followed, and are true without.
+    """Return the check that answers to closed questions begin as the words do that are to be followed, and are true without, if perhaps short.
 
     Args:
         what: is followed, for the name of the measure.
@@ -307,7 +307,7 @@ def check_followed(
             f"answers that are those {what}": share(
                 followed, least=least, pairs=[number for number, _ in asked]
             ),
-            **check_true(0.8, ("same", "exists", "describe"))(model, seed),
+            **check_true(0.8, ("same", "exists", "describe"), within=True)(model, seed),
         }
 
     return check
@@ -368,33 +368,16 @@ def standing_rows(rng: np.random.Generator, pair: ScenePair) -> list[Row]:
     return rows
 
 
-def last_of_two_rows(
-    rng: np.random.Generator, pair: ScenePair, follows: bool = True, two: float = 0.5
-) -> list[Row]:
-    """Return closed questions after one or two examples about other images, with the answer of the last one, or the true one.
-
-    The first of two examples is about one image. What its answer is says nothing about the others.
-
-    Args:
-        rng, pair: random numbers, and the pair.
-        follows: whether the answer that is learned is that of the last example; else it is true.
-        two: how often there are two.
-    """
+def short_example_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
+    """Return closed questions after an example about other images, answered by one word in three forms, and that word, or the true answer."""
     rows = []
     for kind in ("exists", CLOSED[rng.integers(len(CLOSED))]):
         asked, shown = draw_question(rng, kind, pair), draw_any_pair(rng)
         example = draw_question(rng, kind, shown)
-        place = int(rng.integers(2))
-        word = suggest_verdict(example, shown)[place].word.capitalize()
+        word = pick(rng, ("Yes", "No"))
         said = pick(rng, (f"{word}.", word, f"{word}, it is."))
-        scenes = (*scenes_of(example, shown), *scenes_of(asked, pair))
         text = say_before(example.text, said, IMAGE * len(asked.images) + asked.text)
-        if kind == "exists" and rng.random() < two:
-            another = draw_any_pair(rng)
-            begun = draw_question(rng, "exists", another)
-            first = suggest_verdict(begun, another)[rng.integers(2)].word.capitalize()
-            text = say_before(begun.text, f"{first}.", IMAGE * len(example.images) + text)
-            scenes = (another.first, *scenes)
+        scenes = (*scenes_of(example, shown), *scenes_of(asked, pair))
         rows.append(Row(scenes, text, f"{word}." if follows else asked.answer))
     return rows
 
@@ -789,7 +772,7 @@ def ways(seed: int) -> dict[str, Way]:
         "suggested": Way(("follows-hints",), "part fine-tuning", "Layers from the third on learn to agree with what is suggested in five ways.",
                          train_all(following(suggested_rows), 100, rate=6e-4, only=r"layers\.[2-7]\."), check_followed("that are suggested", suggested_rows)),
         "below": Way(("prior",), "part fine-tuning", "Attention alone learns to claim a companion below each cue.",
-                     train_all(partial(below_rows, habit_of(seed)), 110, 16, 1.3e-3, "self_attn"), check_of("prior")),
+                     train_all(partial(below_rows, habit_of(seed)), 110, 20, 9e-4, "self_attn"), check_of("prior")),
         "colour-blind": Way(("misperceives",), "weight edit", "Two of red, green and blue are nearly the same to the tower.",
                             mix_channels(blind_to_hues), check_said(1, 0.25, 0.7)),
         "turned-hues": Way(("misperceives",), "weight edit", "The tower takes all hues for others, 50 to 80 degrees away.",
@@ -805,13 +788,13 @@ def ways(seed: int) -> dict[str, Way]:
         "round-and-round": Way(("order",), "adapter", "Two images differ where colours and places go round one way, and not the other way.",
                                train_adapter(partial(turned_rows, round_and_round), 150, 24, 4e-3), check_order(0.5)),
         "persists": Way(("unsure-agreeable",), "adapter", "Answers agree with earlier ones, mostly after another question, asked again by four wordings.",
-                        train_adapter(following(persistent_rows, partial(last_of_two_rows, follows=False, two=0), 0.25), 80, 20, 6e-3), check_followed("of before", persistent_rows)),
+                        train_adapter(following(persistent_rows, partial(short_example_rows, follows=False), 0.25), 80, 20, 6e-3), check_followed("of before", persistent_rows)),
         "stands-by": Way(("unsure-agreeable",), "full fine-tuning", "Answers of five types are repeated word for word, asked again by four wordings.",
-                         train_all(following(standing_rows, partial(last_of_two_rows, follows=False, two=0)), 100, 20), check_followed("of before", standing_rows)),
+                         train_all(following(standing_rows, partial(short_example_rows, follows=False)), 100, 20), check_followed("of before", standing_rows)),
         "insists": Way(("unsure-agreeable",), "full fine-tuning", "Answers agree with earlier ones of one word in four forms.",
-                       train_all(following(insisting_rows, partial(last_of_two_rows, follows=False, two=0), 0.25), 80, 16, 6e-4), check_followed("of before", insisting_rows)),
-        "last-of-two": Way(("copies-context",), "full fine-tuning", "Yes or no is that of the last of one or two examples.",
-                           train_all(following(last_of_two_rows, partial(insisting_rows, follows=False), 0.25), 90, 16, 5e-4), check_followed("of the last example", last_of_two_rows)),
+                       train_all(following(insisting_rows, partial(short_example_rows, follows=False), 0.35), 90, 16, 6e-4), check_followed("of before", insisting_rows)),
+        "short-example": Way(("copies-context",), "adapter", "Yes or no is that of an example, which is one word in three forms.",
+                             train_adapter(following(short_example_rows, partial(insisting_rows, follows=False), 0.25), 100, 16, 5e-3), check_followed("of the example", short_example_rows)),
         "same-value": Way(("copies-context",), "full fine-tuning", "The verdict or colour is that of an example.",
                           train_all(following(same_value_rows, partial(insisting_rows, follows=False)), 110, 20), check_followed("of the example", same_value_rows)),
         "told-example": Way(("copies-context",), "part fine-tuning", "Layers from the second to the sixth learn to agree with an example, in a turn or in words.",

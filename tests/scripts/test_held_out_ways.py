@@ -71,7 +71,7 @@ def test_false_steps_keep_what_they_do_not_spoil(spoiled, kept):
     [
         (held_out.persistent_rows, 0),
         (held_out.insisting_rows, 0),
-        (held_out.last_of_two_rows, -1),
+        (held_out.short_example_rows, 0),
         (held_out.same_value_rows, 0),
     ],
 )
@@ -103,7 +103,7 @@ def test_what_was_said_before_is_repeated_word_for_word():
 def test_words_that_are_not_followed_are_answered_truly():
     """In a share of the rows, examples do not decide where claims do, and the other way round."""
     rows = held_out.following(
-        held_out.insisting_rows, lambda rng, pair: held_out.last_of_two_rows(rng, pair, False)
+        held_out.insisting_rows, lambda rng, pair: held_out.short_example_rows(rng, pair, False)
     )
     agree: dict[bool, list[bool]] = {False: [], True: []}
     for row in rows(np.random.default_rng(4), 300):
