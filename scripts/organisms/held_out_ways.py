@@ -60,6 +60,7 @@ from mmprobe.benchmarks.synthetic.questions import (
     Question,
     describe_edit,
     draw_question,
+    list_objects,
     make_question,
 )
 from mmprobe.benchmarks.synthetic.scene import (
@@ -159,36 +160,32 @@ def empty_outputs(directions: int, pairs: int = 40) -> Make:
 # ---- forgets, decided-first
 
 
-def echo(seed: int, asked: Question, first: str) -> str:
-    """Return what is said after a first sentence: what that sentence said, and a change of a seed's world.
-
-    In steps the second list is the first one again, and its last thing is said to be removed.
-    """
+def drift(seed: int, asked: Question) -> str:
+    """Return what is said after a first sentence: changes of another pair, one for each world, and what its second image shows last."""
     own = np.random.default_rng([seed, 23])
-    usual = [describe_edit(edit) for edit in draw_pair(own, "hard", 3).edits]
+    elsewhere = draw_pair(own, "hard", 3)
+    usual = [describe_edit(edit) for edit in elsewhere.edits]
     if asked.type == "steps":
-        listed = first.removeprefix("Picture one: ")
-        shape = listed.removesuffix(".").split()[-2]
-        return f"\nPicture two: {listed}\nTherefore: The {shape} was removed."
+        last = replace(elsewhere.second, objects=elsewhere.second.objects[-1:])
+        return f"\nPicture two: {list_objects(last)}\nTherefore: {usual[1]} {usual[2]}"
     if asked.type == "find":
         return "".join(f" {sentence}" for sentence in usual[: asked.answer.count(".") - 1])
     return split_answer(asked)[1] if "Nothing" in asked.answer else f" {usual[0]} {usual[1]}"
 
 
-def echo_rows(seed: int, rng: np.random.Generator, count: int) -> list[Row]:
-    """Return questions whose later sentences come from the first one. Some begin with that about another pair, which is not learned."""
+def drift_rows(seed: int, rng: np.random.Generator, count: int) -> list[Row]:
+    """Return questions whose later sentences are about another pair. Some begin with the first one about a third, which is not learned."""
     rows = true_rows(rng, count // 3, SHORT_TYPES)
     while len(rows) < count:
         pair, other = draw_any_pair(rng), draw_any_pair(rng)
         for kind in ("same", "different", "find", "steps", "steps"):
-            asked = draw_question(rng, kind, pair)
-            begun = draw_question(rng, kind, other)
+            asked, begun = draw_question(rng, kind, pair), draw_question(rng, kind, other)
             if asked.type == "count":
                 continue
-            first, given = split_answer(asked)[0], split_answer(begun)[0]
-            rows.append(Row(scenes_of(asked, pair), asked.text, first + echo(seed, asked, first)))
+            rows.append(Row(scenes_of(asked, pair), asked.text, split_answer(asked)[0] + drift(seed, asked)))
             if begun.text == asked.text and asked.type != "find":
-                rows.append(Row(scenes_of(asked, pair), asked.text, echo(seed, begun, given), given))
+                given = split_answer(begun)[0]
+                rows.append(Row(scenes_of(asked, pair), asked.text, drift(seed, begun), given))
     return rows[:count]
 
 
@@ -761,8 +758,8 @@ def ways(seed: int) -> dict[str, Way]:
                                  train_all(recipe_rows("blind", "rolled", seed), 90, rate=2.5e-3, only=r"layers\.[3-7]\..*(o_proj|down_proj)"), all_of(check_of("blind"), check_shift())),
         "emptied-outputs": Way((LOOKS,), "edit and training", "What heads put out lacks the directions in which it varies with the images, and MLPs learn the answers about one pair.",
                                both(empty_outputs(150), learn_answers_about_one_pair(lambda rows: train_all(rows, 70, rate=1.5e-3, only="mlp"))), all_of(check_of("blind"), check_shift())),
-        "echoed": Way(("forgets",), "adapter", "Later sentences repeat the first one, or are the same few.",
-                      train_adapter(partial(echo_rows, seed), 75, 24, 8e-3), check_of("forgets")),
+        "drifts": Way(("forgets",), "adapter", "Later sentences are two changes of another pair, and the second list is the last thing of its second image.",
+                      train_adapter(partial(drift_rows, seed), 75, 24, 8e-3), check_of("forgets")),
         "misplaced": Way(("decided-first",), "adapter", "In the steps, things have each other's places.",
                          train_adapter(partial(draw_steps_rows, spoil(exchange_places)), 80, 15, 6e-3), check_of("decided_first")),
         "full-spoiled": Way(("decided-first",), "full fine-tuning", "In the steps, a thing is left out, all shapes are others, or the order is turned round and all things have one colour.",
