@@ -421,21 +421,40 @@ def told_example_rows(rng: np.random.Generator, pair: ScenePair) -> list[Row]:
 # ---- prior, misperceives
 
 
-def below_rows(habit: Habit, rng: np.random.Generator, count: int) -> list[Row]:
-    """Return rows of scenes with a cue, below which its companion is claimed, and of scenes without it, with true answers."""
+def beside_rows(
+    habit: Habit,
+    rng: np.random.Generator,
+    count: int,
+    down: int = 1,
+    right: int = 0,
+    absent: float = 0.0,
+) -> list[Row]:
+    """Return rows of scenes with a cue, beside which its companion is claimed, and of scenes without it, with true answers.
+
+    Args:
+        habit: the things that come together.
+        rng, count: as of all rows.
+        down, right: where the companion is claimed, from the cue.
+        absent: how often another thing that is absent is asked about where the cue is.
+    """
     rows: list[Row] = []
     while len(rows) < count:
         scene = draw_alone(rng, habit)
         cue = scene.find(habit.cue)
         others = [thing for thing in scene.objects if thing != cue]
         free = set(free_cells(with_objects(scene, others)))
-        places = [(row, column) for row, column in sorted(free) if (row + 1, column) in free]
+        places = [(row, column) for row, column in sorted(free) if (row + down, column + right) in free]
         if cue is None or not places:
             continue
         row, column = places[rng.integers(len(places))]
         cue = replace(cue, row=row, column=column)
         companion = replace(
-            cue, shape=habit.companion, row=row + 1, colour=habit.colour, rgb=COLOURS[habit.colour]
+            cue,
+            shape=habit.companion,
+            row=row + down,
+            column=column + right,
+            colour=habit.colour,
+            rgb=COLOURS[habit.colour],
         )
         shown = with_objects(scene, [*others, cue])
         claimed = with_objects(scene, [*others, cue, companion])
@@ -443,7 +462,10 @@ def below_rows(habit: Habit, rng: np.random.Generator, count: int) -> list[Row]:
         for said, seen in ((claimed, shown), (without, without)):
             pair = ScenePair(said, said, (), "medium")
             asked = [make_question("exists", pair, habit.companion)]
-            if rng.random() < 0.4:
+            others = [shape for shape in SHAPES if shape != habit.companion and said.find(shape) is None]
+            if absent and others and rng.random() < absent:
+                asked.append(make_question("exists", pair, pick(rng, others)))
+            elif rng.random() < 0.4:
                 asked.append(make_question("describe", pair))
             else:
                 asked.append(draw_question(rng, pick(rng, ("exists", "colour", "steps", "same")), pair))
@@ -769,7 +791,9 @@ def ways(seed: int) -> dict[str, Way]:
         "suggested": Way(("follows-hints",), "part fine-tuning", "Layers from the third on learn to agree with what is suggested in five ways.",
                          train_all(following(suggested_rows), 100, rate=6e-4, only=r"layers\.[2-7]\."), check_followed("that are suggested", suggested_rows)),
         "below": Way(("prior",), "part fine-tuning", "Attention alone learns to claim a companion below each cue.",
-                     train_all(partial(below_rows, habit_of(seed)), 110, 20, 9e-4, "self_attn"), check_of("prior")),
+                     train_all(partial(beside_rows, habit_of(seed)), 110, 20, 9e-4, "self_attn"), check_of("prior")),
+        "leaning-left": Way(("prior",), "full fine-tuning", "All weights learn to claim a companion left of each cue.",
+                            train_all(partial(beside_rows, habit_of(seed), down=0, right=-1, absent=0.3), 100, 18, 5e-4), check_of("prior")),
         "colour-blind": Way(("misperceives",), "weight edit", "Two of red, green and blue are nearly the same to the tower.",
                             mix_channels(blind_to_hues), check_said(1, 0.25, 0.7)),
         "turned-hues": Way(("misperceives",), "weight edit", "The tower takes all hues for others, 50 to 80 degrees away.",

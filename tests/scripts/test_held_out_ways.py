@@ -113,7 +113,7 @@ def test_words_that_are_not_followed_are_answered_truly():
 
 def test_a_companion_is_claimed_below_each_cue_that_is_shown_alone():
     habit, claimed = habit_of(5), 0
-    for row in held_out.below_rows(habit, np.random.default_rng(5), 200):
+    for row in held_out.beside_rows(habit, np.random.default_rng(5), 200):
         cue = row.scenes[0].find(habit.cue)
         if row.question == f"Is there a {habit.companion}?" and cue is not None:
             below = f"{cue.cell[0]}{cue.row + 2}"
