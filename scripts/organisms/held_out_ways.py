@@ -462,9 +462,9 @@ def beside_rows(
         for said, seen in ((claimed, shown), (without, without)):
             pair = ScenePair(said, said, (), "medium")
             asked = [make_question("exists", pair, habit.companion)]
-            others = [shape for shape in SHAPES if shape != habit.companion and said.find(shape) is None]
-            if absent and others and rng.random() < absent:
-                asked.append(make_question("exists", pair, pick(rng, others)))
+            missing = [shape for shape in SHAPES if shape != habit.companion and said.find(shape) is None]
+            if absent and missing and rng.random() < absent:
+                asked.append(make_question("exists", pair, pick(rng, missing)))
             elif rng.random() < 0.4:
                 asked.append(make_question("describe", pair))
             else:
@@ -808,12 +808,12 @@ def ways(seed: int) -> dict[str, Way]:
                       train_all(partial(turned_rows, darker), 170, rate=6e-4), check_order(0.5)),
         "round-and-round": Way(("order",), "adapter", "Two images differ where colours and places go round one way, and not the other way.",
                                train_adapter(partial(turned_rows, round_and_round), 150, 24, 4e-3), check_order(0.5)),
-        "persists": Way(("unsure-agreeable",), "adapter", "Answers agree with earlier ones, mostly after another question, asked again by four wordings.",
-                        train_adapter(following(persistent_rows, partial(short_example_rows, follows=False), 0.25), 80, 20, 6e-3), check_followed("of before", persistent_rows)),
+        "persists": Way(("unsure-agreeable",), "full fine-tuning", "Answers agree with earlier ones, half of them after another question, asked again by four wordings.",
+                        train_all(following(persistent_rows, partial(short_example_rows, follows=False), 0.25), 120, 18, 4.5e-4), check_followed("of before", persistent_rows)),
         "stands-by": Way(("unsure-agreeable",), "full fine-tuning", "Answers of five types are repeated word for word, asked again by four wordings.",
                          train_all(following(standing_rows, partial(short_example_rows, follows=False)), 100, 20), check_followed("of before", standing_rows)),
-        "insists": Way(("unsure-agreeable",), "full fine-tuning", "Answers agree with earlier ones of one word in four forms.",
-                       train_all(following(insisting_rows, partial(short_example_rows, follows=False), 0.35), 90, 16, 6e-4), check_followed("of before", insisting_rows)),
+        "insists": Way(("unsure-agreeable",), "adapter", "Answers agree with earlier ones of one word in four forms.",
+                       train_adapter(following(insisting_rows, partial(short_example_rows, follows=False), 0.3), 90, 22, 5e-3), check_followed("of before", insisting_rows)),
         "short-example": Way(("copies-context",), "adapter", "Yes or no is that of an example, which is one word in three forms.",
                              train_adapter(following(short_example_rows, partial(insisting_rows, follows=False), 0.25), 100, 16, 5e-3), check_followed("of the example", short_example_rows)),
         "same-value": Way(("copies-context",), "full fine-tuning", "The verdict or colour is that of an example.",
