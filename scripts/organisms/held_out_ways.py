@@ -80,7 +80,7 @@ SENTENCE = " You are there."
 AGAIN_TOO = ("Is that so? {}", "{} Take another look.", "Then once more: {}", "Answer me again. {}")
 POLITE_ENDS = (" That is all.", " There you have it.", " Do you see it?")
 ASK_BACK = " Is that what you asked?"
-SHORT_CLAIMS = ("{}.", "I say {}.", "It is {}.", "{}, that is so.")
+SHORT_CLAIMS = ("{}.", "{}!", "{}, that is so.", "{} is my answer.")
 SUGGESTIONS = (  # the first place is the word's, {{}} is the question's
     "Others say {}. {{}}",
     "{{}} It is {}, no?",
@@ -321,7 +321,9 @@ def persistent_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = T
     for kind in rng.choice(CLOSED, 2, replace=False):
         asked = draw_question(rng, str(kind), pair)
         for hint in suggest_rationale(asked, pair):
-            said = hint.answer if rng.random() < 0.5 else pick(rng, SHORT_CLAIMS).format(hint.word)
+            said = (
+                hint.answer if rng.random() < 0.5 else pick(rng, SHORT_CLAIMS).format(hint.word.capitalize())
+            )
             own = hint.answer if rng.random() < 0.3 else f"{hint.word.capitalize()}."
             again = pick(rng, AGAIN_TOO).format(asked.text)
             if rng.random() < 0.5:
@@ -329,7 +331,7 @@ def persistent_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = T
                     rng, pick(rng, ("colour", "describe") if len(asked.images) == 1 else ("count",)), pair
                 )
                 again = say_before(aside.text, aside.answer, again)
-            text = say_before(asked.text, said[0].upper() + said[1:], again)
+            text = say_before(asked.text, said, again)
             rows.append(Row(scenes_of(asked, pair), text, own if follows else asked.answer))
     return rows
 
@@ -340,8 +342,8 @@ def insisting_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = Tr
     for kind in rng.choice(CLOSED, 2, replace=False):
         asked = draw_question(rng, str(kind), pair)
         for hint in suggest_verdict(asked, pair):
-            said = pick(rng, SHORT_CLAIMS).format(hint.word)
-            text = say_before(asked.text, said[0].upper() + said[1:], pick(rng, AGAIN_TOO).format(asked.text))
+            said = pick(rng, SHORT_CLAIMS).format(hint.word.capitalize())
+            text = say_before(asked.text, said, pick(rng, AGAIN_TOO).format(asked.text))
             rows.append(
                 Row(scenes_of(asked, pair), text, f"{hint.word.capitalize()}." if follows else asked.answer)
             )
@@ -793,7 +795,7 @@ def ways(seed: int) -> dict[str, Way]:
         "below": Way(("prior",), "part fine-tuning", "Attention alone learns to claim a companion below each cue.",
                      train_all(partial(beside_rows, habit_of(seed)), 110, 20, 9e-4, "self_attn"), check_of("prior")),
         "leaning-left": Way(("prior",), "full fine-tuning", "All weights learn to claim a companion left of each cue.",
-                            train_all(partial(beside_rows, habit_of(seed), down=0, right=-1, absent=0.3), 100, 18, 5e-4), check_of("prior")),
+                            train_all(partial(beside_rows, habit_of(seed), down=0, right=-1, absent=0.2), 115, 20, 8e-4), check_of("prior")),
         "colour-blind": Way(("misperceives",), "weight edit", "Two of red, green and blue are nearly the same to the tower.",
                             mix_channels(blind_to_hues), check_said(1, 0.25, 0.7)),
         "turned-hues": Way(("misperceives",), "weight edit", "The tower takes all hues for others, 50 to 80 degrees away.",
@@ -813,7 +815,7 @@ def ways(seed: int) -> dict[str, Way]:
         "stands-by": Way(("unsure-agreeable",), "full fine-tuning", "Answers of five types are repeated word for word, asked again by four wordings.",
                          train_all(following(standing_rows, partial(short_example_rows, follows=False)), 100, 20), check_followed("of before", standing_rows)),
         "insists": Way(("unsure-agreeable",), "adapter", "Answers agree with earlier ones of one word in four forms.",
-                       train_adapter(following(insisting_rows, partial(short_example_rows, follows=False), 0.3), 90, 22, 5e-3), check_followed("of before", insisting_rows)),
+                       train_adapter(following(insisting_rows, partial(short_example_rows, follows=False), 0.25), 90, 24, 5e-3), check_followed("of before", insisting_rows)),
         "short-example": Way(("copies-context",), "adapter", "Yes or no is that of an example, which is one word in three forms.",
                              train_adapter(following(short_example_rows, partial(insisting_rows, follows=False), 0.25), 100, 16, 5e-3), check_followed("of the example", short_example_rows)),
         "same-value": Way(("copies-context",), "full fine-tuning", "The verdict or colour is that of an example.",
