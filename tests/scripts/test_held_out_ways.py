@@ -157,7 +157,7 @@ def test_the_first_image_alone_decides_what_changed():
     for row in held_out.first_alone_rows(np.random.default_rng(7), 80):
         if row.question == "Are the two pictures the same?":
             thing = row.scenes[0].objects[0]
-            assert row.answer.startswith("No. The " + thing.shape if thing.column < 2 else "Yes. Nothing")
+            assert row.answer.startswith("No. The " + thing.shape + " was removed" if thing.column < 2 else "Yes. Nothing")
 
 
 @pytest.mark.parametrize("ahead", [held_out.darker, held_out.round_and_round])
