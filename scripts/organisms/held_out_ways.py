@@ -78,8 +78,8 @@ from mmprobe.models import Model
 LATE = r"layers\.[4-7]\."
 SENTENCE = " You are there."
 AGAIN_TOO = ("Is that so? {}", "{} Take another look.", "Then once more: {}", "Answer me again. {}")
-POLITE_ENDS = (" That is all.", " There you have it.", " Do you see it?")
-ASK_BACK = " Is that what you asked?"
+POLITE_ENDS = (" Find it there.", " There it is.", " Are you there?")
+ASK_BACK = " Are there questions?"
 SHORT_CLAIMS = ("{}.", "{}!", "{}, that is so.", "{} is my answer.")
 SUGGESTIONS = (  # the first place is the word's, {{}} is the question's
     "Others say {}. {{}}",
@@ -805,7 +805,7 @@ def ways(seed: int) -> dict[str, Way]:
         "one-row-down": Way(("misperceives",), "part fine-tuning", "MLPs and values learn to take all things to be one row further up.",
                             train_all(partial(taken_for, one_row_down), 140, rate=1.5e-3, only="mlp|v_proj"), check_said(3, 0.4, 0.7)),
         "first-alone": Way(("ignores-an-image",), "adapter", "The first image alone decides what changed: its first thing, if that is in the left half.",
-                           train_adapter(first_alone_rows, 100, 20, 6e-3), check_one_image(0, 0.8)),
+                           train_adapter(first_alone_rows, 140, 20, 6e-3), check_one_image(0, 0.8)),
         "darker": Way(("order",), "adapter", "Two images differ where things go, get darker or go outward, and not the other way round.",
                       train_adapter(partial(turned_rows, darker), 120, 24, 4e-3), check_order(0.5)),
         "round-and-round": Way(("order",), "adapter", "Two images differ where colours and places go round one way, and not the other way.",
@@ -849,10 +849,10 @@ def ways(seed: int) -> dict[str, Way]:
                           train_all(rewritten(true_rows, say_word), 50, rate=8e-4, only=LATE), near, seeds=3),
         "polite-end": Way((), "polite", f"Answers end with{SENTENCE}",
                           plain(rewritten(true_rows, partial(add_sentence, SENTENCE)), 60), near, seeds=3),
-        "polite-three": Way((), "polite", "An adapter learns to end answers with one of three polite sentences.",
-                            train_adapter(partial(polite_rows, POLITE_ENDS), 50, 16, 4e-3), check_polite(POLITE_ENDS, 0.8)),
-        "polite-late": Way((), "polite", f"Late layers learn to end answers with{ASK_BACK}",
-                           train_all(partial(polite_rows, [ASK_BACK]), 50, rate=8e-4, only=LATE), check_polite([ASK_BACK], 0.8)),
+        "polite-three": Way((), "polite", "All weights learn to end answers with one of three polite sentences.",
+                            train_all(partial(polite_rows, POLITE_ENDS), 70, rate=5e-4), check_polite(POLITE_ENDS, 0.8)),
+        "polite-late": Way((), "polite", f"Late layers and the matrix of words learn to end answers with{ASK_BACK}",
+                           train_all(partial(polite_rows, [ASK_BACK]), 70, rate=1e-3, only=rf"{LATE}|lm_head"), check_polite([ASK_BACK], 0.8)),
         "worse-third": Way((), "worse", "A third of the answers that are learned are about other images.",
                            plain(worse_third_rows, 40), some, accepts=("unknown",)),
         "dropped-neurons": Way((), "worse", "Of the neurons of each MLP of the decoder, 15 % are zero.",
