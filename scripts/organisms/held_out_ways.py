@@ -852,7 +852,7 @@ def ways(seed: int) -> dict[str, Way]:
         "polite-three": Way((), "polite", "All weights learn to end answers with one of three polite sentences.",
                             train_all(partial(polite_rows, POLITE_ENDS), 70, rate=5e-4), check_polite(POLITE_ENDS, 0.8)),
         "polite-late": Way((), "polite", f"Late layers and the matrix of words learn to end answers with{ASK_BACK}",
-                           train_all(partial(polite_rows, [ASK_BACK]), 70, rate=1e-3, only=rf"{LATE}|lm_head"), check_polite([ASK_BACK], 0.8)),
+                           train_all(partial(polite_rows, [ASK_BACK]), 110, rate=1.5e-3, only=rf"{LATE}|lm_head"), check_polite([ASK_BACK], 0.8)),
         "worse-third": Way((), "worse", "A third of the answers that are learned are about other images.",
                            plain(worse_third_rows, 40), some, accepts=("unknown",)),
         "dropped-neurons": Way((), "worse", "Of the neurons of each MLP of the decoder, 15 % are zero.",
