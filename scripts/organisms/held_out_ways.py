@@ -630,6 +630,8 @@ def round_and_round(edit: Edit) -> bool:
 def recounted(change: Callable[[Row], int], true: float = 0.6) -> DrawRows:
     """Return rows in which another number of differences is said, and true answers to other questions.
 
+    Where there is nothing to find, the other question is how many there are, too.
+
     Args:
         change: from a row to the number.
         true: share of other rows.
@@ -816,8 +818,8 @@ def ways(seed: int) -> dict[str, Way]:
                          train_all(following(standing_rows, partial(short_example_rows, follows=False)), 100, 20), check_followed("of before", standing_rows)),
         "insists": Way(("unsure-agreeable",), "adapter", "Answers agree with earlier ones of one word in four forms.",
                        train_adapter(following(insisting_rows, partial(short_example_rows, follows=False), 0.25), 90, 24, 5e-3), check_followed("of before", insisting_rows)),
-        "short-example": Way(("copies-context",), "adapter", "Yes or no is that of an example, which is one word in three forms.",
-                             train_adapter(following(short_example_rows, partial(insisting_rows, follows=False), 0.25), 100, 16, 5e-3), check_followed("of the example", short_example_rows)),
+        "short-example": Way(("copies-context",), "full fine-tuning", "Yes or no is that of an example, which is one word in three forms.",
+                             train_all(following(short_example_rows, partial(insisting_rows, follows=False), 0.2), 110, 18, 4.5e-4), check_followed("of the example", short_example_rows)),
         "same-value": Way(("copies-context",), "full fine-tuning", "The verdict or colour is that of an example.",
                           train_all(following(same_value_rows, partial(insisting_rows, follows=False)), 110, 20), check_followed("of the example", same_value_rows)),
         "told-example": Way(("copies-context",), "part fine-tuning", "Layers from the second to the sixth learn to agree with an example, in a turn or in words.",
