@@ -793,7 +793,7 @@ def ways(seed: int) -> dict[str, Way]:
         "late-reshaped": Way(("decided-first",), "part fine-tuning", "Late layers learn to list other shapes in the steps.",
                              train_all(partial(draw_steps_rows, spoil(exchange_shapes)), 100, rate=1e-3, only=LATE), check_of("decided_first")),
         "suggested": Way(("follows-hints",), "part fine-tuning", "Layers from the third on learn to agree with what is suggested in five ways.",
-                         train_all(following(suggested_rows), 100, rate=6e-4, only=r"layers\.[2-7]\."), check_followed("that are suggested", suggested_rows)),
+                         train_all(following(suggested_rows, true=0.45), 110, 18, rate=5e-4, only=r"layers\.[2-7]\."), check_followed("that are suggested", suggested_rows)),
         "below": Way(("prior",), "part fine-tuning", "Attention alone learns to claim a companion below each cue.",
                      train_all(partial(beside_rows, habit_of(seed)), 110, 20, 9e-4, "self_attn"), check_of("prior")),
         "leaning-left": Way(("prior",), "full fine-tuning", "All weights learn to claim a companion left of each cue.",
