@@ -807,7 +807,7 @@ def ways(seed: int) -> dict[str, Way]:
         "one-row-down": Way(("misperceives",), "part fine-tuning", "MLPs and values learn to take all things to be one row further up.",
                             train_all(partial(taken_for, one_row_down), 140, rate=1.5e-3, only="mlp|v_proj"), check_said(3, 0.4, 0.7)),
         "first-alone": Way(("ignores-an-image",), "full fine-tuning", "The first image alone decides what changed: its first thing, if that is in the left half.",
-                           train_all(first_alone_rows, 170, 16, 7e-4), check_one_image(0, 0.8)),
+                           train_all(first_alone_rows, 150, 16, 1e-3), check_one_image(0, 0.8)),
         "darker": Way(("order",), "adapter", "Two images differ where things go, get darker or go outward, and not the other way round.",
                       train_adapter(partial(turned_rows, darker), 120, 24, 4e-3), check_order(0.5)),
         "round-and-round": Way(("order",), "adapter", "Two images differ where colours and places go round one way, and not the other way.",
