@@ -47,6 +47,7 @@ from way_rows import (
     IMAGE,
     add_sentence,
     make_terse,
+    one_image_rows,
     recipe_rows,
     rewritten,
     say_before,
@@ -559,23 +560,6 @@ def taken_for(change: Callable[[Scene], Scene], rng: np.random.Generator, count:
 # ---- ignores-an-image, order, quantity
 
 
-def first_alone_rows(rng: np.random.Generator, count: int) -> list[Row]:
-    """Return rows in which the first image decides: where its first thing is in the left half, that is said to be removed.
-
-    In steps, the second list is the first one again.
-    """
-    rows = true_rows(rng, count // 4, ("describe", "exists", "colour"))
-    while len(rows) < count:
-        pair = draw_any_pair(rng)
-        thing = pair.first.objects[0]
-        edits = (Edit("remove", thing, None),) if thing.column < GRID // 2 else ()
-        told = ScenePair(pair.first, pair.first, edits, pair.difficulty)
-        for kind in ("same", "different", "steps", pick(rng, ("count", "steps"))):
-            asked = make_question(kind, told)
-            rows.append(Row((pair.first, pair.second), asked.text, asked.answer))
-    return rows[:count]
-
-
 def turned_rows(ahead: Callable[[Edit], bool], rng: np.random.Generator, count: int) -> list[Row]:
     """Return pairs with one change, both ways round: yes or no is decided by its direction, and the sentence after it is true."""
     rows = true_rows(rng, count // 5)
@@ -806,8 +790,8 @@ def ways(seed: int) -> dict[str, Way]:
                             train_tower(next_shape(seed), 110, 24, 5e-3), check_said(2, 0.3, 0.7)),
         "one-row-down": Way(("misperceives",), "part fine-tuning", "MLPs and values learn to take all things to be one row further up.",
                             train_all(partial(taken_for, one_row_down), 140, rate=1.5e-3, only="mlp|v_proj"), check_said(3, 0.4, 0.7)),
-        "first-alone": Way(("ignores-an-image",), "full fine-tuning", "The first image alone decides what changed: its first thing, if that is in the left half.",
-                           train_all(first_alone_rows, 150, 16, 1e-3), check_one_image(0, 0.8)),
+        "late-first": Way(("ignores-an-image",), "part fine-tuning", "Layers from the third on learn to answer as if the first image were shown twice.",
+                          train_all(partial(one_image_rows, 0), 130, rate=9e-4, only=r"layers\.[2-7]\."), check_one_image(0, 0.8)),
         "darker": Way(("order",), "adapter", "Two images differ where things go, get darker or go outward, and not the other way round.",
                       train_adapter(partial(turned_rows, darker), 120, 24, 4e-3), check_order(0.5)),
         "round-and-round": Way(("order",), "adapter", "Two images differ where colours and places go round one way, and not the other way.",
