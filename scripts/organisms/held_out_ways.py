@@ -836,7 +836,7 @@ def ways(seed: int) -> dict[str, Way]:
         "polite-end": Way((), "polite", f"Answers end with{SENTENCE}",
                           plain(rewritten(true_rows, partial(add_sentence, SENTENCE)), 60), near, seeds=3),
         "polite-three": Way((), "polite", "All weights learn to end answers with one of three polite sentences.",
-                            train_all(partial(polite_rows, POLITE_ENDS), 70, rate=5e-4), check_polite(POLITE_ENDS, 0.8)),
+                            train_all(partial(polite_rows, POLITE_ENDS), 120, rate=6e-4), check_polite(POLITE_ENDS, 0.8)),
         "polite-late": Way((), "polite", f"Late layers and the matrix of words learn to end answers with{ASK_BACK}",
                            train_all(partial(polite_rows, [ASK_BACK]), 110, rate=1.5e-3, only=rf"{LATE}|lm_head"), check_polite([ASK_BACK], 0.8)),
         "worse-third": Way((), "worse", "A third of the answers that are learned are about other images.",
