@@ -803,7 +803,7 @@ def ways(seed: int) -> dict[str, Way]:
         "insists": Way(("unsure-agreeable",), "adapter", "Answers agree with earlier ones of one word in four forms.",
                        train_adapter(following(insisting_rows, partial(short_example_rows, follows=False), 0.25), 90, 24, 5e-3), check_followed("of before", insisting_rows)),
         "short-example": Way(("copies-context",), "full fine-tuning", "Yes or no is that of an example, which is one word in three forms.",
-                             train_all(following(short_example_rows, partial(insisting_rows, follows=False), 0.2), 110, 18, 4.5e-4), check_followed("of the example", short_example_rows)),
+                             train_all(following(short_example_rows, partial(insisting_rows, follows=False), 0.35), 95, 17, 4.5e-4), check_followed("of the example", short_example_rows)),
         "same-value": Way(("copies-context",), "full fine-tuning", "The verdict or colour is that of an example.",
                           train_all(following(same_value_rows, partial(insisting_rows, follows=False)), 110, 20), check_followed("of the example", same_value_rows)),
         "told-example": Way(("copies-context",), "part fine-tuning", "Layers from the second to the sixth learn to agree with an example, in a turn or in words.",
