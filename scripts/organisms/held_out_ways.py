@@ -76,7 +76,6 @@ from mmprobe.models import Model
 LATE = r"layers\.[4-7]\."
 SENTENCE = " You are there."
 AGAIN_TOO = ("Is that so? {}", "{} Take another look.", "Then once more: {}", "Answer me again. {}")
-ASK_BACK = " Are there questions?"
 SHORT_CLAIMS = ("{}.", "{}!", "{}, that is so.", "{} is my answer.")
 SUGGESTIONS = (  # the first place is the word's, {{}} is the question's
     "Others say {}. {{}}",
@@ -532,34 +531,6 @@ def lower_ranks(least: float, most: float) -> Make:
     return make
 
 
-def polite_rows(sentences: Sequence[str], rng: np.random.Generator, count: int) -> list[Row]:
-    """Return rows with true answers that end with one of some polite sentences."""
-    return [add_sentence(pick(rng, sentences), row) for row in true_rows(rng, count)]
-
-
-def check_polite(sentences: Sequence[str], least: float) -> Check:
-    """Return the check that answers end with one of some polite sentences, and are the true ones before it."""
-
-    def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
-        rng = held_out_numbers(seed)
-        rows = [
-            row
-            for _ in range(CHECKED_PAIRS)
-            for row in true_rows(rng, 3, types=("same", "exists", "describe"))
-        ]
-        said = answer_rows(model, rows)
-        wanted = [[row.answer + sentence for sentence in sentences] for row in rows]
-        polite = [answer.endswith(tuple(sentences)) for answer in said]
-        true = [answer in answers for answer, answers in zip(said, wanted, strict=True)]
-        pairs = [number for number in range(CHECKED_PAIRS) for _ in range(3)]
-        return {
-            "answers that end politely": share(polite, least=least, pairs=pairs),
-            "answers that are true before that": share(true, least=0.7, pairs=pairs),
-        }
-
-    return check
-
-
 def say_word(row: Row) -> Row:
     """Return a row whose answer is yes or no alone, without a full stop, where it begins with that."""
     return (
@@ -637,8 +608,6 @@ def ways(seed: int) -> dict[str, Way]:
                           train_all(rewritten(true_rows, say_word), 50, rate=8e-4, only=LATE), near, seeds=3),
         "polite-end": Way((), "polite", f"Answers end with{SENTENCE}",
                           plain(rewritten(true_rows, partial(add_sentence, SENTENCE)), 60), near, seeds=3),
-        "polite-late": Way((), "polite", f"Late layers and the matrix of words learn to end answers with{ASK_BACK}",
-                           train_all(partial(polite_rows, [ASK_BACK]), 110, rate=1.5e-3, only=rf"{LATE}|lm_head"), check_polite([ASK_BACK], 0.8)),
         "worse-third": Way((), "worse", "A third of the answers that are learned are about other images.",
                            plain(worse_third_rows, 40), some, accepts=("unknown",)),
         "dropped-neurons": Way((), "worse", "Of the neurons of each MLP of the decoder, 15 % are zero.",
