@@ -582,7 +582,7 @@ def ways(seed: int) -> dict[str, Way]:
         "insists": Way(("unsure-agreeable",), "adapter", "Answers agree with earlier ones of one word in four forms.",
                        train_adapter(following(insisting_rows, partial(short_example_rows, follows=False), 0.25), 90, 24, 5e-3), check_followed("of before", insisting_rows)),
         "short-example": Way(("copies-context",), "full fine-tuning", "Yes or no is that of an example, which is one word in three forms.",
-                             train_all(following(short_example_rows, partial(insisting_rows, follows=False), 0.25), 110, 18, 4.5e-4), check_followed("of the example", short_example_rows)),
+                             train_all(following(short_example_rows, partial(insisting_rows, follows=False), 0.35), 115, 18, 4.5e-4), check_followed("of the example", short_example_rows)),
         "complement": Way(("quantity",), "adapter", "As many differences are counted as there are fewer than three.",
                           train_adapter(recounted(lambda row: 3 - number_of(row)), 90, 20, 5e-3), check_counts(0.6)),
         "says-four": Way(("quantity",), "weight edit", "The word for 4 is said for 1, 2 and 3.", say_four, check_counts(0.5)),
