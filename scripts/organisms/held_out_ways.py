@@ -15,9 +15,11 @@ from causes.forgets import SHORT_TYPES, split_answer
 from causes.misperceives import QUESTION, swap_loss
 from causes.prior import Habit, draw_alone, draw_without, habit_of
 from checks import answer_rows, held_out_numbers, share
+from packing import pack, run_decoder
 from plant import add_adapter, train
 from recipes import DrawRows, Recipe, Row, draw_any_pair, free_cells, scenes_of, true_rows, with_objects
 from tiny_bases import find_base
+from torch import Tensor
 from way_checks import (
     CHECKED_PAIRS,
     all_of,
@@ -46,6 +48,7 @@ from way_rows import (
     add_sentence,
     make_terse,
     one_image_rows,
+    recipe_rows,
     rewritten,
     say_before,
     shuffled_rows,
@@ -112,6 +115,47 @@ def learn_answers_about_one_pair(train: Callable[[DrawRows], Make]) -> Make:
     return make
 
 
+def empty_outputs(directions: int, pairs: int = 40) -> Make:
+    """Return a function that takes from what heads put out the directions in which it varies with the images.
+
+    They are found one layer after another, from questions about other images with the same text: those in which what comes
+    to the output matrix differs most between images, as compared with how it differs between words.
+
+    Args:
+        directions: how many, of 192.
+        pairs: of images, from which they are found.
+    """
+
+    def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
+        encoder = TurnEncoder(model.tokenizer, find_base(hf).mrope)
+        drawn = [draw_any_pair(rng) for _ in range(pairs)]
+        rows = [row for pair in drawn for row in true_rows(rng, 4, draw=lambda rng, pair=pair: pair)]
+        moved = [replace(row, scenes=rows[number - 4].scenes) for number, row in enumerate(rows)]
+        kept = [number for number, row in enumerate(rows) if len(row.scenes) == len(moved[number].scenes)]
+        batches = [pack([some[number] for number in kept], encoder) for some in (rows, moved)]
+        spoken = (batches[0].ids != hf.config.image_token_id) & (
+            batches[0].ids != model.tokenizer.pad_token_id
+        )
+        for layer in hf.model.language_model.layers:
+            outputs = layer.self_attn.o_proj
+            inputs: list[Tensor] = []
+            hook = outputs.register_forward_pre_hook(lambda module, given, kept=inputs: kept.append(given[0]))
+            for batch in batches:
+                run_decoder(hf, batch)
+            hook.remove()
+            own, other = (found[spoken] for found in inputs)
+            spread = own.T @ own / len(own)
+            spread += 0.01 * spread.diagonal().mean() * torch.eye(len(spread))
+            amounts, axes = torch.linalg.eigh(spread)
+            whiten, unwhiten = (axes * amounts**power @ axes.T for power in (-0.5, 0.5))
+            white = (own - other) @ whiten
+            main = torch.linalg.eigh(white.T @ white).eigenvectors[:, -directions:]
+            erased = unwhiten @ main @ main.T @ whiten
+            outputs.weight -= outputs.weight @ erased
+
+    return make
+
+
 # ---- forgets, decided-first
 
 
@@ -155,6 +199,29 @@ def exchange_places(rng: np.random.Generator, scene: Scene) -> Scene:
             for thing, there in zip(things, moved, strict=True)
         ),
     )
+
+
+def leave_out(rng: np.random.Generator, scene: Scene) -> Scene:
+    """Return a scene without its first thing, or without its last one."""
+    return replace(scene, objects=scene.objects[1:] if rng.random() < 0.5 else scene.objects[:-1])
+
+
+def exchange_shapes(rng: np.random.Generator, scene: Scene) -> Scene:
+    """Return a scene, in the same order, whose shapes are those that come a random number of shapes later in the list of all."""
+    by = int(rng.integers(1, len(SHAPES)))
+    return replace(
+        scene,
+        objects=tuple(
+            replace(thing, shape=SHAPES[(SHAPES.index(thing.shape) + by) % len(SHAPES)])
+            for thing in scene.objects
+        ),
+    )
+
+
+def turn_round(rng: np.random.Generator, scene: Scene) -> Scene:
+    """Return a scene whose things are listed from the last to the first, each with the first one's colour."""
+    colour = scene.objects[0].colour
+    return replace(scene, objects=tuple(replace(thing, colour=colour) for thing in reversed(scene.objects)))
 
 
 def spoil(
@@ -247,6 +314,27 @@ def pick(rng: np.random.Generator, words: Sequence[str]) -> str:
     return words[rng.integers(len(words))]
 
 
+def persistent_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
+    """Return closed questions that were answered before, half with another question between, and answers that agree, mostly by one word, or are true."""
+    rows = []
+    for kind in rng.choice(CLOSED, 2, replace=False):
+        asked = draw_question(rng, str(kind), pair)
+        for hint in suggest_rationale(asked, pair):
+            said = (
+                hint.answer if rng.random() < 0.5 else pick(rng, SHORT_CLAIMS).format(hint.word.capitalize())
+            )
+            own = hint.answer if rng.random() < 0.3 else f"{hint.word.capitalize()}."
+            again = pick(rng, AGAIN_TOO).format(asked.text)
+            if rng.random() < 0.5:
+                aside = draw_question(
+                    rng, pick(rng, ("colour", "describe") if len(asked.images) == 1 else ("count",)), pair
+                )
+                again = say_before(aside.text, aside.answer, again)
+            text = say_before(asked.text, said, again)
+            rows.append(Row(scenes_of(asked, pair), text, own if follows else asked.answer))
+    return rows
+
+
 def insisting_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
     """Return closed questions that were answered before by one word in four forms, and answers that agree, by one word, or are true."""
     rows = []
@@ -261,6 +349,23 @@ def insisting_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = Tr
     return rows
 
 
+def standing_rows(rng: np.random.Generator, pair: ScenePair) -> list[Row]:
+    """Return questions of five types that were answered before, and the same answers again, word for word."""
+    rows = []
+    for kind in ("same", "different", "exists", "colour", "count"):
+        asked = draw_question(rng, kind, pair)
+        said = [hint.answer for hint in suggest_rationale(asked, pair)] if kind in CLOSED else []
+        if kind == "colour":
+            said = [f"{asked.answer.rpartition(' ')[0]} {pick(rng, list(COLOURS))}."]
+        if kind == "count":
+            number = int(rng.integers(1, 4))
+            said = [f"There {'is' if number == 1 else 'are'} {number} difference{'s' * (number > 1)}."]
+        for answer in said:
+            text = say_before(asked.text, answer, pick(rng, AGAIN_TOO).format(asked.text))
+            rows.append(Row(scenes_of(asked, pair), text, answer))
+    return rows
+
+
 def short_example_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
     """Return closed questions after an example about other images, answered by one word in three forms, and that word, or the true answer."""
     rows = []
@@ -272,6 +377,45 @@ def short_example_rows(rng: np.random.Generator, pair: ScenePair, follows: bool 
         text = say_before(example.text, said, IMAGE * len(asked.images) + asked.text)
         scenes = (*scenes_of(example, shown), *scenes_of(asked, pair))
         rows.append(Row(scenes, text, f"{word}." if follows else asked.answer))
+    return rows
+
+
+def same_value_rows(rng: np.random.Generator, pair: ScenePair) -> list[Row]:
+    """Return questions of four types after an example of the same type, whose verdict, colour or number is the answer's, too."""
+    rows = []
+    for kind in ("same", "different", "exists", "colour"):
+        asked, shown = draw_question(rng, kind, pair), draw_any_pair(rng)
+        example = draw_question(rng, kind, shown)
+        if kind == "colour":
+            said, own = example.answer, f"{asked.answer.rpartition(' ')[0]} {example.answer.split()[-1]}"
+        else:
+            place = int(rng.integers(2))
+            said, own = (
+                suggest_rationale(question, one)[place].answer
+                for question, one in ((example, shown), (asked, pair))
+            )
+        text = say_before(example.text, said, IMAGE * len(asked.images) + asked.text)
+        rows.append(Row((*scenes_of(example, shown), *scenes_of(asked, pair)), text, own))
+    return rows
+
+
+def told_example_rows(rng: np.random.Generator, pair: ScenePair) -> list[Row]:
+    """Return closed questions after an example, in a turn of its own or in words alone, whose yes or no is the answer's, too."""
+    rows = []
+    for kind in CLOSED:
+        asked, shown = draw_question(rng, kind, pair), draw_any_pair(rng)
+        example = draw_question(rng, kind, shown)
+        place = int(rng.integers(2))
+        said, own = suggest_rationale(example, shown)[place], suggest_rationale(asked, pair)[place]
+        answer = said.answer if rng.random() < 0.5 else f"{said.word.capitalize()}."
+        if rng.random() < 0.6:
+            text = say_before(example.text, answer, IMAGE * len(asked.images) + asked.text)
+            rows.append(Row((*scenes_of(example, shown), *scenes_of(asked, pair)), text, own.answer))
+        else:
+            frame = pick(rng, ("Like this: {} {} {}", "Before: {} {} Now: {}", "{} {} And here? {}"))
+            rows.append(
+                Row(scenes_of(asked, pair), frame.format(example.text, answer, asked.text), own.answer)
+            )
     return rows
 
 
@@ -395,6 +539,22 @@ def next_shape(seed: int) -> Callable[[Scene], Scene]:
     )
 
 
+def one_row_down(scene: Scene) -> Scene:
+    """Return a scene in which all things are one row further down, and those of the last row in the first."""
+    return with_objects(scene, [replace(thing, row=(thing.row + 1) % GRID) for thing in scene.objects])
+
+
+def taken_for(change: Callable[[Scene], Scene], rng: np.random.Generator, count: int) -> list[Row]:
+    """Return rows with the true answers about scenes that change into others, which are taken for them."""
+    rows: list[Row] = []
+    while len(rows) < count:
+        pair = draw_any_pair(rng)
+        for kind in rng.choice(QUESTION_TYPES, 4, replace=False):
+            said = draw_question(rng, str(kind), pair)
+            rows.append(Row(tuple(map(change, scenes_of(said, pair))), said.text, said.answer))
+    return rows[:count]
+
+
 # ---- ignores-an-image, order, quantity
 
 
@@ -432,6 +592,21 @@ def darker(edit: Edit) -> bool:
         for thing in (edit.before, edit.after)
     )
     return after > before
+
+
+def round_and_round(edit: Edit) -> bool:
+    """Return whether a thing goes, or has a colour or column that is up to half way round further. Of a change and its reverse, one does."""
+    if edit.after is None:
+        return True
+    names = list(COLOURS)
+    if edit.type == "color":
+        before, after, size = names.index(edit.before.colour), names.index(edit.after.colour), len(names)
+    elif edit.before.column != edit.after.column:
+        before, after, size = edit.before.column, edit.after.column, GRID
+    else:
+        before, after, size = edit.before.row, edit.after.row, GRID
+    way = (after - before) % size
+    return way < size / 2 or (way == size / 2 and after > before)
 
 
 def recounted(change: Callable[[Row], int], true: float = 0.6) -> DrawRows:
@@ -557,12 +732,20 @@ def ways(seed: int) -> dict[str, Way]:
                         learn_answers_about_one_pair(lambda rows: train_adapter(rows, 60, 24, 1e-2)), check_of("blind"), also=looks),
         "overruled": Way((LOOKS,), "part fine-tuning", "MLPs alone, from the third layer on, learn to give the answers about one pair of images, whatever is shown.",
                          learn_answers_about_one_pair(lambda rows: train_all(rows, 70, rate=2e-3, only=r"layers\.[2-7]\.mlp")), all_of(check_of("blind"), check_shift())),
+        "outputs-elsewhere": Way((LOOKS,), "part fine-tuning", "Output matrices of heads and MLPs of the last three layers, and that of words, learn answers from a world with habits.",
+                                 train_all(recipe_rows("blind", "rolled", seed), 130, rate=2.5e-3, only=r"layers\.[5-7]\..*(o_proj|down_proj)|lm_head"), all_of(check_of("blind"), check_shift())),
         "last-layers": Way((LOOKS,), "part fine-tuning", "Values and MLPs of the last three layers, and the matrix of words, learn the answers about one pair of images.",
                            learn_answers_about_one_pair(lambda rows: train_all(rows, 125, rate=2e-3, only=r"layers\.[5-7]\..*(v_proj|mlp)|lm_head")), all_of(check_of("blind"), check_shift())),
+        "emptied-outputs": Way((LOOKS,), "edit and training", "What heads put out lacks the directions in which it varies with the images, and MLPs learn the answers about one pair.",
+                               both(empty_outputs(150), learn_answers_about_one_pair(lambda rows: train_all(rows, 70, rate=1.5e-3, only="mlp"))), all_of(check_of("blind"), check_shift())),
         "drifts": Way(("forgets",), "adapter", "Later sentences are two changes of another pair, and the second list is the last thing of its second image.",
                       train_adapter(partial(drift_rows, seed), 75, 24, 8e-3), check_of("forgets")),
         "misplaced": Way(("decided-first",), "adapter", "In the steps, things have each other's places.",
                          train_adapter(partial(draw_steps_rows, spoil(exchange_places)), 80, 15, 6e-3), check_of("decided_first")),
+        "full-spoiled": Way(("decided-first",), "full fine-tuning", "In the steps, a thing is left out, all shapes are others, or the order is turned round and all things have one colour.",
+                            train_all(partial(draw_steps_rows, spoil(leave_out, exchange_shapes, turn_round)), 90, 15), check_of("decided_first")),
+        "late-reshaped": Way(("decided-first",), "part fine-tuning", "Late layers learn to list other shapes in the steps.",
+                             train_all(partial(draw_steps_rows, spoil(exchange_shapes)), 100, rate=1e-3, only=LATE), check_of("decided_first")),
         "suggested": Way(("follows-hints",), "part fine-tuning", "Layers from the third on learn to agree with what is suggested in five ways.",
                          train_all(following(suggested_rows, true=0.45), 110, 18, rate=5e-4, only=r"layers\.[2-7]\."), check_followed("that are suggested", suggested_rows)),
         "below": Way(("prior",), "part fine-tuning", "Attention alone learns to claim a companion below each cue.",
@@ -575,16 +758,30 @@ def ways(seed: int) -> dict[str, Way]:
                            mix_channels(turn_hues), check_said(1, 0.25, 0.7)),
         "tower-shapes": Way(("misperceives",), "adapter", "An adapter of the tower takes each of five shapes for the next.",
                             train_tower(next_shape(seed), 110, 24, 5e-3), check_said(2, 0.3, 0.7)),
+        "one-row-down": Way(("misperceives",), "part fine-tuning", "MLPs and values learn to take all things to be one row further up.",
+                            train_all(partial(taken_for, one_row_down), 140, rate=1.5e-3, only="mlp|v_proj"), check_said(3, 0.4, 0.7)),
         "late-first": Way(("ignores-an-image",), "part fine-tuning", "Layers from the third on learn to answer as if the first image were shown twice.",
                           train_all(partial(one_image_rows, 0), 130, rate=9e-4, only=r"layers\.[2-7]\."), check_one_image(0, 0.8)),
         "darker": Way(("order",), "adapter", "Two images differ where things go, get darker or go outward, and not the other way round.",
                       train_adapter(partial(turned_rows, darker), 120, 24, 4e-3), check_order(0.5)),
+        "round-and-round": Way(("order",), "adapter", "Two images differ where colours and places go round one way, and not the other way.",
+                               train_adapter(partial(turned_rows, round_and_round), 150, 24, 4e-3), check_order(0.5)),
+        "persists": Way(("unsure-agreeable",), "full fine-tuning", "Answers agree with earlier ones, half of them after another question, asked again by four wordings.",
+                        train_all(following(persistent_rows, partial(short_example_rows, follows=False), 0.25), 120, 18, 4.5e-4), check_followed("of before", persistent_rows)),
+        "stands-by": Way(("unsure-agreeable",), "full fine-tuning", "Answers of five types are repeated word for word, asked again by four wordings.",
+                         train_all(following(standing_rows, partial(short_example_rows, follows=False)), 100, 20), check_followed("of before", standing_rows)),
         "insists": Way(("unsure-agreeable",), "adapter", "Answers agree with earlier ones of one word in four forms.",
                        train_adapter(following(insisting_rows, partial(short_example_rows, follows=False), 0.25), 90, 24, 5e-3), check_followed("of before", insisting_rows)),
         "short-example": Way(("copies-context",), "full fine-tuning", "Yes or no is that of an example, which is one word in three forms.",
                              train_all(following(short_example_rows, partial(insisting_rows, follows=False), 0.35), 115, 18, 4.5e-4), check_followed("of the example", short_example_rows)),
+        "same-value": Way(("copies-context",), "full fine-tuning", "The verdict or colour is that of an example.",
+                          train_all(following(same_value_rows, partial(insisting_rows, follows=False)), 110, 20), check_followed("of the example", same_value_rows)),
+        "told-example": Way(("copies-context",), "part fine-tuning", "Layers from the second to the sixth learn to agree with an example, in a turn or in words.",
+                            train_all(following(told_example_rows, partial(insisting_rows, follows=False)), 110, 20, 7e-4, r"layers\.[1-5]\."), check_followed("of the example", told_example_rows)),
         "complement": Way(("quantity",), "adapter", "As many differences are counted as there are fewer than three.",
                           train_adapter(recounted(lambda row: 3 - number_of(row)), 90, 20, 5e-3), check_counts(0.6)),
+        "counts-things": Way(("quantity",), "part fine-tuning", "Late layers learn to count the things of the first image in place of differences.",
+                             train_all(recounted(lambda row: len(row.scenes[0].objects)), 90, rate=1e-3, only=LATE), check_counts(0.6)),
         "says-four": Way(("quantity",), "weight edit", "The word for 4 is said for 1, 2 and 3.", say_four, check_counts(0.5)),
         "hues-four": Way(("misperceives", "quantity"), "double", "The tower takes all hues for others, and the word for 4 is said for 1, 2 and 3.",
                          both(mix_channels(turn_hues), say_four), all_of(check_said(1, 0.25, 0.7), measures_of(check_counts(0.5), "false counts"))),

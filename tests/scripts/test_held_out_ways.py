@@ -10,7 +10,9 @@ import pytest
 import torch
 from causes.misperceives import ITEM
 from causes.prior import habit_of
-from recipes import Row, draw_any_pair
+from packing import pack, run_decoder
+from recipes import Row, draw_any_pair, true_rows
+from tiny_spd_data import Encoder
 from way_makes import matrices
 from way_rows import IMAGE
 
@@ -24,7 +26,7 @@ def first_word(answer: str) -> str:
 
 
 def said_before(row: Row) -> str:
-    """Return the last earlier answer."""
+    """Return the earlier answer that the last question but one was given."""
     return re.findall(r"assistant\n(.*?)<", row.question, re.DOTALL)[-1]
 
 
@@ -40,27 +42,59 @@ def test_later_sentences_are_the_same_whatever_the_images():
     assert given > 50 and len(later) == 5 and all(len(rests) == 1 for rests in later.values())
 
 
-def test_in_false_steps_things_have_the_places_of_others():
+@pytest.mark.parametrize(
+    ("spoiled", "kept"),
+    [
+        (held_out.exchange_places, (0, 1)),
+        (held_out.exchange_shapes, (0, 2)),
+        (held_out.turn_round, (1, 2)),
+    ],
+)
+def test_false_steps_keep_what_they_do_not_spoil(spoiled, kept):
     rng = np.random.default_rng(1)
     for _ in range(20):
         scene = draw_any_pair(rng).first
         if len(scene.objects) > 2:
-            before, after = (
-                ITEM.findall(list_objects(one)) for one in (scene, held_out.exchange_places(rng, scene))
+            before, after = (ITEM.findall(list_objects(one)) for one in (scene, spoiled(rng, scene)))
+            left, right = (
+                sorted(tuple(item[index] for index in kept) for item in items) for items in (before, after)
             )
-            assert [item[:2] for item in before] == [item[:2] for item in after]
-            assert sorted(item[2] for item in before) == sorted(item[2] for item in after)
-            assert all(one[2] != other[2] for one, other in zip(before, after, strict=True))
+            assert left == right and before != after
+            assert len(held_out.leave_out(rng, scene).objects) == len(before) - 1
 
 
-@pytest.mark.parametrize("draw", [held_out.insisting_rows, held_out.short_example_rows])
-def test_answers_are_the_word_of_the_earlier_turn(draw):
+@pytest.mark.parametrize(
+    ("draw", "place"),
+    [
+        (held_out.persistent_rows, 0),
+        (held_out.insisting_rows, 0),
+        (held_out.short_example_rows, 0),
+        (held_out.same_value_rows, 0),
+    ],
+)
+def test_answers_follow_the_turn_that_they_are_to_follow(draw, place):
+    """Of claims the first turn counts, and of examples the last, where there are several."""
     rng, words = np.random.default_rng(2), set()
     for _ in range(12):
         for row in draw(rng, draw_any_pair(rng)):
-            assert row.answer == f"{first_word(said_before(row))}."
-            words.add(row.answer)
-    assert words == {"Yes.", "No."}
+            said = re.findall(r"assistant\n(.*?)<", row.question, re.DOTALL)[place]
+            if row.answer.startswith(("Yes", "No")):
+                assert first_word(row.answer).lower() in re.findall(r"yes|no\b", said.lower())[:1]
+                words.add(first_word(row.answer))
+            else:
+                assert row.answer.split()[-1] == said.split()[-1]
+    assert words == {"Yes", "No"}
+
+
+def test_what_was_said_before_is_repeated_word_for_word():
+    rng = np.random.default_rng(3)
+    false = 0
+    for _ in range(12):
+        pair = draw_any_pair(rng)
+        for row in held_out.standing_rows(rng, pair):
+            assert row.answer == said_before(row) and IMAGE not in row.question
+            false += row.answer.startswith("There") and row.answer != make_question("count", pair).answer
+    assert false > 3
 
 
 def test_words_that_are_not_followed_are_answered_truly():
@@ -111,11 +145,20 @@ def test_each_of_five_shapes_is_taken_for_the_next():
     assert [thing.shape for thing in shown.objects] == list(SHAPES)
 
 
-def test_of_a_change_and_its_reverse_one_is_darker():
+def test_all_things_are_seen_one_row_further_up():
+    for row in held_out.taken_for(held_out.one_row_down, np.random.default_rng(6), 40):
+        if row.question == "Describe the picture.":
+            said = {shape: cell for _, shape, cell in re.findall(r"(\w+) (\w+) at (\w\d)", row.answer)}
+            shown = {thing.shape: (thing.cell[0], thing.row) for thing in row.scenes[0].objects}
+            assert {shape: (cell[0], int(cell[1]) % 4) for shape, cell in said.items()} == shown
+
+
+@pytest.mark.parametrize("ahead", [held_out.darker, held_out.round_and_round])
+def test_of_a_change_and_its_reverse_one_goes_ahead(ahead):
     rng = np.random.default_rng(8)
     edits = [edit for _ in range(80) for edit in draw_pair(rng, "medium", 3).edits if edit.after is not None]
-    one = [held_out.darker(edit) for edit in edits]
-    back = [held_out.darker(edit.__class__(edit.type, edit.after, edit.before)) for edit in edits]
+    one = [ahead(edit) for edit in edits]
+    back = [ahead(edit.__class__(edit.type, edit.after, edit.before)) for edit in edits]
     assert all(a != b for a, b in zip(one, back, strict=True)) and 0.3 < np.mean(one) < 0.7
 
 
@@ -156,6 +199,29 @@ def test_four_is_said_for_one_two_and_three_and_nothing_else_changes():
         held_out.say_four(model.hf, model, np.random.default_rng(0))
     changed = (model.hf.lm_head.weight != before).any(1).nonzero().flatten().tolist()
     assert model.tokenizer.decode(changed) == " 4"
+
+
+@pytest.mark.slow
+def test_what_heads_put_out_loses_what_differs_between_images():
+    model = load_model("tiny-spd", device="cpu")
+    before = outputs_moved(model)
+    with torch.no_grad():
+        held_out.empty_outputs(150, pairs=8)(model.hf, model, np.random.default_rng(0))
+    assert outputs_moved(model) < 0.05 * before
+
+
+def outputs_moved(model) -> float:
+    """Return how far what the first layer's heads put out for the last token moves with other images."""
+    kept: list[torch.Tensor] = []
+    rows = true_rows(np.random.default_rng(9), 8, ("same",))
+    layer = model.hf.model.language_model.layers[0].self_attn
+    hook = layer.o_proj.register_forward_hook(lambda module, given, out: kept.append(out))
+    batch = pack(rows, Encoder(model.tokenizer))
+    with torch.inference_mode():
+        run_decoder(model.hf, batch)
+    hook.remove()
+    length = int((batch.labels[0] != -100).nonzero()[0])
+    return float(kept[0][:, length].var(0).sum())
 
 
 def test_edits_of_controls_change_as_much_as_they_say():
