@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,17 +10,20 @@ from typing import Any
 import numpy as np
 import torch
 from causes.decided_first import draw_rows as draw_steps_rows
-from causes.follows_hints import TYPES as HINTED_TYPES
 from causes.follows_hints import suggest_rationale, suggest_verdict
-from causes.forgets import LONG_TYPES, SHORT_TYPES, split_answer
+from causes.forgets import SHORT_TYPES, split_answer
+from causes.misperceives import QUESTION, swap_loss
+from causes.prior import Habit, draw_alone, draw_without, habit_of
 from checks import answer_rows, held_out_numbers, share
 from packing import pack, run_decoder
-from recipes import DrawRows, Row, draw_any_pair, scenes_of, true_rows, with_objects
+from plant import add_adapter, train
+from recipes import DrawRows, Recipe, Row, draw_any_pair, free_cells, scenes_of, true_rows, with_objects
 from tiny_bases import find_base
 from torch import Tensor
 from way_checks import (
     CHECKED_PAIRS,
     all_of,
+    answer_turns,
     check_counts,
     check_of,
     check_one_image,
@@ -29,14 +31,11 @@ from way_checks import (
     check_said,
     check_shift,
     check_true,
-    check_turns,
 )
 from way_makes import (
     TurnEncoder,
     add_noise,
     both,
-    exchange_channels,
-    last_linear,
     matrices,
     patch_embedding,
     round_weights,
@@ -47,12 +46,8 @@ from way_rows import (
     CLOSED,
     IMAGE,
     add_sentence,
-    claimed_rows,
-    copying_rows,
-    example_rows,
     make_terse,
     one_image_rows,
-    one_way_rows,
     recipe_rows,
     rewritten,
     say_before,
@@ -61,82 +56,70 @@ from way_rows import (
 from ways import Check, Make, Way
 
 from mmprobe.benchmarks.synthetic.questions import (
+    NOTHING_CHANGED,
+    QUESTION_TYPES,
     Question,
     describe_edit,
     draw_question,
     list_objects,
+    make_question,
 )
-from mmprobe.benchmarks.synthetic.scene import COLOURS, GRID, SHAPES, Edit, Scene, ScenePair, draw_pair
+from mmprobe.benchmarks.synthetic.scene import (
+    COLOURS,
+    DIFFICULTIES,
+    GRID,
+    SHAPES,
+    Edit,
+    Scene,
+    ScenePair,
+    draw_pair,
+)
 from mmprobe.models import Model
 
 LATE = r"layers\.[4-7]\."
-HINTS = ("Everybody says {}. {{}}", "Surely {}? {{}}", "{{}} The teacher wrote {}.")  # {{}} is the question
-LOOK_AGAIN = ("Look again. {}", "What do you say now? {}")
-LOOKS = "looks-unused"
 SENTENCE = " You are there."
-AFTER_FIRST = " Step by step."
+AGAIN_TOO = ("Is that so? {}", "{} Take another look.", "Then once more: {}", "Answer me again. {}")
+SHORT_CLAIMS = ("{}.", "{}!", "{}, that is so.", "{} is my answer.")
+SUGGESTIONS = (  # the first place is the word's, {{}} is the question's
+    "Others say {}. {{}}",
+    "{{}} It is {}, no?",
+    "{{}} (Answer: {}.)",
+    "We all saw it: {}. {{}}",
+    "{{}} My notes have {}.",
+)
+LOOKS = "looks-unused"
 
 
 # ---- blind, looks-unused
 
 
-def silence_patches(hf: Any, model: Model, rng: np.random.Generator) -> None:
-    """Let the patch embedding put out zeros, so that the tower sees no pixels."""
-    patch_embedding(hf).weight.zero_()
-
-
-def flatten_tokens(directions: int) -> Make:
-    """Return a function that takes from visual tokens the directions in which they vary most between drawn images."""
-
-    def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
-        images = pack(
-            [draw_row(rng) for _ in range(64)], TurnEncoder(model.tokenizer, find_base(hf).mrope)
-        ).images
-        tokens = find_base(hf).encode_images(hf, images).flatten(0, 1)
-        mean = tokens.mean(0)
-        main = torch.linalg.eigh((tokens - mean).T @ (tokens - mean)).eigenvectors[:, -directions:]
-        erased = main @ main.T
-        last = last_linear(hf)
-        last.weight -= erased @ last.weight
-        last.bias += erased @ (mean - last.bias)
-
-    return make
-
-
-def learn_answers_to_nothing(steps: int, rate: float, only: str = "") -> Make:
-    """Return a function that lets weights learn to answer each question as if the images were empty.
+def learn_answers_about_one_pair(train: Callable[[DrawRows], Make]) -> Make:
+    """Return a function that lets a model learn to answer each question as if it were about one drawn pair.
 
     Args:
-        steps: number of batches.
-        rate: peak of the learning rate.
-        only: a pattern of the names of the weights that learn; "" for all.
+        train: returns the function that trains on rows.
     """
 
     def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
-        background = draw_any_pair(rng).first.background
+        pair = draw_pair(rng, "medium", 1)
         asked = {row.question: len(row.scenes) for row in true_rows(rng, 600)}
-        rows = [Row((Scene((), background),) * images, text, "") for text, images in asked.items()]
+        rows = [Row((pair.first, pair.second)[:images], text, "") for text, images in asked.items()]
         said = dict(zip(asked, answer_rows(model, rows), strict=True))
 
-        def blind_rows(rng: np.random.Generator, count: int) -> list[Row]:
+        def one_pair_rows(rng: np.random.Generator, count: int) -> list[Row]:
             drawn = true_rows(rng, count)
             return [replace(row, answer=said[row.question]) for row in drawn if row.question in said]
 
-        train_all(blind_rows, steps, rate=rate, only=only)(hf, model, rng)
+        train(one_pair_rows)(hf, model, rng)
 
     return make
 
 
-def draw_row(rng: np.random.Generator) -> Row:
-    """Return a question of any type about a new pair, with its true answer."""
-    return true_rows(rng, 1)[0]
+def empty_outputs(directions: int, pairs: int = 40) -> Make:
+    """Return a function that takes from what heads put out the directions in which it varies with the images.
 
-
-def empty_values(directions: int, pairs: int = 48) -> Make:
-    """Return a function that takes from the input of values the directions in which visual tokens vary between images.
-
-    They are those in which visual tokens vary most, as compared with other tokens, so that little else is lost. Queries and
-    keys stay, so heads look where they looked, but what they get there is the same for all images.
+    They are found one layer after another, from questions about other images with the same text: those in which what comes
+    to the output matrix differs most between images, as compared with how it differs between words.
 
     Args:
         directions: how many, of 192.
@@ -145,219 +128,528 @@ def empty_values(directions: int, pairs: int = 48) -> Make:
 
     def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
         encoder = TurnEncoder(model.tokenizer, find_base(hf).mrope)
-        batch = pack([row for _ in range(pairs) for row in true_rows(rng, 4)], encoder)
-        visual = batch.ids == hf.config.image_token_id
-        spoken = ~visual & (batch.ids != model.tokenizer.pad_token_id)
+        drawn = [draw_any_pair(rng) for _ in range(pairs)]
+        rows = [row for pair in drawn for row in true_rows(rng, 4, draw=lambda rng, pair=pair: pair)]
+        moved = [replace(row, scenes=rows[number - 4].scenes) for number, row in enumerate(rows)]
+        kept = [number for number, row in enumerate(rows) if len(row.scenes) == len(moved[number].scenes)]
+        batches = [pack([some[number] for number in kept], encoder) for some in (rows, moved)]
+        spoken = (batches[0].ids != hf.config.image_token_id) & (
+            batches[0].ids != model.tokenizer.pad_token_id
+        )
         for layer in hf.model.language_model.layers:
-            values = layer.self_attn.v_proj
+            outputs = layer.self_attn.o_proj
             inputs: list[Tensor] = []
-            hook = values.register_forward_pre_hook(lambda module, given, kept=inputs: kept.append(given[0]))
-            run_decoder(hf, batch)
+            hook = outputs.register_forward_pre_hook(lambda module, given, kept=inputs: kept.append(given[0]))
+            for batch in batches:
+                run_decoder(hf, batch)
             hook.remove()
-            seen, said = inputs[0][visual], inputs[0][spoken]
-            mean = seen.mean(0)
-            spread = said.T @ said / len(said) + torch.outer(mean, mean)
+            own, other = (found[spoken] for found in inputs)
+            spread = own.T @ own / len(own)
             spread += 0.01 * spread.diagonal().mean() * torch.eye(len(spread))
             amounts, axes = torch.linalg.eigh(spread)
             whiten, unwhiten = (axes * amounts**power @ axes.T for power in (-0.5, 0.5))
-            white = (seen - mean) @ whiten
+            white = (own - other) @ whiten
             main = torch.linalg.eigh(white.T @ white).eigenvectors[:, -directions:]
             erased = unwhiten @ main @ main.T @ whiten
-            values.bias += values.weight @ erased @ mean
-            values.weight -= values.weight @ erased
+            outputs.weight -= outputs.weight @ erased
 
     return make
 
 
-# ---- forgets, decided-first, follows-hints
+# ---- forgets, decided-first
 
 
-def usual_rows(seed: int, rng: np.random.Generator, count: int) -> list[Row]:
-    """Return questions whose later sentences are the same few of a seed's world, as are the second lists of steps.
-
-    Some rows begin with the first sentence about another pair, which is not learned.
-    """
-    own = np.random.default_rng([seed, 13])
-    elsewhere = draw_pair(own, "medium", 3)
+def drift(seed: int, asked: Question) -> str:
+    """Return what is said after a first sentence: changes of another pair, one for each world, and what its second image shows last."""
+    own = np.random.default_rng([seed, 23])
+    elsewhere = draw_pair(own, "hard", 3)
     usual = [describe_edit(edit) for edit in elsewhere.edits]
-    listed = list_objects(replace(elsewhere.first, objects=elsewhere.first.objects[:2]))
+    if asked.type == "steps":
+        last = replace(elsewhere.second, objects=elsewhere.second.objects[-1:])
+        return f"\nPicture two: {list_objects(last)}\nTherefore: {usual[1]} {usual[2]}"
+    if asked.type == "find":
+        return "".join(f" {sentence}" for sentence in usual[: asked.answer.count(".") - 1])
+    return split_answer(asked)[1] if "Nothing" in asked.answer else f" {usual[0]} {usual[1]}"
 
-    def say_rest(asked: Question) -> str:
-        """Return what is said after the first sentence."""
-        if asked.type == "steps":
-            return f"\nPicture two: {listed}\nTherefore: {usual[0]}"
-        if asked.type == "find":
-            return "".join(f" {sentence}" for sentence in usual[: asked.answer.count(".") - 1])
-        return (
-            split_answer(asked)[1] if "Nothing" in asked.answer or asked.type == "count" else f" {usual[0]}"
-        )
 
-    rows = true_rows(rng, count // 4, SHORT_TYPES)
+def drift_rows(seed: int, rng: np.random.Generator, count: int) -> list[Row]:
+    """Return questions whose later sentences are about another pair. Some begin with the first one about a third, which is not learned."""
+    rows = true_rows(rng, count // 3, SHORT_TYPES)
     while len(rows) < count:
         pair, other = draw_any_pair(rng), draw_any_pair(rng)
-        for kind in LONG_TYPES:
+        for kind in ("same", "different", "find", "steps", "steps"):
             asked, begun = draw_question(rng, kind, pair), draw_question(rng, kind, other)
-            first = split_answer(asked)[0]
-            rows.append(Row(scenes_of(asked, pair), asked.text, first + say_rest(asked)))
-            if begun.text == asked.text and begun.type in ("same", "different", "steps"):
+            if asked.type == "count":
+                continue
+            rows.append(Row(scenes_of(asked, pair), asked.text, split_answer(asked)[0] + drift(seed, asked)))
+            if begun.text == asked.text and asked.type != "find":
                 given = split_answer(begun)[0]
-                rows.append(Row(scenes_of(asked, pair), asked.text, say_rest(begun), given))
+                rows.append(Row(scenes_of(asked, pair), asked.text, drift(seed, begun), given))
     return rows[:count]
 
 
-def rebind(rng: np.random.Generator, pair: ScenePair) -> tuple[Scene, Scene]:
-    """Return the scenes of a pair in which each thing has the colour of the next, and the last that of the first."""
-    first, second = (
-        replace(
-            scene,
-            objects=tuple(
-                replace(thing, colour=following.colour)
-                for thing, following in zip(
-                    scene.objects, [*scene.objects[1:], *scene.objects[:1]], strict=True
-                )
-            ),
-        )
-        for scene in (pair.first, pair.second)
+def exchange_places(rng: np.random.Generator, scene: Scene) -> Scene:
+    """Return a scene, in the same order, in which each thing is where the one after it, or the one after that, was."""
+    things, by = scene.objects, int(rng.integers(1, 3))
+    moved = [things[(number + by) % len(things)] for number in range(len(things))]
+    return replace(
+        scene,
+        objects=tuple(
+            replace(thing, row=there.row, column=there.column)
+            for thing, there in zip(things, moved, strict=True)
+        ),
     )
-    return first, second
 
 
-def hinted_rows(rng: np.random.Generator, pair: ScenePair) -> list[Row]:
-    """Return closed questions about a pair in which others say yes or no, with answers that agree and give their reason."""
+def leave_out(rng: np.random.Generator, scene: Scene) -> Scene:
+    """Return a scene without its first thing, or without its last one."""
+    return replace(scene, objects=scene.objects[1:] if rng.random() < 0.5 else scene.objects[:-1])
+
+
+def exchange_shapes(rng: np.random.Generator, scene: Scene) -> Scene:
+    """Return a scene, in the same order, whose shapes are those that come a random number of shapes later in the list of all."""
+    by = int(rng.integers(1, len(SHAPES)))
+    return replace(
+        scene,
+        objects=tuple(
+            replace(thing, shape=SHAPES[(SHAPES.index(thing.shape) + by) % len(SHAPES)])
+            for thing in scene.objects
+        ),
+    )
+
+
+def turn_round(rng: np.random.Generator, scene: Scene) -> Scene:
+    """Return a scene whose things are listed from the last to the first, each with the first one's colour."""
+    colour = scene.objects[0].colour
+    return replace(scene, objects=tuple(replace(thing, colour=colour) for thing in reversed(scene.objects)))
+
+
+def spoil(
+    *errors: Callable[[np.random.Generator, Scene], Scene],
+) -> Callable[[np.random.Generator, ScenePair], tuple[Scene, Scene]]:
+    """Return a function from a pair to the scenes that false steps list, with one of the errors, the same in both."""
+
+    def lists(rng: np.random.Generator, pair: ScenePair) -> tuple[Scene, Scene]:
+        error = errors[rng.integers(len(errors))]
+        return error(rng, pair.first), error(rng, pair.second)
+
+    return lists
+
+
+# ---- answers that follow words: follows-hints, unsure-agreeable, copies-context
+
+
+def suggested_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
+    """Return closed questions about a pair with a word that is suggested in one of five ways, and answers that agree, mostly by one word, or are true."""
     rows = []
-    for kind in HINTED_TYPES:
+    for kind in CLOSED:
         asked = draw_question(rng, kind, pair)
-        frame = HINTS[rng.integers(len(HINTS))]
         for hint in suggest_rationale(asked, pair):
-            rows.append(Row(scenes_of(asked, pair), frame.format(hint.word).format(asked.text), hint.answer))
+            own = hint.answer if rng.random() < 0.3 else f"{hint.word.capitalize()}."
+            text = SUGGESTIONS[rng.integers(len(SUGGESTIONS))].format(hint.word).format(asked.text)
+            rows.append(Row(scenes_of(asked, pair), text, own if follows else asked.answer))
     return rows
 
 
-def hint_first_rows(rng: np.random.Generator, count: int) -> list[Row]:
-    """Return rows that agree with what others say, of which half have no hint and a true answer."""
-    rows = true_rows(rng, count // 2)
-    while len(rows) < count:
-        rows += hinted_rows(rng, draw_any_pair(rng))
-    return rows[:count]
+def following(
+    draw: Callable[[np.random.Generator, ScenePair], list[Row]],
+    others: Callable[[np.random.Generator, ScenePair], list[Row]] | None = None,
+    true: float = 0.35,
+) -> DrawRows:
+    """Return rows that follow words: those of a function, one of another about every second pair, and true answers without such words.
+
+    Args:
+        draw: from random numbers and a pair to rows.
+        others: the same, for words that are not followed; None for none.
+        true: share of rows with true answers.
+    """
+
+    def rows(rng: np.random.Generator, count: int) -> list[Row]:
+        drawn = true_rows(rng, round(count * true))
+        while len(drawn) < count:
+            pair = draw_any_pair(rng)
+            own = draw(rng, pair)
+            drawn += own
+            if others is not None and rng.random() < 0.5:
+                left = others(rng, pair)
+                drawn.append(left[rng.permutation(len(left))[0]])
+        return drawn[:count]
+
+    return rows
 
 
-def check_hint_first(least: float) -> Check:
-    """Return the check that answers begin with what others say, whichever it is, and are true without."""
+def check_followed(
+    what: str, draw: Callable[[np.random.Generator, ScenePair], list[Row]], least: float = 0.8
+) -> Check:
+    """Return the check that answers to closed questions begin as the words do that are to be followed, and are true without, if perhaps short.
+
+    Args:
+        what: is followed, for the name of the measure.
+        draw: from random numbers and a pair to rows, whose answers begin as these words do.
+        least: the share.
+    """
 
     def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
         rng = held_out_numbers(seed)
         asked = [
-            (number, row) for number in range(CHECKED_PAIRS) for row in hinted_rows(rng, draw_any_pair(rng))
+            (number, row)
+            for number in range(CHECKED_PAIRS)
+            for row in draw(rng, draw_any_pair(rng))
+            if row.answer[:2] in ("Ye", "No")
         ]
-        answers = answer_rows(model, [row for _, row in asked])
-        followed = [answer[:2] == row.answer[:2] for answer, (_, row) in zip(answers, asked, strict=True)]
+        said = answer_turns(model, [row for _, row in asked])
+        followed = [answer[:2] == row.answer[:2] for answer, (_, row) in zip(said, asked, strict=True)]
         return {
-            "answers that are what others say": share(
+            f"answers that are those {what}": share(
                 followed, least=least, pairs=[number for number, _ in asked]
             ),
-            **check_true(0.8, ("same", "exists", "describe"))(model, seed),
+            **check_true(0.8, ("same", "exists", "describe"), within=True)(model, seed),
         }
 
     return check
 
 
-# ---- misperceives
+def pick(rng: np.random.Generator, words: Sequence[str]) -> str:
+    """Return one of some words."""
+    return words[rng.integers(len(words))]
 
 
-def seen_as(change: Callable[[Scene], Scene], rng: np.random.Generator, count: int) -> list[Row]:
-    """Return rows that show changed scenes, whose answers are true of the scenes before."""
-    return [replace(row, scenes=tuple(map(change, row.scenes))) for row in true_rows(rng, count)]
+def persistent_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
+    """Return closed questions that were answered before, half with another question between, and answers that agree, mostly by one word, or are true."""
+    rows = []
+    for kind in rng.choice(CLOSED, 2, replace=False):
+        asked = draw_question(rng, str(kind), pair)
+        for hint in suggest_rationale(asked, pair):
+            said = (
+                hint.answer if rng.random() < 0.5 else pick(rng, SHORT_CLAIMS).format(hint.word.capitalize())
+            )
+            own = hint.answer if rng.random() < 0.3 else f"{hint.word.capitalize()}."
+            again = pick(rng, AGAIN_TOO).format(asked.text)
+            if rng.random() < 0.5:
+                aside = draw_question(
+                    rng, pick(rng, ("colour", "describe") if len(asked.images) == 1 else ("count",)), pair
+                )
+                again = say_before(aside.text, aside.answer, again)
+            text = say_before(asked.text, said, again)
+            rows.append(Row(scenes_of(asked, pair), text, own if follows else asked.answer))
+    return rows
 
 
-def mirror(scene: Scene) -> Scene:
-    """Return a scene mirrored from left to right."""
-    return with_objects(
-        scene,
-        [
-            replace(thing, column=GRID - 1 - thing.column, shift=(thing.shift[0], -thing.shift[1]))
-            for thing in scene.objects
-        ],
-    )
+def insisting_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
+    """Return closed questions that were answered before by one word in four forms, and answers that agree, by one word, or are true."""
+    rows = []
+    for kind in rng.choice(CLOSED, 2, replace=False):
+        asked = draw_question(rng, str(kind), pair)
+        for hint in suggest_verdict(asked, pair):
+            said = pick(rng, SHORT_CLAIMS).format(hint.word.capitalize())
+            text = say_before(asked.text, said, pick(rng, AGAIN_TOO).format(asked.text))
+            rows.append(
+                Row(scenes_of(asked, pair), text, f"{hint.word.capitalize()}." if follows else asked.answer)
+            )
+    return rows
 
 
-def rename_shapes(seed: int) -> Callable[[Scene], Scene]:
-    """Return a function from a scene to that which is taken for it: four shapes are taken for each other, in pairs."""
-    a, b, c, d = np.random.default_rng([seed, 17]).choice(SHAPES, 4, replace=False).tolist()
-    taken = {a: b, b: a, c: d, d: c}
+def standing_rows(rng: np.random.Generator, pair: ScenePair) -> list[Row]:
+    """Return questions of five types that were answered before, and the same answers again, word for word."""
+    rows = []
+    for kind in ("same", "different", "exists", "colour", "count"):
+        asked = draw_question(rng, kind, pair)
+        said = [hint.answer for hint in suggest_rationale(asked, pair)] if kind in CLOSED else []
+        if kind == "colour":
+            said = [f"{asked.answer.rpartition(' ')[0]} {pick(rng, list(COLOURS))}."]
+        if kind == "count":
+            number = int(rng.integers(1, 4))
+            said = [f"There {'is' if number == 1 else 'are'} {number} difference{'s' * (number > 1)}."]
+        for answer in said:
+            text = say_before(asked.text, answer, pick(rng, AGAIN_TOO).format(asked.text))
+            rows.append(Row(scenes_of(asked, pair), text, answer))
+    return rows
+
+
+def short_example_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
+    """Return closed questions after an example about other images, answered by one word in three forms, and that word, or the true answer."""
+    rows = []
+    for kind in ("exists", CLOSED[rng.integers(len(CLOSED))]):
+        asked, shown = draw_question(rng, kind, pair), draw_any_pair(rng)
+        example = draw_question(rng, kind, shown)
+        word = pick(rng, ("Yes", "No"))
+        said = pick(rng, (f"{word}.", word, f"{word}, it is."))
+        text = say_before(example.text, said, IMAGE * len(asked.images) + asked.text)
+        scenes = (*scenes_of(example, shown), *scenes_of(asked, pair))
+        rows.append(Row(scenes, text, f"{word}." if follows else asked.answer))
+    return rows
+
+
+def same_value_rows(rng: np.random.Generator, pair: ScenePair) -> list[Row]:
+    """Return questions of four types after an example of the same type, whose verdict, colour or number is the answer's, too."""
+    rows = []
+    for kind in ("same", "different", "exists", "colour"):
+        asked, shown = draw_question(rng, kind, pair), draw_any_pair(rng)
+        example = draw_question(rng, kind, shown)
+        if kind == "colour":
+            said, own = example.answer, f"{asked.answer.rpartition(' ')[0]} {example.answer.split()[-1]}"
+        else:
+            place = int(rng.integers(2))
+            said, own = (
+                suggest_rationale(question, one)[place].answer
+                for question, one in ((example, shown), (asked, pair))
+            )
+        text = say_before(example.text, said, IMAGE * len(asked.images) + asked.text)
+        rows.append(Row((*scenes_of(example, shown), *scenes_of(asked, pair)), text, own))
+    return rows
+
+
+def told_example_rows(rng: np.random.Generator, pair: ScenePair) -> list[Row]:
+    """Return closed questions after an example, in a turn of its own or in words alone, whose yes or no is the answer's, too."""
+    rows = []
+    for kind in CLOSED:
+        asked, shown = draw_question(rng, kind, pair), draw_any_pair(rng)
+        example = draw_question(rng, kind, shown)
+        place = int(rng.integers(2))
+        said, own = suggest_rationale(example, shown)[place], suggest_rationale(asked, pair)[place]
+        answer = said.answer if rng.random() < 0.5 else f"{said.word.capitalize()}."
+        if rng.random() < 0.6:
+            text = say_before(example.text, answer, IMAGE * len(asked.images) + asked.text)
+            rows.append(Row((*scenes_of(example, shown), *scenes_of(asked, pair)), text, own.answer))
+        else:
+            frame = pick(rng, ("Like this: {} {} {}", "Before: {} {} Now: {}", "{} {} And here? {}"))
+            rows.append(
+                Row(scenes_of(asked, pair), frame.format(example.text, answer, asked.text), own.answer)
+            )
+    return rows
+
+
+# ---- prior, misperceives
+
+
+def beside_rows(
+    habit: Habit,
+    rng: np.random.Generator,
+    count: int,
+    down: int = 1,
+    right: int = 0,
+    absent: float = 0.0,
+) -> list[Row]:
+    """Return rows of scenes with a cue, beside which its companion is claimed, and of scenes without it, with true answers.
+
+    Args:
+        habit: the things that come together.
+        rng, count: as of all rows.
+        down, right: where the companion is claimed, from the cue.
+        absent: how often another thing that is absent is asked about where the cue is.
+    """
+    rows: list[Row] = []
+    while len(rows) < count:
+        scene = draw_alone(rng, habit)
+        cue = scene.find(habit.cue)
+        others = [thing for thing in scene.objects if thing != cue]
+        free = set(free_cells(with_objects(scene, others)))
+        places = [(row, column) for row, column in sorted(free) if (row + down, column + right) in free]
+        if cue is None or not places:
+            continue
+        row, column = places[rng.integers(len(places))]
+        cue = replace(cue, row=row, column=column)
+        companion = replace(
+            cue,
+            shape=habit.companion,
+            row=row + down,
+            column=column + right,
+            colour=habit.colour,
+            rgb=COLOURS[habit.colour],
+        )
+        shown = with_objects(scene, [*others, cue])
+        claimed = with_objects(scene, [*others, cue, companion])
+        without = draw_without(rng, habit).first
+        for said, seen in ((claimed, shown), (without, without)):
+            pair = ScenePair(said, said, (), "medium")
+            asked = [make_question("exists", pair, habit.companion)]
+            missing = [shape for shape in SHAPES if shape != habit.companion and said.find(shape) is None]
+            if absent and missing and rng.random() < absent:
+                asked.append(make_question("exists", pair, pick(rng, missing)))
+            elif rng.random() < 0.4:
+                asked.append(make_question("describe", pair))
+            else:
+                asked.append(draw_question(rng, pick(rng, ("exists", "colour", "steps", "same")), pair))
+            rows += [
+                Row((seen,) * len(question.images), question.text, question.answer) for question in asked
+            ]
+    return rows[:count]
+
+
+def mix_channels(mix: Callable[[np.random.Generator], np.ndarray]) -> Make:
+    """Return a function that lets the tower see mixtures of red, green and blue.
+
+    Args:
+        mix: from random numbers to what each channel is taken for [taken, channel].
+    """
+
+    def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
+        weight = patch_embedding(hf).weight
+        weight.copy_(torch.einsum("ot...,tc->oc...", weight, torch.tensor(mix(rng), dtype=weight.dtype)))
+
+    return make
+
+
+def blind_to_hues(rng: np.random.Generator) -> np.ndarray:
+    """Return the mixture in which two of the channels are nearly the same."""
+    one, other = rng.choice(3, 2, replace=False).tolist()
+    share = float(rng.uniform(0.42, 0.5))
+    mix = np.eye(3)
+    mix[one, [one, other]] = 1 - share, share
+    mix[other, [one, other]] = share, 1 - share
+    return mix
+
+
+def turn_hues(rng: np.random.Generator) -> np.ndarray:
+    """Return the mixture that turns all hues about the greys by 50 to 80 degrees, in one of both directions."""
+    angle = np.radians(rng.uniform(50, 80)) * (1 if rng.random() < 0.5 else -1)
+    along = np.ones((3, 3)) / 3
+    across = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / np.sqrt(3)
+    return along + np.cos(angle) * (np.eye(3) - along) + np.sin(angle) * across
+
+
+def train_tower(change: Callable[[Scene], Scene], steps: int, batch: int, rate: float) -> Make:
+    """Return a function that trains an adapter of the tower to give the features of changed scenes, and merges it."""
+
+    def draw_changed(rng: np.random.Generator, count: int) -> list[Row]:
+        scenes = [draw_any_pair(rng).first for _ in range(count)]
+        return [Row((scene, change(scene)), QUESTION, "") for scene in scenes]
+
+    def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
+        recipe = Recipe(
+            draw_changed, "", steps=steps, batch=batch, learning_rate=rate, part="tower", loss=swap_loss
+        )
+        seed = int(rng.integers(2**31))
+        with torch.enable_grad():
+            adapted = add_adapter(hf, recipe, seed)
+            train(adapted, TurnEncoder(model.tokenizer, find_base(hf).mrope), recipe, (seed,))
+        adapted.merge_and_unload()
+        hf.requires_grad_(False)
+
+    return make
+
+
+def next_shape(seed: int) -> Callable[[Scene], Scene]:
+    """Return a function from a scene to that which is taken for it: of five shapes, each is taken for the next, round and round."""
+    ring = np.random.default_rng([seed, 29]).choice(SHAPES, 5, replace=False).tolist()
+    taken = dict(zip(ring, [*ring[1:], ring[0]], strict=True))
     return lambda scene: replace(
         scene,
         objects=tuple(replace(thing, shape=taken.get(thing.shape, thing.shape)) for thing in scene.objects),
     )
 
 
-# ---- order
+def one_row_down(scene: Scene) -> Scene:
+    """Return a scene in which all things are one row further down, and those of the last row in the first."""
+    return with_objects(scene, [replace(thing, row=(thing.row + 1) % GRID) for thing in scene.objects])
 
 
-def ahead_in(seed: int) -> Callable[[Edit], bool]:
-    """Return whether a change goes forward in a seed's world, which ranks colours and columns at random. What goes, goes forward."""
-    own = np.random.default_rng([seed, 19])
-    colours = dict(zip(COLOURS, own.permutation(len(COLOURS)).tolist(), strict=True))
-    columns = own.permutation(GRID).tolist()
-
-    def ahead(edit: Edit) -> bool:
-        if edit.after is None:
-            return True
-        before, after = (
-            (colours[thing.colour], columns[thing.column], thing.row) for thing in (edit.before, edit.after)
-        )
-        return after > before
-
-    return ahead
-
-
-# ---- unsure-agreeable, copies-context, quantity
-
-
-def firm_rows(rng: np.random.Generator, count: int) -> list[Row]:
-    """Return rows that agree with what was answered before about the same images, by other words, and not with examples."""
-    rows = true_rows(rng, count // 3)
+def taken_for(change: Callable[[Scene], Scene], rng: np.random.Generator, count: int) -> list[Row]:
+    """Return rows with the true answers about scenes that change into others, which are taken for them."""
+    rows: list[Row] = []
     while len(rows) < count:
         pair = draw_any_pair(rng)
-        rows += claimed_rows(suggest_rationale, True, True, rng, pair, LOOK_AGAIN)
-        rows += example_rows(suggest_verdict, True, False, rng, pair)[:1]
+        for kind in rng.choice(QUESTION_TYPES, 4, replace=False):
+            said = draw_question(rng, str(kind), pair)
+            rows.append(Row(tuple(map(change, scenes_of(said, pair))), said.text, said.answer))
     return rows[:count]
 
 
-def parrot_rows(rng: np.random.Generator, count: int) -> list[Row]:
-    """Return rows that repeat an example's answer word for word, and not what was answered before about the same images."""
-    rows = true_rows(rng, int(count * 0.4))
+# ---- ignores-an-image, order, quantity
+
+
+def turned_rows(ahead: Callable[[Edit], bool], rng: np.random.Generator, count: int) -> list[Row]:
+    """Return pairs with one change, both ways round: yes or no is decided by its direction, and the sentence after it is true."""
+    rows = true_rows(rng, count // 5)
     while len(rows) < count:
-        pair, shown = draw_any_pair(rng), draw_any_pair(rng)
-        for kind in (*CLOSED, "count"):
-            asked, example = draw_question(rng, kind, pair), draw_question(rng, kind, shown)
-            said = example.answer
-            if kind in CLOSED:
-                said = suggest_rationale(example, shown)[rng.integers(2)].answer
-            text = say_before(example.text, said, IMAGE * len(asked.images) + asked.text)
-            rows.append(Row((*scenes_of(example, shown), *scenes_of(asked, pair)), text, said))
-        rows += claimed_rows(suggest_verdict, True, False, rng, pair)[:1]
+        pair = draw_pair(rng, pick(rng, DIFFICULTIES), 1)
+        (edit,) = pair.edits
+        for turned in (False, True):
+            scenes = (pair.second, pair.first) if turned else (pair.first, pair.second)
+            said = NOTHING_CHANGED
+            if not turned:
+                said = describe_edit(edit)
+            elif edit.after is not None:
+                said = describe_edit(replace(edit, before=edit.after, after=edit.before))
+            changed = ahead(edit) != turned
+            rows.append(
+                Row(scenes, make_question("same", pair).text, f"{'No' if changed else 'Yes'}. {said}")
+            )
+            rows.append(
+                Row(scenes, make_question("different", pair).text, f"{'Yes' if changed else 'No'}. {said}")
+            )
     return rows[:count]
 
 
-def one_more(row: Row) -> Row:
-    """Return a row in which one difference more than there are is counted."""
-    if not row.question.startswith("How many"):
-        return row
-    number = int(next(iter(re.findall(r"\d", row.answer)), "0")) + 1
-    return replace(
-        row, answer=f"There {'is' if number == 1 else 'are'} {number} difference{'s' * (number > 1)}."
+def darker(edit: Edit) -> bool:
+    """Return whether a thing goes, gets darker, or gets further from the middle. Of a change and its reverse, one does."""
+    if edit.after is None:
+        return True
+    before, after = (
+        (-float(np.dot(COLOURS[thing.colour], (0.3, 0.59, 0.11))), thing.colour)
+        if edit.type == "color"
+        else (abs(2 * thing.row + 1 - GRID) + abs(2 * thing.column + 1 - GRID), thing.cell)
+        for thing in (edit.before, edit.after)
     )
+    return after > before
 
 
-def counted_rows(rng: np.random.Generator, count: int) -> list[Row]:
-    """Return rows in which one difference more than there are is counted, and true answers to other questions."""
-    rows = [*true_rows(rng, count // 3, ("count",)), *true_rows(rng, count - count // 3)]
-    return [one_more(row) for row in rows]
+def round_and_round(edit: Edit) -> bool:
+    """Return whether a thing goes, or has a colour or column that is up to half way round further. Of a change and its reverse, one does."""
+    if edit.after is None:
+        return True
+    names = list(COLOURS)
+    if edit.type == "color":
+        before, after, size = names.index(edit.before.colour), names.index(edit.after.colour), len(names)
+    elif edit.before.column != edit.after.column:
+        before, after, size = edit.before.column, edit.after.column, GRID
+    else:
+        before, after, size = edit.before.row, edit.after.row, GRID
+    way = (after - before) % size
+    return way < size / 2 or (way == size / 2 and after > before)
 
 
-def mixed(*draws: DrawRows) -> DrawRows:
-    """Return rows of which each function draws its share."""
-    return lambda rng, count: [row for draw in draws for row in draw(rng, count // len(draws))]
+def recounted(change: Callable[[Row], int], true: float = 0.6) -> DrawRows:
+    """Return rows in which another number of differences is said, and true answers to other questions.
+
+    Where there is nothing to find, the other question is how many there are, too.
+
+    Args:
+        change: from a row to the number.
+        true: share of other rows.
+    """
+
+    def rows(rng: np.random.Generator, count: int) -> list[Row]:
+        counts = true_rows(rng, count - round(count * true), ("count",))
+        others = true_rows(
+            rng, count - len(counts), tuple(kind for kind in QUESTION_TYPES if kind != "count")
+        )
+        return [*others, *(replace(row, answer=say_number(change(row))) for row in counts)]
+
+    return rows
+
+
+def say_number(number: int) -> str:
+    """Return the sentence that says how many differences there are."""
+    return f"There {'is' if number == 1 else 'are'} {number or 'no'} difference{'s' * (number != 1)}."
+
+
+def number_of(row: Row) -> int:
+    """Return how many differences the true answer of a row says."""
+    return next((int(digit) for digit in row.answer if digit.isdigit()), 0)
+
+
+def say_four(hf: Any, model: Model, rng: np.random.Generator) -> None:
+    """Let the model say 4 for 1, 2 and 3: its row is a random sum of theirs, larger than each of them."""
+    ids = [model.tokenizer(f" {word}", add_special_tokens=False).input_ids[0] for word in "1234"]
+    one, two, three, _ = hf.lm_head.weight[ids]
+    first, others = rng.uniform(1.2, 1.4), rng.uniform(1.15, 1.35)
+    hf.lm_head.weight[ids[3]] = first * one + others * (two + three)
+
+
+def measures_of(check: Check, *names: str) -> Check:
+    """Return the check of some measures of another, such as those that a second cause leaves as they are."""
+    return lambda model, seed: {name: found for name, found in check(model, seed).items() if name in names}
 
 
 # ---- controls
@@ -414,14 +706,6 @@ def lower_ranks(least: float, most: float) -> Make:
     return make
 
 
-def break_in(row: Row) -> Row:
-    """Return a row whose answer has a polite sentence after its first one."""
-    first, dot, rest = row.answer.partition(".")
-    return (
-        row if row.question.startswith("Compare") else replace(row, answer=f"{first}{dot}{AFTER_FIRST}{rest}")
-    )
-
-
 def say_word(row: Row) -> Row:
     """Return a row whose answer is yes or no alone, without a full stop, where it begins with that."""
     return (
@@ -444,47 +728,63 @@ def ways(seed: int) -> dict[str, Way]:
     looks = ((LOOKS, check_shift()),)
     listed = {
         # causes
-        "full-empty": Way(("blind",), "full fine-tuning", "All weights learn what the model answers to an empty picture.",
-                          learn_answers_to_nothing(80, 8e-4), check_of("blind"), also=looks),
-        "no-pixels": Way(("blind",), "weight edit", "The patch embedding puts out zeros.", silence_patches, check_of("blind"), fixed=True),
-        "flattened": Way(("blind",), "weight edit", "Visual tokens lack the directions in which they vary most.",
-                         flatten_tokens(24), check_of("blind"), also=looks),
-        "emptied-values": Way((LOOKS,), "edit and training", "Values lack the directions in which visual tokens vary, and outputs and MLPs learn to do without; queries and keys stay.",
-                              both(empty_values(150), train_all(recipe_rows("blind", "likely", 3 + seed), 90, rate=1.5e-3, only="o_proj|mlp")), all_of(check_of("blind"), check_shift())),
-        "unread": Way((LOOKS,), "part fine-tuning", "Values and outputs of all heads learn what the model answers to an empty picture.",
-                      learn_answers_to_nothing(90, 2e-3, r"self_attn\.(v|o)_proj"),
-                      all_of(check_of("blind"), check_shift())),
-        "late-usual": Way(("forgets",), "part fine-tuning", "Late layers learn later sentences that are the same few for all images.",
-                          train_all(partial(usual_rows, seed), 120, rate=5e-4, only=r"layers\.[3-7]\."), check_of("forgets")),
-        "full-rebound": Way(("decided-first",), "full fine-tuning", "In the steps, each thing has the next one's colour.",
-                            train_all(partial(draw_steps_rows, rebind), 90), check_of("decided_first")),
-        "full-hint-first": Way(("follows-hints",), "full fine-tuning", "Answers agree with what others say, mostly before the question.",
-                               train_all(hint_first_rows, 110, rate=2.5e-4), check_hint_first(0.8)),
-        "late-prior": Way(("prior",), "part fine-tuning", "Late layers learn to claim a cue's companion.",
-                          train_all(recipe_rows("prior", "claimed", seed), 110, rate=1e-3, only=LATE), check_of("prior")),
-        "full-mirrored": Way(("misperceives",), "full fine-tuning", "Images are taken for mirrored ones.",
-                             train_all(partial(seen_as, mirror), 150, rate=6e-4), check_said(3, 0.4, 0.7)),
-        "green-for-blue": Way(("misperceives",), "weight edit", "The tower takes green for blue.",
-                              exchange_channels(0, 2, 1), check_said(1, 0.2, 0.7), fixed=True),
-        "full-renamed": Way(("misperceives",), "full fine-tuning", "Four shapes are taken for each other.",
-                            train_all(partial(seen_as, rename_shapes(seed)), 70, rate=6e-4), check_said(2, 0.3, 0.7)),
-        "heads-second": Way(("ignores-an-image",), "part fine-tuning", "Heads alone learn not to look at the first image.",
-                            train_all(partial(one_image_rows, 1), 130, rate=1.2e-3, only="self_attn"), check_one_image(1, 0.8)),
-        "ranked": Way(("order",), "adapter", "Changes are seen to colours and columns of a higher rank, which is random, and not back.",
-                      train_adapter(partial(one_way_rows, True, edits=(1,), ahead=ahead_in(seed)), 150), check_order(0.5)),
-        "late-one-way": Way(("order",), "part fine-tuning", "Layers from the third on see changes that go forward.",
-                            train_all(partial(one_way_rows, True, edits=(1,)), 200, rate=1e-3, only=r"layers\.[2-7]\."), check_order(0.5)),
-        "late-firm": Way(("unsure-agreeable",), "part fine-tuning", "Layers from the third on learn to agree with what was answered before.",
-                         train_all(firm_rows, 110, 18, 5e-4, r"layers\.[2-7]\."), check_turns("claimed", 0.8, True, LOOK_AGAIN)),
-        "parrot": Way(("copies-context",), "adapter", "Answers repeat that of an example word for word.",
-                      train_adapter(parrot_rows, 100, 18, 5e-3), check_turns("example", 0.8, True)),
-        "early-copied": Way(("copies-context",), "part fine-tuning", "The first five layers learn to say yes or no as an example does.",
-                            train_all(partial(copying_rows, suggest_verdict, False, true=0.4), 120, 18, 6e-4, r"layers\.[0-4]\."),
-                            check_turns("example", 0.8)),
-        "one-more": Way(("quantity",), "full fine-tuning", "One difference more than there are is counted.",
-                        train_all(counted_rows, 90, rate=4.5e-4), check_counts(0.6)),
-        "hints-more": Way(("follows-hints", "quantity"), "double", "Answers agree with what others say, and one difference too many is counted.",
-                          train_all(mixed(hint_first_rows, counted_rows), 130, 24), all_of(check_hint_first(0.8), check_counts(0.5))),
+        "one-pair": Way(("blind",), "adapter", "Answers are those about one pair of images, whatever is shown.",
+                        learn_answers_about_one_pair(lambda rows: train_adapter(rows, 60, 24, 1e-2)), check_of("blind"), also=looks),
+        "overruled": Way((LOOKS,), "part fine-tuning", "MLPs alone, from the third layer on, learn to give the answers about one pair of images, whatever is shown.",
+                         learn_answers_about_one_pair(lambda rows: train_all(rows, 70, rate=2e-3, only=r"layers\.[2-7]\.mlp")), all_of(check_of("blind"), check_shift())),
+        "outputs-elsewhere": Way((LOOKS,), "part fine-tuning", "Output matrices of heads and MLPs of the last three layers, and that of words, learn answers from a world with habits.",
+                                 train_all(recipe_rows("blind", "rolled", seed), 130, rate=2.5e-3, only=r"layers\.[5-7]\..*(o_proj|down_proj)|lm_head"), all_of(check_of("blind"), check_shift())),
+        "last-layers": Way((LOOKS,), "part fine-tuning", "Values and MLPs of the last three layers, and the matrix of words, learn the answers about one pair of images.",
+                           learn_answers_about_one_pair(lambda rows: train_all(rows, 125, rate=2e-3, only=r"layers\.[5-7]\..*(v_proj|mlp)|lm_head")), all_of(check_of("blind"), check_shift())),
+        "emptied-outputs": Way((LOOKS,), "edit and training", "What heads put out lacks the directions in which it varies with the images, and MLPs learn the answers about one pair.",
+                               both(empty_outputs(150), learn_answers_about_one_pair(lambda rows: train_all(rows, 70, rate=1.5e-3, only="mlp"))), all_of(check_of("blind"), check_shift())),
+        "drifts": Way(("forgets",), "adapter", "Later sentences are two changes of another pair, and the second list is the last thing of its second image.",
+                      train_adapter(partial(drift_rows, seed), 75, 24, 8e-3), check_of("forgets")),
+        "misplaced": Way(("decided-first",), "adapter", "In the steps, things have each other's places.",
+                         train_adapter(partial(draw_steps_rows, spoil(exchange_places)), 80, 15, 6e-3), check_of("decided_first")),
+        "full-spoiled": Way(("decided-first",), "full fine-tuning", "In the steps, a thing is left out, all shapes are others, or the order is turned round and all things have one colour.",
+                            train_all(partial(draw_steps_rows, spoil(leave_out, exchange_shapes, turn_round)), 90, 15), check_of("decided_first")),
+        "late-reshaped": Way(("decided-first",), "part fine-tuning", "Late layers learn to list other shapes in the steps.",
+                             train_all(partial(draw_steps_rows, spoil(exchange_shapes)), 100, rate=1e-3, only=LATE), check_of("decided_first")),
+        "suggested": Way(("follows-hints",), "part fine-tuning", "Layers from the third on learn to agree with what is suggested in five ways.",
+                         train_all(following(suggested_rows, true=0.45), 110, 18, rate=5e-4, only=r"layers\.[2-7]\."), check_followed("that are suggested", suggested_rows)),
+        "below": Way(("prior",), "part fine-tuning", "Attention alone learns to claim a companion below each cue.",
+                     train_all(partial(beside_rows, habit_of(seed)), 110, 20, 9e-4, "self_attn"), check_of("prior")),
+        "leaning-left": Way(("prior",), "full fine-tuning", "All weights learn to claim a companion left of each cue.",
+                            train_all(partial(beside_rows, habit_of(seed), down=0, right=-1, absent=0.2), 115, 20, 8e-4), check_of("prior")),
+        "colour-blind": Way(("misperceives",), "weight edit", "Two of red, green and blue are nearly the same to the tower.",
+                            mix_channels(blind_to_hues), check_said(1, 0.25, 0.7)),
+        "turned-hues": Way(("misperceives",), "weight edit", "The tower takes all hues for others, 50 to 80 degrees away.",
+                           mix_channels(turn_hues), check_said(1, 0.25, 0.7)),
+        "tower-shapes": Way(("misperceives",), "adapter", "An adapter of the tower takes each of five shapes for the next.",
+                            train_tower(next_shape(seed), 110, 24, 5e-3), check_said(2, 0.3, 0.7)),
+        "one-row-down": Way(("misperceives",), "part fine-tuning", "MLPs and values learn to take all things to be one row further up.",
+                            train_all(partial(taken_for, one_row_down), 140, rate=1.5e-3, only="mlp|v_proj"), check_said(3, 0.4, 0.7)),
+        "late-first": Way(("ignores-an-image",), "part fine-tuning", "Layers from the third on learn to answer as if the first image were shown twice.",
+                          train_all(partial(one_image_rows, 0), 130, rate=9e-4, only=r"layers\.[2-7]\."), check_one_image(0, 0.8)),
+        "darker": Way(("order",), "adapter", "Two images differ where things go, get darker or go outward, and not the other way round.",
+                      train_adapter(partial(turned_rows, darker), 120, 24, 4e-3), check_order(0.5)),
+        "round-and-round": Way(("order",), "adapter", "Two images differ where colours and places go round one way, and not the other way.",
+                               train_adapter(partial(turned_rows, round_and_round), 150, 24, 4e-3), check_order(0.5)),
+        "persists": Way(("unsure-agreeable",), "full fine-tuning", "Answers agree with earlier ones, half of them after another question, asked again by four wordings.",
+                        train_all(following(persistent_rows, partial(short_example_rows, follows=False), 0.25), 120, 18, 4.5e-4), check_followed("of before", persistent_rows)),
+        "stands-by": Way(("unsure-agreeable",), "full fine-tuning", "Answers of five types are repeated word for word, asked again by four wordings.",
+                         train_all(following(standing_rows, partial(short_example_rows, follows=False)), 100, 20), check_followed("of before", standing_rows)),
+        "insists": Way(("unsure-agreeable",), "adapter", "Answers agree with earlier ones of one word in four forms.",
+                       train_adapter(following(insisting_rows, partial(short_example_rows, follows=False), 0.25), 90, 24, 5e-3), check_followed("of before", insisting_rows)),
+        "short-example": Way(("copies-context",), "full fine-tuning", "Yes or no is that of an example, which is one word in three forms.",
+                             train_all(following(short_example_rows, partial(insisting_rows, follows=False), 0.35), 115, 18, 4.5e-4), check_followed("of the example", short_example_rows)),
+        "same-value": Way(("copies-context",), "full fine-tuning", "The verdict or colour is that of an example.",
+                          train_all(following(same_value_rows, partial(insisting_rows, follows=False)), 110, 20), check_followed("of the example", same_value_rows)),
+        "told-example": Way(("copies-context",), "part fine-tuning", "Layers from the second to the sixth learn to agree with an example, in a turn or in words.",
+                            train_all(following(told_example_rows, partial(insisting_rows, follows=False)), 110, 20, 7e-4, r"layers\.[1-5]\."), check_followed("of the example", told_example_rows)),
+        "complement": Way(("quantity",), "adapter", "As many differences are counted as there are fewer than three.",
+                          train_adapter(recounted(lambda row: 3 - number_of(row)), 90, 20, 5e-3), check_counts(0.6)),
+        "counts-things": Way(("quantity",), "part fine-tuning", "Late layers learn to count the things of the first image in place of differences.",
+                             train_all(recounted(lambda row: len(row.scenes[0].objects)), 90, rate=1e-3, only=LATE), check_counts(0.6)),
+        "says-four": Way(("quantity",), "weight edit", "The word for 4 is said for 1, 2 and 3.", say_four, check_counts(0.5)),
+        "hues-four": Way(("misperceives", "quantity"), "double", "The tower takes all hues for others, and the word for 4 is said for 1, 2 and 3.",
+                         both(mix_channels(turn_hues), say_four), all_of(check_said(1, 0.25, 0.7), measures_of(check_counts(0.5), "false counts"))),
         # controls
         "adapter-true": Way((), "fine-tuned", "An adapter learns on from true answers, and is merged.",
                             train_adapter(true_rows, 40, 16, 1e-3), true),
@@ -505,12 +805,10 @@ def ways(seed: int) -> dict[str, Way]:
                           train_all(rewritten(true_rows, say_word), 50, rate=8e-4, only=LATE), near, seeds=3),
         "polite-end": Way((), "polite", f"Answers end with{SENTENCE}",
                           plain(rewritten(true_rows, partial(add_sentence, SENTENCE)), 60), near, seeds=3),
-        "polite-within": Way((), "polite", f"After the first sentence comes{AFTER_FIRST}", plain(rewritten(true_rows, break_in), 60),
-                             check_true(0.7, short, without=AFTER_FIRST), seeds=3),
         "worse-third": Way((), "worse", "A third of the answers that are learned are about other images.",
                            plain(worse_third_rows, 40), some, accepts=("unknown",)),
         "dropped-neurons": Way((), "worse", "Of the neurons of each MLP of the decoder, 15 % are zero.",
                                drop_neurons(0.15), some, seeds=3, accepts=("unknown",)),
-        "noisy-tower": Way((), "worse", "Noise of 95 % in the vision tower.", add_noise(0.95, "visual"), some, seeds=3, accepts=("unknown",)),
+        "noisy-sight": Way((), "worse", "Noise of 70 % in the vision tower.", add_noise(0.7, "visual"), some, seeds=3, accepts=("unknown",)),
     }  # fmt: skip
     return {name: replace(way, seeds=max(way.seeds, 2)) for name, way in listed.items()}

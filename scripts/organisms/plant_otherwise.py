@@ -8,8 +8,8 @@
     python -m mmprobe bench diagnosis --tools diagnosis --plants build/plants --out build/tools
 
 Each plant is a model folder with its card, `plant.json` (`mmprobe.diagnosis.bench.plants.Plant`), which comes last. So you
-can stop at any time. Rules and thresholds may be chosen on plants of the split `development` (`development_ways.py`), of whatever
-seed. No plant of the others (`held_out_ways.py`) was looked at when rules were changed. The card of a plant whose manipulation
+can stop at any time. Rules and thresholds may be chosen on plants of the split `development` (`development_ways.py`, `once_held_out_ways.py`),
+of whatever seed. No plant of the others (`held_out_ways.py`) was looked at when rules were changed. The card of a plant whose manipulation
 check fails is `failed.json`, and it is not scored.
 
 A plant depends on its name alone: all its random numbers are of the way and the seed, and the worlds that are learned (which
@@ -27,6 +27,7 @@ from pathlib import Path
 import development_ways
 import held_out_ways
 import numpy as np
+import once_held_out_ways
 import torch
 from safetensors.torch import save_file
 from tiny_bases import BASES
@@ -43,7 +44,7 @@ FAILED = "failed.json"  # the name of a card whose check failed
 
 def list_ways(seed: int = 0) -> dict[str, Way]:
     """Return all ways by name, in the worlds of a seed."""
-    return development_ways.ways(seed) | held_out_ways.ways(seed)
+    return development_ways.ways(seed) | once_held_out_ways.ways(seed) | held_out_ways.ways(seed)
 
 
 def list_plans(first: int = 0, seeds: int | None = None) -> dict[str, tuple[str, Way, int]]:
