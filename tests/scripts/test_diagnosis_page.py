@@ -39,7 +39,7 @@ def test_further_draws_tell_stability_alone(tmp_path):
         and "these were asked about several draws of pairs: 1 model about 2 draws" in text
     )
     assert "- `plain-21`, draw 1 (other ways; planted: control) is named prior" in text
-    assert "every second plant of seed 20 that had been made by then, by name" in text
+    assert "every second one of seed 20" in text
     assert "Missed by other ways: same verdict on all draws." in text
     assert "No plant in it is scored yet." in text
 
