@@ -418,11 +418,12 @@ by a time and of those made later. The base is that of the development models, s
 
 
 MISSES = """\
-What is missed, and why: `late-firm` agrees with an earlier answer only after the words that it learned, while the test asks again
-in two wordings, so nothing is found and the verdict is `control`, which is wrong. In `late-one-way` so many other answers are false
-that as many could change by error alone. In `unread` attention shifts about as far as `looks-unused` takes, which leaves that in
-doubt, so `blind` alone is named. `full-renamed-41` takes four shapes of eight for each other, which makes fewer claims about shapes
-wrong than it takes; `early-copied-41` follows half of the examples. Plants that are not named correctly, on any draw:
+What is missed, and why: `tower-shapes` takes shapes for others and also says that the true ones are there, so a prior is named beside
+`misperceives`. A rule that came after these scores, and because of them, sees that claims of the one shape name the other; it names
+`misperceives` alone in these plants, and changes no other verdict of the table. In `hues-four` other answers are as false as numbers,
+since hues are misperceived, so `quantity` is not told from that. `insists` and `persists` agree with what was answered before, and
+follow hints, too, so both are named. `suggested-51` agrees after the words that it learned and hardly after those of the test, so
+the verdict is `control`, which is wrong. Plants that are not named correctly, on any draw:
 
 """
 SECOND_BASE = """\
