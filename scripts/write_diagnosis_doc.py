@@ -51,7 +51,7 @@ from mmprobe.diagnosis.bench.run import (
     read_rows,
     score_rows,
 )
-from mmprobe.diagnosis.bench.scoring import DEVELOPMENT, ToolResult, answers_auroc, score_tool
+from mmprobe.diagnosis.bench.scoring import DEVELOPMENT, ToolResult, answers_auroc, name_causes, score_tool
 from mmprobe.diagnosis.causes import CAUSES, find_implied
 from mmprobe.diagnosis.effects import load_thresholds
 from mmprobe.diagnosis.rules import CONTROL, UNKNOWN
@@ -401,15 +401,15 @@ and by editing weights, with controls of other kinds. A plant is a model folder 
 ```
 
 `causes` is empty for a control, and `unknown` for a cause that is not listed; `accepts` lists verdicts that are right, too:
-`unknown` for a control that is bad at the task. `mmprobe bench diagnosis --plants FOLDER --draws 4` scores anyone's plants,
+`unknown` for a control that is bad at the task, `looks-unused` beside `blind` where a measure of attention says so. `mmprobe bench diagnosis --plants FOLDER --draws 4` scores anyone's plants,
 each on four draws of pairs, and so does `mmprobe.diagnosis.bench.run.score_models`.
 
 Rules and thresholds were chosen on development models alone: organisms, and plants by the ways of
 `scripts/organisms/development_ways.py` in both bases, and of `once_held_out_ways.py`, which an earlier test had looked at
 ([how far thresholds could move](#how-far-thresholds-could-move)). The plants of the table are by other ways, those of
 `scripts/organisms/held_out_ways.py`. These ways were devised from what the causes are, without a look at the rules or a diagnosis. Some
-were tuned by their manipulation checks, and others planted as they were devised, so more of these fail their check. No such plant was diagnosed before the last change
-of the rules. They were scored once, each about one draw of {pairs} pairs that no rule was tried on, and no rule or threshold was
+were tuned by their manipulation checks, and others planted as they were devised, so more of these fail their check. No such plant
+was diagnosed before the last change of the rules. They were scored once, each about one draw of {pairs} pairs that no rule was tried on, and no rule or threshold was
 changed because of what came out. Most ways of controls had been scored before, with other seeds and pairs, and no rule was changed
 because of them. Which plants were asked about further draws, too, was settled by name: every second one of seed {first}, of those made
 by a time and of those made later. The base is that of the development models, so causes in other models may be named less often.
@@ -669,9 +669,9 @@ def plant_misses(rows: list[ToolResult]) -> str:
     """Return what the diagnosis says of each model that it does not name correctly."""
     lines = []
     for row in sorted(rows, key=lambda row: (row.split, row.model, row.draw)):
-        named = set(row.named or ())
+        named = name_causes(row, {})
         implied = {find_implied(cause) for cause in row.truth} - {""}
-        if row.partial or named - implied == row.truth - implied or (named and named <= set(row.accepts)):
+        if row.partial or named - implied == row.truth - implied:
             continue
         scores = ", ".join(
             f"{cause} {row.scores.get(cause, 0):.0%}" for cause in CAUSES if cause in row.truth

@@ -150,10 +150,11 @@ def choose_thresholds(rows: Sequence[ToolResult]) -> dict[str, float]:
 def name_causes(row: ToolResult, limits: Mapping[str, float]) -> set[str]:
     """Return the causes that a tool names: by its own thresholds if it has them; control if there is none.
 
-    A verdict that is right, too, counts as the model's own.
+    Verdicts that are right, too, do not count, and where nothing else is named, the model's own count as named.
     """
     if row.named is not None:
-        return row.truth if row.named and set(row.named) <= set(row.accepts) else set(row.named)
+        named = set(row.named) - (set(row.accepts) - row.truth)
+        return named if named or not row.named else row.truth
     named = {cause for cause, score in row.scores.items() if score >= limits.get(cause, float("inf"))}
     return named or {CONTROL}
 

@@ -35,6 +35,7 @@ from mmprobe.diagnosis.bench.scoring import (
     choose_thresholds,
     confusion,
     macro_f1,
+    name_causes,
     score_tool,
 )
 from mmprobe.diagnosis.bench.tools import TOOLS, ToolScores, guess
@@ -213,6 +214,16 @@ def test_several_causes_and_accepted_verdicts_are_scored():
     # blind: 1 of 2 named; prior: 2 of 3 named are right; control: 1 of 3 is named so
     assert found["macro_f1"].value == pytest.approx((2 / 3 + 4 / 5 + 2 / 4) / 3)
     assert confusion([double], {}) == {"blind + prior": {"blind": 1, "prior": 1}}
+    looks = {"accepts": ("looks-unused",)}
+    shifting = row("blind", "other ways", named=["blind", "looks-unused"]).model_copy(update=looks)
+    unused = row("looks-unused", "other ways", named=["blind", "looks-unused"])
+    assert name_causes(shifting, {}) == {"blind"}, "what a card accepts is no mistake"
+    assert score_tool([*DEVELOPMENT, shifting, unused], "other ways")["macro_f1"].value == 1
+    alone = shifting.model_copy(update={"named": ["looks-unused"]})
+    assert (
+        name_causes(alone, {}) == {"blind"}
+        and name_causes(alone.model_copy(update={"named": []}), {}) == set()
+    )
 
 
 def test_a_model_is_stable_if_all_draws_of_pairs_name_the_same():
