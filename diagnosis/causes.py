@@ -139,7 +139,7 @@ def _measure_disuse(cause: Cause, table: Table) -> CauseScore:
         rest = [score for score, left in zip(unused, group, strict=True) if not left and score is not None]
         if group.any() and len(rest) >= table.limits.least_answers and np.mean(rest) < cause.threshold:
             unused = [None if left else score for score, left in zip(unused, group, strict=True)]
-            details.append(f"without {group.sum()} answers {words}")
+            details.append(f"without {group.sum()} answer{'s' * int(group.sum() > 1)} {words}")
     return CauseScore(table.mean(cause.score, unused), list(disuse), detail="; ".join(details))
 
 
