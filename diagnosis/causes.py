@@ -330,7 +330,7 @@ def _measure_cues(cause: Cause, table: Table) -> CauseScore:
     """Return the surest effect of a cue on the claims of an absent object, in edited images where there are any.
 
     Without edited images, an effect that would be named is in doubt: what goes with a cue need not come from it. Nor is there a prior
-    where the cue is taken for the object: where it is not recognised itself, or where claims of its shape name the object.
+    if the cue is taken for the object: if the model does not recognise it, or calls it by the object's name.
     """
     found = _find_edited(cause, table) or _find_correlated(cause, table)
     if found is None:
@@ -425,9 +425,9 @@ def _measure_attributes(cause: Cause, table: Table) -> CauseScore:
 
     Each attribute has its own truth, and several may be wrong; but one of them must be right at least twice as often, else
     the model is bad at all of them. If answers claim only one attribute, it is compared with the answers that do not name it.
-    An attribute counts as wrong if every kind of statement errs about it (`_count_wrong`). Claims in steps count only if there
-    are no others, since steps may be false for other reasons. A model that is bad at the task errs in other answers, too
-    (`find_badness`). Where things were altered in the attribute alone, most claims about them must be wrong, too.
+    An attribute counts as wrong if every kind of statement errs about it (`_count_wrong`). Claims in steps count only where
+    there are no other claims, since steps may be false for other reasons. A model that is bad at the task also errs in its other
+    answers (`find_badness`). Where things were altered in the attribute alone, most claims about them must be wrong, too.
     """
     counts = _count_wrong(table)
     if not counts:

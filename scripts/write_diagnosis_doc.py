@@ -108,10 +108,10 @@ models of three kinds and two bases ([how far they could move](#how-far-threshol
   phrase forgets nothing.
 - Attention counts by how far it shifts within the images when they are exchanged, beyond its shift with images of the same content,
   in the tenth of the heads that shift most. From {looks_moved} on, the model looks; where the interval holds this number,
-  `looks-unused` is in doubt, and `blind` alone is named. In development models that use no image, attention shifts hardly at all where
-  nothing is seen, and far else, however they were planted ([the numbers](#how-far-thresholds-could-move)). So models that were
-  trained on other images' answers are also named both: their attention shifts as far as where it was kept. The share of attention on the images says nothing: a model that
-  was trained to ignore its images may attend to them more than before. `looks-unused` implies `blind`.
+  `looks-unused` is in doubt, and `blind` alone is named. In development models that do not use their images, attention hardly shifts if
+  they see nothing, and shifts far in all others, however they were planted ([the numbers](#how-far-thresholds-could-move)). So models
+  that were trained on other images' answers are named both. The share of attention on the images says nothing: a model that was
+  trained to ignore its images may attend to them more than before. `looks-unused` implies `blind`.
 - Where `blind` is named or in doubt and the images' contents are declared with their places (`red star B2`, or things with regions), a
   linear probe of the visual tokens in the middle layer, fitted on other images, tells which object is where, or cannot
   (`tell_objects`). The verdict then says whether the image is read and not used, or whether nothing shows that it is read
@@ -128,14 +128,14 @@ models of three kinds and two bases ([how far they could move](#how-far-threshol
   of these edits costs it {decided_share:.0%} of what other images cost it, and if it does not follow from its steps: `tiny-spd` itself
   often concludes from the images again. The most frequent conclusion does not count unless it contradicts its steps, because
   models fall back on it when the steps are uninformative. Where it is not known what follows, the low end of the interval must
-  reach the threshold. Where the interval holds the threshold and the score is half of it or more, questions that were answered with
-  steps are put to up to {conclusions} sets of images that nobody was asked steps about; the question must have been asked about two
-  sets or more. These conclusions count with the others.
+  reach the threshold. If the interval holds the threshold and the score is half of it or more, the model is asked questions that it
+  answered with steps about up to {conclusions} further sets of images, if each question had been asked about two sets or more.
+  These conclusions count with the others.
 - The model is asked about {asked} absent objects in each set of images, and its lists of an image's objects are searched for them. The {suspects}
   pairs of cue and object that go together most are suspected. Images are then drawn again without the cue, and others with it, and
   for comparison with another object removed or added. In photographs whose things have boxes, OpenCV paints over the cue, or another
-  thing. A cue that is not recognised itself, or whose shape is called the object in half of the claims, is taken for the object, which
-  is not a prior. Where no image can be edited, a suspicion stays in doubt.
+  thing. If the model does not recognise the cue itself, or calls it by the object's name in half of its claims, it takes the
+  cue for the object, which is not a prior. Where no image can be edited, a suspicion stays in doubt.
 - What images hold is read from `metadata.objects`: for each image a list of texts such as `red star B2`, of names such as `dog`, or of
   annotations with a `name`, `category` or `label`, and maybe a `colour`, a `bbox` (x, y, width, height) and a `segmentation` (polygons or
   run lengths, as in COCO). What is not listed counts as absent. Where all names are objects of COCO, what a description names by other

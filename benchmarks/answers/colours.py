@@ -114,7 +114,7 @@ class ColourClaim(NamedTuple):
 
 
 def compare_colours(said: str, true: str) -> bool | None:
-    """Return whether two colours are the same; None where words cannot tell, or one is no colour.
+    """Return whether two colours are the same; None where words cannot tell, or where one is not a colour.
 
     The same are spelling variants (`gray` and `grey`, `golden` and `gold`) and shades of a colour (`dark red`, `light red` and
     `red`). Navy is neither the same as blue nor another colour, and so are others that people exchange (teal and green, silver and
@@ -141,7 +141,7 @@ def compare_colours(said: str, true: str) -> bool | None:
 
 
 def name_hue(colour: str) -> str | None:
-    """Return a colour in one spelling and without its shade; None for what is no colour.
+    """Return a colour in one spelling and without its shade; None for words that are not a colour.
 
     Example:
         >>> [name_hue(colour) for colour in ("Dark grey", "golden", "spotted")]
@@ -154,11 +154,11 @@ def name_hue(colour: str) -> str | None:
 def read_colours(text: str, question: str = "", names: Collection[str] = ()) -> list[ColourClaim]:
     """Return the colours that an answer claims of things, in order and without repeats.
 
-    Things are COCO's objects by their own words or synonyms, and further names. Read are `a red car`, `the car (on the left) is dark
+    Things are COCO's objects by their own words or synonyms, and further names. It reads `a red car`, `the car (on the left) is dark
     red`, `a car that is red`, `the car has a red color`, `the car's color is red`, `the color of the car is red`, and answers that
-    are a colour alone (`Red.`, `It is red.`, `Answer: red`) where the question is for the color of a thing. Sentences that deny,
-    doubt or ask are left out, and things in the plural, with two colours (`a red and white bus`), or with different colours in one
-    answer. Nothing is read of an answer that is taken back (`Wait, …`).
+    are only a colour (`Red.`, `It is red.`, `Answer: red`) if the question asks for the color of a thing. It leaves out sentences that
+    deny, doubt or ask, plurals, and things with two colours (`a red and white bus`), also in different sentences. It reads nothing
+    of an answer that is taken back (`Wait, …`).
 
     Args:
         question: that is answered.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED
-from mmprobe.benchmarks.synthetic.scene import COLOURS, SHAPES
+from mmprobe.benchmarks.synthetic.scene import COLOURS, SHAPES, is_drawn
 from mmprobe.errors import InputError
 from mmprobe.files import write_atomic
 from mmprobe.samples import Sample
@@ -243,13 +243,8 @@ def check_sample(text: str, sample: Sample) -> AnswerCheck | None:
     """
     if sample.answer is None or not {"type", "objects", "differences"} <= sample.metadata.keys():
         return None
-    contents = sample.metadata["objects"]
-    if any(
-        not isinstance(each, str)
-        for image in contents
-        for each in (image if isinstance(image, list) else [image])
-    ):
-        return None  # annotations of photographs
+    if not is_drawn(sample.metadata["objects"]):
+        return None
     with suppress(ValueError):  # a question of another kind
         return check_answer(text, sample.answer, sample.metadata)
     return None

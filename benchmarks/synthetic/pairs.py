@@ -24,6 +24,7 @@ from mmprobe.benchmarks.synthetic.scene import (
     draw_level,
     draw_pair,
     edit_boxes,
+    is_drawn,
     render,
 )
 from mmprobe.errors import InputError
@@ -192,8 +193,7 @@ def read_synthetic_objects(samples: Iterable[Sample]) -> dict[Path, list[tuple[s
     objects_by_image = {}
     for sample in samples:
         contents = sample.metadata.get("objects", [])
-        drawn = all(isinstance(obj, str) for objects in contents for obj in objects)
-        if len(contents) < len(sample.images) or not drawn:
+        if not is_drawn(contents) or len(contents) < len(sample.images):
             raise InputError(f"sample {sample.id}: has no objects of its images; is it from make-pairs?")
         for image, objects in zip(sample.images, contents, strict=False):
             fields = [obj.split() for obj in objects]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -302,3 +302,18 @@ def edit_boxes(edit: Edit) -> list[tuple[int, Box]]:
         assert edit.after is not None
         boxes.append(object_box(edit.after))
     return [(image, box) for image in (0, 1) for box in boxes]
+
+
+def is_drawn(listed: Any) -> bool:
+    """Return whether a list of what images hold is of the synthetic world: of each image the texts of its objects.
+
+    Others list names, or annotations of photographs.
+
+    Example:
+        >>> [is_drawn(listed) for listed in ([["red star B2"], []], [["dog"]], [[{"name": "dog"}]], None)]
+        [True, False, False, False]
+    """
+    return isinstance(listed, list) and all(
+        isinstance(image, list) and all(isinstance(each, str) and len(each.split()) == 3 for each in image)
+        for image in listed
+    )

@@ -42,8 +42,8 @@ def read_contents(sample: Sample) -> list[list[Thing]]:
     """Return the things in each image that `metadata.objects` lists; [] without a list.
 
     A thing is a text such as `red star B2` of the drawn world; else any name, such as `dog`; or an annotation with its name as
-    `name`, `category` or `label`, and maybe its `colour`, `bbox` and `segmentation` (`boxes.list_boxed`); one with `iscrowd` stands for
-    many things. For a single image the list may be that of its things. What is not listed counts as absent.
+    `name`, `category` or `label`, and maybe its `colour`, `bbox` and `segmentation` (`boxes.list_boxed`). An annotation with `iscrowd`
+    covers many things. For a single image the list may be that of its things. What is not listed counts as absent.
 
     Example:
         >>> objects = ["dog", {"category": "sports car", "bbox": [0, 0, 9, 9]}]
@@ -164,10 +164,10 @@ def match_coloured(
 ) -> Iterator[tuple[str, int, Thing, Thing | None]]:
     """Yield the claims about colours of annotated things, as `match_claims` does; those of changes are the last.
 
-    Things are found by their names and the synonyms of COCO's categories, and colours compared as in `compare_colours`: one that is the
-    same has the thing's own word, and one that words cannot tell is no claim. Nor is one about a name that two things in the image
-    have, about a thing without a colour, or about one of several images if neither the sentence nor the question says which. A
-    colour of an object of COCO's that an image lacks is about nothing (None), if all that is listed are such objects.
+    It finds things by their names and by the synonyms of COCO's categories, and compares colours by `compare_colours`. If the colour is
+    the same, the claim has the thing's own word for it. It leaves out colours that words cannot tell apart, names that two things in the
+    image share, things without a colour, and claims about one of several images where neither the sentence nor the question says which.
+    If all that is listed are objects of COCO's, the colour of another such object is about nothing (None).
 
     Example:
         >>> list(match_coloured([[Thing("red", "car", None)]], "It is navy blue.", "What color is the car?"))

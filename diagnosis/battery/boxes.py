@@ -34,7 +34,7 @@ class BoxedThing(NamedTuple):
         image: the index of its image.
         box: x, y, width and height, in pixels; None where it is not known.
         segmentation: its mask, as COCO writes it: polygons or run lengths; None where it is not known.
-        is_crowd: whether it stands for many things (`iscrowd`).
+        is_crowd: whether it is one annotation of many things (`iscrowd`).
     """
 
     name: str
@@ -120,9 +120,8 @@ def paint_over(sample: Sample, things: Sequence[BoxedThing]) -> list[Image.Image
 def find_mask(pixels: Pixels, thing: BoxedThing) -> Mask | None:
     """Return the mask of a thing in its image: that of its segmentation; else OpenCV's GrabCut, started from its box, tells it.
 
-    None for a segmentation that does not fit the image, or an empty mask. GrabCut compares the colours in the box with those around
-    it, so a thing that looks like its surroundings has no mask: none that is empty, and none that fills the box. Nor is there one
-    where OpenCV is not installed, or the box has nothing around it.
+    GrabCut compares the colours in the box with those around it. Returns None for a segmentation that does not fit the image, for a
+    mask that is empty or that GrabCut lets fill the box, and if OpenCV is not installed or the box has nothing around it.
 
     Args:
         pixels: of the whole image, RGB uint8 [height, width, 3].

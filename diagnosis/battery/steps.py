@@ -64,9 +64,9 @@ def _shorten(steps: str) -> dict[str, str]:
 def plan_conclusions(answers: Sequence[ParsedAnswer]) -> dict[str, Sample]:
     """Return further questions that ask for steps and a conclusion, by the id of the sample whose images they are about.
 
-    They are questions that were answered with steps, put to images about which nobody asked for any, up to `FURTHER` of them. Such a
-    question must have been asked about two sets of images or more: else it may be about what is in one of them. Conversations are
-    left out.
+    They are questions that the model answered with steps, asked about up to `FURTHER` sets of images that no such question was about.
+    A question counts if it was asked about two sets of images or more: else it may be about what is in one of them. Conversations
+    are left out.
 
     Example:
         >>> steps = ParsedAnswer(Sample(id="a", images=["a.png"], question="Why?"), [1, 2], "It is red.\\nRed.", ["It is red.\\n", "Red."])

@@ -16,8 +16,7 @@ from causes.misperceives import QUESTION, swap_loss
 from causes.prior import Habit, draw_alone, draw_without, habit_of
 from checks import answer_rows, held_out_numbers, share
 from packing import pack, run_decoder
-from plant import add_adapter, train
-from recipes import DrawRows, Recipe, Row, draw_any_pair, free_cells, scenes_of, true_rows, with_objects
+from recipes import DrawRows, Row, draw_any_pair, free_cells, scenes_of, true_rows, with_objects
 from tiny_bases import find_base
 from torch import Tensor
 from way_checks import (
@@ -515,18 +514,7 @@ def train_tower(change: Callable[[Scene], Scene], steps: int, batch: int, rate: 
         scenes = [draw_any_pair(rng).first for _ in range(count)]
         return [Row((scene, change(scene)), QUESTION, "") for scene in scenes]
 
-    def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
-        recipe = Recipe(
-            draw_changed, "", steps=steps, batch=batch, learning_rate=rate, part="tower", loss=swap_loss
-        )
-        seed = int(rng.integers(2**31))
-        with torch.enable_grad():
-            adapted = add_adapter(hf, recipe, seed)
-            train(adapted, TurnEncoder(model.tokenizer, find_base(hf).mrope), recipe, (seed,))
-        adapted.merge_and_unload()
-        hf.requires_grad_(False)
-
-    return make
+    return train_adapter(draw_changed, steps, batch, rate, part="tower", loss=swap_loss)
 
 
 def next_shape(seed: int) -> Callable[[Scene], Scene]:

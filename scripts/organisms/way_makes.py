@@ -77,11 +77,17 @@ class TurnEncoder(Encoder):
         return super().render(text.replace(IMAGE, image), images - text.count(IMAGE), system)
 
 
-def train_adapter(rows: DrawRows, steps: int = 60, batch: int = 24, rate: float = 3e-3) -> Make:
-    """Return a function that trains an adapter of low rank, as those of the organisms, and merges it. Arguments as in `train_all`."""
+def train_adapter(
+    rows: DrawRows, steps: int = 60, batch: int = 24, rate: float = 3e-3, **others: Any
+) -> Make:
+    """Return a function that trains an adapter of low rank, as those of the organisms, and merges it. Arguments as in `train_all`.
+
+    Args:
+        others: further fields of its `Recipe`.
+    """
 
     def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
-        recipe = Recipe(rows, "", steps=steps, batch=batch, learning_rate=rate)
+        recipe = Recipe(rows, "", steps=steps, batch=batch, learning_rate=rate, **others)
         seed = int(rng.integers(2**31))
         with torch.enable_grad():
             adapted = add_adapter(hf, recipe, seed)

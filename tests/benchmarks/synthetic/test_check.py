@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmprobe.benchmarks.synthetic.check import check_answer
+from mmprobe.benchmarks.synthetic.check import check_answer, check_sample
+from mmprobe.benchmarks.synthetic.pairs import read_synthetic_objects
+from mmprobe.errors import InputError
+from mmprobe.samples import Sample
 
 OBJECTS = [["red star B2", "orange ring C1", "blue heart D4"], ["green star B2", "blue heart A4"]]
 SENTENCES = ("The star changed from red to green.", "The ring was removed.", "The heart moved from D4 to A4.")
@@ -256,3 +259,16 @@ def test_a_false_clause_right_after_the_verdict_is_caught():
     }
     assert check_answer("No, The star was removed.", "No. The star was removed.", facts).faithful
     assert not check_answer("No, the ring was removed.", "No. The star was removed.", facts).faithful
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [None, 3, "cat", ["dog"], [["dog"]], [3], [[3]], [{"name": "dog"}], [[{"name": "dog"}]], {"a": 1}],
+)
+def test_contents_from_elsewhere_are_not_checked_as_drawn(listed):
+    """Anyone's metadata may have these names: nothing is judged by the drawn world's grammar, and nothing fails."""
+    metadata = {"type": "same", "objects": listed, "differences": []}
+    sample = Sample(id="a", images=["a.png"], question="Is it?", answer="No.", metadata=metadata)
+    assert check_sample("No.", sample) is None
+    with pytest.raises(InputError, match="sample a: has no objects of its images"):
+        read_synthetic_objects([sample])
