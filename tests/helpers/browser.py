@@ -55,6 +55,21 @@ def _launch(playwright: Playwright) -> Browser:
     raise NoBrowserError(NO_BROWSER)
 
 
+def open_page(page: Page, name: str) -> None:
+    """Follow the link to a page of a report, and wait for it: a browser follows a link after the click."""
+    page.click(f"#pages a[href='#{name}']")
+    wait_for_page(page, name)
+
+
+def wait_for_page(page: Page, name: str) -> None:
+    """Wait until a page of a report is visible, and no other."""
+    page.wait_for_function(
+        "name => Array.from(document.querySelectorAll('.page'))"
+        ".filter((page) => page.checkVisibility()).map((page) => page.id).join() === name",
+        arg=name,
+    )
+
+
 def heat_maps(page: Page, container: str = "sample-images") -> list[np.ndarray]:
     """Return RGBA of the heat maps' cells, [height, width, 4] for each image."""
     canvases = page.evaluate(

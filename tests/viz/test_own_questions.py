@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from helpers.browser import open_page
 from helpers.command_line import run_in_process
 from PIL import Image, ImageDraw
 from playwright.sync_api import Page
@@ -123,9 +124,9 @@ def test_nothing_overflows(
     page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
     page.set_viewport_size({"width": width, "height": 900})
     for name in ("overview", "explorer"):
-        page.click(f"#pages a[href='#{name}']")
+        open_page(page, name)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.click("#pages a[href='#overview']")
+    open_page(page, "overview")
     boxes = page.locator("#answers-rows tr").evaluate_all(
         "rows => rows.map((row) => [row.getBoundingClientRect().top, row.getBoundingClientRect().bottom])"
     )

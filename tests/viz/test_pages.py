@@ -12,6 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 import xarray as xr
+from helpers.browser import open_page, wait_for_page
 from playwright.sync_api import Browser, Page
 
 from mmprobe.analyses import attention_decay
@@ -46,15 +47,6 @@ def report(run: Run, tmp_path: Path) -> Path:
 def visible_pages(page: Page) -> list[str]:
     return page.eval_on_selector_all(
         ".page", "pages => pages.filter((page) => page.checkVisibility()).map((page) => page.id)"
-    )
-
-
-def wait_for_page(page: Page, name: str) -> None:
-    """Wait until a page alone is visible: a browser follows a link after the click."""
-    page.wait_for_function(
-        "name => Array.from(document.querySelectorAll('.page'))"
-        ".filter((page) => page.checkVisibility()).map((page) => page.id).join() === name",
-        arg=name,
     )
 
 
@@ -117,9 +109,9 @@ def test_any_fragment_opens_its_page(
 def test_figures_fit_a_window_resized_on_another_page(report: Path, show: Callable[..., Page]) -> None:
     page = show(report, "attention-decay")
     page.wait_for_selector("#figure-0 .main-svg")
-    page.click("#pages a[href='#overview']")
+    open_page(page, "overview")
     page.set_viewport_size({"width": 400, "height": 900})
-    page.click("#pages a[href='#attention-decay']")
+    open_page(page, "attention-decay")
     page.wait_for_function("() => document.querySelector('#figure-0 .main-svg').clientWidth < 400")
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     page.locator("#figure-3").scroll_into_view_if_needed()
@@ -179,6 +171,7 @@ def test_without_scripts_all_texts_are_one_long_page(report: Path, browser: Brow
         heights = [place.bounding_box() for place in page.locator(".plot").all()]
         assert all(box is None or box["height"] == 0 for box in heights), "no empty space"
         page.click("#pages a[href='#attention-decay-2']")
+        page.wait_for_url("**#attention-decay-2")
         assert page.locator("#attention-decay-2-title").bounding_box()["y"] < 450  # type: ignore[index]
     finally:
         page.close()

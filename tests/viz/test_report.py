@@ -13,7 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 import xarray as xr
-from helpers.browser import heat_maps
+from helpers.browser import heat_maps, open_page
 from PIL import Image
 from playwright.sync_api import Page
 
@@ -38,7 +38,7 @@ def one_figure(monkeypatch: pytest.MonkeyPatch, malice: str) -> list[xr.Dataset]
 
 
 def choose(page: Page, name: str) -> None:
-    page.click("#pages a[href='#explorer']")
+    open_page(page, "explorer")
     page.locator(".samples button", has_text=name).click()
     page.wait_for_function("name => document.querySelector('#sample-id').textContent === name", arg=name)
 

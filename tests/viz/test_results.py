@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.browser import open_page, wait_for_page
 from playwright.sync_api import Locator, Page
 from typer.testing import CliRunner
 
@@ -86,7 +87,7 @@ def test_metrics_and_groups_are_tables(tmp_path: Path, show: Callable[..., Page]
         "recall[size=large]": metric(1.0, n=1),
     }
     page = open_results(show, write(tmp_path, [answer("a")], metrics, model="tiny", data=None))
-    page.click("#pages a[href='#results']")
+    open_page(page, "results")
     tables = page.locator("#results table.metrics")
     cells = cells_of(tables.nth(0))
     assert cells[1] == [
@@ -133,9 +134,9 @@ def test_answers_have_columns_of_internals(run: Run, tmp_path: Path, show: Calla
 
     page.click("#answers-rows a:has-text('plain')")
     wait_for_sample(page, "plain")
-    assert page.locator("#explorer").is_visible()
+    wait_for_page(page, "explorer")
     page.click("[data-filter=unfaithful]")
-    page.click("#pages a[href='#overview']")
+    open_page(page, "overview")
     page.click("#answers-rows a:has-text('evil')")
     wait_for_sample(page, "evil")
     page.go_back()
@@ -238,7 +239,7 @@ def test_every_width_shows_everything(
         "#answers-rows td[data-label='Decay']",
     ):
         assert page.locator(part).first.is_visible()
-    page.click("#pages a[href='#results']")
+    open_page(page, "results")
     assert page.locator("table.metrics").first.is_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 

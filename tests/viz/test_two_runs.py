@@ -12,6 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 import xarray as xr
+from helpers.browser import open_page
 from helpers.command_line import assert_fails, run_in_process
 from playwright.sync_api import Page
 
@@ -73,7 +74,7 @@ def test_differences_are_paired_and_figures_have_the_same_scales(
     ]
     assert tables[0][2][3:5] == ["0", "0 to 0"], "the same traces"
     assert tables[1][1][1].startswith("0.5") and tables[1][1][3].startswith("0.625")
-    page.click("#pages a:has-text('Attention decay')")
+    open_page(page, "attention-decay")
     page.wait_for_selector("#figure-2 .main-svg")
     titles = page.locator("#attention-decay h3").all_inner_texts()[:2]
     assert [title.partition(":")[0] for title in titles] == ["run", "sage"]
