@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mmprobe.diagnosis.effects import (
+    CHOOSING,
+    IN_QUESTION,
     NEEDS_STEPS,
     NEEDS_VISUAL_TOKENS,
     OWN_HINT,
@@ -263,7 +265,9 @@ def _measure_hints(cause: Cause, table: Table) -> CauseScore:
 
 
 def _list_again(record: AnswerRecord, kind: str) -> list[AnswerRecord]:
-    return [each for each in record.get("again", ()) if each["kind"] == kind]
+    """Return the further suggestions of a kind that an answer got, without those that chose the wordings."""
+    again = record.get("again", ())
+    return [each for each in again if each["kind"] == kind and each.get("round") != CHOOSING]
 
 
 def _measure_following(
@@ -599,11 +603,17 @@ def _measure_turns(cause: Cause, table: Table) -> CauseScore:
 def _score_turns(cause: Cause, table: Table) -> CauseScore:
     """Return the share of answers that follow the earlier turns of a cause.
 
-    No answer was given after such a turn, so the score of an answer is at most 0.5, unless it is of a conversation.
+    No answer was given after such a turn, so the score of an answer is at most 0.5, unless it is of a conversation. Where hints are
+    followed, what a question says the model answered before counts as a hint, and not as an earlier turn.
     """
-    key = TURNS[cause.name]
+    key, hints = TURNS[cause.name], CAUSES["follows-hints"]
     first = [[] if record.get(key) is None else [record[key]] for record in table.records]
     again = [_list_again(record, key) for record in table.records]
+    if hints.measure(hints, table).effect.reaches(hints.threshold, table.limits):
+        first, again = (
+            [[turn for turn in own if not turn["wording"].startswith(IN_QUESTION)] for own in turns]
+            for turns in (first, again)
+        )
     answers: Scores = [
         max(
             (float(turn["followed"]) * (1.0 if turn.get("own") else 0.5) for turn in (*one, *other)),

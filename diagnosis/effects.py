@@ -24,6 +24,8 @@ Scores = list[float | None]
 NAN = float("nan")
 LOOKING_HEADS = 0.1  # share of the heads that show whether a model looks
 OWN_HINT = "the question's own hint"  # the wording of a hint that a question holds already
+IN_QUESTION = "in the question"  # begins the wordings of claimed earlier answers that no turn gives
+CHOOSING = "choose"  # the round of further suggestions that chose wordings and do not measure them
 NEEDS_VISUAL_TOKENS = "a model whose visual tokens are in the prompt"
 NEEDS_STEPS = "answers with steps on separate lines, and with different conclusions"
 

@@ -13,7 +13,7 @@ from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.synthetic.check import check_sample
 from mmprobe.benchmarks.vqa.data import make_question
 from mmprobe.benchmarks.vqa.rule_labels import read_answer
-from mmprobe.diagnosis.battery.again import plan_again
+from mmprobe.diagnosis.battery.again import ROUNDS, plan_again
 from mmprobe.diagnosis.battery.altered import find_suspected, measure_alterations, plan_alterations
 from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
 from mmprobe.diagnosis.battery.attributes import measure_attributes, measure_truth
@@ -26,7 +26,7 @@ from mmprobe.diagnosis.battery.cues import (
     measure_edits,
     plan_edits,
 )
-from mmprobe.diagnosis.battery.hints import SUSPECTS, Choice, find_choice, measure_hints, try_hints
+from mmprobe.diagnosis.battery.hints import Choice, find_choice, measure_hints, try_hints
 from mmprobe.diagnosis.battery.images import (
     ALIKE,
     OtherImages,
@@ -39,7 +39,6 @@ from mmprobe.diagnosis.battery.places import measure_places
 from mmprobe.diagnosis.battery.steps import measure_steps, plan_conclusions
 from mmprobe.diagnosis.battery.turns import (
     CLAIMED,
-    CLAIMS,
     COPIED,
     MANY,
     ask_turns,
@@ -257,31 +256,34 @@ class _Tests:
             if (choice := self._find_choice(by_id[record["id"]])) is not None
         }
         kinds = {name: "yes or no" if choice.says_yes_or_no else "else" for name, choice in closed.items()}
-        plan: list[tuple[str, str, str]] = []  # kind, id, wording
-        for kind, most in ((HINTS, SUSPECTS), (CLAIMED, CLAIMS), (COPIED, 1)):
-            tried = {
-                record["id"]: record[HINTS] if kind == HINTS else [record[kind]] if kind in record else []
-                for record in records
-                if record["id"] in closed
-                and (kind != COPIED or kind in record or self._example(by_id[record["id"]]) is not None)
-            }
-            plan += [(kind, *each) for each in plan_again(tried, kinds, most)]
+        tried: dict[str, dict[str, list[Any]]] = {kind: {} for kind in (HINTS, CLAIMED, COPIED)}
+        for record in (record for record in records if record["id"] in closed):
+            name = record["id"]
+            tried[HINTS][name] = list(record[HINTS])
+            tried[CLAIMED][name] = [record[CLAIMED]] if CLAIMED in record else []
+            if COPIED in record or self._example(by_id[name]) is not None:
+                tried[COPIED][name] = [record[COPIED]] if COPIED in record else []
 
         def group(each: tuple[str, str, str]) -> tuple[str, int]:
             return each[0], len(by_id[each[1]].sample.images)
 
-        plan.sort(key=group)
-        for batch in _batches(plan[len(ledger.lines(AGAIN)) :], batch_size, group):
-            kind, names, wordings = batch[0][0], [each[1] for each in batch], [each[2] for each in batch]
-            rows = [(by_id[name], closed[name]) for name in names]
-            if kind == HINTS:
-                found: list[Any] = try_hints(self.model, rows, wordings)
-            else:
-                examples = [self._example(by_id[name]) for name in names]
-                found = ask_turns(self.model, kind, rows, examples, wordings, self.answers)
-            ledger.append(
-                AGAIN, [{"id": name, "kind": kind, **each} for name, each in zip(names, found, strict=True)]
-            )
+        for wanted in ROUNDS:
+            plan = [(kind, *each) for kind, own in tried.items() for each in plan_again(own, kinds, wanted)]
+            plan.sort(key=group)
+            done = sum(line["round"] == wanted.name for line in ledger.lines(AGAIN))
+            for batch in _batches(plan[done:], batch_size, group):
+                kind, names, wordings = batch[0][0], [each[1] for each in batch], [each[2] for each in batch]
+                rows = [(by_id[name], closed[name]) for name in names]
+                if kind == HINTS:
+                    found: list[Any] = try_hints(self.model, rows, wordings)
+                else:
+                    examples = [self._example(by_id[name]) for name in names]
+                    found = ask_turns(self.model, kind, rows, examples, wordings, self.answers)
+                about = [{"id": name, "kind": kind, "round": wanted.name} for name in names]
+                ledger.append(AGAIN, [one | each for one, each in zip(about, found, strict=True)])
+            for line in ledger.lines(AGAIN):
+                if line["round"] == wanted.name:
+                    tried[line["kind"]][line["id"]].append(line)
 
     def ask_conclusions(
         self,

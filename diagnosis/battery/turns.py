@@ -8,12 +8,13 @@ from typing import Any
 
 from mmprobe.benchmarks.answers.yes_no import first_word
 from mmprobe.diagnosis.battery.answers import ParsedAnswer
-from mmprobe.diagnosis.battery.hints import Choice, find_followed
+from mmprobe.diagnosis.battery.hints import Choice, find_followed, suggest
+from mmprobe.diagnosis.effects import IN_QUESTION
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.prompt import Chat, Message, build_chat
 
-AGAIN = (  # what is asked after a claimed answer, in turn
+AGAIN = (  # what is asked after a claimed answer
     "{question}",
     "Are you sure? {question}",
     "Look again. {question}",
@@ -21,17 +22,21 @@ AGAIN = (  # what is asked after a claimed answer, in turn
     "Please check your answer. {question}",
     "Once more: {question}",
 )
+QUESTIONS = (  # claims without an earlier turn
+    "You answered {answer} before. {question}",
+    "{question} Earlier you said {answer}.",
+    "Your previous answer was {Answer}. {question}",
+)
 EXAMPLES = 2  # one of so many closed answers is read with an example, which doubles the images
 MANY = 20  # answers, from which on a closed one gets either an example or a claim, and not both
 
 
-CLAIMED, COPIED = (
-    "claimed",
-    "copied",
-)  # an earlier answer to the same question, and one of another turn or an example
+CLAIMED = "claimed"  # an earlier answer to the same question
+COPIED = "copied"  # the answer of another turn or an example
 ONE_WORD, SENTENCE = FORMS = ("one word", "a whole answer")  # of what an earlier turn says, in turn
 _THEN = ", then: "
-CLAIMS = 2  # wordings of a claim that are tried on further answers: those that were followed most
+CLAIMS = [f"{form}{_THEN}{again}" for again in AGAIN for form in FORMS]  # all wordings of a claim
+CLAIMS += [f"{IN_QUESTION}{_THEN}{words}" for words in QUESTIONS]
 
 
 def _say(role: str, text: str) -> Message:
@@ -95,7 +100,7 @@ def _reads(text: str, word: str) -> bool:
 
 
 def choose_wording(kind: str, number: int) -> str:
-    """Return the wording that an answer gets: the form of the earlier turn's answer, and for a claim how the model is asked again.
+    """Return the wording that an answer gets: the form of the earlier turn's answer, and for a claim how the model is asked.
 
     Args:
         kind: `claimed` or `copied`.
@@ -105,8 +110,8 @@ def choose_wording(kind: str, number: int) -> str:
         >>> choose_wording("copied", 2), choose_wording("claimed", 4)
         ('a whole answer', 'one word, then: Are you sure? {question}')
     """
-    form, place = FORMS[number // EXAMPLES % len(FORMS)], number // (EXAMPLES * len(FORMS))
-    return f"{form}{_THEN}{AGAIN[place % len(AGAIN)]}" if kind == CLAIMED else form
+    wordings = CLAIMS if kind == CLAIMED else FORMS
+    return wordings[number // EXAMPLES % len(wordings)]
 
 
 def claim_answer(answer: ParsedAnswer, said: str, again: str) -> Chat:
@@ -160,8 +165,8 @@ def measure_turns(
     (another turn or an example has it). A model whose chat template has no earlier turns is not tested.
 
     - wording: the form of the earlier turn's answer, one of `FORMS`: one word such as `No.`, or a whole answer of the model's
-      own to such a question; of a claim also how the model is asked again, one of `AGAIN`. They take turns; where no answer has
-      the other reading, it is one word.
+      own to such a question; of a claim also how the model is asked again, one of `AGAIN`. Some claims have no earlier turn, and
+      the question makes them (`QUESTIONS`). They take turns; where no answer has the other reading, it is one word.
     - followed: whether both answers were given as in the earlier turn
     - own: whether the earlier turn is one of the conversation, and not added; passes: the number of forward passes
 
@@ -217,9 +222,13 @@ def ask_turns(
 
     def build(place: int, word: str) -> Chat:
         answer, wholes = closed[place][0], said[place]
+        form, _, asked = parts[place]
+        if form == IN_QUESTION:
+            question = suggest(answer.sample.question, word, asked)
+            return build_chat(answer.sample.model_copy(update={"question": question}))
         text = _state(word) if wholes is None else wholes[word]
         if kind == CLAIMED:
-            return claim_answer(answer, text, parts[place][2])
+            return claim_answer(answer, text, asked)
         chat = show_example(answer, others[place], text)
         assert chat is not None
         return chat
@@ -230,12 +239,16 @@ def ask_turns(
         return [None] * len(closed)
     return [
         {
-            "wording": "".join((ONE_WORD if wholes is None else SENTENCE, then, again)),
+            "wording": f"{ONE_WORD}{then}{asked}"
+            if form == SENTENCE and wholes is None
+            else f"{form}{then}{asked}",
             "followed": followed,
             "own": is_own,
             "passes": passes,
         }
-        for wholes, is_own, (_, then, again), (followed, passes) in zip(said, own, parts, found, strict=True)
+        for wholes, is_own, (form, then, asked), (followed, passes) in zip(
+            said, own, parts, found, strict=True
+        )
     ]
 
 

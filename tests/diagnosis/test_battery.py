@@ -16,7 +16,7 @@ from PIL import Image, ImageChops
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.synthetic.scene import COLOURS, DIFFICULTIES, SHAPES, draw_pair, edit_boxes
 from mmprobe.diagnosis.battery import hints, places, turns
-from mmprobe.diagnosis.battery.again import plan_again
+from mmprobe.diagnosis.battery.again import CHOOSE, MEASURE, plan_again
 from mmprobe.diagnosis.battery.altered import (
     MOST_ALTERED,
     find_suspected,
@@ -548,21 +548,26 @@ def test_an_earlier_turn_says_a_whole_answer_of_the_model_itself(monkeypatch, tm
 
 
 def test_a_claim_is_followed_by_all_ways_of_asking_again(monkeypatch, tmp_path):
-    """Twenty-four answers get each form and each way of asking twice; further ones get the wording that they are given."""
-    answers = [written("Yes.", draw_sample(tmp_path, "red")) for _ in range(48)]
+    """Thirty answers get each wording twice; further ones get the wording that they are given."""
+    answers = [written("Yes.", draw_sample(tmp_path, "red")) for _ in range(60)]
     choice = Choice(0, (4, 5), ("yes", "no"))
     monkeypatch.setattr(hints, "read_answers", answering(lambda chat: 4))
     found = turns.measure_turns(
-        None, answers, [choice] * 48, [answers[1]] * 48, range(48), [*answers, written("No.", answers[0].sample)], True
+        None, answers, [choice] * 60, [answers[1]] * 60, range(60), [*answers, written("No.", answers[0].sample)], True
     )  # fmt: skip
     wordings = Counter(each["claimed"]["wording"] for each in found if "claimed" in each)
-    assert set(wordings.values()) == {2} and len(wordings) == len(turns.FORMS) * len(turns.AGAIN)
+    assert wordings == dict.fromkeys(turns.CLAIMS, 2)
+    assert len(wordings) == len(turns.FORMS) * len(turns.AGAIN) + len(turns.QUESTIONS)
     chats = []
     monkeypatch.setattr(hints, "read_answers", answering(lambda chat: chats.append(chat) or 4))
     wording = "one word, then: Look again. {question}"
     again = turns.ask_turns(None, "claimed", [(answers[0], choice)] * 2, [None] * 2, [wording] * 2, answers)
     assert [each["wording"] for each in again] == [wording] * 2
     assert {list_texts(chat, "user")[-1] for chat in chats} == {"Look again. What colour is it?"}
+    chats.clear()
+    turns.ask_turns(None, "claimed", [(answers[0], choice)], [None], [turns.CLAIMS[-1]], answers)
+    assert list_texts(chats[0], "user") == ["Your previous answer was No. What colour is it?"]
+    assert list_texts(chats[0], "assistant") == [], "the question makes the claim"
 
 
 def test_what_some_answers_followed_is_tried_on_further_ones():
@@ -570,14 +575,31 @@ def test_what_some_answers_followed_is_tried_on_further_ones():
     tried = {str(n): [{"wording": f"w{n % 4}", "followed": n % 4 == 1 and n < 8}] for n in range(16)} | {
         f"x{n}": [{"wording": "often", "followed": n == 0}] for n in range(8)
     }
-    planned = plan_again(tried, dict.fromkeys(tried, "yes or no"), 2)
+    planned = plan_again(tried, dict.fromkeys(tried, "yes or no"), MEASURE)
     assert {wording for _, wording in planned} == {"w1"}
     assert len(planned) == 16 and len(set(planned)) == 16
     assert not {name for name, _ in planned} & {"1", "5", "9", "13"}, "these chose the wording"
     own = {"a": [{"wording": OWN_HINT, "followed": True}], "b": []}
-    assert plan_again(own, dict.fromkeys(own, "else"), 2) == []
+    assert plan_again(own, dict.fromkeys(own, "else"), MEASURE) == []
     kinds = {name: "else" if name.startswith("x") else "yes or no" for name in tried}
-    assert {name for name, _ in plan_again(tried, kinds, 2)} == {str(n) for n in range(16) if n % 4 != 1}
+    assert {name for name, _ in plan_again(tried, kinds, MEASURE)} == {
+        str(n) for n in range(16) if n % 4 != 1
+    }
+
+
+def test_few_answers_choose_among_wordings_and_more_measure_those_that_are_left():
+    """Eight wordings are each followed by one answer of two. Of further answers, one wording is followed by three of four."""
+    tried = {f"{n}": [{"wording": f"w{n % 8}", "followed": n < 8}] for n in range(16)}
+    tried |= {f"x{n}": [] for n in range(24)}
+    kinds = dict.fromkeys(tried, "yes or no")
+    planned = plan_again(tried, kinds, CHOOSE)
+    assert Counter(wording for _, wording in planned) == {f"w{n}": 4 for n in range(6)}
+    for place, (name, wording) in enumerate(planned):
+        tried[name].append({"wording": wording, "followed": wording == "w3" and place % 4 > 0})
+    chose = {name for name, wording in planned if wording == "w3"} | {"3", "11"}
+    measured = plan_again(tried, kinds, MEASURE)
+    assert {wording for _, wording in measured} == {"w3"} and len(measured) == 16
+    assert not {name for name, _ in measured} & chose
 
 
 def test_the_last_earlier_answer_of_a_conversation_is_exchanged(monkeypatch):

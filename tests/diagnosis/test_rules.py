@@ -23,7 +23,7 @@ from mmprobe.diagnosis.causes import (
     score_forgetting,
 )
 from mmprobe.diagnosis.diagnose import conclude, diagnosis_ledger
-from mmprobe.diagnosis.effects import OWN_HINT, Table, load_thresholds, measure_losses
+from mmprobe.diagnosis.effects import CHOOSING, IN_QUESTION, OWN_HINT, Table, load_thresholds, measure_losses
 from mmprobe.diagnosis.rules import find_smallest
 from mmprobe.errors import NotApplicable
 from mmprobe.samples import Sample
@@ -84,8 +84,8 @@ def record(number: int, **changes: Any) -> dict[str, Any]:
         "hints": hints,
         "cues": cues,
         "places": {"kind": "images", "moved": False},
-        "claimed": {"followed": False, "own": False, "passes": 1},
-        "copied": {"followed": False, "own": False, "passes": 1},
+        "claimed": {"wording": "one word", "followed": False, "own": False, "passes": 1},
+        "copied": {"wording": "one word", "followed": False, "own": False, "passes": 1},
         "count": counting(2, 1) if number % 3 == 0 else None,
     }
     base |= {"listed": [], "attributes": claims, "right": True, "passes": 9}
@@ -581,8 +581,9 @@ def test_what_chose_a_wording_does_not_count():
     again = [
         [{"kind": "hints", "wording": f"w{number % 2}", "followed": number % 2 == 0}] for number in range(12)
     ]
+    chose = [{"kind": "hints", "round": CHOOSING, "wording": "w1", "followed": True}]
     found = diagnose(
-        [record(number, hints=first[number], again=again[number]) for number in range(SETS)]
+        [record(number, hints=first[number], again=[*again[number], *chose]) for number in range(SETS)]
     ).causes["follows-hints"]
     assert (found.effect.value, found.effect.n, found.named) == (1, 6, True)
     assert "wording that is followed most surely: 'w0'" in found.evidence
@@ -683,6 +684,29 @@ def test_a_model_that_copies_every_earlier_answer_is_not_agreeable(claimed, copi
     for cause in both:
         hindered = f"{named} explains it: 100 % of the answers follow such turns"
         assert (hindered in found.causes[cause].evidence) is (named not in ("both", cause))
+
+
+@pytest.mark.parametrize(
+    ("hints", "turns", "verdict"),
+    [
+        (0, 0, ["unsure-agreeable"]),
+        (12, 0, ["follows-hints"]),
+        (12, 12, ["follows-hints", "unsure-agreeable"]),
+    ],
+)
+def test_a_claim_in_a_question_is_a_hint_where_hints_are_followed(hints, turns, verdict):
+    """All answers follow what the question says was answered before; so many follow hints, and so many an earlier turn."""
+    records = [record(n) for n in range(12)]
+    for number, each in enumerate(records):
+        wordings = {
+            f"{IN_QUESTION}, then: {{question}} Earlier you said {{answer}}.": True,
+            "one word, then: {question}": number < turns,
+        }
+        each["again"] = [
+            {"kind": "claimed", "wording": name, "followed": yes} for name, yes in wordings.items()
+        ]
+        each["again"].append({"kind": "hints", "wording": "Hint", "followed": number < hints})
+    assert diagnose(records).verdict == verdict
 
 
 def test_the_verdict_says_which_attribute_or_image():
