@@ -16,7 +16,7 @@ from PIL import Image, ImageChops
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.synthetic.scene import COLOURS, DIFFICULTIES, SHAPES, draw_pair, edit_boxes
 from mmprobe.diagnosis.battery import hints, places, turns
-from mmprobe.diagnosis.battery.again import CHOOSE, MEASURE, plan_again
+from mmprobe.diagnosis.battery.again import CHOOSE, MEASURE, Round, plan_again
 from mmprobe.diagnosis.battery.altered import (
     MOST_ALTERED,
     find_suspected,
@@ -575,16 +575,22 @@ def test_what_some_answers_followed_is_tried_on_further_ones():
     tried = {str(n): [{"wording": f"w{n % 4}", "followed": n % 4 == 1 and n < 8}] for n in range(16)} | {
         f"x{n}": [{"wording": "often", "followed": n == 0}] for n in range(8)
     }
-    planned = plan_again(tried, dict.fromkeys(tried, "yes or no"), MEASURE)
+    assert plan_again(tried, dict.fromkeys(tried, "yes or no"), MEASURE) == [], "no answers chose"
+    planned = plan_again(tried, dict.fromkeys(tried, "yes or no"), Round("any", 2, 16))
     assert {wording for _, wording in planned} == {"w1"}
     assert len(planned) == 16 and len(set(planned)) == 16
     assert not {name for name, _ in planned} & {"1", "5", "9", "13"}, "these chose the wording"
     own = {"a": [{"wording": OWN_HINT, "followed": True}], "b": []}
-    assert plan_again(own, dict.fromkeys(own, "else"), MEASURE) == []
+    assert plan_again(own, dict.fromkeys(own, "else"), CHOOSE) == []
     kinds = {name: "else" if name.startswith("x") else "yes or no" for name in tried}
-    assert {name for name, _ in plan_again(tried, kinds, MEASURE)} == {
+    assert {name for name, _ in plan_again(tried, kinds, Round("any", 2, 16))} == {
         str(n) for n in range(16) if n % 4 != 1
     }
+
+
+def test_most_answers_are_left_to_measure():
+    few = {str(n): [{"wording": "w", "followed": True}] if n < 2 else [] for n in range(8)}
+    assert plan_again(few, dict.fromkeys(few, "else"), CHOOSE) == [("2", "w"), ("5", "w")]
 
 
 def test_few_answers_choose_among_wordings_and_more_measure_those_that_are_left():
@@ -595,7 +601,9 @@ def test_few_answers_choose_among_wordings_and_more_measure_those_that_are_left(
     planned = plan_again(tried, kinds, CHOOSE)
     assert Counter(wording for _, wording in planned) == {f"w{n}": 4 for n in range(6)}
     for place, (name, wording) in enumerate(planned):
-        tried[name].append({"wording": wording, "followed": wording == "w3" and place % 4 > 0})
+        tried[name].append(
+            {"wording": wording, "followed": wording == "w3" and place % 4 > 0, "round": "choose"}
+        )
     chose = {name for name, wording in planned if wording == "w3"} | {"3", "11"}
     measured = plan_again(tried, kinds, MEASURE)
     assert {wording for _, wording in measured} == {"w3"} and len(measured) == 16
