@@ -253,7 +253,7 @@ def score_following(record: AnswerRecord) -> float | None:
     return share if any(hint["wording"] == OWN_HINT for hint in hints) else share / 2
 
 
-def _measure_hints(cause: Cause, table: Table) -> CauseScore:
+def _score_hints(cause: Cause, table: Table) -> CauseScore:
     """Return the share of answers that follow hints. A question's own hint counts as if it were tried again: nothing chose it."""
     answers: Scores = [score_following(record) for record in table.records]
     first = [[each for each in record["hints"] if each["wording"] != OWN_HINT] for record in table.records]
@@ -580,40 +580,53 @@ def _measure_order(cause: Cause, table: Table) -> CauseScore:
     return CauseScore(effects[most], answers, hindrance=hindrance, which=f"places of the {most}")
 
 
-TURNS = {
-    "unsure-agreeable": "claimed",
-    "copies-context": "copied",
-}  # kinds of earlier turns, by what follows them
+def _measure_suggestions(cause: Cause, table: Table) -> CauseScore:
+    """Return the share of answers that follow hints, claimed earlier answers, or answers of earlier turns and examples.
 
-
-def _measure_turns(cause: Cause, table: Table) -> CauseScore:
-    """Return the share of answers that follow an earlier turn (`measure_turns`).
-
-    A model that repeats whatever was answered before follows claims and examples. So where turns of the other kind are followed
-    more often, often enough to be named, that is the cause.
+    Who learned to follow one of these often follows others, too. So the kind that is followed most often is the cause, and what is
+    followed less often is said and not named.
     """
-    own, other = _score_turns(cause, table), CAUSES[next(name for name in TURNS if name != cause.name)]
-    effect = _score_turns(other, table).effect
-    if effect.reaches(other.threshold, table.limits) and effect.value > own.effect.value:
-        words = f"{other.name} explains it: {100 * effect.value:.0f} % of the answers follow such turns"
-        return own._replace(hindrance=words)
-    return own
+    own, also = _SUGGESTIONS[cause.name](cause, table), []
+    for other in (CAUSES[name] for name in _SUGGESTIONS if name != cause.name):
+        effect = _SUGGESTIONS[other.name](other, table).effect
+        if not effect.reaches(other.threshold, table.limits):
+            continue
+        words = f"{100 * effect.value:.0f} %"
+        if effect.value > own.effect.value:
+            return own._replace(hindrance=f"{other.name} explains it: {words} of the answers follow these")
+        if effect.value < own.effect.value:
+            also.append(f"less often {other.name}, {words}")
+    return own._replace(which="; ".join(also))
 
 
-def _score_turns(cause: Cause, table: Table) -> CauseScore:
-    """Return the share of answers that follow the earlier turns of a cause.
+def _score_claims(cause: Cause, table: Table) -> CauseScore:
+    """Return the share of answers that follow a claimed earlier one.
 
-    No answer was given after such a turn, so the score of an answer is at most 0.5, unless it is of a conversation. Where hints are
-    followed, what a question says the model answered before counts as a hint, and not as an earlier turn.
+    Where hints are followed, what a question says the model answered before counts as a hint, and not as an earlier turn.
     """
-    key, hints = TURNS[cause.name], CAUSES["follows-hints"]
-    first = [[] if record.get(key) is None else [record[key]] for record in table.records]
-    again = [_list_again(record, key) for record in table.records]
-    if hints.measure(hints, table).effect.reaches(hints.threshold, table.limits):
-        first, again = (
-            [[turn for turn in own if not turn["wording"].startswith(IN_QUESTION)] for own in turns]
-            for turns in (first, again)
-        )
+    hints = CAUSES["follows-hints"]
+    hinted = _score_hints(hints, table).effect.reaches(hints.threshold, table.limits)
+    return _score_turns(cause, table, "claimed", besides=IN_QUESTION if hinted else "")
+
+
+def _score_copies(cause: Cause, table: Table) -> CauseScore:
+    return _score_turns(cause, table, "copied")
+
+
+def _score_turns(cause: Cause, table: Table, kind: str, besides: str = "") -> CauseScore:
+    """Return the share of answers that follow a kind of earlier turns (`measure_turns`).
+
+    No answer was given after such a turn, so the score of an answer is at most 0.5, unless it is of a conversation.
+
+    Args:
+        besides: how wordings begin that do not count; "" for none.
+    """
+
+    def select(turns: Sequence[AnswerRecord]) -> list[AnswerRecord]:
+        return [turn for turn in turns if not besides or not turn["wording"].startswith(besides)]
+
+    first = [select([] if record.get(kind) is None else [record[kind]]) for record in table.records]
+    again = [select(_list_again(record, kind)) for record in table.records]
     answers: Scores = [
         max(
             (float(turn["followed"]) * (1.0 if turn.get("own") else 0.5) for turn in (*one, *other)),
@@ -622,6 +635,13 @@ def _score_turns(cause: Cause, table: Table) -> CauseScore:
         for one, other in zip(first, again, strict=True)
     ]
     return _measure_following(cause, table, first, again)._replace(answers=answers)
+
+
+_SUGGESTIONS: dict[str, Callable[[Cause, Table], CauseScore]] = {
+    "follows-hints": _score_hints,
+    "unsure-agreeable": _score_claims,
+    "copies-context": _score_copies,
+}
 
 
 def list_numbers(record: AnswerRecord) -> list[tuple[int, int]]:
@@ -789,7 +809,7 @@ _ALL = (
         score="answers that agree with the hint, whichever answer it suggests",
         needs=NEEDS_CLOSED,
         threshold=0.5,
-        measure=_measure_hints,
+        measure=_measure_suggestions,
     ),
     Cause(
         name="prior",
@@ -835,7 +855,7 @@ _ALL = (
         score="answers that agree with a claimed earlier one, whichever it is",
         needs=NEEDS_CLOSED,
         threshold=0.4,
-        measure=_measure_turns,
+        measure=_measure_suggestions,
     ),
     Cause(
         name="copies-context",
@@ -843,7 +863,7 @@ _ALL = (
         score="answers that agree with an earlier turn or example, whichever answer it has",
         needs=f"{NEEDS_CLOSED}; and images of other samples",
         threshold=0.4,
-        measure=_measure_turns,
+        measure=_measure_suggestions,
     ),
     Cause(
         name="quantity",

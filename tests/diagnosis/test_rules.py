@@ -682,8 +682,24 @@ def test_a_model_that_copies_every_earlier_answer_is_not_agreeable(claimed, copi
     both = ["unsure-agreeable", "copies-context"]
     assert found.verdict == (both if named == "both" else [named])
     for cause in both:
-        hindered = f"{named} explains it: 100 % of the answers follow such turns"
+        hindered = f"{named} explains it: 100 % of the answers follow these"
         assert (hindered in found.causes[cause].evidence) is (named not in ("both", cause))
+
+
+@pytest.mark.parametrize(
+    ("hints", "claimed", "named"), [(11, 12, "unsure-agreeable"), (12, 11, "follows-hints")]
+)
+def test_what_is_followed_less_often_is_said_and_not_named(hints, claimed, named):
+    records = [record(n) for n in range(12)]
+    for number, each in enumerate(records):
+        shares = {"hints": number < hints, "claimed": number < claimed}
+        each["again"] = [
+            {"kind": kind, "wording": "one word", "followed": yes} for kind, yes in shares.items()
+        ]
+    found, other = diagnose(records), {"unsure-agreeable": "follows-hints"}.get(named, "unsure-agreeable")
+    assert found.verdict == [named]
+    assert f"(less often {other}, 92 %; 12 of 12 answers [" in found.why
+    assert f"{named} explains it: 100 % of the answers follow these" in found.causes[other].evidence
 
 
 @pytest.mark.parametrize(
