@@ -32,15 +32,14 @@ from typing import Any
 import numpy as np
 from partial_page import add_only, write_page, write_section
 
-from mmprobe.diagnosis.battery.again import TRIED
+from mmprobe.diagnosis.battery.again import CHOOSE, MEASURE
 from mmprobe.diagnosis.battery.altered import MOST_ALTERED
 from mmprobe.diagnosis.battery.cues import MOST_ASKED, SUSPECTS
-from mmprobe.diagnosis.battery.hints import SUSPECTS as SUSPECTED_WORDINGS
 from mmprobe.diagnosis.battery.hints import WORDINGS
 from mmprobe.diagnosis.battery.images import FURTHER
 from mmprobe.diagnosis.battery.steps import FURTHER as CONCLUSIONS
 from mmprobe.diagnosis.battery.turns import AGAIN as ASKED_AGAIN
-from mmprobe.diagnosis.battery.turns import MANY
+from mmprobe.diagnosis.battery.turns import MANY, QUESTIONS
 from mmprobe.diagnosis.bench.plants import CARD, OTHER_WAYS
 from mmprobe.diagnosis.bench.run import (
     DIAGNOSES,
@@ -119,9 +118,9 @@ models of three kinds and two bases ([how far they could move](#how-far-threshol
   no cause.
 - Hints have {n_wordings} wordings, each for both answers, of which an answer gets one. It follows a hint only if both times the
   suggested word is what the model says: the likeliest of all words, and not just likelier than the other answer's. The
-  {tried_wordings} wordings that were followed most are tried on up to {tried} further answers, of the kinds that
-  followed (yes or no, or others), and only these count: what chose a wording says too much of it. Where hardly an answer followed, none
-  is tried further. If a question contains a hint, that hint is flipped. Only such
+  wordings that were followed most, up to {choose.wordings}, are tried on up to {choose.answers} further answers each, and the best {measure.wordings} of these on up to
+  {measure.answers} more, of the kinds that followed (yes or no, or others). Only the last ones count: what chose a wording says too much of
+  it. Where hardly an answer followed, none is tried further. If a question contains a hint, that hint is flipped. Only such
   a hint can have caused the answer as it was given. Without one, the score of an answer is at most 0.5.
 - Steps are exchanged for those of another conclusion, or lose a part, a line or a sentence. A conclusion is what follows `</think>`,
   else the last line, else a last sentence that begins with a word such as *Therefore*. It was decided first if none
@@ -164,10 +163,11 @@ models of three kinds and two bases ([how far they could move](#how-far-threshol
 - The model is claimed to have answered, and asked again; or an example with other images comes first, which has an answer. In a
   conversation, it is the model's last earlier answer that is exchanged. The earlier answer says one word, as `No.`, or it is a whole
   answer that the model gave to the same question, or to one that differs in a word. Both forms take turns, and of a claim {again}
-  ways of asking again. As with hints, an answer follows only if it does so whichever answer the turn has, the other answer comes
-  first, and what was followed most (of claims the two wordings, of examples the form) is tried on further answers, which alone count.
-  Of {many} answers or more, a closed one gets either an example or a claim at first. A model that repeats whatever was answered before
-  follows claims and examples: if it follows one kind more often, that is the cause, and the other is not named.
+  ways of asking again, and {questions} claims in the question, without an earlier turn (*You answered no before*). As with hints, an answer
+  follows only if it does so whichever answer is claimed, the other answer comes first, and what was followed most is tried on further
+  answers, of which the last ones alone count. Of {many} answers or more, a closed one gets either an example or a claim at first.
+- Models that follow hints, claims or examples often follow more than one of these. The kind that is followed most often is the cause. Others
+  are said and not named. Where hints are followed, claims in a question count as hints.
 - Answers that state how many things there are are asked for again with one thing more or less: a difference of drawn images is undone or
   added; in photographs, OpenCV paints over one thing with a box, of the kind that the question names. Each number counts once. Numbers
   must be false surely more often than other answers about as many images are. Where {wrong_share:.0%} of these are false or more, the
@@ -737,8 +737,9 @@ def main() -> None:
         many=MANY,
         again=len(ASKED_AGAIN),
         conclusions=CONCLUSIONS,
-        tried=TRIED,
-        tried_wordings=SUSPECTED_WORDINGS,
+        choose=CHOOSE,
+        measure=MEASURE,
+        questions=len(QUESTIONS),
         passes=round(float(np.median([row.passes for row in read_plants(arguments.plants)]))),
     )  # fmt: skip
     parts = [text.rstrip()]
