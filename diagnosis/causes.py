@@ -128,7 +128,7 @@ def _measure_disuse(cause: Cause, table: Table) -> CauseScore:
 
     Other causes leave answers that use no image, too: a number that is always the same, and an answer that compares one image with
     nothing. So answers with false numbers are left to `quantity`, and those about several images to `ignores-an-image` where the answers
-    that use one ignore another, if the rest of the answers use their images.
+    that use one ignore another, if nearly all of the rest use their images.
     """
     disuse = [score_disuse(loss, table.limits) for loss in table.losses]
     unused: Scores = [float(score > 0.5) for score in disuse]
@@ -139,7 +139,7 @@ def _measure_disuse(cause: Cause, table: Table) -> CauseScore:
     details = []
     for words, group in groups.items():
         rest = [score for score, left in zip(unused, group, strict=True) if not left and score is not None]
-        if group.any() and len(rest) >= table.limits.least_answers and np.mean(rest) < cause.threshold:
+        if group.any() and len(rest) >= table.limits.least_answers and 2 * np.mean(rest) < cause.threshold:
             unused = [None if left else score for score, left in zip(unused, group, strict=True)]
             details.append(f"without {group.sum()} answer{'s' * int(group.sum() > 1)} {words}")
     return CauseScore(table.mean(cause.score, unused), list(disuse), detail="; ".join(details))
@@ -566,10 +566,14 @@ def _measure_order(cause: Cause, table: Table) -> CauseScore:
         if (places := record.get("places")) is not None:
             scores = kinds.setdefault(places["kind"], [None] * len(table.records))
             scores[number] = float(places["moved"])
-    if not kinds:
-        return cause.missing(table)
     effects = {kind: table.mean(cause.score, scores) for kind, scores in kinds.items()}
-    most = max(effects, key=lambda kind: (effects[kind].low, effects[kind].value))
+    most = max(effects, key=lambda kind: (effects[kind].low, effects[kind].value), default="")
+    added = _score_options(cause, table)
+    named = added.effect.reaches(cause.threshold, table.limits) and not added.hindrance
+    if added.effect.n and (not most or (named and _surer(added.effect, effects[most]))):
+        return added._replace(which="places of added options")
+    if not most:
+        return cause.missing(table)
     answers: Scores = [
         next((scores[number] for scores in kinds.values() if scores[number] is not None), None)
         for number in range(len(table.records))
@@ -578,6 +582,21 @@ def _measure_order(cause: Cause, table: Table) -> CauseScore:
     if others is not None and effects[most].low <= (by_error := others.value * (1 - others.value)):
         hindrance = f"{100 * others.value:.0f} % of the other answers are false, so {100 * by_error:.0f} % may change by error alone"
     return CauseScore(effects[most], answers, hindrance=hindrance, which=f"places of the {most}")
+
+
+def _score_options(cause: Cause, table: Table) -> CauseScore:
+    """Return the share of answers that are the option in one place, where options were added to their questions.
+
+    Where hints or earlier turns are followed as often or more often, an option is followed because it is suggested.
+    """
+    score = _score_turns(cause, table, "options")
+    for name, measure in _SUGGESTIONS.items():
+        effect = measure(CAUSES[name], table).effect
+        if effect.reaches(CAUSES[name].threshold, table.limits) and effect.value >= score.effect.value:
+            return score._replace(
+                hindrance=f"{name} explains it: {100 * effect.value:.0f} % of the answers follow these"
+            )
+    return score
 
 
 def _measure_suggestions(cause: Cause, table: Table) -> CauseScore:
@@ -708,9 +727,9 @@ def find_badness(
 ) -> str:
     """Return why the model is bad at everything, and not just at statements of one kind; "" if it is not.
 
-    Statements must be false surely more often than other answers. Where these are often false, too (`wrong_share`), most
-    false statements (`usual_share`) must be what the model usually states for the true one: a model that is bad at everything
-    states anything.
+    Statements must be false surely more often than other answers. Where these are often false, too (`wrong_share`), statements must be
+    false far more often (`wrong_times`), or most false ones (`usual_share`) must be what the model usually states for the true one: a
+    model that is bad at everything states anything.
 
     Args:
         effect: the share of false statements.
@@ -728,7 +747,8 @@ def find_badness(
     why = f"other answers {words} are false in {100 * false.value:.0f} %, too"
     if not subtract_shares(effect, false).low > 0 and (surely or not usual):
         return why
-    if false.value >= table.limits.wrong_share and not usual:
+    apart = effect.value >= table.limits.wrong_times * false.value
+    if false.value >= table.limits.wrong_share and not usual and not apart:
         return f"{why}, and false statements differ where the true one is the same"
     return ""
 
@@ -845,7 +865,7 @@ _ALL = (
         name="order",
         about="the answers change when images or options change places",
         score="answers that change when what should not matter changes places",
-        needs="questions with options, or closed ones about several images and not about what changed",
+        needs=f"questions with options, or {NEEDS_CLOSED}",
         threshold=0.3,
         measure=_measure_order,
     ),
@@ -871,7 +891,7 @@ _ALL = (
         score="false numbers, of the images or of those with one thing more or less",
         counts="numbers",
         needs="questions that ask how many, about things whose number is known",
-        threshold=0.5,
+        threshold=0.6,
         measure=_measure_counts,
         needs_sight=True,
     ),

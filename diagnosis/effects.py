@@ -47,6 +47,7 @@ class Thresholds(BaseModel):
     least_answers: int = Field(ge=1)
     least_sets: int = Field(ge=2)
     wrong_share: float = Field(gt=0, lt=1)
+    wrong_times: float = Field(gt=1)
     usual_share: float = Field(gt=0, le=1)
 
 

@@ -36,6 +36,7 @@ SWEPT = (
     "decided_share",
     "looks_moved",
     "wrong_share",
+    "wrong_times",
     "usual_share",
     "least_low",
 )

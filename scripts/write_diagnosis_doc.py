@@ -37,6 +37,7 @@ from mmprobe.diagnosis.battery.altered import MOST_ALTERED
 from mmprobe.diagnosis.battery.cues import MOST_ASKED, SUSPECTS
 from mmprobe.diagnosis.battery.hints import WORDINGS
 from mmprobe.diagnosis.battery.images import FURTHER
+from mmprobe.diagnosis.battery.places import ADDED
 from mmprobe.diagnosis.battery.steps import FURTHER as CONCLUSIONS
 from mmprobe.diagnosis.battery.turns import AGAIN as ASKED_AGAIN
 from mmprobe.diagnosis.battery.turns import MANY, QUESTIONS
@@ -144,7 +145,7 @@ models of three kinds and two bases ([how far they could move](#how-far-threshol
 - Each attribute is compared with its own truth, and several may be perceived wrongly, if another one is right at least twice as
   often. If answers claim only one attribute, it is compared with the answers that do not name it. A change that an answer leaves out
   is not a claim. The model must not be bad at everything: either claims are wrong surely more often than answers that do not name the
-  attribute, of which fewer than {wrong_share:.0%} are false; or {usual_share:.0%} of the wrong claims are what the model usually says for
+  attribute, of which fewer than {wrong_share:.0%} are false, or {wrong_times} times as often; or {usual_share:.0%} of the wrong claims are what the model usually says for
   the true value, since a model that takes stars for rings is also wrong about whether there is a star.
 - Where {wrong_share:.0%} of the claims about an attribute are wrong and images can be drawn again or edited, up to {altered} things get another
   colour, shape or place, one that is often claimed wrongly, and nothing else changes. If most claims about them are then right, the
@@ -155,23 +156,26 @@ models of three kinds and two bases ([how far they could move](#how-far-threshol
 - One image of several is exchanged at a time, by itself. An answer ignores an image if it loses less than {ignored_share:.0%} of what
   it loses where another one is exchanged; answers that use no image do not count. Where another image is ignored more than half as
   often, it depends on the question. Questions that name one image are left out.
-- Two options exchange their texts, and the letter should move with its text; without options, closed questions get their images in
-  the reverse order, and the names of images in the question follow (*the first picture* becomes *the second picture*). Left out are
+- Two options exchange their texts, and the letter should move with its text. To a closed question without options, its two answers are
+  added as options (*Answer with yes or no.*), in {added} wordings; an answer follows the first or the last place if it says what stands
+  there, whichever that is, and what is followed is tried on further answers, as with hints. Where hints or earlier turns are followed
+  as often, an option is followed because it is suggested. Closed questions about several images get their images in the reverse order, and the names of images in the question follow (*the first picture* becomes *the second picture*). Left out are
   questions about a direction, such as *what changed*, and answers that images of the same content change, too. If a share *e* of the
   answers to other questions is false, a share 2*e*(1 - *e*) would change by independent errors. But errors often are the same in both
   orders, and development models without the cause change fewer. So the low end of the interval must be above *e*(1 - *e*).
 - The model is claimed to have answered, and asked again; or an example with other images comes first, which has an answer. In a
   conversation, it is the model's last earlier answer that is exchanged. The earlier answer says one word, as `No.`, or it is a whole
-  answer that the model gave to the same question, or to one that differs in a word. Both forms take turns, and of a claim {again}
+  answer that the model gave to the same question, or to one that differs in a word. Both forms take turns; of an example also another question
+  and the same one, and of a claim {again}
   ways of asking again, and {questions} claims in the question, without an earlier turn (*You answered no before*). As with hints, an answer
   follows only if it does so whichever answer is claimed, the other answer comes first, and what was followed most is tried on further
-  answers, of which the last ones alone count. Of {many} answers or more, a closed one gets either an example or a claim at first.
+  answers, of which the last ones alone count. Of {many} answers or more, a closed one gets an example, a claim or options at first.
 - Models that follow hints, claims or examples often follow more than one of these. The kind that is followed most often is the cause. Others
   are said and not named. Where hints are followed, claims in a question count as hints.
 - Answers that state how many things there are are asked for again with one thing more or less: a difference of drawn images is undone or
   added; in photographs, OpenCV paints over one thing with a box, of the kind that the question names. Each number counts once. Numbers
   must be false surely more often than other answers about as many images are. Where {wrong_share:.0%} of these are false or more, the
-  model may be bad at everything; then {usual_share:.0%} of the false numbers must be what it usually states for the true one.
+  model may be bad at everything; then false numbers must be {wrong_times} times as frequent, or {usual_share:.0%} of them what it usually states for the true one.
 
 The thresholds were chosen on models made of two small ones. On other models, read the scores and their evidence before the names. A test
 that the data do not allow is listed as not run, with what it needs. A diagnosis takes about {passes} forward
@@ -730,7 +734,7 @@ def main() -> None:
         causes=causes_table(),
         n_wordings=len(WORDINGS),
         further=FURTHER,
-        **{name: getattr(limits, name) for name in ("least_low", "least_answers", "least_sets", "unused_effect", "forgotten_share", "decided_share", "looks_moved", "ignored_share", "wrong_share", "usual_share")},
+        **{name: getattr(limits, name) for name in ("least_low", "least_answers", "least_sets", "unused_effect", "forgotten_share", "decided_share", "looks_moved", "ignored_share", "wrong_share", "wrong_times", "usual_share")},
         altered=MOST_ALTERED,
         suspects=SUSPECTS,
         asked=MOST_ASKED,
@@ -740,6 +744,7 @@ def main() -> None:
         choose=CHOOSE,
         measure=MEASURE,
         questions=len(QUESTIONS),
+        added=len(ADDED),
         passes=round(float(np.median([row.passes for row in read_plants(arguments.plants)]))),
     )  # fmt: skip
     parts = [text.rstrip()]

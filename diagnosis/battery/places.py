@@ -8,14 +8,29 @@ from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.answers.options import read_choice, split_options
 from mmprobe.diagnosis.battery.answers import ParsedAnswer
-from mmprobe.diagnosis.battery.hints import Choice
+from mmprobe.diagnosis.battery.hints import Choice, find_followed
 from mmprobe.diagnosis.battery.images import ALIKE, IMAGE_NAMES, find_names
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
+from mmprobe.diagnosis.battery.turns import OPTION, TAKE_TURNS
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.prompt import Chat, build_chat
 from mmprobe.samples import Sample
 
+OPTIONS = "options"  # in records, the options that were added to a closed question
+_FIRST, _LAST = "the first, of: ", "the last, of: "
+ADDED = [  # wordings that add options to a question, with the place of the one that is followed
+    f"{place}{words}"
+    for words in (
+        "{question} Answer with {first} or {last}.",
+        "{question} {First} or {last}?",
+        "{question} Options: {first}, {last}.",
+        "{question} Is it {first} or {last}?",
+        "{question} (1) {first} (2) {last}",
+        "{question} Choose one: {first} / {last}.",
+    )
+    for place in (_FIRST, _LAST)
+]
 _PAIRS = (("first", "second"), ("first", "last"), ("one", "two"), ("1", "2"), ("a", "b"), ("left", "right"))
 _DIRECTED = re.compile(
     r"\b(?:before|after\w*|chang\w+|mov\w+|remov\w+|add\w*|(?:dis)?appear\w*|missing|new|now|then|earlier|later|next|"
@@ -173,6 +188,64 @@ def measure_places(
             moved = bool(reading.last[each.wrong] > reading.last[each.right])
             results[each.row] = {"kind": each.kind, "moved": moved}
     return results
+
+
+def measure_options(
+    model: Model,
+    answers: Sequence[ParsedAnswer],
+    choices: Sequence[Choice | None],
+    numbers: Sequence[int],
+) -> list[dict[str, Any] | None]:
+    """Return for closed answers whether they are the option in one place, whichever of their two words stands there.
+
+    The two words are added to the question as options. None for an answer that another test has, by its number, and where the
+    question has options itself.
+
+    - wording: one of `ADDED`; followed: whether both words were said in this place; passes: the number of forward passes
+
+    Args:
+        numbers: of the answers; they choose the wordings, and which answers get options.
+    """
+    results: list[dict[str, Any] | None] = [None] * len(answers)
+    rows = [
+        row
+        for row, choice in enumerate(choices)
+        if choice is not None
+        and numbers[row] % len(TAKE_TURNS) == OPTION
+        and not split_options(answers[row].sample.question).choices
+    ]
+    closed = [(answers[row], choice) for row in rows if (choice := choices[row]) is not None]
+    wordings = [ADDED[numbers[row] // len(TAKE_TURNS) % len(ADDED)] for row in rows]
+    for row, found in zip(rows, add_options(model, closed, wordings), strict=True):
+        results[row] = found
+    return results
+
+
+def add_options(
+    model: Model, closed: Sequence[tuple[ParsedAnswer, Choice]], wordings: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return whether closed answers are the option in one place, as `measure_options` does.
+
+    Args:
+        closed: answers with their choices, all with equally many images.
+        wordings: of each, one of `ADDED`.
+    """
+
+    def build(place: int, word: str) -> Chat:
+        answer, choice = closed[place]
+        words = wordings[place].removeprefix(_FIRST).removeprefix(_LAST)
+        other = choice.words[1 - choice.words.index(word)]
+        first, last = (word, other) if wordings[place].startswith(_FIRST) else (other, word)
+        question = words.format(
+            question=answer.sample.question, first=first, last=last, First=first[:1].upper() + first[1:]
+        )
+        return build_chat(answer.sample.model_copy(update={"question": question}))
+
+    found = find_followed(model, closed, build)
+    return [
+        {"wording": wording, "followed": followed, "passes": passes}
+        for wording, (followed, passes) in zip(wordings, found, strict=True)
+    ]
 
 
 def _is_steady(readings: dict[str, AnswerReading], step: int) -> bool:

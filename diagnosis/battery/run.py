@@ -9,6 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from mmprobe.benchmarks.answers.options import split_options
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.synthetic.check import check_sample
 from mmprobe.benchmarks.vqa.data import make_question
@@ -35,7 +36,7 @@ from mmprobe.diagnosis.battery.images import (
     read_with_images,
 )
 from mmprobe.diagnosis.battery.judged import JUDGED, add_labels, ask_judge, read_labels
-from mmprobe.diagnosis.battery.places import measure_places
+from mmprobe.diagnosis.battery.places import OPTIONS, add_options, measure_options, measure_places
 from mmprobe.diagnosis.battery.steps import measure_steps, plan_conclusions
 from mmprobe.diagnosis.battery.turns import (
     CLAIMED,
@@ -215,12 +216,13 @@ class _Tests:
         places = measure_places(model, batch, readings, choices)
         examples, many = [self._example(answer) for answer in batch], len(self.answers) >= MANY
         turns = measure_turns(model, batch, choices, examples, numbers, self.answers, either=many)
+        options = measure_options(model, batch, choices, numbers)
         counts = measure_counts(model, batch)
         asked = [self.cue_questions.get(answer.sample.id, []) for answer in batch]
         claims = iter(ask_cues(model, [question for questions in asked for question in questions]))
         records = []
-        for answer, reading, truth, step, hint, place, turn, count, questions in zip(
-            batch, readings, truths, steps, hints, places, turns, counts, asked, strict=True
+        for answer, reading, truth, step, hint, place, turn, added, count, questions in zip(
+            batch, readings, truths, steps, hints, places, turns, options, counts, asked, strict=True
         ):
             records.append(
                 {
@@ -230,6 +232,7 @@ class _Tests:
                     "steps": step,
                     "hints": hint,
                     "places": place,
+                    OPTIONS: added,
                     **turn,
                     "count": count,
                     "cues": [next(claims) for _ in questions],
@@ -241,6 +244,7 @@ class _Tests:
                     + len(step["moved"] if step else ())
                     + sum(each["passes"] for each in (*hint, *turn.values()))
                     + (place is not None)
+                    + (added["passes"] if added else 0)
                     + bool(count and count["by"])
                     + len(questions),
                 }
@@ -248,7 +252,7 @@ class _Tests:
         return records
 
     def try_again(self, records: Sequence[AnswerRecord], ledger: Ledger, batch_size: int) -> None:
-        """Save whether further answers follow the hints and the earlier turns that some followed."""
+        """Save whether further answers follow the hints, earlier turns and options that some followed."""
         by_id = {answer.sample.id: answer for answer in self.answers}
         closed = {
             record["id"]: choice
@@ -256,13 +260,15 @@ class _Tests:
             if (choice := self._find_choice(by_id[record["id"]])) is not None
         }
         kinds = {name: "yes or no" if choice.says_yes_or_no else "else" for name, choice in closed.items()}
-        tried: dict[str, dict[str, list[Any]]] = {kind: {} for kind in (HINTS, CLAIMED, COPIED)}
+        tried: dict[str, dict[str, list[Any]]] = {kind: {} for kind in (HINTS, CLAIMED, COPIED, OPTIONS)}
         for record in (record for record in records if record["id"] in closed):
             name = record["id"]
             tried[HINTS][name] = list(record[HINTS])
             tried[CLAIMED][name] = [record[CLAIMED]] if CLAIMED in record else []
             if COPIED in record or self._example(by_id[name]) is not None:
                 tried[COPIED][name] = [record[COPIED]] if COPIED in record else []
+            if not split_options(by_id[name].sample.question).choices:
+                tried[OPTIONS][name] = [record[OPTIONS]] if record[OPTIONS] else []
 
         def group(each: tuple[str, str, str]) -> tuple[str, int]:
             return each[0], len(by_id[each[1]].sample.images)
@@ -276,6 +282,8 @@ class _Tests:
                 rows = [(by_id[name], closed[name]) for name in names]
                 if kind == HINTS:
                     found: list[Any] = try_hints(self.model, rows, wordings)
+                elif kind == OPTIONS:
+                    found = add_options(self.model, rows, wordings)
                 else:
                     examples = [self._example(by_id[name]) for name in names]
                     found = ask_turns(self.model, kind, rows, examples, wordings, self.answers)

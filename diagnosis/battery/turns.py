@@ -13,6 +13,7 @@ from mmprobe.diagnosis.effects import IN_QUESTION
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.prompt import Chat, Message, build_chat
+from mmprobe.samples import Sample
 
 AGAIN = (  # what is asked after a claimed answer
     "{question}",
@@ -27,9 +28,8 @@ QUESTIONS = (  # claims without an earlier turn
     "{question} Earlier you said {answer}.",
     "Your previous answer was {Answer}. {question}",
 )
-EXAMPLES = 2  # one of so many closed answers is read with an example, which doubles the images
-MANY = 20  # answers, from which on a closed one gets either an example or a claim, and not both
-
+MANY = 20  # answers, from which on a closed one gets an example, a claim or options in its question, and not all of them
+TAKE_TURNS = EXAMPLE, CLAIM, OPTION = range(3)  # which closed answers get which, by their number
 
 CLAIMED = "claimed"  # an earlier answer to the same question
 COPIED = "copied"  # the answer of another turn or an example
@@ -37,6 +37,8 @@ ONE_WORD, SENTENCE = FORMS = ("one word", "a whole answer")  # of what an earlie
 _THEN = ", then: "
 CLAIMS = [f"{form}{_THEN}{again}" for again in AGAIN for form in FORMS]  # all wordings of a claim
 CLAIMS += [f"{IN_QUESTION}{_THEN}{words}" for words in QUESTIONS]
+_SAME = ", to the same question"
+COPIES = [f"{form}{same}" for same in ("", _SAME) for form in FORMS]  # all wordings of an example
 
 
 def _say(role: str, text: str) -> Message:
@@ -107,11 +109,11 @@ def choose_wording(kind: str, number: int) -> str:
         number: of the answer.
 
     Example:
-        >>> choose_wording("copied", 2), choose_wording("claimed", 4)
+        >>> choose_wording("copied", 3), choose_wording("claimed", 7)
         ('a whole answer', 'one word, then: Are you sure? {question}')
     """
-    wordings = CLAIMS if kind == CLAIMED else FORMS
-    return wordings[number // EXAMPLES % len(wordings)]
+    wordings = CLAIMS if kind == CLAIMED else COPIES
+    return wordings[number // len(TAKE_TURNS) % len(wordings)]
 
 
 def claim_answer(answer: ParsedAnswer, said: str, again: str) -> Chat:
@@ -126,11 +128,11 @@ def claim_answer(answer: ParsedAnswer, said: str, again: str) -> Chat:
     return chat._replace(messages=[*chat.messages, _say("assistant", said), _say("user", asked)])
 
 
-def show_example(answer: ParsedAnswer, other: ParsedAnswer | None, said: str) -> Chat | None:
+def show_example(answer: ParsedAnswer, other: Sample | None, said: str) -> Chat | None:
     """Return a chat with an earlier turn that has another answer: the last one of a conversation, else an example.
 
     Args:
-        other: an answer about other images, whose question is the example; None if there is none.
+        other: a question about other images, which is the example; None if there is none.
         said: what the earlier turn answers.
     """
     chat = build_chat(answer.sample)
@@ -141,7 +143,7 @@ def show_example(answer: ParsedAnswer, other: ParsedAnswer | None, said: str) ->
         return chat._replace(messages=messages)
     if other is None:
         return None
-    example = build_chat(other.sample)
+    example = build_chat(other)
     system = [message for message in chat.messages if message["role"] == "system"]
     turns = [[each for each in part.messages if each["role"] != "system"] for part in (example, chat)]
     return chat._replace(
@@ -166,7 +168,7 @@ def measure_turns(
 
     - wording: the form of the earlier turn's answer, one of `FORMS`: one word such as `No.`, or a whole answer of the model's
       own to such a question; of a claim also how the model is asked again, one of `AGAIN`. Some claims have no earlier turn, and
-      the question makes them (`QUESTIONS`). They take turns; where no answer has the other reading, it is one word.
+      the question makes them (`QUESTIONS`). An example is another question or the same one, about other images. They take turns; where no answer has the other reading, it is one word.
     - followed: whether both answers were given as in the earlier turn
     - own: whether the earlier turn is one of the conversation, and not added; passes: the number of forward passes
 
@@ -174,16 +176,23 @@ def measure_turns(
         others: answers to other samples, for the examples.
         numbers: of the answers; they choose the wordings, and which answers get an example.
         given: all answers of the model, for whole earlier ones.
-        either: whether an answer with an added example is not tested for `claimed`, which saves passes where there are many.
+        either: whether an answer gets one of an example, a claim and options, which saves passes where there are many.
     """
     results: list[dict[str, Any]] = [{} for _ in answers]
     rows = [row for row, choice in enumerate(choices) if choice is not None]
     shown = [
         row
         for row in rows
-        if _has_own_turn(answers[row]) or (others[row] is not None and numbers[row] % EXAMPLES == 0)
+        if _has_own_turn(answers[row])
+        or (others[row] is not None and numbers[row] % len(TAKE_TURNS) == EXAMPLE)
     ]
-    asked = [row for row in rows if not either or row not in shown or _has_own_turn(answers[row])]
+    asked = [
+        row
+        for row in rows
+        if not either
+        or _has_own_turn(answers[row])
+        or (row not in shown and numbers[row] % len(TAKE_TURNS) != OPTION)
+    ]
     for kind, chosen in ((CLAIMED, asked), (COPIED, shown)):
         for n_images in sorted({len(answers[row].sample.images) for row in chosen}):
             same = [row for row in chosen if len(answers[row].sample.images) == n_images]
@@ -212,24 +221,28 @@ def ask_turns(
         others: of each, as in `measure_turns`.
         wordings: of each, as from `choose_wording`.
     """
-    parts = [wording.partition(_THEN) for wording in wordings]
+    parts = [re.fullmatch(rf"(.*?)({_SAME})?({_THEN}(.*))?", wording).groups("") for wording in wordings]  # type: ignore[union-attr]
     own = [kind == COPIED and _has_own_turn(answer) for answer, _ in closed]
     said: list[dict[str, str] | None] = []
-    for (answer, choice), other, is_own, (form, _, _) in zip(closed, others, own, parts, strict=True):
-        about = other if kind == COPIED and other is not None and not is_own else answer
+    for (answer, choice), other, is_own, (form, same, *_) in zip(closed, others, own, parts, strict=True):
+        about = other if kind == COPIED and other is not None and not is_own and not same else answer
         whole = form == SENTENCE
         said.append(find_sentences(about.sample.question, choice.words, (about, *given)) if whole else None)
 
     def build(place: int, word: str) -> Chat:
         answer, wholes = closed[place][0], said[place]
-        form, _, asked = parts[place]
+        form, same, _, asked = parts[place]
         if form == IN_QUESTION:
             question = suggest(answer.sample.question, word, asked)
             return build_chat(answer.sample.model_copy(update={"question": question}))
         text = _state(word) if wholes is None else wholes[word]
         if kind == CLAIMED:
             return claim_answer(answer, text, asked)
-        chat = show_example(answer, others[place], text)
+        other = others[place]
+        example = None if other is None else other.sample
+        if example is not None and same:
+            example = example.model_copy(update={"question": answer.sample.question})
+        chat = show_example(answer, example, text)
         assert chat is not None
         return chat
 
@@ -239,16 +252,12 @@ def ask_turns(
         return [None] * len(closed)
     return [
         {
-            "wording": f"{ONE_WORD}{then}{asked}"
-            if form == SENTENCE and wholes is None
-            else f"{form}{then}{asked}",
+            "wording": wording.replace(SENTENCE, ONE_WORD) if wholes is None else wording,
             "followed": followed,
             "own": is_own,
             "passes": passes,
         }
-        for wholes, is_own, (form, then, asked), (followed, passes) in zip(
-            said, own, parts, found, strict=True
-        )
+        for wording, wholes, is_own, (followed, passes) in zip(wordings, said, own, found, strict=True)
     ]
 
 
