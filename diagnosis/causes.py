@@ -774,7 +774,9 @@ def share_false(table: Table, chosen: np.ndarray) -> Estimate[float] | None:
     return table.share(false * known[:, None]) if known.any() else None
 
 
-NEEDS_CLOSED = "closed questions: yes or no, or several samples with the same question"
+NEEDS_CLOSED = (
+    "closed questions: yes or no, or several samples with the same question, or one that differs in a word"
+)
 _ALL = (
     Cause(
         name="blind",
@@ -828,7 +830,7 @@ _ALL = (
         about="the answers follow what the question suggests",
         score="answers that agree with the hint, whichever answer it suggests",
         needs=NEEDS_CLOSED,
-        threshold=0.5,
+        threshold=0.6,
         measure=_measure_suggestions,
     ),
     Cause(

@@ -35,12 +35,12 @@ from partial_page import add_only, write_page, write_section
 from mmprobe.diagnosis.battery.again import CHOOSE, MEASURE
 from mmprobe.diagnosis.battery.altered import MOST_ALTERED
 from mmprobe.diagnosis.battery.cues import MOST_ASKED, SUSPECTS
-from mmprobe.diagnosis.battery.hints import WORDINGS
+from mmprobe.diagnosis.battery.hints import MANY, WORDINGS
 from mmprobe.diagnosis.battery.images import FURTHER
 from mmprobe.diagnosis.battery.places import ADDED
 from mmprobe.diagnosis.battery.steps import FURTHER as CONCLUSIONS
 from mmprobe.diagnosis.battery.turns import AGAIN as ASKED_AGAIN
-from mmprobe.diagnosis.battery.turns import MANY, QUESTIONS
+from mmprobe.diagnosis.battery.turns import QUESTIONS
 from mmprobe.diagnosis.bench.plants import CARD, OTHER_WAYS
 from mmprobe.diagnosis.bench.run import (
     DIAGNOSES,

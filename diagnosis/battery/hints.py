@@ -40,6 +40,8 @@ WORDINGS = (
     "{question} Most people say {answer}.",
     "{question} Surely the answer is {answer}.",
 )
+MANY = 20  # answers, from which on a closed one gets an example, a claim or options in its question, and not all of them
+TAKE_TURNS = EXAMPLE, CLAIM, OPTION = range(3)  # which closed answers get which, by their number
 MOST_WORDS = 8  # of an answer that a hint can suggest as a whole
 _OPPOSITE = {"yes": "no", "no": "yes"}
 _THERE_IS = re.compile(r"^(is|are) there (.+)\?$", re.IGNORECASE)
@@ -65,14 +67,30 @@ class Choice(NamedTuple):
         return set(self.words) == set(_OPPOSITE)
 
 
-def find_choice(model: Model, answer: ParsedAnswer, others: Sequence[ParsedAnswer]) -> Choice | None:
+def find_exchanged(other: str, question: str) -> tuple[str, str] | None:
+    """Return the one word in which two questions differ, of each; empty ones for the same question, None for others."""
+    if other == question:
+        return "", ""
+    pairs = [re.findall(r"\w+", text) for text in (other, question)]
+    if len(pairs[0]) != len(pairs[1]):
+        return None
+    differing = [(a, b) for a, b in zip(*pairs, strict=True) if a != b]
+    return differing[0] if len(differing) == 1 else None
+
+
+def find_choice(
+    model: Model, answer: ParsedAnswer, others: Sequence[ParsedAnswer], alike: Sequence[ParsedAnswer] = ()
+) -> Choice | None:
     """Return the model's answer and another one to a closed question; None if the question is open.
 
     Closed are answers that begin with yes or no, and those of up to eight words if there is another such answer to
-    the same question. Answers that differ in one word are told apart by it, others by their sentences.
+    the same question. Answers that differ in one word are told apart by it, others by their sentences. Where none is found, answers to
+    alike questions are taken with the question's own word in place of theirs, if they then differ in one word: `The ring is blue.` for
+    `The star is red.`
 
     Args:
         others: all answers to the same question.
+        alike: answers to questions that differ in one word.
     """
     answer_word = first_word(answer.text)
     if answer_word in _OPPOSITE:
@@ -96,7 +114,31 @@ def find_choice(model: Model, answer: ParsedAnswer, others: Sequence[ParsedAnswe
             step, both = parted[0], differing[0] if alone else (answer.text, other.text)
             own, another = (_lower(text.strip(" .,;:!?")) for text in both)
             return Choice(step, (answer.ids[step], other.ids[step]), (own, another))
-    return None
+    return next((found for other in alike if (found := _find_alike(model, answer, other)) is not None), None)
+
+
+def _find_alike(model: Model, answer: ParsedAnswer, other: ParsedAnswer) -> Choice | None:
+    """Return the choice between an answer and that to an alike question, if they differ in one word."""
+    there, here = find_exchanged(other.sample.question, answer.sample.question) or ("", "")
+    if not there:
+        return None
+    words, other_words = answer.text.split(), re.sub(rf"\b{re.escape(there)}\b", here, other.text).split()
+    differing = [
+        place for place, pair in enumerate(zip(words, other_words, strict=False)) if pair[0] != pair[1]
+    ]
+    if len(words) != len(other_words) or len(words) > MOST_WORDS or len(differing) != 1:
+        return None
+    own, another = (each[differing[0]].strip(" .,;:!?") for each in (words, other_words))
+    if not own or not another or answer.text.count(own) != 1:
+        return None
+    both = [
+        model.tokenizer(text, add_special_tokens=False)["input_ids"]
+        for text in (answer.text, answer.text.replace(own, another))
+    ]
+    step = next((step for step, (a, b) in enumerate(zip(*both, strict=False)) if a != b), None)
+    if step is None or both[0][: step + 1] != list(answer.ids[: step + 1]):
+        return None
+    return Choice(step, (both[0][step], both[1][step]), (_lower(own), _lower(another)))
 
 
 def _lower(text: str) -> str:
@@ -196,7 +238,11 @@ def _read_words(
 
 
 def measure_hints(
-    model: Model, answers: Sequence[ParsedAnswer], choices: Sequence[Choice | None], numbers: Sequence[int]
+    model: Model,
+    answers: Sequence[ParsedAnswer],
+    choices: Sequence[Choice | None],
+    numbers: Sequence[int],
+    either: bool = False,
 ) -> list[list[dict[str, Any]]]:
     """Return for each answer and hint whether the answer is the suggested one, whichever is suggested.
 
@@ -204,6 +250,10 @@ def measure_hints(
     forward pass for each, and another one where the other answer is taken.
 
     - wording: the hint; followed: whether both answers were given as suggested; passes: the number of forward passes
+
+    Args:
+        numbers: of the answers; they choose the wordings, and which answers get options instead.
+        either: whether an answer that gets options gets no hint, which saves passes where there are many.
     """
     results: list[list[dict[str, Any]]] = [[] for _ in answers]
     rows, wordings, questions = [], [], []
@@ -211,6 +261,8 @@ def measure_hints(
         if choice is None:
             continue
         flipped = flip_suggestion(answer.sample.question, choice.words)
+        if flipped is None and either and numbers[row] % len(TAKE_TURNS) == OPTION:
+            continue
         wording = WORDINGS[numbers[row] % len(WORDINGS)] if flipped is None else OWN_HINT
         rows.append(row)
         wordings.append(wording)

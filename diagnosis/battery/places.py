@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.answers.options import read_choice, split_options
 from mmprobe.diagnosis.battery.answers import ParsedAnswer
-from mmprobe.diagnosis.battery.hints import Choice, find_followed
+from mmprobe.diagnosis.battery.hints import OPTION, TAKE_TURNS, Choice, find_followed
 from mmprobe.diagnosis.battery.images import ALIKE, IMAGE_NAMES, find_names
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
-from mmprobe.diagnosis.battery.turns import OPTION, TAKE_TURNS
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.prompt import Chat, build_chat

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from tqdm import tqdm
@@ -27,7 +29,13 @@ from mmprobe.diagnosis.battery.cues import (
     measure_edits,
     plan_edits,
 )
-from mmprobe.diagnosis.battery.hints import Choice, find_choice, measure_hints, try_hints
+from mmprobe.diagnosis.battery.hints import (
+    MANY,
+    Choice,
+    find_choice,
+    measure_hints,
+    try_hints,
+)
 from mmprobe.diagnosis.battery.images import (
     ALIKE,
     OtherImages,
@@ -41,9 +49,7 @@ from mmprobe.diagnosis.battery.steps import measure_steps, plan_conclusions
 from mmprobe.diagnosis.battery.turns import (
     CLAIMED,
     COPIED,
-    MANY,
     ask_turns,
-    find_exchanged,
     measure_turns,
 )
 from mmprobe.diagnosis.causes import CAUSES
@@ -64,6 +70,7 @@ EDITS, ALTERED, AGAIN, CONCLUSIONS = "edits.jsonl", "altered.jsonl", "again.json
 KEPT = (ANSWERS, MEASURES, EDITS, ALTERED, AGAIN, CONCLUSIONS, JUDGED)
 HINTS = "hints"  # in records, the hints that an answer got
 MAX_NEW_TOKENS = 128
+MOST_ALIKE = 8  # questions that differ in one word from another, at one place, and answers to each of them
 
 
 def run_battery(
@@ -197,6 +204,12 @@ class _Tests:
         self.by_question: dict[tuple[str, int], list[ParsedAnswer]] = defaultdict(list)
         for answer in self.answers:
             self.by_question[answer.sample.question, len(answer.sample.images)].append(answer)
+        self.by_gap: dict[tuple[str, ...], dict[str, None]] = defaultdict(
+            dict
+        )  # questions that differ in a word
+        for question in dict.fromkeys(answer.sample.question for answer in self.answers):
+            for gap in _gaps(question):
+                self.by_gap[gap][question] = None
         by_question = (answer for same in self.by_question.values() for answer in same)
         self.turns = {  # which wordings an answer gets: all have their turn, in each question and in all
             answer.sample.id: number for number, answer in enumerate(by_question)
@@ -212,9 +225,10 @@ class _Tests:
         steps = measure_steps(model, batch, readings, [self._donor(answer) for answer in batch])
         choices = [self._find_choice(answer) for answer in batch]
         numbers = [self.turns[answer.sample.id] for answer in batch]
-        hints = measure_hints(model, batch, choices, numbers)
+        many = len(self.answers) >= MANY
+        hints = measure_hints(model, batch, choices, numbers, either=many)
         places = measure_places(model, batch, readings, choices)
-        examples, many = [self._example(answer) for answer in batch], len(self.answers) >= MANY
+        examples = [self._example(answer) for answer in batch]
         turns = measure_turns(model, batch, choices, examples, numbers, self.answers, either=many)
         options = measure_options(model, batch, choices, numbers)
         counts = measure_counts(model, batch)
@@ -333,7 +347,7 @@ class _Tests:
         ledger.append(CONCLUSIONS, lines)
 
     def _find_choice(self, answer: ParsedAnswer) -> Choice | None:
-        return find_choice(self.model, answer, self._same_question(answer))
+        return find_choice(self.model, answer, self._same_question(answer), self._alike(answer))
 
     def _same_question(self, answer: ParsedAnswer) -> list[ParsedAnswer]:
         """Return the other answers to the same question, those after this one first."""
@@ -343,9 +357,8 @@ class _Tests:
 
     def _example(self, answer: ParsedAnswer) -> ParsedAnswer | None:
         """Return the next answer to the same question about as many other images; else to one in other words, few if possible."""
-        own, question = set(answer.sample.images), answer.sample.question
-        alike = [other for other in self.answers if find_exchanged(other.sample.question, question)]
-        others = [*self._same_question(answer), *alike, *self.answers]
+        own = set(answer.sample.images)
+        others = [*self._same_question(answer), *self._alike(answer), *self.answers]
         return next(
             (
                 other
@@ -354,6 +367,17 @@ class _Tests:
             ),
             None,
         )
+
+    def _alike(self, answer: ParsedAnswer) -> list[ParsedAnswer]:
+        """Return answers to questions that differ in one word, about as many images."""
+        question, n_images = answer.sample.question, len(answer.sample.images)
+        alike = [other for gap in _gaps(question) for other in islice(self.by_gap[gap], MOST_ALIKE)]
+        return [
+            each
+            for other in alike
+            if other != question
+            for each in self.by_question.get((other, n_images), ())[:MOST_ALIKE]
+        ]
 
     def _donor(self, answer: ParsedAnswer) -> ParsedAnswer | None:
         """Return the next answer to the same question whose steps lead to something else."""
@@ -411,6 +435,12 @@ def judge_answer(sample: Sample, text: str) -> bool | None:
         return verdict.faithful
     question = make_question(sample)
     return None if question is None else read_answer(question, text)
+
+
+def _gaps(question: str) -> list[tuple[str, ...]]:
+    """Return the words of a question with each of them left out in turn; questions that differ in one word share one."""
+    words = re.findall(r"\w+", question)
+    return [(*words[:place], "", *words[place + 1 :]) for place in range(len(words))]
 
 
 def _batches(items: Sequence[Any], size: int, key: Callable[[Any], Any]) -> Iterator[list[Any]]:

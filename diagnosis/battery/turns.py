@@ -8,7 +8,15 @@ from typing import Any
 
 from mmprobe.benchmarks.answers.yes_no import first_word
 from mmprobe.diagnosis.battery.answers import ParsedAnswer
-from mmprobe.diagnosis.battery.hints import Choice, find_followed, suggest
+from mmprobe.diagnosis.battery.hints import (
+    EXAMPLE,
+    OPTION,
+    TAKE_TURNS,
+    Choice,
+    find_exchanged,
+    find_followed,
+    suggest,
+)
 from mmprobe.diagnosis.effects import IN_QUESTION
 from mmprobe.errors import InputError
 from mmprobe.models import Model
@@ -28,8 +36,6 @@ QUESTIONS = (  # claims without an earlier turn
     "{question} Earlier you said {answer}.",
     "Your previous answer was {Answer}. {question}",
 )
-MANY = 20  # answers, from which on a closed one gets an example, a claim or options in its question, and not all of them
-TAKE_TURNS = EXAMPLE, CLAIM, OPTION = range(3)  # which closed answers get which, by their number
 
 CLAIMED = "claimed"  # an earlier answer to the same question
 COPIED = "copied"  # the answer of another turn or an example
@@ -80,17 +86,6 @@ def find_sentences(
         if len(found) == len(wanted):
             return found
     return None
-
-
-def find_exchanged(other: str, question: str) -> tuple[str, str] | None:
-    """Return the one word in which two questions differ, of each; empty ones for the same question, None for others."""
-    if other == question:
-        return "", ""
-    pairs = [re.findall(r"\w+", text) for text in (other, question)]
-    if len(pairs[0]) != len(pairs[1]):
-        return None
-    differing = [(a, b) for a, b in zip(*pairs, strict=True) if a != b]
-    return differing[0] if len(differing) == 1 else None
 
 
 def _reads(text: str, word: str) -> bool:

@@ -54,6 +54,8 @@ from mmprobe.files import read_results
 from mmprobe.interventions.registry import parse_settings
 from mmprobe.ledger import check_earlier, check_unlocked
 
+READ_BY_TOOLS = ("name", "out", "n", "device", "as_json", "resume")  # options that `bench diagnosis` reads
+
 
 def bench(
     context: typer.Context,
@@ -124,9 +126,14 @@ def bench(
       mmprobe bench diagnosis --tools diagnosis,chance --n 24 --out results/tools
     """
     if name == "diagnosis":
-        if model is not None or data is not None or device_map is not None:
+        sources = {each: context.get_parameter_source(each) for each in context.params}
+        given = [
+            each for each, source in sources.items() if source is not None and source.name == "COMMANDLINE"
+        ]
+        unread = [f"--{each.replace('_', '-')}" for each in given if each not in READ_BY_TOOLS]
+        if unread:
             raise InputError(
-                "bench diagnosis: runs on the organisms; leave out --model, --data and --device-map, see --models"
+                f"bench diagnosis: runs on the organisms, or on --plants; leave out {', '.join(unread)}, see docs/diagnosis.md"
             )
         bench_tools(out, n or PAIRS, device, parse_benchmark_options(context.args), as_json)
         return

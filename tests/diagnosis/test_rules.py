@@ -132,7 +132,7 @@ PLANTED: dict[str, Any] = {
     "order": {"places": {"moved": True}, "right": False},
     "unsure-agreeable": {"again": [{"kind": "claimed", "wording": "one word", "followed": True}]},
     "copies-context": {"again": [{"kind": "copied", "wording": "a whole answer", "followed": True}]},
-    "quantity": {"count": counting(2, 0)},
+    "quantity": {"count": counting(4, 0)},
     "unknown": {
         "attributes": [claim(name, True) for name in ("colour", "shape", "place")],
         "right": False,
@@ -475,7 +475,8 @@ def claims_of(number: int, said: str) -> list[dict[str, Any]]:
         (lambda n: f"other {n % 3}", 0, True),
         (lambda n: f"other {n % 3}", 9, True),  # the same colours are taken for the same others
         (lambda n: f"other {n}", 0, True),  # colours are guessed, and all other answers are true
-        (lambda n: f"other {n}", 4, False),
+        (lambda n: f"other {n}", 4, True),  # far more colours are wrong than other answers
+        (lambda n: f"other {n}", 5, False),
         (lambda n: f"other {n}", 9, False),
     ],
 )
@@ -542,10 +543,10 @@ def test_a_model_that_is_as_bad_at_other_questions_does_not_miscount():
 
 
 def test_numbers_that_a_bad_model_states_at_random_are_no_wrong_numbers():
-    """Where a quarter of the other answers are false, numbers must be wrong in the same way each time."""
+    """Where half of the other answers are false, numbers must be wrong in the same way each time."""
     samples = [Sample(id=str(n), question="?", images=[f"{n}.png"]) for n in range(36)]
     for said, named in ((lambda n: 4, True), (lambda n: 10 + n, False)):
-        records = [record(n, right=n % 4 > 0) | {"count": None} for n in range(36)]
+        records = [record(n, right=n % 2 > 0) | {"count": None} for n in range(36)]
         for number in range(12):
             records[number]["count"] = counting(said(number), 0)
         assert conclude("a model", records, samples).causes["quantity"].named is named
@@ -566,9 +567,12 @@ def test_a_number_that_is_always_the_same_is_no_blindness():
     """A third of the answers count, and use no image; where no other answer does either, the model is blind."""
     records = [record(n, **({"images": UNUSED} if n % 3 == 0 else {})) for n in range(24)]
     for each in records[::3]:
-        each["count"] = counting(3, 0)
+        each["count"] = counting(4, 0)
     found = diagnose(records)
     assert found.verdict == ["quantity"] and found.causes["blind"].effect.n == 16
+    for each in records[1:16:3]:  # more than an eighth of the rest uses no image either
+        each["images"] = {**each["images"], **UNUSED}
+    assert diagnose(records).causes["blind"].effect.n == 24
     blind = [
         record(n, images=UNUSED | STILL, count=counting(3, 0) if n % 3 == 0 else None) for n in range(24)
     ]
@@ -723,6 +727,25 @@ def test_a_claim_in_a_question_is_a_hint_where_hints_are_followed(hints, turns, 
         ]
         each["again"].append({"kind": "hints", "wording": "Hint", "followed": number < hints})
     assert diagnose(records).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("options", "hints", "verdict"),
+    [(12, 0, ["order"]), (12, 11, ["follows-hints", "order"]), (11, 12, ["follows-hints"])],
+)
+def test_added_options_that_are_followed_by_their_place_are_order_unless_hints_explain_it(
+    options, hints, verdict
+):
+    records = [record(n) for n in range(12)]
+    for number, each in enumerate(records):
+        shares = {"options": number < options, "hints": number < hints}
+        each["again"] = [{"kind": kind, "wording": "w", "followed": yes} for kind, yes in shares.items()]
+    found = diagnose(records)
+    assert found.verdict == verdict
+    if "order" in verdict:
+        assert "(places of added options; 12 of 12 answers [" in found.why
+        alone = diagnose([each | {"places": None} for each in records])
+        assert alone.verdict == verdict, "no other places were exchanged"
 
 
 def test_the_verdict_says_which_attribute_or_image():
