@@ -306,7 +306,7 @@ def test_hints_suggest_both_answers():
 
 def test_alike_questions_have_the_other_answer_of_a_choice(tmp_path):
     """The ring is blue, so the star could be; not where more words differ, or the answer is read otherwise than it was written."""
-    words = "What colour is the star ? ring The red . blue at A1".split()
+    words = ["What", "colour", "is", "the", "star", "?", "ring", "The", "red", ".", "blue", "at", "A1"]
 
     def encode(text, add_special_tokens):
         return {"input_ids": [words.index(word) for word in re.findall(r"\w+|[.?]", text)]}
