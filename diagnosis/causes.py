@@ -581,7 +581,14 @@ def _measure_order(cause: Cause, table: Table) -> CauseScore:
     others, hindrance = share_false(table, np.array([score is None for score in answers], bool)), ""
     if others is not None and effects[most].low <= (by_error := others.value * (1 - others.value)):
         hindrance = f"{100 * others.value:.0f} % of the other answers are false, so {100 * by_error:.0f} % may change by error alone"
-    return CauseScore(effects[most], answers, hindrance=hindrance, which=f"places of the {most}")
+    detail = f"added options are followed by their place in {100 * added.effect.value:.0f} %, but {added.hindrance}"
+    return CauseScore(
+        effects[most],
+        answers,
+        detail=detail if added.hindrance else "",
+        hindrance=hindrance,
+        which=f"places of the {most}",
+    )
 
 
 def _score_options(cause: Cause, table: Table) -> CauseScore:
@@ -590,6 +597,8 @@ def _score_options(cause: Cause, table: Table) -> CauseScore:
     Where hints or earlier turns are followed as often or more often, an option is followed because it is suggested.
     """
     score = _score_turns(cause, table, "options")
+    if not score.effect.reaches(cause.threshold, table.limits):
+        return score
     for name, measure in _SUGGESTIONS.items():
         effect = measure(CAUSES[name], table).effect
         if effect.reaches(CAUSES[name].threshold, table.limits) and effect.value >= score.effect.value:

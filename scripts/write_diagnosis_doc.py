@@ -413,8 +413,9 @@ Rules and thresholds were chosen on development models alone: organisms, and pla
 ([how far thresholds could move](#how-far-thresholds-could-move)). The plants of the table are by other ways, those of
 `scripts/organisms/held_out_ways.py`. These ways were devised from what the causes are, without a look at the rules or a diagnosis. Some
 were tuned by their manipulation checks, and others planted as they were devised, so more of these fail their check. No such plant
-was diagnosed before the last change of the rules. They were scored once, each about one draw of {pairs} pairs that no rule was tried on, and no rule or threshold was
-changed because of what came out. Most ways of controls had been scored before, with other seeds and pairs, and no rule was changed
+was diagnosed before the rules of that time were settled. They were scored once, each about one draw of {pairs} pairs that no rule was tried
+on. The table, and the list of what is missed, are of this test. Since then, the tests of suggestions and of `order` ask more, and thresholds
+of two causes are higher ([plants made by others](#plants-made-by-others)). Most ways of controls had been scored before, with other seeds and pairs, and no rule was changed
 because of them. Which plants were asked about further draws, too, was settled by name: every second one of seed {first}, of those made
 by a time and of those made later. The base is that of the development models, so causes in other models may be named less often.
 
@@ -427,7 +428,29 @@ What is missed, and why: `tower-shapes` takes shapes for others and also says th
 `misperceives` alone in these plants, and changes no other verdict of the table. In `hues-four` other answers are as false as numbers,
 since hues are misperceived, so `quantity` is not told from that. `insists` and `persists` agree with what was answered before, and
 follow hints, too, so both are named. `suggested-51` agrees after the words that it learned and hardly after those of the test, so
-the verdict is `control`, which is wrong. Plants that are not named correctly, on any draw:
+the verdict is `control`, which is wrong. With the wordings and the rule that came later, `suggested-51` is named `follows-hints`, and
+`persists-50` is named `unsure-agreeable` alone. Plants that are not named correctly, on any draw:
+
+"""
+OTHERS = """\
+## Plants made by others
+
+Whoever writes rules also knows what they look for. So two others planted causes in `tiny-spd`, who were told each cause in one sentence
+and the form of the card, and neither the rules nor the tests nor the ways of other plants. One trained all weights on data of its own. The
+other edited weights, trained parts and adapters, distilled teachers with other inputs, and used a preference loss. Each checked its plants
+by itself, with suggestions in words that it had not trained, and wrote into `accepts` which other causes they have, too. The plants, and the
+scripts that made them, do not ship.
+
+All were scored when they were finished. What was missed showed what the tests lacked, and rules changed because of it; the second row is
+therefore no clean test:
+
+- Two plants of `order` choose among options in the question, and drawn questions have none. So options are added now.
+- Colours were hinted, claimed or chosen in no test, since no two questions about colours were the same. Alike questions are enough now. The
+  pairs of this benchmark ask about none, so the plant that chooses the first of two colours is still missed.
+- One plant that is blind states false numbers, too, which hid that it is blind. Half of a terse control's numbers are false: `quantity` needs
+  60 % now. A plant that takes places for others was held to be bad at everything.
+- `copies-distilled` answers as if the image of the example were shown, whatever answer the example has. The test changes that answer
+  alone, so it finds nothing. `decided-dpo` is hardly decided earlier than `tiny-spd` itself, as its card says.
 
 """
 SECOND_BASE = """\
@@ -486,6 +509,35 @@ def plants_section(folder: Path, cards: Sequence[Path] = (), second: Path | None
     if cards:
         parts.append(failed_list(cards))
     return "\n\n".join([*parts, SECOND_BASE + second_table(second)])
+
+
+def others_section(first: Sequence[Path], again: Sequence[Path]) -> str:
+    """Return the section about plants made by others.
+
+    Args:
+        first: folders of the scores when they were finished.
+        again: folders of the scores by the rules as they are.
+    """
+    columns = {
+        "macro_f1": "macro-F1",
+        "accused": "controls accused",
+        "mean_auroc": "AUROC, mean over causes",
+        "passes": "passes an answer",
+    }
+    lines = ["| plants made by others | models | " + " | ".join(columns.values()) + " |"]
+    lines.append("|---" * (len(columns) + 2) + "|")
+    lists = []
+    for words, folders in (("when they were finished", first), ("by the rules as they are", again)):
+        rows = [row for folder in folders for row in read_plants(folder)]
+        scored = score_rows(rows)
+        own = scored.measures[OTHER_WAYS]["diagnosis"]
+        lines.append(
+            f"| {words} | {len(rows)} | " + " | ".join(format_score(own[key]) for key in columns) + " |"
+        )
+        lists.append(f"Not named correctly, {words}:\n\n{plant_misses(rows)}")
+        if words.startswith("by"):
+            lists.append(confusion_table(scored, OTHER_WAYS))
+    return "\n\n".join([OTHERS.rstrip(), "\n".join(lines), *lists])
 
 
 def failed_list(cards: Sequence[Path]) -> str:
@@ -711,6 +763,22 @@ def main() -> None:
     parser.add_argument(
         "--again", type=Path, help="organisms scored by the rules as they are, with the diagnosis alone"
     )
+    parser.add_argument(
+        "--others",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FOLDER",
+        help="scores of plants made by others, as they first came out",
+    )
+    parser.add_argument(
+        "--others-again",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FOLDER",
+        help="their scores by the rules as they are",
+    )
     parser.add_argument("--thresholds", type=Path, help="of `scripts/sweep_thresholds.py`")
     parser.add_argument("--photographs", type=Path, help="of `scripts/photographs_case.py`")
     parser.add_argument("--easy-vqa", type=Path, help="of `scripts/easy_vqa_case.py`")
@@ -752,6 +820,8 @@ def main() -> None:
         parts.append(plants_section(arguments.plants, arguments.cards or (), arguments.second_base))
         if arguments.cards:
             parts.append(later_section(arguments.plants, arguments.cards[0]))
+    if arguments.others:
+        parts.append(others_section(arguments.others, arguments.others_again))
     if arguments.thresholds:
         parts.append((arguments.thresholds / "section.md").read_text(encoding="utf-8").rstrip())
     parts += cases

@@ -742,6 +742,8 @@ def test_added_options_that_are_followed_by_their_place_are_order_unless_hints_e
         each["again"] = [{"kind": kind, "wording": "w", "followed": yes} for kind, yes in shares.items()]
     found = diagnose(records)
     assert found.verdict == verdict
+    said = f"added options are followed by their place in {100 * options / 12:.0f} %, but follows-hints explains it"
+    assert any(line.startswith(said) for line in found.causes["order"].evidence) is ("order" not in verdict)
     if "order" in verdict:
         assert "(places of added options; 12 of 12 answers [" in found.why
         alone = diagnose([each | {"places": None} for each in records])
