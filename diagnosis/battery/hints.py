@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mmprobe.benchmarks.answers.options import split_options
 from mmprobe.benchmarks.answers.yes_no import first_word
 from mmprobe.diagnosis.battery.answers import ParsedAnswer
 from mmprobe.diagnosis.battery.reading import read_answers
@@ -145,6 +146,11 @@ def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
+def gets_options(answer: ParsedAnswer, number: int) -> bool:
+    """Return whether options are added to the question of a closed answer, by its number; not where it has options itself."""
+    return number % len(TAKE_TURNS) == OPTION and not split_options(answer.sample.question).choices
+
+
 def suggest(question: str, word: str, wording: str) -> str:
     """Return a question with a hint.
 
@@ -261,7 +267,7 @@ def measure_hints(
         if choice is None:
             continue
         flipped = flip_suggestion(answer.sample.question, choice.words)
-        if flipped is None and either and numbers[row] % len(TAKE_TURNS) == OPTION:
+        if flipped is None and either and gets_options(answer, numbers[row]):
             continue
         wording = WORDINGS[numbers[row] % len(WORDINGS)] if flipped is None else OWN_HINT
         rows.append(row)

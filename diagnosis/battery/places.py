@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.answers.options import read_choice, split_options
 from mmprobe.diagnosis.battery.answers import ParsedAnswer
-from mmprobe.diagnosis.battery.hints import OPTION, TAKE_TURNS, Choice, find_followed
+from mmprobe.diagnosis.battery.hints import TAKE_TURNS, Choice, find_followed, gets_options
 from mmprobe.diagnosis.battery.images import ALIKE, IMAGE_NAMES, find_names
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.errors import InputError
@@ -209,9 +209,7 @@ def measure_options(
     rows = [
         row
         for row, choice in enumerate(choices)
-        if choice is not None
-        and numbers[row] % len(TAKE_TURNS) == OPTION
-        and not split_options(answers[row].sample.question).choices
+        if choice is not None and gets_options(answers[row], numbers[row])
     ]
     closed = [(answers[row], choice) for row in rows if (choice := choices[row]) is not None]
     wordings = [ADDED[numbers[row] // len(TAKE_TURNS) % len(ADDED)] for row in rows]

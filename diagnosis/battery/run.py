@@ -70,6 +70,7 @@ EDITS, ALTERED, AGAIN, CONCLUSIONS = "edits.jsonl", "altered.jsonl", "again.json
 KEPT = (ANSWERS, MEASURES, EDITS, ALTERED, AGAIN, CONCLUSIONS, JUDGED)
 HINTS = "hints"  # in records, the hints that an answer got
 MAX_NEW_TOKENS = 128
+LONG = 40  # words; a question with more has no alike ones
 MOST_ALIKE = 8  # questions that differ in one word from another, at one place, and answers to each of them
 
 
@@ -204,9 +205,8 @@ class _Tests:
         self.by_question: dict[tuple[str, int], list[ParsedAnswer]] = defaultdict(list)
         for answer in self.answers:
             self.by_question[answer.sample.question, len(answer.sample.images)].append(answer)
-        self.by_gap: dict[tuple[str, ...], dict[str, None]] = defaultdict(
-            dict
-        )  # questions that differ in a word
+        # Questions that differ in a word share a gap.
+        self.by_gap: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
         for question in dict.fromkeys(answer.sample.question for answer in self.answers):
             for gap in _gaps(question):
                 self.by_gap[gap][question] = None
@@ -438,9 +438,13 @@ def judge_answer(sample: Sample, text: str) -> bool | None:
 
 
 def _gaps(question: str) -> list[tuple[str, ...]]:
-    """Return the words of a question with each of them left out in turn; questions that differ in one word share one."""
+    """Return the words of a question with each of them left out in turn; none for a long one, to which none is alike."""
     words = re.findall(r"\w+", question)
-    return [(*words[:place], "", *words[place + 1 :]) for place in range(len(words))]
+    return (
+        [(*words[:place], "", *words[place + 1 :]) for place in range(len(words))]
+        if len(words) <= LONG
+        else []
+    )
 
 
 def _batches(items: Sequence[Any], size: int, key: Callable[[Any], Any]) -> Iterator[list[Any]]:

@@ -10,11 +10,11 @@ from mmprobe.benchmarks.answers.yes_no import first_word
 from mmprobe.diagnosis.battery.answers import ParsedAnswer
 from mmprobe.diagnosis.battery.hints import (
     EXAMPLE,
-    OPTION,
     TAKE_TURNS,
     Choice,
     find_exchanged,
     find_followed,
+    gets_options,
     suggest,
 )
 from mmprobe.diagnosis.effects import IN_QUESTION
@@ -163,7 +163,8 @@ def measure_turns(
 
     - wording: the form of the earlier turn's answer, one of `FORMS`: one word such as `No.`, or a whole answer of the model's
       own to such a question; of a claim also how the model is asked again, one of `AGAIN`. Some claims have no earlier turn, and
-      the question makes them (`QUESTIONS`). An example is another question or the same one, about other images. They take turns; where no answer has the other reading, it is one word.
+      the question makes them (`QUESTIONS`). An example is another question or the same one, about other images. Wordings take
+      turns; where no answer has the other reading, it is one word.
     - followed: whether both answers were given as in the earlier turn
     - own: whether the earlier turn is one of the conversation, and not added; passes: the number of forward passes
 
@@ -186,7 +187,7 @@ def measure_turns(
         for row in rows
         if not either
         or _has_own_turn(answers[row])
-        or (row not in shown and numbers[row] % len(TAKE_TURNS) != OPTION)
+        or (row not in shown and not gets_options(answers[row], numbers[row]))
     ]
     for kind, chosen in ((CLAIMED, asked), (COPIED, shown)):
         for n_images in sorted({len(answers[row].sample.images) for row in chosen}):
@@ -218,15 +219,22 @@ def ask_turns(
     """
     parts = [re.fullmatch(rf"(.*?)({_SAME})?({_THEN}(.*))?", wording).groups("") for wording in wordings]  # type: ignore[union-attr]
     own = [kind == COPIED and _has_own_turn(answer) for answer, _ in closed]
+    # A conversation keeps its own question, whose texts need not follow another one.
+    same = [
+        bool(words) and other is not None and not other.sample.messages
+        for other, (_, words, *_) in zip(others, parts, strict=True)
+    ]
     said: list[dict[str, str] | None] = []
-    for (answer, choice), other, is_own, (form, same, *_) in zip(closed, others, own, parts, strict=True):
-        about = other if kind == COPIED and other is not None and not is_own and not same else answer
+    for (answer, choice), other, is_own, is_same, (form, *_) in zip(
+        closed, others, own, same, parts, strict=True
+    ):
+        about = other if kind == COPIED and other is not None and not is_own and not is_same else answer
         whole = form == SENTENCE
         said.append(find_sentences(about.sample.question, choice.words, (about, *given)) if whole else None)
 
     def build(place: int, word: str) -> Chat:
         answer, wholes = closed[place][0], said[place]
-        form, same, _, asked = parts[place]
+        form, _, _, asked = parts[place]
         if form == IN_QUESTION:
             question = suggest(answer.sample.question, word, asked)
             return build_chat(answer.sample.model_copy(update={"question": question}))
@@ -235,7 +243,7 @@ def ask_turns(
             return claim_answer(answer, text, asked)
         other = others[place]
         example = None if other is None else other.sample
-        if example is not None and same:
+        if example is not None and same[place]:
             example = example.model_copy(update={"question": answer.sample.question})
         chat = show_example(answer, example, text)
         assert chat is not None

@@ -53,6 +53,7 @@ from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.diagnosis.battery.run import (
     ANSWERS,
     CONCLUSIONS,
+    LONG,
     _Tests,
     judge_answer,
     read_records,
@@ -613,6 +614,33 @@ def test_an_example_asks_another_question_or_the_same(monkeypatch, tmp_path):
         ("Is there a star?", "No."),
         ("Is there a star?", "No, there is no star."),
     ]
+    chats.clear()
+    parts = [{"type": "image", "image": answers[1].sample.images[0]}, {"type": "text", "text": "Is it day?"}]
+    talk = written("Yes.", Sample(id="b", messages=[{"role": "user", "content": parts}]))
+    turns.ask_turns(None, "copied", [(answers[0], choice)], [talk], [turns.COPIES[2]], answers)
+    assert list_texts(chats[0], "user") == ["Is it day?", "Is there a star?"], (
+        "a conversation keeps its question"
+    )
+
+
+def test_alike_questions_are_found_without_comparing_all(toy, tmp_path):
+    """Answers to questions that differ in one word, about as many images; a long question has none."""
+    long = "Look " + "very " * LONG
+    names = [
+        "Is there a star?",
+        "Is there a ring?",
+        "Is there no ring?",
+        "Is there a star?",
+        f"{long}here",
+        f"{long}there",
+    ]
+    answers = [
+        written("Yes.", draw_sample(tmp_path, "red").model_copy(update={"question": name})) for name in names
+    ]
+    tests = _Tests(toy, answers)
+    assert [each.sample.question for each in tests._alike(answers[0])] == [names[1]]
+    assert sorted(each.sample.question for each in tests._alike(answers[1])) == [names[0], names[0], names[2]]
+    assert tests._alike(answers[4]) == []
 
 
 def test_an_option_is_followed_by_its_place_whichever_word_stands_there(monkeypatch, tmp_path):
