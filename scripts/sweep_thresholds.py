@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from pydantic import ValidationError
 
 from mmprobe.diagnosis.battery.run import read_records
 from mmprobe.diagnosis.bench.run import DIAGNOSES, SCORES, Subject, list_subjects, load_pairs
@@ -139,8 +140,11 @@ def sweep(asked: Sequence[Asked]) -> dict[str, dict[float, int]]:
         }
     for name in SWEPT:
         value, found[name] = getattr(limits, name), {}
-        for factor in (factor for factor in FACTORS if factor * value <= 1):
-            other = limits.model_copy(update={name: factor * value})
+        for factor in FACTORS:
+            try:
+                other = Thresholds.model_validate({**limits.model_dump(), name: factor * value})
+            except ValidationError:
+                continue
             found[name][factor] = sum(not each.is_right(other) for each in score_causes(asked, other))
     return found
 

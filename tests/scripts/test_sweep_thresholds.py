@@ -63,7 +63,8 @@ def test_wrong_decisions_are_counted_at_each_multiple_of_a_threshold(asked):
     # as it is, sorted-0 is missed at 25 %; at 42 % (x 0.7) plain-0 is accused, too, and at 72 % (x 1.2) cued-0 is missed
     assert wrong["prior"] == {0.5: 3, 0.7: 2, 0.85: 1, 1.0: 1, 1.2: 2, 1.5: 2}
     assert wrong["order"] == {0.5: 0, 0.7: 0, 0.85: 1, 1.0: 1, 1.2: 1, 1.5: 1, 2.0: 1}
-    assert set(wrong["usual_share"]) == {0.5, 0.7, 0.85, 1.0, 1.2}
+    assert set(wrong["usual_share"]) == {0.5, 0.7, 0.85, 1.0, 1.2}, "a share is 1 at most"
+    assert set(wrong["wrong_times"]) == set(sweeping.FACTORS)
     assert wrong["least_low"][2.0] == 1, "the low end of cued-0, 65 %, reaches all of 60 %"
 
 
@@ -94,7 +95,7 @@ def test_a_range_is_in_one_piece(wrong, found):
 def test_gaps_are_measured_on_models_that_use_no_image_and_on_those_that_err(monkeypatch):
     """Of four answers to other questions two are false; of two that could change with places one does."""
     records = [
-        {"places": {"kind": "images", "moved": n < 1} if n < 2 else None, "right": n % 2 > 0}
+        {"places": {"kind": "images", "moved": n < 1} if n < 2 else None, "right": n % 2 > 0, "hints": []}
         for n in range(6)
     ]
 
