@@ -357,8 +357,8 @@ def confusion_table(scored: ScoredTools, split: str) -> str:
 AGAIN = """\
 ## Organisms scored again
 
-Adapters in `tiny-spd` ([organisms.md](organisms.md)): some of the models that ship, by the rules as they are, with {pairs} pairs. Seeds 3
-and 4 are held out, but had been scored by earlier rules.
+Adapters in `tiny-spd` ([organisms.md](organisms.md)): some of the models that ship, with {pairs} pairs. Seeds 3
+and 4 are held out, but had been scored by earlier rules. The numbers are from before the tests of suggestions and of `order` [asked more](#plants-made-by-others).
 
 """
 PHOTOGRAPHS = """\
@@ -367,7 +367,7 @@ PHOTOGRAPHS = """\
 Images with questions and answers are enough for `blind`, `looks-unused`, `forgets`, `follows-hints`, `ignores-an-image`, `order`,
 `unsure-agreeable` and `copies-context`. Where `metadata.objects` lists what they hold, `misperceives`, `prior` and (of questions of how
 many) `quantity` run, too; boxes let their things be painted over, and masks or boxes let them get other colours. What a test did not get
-is said in the verdict, which then cannot be `control`.
+is said in the verdict, which then cannot be `control`. The numbers are from before the tests of suggestions and of `order` [asked more](#plants-made-by-others).
 
 Rules read a yes or no, an option, a number and the true words, and in a description of one image the objects of COCO. With
 `--judge model:openai/gpt-4o`, a model reads the rest ([judges](benchmarks/judges.md)): whether an answer is true, from the question and the
@@ -391,7 +391,7 @@ no threshold was chosen on them, and one rule: what `misperceives` compares wher
 drawn world: an image holds one thing, at any place; its contents are known from the questions; tests that need several images do not
 run; answers are one word, but colours are said in a sentence, from which the diagnosis reads what is claimed. What does not differ: architecture and tokenizer, which cuts most of the new words into pieces.
 The hints that `easy-vqa-hinted` learned have other words than those of the diagnosis. Answers claim one attribute of a thing, its colour,
-so `misperceives` compares these claims with the answers that do not name it.
+so `misperceives` compares these claims with the answers that do not name it. The numbers are from before the tests of suggestions and of `order` [asked more](#plants-made-by-others).
 
 """
 PLANTS = """\
@@ -442,7 +442,8 @@ by itself, with suggestions in words that it had not trained, and wrote into `ac
 scripts that made them, do not ship.
 
 All were scored when they were finished. What was missed showed what the tests lacked, and rules changed because of it; the second row is
-therefore no clean test:
+therefore no clean test. It has the rules as they are, on what was asked when each closed answer still got a hint; now those that get options
+get none:
 
 - Two plants of `order` choose among options in the question, and drawn questions have none. So options are added now.
 - Colours were hinted, claimed or chosen in no test, since no two questions about colours were the same. Alike questions are enough now. The
@@ -667,7 +668,9 @@ LATER_WORDS = """\
 
 These are the plants of `ignores-an-image`, `order`, `unsure-agreeable`, `copies-context` and `quantity` that passed their manipulation
 check, of seeds that nobody had looked at. A number is the plant's own score with its interval over sets of images. The last column is
-the highest score for the cause of all models without it."""
+the highest score for the cause of all models without it.
+The numbers are from before the tests of suggestions and of `order` [asked more](#plants-made-by-others).
+"""
 GOALS = (
     "The goals were macro-F1 of 0.85, 5 % of 30 controls accused, the same verdict on 4 of 4 draws for 90 % of the models, and 12 "
     "passes."
