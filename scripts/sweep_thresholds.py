@@ -50,6 +50,7 @@ while the others stay, and decisions are counted: whether each of {causes} cause
 are wrong with the thresholds as they are. *Range*: the multiples with which no more are wrong. A threshold with a wide range is not
 finely tuned to these models; one whose range ends at its value would be better with another one. *Without it* is the highest score of
 models without the cause that nothing else explains, and *with it* the lowest of those with it.
+What was measured is from before the tests of suggestions and of `order` [asked more](#plants-made-by-others).
 
 {gaps}
 """
