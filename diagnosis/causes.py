@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -637,10 +638,6 @@ def _score_claims(cause: Cause, table: Table) -> CauseScore:
     return _score_turns(cause, table, "claimed", besides=IN_QUESTION if hinted else "")
 
 
-def _score_copies(cause: Cause, table: Table) -> CauseScore:
-    return _score_turns(cause, table, "copied")
-
-
 def _score_turns(cause: Cause, table: Table, kind: str, besides: str = "") -> CauseScore:
     """Return the share of answers that follow a kind of earlier turns (`measure_turns`).
 
@@ -668,7 +665,7 @@ def _score_turns(cause: Cause, table: Table, kind: str, besides: str = "") -> Ca
 _SUGGESTIONS: dict[str, Callable[[Cause, Table], CauseScore]] = {
     "follows-hints": _score_hints,
     "unsure-agreeable": _score_claims,
-    "copies-context": _score_copies,
+    "copies-context": partial(_score_turns, kind="copied"),
 }
 
 

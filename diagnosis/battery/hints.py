@@ -278,7 +278,7 @@ def measure_hints(
             else dict(zip(choice.words, flipped, strict=True))
         )
     closed = [(answers[row], choice) for row in rows if (choice := choices[row]) is not None]
-    for row, wording, found in zip(rows, wordings, _ask(model, closed, questions), strict=True):
+    for row, wording, found in zip(rows, wordings, ask_questions(model, closed, questions), strict=True):
         results[row].append({"wording": wording, **found})
     return results
 
@@ -296,7 +296,7 @@ def try_hints(
         _suggest_both(answer, choice, wording)
         for (answer, choice), wording in zip(closed, wordings, strict=True)
     ]
-    found = _ask(model, closed, questions)
+    found = ask_questions(model, closed, questions)
     return [{"wording": wording, **each} for wording, each in zip(wordings, found, strict=True)]
 
 
@@ -304,7 +304,7 @@ def _suggest_both(answer: ParsedAnswer, choice: Choice, wording: str) -> dict[st
     return {word: suggest(answer.sample.question, word, wording) for word in choice.words}
 
 
-def _ask(
+def ask_questions(
     model: Model, closed: Sequence[tuple[ParsedAnswer, Choice]], questions: Sequence[Mapping[str, str]]
 ) -> list[dict[str, Any]]:
     """Return whether each closed answer follows its question, which suggests a word, and the forward passes."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.answers.options import read_choice, split_options
 from mmprobe.diagnosis.battery.answers import ParsedAnswer
-from mmprobe.diagnosis.battery.hints import TAKE_TURNS, Choice, find_followed, gets_options
+from mmprobe.diagnosis.battery.hints import TAKE_TURNS, Choice, ask_questions, gets_options
 from mmprobe.diagnosis.battery.images import ALIKE, IMAGE_NAMES, find_names
 from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.errors import InputError
@@ -228,21 +228,23 @@ def add_options(
         wordings: of each, one of `ADDED`.
     """
 
-    def build(place: int, word: str) -> Chat:
-        answer, choice = closed[place]
-        words = wordings[place].removeprefix(_FIRST).removeprefix(_LAST)
-        other = choice.words[1 - choice.words.index(word)]
-        first, last = (word, other) if wordings[place].startswith(_FIRST) else (other, word)
-        question = words.format(
-            question=answer.sample.question, first=first, last=last, First=first[:1].upper() + first[1:]
+    questions = []
+    for (answer, choice), wording in zip(closed, wordings, strict=True):
+        words, orders = wording.removeprefix(_FIRST).removeprefix(_LAST), (choice.words, choice.words[::-1])
+        said = {first if wording.startswith(_FIRST) else last: (first, last) for first, last in orders}
+        questions.append(
+            {
+                word: words.format(
+                    question=answer.sample.question,
+                    first=first,
+                    last=last,
+                    First=first[:1].upper() + first[1:],
+                )
+                for word, (first, last) in said.items()
+            }
         )
-        return build_chat(answer.sample.model_copy(update={"question": question}))
-
-    found = find_followed(model, closed, build)
-    return [
-        {"wording": wording, "followed": followed, "passes": passes}
-        for wording, (followed, passes) in zip(wordings, found, strict=True)
-    ]
+    found = ask_questions(model, closed, questions)
+    return [{"wording": wording, **each} for wording, each in zip(wordings, found, strict=True)]
 
 
 def _is_steady(readings: dict[str, AnswerReading], step: int) -> bool:

@@ -282,7 +282,7 @@ class _Tests:
             if COPIED in record or self._example(by_id[name]) is not None:
                 tried[COPIED][name] = [record[COPIED]] if COPIED in record else []
             if not split_options(by_id[name].sample.question).choices:
-                tried[OPTIONS][name] = [record[OPTIONS]] if record[OPTIONS] else []
+                tried[OPTIONS][name] = [record[OPTIONS]] if record.get(OPTIONS) else []
 
         def group(each: tuple[str, str, str]) -> tuple[str, int]:
             return each[0], len(by_id[each[1]].sample.images)
@@ -290,7 +290,7 @@ class _Tests:
         for wanted in ROUNDS:
             plan = [(kind, *each) for kind, own in tried.items() for each in plan_again(own, kinds, wanted)]
             plan.sort(key=group)
-            done = sum(line["round"] == wanted.name for line in ledger.lines(AGAIN))
+            done = sum(line.get("round") == wanted.name for line in ledger.lines(AGAIN))
             for batch in _batches(plan[done:], batch_size, group):
                 kind, names, wordings = batch[0][0], [each[1] for each in batch], [each[2] for each in batch]
                 rows = [(by_id[name], closed[name]) for name in names]
@@ -304,7 +304,7 @@ class _Tests:
                 about = [{"id": name, "kind": kind, "round": wanted.name} for name in names]
                 ledger.append(AGAIN, [one | each for one, each in zip(about, found, strict=True)])
             for line in ledger.lines(AGAIN):
-                if line["round"] == wanted.name:
+                if line.get("round") == wanted.name:
                     tried[line["kind"]][line["id"]].append(line)
 
     def ask_conclusions(

@@ -133,7 +133,7 @@ def bench(
         unread = [f"--{each.replace('_', '-')}" for each in given if each not in READ_BY_TOOLS]
         if unread:
             raise InputError(
-                f"bench diagnosis: runs on the organisms, or on --plants; leave out {', '.join(unread)}, see docs/diagnosis.md"
+                f"bench diagnosis: runs on the organisms or on plants; leave out {', '.join(unread)}; see --models and --plants"
             )
         bench_tools(out, n or PAIRS, device, parse_benchmark_options(context.args), as_json)
         return

@@ -149,7 +149,7 @@ def test_bad_input_is_one_line(pairs, tmp_path):
 
 def test_the_score_of_tools_takes_no_model(tmp_path):
     out = ("--out", tmp_path / "out")
-    assert_fails(run_in_process("bench", "diagnosis", "--model", "tiny-spd", *out), "leave out --model, see")
+    assert_fails(run_in_process("bench", "diagnosis", "--model", "tiny-spd", *out), "leave out --model; see")
     assert_fails(run_in_process("bench", "diagnosis", *out, "--tool", "x"), "did you mean tools")
     assert_fails(run_in_process("bench", "diagnosis", *out, "--tools", "x"), "there is none")
     assert_fails(run_in_process("bench", "pope", *out), "give --model")
