@@ -218,3 +218,20 @@ def test_what_is_measured_of_an_earlier_call_is_not_measured_by_an_overwriting_o
         (tmp_path / name).write_text("{}\n")
     ledger.clear()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_diagnosis_whose_records_lack_a_later_test_is_resumed(tmp_path):
+    """Records of an earlier version have no options, and their further suggestions no round."""
+    call = ("diagnose", "--model", "tiny-spd", "--n", "4", "--out", tmp_path / "out")
+    assert run_in_process(*call).code == 0
+    file = tmp_path / "out" / "measures.jsonl"
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert any(record.pop("options") for record in records)
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    followed = {"id": records[0]["id"], "kind": "hints", "wording": "Hint", "followed": True, "passes": 2}
+    (tmp_path / "out" / "again.jsonl").write_text(json.dumps(followed) + "\n")
+    resumed = run_in_process(*call, "--resume")
+    assert resumed.code == 0, resumed.stderr
+    assert "'Hint'" in json.dumps(
+        json.loads((tmp_path / "out" / "diagnosis.json").read_text())["causes"]["follows-hints"]
+    )
