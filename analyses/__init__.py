@@ -14,8 +14,10 @@ from mmprobe.analyses.findings import findings
 from mmprobe.analyses.localisation import localisation
 from mmprobe.analyses.neuron_activation import neuron_activation
 from mmprobe.analyses.picture_absence import picture_absence
+from mmprobe.analyses.pointing_game import pointing_game
 from mmprobe.analyses.predict_unfaithful import predict_unfaithful
 from mmprobe.analyses.residual_drift import residual_drift
+from mmprobe.analyses.source import AddedAnalysis
 from mmprobe.analyses.sublayer_transitions import sublayer_transitions
 from mmprobe.analyses.token_activation import token_activation
 from mmprobe.analyses.workers import apply_analyses
@@ -34,12 +36,14 @@ ANALYSES: Registry[Callable[..., xr.Dataset]] = Registry(
         "token_activation": token_activation,
         "attention_vs_activation": attention_vs_activation,
         "localisation": localisation,
+        "pointing_game": pointing_game,
         "attention_ratio": attention_ratio,
         "failure_modes": failure_modes,
         "picture_absence": picture_absence,
         "attention_by_frame": attention_by_frame,
         "predict_unfaithful": predict_unfaithful,
     },
+    adapt=AddedAnalysis,
 )
 """Every analysis that `mmprobe analyze` runs, by name; `--only` takes the names with dashes."""
 
@@ -93,6 +97,7 @@ __all__ = [
     "localisation",
     "neuron_activation",
     "picture_absence",
+    "pointing_game",
     "predict_unfaithful",
     "residual_drift",
     "sublayer_transitions",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.source import limits_to_span
+from mmprobe.analyses.source import analysis_of_run
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 
 
-@limits_to_span
+@analysis_of_run
 def attention_by_frame(source: Trace | Run, sample: str | None = None) -> xr.Dataset:
     """Return the attention of each step of one answer on each frame of the sample's videos.
 

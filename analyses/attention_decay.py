@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.source import describe, limits_to_span
+from mmprobe.analyses.source import analysis_of_run, describe
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
@@ -24,7 +24,7 @@ FORMS = ("", "_authors")  # ends of the variables' names: the share of all atten
 _VISUAL, _GENERATED = GROUP_NAMES.index("visual"), GROUP_NAMES.index("generated")
 
 
-@limits_to_span
+@analysis_of_run
 def attention_decay(run: Run) -> xr.Dataset:
     """Return attention by token group, layer and step, averaged over samples, with intervals.
 

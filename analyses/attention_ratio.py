@@ -10,20 +10,20 @@ import xarray as xr
 from scipy.stats import rankdata
 
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
-from mmprobe.analyses.source import describe, limits_to_span
+from mmprobe.analyses.source import analysis_of_run, describe
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import set_keys
 from mmprobe.stats.columns import Columns
 from mmprobe.stats.compare import LABELS, MINIMUM, compare_labels, label_masks, means_by_label
-from mmprobe.stats.estimate import Estimate, estimate_mean
+from mmprobe.stats.estimate import Estimate, estimate_mean, estimate_rows
 from mmprobe.stats.intervals import FRACTION, LENGTH
 from mmprobe.stats.sets import Sets
 
 DRAWS = 100
 
 
-@limits_to_span
+@analysis_of_run
 def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = MINIMUM) -> xr.Dataset:
     """Return the attention on the changed regions relative to other places, a ranking of heads, and sinks.
 
@@ -45,7 +45,9 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
         - difference (layer): unfaithful minus faithful, with _low, _high, effect, p, p_holm
           (`compare_groups`)
         - head_ratio (layer, head) with _low, _high: mean over samples; only with `attention/visual_head`
-        - head_layer, head_number (rank): the heads in descending order of head_ratio
+        - n_head (layer, head): samples in which the head attends to the images. A run of an earlier version keeps weights
+          under 6e-8 as 0, so a head with an attention sink may have none
+        - head_layer, head_number (rank): the heads in descending order of head_ratio, without those that have no ratio
         - head_stability: Spearman's correlation of the heads' ratios between two halves of the data that
           share no image, the mean of twenty halvings, with _low, _high: the
           smallest and the largest
@@ -83,7 +85,7 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
             n_without_regions += 1
             continue
         row = _measure_sample(trace, draws, seed)
-        if all(np.isfinite(values).all() for values in row.values()):
+        if all(np.isfinite(values).all() for name, values in row.items() if name != "head_ratio"):
             rows.append(row)
             groups.add(trace.sample.id, set_keys(trace.sample))
         else:
@@ -112,7 +114,7 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
 def ratio_on(weights: np.ndarray, masks: np.ndarray) -> np.ndarray:
     """Return the mean weight on each mask over the mean weight elsewhere, [..., mask].
 
-    It is NaN where a mask is empty or covers everything.
+    It is NaN where a mask is empty or covers everything, and where nothing is elsewhere.
 
     Args:
         weights: [..., visual].
@@ -122,11 +124,10 @@ def ratio_on(weights: np.ndarray, masks: np.ndarray) -> np.ndarray:
         >>> ratio_on(np.array([3.0, 1.0, 1.0]), np.array([[True, False, False]])).tolist()
         [3.0]
     """
-    inside = masks.T.astype(np.float64)
-    size, total = inside.sum(0), weights.sum(-1, keepdims=True)
-    on = weights @ inside
+    inside, outside = masks.T.astype(np.float64), (~masks.T).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray((on / size) / ((total - on) / (weights.shape[-1] - size)))
+        on, off = (weights @ part / part.sum(0) for part in (inside, outside))
+        return np.asarray(np.where(off > 0, on / off, np.nan))
 
 
 def _measure_sample(trace: Trace, draws: int, seed: int) -> dict[str, np.ndarray]:
@@ -195,9 +196,10 @@ def _add_heads(out: xr.Dataset, ratio: np.ndarray, groups: np.ndarray) -> None:
         ratio: [sample, layer, head].
         groups: int [sample], as `image_sets` returns them.
     """
-    mean = estimate_mean(ratio, groups, LENGTH)
+    mean = estimate_rows(np.moveaxis(ratio, 0, -1), groups, LENGTH)
     out.update(mean.variables("head_ratio", ("layer", "head")))
-    order = np.argsort(-mean.value.ravel(), kind="stable")
+    out["n_head"] = (("layer", "head"), mean.n)
+    order = np.argsort(-mean.value.ravel(), kind="stable")[: int((mean.n > 0).sum())]  # NaN come last
     layer, head = np.unravel_index(order, mean.value.shape)
     out["rank"] = ("rank", np.arange(len(order)) + 1)
     out["head_layer"] = ("rank", out["layer"].values[layer])
@@ -213,13 +215,13 @@ def correlate_halves(ratio: np.ndarray, groups: np.ndarray, halvings: int = 20) 
     """Return the rank correlation of the heads' mean ratios between two halves, for several random halvings.
 
     Args:
-        ratio: [sample, head].
+        ratio: [sample, head]; heads without a ratio in every sample are left out.
         groups: int [sample]; a group is in one half.
 
     Returns:
         One correlation a halving; none for fewer than two groups or two heads.
     """
-    n_groups = int(groups.max()) + 1
+    ratio, n_groups = ratio[:, np.isfinite(ratio).all(0)], int(groups.max()) + 1
     if n_groups < 2 or ratio.shape[1] < 2:
         return []
     rng, correlations = np.random.default_rng(0), []

@@ -10,7 +10,7 @@ import xarray as xr
 from scipy.stats import rankdata
 
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
-from mmprobe.analyses.source import describe, limits_to_span
+from mmprobe.analyses.source import analysis_of_run, describe
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable, NotCaptured
@@ -31,7 +31,7 @@ REGION_MEASURES = tuple(
 MEASURES = (*AGREEMENT, *REGION_MEASURES)
 
 
-@limits_to_span
+@analysis_of_run
 def attention_vs_activation(
     run: Run,
     layers: list[int] | None = None,

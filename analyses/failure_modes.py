@@ -20,10 +20,11 @@ from mmprobe.analyses.attention_vs_activation import (
     read_maps,
     top_iou,
 )
-from mmprobe.analyses.regions import find_mentions, find_patches, mask_patches, random_masks, read_things
-from mmprobe.analyses.source import describe, limits_to_span
+from mmprobe.analyses.regions import find_mentions, find_patches, image_sizes, mask_patches, random_masks
+from mmprobe.analyses.source import analysis_of_run, describe
 from mmprobe.analyses.token_activation import visual_positions
 from mmprobe.cache import Run, Trace
+from mmprobe.contents import named_things
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import set_keys
 from mmprobe.stats.estimate import estimate_mean, read_estimate
@@ -52,7 +53,7 @@ class _NamedThing(NamedTuple):
     evidence: np.ndarray
 
 
-@limits_to_span
+@analysis_of_run
 def failure_modes(
     run: Run,
     alpha: float = 0.1,
@@ -63,8 +64,8 @@ def failure_modes(
 ) -> xr.Dataset:
     """Return the failure mode of each claim of the unfaithful answers, with the evidence and its false alarms.
 
-    A claim is a changed thing that an answer names, by all tokens of its name (`find_mentions`). Its maps of
-    attention and token activation are tested against that thing's own regions (`read_things`). A map is *on*
+    A claim is a changed thing, or where nothing is declared to differ a thing in the images, that an answer names, by all tokens of its name (`find_mentions`). Its maps of
+    attention and token activation are tested against that thing's own regions (`contents.named_things`). A map is *on*
     the regions if its share there, mean over the claim's tokens, is larger than on all but a share `alpha` of
     random places of the same size. So a map that is unrelated to the regions is on them in at most a share
     `alpha` of the claims.
@@ -84,8 +85,8 @@ def failure_modes(
     things, such as "Nothing changed.", has no claim and no mode.
 
     Args:
-        run: traces with `attention/visual`, `tam/logit` and `tam/prompt`; samples with labels, regions and
-            `metadata.differences`, which name the things.
+        run: traces with `attention/visual`, `tam/logit` and `tam/prompt`; samples with labels, and with
+            `metadata.differences` or `metadata.objects`, which name the things and their places.
         alpha: the default 0.1 is our choice. With few places for a region, p cannot be small: one region of
             one cell on a grid of 16 cells has p = 1/16 at best.
         layers: layers of the attention; the default, all captured layers, is our choice.
@@ -176,7 +177,8 @@ def _measure_claims(
     """Return the claims of an answer; None if no thing of its sample has a region on an image."""
     if not trace.images.sizes.get("image", 0):
         return None
-    patches = {name: find_patches(trace, regions) for name, regions in read_things(trace.sample).items()}
+    things = named_things(trace.sample, image_sizes(trace))
+    patches = {name: find_patches(trace, regions) for name, regions in things.items()}
     patches = {name: cells for name, cells in patches.items() if cells}
     if not patches:
         return None

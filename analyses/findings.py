@@ -137,7 +137,7 @@ def _test_attention(answers: RunAnswers, ds: xr.Dataset) -> Iterator[Finding]:
         yield mean_finding(claim, "4.2, figure 7", measure, early, expected, sets)
     share = ds["share_authors_of_sample"].mean("layer").values
     claim = "Unfaithful answers attend less to the images"
-    finding = difference_finding(claim, "4.2", f"{_PROMPT}, all layers", share, faithful, -1, sets)
+    finding = difference_finding(claim, "ours", f"{_PROMPT}, all layers", share, faithful, -1, sets)
     yield replace(finding, twin="attention raised")
     for variable, note, what in (
         ("slope_authors_of_sample", "", _PROMPT),
@@ -155,7 +155,7 @@ def _test_attention(answers: RunAnswers, ds: xr.Dataset) -> Iterator[Finding]:
             measure_deep = f"slope per step of {what}, last third of the layers"
             yield mean_finding(claim, "D.2, figures 17 and 18", measure_deep, deep, -1, sets)
         claim = f"Attention to the images decays faster in unfaithful answers{note}"
-        finding = difference_finding(claim, "ours" if note else "4.2", measure, slope, faithful, -1, sets)
+        finding = difference_finding(claim, "ours", measure, slope, faithful, -1, sets)
         yield replace(finding, twin="faster decay")
 
 

@@ -5,18 +5,19 @@ TAM (Li et al., 2025, arXiv:2506.23270).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.regions import Things, find_mentions, find_patches, mask_patches, read_things
-from mmprobe.analyses.source import describe, limits_to_span
+from mmprobe.analyses.regions import find_mentions, find_patches, image_sizes, mask_patches
+from mmprobe.analyses.source import analysis_of_run, describe
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
+from mmprobe.contents import named_things
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.samples import Sample, set_keys
+from mmprobe.samples import Region, Sample, set_keys
 from mmprobe.stats.estimate import estimate_from_sums
 from mmprobe.stats.sets import Sets
 
@@ -27,12 +28,13 @@ FUNCTION_WORDS = frozenset(
     """.split()  # noqa: SIM905
 )
 MAPS = ("tam", "raw")
+Things = Mapping[str, Sequence[Region]]
 
 
-@limits_to_span
+@analysis_of_run
 def localisation(
     run: Run,
-    nouns: Callable[[Sample], Things] = read_things,
+    nouns: Callable[[Sample], Things] | None = None,
     function_words: frozenset[str] = FUNCTION_WORDS,
     seed: int = 0,
 ) -> xr.Dataset:
@@ -44,10 +46,10 @@ def localisation(
     the map below the mean threshold of the answer's nouns. F1-IoU is their harmonic mean.
 
     Args:
-        run: traces with `tam/logit` and `tam/prompt`; samples with regions.
+        run: traces with `tam/logit` and `tam/prompt`; samples with regions or declared objects.
         nouns: function that returns the nouns of a sample, each with its object's regions. A noun without
-            regions is tested against all regions of the sample. The default `read_things`, which reads
-            `metadata.differences`, is our choice.
+            regions is tested against all regions of the sample. By default they are what the metadata declare
+            (`contents.named_things`): the things of `differences`, else of `objects`; our choice.
         function_words: the default, 37 English words, is our choice.
         seed: of the bootstrap.
 
@@ -74,11 +76,11 @@ def localisation(
     groups = Sets()
     rows, left_out = [], []
     for name, trace in run.stream("localisation"):
-        patches = find_patches(trace) if trace.images.sizes.get("image", 0) else []
-        if not patches:
+        if not trace.images.sizes.get("image", 0):
             continue
+        things = named_things(trace.sample, image_sizes(trace)) if nouns is None else nouns(trace.sample)
         try:
-            row = _measure_sample(trace, nouns(trace.sample), function_words)
+            row = _measure_sample(trace, things, function_words)
         except NotApplicable:
             raise
         except InputError:
@@ -88,7 +90,9 @@ def localisation(
             groups.add(trace.sample.id, set_keys(trace.sample))
             rows.append(row)
     if not rows:
-        raise NotApplicable(f"{run.path}: no answer names an object in its sample's `regions`")
+        raise NotApplicable(
+            f"{run.path}: no answer names a thing with a place; samples declare them in `regions` and `metadata`"
+        )
     return _make_dataset(run, groups, rows, left_out, seed)
 
 
@@ -137,14 +141,15 @@ def _measure_sample(trace: Trace, nouns: Things, function_words: frozenset[str])
     mentions = [
         (name, steps) for name, places in find_mentions(trace, list(nouns)).items() for steps in places
     ]
+    own = {name: find_patches(trace, nouns[name]) for name, _ in mentions}
+    of_sample = find_patches(trace)
+    mentions = [mention for mention in mentions if own[mention[0]] or of_sample]
     if not mentions:
         return None
     function_steps = [
         step for step, text in enumerate(trace.step_texts) if text.strip().lower() in function_words
     ]
     views = visual_positions(trace)
-    own = {name: find_patches(trace, nouns[name]) for name, _ in mentions}
-    of_sample = find_patches(trace)
     masks = {name: mask_patches(patches or of_sample, views.grids) for name, patches in own.items()}
     object_ious, function_ious = [], []
     for maps in activation_maps(read_logits(trace, views.positions), views.grids):
@@ -154,7 +159,7 @@ def _measure_sample(trace: Trace, nouns: Things, function_words: frozenset[str])
         threshold = np.mean([otsu_threshold(values) for values in noun_maps])
         dark = [(maps[step] < threshold).mean() for step in function_steps]
         function_ious.append(float(np.mean(dark)) if dark else np.nan)
-    return _SampleIous(object_ious, function_ious, all(own.values()))
+    return _SampleIous(object_ious, function_ious, all(own[name] for name, _ in mentions))
 
 
 def _make_dataset(

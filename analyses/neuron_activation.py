@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.source import describe, limits_to_span
+from mmprobe.analyses.source import analysis_of_run, describe
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
@@ -22,7 +22,7 @@ RULES = ("sum", "tokens", "any", "mean")
 THIRDS = ("early", "middle", "deep")
 
 
-@limits_to_span
+@analysis_of_run
 def neuron_activation(
     run: Run, threshold: float = 0.5, top: int = 20, minimum: int = MINIMUM, scale: float = 1.0
 ) -> xr.Dataset:

@@ -7,20 +7,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
+from scipy.stats import rankdata
 
 from mmprobe.analyses.attention_decay import slope_over_steps
 from mmprobe.analyses.attention_vs_activation import TOP, rank_correlation, read_maps, top_iou
 from mmprobe.analyses.regions import find_patches, mask_patches
-from mmprobe.analyses.source import describe, limits_to_span
+from mmprobe.analyses.source import analysis_of_run, describe
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES
+from mmprobe.contents import question_types
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import set_keys
-from mmprobe.stats.auc import estimate_auc, weighted_auc
+from mmprobe.stats.auc import estimate_auc, estimate_auc_within, weighted_auc
 from mmprobe.stats.columns import Columns
 from mmprobe.stats.estimate import Estimate, stack_estimates
 from mmprobe.stats.folds import assign_folds, shuffle_within_folds, skip_checks
-from mmprobe.stats.intervals import central_range, statistic_interval
+from mmprobe.stats.intervals import central_range, statistic_interval, sums_interval
 from mmprobe.stats.sets import Sets
 
 MINIMUM = 20  # samples that each class needs; our choice
@@ -30,12 +32,15 @@ REFITS = (
 )
 
 
-@limits_to_span
+@analysis_of_run
 def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: int = 0) -> xr.Dataset:
     """Return how well a linear model separates unfaithful from faithful answers by numbers of their traces.
 
     Each answer is a few numbers (`FEATURES`). They are standardised and go into a logistic regression (L2, C
     = 1, balanced class weights; our choice). An answer is scored by a model fitted on the folds without it.
+    Some types of questions are harder than others, and an answer's features tell its type. So the type alone is the
+    baseline, and `auc_within` is over pairs of answers to questions of one type. A type is `metadata.type`, else the
+    question without names and numbers (`contents.question_types`).
     Samples that share an image or a `pair_id` are in one fold. AUC is the probability that an unfaithful
     answer has a higher score than a faithful one; ties count half. It is 0.5 by chance and 1 at best.
 
@@ -58,13 +63,17 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
     Args:
         run: traces with labels, of any capture; attrs["features_left_out"] names the features that it lacks.
         minimum: samples that each class needs, at least `folds`; the default 20 is our choice.
-        folds: of the cross-validation, stratified by label; the default 5 is our choice.
+        folds: of the cross-validation, stratified by label and by type of question; the default 5 is our choice.
         seed: of the folds and shuffles.
 
     Returns:
         A data set with dimensions `sample` (labelled samples, sorted), `feature`, `upto`.
 
         - auc, with _low, _high: of the held-out scores of all folds together
+        - auc_type, with _low, _high: of the type of the question alone, an answer's score being the share of unfaithful
+          answers to questions of its type in the other folds. Internals say more only where auc is above it
+        - auc_within, with _low, _high: of the held-out scores, over pairs of answers to questions of one type; NaN without
+          such pairs. n_pairs: their number
         - auc_shuffled, with _low, _high: mean, 2.5 % and 97.5 % quantile over 100 shuffles of the labels; p:
           share of shuffles with at least that AUC, (k + 1) / (shuffles + 1). Labels are shuffled within
           folds, mostly in blocks of the same images (`shuffle_within_folds`).
@@ -72,12 +81,15 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
           deviation. It is shrunken by L2, and similar features share it.
         - auc_feature (feature), with _low, _high: of the feature alone, without a fit; below 0.5 if the
           feature is lower in unfaithful answers
+        - margin (sample), only where answers were read by likelihood (`--read likelihood`): log-probability of the right
+          answer less that of the most probable other, nat; NaN where unknown. margin_correlation (feature), with _low,
+          _high: Spearman's rank correlation of the feature with it, without any label
         - auc_by_step (upto), with _low, _high: of the first 1, 2, 4, ... steps, without features that need
           the answer's end. Shorter answers count as a whole. n_by_step (upto): answers that are at least that
           long
         - n, n_unfaithful, n_faithful: numbers of samples; n_pictures: number of sets of images
         - score (sample): held-out score in log odds; unfaithful (sample): 0 or 1; fold (sample): number of
-          the fold; pictures (sample): number of the set of images; value (sample, feature)
+          the fold; pictures (sample): number of the set of images; value (sample, feature); question_type (sample)
 
         Intervals are 95 % intervals over sets of images (`stats.intervals`). Models are not fitted again,
         except for the weights (200 times). The best of many features or steps looks better than it is.
@@ -102,6 +114,7 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
     labels = {name: int(not label) for name, label in faithful.items() if label is not None}
     _check_classes(run, list(labels.values()), max(minimum, folds))
     groups = Sets()
+    types = dict(zip(labels, question_types([run.sample(name) for name in labels]), strict=True))
     rows, lengths, missing = Columns(), [], set()
     partners = _find_partners(run)
     for name, trace in run.stream("predict_unfaithful", labels):
@@ -125,11 +138,16 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
     features = [feature for feature, is_usable in zip(FEATURES, usable, strict=True) if is_usable]
     out = xr.Dataset(coords={"sample": names, "feature": features})
     out["unfaithful"] = ("sample", unfaithful)
-    out["fold"] = ("sample", assign_folds(unfaithful, sets, folds, seed, str(run.path)))
+    strata = np.array([types[name] for name in names])
+    out["question_type"] = ("sample", strata)
+    out["fold"] = ("sample", assign_folds(unfaithful, sets, folds, seed, str(run.path), strata))
     out["pictures"] = ("sample", sets)
     out["value"] = (("sample", "feature"), values[np.ix_(kept, usable)])
     _add_auc(out, seed)
     _add_features(out)
+    if any(name in run.margins for name in names):
+        out["margin"] = ("sample", [run.margins.get(name, np.nan) for name in names])
+        _add_margins(out)
     _add_by_step(out, rows["features"], ends[kept], np.array(lengths)[kept], usable)
     out["n"] = ((), len(names))
     out["n_pictures"] = ((), len(np.unique(sets)))
@@ -178,6 +196,13 @@ def _add_auc(out: xr.Dataset, seed: int) -> None:
     out["score"] = ("sample", held_out_scores(values, labels, fold))
     auc = estimate_auc(out["score"].values, labels == 1, groups)
     out.update(auc.variables("auc"))
+    types = np.unique(out["question_type"].values, return_inverse=True)[1]
+    out.update(estimate_auc(rate_by_type(types, labels, fold), labels == 1, groups).variables("auc_type"))
+    out.update(estimate_auc_within(out["score"].values, labels == 1, types, groups).variables("auc_within"))
+    pairs = [
+        (labels[types == each] == 1).sum() * (labels[types == each] == 0).sum() for each in np.unique(types)
+    ]
+    out["n_pairs"] = ((), int(sum(pairs)))
     rng = np.random.default_rng(seed)
     chance = []
     for _ in range(SHUFFLES):
@@ -216,6 +241,29 @@ def held_out_scores(values: np.ndarray, labels: np.ndarray, fold: np.ndarray) ->
     return scores
 
 
+def rate_by_type(types: np.ndarray, labels: np.ndarray, fold: np.ndarray) -> np.ndarray:
+    """Return the share [sample] of label 1 among the samples of the same type in the other folds.
+
+    One sample at the share of all types is added to each type, so that rare types stay near it (our choice).
+
+    Args:
+        types: int [sample].
+        labels: int [sample], 0 or 1.
+        fold: int [sample].
+
+    Example:
+        >>> rate_by_type(np.array([0, 0, 1, 1]), np.array([1, 1, 0, 0]), np.array([0, 1, 0, 1])).tolist()
+        [0.75, 0.75, 0.25, 0.25]
+    """
+    rates = np.empty(len(labels))
+    for number in np.unique(fold):
+        train = fold != number
+        for kind in np.unique(types):
+            own = labels[train & (types == kind)]
+            rates[~train & (types == kind)] = (own.sum() + labels[train].mean()) / (len(own) + 1)
+    return rates
+
+
 def _add_features(out: xr.Dataset) -> None:
     """Add the AUC of each feature alone, and the weights of the fit on all samples."""
     values, labels, groups = (out[name].values for name in ("value", "unfaithful", "pictures"))
@@ -234,6 +282,25 @@ def _add_features(out: xr.Dataset) -> None:
     ends = statistic_interval(fit, groups % REFITS, len(labels))
     weight = Estimate(fit(np.ones((1, len(labels))))[:, 0], *ends)
     out.update(weight.variables("weight", "feature"))
+
+
+def _add_margins(out: xr.Dataset) -> None:
+    """Add the rank correlation of each feature with the margin, over the samples that have one."""
+    known = np.isfinite(out["margin"].values)
+    margin = rankdata(out["margin"].values[known])
+    values = rankdata(out["value"].values[known], axis=0)  # [sample, feature]
+    products = [np.ones_like(values), values, np.broadcast_to(margin[:, None], values.shape)]
+    products += [products[1] ** 2, products[2] ** 2, products[1] * products[2]]
+    counts = np.stack(products, -1)
+    ends = sums_interval(_pearson, counts, out["pictures"].values[known], (-1.0, 1.0))
+    out.update(Estimate(_pearson(counts.sum(0)), *ends).variables("margin_correlation", "feature"))
+
+
+def _pearson(sums: np.ndarray) -> np.ndarray:
+    """Return Pearson's correlation [...] from the sums [..., (1, x, y, xx, yy, xy)]; NaN where one is constant."""
+    n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (n * xy - x * y) / np.sqrt((n * xx - x * x) * (n * yy - y * y))
 
 
 def _add_by_step(

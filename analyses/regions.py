@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
 
 from mmprobe.cache import Trace
-from mmprobe.samples import Region, Sample
+from mmprobe.samples import Region
 from mmprobe.stats.estimate import format_number
 
 
@@ -136,6 +135,37 @@ def _cells(low: float, high: float, count: int) -> tuple[int, int] | None:
     return first, last
 
 
+def covered_shares(start: float, length: float, pixels: float, cells: int) -> np.ndarray:
+    """Return the share of each cell that an interval covers, float64 [cell], along one side of a view.
+
+    Args:
+        start, length: the interval, in pixels of the view.
+        pixels, cells: of that side of the view.
+
+    Example:
+        >>> covered_shares(7, 14, 56, 4).tolist()
+        [0.5, 0.5, 0.0, 0.0]
+    """
+    edges = np.arange(cells + 1) * pixels / cells
+    covered = np.minimum(edges[1:], start + length) - np.maximum(edges[:-1], start)
+    return np.asarray(np.maximum(covered, 0) * cells / pixels)
+
+
+def image_sizes(trace: Trace) -> list[tuple[int, int]]:
+    """Return the pixels (height, width) of each image of a trace, as far as its views show it; (0, 0) for one without a view.
+
+    Example:
+        >>> image_sizes(run["0001"])                                # doctest: +SKIP
+        [(112, 112), (112, 112)]
+    """
+    source, box = (trace.array(f"images/{name}").values for name in ("source", "box"))
+    ends = [
+        (box[source == image, :2] + box[source == image, 2:]).max(0, initial=0)
+        for image in range(len(trace.sample.images))
+    ]
+    return [(round(float(height)), round(float(width))) for width, height in ends]
+
+
 def mask_patches(patches: list[Patch], grids: list[tuple[int, int]]) -> np.ndarray:
     """Return a mask bool [visual] of the patches' cells, view by view and row by row.
 
@@ -177,51 +207,7 @@ def _random_spans(size: int, count: int, draws: int, rng: np.random.Generator) -
     return (first <= cells) & (cells < first + size)
 
 
-NAME_KEYS = ("shape", "category", "object")
-Things = Mapping[str, Sequence[Region]]
-_REGIONS = TypeAdapter(list[Region])
 _LOOK_AHEAD = 8  # characters of the answer that a token's text may be away from the last token's end
-
-
-def read_things(sample: Sample) -> dict[str, list[Region]]:
-    """Return the names of the changed things, in lower case, each with its own regions.
-
-    The names are `shape`, `category` and `object` of `metadata.differences`. A difference's regions are its
-    `regions`, or its `box` in every image. Without both, they are all regions of the sample if it has one
-    difference, and unknown (an empty list) if it has several. Two differences of one name share their regions.
-
-    Example:
-        >>> change = {"type": "color", "shape": "Star", "regions": [{"image": 0, "box": [0, 0, 9, 9]}]}
-        >>> sample = Sample(id="a", images=["a.png"], question="?", metadata={"differences": [change]})
-        >>> read_things(sample)
-        {'star': [Region(image=0, box=(0, 0, 9, 9))]}
-    """
-    listed = sample.metadata.get("differences")  # some data sets give their number
-    differences = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
-    by_name: dict[str, list[list[Region]]] = {}
-    for difference in differences:
-        regions = _own_regions(difference, sample)
-        if not regions and len(differences) == 1:
-            regions = list(sample.regions)
-        for name in {str(difference[key]).strip().lower() for key in NAME_KEYS if difference.get(key)}:
-            by_name.setdefault(name, []).append(regions)
-    return {
-        name: [region for regions in parts for region in regions] if all(parts) else []
-        for name, parts in by_name.items()
-    }
-
-
-def _own_regions(difference: dict[str, Any], sample: Sample) -> list[Region]:
-    """Return a difference's regions on the sample's images; none if it has none or they are malformed."""
-    images, box = len(sample.images), difference.get("box")
-    listed = difference.get("regions")
-    if listed is None and isinstance(box, list | tuple):
-        listed = [{"image": image, "box": box} for image in range(images)]
-    try:
-        regions = _REGIONS.validate_python(listed or [])
-    except ValidationError:
-        return []
-    return [region for region in regions if region.image < images]
 
 
 def find_mentions(trace: Trace, names: Sequence[str]) -> dict[str, list[list[int]]]:

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.source import describe, limits_to_span
+from mmprobe.analyses.source import analysis_of_run, describe
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
 from mmprobe.cache import Run
 from mmprobe.cache.schema import BLOCK_STEPS
@@ -27,7 +27,7 @@ POLARITIES = ("same", "different")
 CONSISTENCY = ("consistent", "contradictory")
 
 
-@limits_to_span
+@analysis_of_run
 def residual_drift(
     run: Run,
     stream: str = "post",

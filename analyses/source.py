@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import update_wrapper, wraps
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from mmprobe.cache import Run, Trace
+from mmprobe.errors import InputError
+from mmprobe.registry import check_made, first_line
+from mmprobe.samples import image_sets
 
 _SPAN = inspect.Parameter("span", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
 
 
-def limits_to_span(analyze: Callable[..., xr.Dataset]) -> Callable[..., xr.Dataset]:
-    """Return an analysis with the keyword `span`: `thinking` or `answer` for the steps of this span alone, None for all.
+def analysis_of_run(analyze: Callable[..., xr.Dataset]) -> Callable[..., xr.Dataset]:
+    """Return an analysis whose data set says what it is of (`count_sets`), and which takes the keyword `span`.
 
-    Answers without the span are left out, with a warning. The data set's attribute `span` names it. The keyword raises
-    InputError where the span is unknown, and NotCaptured where a data set that the analysis needs cannot be limited.
+    `span` is `thinking` or `answer` for the steps of this span alone, None for all. Answers without the span are left out, with
+    a warning. The data set's attribute `span` names it. The keyword raises InputError where the span is unknown, and NotCaptured
+    where a data set that the analysis needs cannot be limited.
 
     Example:
         >>> mp.analyses.attention_decay(run, span="thinking").attrs["span"]        # doctest: +SKIP
@@ -30,11 +34,60 @@ def limits_to_span(analyze: Callable[..., xr.Dataset]) -> Callable[..., xr.Datas
     def limited(source: Run | Trace, *args: Any, span: str | None = None, **settings: Any) -> xr.Dataset:
         source = source if span is None else source.within(span)
         dataset = analyze(source, *args, **settings)
+        if not {"sets", "sample"} & set(dataset.attrs):  # `describe` counted them, or it is of one answer
+            dataset = count_sets(analyze.__name__, source, dataset)
         return dataset if source.span is None else dataset.assign_attrs(span=source.span)
 
     signature = inspect.signature(analyze)
     limited.__signature__ = signature.replace(parameters=[*signature.parameters.values(), _SPAN])  # type: ignore[attr-defined]
     return limited
+
+
+class AddedAnalysis:
+    """An analysis of another package: what it returns gets the attributes of `count_sets`.
+
+    Args:
+        name: in the registry.
+        analyze: a function of a run.
+    """
+
+    def __init__(self, name: str, analyze: Callable[..., xr.Dataset]):
+        self.name, self.about = name, first_line(analyze)
+        update_wrapper(self, analyze)
+
+    def __call__(self, source: Run | Trace, *args: Any, **settings: Any) -> xr.Dataset:
+        """Return the data set of a run."""
+        analyze = self.__wrapped__  # type: ignore[attr-defined]
+        made = check_made(analyze, analyze(source, *args, **settings), xr.Dataset)
+        return count_sets(self.name, source, made)
+
+
+def count_sets(name: str, source: Run | Trace, dataset: xr.Dataset) -> xr.Dataset:
+    """Return the data set of an analysis with what it is of: `analysis`, and of a run `run`, `model`, `samples` and `sets`.
+
+    The two numbers are counted from the coordinate `sample`, the ids of the samples with values: `sets` are the sets of images
+    (`mmprobe.samples.image_sets`), which are independent. Without the coordinate nothing is counted.
+
+    Raises:
+        InputError: the coordinate names a sample that the run does not have.
+
+    Example:
+        >>> count_sets("lengths", run, xr.Dataset(coords={"sample": run.ids})).attrs["sets"]     # doctest: +SKIP
+        12
+    """
+    counts: dict[str, Any] = {"analysis": name}
+    if isinstance(source, Run):
+        counts |= {"run": str(source.path), "model": source.config["model"]["name"]}
+        if "sample" in dataset.dims:
+            names = list(map(str, dataset["sample"].values.tolist()))
+            known = set(source.ids)
+            if unknown := [each for each in names if each not in known]:
+                raise InputError(
+                    f"analysis {name}: the coordinate 'sample' has {unknown[0]!r}, but {source.path} has no such sample"
+                )
+            sets = image_sets(source.sample(each) for each in names)
+            counts |= {"samples": len(names), "sets": len(np.unique(sets))}
+    return dataset.assign_attrs(counts)
 
 
 def describe(
@@ -70,4 +123,4 @@ def describe(
         **settings,
         "left_out": ", ".join(left_out),
         "n_left_out": len(left_out),
-    }
+    } | ({"labels": "right or wrong"} if run.labels_say_right else {})

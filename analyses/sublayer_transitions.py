@@ -13,7 +13,7 @@ import xarray as xr
 from scipy.special import log_softmax
 
 from mmprobe.analyses.attention_decay import StepMean
-from mmprobe.analyses.source import describe, limits_to_span
+from mmprobe.analyses.source import analysis_of_run, describe
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
@@ -31,7 +31,7 @@ _STREAMS = ("residual/pre", "residual/mid", "residual/post")
 _PROMPT_STREAMS = ("prompt/residual_pre", "prompt/residual_mid", "prompt/residual_post")
 
 
-@limits_to_span
+@analysis_of_run
 def sublayer_transitions(
     run: Run,
     minimum: int = MINIMUM,
@@ -60,7 +60,9 @@ def sublayer_transitions(
         A data set with dimensions `sample`, `layer`, `step`, `label` (all, faithful, unfaithful), `measure`.
 
         - cos_mha, cos_ffn, kl (sample, layer): means over the steps of each answer
-        - NAME_by_label (label, layer), with _low, _high: means of these over samples; n_label (label)
+        - kl_median (sample, layer): the median over the steps of each answer. The KL of a single step may be hundreds of nat,
+          where a sublayer writes little but in one dimension, and then it alone is the mean
+        - NAME_by_label (label, layer), with _low, _high: means of these over samples, of kl_median too; n_label (label)
         - NAME_by_step (label, layer, step): means over the samples that reach a step; n_by_step (label, step)
         - norm_mha, norm_ffn (sample, layer), and _by_label: mean lengths of x' - x and x'' - x', in units of
           the residual stream; only if pre, mid and post were all captured. By default the streams are stored
@@ -105,7 +107,8 @@ def sublayer_transitions(
         if not updates.shape[1] or not (np.isfinite(updates).all() and np.isfinite(sample_norms).all()):
             left_out.append(name)
             continue
-        rows.append({"updates": updates.mean(1)} | ({"norms": sample_norms} if len(sample_norms) else {}))
+        row = {"updates": updates.mean(1), "kl_median": np.median(updates[MEASURES.index("kl")], 0)}
+        rows.append(row | ({"norms": sample_norms} if len(sample_norms) else {}))
         groups.add(trace.sample.id, set_keys(trace.sample))
         labels.append(run.faithful(name))
         for label, mask in label_masks(labels[-1:]).items():
@@ -118,6 +121,7 @@ def sublayer_transitions(
     sets = groups.number()
     note = _add_sample_means(out, rows["updates"], masks, minimum, sets)
     _add_equivalence(out, masks, minimum, margin, sets)
+    _add_measures(out, ("kl_median",), rows["kl_median"][:, None], masks, sets)
     if "norms" in rows:
         _add_measures(out, NORMS, rows["norms"], masks, sets)
     out.attrs = describe(

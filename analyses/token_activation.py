@@ -1,6 +1,6 @@
 """Token activation maps: the patches that a generated token is read from.
 
-SPD-Faith Bench (arXiv:2602.07833), equation 18 and appendix D.2; the algorithm is TAM (Li et al., 2025,
+SPD-Faith Bench (arXiv:2602.07833), equations 16 to 18, appendix D.1; the algorithm is TAM (Li et al., 2025,
 arXiv:2506.23270).
 """
 
@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
+from mmprobe.analyses.grids import split_grids, to_grids
 from mmprobe.analyses.regions import find_views
-from mmprobe.analyses.source import limits_to_span
+from mmprobe.analyses.source import analysis_of_run
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
@@ -21,7 +22,7 @@ _EPSILON = 1e-8
 _RANKS = np.arange(9) - 4
 
 
-@limits_to_span
+@analysis_of_run
 def token_activation(source: Trace | Run, sample: str | None = None) -> xr.Dataset:
     """Return the full and the raw token activation map of each step of one answer.
 
@@ -190,12 +191,8 @@ def activation_maps(logits: Logits, grids: list[tuple[int, int]]) -> tuple[np.nd
     for row, step in enumerate(kept):
         text_scores = np.concatenate([logits.user_scores[step], logits.generated_scores[step, :step]])
         scaled[row] = joint_minmax(_subtract_context(logits, step), text_scores)
-    filtered, first = np.zeros_like(scaled), 0
-    for height, width in grids:
-        cells = slice(first, first + height * width)
-        on_grid = scaled[:, cells].reshape(steps, height, width)
-        filtered[:, cells] = rank_gaussian(on_grid).reshape(steps, -1)
-        first += height * width
+    smooth = [rank_gaussian(part).reshape(steps, -1) for part in split_grids(scaled, grids)]
+    filtered = np.concatenate(smooth, axis=1) if smooth else np.zeros_like(scaled)
     return filtered, raw
 
 
@@ -253,24 +250,6 @@ def rank_gaussian(maps: np.ndarray) -> np.ndarray:
     weights = np.where((sigma > 0)[..., None], weights, _RANKS == 0)
     smooth = (ranked * weights).sum(-1) / weights.sum(-1)
     return np.where(mean > 0, smooth, 0.0)
-
-
-def to_grids(values: np.ndarray, grids: list[tuple[int, int]]) -> np.ndarray:
-    """Reshape values [step, visual] to [step, image, y, x], with NaN beyond a view's own grid.
-
-    Example:
-        >>> to_grids(np.array([[1.0, 2.0, 3.0]]), [(1, 2), (1, 1)]).tolist()
-        [[[[1.0, 2.0]], [[3.0, nan]]]]
-    """
-    height = max((height for height, _ in grids), default=0)
-    width = max((width for _, width in grids), default=0)
-    out = np.full((len(values), len(grids), height, width), np.nan)
-    first = 0
-    for image, (rows, columns) in enumerate(grids):
-        cells = slice(first, first + rows * columns)
-        out[:, image, :rows, :columns] = values[:, cells].reshape(-1, rows, columns)
-        first += rows * columns
-    return out
 
 
 def _choose_trace(run: Run, sample: str | None) -> Trace:

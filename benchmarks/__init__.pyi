@@ -4,6 +4,8 @@ from .core.benchmark import BENCHMARKS as BENCHMARKS
 from .core.benchmark import Benchmark as Benchmark
 from .core.compare import compare as compare
 from .core.evaluate import Evaluation as Evaluation
+from .core.evaluate import count_calls as count_calls
 from .core.evaluate import evaluate as evaluate
 from .core.evaluate import score as score
 from .core.results import Metric as Metric
+from .core.sweep import sweep as sweep

@@ -1,24 +1,22 @@
-"""HDF5 files of traces: written with reserved disk space and checksums, and checked when they are read.
-
-A `TraceWriter` writes one trace, whose file gets its name when it is complete.
+"""HDF5 files of traces: a `TraceWriter` writes one trace, whose file gets its name when it is complete, with a digest.
 
 A trace contains many small data sets. Creating one through the high-level interface takes three times as long.
 
-HDF5 checks its own headers, but not texts, and numbers only with a slow checksum; damaged texts can crash it.
-Here every page has a checksum after the file's end, and is checked before HDF5 reads it. HDF5 ignores bytes after its
-data, and cuts them off when it changes a file. An edited trace therefore has no checksums, rather than wrong ones.
+The digest follows the file's HDF5 data. HDF5 ignores bytes after its data, and cuts them off when it changes a file, so an
+edited trace has no digest, rather than a wrong one. `verify`, `--resume`, `merge` and `pack` check it; reading is plain h5py.
 """
 
 from __future__ import annotations
 
+import errno
 import math
 import os
+import shutil
 import struct
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import suppress
 from functools import lru_cache
-from io import BufferedRandom, FileIO
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,15 +24,14 @@ from typing import Any
 import h5py
 import numpy as np
 from h5py import h5a, h5d, h5ds, h5f, h5p, h5s, h5t, h5z
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
 from mmprobe.errors import InputError
 from mmprobe.files import NewFile, check_readable
 
 CHUNK_BYTES = 2**20
-_HEADER_BYTES = 2**18  # headers, indices and dimension scales
-_RESERVE_BYTES = 2**20  # reserved on the disk at a time
+_SPARE_BYTES = 2**20  # of the disk: for headers, and for what others write meanwhile
 TEXT = h5py.string_dtype()
 Filters = tuple[tuple[int, tuple[int, ...]], ...]  # for each filter its number and its options
 Selection = tuple[Any, ...]  # for each dimension an index or a slice
@@ -47,8 +44,8 @@ _WHOLE_CHUNKS = h5p.create(h5p.DATASET_ACCESS)
 _WHOLE_CHUNKS.set_chunk_cache(0, 0, 1)  # chunks that are written as a whole need no cache
 
 
-def create_file(new: NewFile, metadata_bytes: int | None = None) -> tuple[h5py.File, ReservedSpace]:
-    """Make a new file an HDF5 file, and reserve disk space for it.
+def create_file(new: NewFile, metadata_bytes: int | None = None) -> h5py.File:
+    """Make a new file an HDF5 file.
 
     Args:
         metadata_bytes: headers are put together in blocks of this size; None for HDF5's own.
@@ -56,50 +53,21 @@ def create_file(new: NewFile, metadata_bytes: int | None = None) -> tuple[h5py.F
     Raises:
         OSError: the disk is full, or the file cannot be made; nothing is left of it.
     """
-    file = None
     try:
-        file = h5py.File(
+        check_space(new)
+        return h5py.File(
             new.part, "w", libver=("v110", "v110"), meta_block_size=metadata_bytes, locking=False
         )
-        return file, ReservedSpace(new)
     except OSError as error:
-        if file is not None:
-            file.close()
         new.discard()
         reason = os.strerror(error.errno) if error.errno else str(error)  # HDF5's own text has many lines
         raise OSError(error.errno, reason, str(new.file)) from None
 
 
-class ReservedSpace:
-    """Disk space of one file, reserved before HDF5 writes: a write that fails within HDF5 can crash the process.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> with NewFile(Path(tempfile.mkdtemp()) / "a.h5") as new:
-        ...     ReservedSpace(new).reserve(1000)
-    """
-
-    def __init__(self, new: NewFile):
-        self.new = new
-        self.needed = _HEADER_BYTES
-        self.reserved = 0
-        self.reserve(0)
-
-    def reserve(self, count: int) -> None:
-        """Reserve space for this many more bytes.
-
-        Raises:
-            OSError: the disk has no space.
-        """
-        self.needed += count
-        if self.needed > self.reserved and hasattr(os, "posix_fallocate"):
-            end = self.needed + _RESERVE_BYTES
-            try:
-                os.posix_fallocate(self.new.stream.fileno(), self.reserved, end - self.reserved)
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, str(self.new.file)) from None
-            self.reserved = end
+def check_space(new: NewFile, count: int = 0) -> None:
+    """Raise OSError unless the disk has room for so many more bytes: a write that fails within HDF5 ends the process."""
+    if shutil.disk_usage(new.part.parent).free < count + _SPARE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(new.file))
 
 
 class DataSet:
@@ -167,13 +135,36 @@ class DataSet:
         )
         return n_chunks * math.prod(self.chunk) * self.dtype.itemsize
 
-    def overflows(self, values: np.ndarray) -> bool:
-        """Return whether the data set is float16 and a finite value is too large for float16."""
+    def is_too_narrow(self, values: np.ndarray) -> bool:
+        """Return whether the data set is float16 and rounding to it loses more than float16's precision."""
         if self.dtype != np.float16 or values.dtype == np.float16:
             return False
-        largest = np.finfo(np.float16).max
-        large = (values > largest) | (values < -largest)
-        return bool(large.any() and np.isfinite(values[large]).any())
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool(lost_rows(values, values.astype(np.float16)).any())
+
+
+def lost_rows(values: Any, rounded: Any) -> Any:
+    """Return which rows [..., value] rounding to float16 changes by more than its precision, 2^-11 of their size.
+
+    It does where a finite value is too large, and where the row's values are so small that they become 0 or keep few
+    bits: under 6e-5. Few small values among larger ones change the row by less. Infinities and NaN are left out.
+
+    Args:
+        values: a float32 array or tensor.
+        rounded: the same in float16.
+
+    Returns:
+        bool [...].
+
+    Example:
+        >>> rows = np.array([[1.0, 1e-9], [2e-9, 1e-9]], np.float32)
+        >>> lost_rows(rows, rows.astype(np.float16)).tolist()
+        [False, True]
+    """
+    unknown = values - values != 0
+    lost, size = abs(rounded - values), abs(values)
+    lost[unknown] = size[unknown] = 0
+    return lost.sum(-1) > 2.0**-11 * size.sum(-1)
 
 
 @lru_cache
@@ -263,7 +254,6 @@ def compression_filters(compression: str) -> Filters:
     return ((plugin["compression"], tuple(plugin["compression_opts"])),)
 
 
-_LARGE_BYTES = 2**24
 _METADATA_BYTES = (
     2**14
 )  # headers together: in HDF5's own blocks of 2 KB, flushing them takes five times as long
@@ -301,7 +291,7 @@ class TraceWriter:
         self.path, self.float16 = path, float16
         self.filters = compression_filters(compression)
         self.new = NewFile(path)
-        self.file, self.space = create_file(self.new, _METADATA_BYTES)
+        self.file = create_file(self.new, _METADATA_BYTES)
         self.file.attrs["mmprobe_format"] = FORMAT_VERSION
         self.scales: dict[str, DataSet] = {}
         self.datasets: dict[str, DataSet] = {}
@@ -362,9 +352,9 @@ class TraceWriter:
             dims = VARIABLES[name].dims
             can_grow = tuple(dim in _GROWING_DIMS or not n for dim, n in zip(dims, shape, strict=True))
             self._create(name, shape, block, can_grow)
-        data = self._widen_on_overflow(name, values)
+        data = self._widen_where_narrow(name, values)
         grown = tuple(map(max, data.shape, shape))
-        self.space.reserve(data.chunk_bytes(selection, grown))
+        check_space(self.new, data.chunk_bytes(selection, grown))
         data.resize(grown)
         data.write(values, selection)
 
@@ -373,12 +363,12 @@ class TraceWriter:
         shape = np.shape(values)
         if VARIABLES[name].dtype == "str":
             self._create(name, shape, None)
-            self.space.reserve(sum(16 + 4 * len(text) for text in values))
+            check_space(self.new, sum(16 + 4 * len(text) for text in values))
             self.datasets[name].write(np.asarray(values, object))
         else:
             self._create(name, shape, shape if all(shape) else None)
-            data = self._widen_on_overflow(name, values)
-            self.space.reserve(data.chunk_bytes(None, shape))
+            data = self._widen_where_narrow(name, values)
+            check_space(self.new, data.chunk_bytes(None, shape))
             data.write(values)
 
     def is_float16(self, name: str) -> bool:
@@ -416,16 +406,16 @@ class TraceWriter:
         write_attribute(data.id, "units", variable.units)
         return data
 
-    def _widen_on_overflow(self, name: str, values: np.ndarray) -> DataSet:
-        """Return the data set; it is copied to float32 first if a value is too large for float16."""
+    def _widen_where_narrow(self, name: str, values: np.ndarray) -> DataSet:
+        """Return the data set; it is copied to float32 first if float16 is too narrow for the values."""
         data = self.datasets[name]
-        if not data.overflows(values):
+        if not data.is_too_narrow(values):
             return data
         old_name = f"{name} as float16"
         self.file.move(name, old_name)
         can_grow = tuple(limit is None for limit in self.file[old_name].maxshape)
         data = self._create(name, data.shape, data.chunk, can_grow, widened=True)
-        self.space.reserve(data.chunk_bytes(None, data.shape))
+        check_space(self.new, data.chunk_bytes(None, data.shape))
         for part in self.file[old_name].iter_chunks():
             data.write(self.file[old_name][part], part)
         del self.file[old_name]
@@ -433,7 +423,7 @@ class TraceWriter:
 
     def _write_scale(self, name: str, values: np.ndarray) -> None:
         stored = values.astype(object) if values.dtype.kind in "UO" else values.astype("i4")
-        self.space.reserve(stored.nbytes)
+        check_space(self.new, stored.nbytes)
         dtype = TEXT if stored.dtype == object else stored.dtype
         scale = self.scales[name] = DataSet(self.file.id, name, stored.shape, dtype)
         scale.write(stored)
@@ -442,19 +432,10 @@ class TraceWriter:
     def _commit(self) -> None:
         self._attach_scales()
         self.file.flush()
-        size = self.file.id.get_filesize()
         self.datasets.clear()  # HDF5 keeps a file open as long as one of its data sets
         self.scales.clear()
         self.file.close()
-        file = self.new.stream
-        file.truncate(size)
-        with ThreadPoolExecutor(1) as pool:
-            if size > _LARGE_BYTES:  # sync the data while the checksums are computed
-                synced = pool.submit(os.fsync, file.fileno())
-                append_checksums(file)
-                synced.result()
-            else:
-                append_checksums(file)
+        append_digest(self.new.stream)
         self.new.sync()
         self.new.place()
 
@@ -478,184 +459,57 @@ class TraceWriter:
                 h5ds.attach_scale(data.id, self.scales[dim].id, axis)
 
 
-PAGE_BYTES = 2**16
 _READ_BYTES = 2**20
-_CACHED_PAGES = 8
-_FOOTER = struct.Struct("<16sQQ")  # mark, number of bytes with a checksum, checksum of the checksums
-_MARK = b"mmprobe xxh3 64K"
+_FOOTER = struct.Struct("<16sQQ")  # mark, number of bytes before it, their digest
+_MARK = b"mmprobe xxh3 all"
+_PAGES_MARK, _PAGE_BYTES = (
+    b"mmprobe xxh3 64K",
+    2**16,
+)  # of earlier versions: a digest of each page, and one of these
 
 
-def append_checksums(file: BufferedRandom) -> None:
-    """Write the checksums of all pages of a file after its end."""
+def append_digest(file: BufferedRandom) -> None:
+    """Write a digest of a file's bytes after its end."""
     file.seek(0)
-    buffer, checksums = bytearray(_READ_BYTES), bytearray()
-    while count := file.readinto(buffer):
-        pages = _page_checksums(memoryview(buffer)[:count])
-        checksums += b"".join(struct.pack("<Q", checksum) for checksum in pages)
-    size = file.seek(0, os.SEEK_END)
-    file.write(checksums + _FOOTER.pack(_MARK, size, xxh3_64_intdigest(checksums)))
+    digest = xxh3_64()
+    while piece := file.read(_READ_BYTES):
+        digest.update(piece)
+    file.write(_FOOTER.pack(_MARK, file.tell(), digest.intdigest()))
     file.flush()
 
 
-def checksums_match(path: Path) -> bool:
-    """Return whether a file has checksums and all of them match."""
-    with open(check_readable(path), "rb", buffering=0) as file:
-        try:
-            checked, buffer = CheckedFile(file), bytearray(_READ_BYTES)
-            while checked.readinto(buffer):
-                pass
-        except _ChecksumError:
+def digest_matches(path: Path) -> bool:
+    """Return whether a file can be read, has a digest, and its bytes are those that were written."""
+    with suppress(OSError), open(check_readable(path), "rb") as file:
+        end = max(file.seek(0, os.SEEK_END) - _FOOTER.size, 0)
+        file.seek(end)
+        footer = file.read()
+        if len(footer) != _FOOTER.size:
             return False
-        return bool(checked.checksums)
+        mark, size, expected = _FOOTER.unpack(footer)
+        file.seek(0)
+        if mark == _PAGES_MARK and size <= end:
+            digests = b"".join(
+                struct.pack("<Q", xxh3_64_intdigest(page)) for page in _pieces(file, size, _PAGE_BYTES)
+            )
+            return digests == file.read(end - size) and xxh3_64_intdigest(digests) == expected
+        digest = xxh3_64()
+        for piece in _pieces(file, end, _READ_BYTES):
+            digest.update(piece)
+        return (mark, size, expected) == (_MARK, end, digest.intdigest())
+    return False
 
 
-def check_checksums(path: Path) -> None:
-    """Raise InputError unless a file has checksums and all of them match."""
-    try:
-        matches = checksums_match(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    if not matches:
+def _pieces(file: BufferedReader, size: int, piece_bytes: int) -> Iterator[bytes]:
+    """Yield the next bytes of a file in pieces."""
+    for start in range(0, size, piece_bytes):
+        yield file.read(min(piece_bytes, size - start))
+
+
+def check_digest(path: Path) -> None:
+    """Raise InputError unless `digest_matches`."""
+    if not digest_matches(path):
         raise InputError(
-            f"{path}: damaged, or changed since it was written (its checksums differ or are missing); "
+            f"{path}: damaged, or changed since it was written (its digest differs or is missing); "
             "delete it and make it again"
         )
-
-
-@contextmanager
-def open_checked(path: Path) -> Iterator[h5py.File]:
-    """Open an HDF5 file, and check each page that is read. A file without checksums is read unchecked.
-
-    Raises:
-        OSError: the file cannot be opened, or a page that is read does not match its checksum.
-
-    Example:
-        >>> with open_checked(path) as trace:                       # doctest: +SKIP
-        ...     trace["steps/id"][...]
-    """
-    with open_with_pages(path) as (hdf5_file, _):
-        yield hdf5_file
-
-
-@contextmanager
-def open_with_pages(path: Path) -> Iterator[tuple[h5py.File, CheckedFile]]:
-    """Open an HDF5 file as `open_checked` does, and its bytes beside it, checked as well."""
-    with open(check_readable(path), "rb", buffering=0) as file:
-        checked = CheckedFile(file)
-        with h5py.File(checked, "r", rdcc_nbytes=0) as hdf5_file:
-            yield hdf5_file, CheckedFile(file, checked)
-
-
-def repeat_interrupt(error: BaseException) -> None:
-    """Raise the KeyboardInterrupt that an error of h5py comes from, if it comes from one.
-
-    HDF5 continues after a Ctrl-C within one of its calls of `CheckedFile`, and Python then raises a SystemError at
-    the next call. Without this, the file would be reported as damaged.
-    """
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, KeyboardInterrupt):
-            raise cause
-        cause = cause.__cause__ or cause.__context__
-
-
-class _ChecksumError(OSError):
-    pass
-
-
-class CheckedFile:
-    """A file object for `h5py.File` that compares each page with its checksum.
-
-    Args:
-        file: the open file.
-        other: another reader of this file, which knows its checksums already.
-    """
-
-    def __init__(self, file: FileIO, other: CheckedFile | None = None):
-        self.file = file
-        footer = (other.size, other.checksums, other.content) if other is not None else self._read_footer()
-        self.size: int = footer[0]
-        self.checksums: memoryview = footer[1]
-        self.content: int | None = footer[2]  # the checksum of the checksums, which tells files apart
-        self.position = 0
-        self.cache: dict[int, memoryview] = {}  # pages by number
-
-    def _read_footer(self) -> tuple[int, memoryview, int | None]:
-        """Return the number of bytes before the checksums, the checksums, and their own checksum."""
-        size = self.file.seek(0, os.SEEK_END)
-        footer = self._read_bytes(max(size - _FOOTER.size, 0), size)
-        if not footer.startswith(_MARK):
-            return size, memoryview(b""), None
-        _, data_size, expected = _FOOTER.unpack(footer)
-        checksums = self._read_bytes(data_size, size - _FOOTER.size)
-        if len(checksums) != -(-data_size // PAGE_BYTES) * 8 or xxh3_64_intdigest(checksums) != expected:
-            raise _ChecksumError("its checksums are damaged")
-        return data_size, memoryview(checksums).cast("Q"), expected
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self.position, os.SEEK_END: self.size}[whence]
-        self.position = start + offset
-        return self.position
-
-    def tell(self) -> int:
-        return self.position
-
-    def read(self, count: int) -> bytes:
-        target = bytearray(count)
-        return bytes(target[: self.readinto(target)])
-
-    def readinto(self, target: bytearray | memoryview) -> int:
-        """Fill the target from the present position on, and return how many bytes there were."""
-        remaining = memoryview(target)[: max(self.size - self.position, 0)]
-        total = len(remaining)
-        while remaining:
-            page, offset = divmod(self.position, PAGE_BYTES)
-            whole_pages = len(remaining) // PAGE_BYTES * PAGE_BYTES
-            if whole_pages and not offset:
-                count = whole_pages
-                self._read_pages(remaining[:count], page)
-            else:
-                part = self._cached_page(page)[offset : offset + len(remaining)]
-                count = len(part)
-                remaining[:count] = part
-            self.position += count
-            remaining = remaining[count:]
-        return total
-
-    def _cached_page(self, page: int) -> memoryview:
-        """Return a whole page. Some pages are cached, since HDF5 reads its headers in small parts."""
-        if page not in self.cache:
-            if len(self.cache) == _CACHED_PAGES:
-                self.cache.clear()
-            content = memoryview(bytearray(min(PAGE_BYTES, self.size - page * PAGE_BYTES)))
-            self._read_pages(content, page)
-            self.cache[page] = content
-        return self.cache[page]
-
-    def _read_pages(self, target: memoryview, first_page: int) -> None:
-        """Read consecutive pages and compare them with their checksums, a few at a time while the cache has them."""
-        for start in range(0, len(target), _READ_BYTES):
-            part, first = target[start : start + _READ_BYTES], first_page + start // PAGE_BYTES
-            self._fill(part, first * PAGE_BYTES)
-            if self.checksums:
-                for page, checksum in enumerate(_page_checksums(part), first):
-                    if checksum != self.checksums[page]:
-                        raise _ChecksumError(f"bytes from {page * PAGE_BYTES:,} on are not what was written")
-
-    def _read_bytes(self, start: int, end: int) -> bytearray:
-        content = bytearray(max(end - start, 0))
-        self._fill(memoryview(content), start)
-        return content
-
-    def _fill(self, target: memoryview, start: int) -> None:
-        self.file.seek(start)
-        while target:
-            count = self.file.readinto(target)
-            if not count:
-                raise _ChecksumError("it ends too early")
-            target = target[count:]
-
-
-def _page_checksums(content: memoryview) -> Iterator[int]:
-    for start in range(0, len(content), PAGE_BYTES):
-        yield xxh3_64_intdigest(content[start : start + PAGE_BYTES])

@@ -7,27 +7,17 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import xarray as xr
 from tqdm import tqdm
-from xarray.backends import BackendArray
-from xarray.core.indexing import (
-    ExplicitIndexer,
-    IndexingSupport,
-    LazilyIndexedArray,
-    MemoryCachedArray,
-    explicit_indexing_adapter,
-)
 
-from mmprobe.cache.hdf5 import open_checked, repeat_interrupt
 from mmprobe.cache.schema import (
-    GROUP_NAMES,
     READ_VERSIONS,
     VARIABLES,
     Failure,
@@ -40,14 +30,10 @@ from mmprobe.cache.schema import (
 from mmprobe.cache.trace import (
     LABELLED,
     PACKS,
-    PackedFile,
-    PackedNames,
+    UNREADABLE,
     Trace,
-    add_groups,
-    label_array,
-    open_packed,
+    open_file,
     packed_names,
-    read_text_attribute,
     write_pack,
 )
 from mmprobe.errors import InputError, unknown_name
@@ -59,7 +45,6 @@ from mmprobe.thoughts import SPAN_NAMES, check_span
 
 if TYPE_CHECKING:
     import pandas as pd
-    import xarray as xr
 
 
 log = logging.getLogger("mmprobe")
@@ -91,6 +76,8 @@ class Run:
         labels: by sample, whether its answer is faithful; from `labels.jsonl`.
         right: by sample, whether its answer is right, or None where rules could not read it; of the lines of
             `labels.jsonl` that say so (`correct`).
+        margins: by sample, the log-probability of the right answer less that of the most probable other, in nat; of closed
+            questions that were read by likelihood (`margin` in `labels.jsonl`).
         span: the span of the answers whose steps alone the traces show; None for all.
     """
 
@@ -102,32 +89,25 @@ class Run:
         labels: dict[str, bool | None],
         right: dict[str, bool | None] | None = None,
         span: str | None = None,
+        margins: dict[str, float] | None = None,
     ):
         self.path, self.config, self.failures, self.labels = path, config, failures, labels
-        self.right, self.span = right or {}, span
+        self.right, self.span, self.margins = right or {}, span, margins or {}
 
     @property
     def packed(self) -> bool:
         """Whether the run is a packed file."""
         return self.path.is_file()
 
-    @property
+    @cached_property
     def packs(self) -> list[Path]:
         """The files of traces that are joined."""
         return [self.path] if self.packed else sorted((self.path / PACKS).glob("*.h5"))
 
     @cached_property
-    def _names_of_packs(self) -> dict[Path, PackedNames]:
-        return {path: packed_names(path) for path in self.packs}
-
-    @cached_property
     def _packs(self) -> dict[str, Path]:
         """The file of each packed trace, by its sample's id."""
-        return {name: path for path, known in self._names_of_packs.items() for name in known.names}
-
-    def open_pack(self, path: Path) -> AbstractContextManager[PackedFile]:
-        """Open a packed file of the run."""
-        return open_packed(path, self._names_of_packs[path])
+        return {name: path for path in self.packs for name in packed_names(path)}
 
     def pack_of(self, name: str) -> Path | None:
         """Return the packed file that a trace is in; None if it has its own file."""
@@ -160,7 +140,7 @@ class Run:
         """
         chosen = tqdm(self.ids if names is None else list(names), desc=task, unit="trace", disable=None)
         for pack, together in groupby(chosen, self.pack_of):
-            with self.open_pack(pack) if pack is not None else nullcontext() as opened:
+            with open_file(pack) if pack is not None else nullcontext() as opened:
                 for name in together:
                     with self[name].keep_open(opened) as trace:
                         yield name, trace
@@ -188,7 +168,9 @@ class Run:
         return Trace(self.path / "samples" / f"{name}.h5", span=self.span)
 
     def _part(self, names: list[str]) -> Run:
-        return Run(self.path, {**self.config, "order": names}, [], self.labels, self.right, self.span)
+        return Run(
+            self.path, {**self.config, "order": names}, [], self.labels, self.right, self.span, self.margins
+        )
 
     def within(self, span: str) -> Run:
         """Return the part of the run whose answers have steps of a span, `thinking` or `answer`, with these steps alone.
@@ -203,7 +185,7 @@ class Run:
             <Run runs/demo: 20 of 20 samples, qwen3.5-4b, thinking>
         """
         check_span(span)
-        limited = Run(self.path, self.config, [], self.labels, self.right, span)
+        limited = Run(self.path, self.config, [], self.labels, self.right, span, self.margins)
         names = [name for name, trace in self.stream("spans") if SPAN_NAMES.index(span) in trace.spans]
         if len(self) and not names:
             raise InputError(f"{self.path}: no answer has the span {span!r}")
@@ -255,7 +237,7 @@ class Run:
         """Return one data set of all traces, with a dimension `sample` in front.
 
         Answers have different lengths, so the places beyond the end of a sample are NaN. Integers become floats.
-        The coordinate `step_token`, the text of each step's token, is read when it is used.
+        The coordinate `step_token` is the text of each step's token.
 
         Raises:
             NotCaptured: a trace lacks the data set.
@@ -267,7 +249,7 @@ class Run:
         return stack_traces(self, path)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return a table with a row a sample: its fields, the model's answer, its steps, whether it is right and faithful.
+        """Return a table with a row a sample: its fields, the model's answer, its steps, whether it is right and faithful, and by which margin.
 
         `truth` is the sample's own answer, `answer` the model's. Metadata have columns `metadata.NAME`.
 
@@ -282,7 +264,7 @@ class Run:
             row = sample.model_dump(include={"question", "pair_id", "polarity"})
             row |= {"truth": sample.answer, "answer": trace.answer, "n_images": len(sample.images)}
             row |= {"n_steps": trace.steps.sizes["step"], "right": self.right.get(name)}
-            row |= {"faithful": self.labels.get(name, sample.faithful)}
+            row |= {"faithful": self.labels.get(name, sample.faithful), "margin": self.margins.get(name)}
             rows.append(row | {f"metadata.{key}": value for key, value in sample.metadata.items()})
         return pd.DataFrame(rows, index=pd.Index(self.ids, name="id"))
 
@@ -299,6 +281,13 @@ class Run:
     def sample(self, name: str) -> Sample:
         """Return the sample with this id."""
         return self[name].sample
+
+    @property
+    def labels_say_right(self) -> bool:
+        """Whether the labels only say which answers are right: each is what a reader of answers found (`correct`)."""
+        return bool(self.right) and all(
+            self.right.get(name, not label) == label for name, label in self.labels.items()
+        )
 
     def faithful(self, name: str) -> bool | None:
         """Return whether a sample's answer is faithful.
@@ -354,8 +343,8 @@ def _parse_label(line: bytes, where: str) -> Label:
 
 def _read_packed(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[Label]]:
     """Return the content of run.json, the failures and the labels of a packed run."""
-    with open_checked(path) as file:
-        run, failures, labels = (read_text_attribute(file.id, name) for name in ("run", "failures", "labels"))
+    with open_file(path) as file:
+        run, failures, labels = (str(file.attrs[name]) for name in ("run", "failures", "labels"))
     return (
         _parse_config(run, f"{path}, run"),
         parse_record(failures, FailureList, f"{path}, failures").model_dump(),
@@ -394,11 +383,11 @@ def open_run(path: str | Path) -> Run:
     except FileNotFoundError:
         hint = f"; did you mean {path / 'run'}?" if (path / "run" / "run.json").is_file() else ""
         raise InputError(f"{path}: no run here (run.json is missing){hint}") from None
-    except (OSError, KeyError, RuntimeError, SystemError, ValueError) as error:
-        repeat_interrupt(error)
+    except UNREADABLE as error:
         raise InputError(f"{path}: not a readable run ({str(error).splitlines()[0]})") from None
     right = {label.id: label.correct for label in labels if "correct" in label.model_fields_set}
-    return Run(path, config, failures, {label.id: label.faithful for label in labels}, right)
+    margins = {label.id: label.margin for label in labels if label.margin is not None}
+    return Run(path, config, failures, {label.id: label.faithful for label in labels}, right, margins=margins)
 
 
 def pack(path: str | Path, out: str | Path) -> Path:
@@ -422,142 +411,54 @@ def pack(path: str | Path, out: str | Path) -> Path:
         if out.exists():
             raise InputError(f"{out}: exists; choose another file for out")
         right = {name: {"correct": each} for name, each in run.right.items()}
+        margins = {name: {"margin": each} for name, each in run.margins.items()}
         labels = [
-            {"id": name, "faithful": faithful, **right.get(name, {})} for name, faithful in run.labels.items()
+            {"id": name, "faithful": faithful, **right.get(name, {}), **margins.get(name, {})}
+            for name, faithful in run.labels.items()
         ]
         texts = {"run": run.config, "failures": run.failures, "labels": labels}
         write_pack(tqdm(run, "pack", len(run), unit="trace", disable=None), out, texts)
     return out
 
 
-class _Block(NamedTuple):
-    """One data set of some traces.
-
-    Attributes:
-        rows: their places in the run.
-        values: [trace, ...], with NaN beyond the end of a trace.
-        shapes: the shape of each trace's own values.
-        coordinates: the labels of the dimensions that have the same ones in all these traces.
-    """
-
-    rows: list[int]
-    values: np.ndarray
-    shapes: list[tuple[int, ...]]
-    coordinates: dict[str, tuple[Any, ...]]
-
-
 def stack_traces(run: Run, path: str) -> xr.DataArray:
     """Return the array that `Run.stack` describes."""
     if not run.ids:
         return xr.DataArray(np.zeros(0), dims="sample", coords={"sample": run.ids})
-    rows_of: dict[Path | None, list[int]] = {}  # by packed file; None for traces with their own files
-    for row, name in enumerate(run.ids):
-        rows_of.setdefault(None if run.span else run.pack_of(name), []).append(row)
-    parts = [_read_part(run, pack, rows, path) for pack, rows in rows_of.items()]
-    variable = VARIABLES[path]
-    coords: dict[str, Any] = {"sample": np.array(run.ids)}
-    for dim in variable.dims:
-        labels = {part.coordinates.get(dim) for part in parts}
-        if len(labels) == 1 and (same := labels.pop()) is not None:
-            coords[dim] = label_array(dim, same)
-    if "step" in variable.dims:
-        shapes = dict(pair for part in parts for pair in zip(part.rows, part.shapes, strict=True))
-        axis = variable.dims.index("step")
-        texts = _StepTokens(run, [shapes[row][axis] for row in range(len(run))])
-        lazy: Any = MemoryCachedArray(LazilyIndexedArray(texts))
-        coords["step_token"] = xr.Variable(("sample", "step"), lazy)
-    attributes = {"long_name": variable.long_name, "units": variable.units}
-    return xr.DataArray(_join(parts), coords, ("sample", *variable.dims), path.rpartition("/")[2], attributes)
-
-
-def _read_part(run: Run, pack: Path | None, rows: list[int], path: str) -> _Block:
-    """Read the traces of one packed file, or those that have their own files."""
-    names = [run.ids[row] for row in rows]
-    if pack is not None:
-        with run.open_pack(pack) as packed:
-            if (known := packed.shapes(names, path)) is not None:
-                shapes = list(map(tuple, known.tolist()))
-                values = _read_many(packed, names, path, shapes)
-                if "group" in VARIABLES[path].dims:
-                    values = add_groups(values)
-                    shapes = [(*shape[:-1], len(GROUP_NAMES)) for shape in shapes]
-                return _Block(
-                    rows,
-                    values,
-                    shapes,
-                    packed.common_coordinates(names, path),
-                )
-    arrays = []
-    for _, trace in run.stream("stack", names):
+    variable, arrays, texts = VARIABLES[path], [], []
+    for _, trace in run.stream("stack"):
         arrays.append(trace.array(path).load())
-    shapes = [array.shape for array in arrays]
-    coordinates = {
-        str(dim): tuple(coord.values.tolist())
-        for dim, coord in arrays[0].coords.items()
-        if dim in LABELLED and all(coord.equals(array.coords.get(dim)) for array in arrays)
-    }
-    return _Block(rows, _fill((array.values for array in arrays), shapes), shapes, coordinates)
+        if "step" in variable.dims:
+            texts.append(_read_texts(trace, arrays[-1].sizes["step"]))
+    coords: dict[str, Any] = {"sample": np.array(run.ids)}
+    for dim in LABELLED & set(variable.dims):
+        if all(array[dim].equals(arrays[0][dim]) for array in arrays):
+            coords[dim] = arrays[0][dim].values
+    has_texts = [len(text) == array.sizes["step"] for text, array in zip(texts, arrays, strict=False)]
+    if "step" in variable.dims and all(has_texts):  # a trace of another program may lack its tokens
+        coords["step_token"] = ("sample", "step"), _fill(texts)
+    attributes = {"long_name": variable.long_name, "units": variable.units}
+    values = _fill([array.values for array in arrays])
+    return xr.DataArray(values, coords, ("sample", *variable.dims), path.rpartition("/")[2], attributes)
 
 
-def _read_many(packed: PackedFile, names: list[str], path: str, shapes: list[tuple[int, ...]]) -> np.ndarray:
-    try:
-        arrays = packed.read_many(names, path)
-    except OSError as error:
-        raise packed.damage_error(error) from None
-    return _as_floats(arrays) if isinstance(arrays, np.ndarray) else _fill(arrays, shapes)
+def _read_texts(trace: Trace, n_steps: int) -> np.ndarray:
+    """Return the text of each step's token; none where the trace does not have texts."""
+    if "tokens/text" not in trace:
+        return np.array([], object)
+    tokens = trace.array("tokens/text").values
+    return tokens[len(tokens) - n_steps :] if trace.span is None else np.array(trace.step_texts, object)
 
 
-def _as_floats(values: np.ndarray) -> np.ndarray:
-    """Return numbers in a type that has NaN and at least 32 bits; texts as they are."""
-    is_text = values.dtype.kind == "O"
-    return values if is_text else values.astype(np.result_type(values.dtype, np.float32), copy=False)
+def _fill(arrays: list[np.ndarray]) -> np.ndarray:
+    """Return the arrays in one, with NaN, or empty text, where an array is smaller than the largest.
 
-
-def _fill(arrays: Iterable[np.ndarray], shapes: list[tuple[int, ...]]) -> np.ndarray:
-    """Return the arrays in one, with NaN, or empty text, where an array is smaller than the largest."""
-    values: np.ndarray = np.zeros(0)
-    sizes = np.max(shapes, axis=0).tolist()
-    for row, array in enumerate(arrays):
-        if not row:
-            values = np.empty((len(shapes), *sizes), _as_floats(array[:0]).dtype)
-            values[...] = "" if values.dtype == object else np.nan
-        values[row][tuple(map(slice, array.shape))] = array
-    return values
-
-
-def _join(parts: list[_Block]) -> np.ndarray:
-    """Return the values of all parts, in the order of the run."""
-    if len(parts) == 1:
-        return parts[0].values
-    arrays = dict(pair for part in parts for pair in zip(part.rows, part.values, strict=True))
-    return _fill((arrays[row] for row in sorted(arrays)), [arrays[row].shape for row in sorted(arrays)])
-
-
-class _StepTokens(BackendArray):
-    """The text of each step's token [sample, step], read when it is used.
-
-    Args:
-        lengths: number of steps of each trace.
+    Numbers become floats of at least 32 bits.
     """
-
-    def __init__(self, run: Run, lengths: list[int]):
-        self.run, self.lengths = run, lengths
-        self.shape, self.dtype = (len(lengths), max(lengths)), np.dtype(object)
-
-    def __deepcopy__(self, _: dict) -> _StepTokens:
-        return self  # xarray copies new coordinates deeply, and here that would copy the run
-
-    def __getitem__(self, key: ExplicitIndexer) -> Any:
-        return explicit_indexing_adapter(key, self.shape, IndexingSupport.BASIC, self._read)
-
-    def _read(self, key: tuple[Any, ...]) -> Any:
-        rows = np.atleast_1d(np.arange(len(self.lengths))[key[0]])
-        values = np.full((len(rows), self.shape[1]), "", object)
-        traces = self.run.stream("texts", [self.run.ids[row] for row in rows])
-        for row, target, (_, trace) in zip(rows, values, traces, strict=True):
-            if trace.kept_steps is None:
-                texts = trace.array("tokens/text").values
-                target[: self.lengths[row]] = texts[len(texts) - self.lengths[row] :]
-            else:
-                target[: self.lengths[row]] = trace.step_texts
-        return values[slice(None) if isinstance(key[0], slice) else 0, key[1]]
+    is_text = arrays[0].dtype.kind == "O"
+    dtype = object if is_text else np.result_type(np.float32, *(array.dtype for array in arrays))
+    sizes = np.max([array.shape for array in arrays], axis=0).tolist()
+    values = np.full((len(arrays), *sizes), "" if is_text else np.nan, dtype)
+    for row, array in zip(values, arrays, strict=True):
+        row[tuple(map(slice, array.shape))] = array
+    return values

@@ -28,10 +28,8 @@ TEXT_ATTRIBUTES = (
     "prompt_groups",
 )  # of a trace
 WHOLE_GROUPS = ("tokens", "images", "steps")  # every trace has all data sets of these
-SPANS = (
-    "steps/span"  # but for this one, which version 1 lacks, and these, which only samples with videos have
-)
-OF_VIDEOS = ("images/video", "images/frames", "images/time")
+SPANS = "steps/span"  # version 1 lacks it
+OF_VIDEOS = ("images/video", "images/frames", "images/time")  # only samples with videos have them
 DIM_SIZES = {
     "group": tuple(READ_VERSIONS.values()),
     "axis": (2,),
@@ -64,7 +62,7 @@ VARIABLES: dict[str, Variable] = {
     "tokens/id": Variable("i4", ("token",), "token id, prompt then generated"),
     "tokens/group": Variable("u1", ("token",), "0 template, 1 system, 2 visual, 3 user, 4 generated, 5 assistant (earlier turns)"),
     "tokens/image": Variable("i2", ("token",), "view that a visual token shows, -1 where none"),
-    "tokens/text": Variable("str", ("token",), "the token's own text"),
+    "tokens/text": Variable("str", ("token",), "the token's own text; a character of several tokens is at its last one"),
     "images/grid": Variable("i4", ("image", "axis"), "grid of the view's visual tokens, height and width", "visual tokens"),
     "images/size": Variable("i4", ("image", "axis"), "size of the view's image file, height and width", "pixels"),
     "images/source": Variable("i4", ("image",), "index of the picture that the view shows, or of the first: the sample's images, then the frames of its videos"),
@@ -147,11 +145,16 @@ class Failure(JsonRecord):
 
 
 class Label(JsonRecord):
-    """A line of labels.jsonl: whether the answer to a sample is faithful, and where a reader said so, whether it is right."""
+    """A line of labels.jsonl: whether the answer to a sample is faithful, and where a reader said so, whether it is right.
+
+    `margin` is of closed questions that were read by likelihood: the log-probability of the right answer less that of the
+    most probable other, in nat.
+    """
 
     id: str
     faithful: bool | None
     correct: bool | None = None
+    margin: float | None = None
 
 
 class Format(JsonRecord):

@@ -8,28 +8,67 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import xarray as xr
 
 from mmprobe.benchmarks.judges.judge import LEXICAL, describe_unscored, open_judge
-from mmprobe.diagnosis.battery.judged import count_labels
-from mmprobe.diagnosis.battery.run import ANSWERS, KEPT, MAX_NEW_TOKENS, find_unread, run_battery
-from mmprobe.diagnosis.causes import CAUSES, measure_causes
-from mmprobe.diagnosis.effects import Effect, Loss, Table, load_thresholds
-from mmprobe.diagnosis.rules import Named, find_verdict, name_causes
-from mmprobe.errors import InputError, NotApplicable, option
+from mmprobe.diagnosis.causes import CAUSES, load_tests
+from mmprobe.diagnosis.controls import ControlRange, list_ranges
+from mmprobe.diagnosis.effects import LIMITS, AnswerRecord, Effect
+from mmprobe.diagnosis.images import describe_loss
+from mmprobe.diagnosis.judged import count_labels
+from mmprobe.diagnosis.rules import Named, find_verdict, measure_causes, measure_effects, name_causes
+from mmprobe.diagnosis.run import ANSWERS, find_unread, list_kept, run_battery
+from mmprobe.diagnosis.table import Table
+from mmprobe.errors import InputError, NotApplicable, name_option, option
 from mmprobe.files import redact, write_whole
 from mmprobe.ledger import Ledger, fingerprint, hash_questions, lock_folder
 from mmprobe.models import Model
 from mmprobe.probes import ObjectsTold, tell_objects
-from mmprobe.samples import Sample
-from mmprobe.stats.estimate import format_number
+from mmprobe.samples import Sample, with_template
+from mmprobe.settings import DIAGNOSED_TOKENS, AskSettings, FolderSettings, TraceArgs, sort_settings
 from mmprobe.traces.asking import GivenAnswers, digest, read_given_answers
 
 SETTINGS = "settings.json"
 RESULTS = ("diagnosis.json", "answers.jsonl", "report.html")
+
+
+class EffectRow(NamedTuple):
+    """The effect of one test, with its range in control models.
+
+    Attributes:
+        test: the cause that it is of.
+        kind: of questions; "" for all.
+        effect: in its own unit, with its interval and n.
+        controls: the range of the same effect by base of controls.
+        outside: whether it is outside their range, and named; None if that is open or was not measured.
+        p: of a kind, by Holm's rule over the kinds; NaN else.
+        unread: answers that the test could not read; bounds: of the effect, whatever they say.
+    """
+
+    test: str
+    kind: str
+    effect: Effect
+    controls: Mapping[str, ControlRange]
+    outside: bool | None
+    p: float = math.nan
+    unread: int = 0
+    bounds: tuple[float, float] = (math.nan, math.nan)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as `diagnosis.json` has it. What was not measured is null."""
+        effect = self.effect
+        numbers = {"value": effect.value, "low": effect.low, "high": effect.high}
+        row: dict[str, Any] = {"test": self.test, "kind": self.kind or None, "effect": effect.name}
+        row |= {"unit": effect.unit} | {name: _round(number) for name, number in numbers.items()}
+        row |= {"n": effect.n, "sets": effect.sets, "outside": self.outside}
+        row["controls"] = {base: each._asdict() for base, each in self.controls.items()}
+        row |= {"p": _round(self.p)} if self.kind else {}
+        if self.unread:
+            row |= {"unread": self.unread, "bounds": [_round(each) for each in self.bounds]}
+        return row | ({"needs": effect.needs} if effect.needs else {})
 
 
 class Diagnosis(NamedTuple):
@@ -43,6 +82,7 @@ class Diagnosis(NamedTuple):
         n: number of answers that were tested.
         answers: one record an answer: id, causes (those of the verdict that act on it), scores of all causes.
         tests: every test, with its number or what it would need.
+        effects: one row a test, and one for each kind of questions that it is scored for (`EffectRow`).
         passes: forward passes an answer, mean. To generate an answer counts as one.
         wordless: ids of the answers that hold no word. They are not tested.
         unread: by id, why no given answer can be read. These samples are not tested.
@@ -66,11 +106,13 @@ class Diagnosis(NamedTuple):
     objects: ObjectsTold | str = "the answers use the images"
     judge: str = LEXICAL
     judging: Mapping[str, Any] = MappingProxyType({})
+    effects: Sequence[EffectRow] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of `diagnosis.json`. What was not tested is null; `named` is also null where the test cannot decide."""
         return {
             "model": self.model,
+            "effects": [row.to_json() for row in self.effects],
             "causes": {cause: _cause_to_json(each) for cause, each in self.causes.items()},
             "verdict": self.verdict,
             "why": self.why,
@@ -114,13 +156,10 @@ def diagnose(
     samples: Sequence[Sample],
     out: str | Path,
     *,
-    batch_size: int = 8,
-    max_new_tokens: int = MAX_NEW_TOKENS,
     answers: GivenAnswers | None = None,
     judge: str = LEXICAL,
     retry_unscored: bool = True,
-    resume: bool = False,
-    overwrite: bool = False,
+    **settings: Unpack[TraceArgs],
 ) -> Diagnosis:
     """Find out why a model's answers are not faithful to their images, by causal tests.
 
@@ -135,8 +174,6 @@ def diagnose(
             have steps, and where `metadata.objects` says what the images hold, as in the pairs that `make-pairs`
             draws.
         out: folder for `diagnosis.json`, `answers.jsonl`, and the measures, from which `resume` continues.
-        batch_size: answers that are read together; halve it when memory runs out.
-        max_new_tokens: the longest answer.
         answers: given answers, in place of the model's own: a file of lines of `id` and `response`, the folder of a
             benchmark's results or of a run, or texts or token ids by id. The causes are then those by which the model
             would give these answers.
@@ -144,8 +181,8 @@ def diagnose(
             lists they name. `lexical` for nobody, `model:PROVIDER/MODEL`, `model:local/FOLDER` or `ensemble:A,B,C`; its
             replies are kept in `judge.sqlite`.
         retry_unscored: ask the judge again what it left unscored in an earlier call.
-        resume: continue an earlier call with the same arguments.
-        overwrite: delete the files of an earlier call first.
+        settings: of `AskSettings`, `batch_size` (1), `max_new_tokens` (128) and `template`; of `FolderSettings`, `resume` and
+            `overwrite`.
 
     Raises:
         InputError: an argument is out of range; no such judge, or it cannot be opened; `out` holds a diagnosis
@@ -157,21 +194,23 @@ def diagnose(
         >>> diagnosis.verdict                                                  # doctest: +SKIP
         ['blind']
     """
-    out = Path(out)
-    if batch_size < 1 or max_new_tokens < 1:
-        raise InputError("diagnose: give a batch_size and max_new_tokens of 1 or more")
+    asking, folder = sort_settings(diagnose, {**settings, "out": out}, AskSettings, FolderSettings)
+    samples, out = with_template(samples, asking.template), Path(out)
+    batch_size, max_new_tokens = asking.batch_size, asking.max_new_tokens or DIAGNOSED_TOKENS
+    if not isinstance(max_new_tokens, int):
+        raise InputError(f"{name_option('max_new_tokens')}: diagnose takes one length for all answers")
     with lock_folder(out, "diagnosing into it"):
         ledger = diagnosis_ledger(out)
-        ledger.check(resume, overwrite)
-        if overwrite:
+        ledger.check(folder.resume, folder.overwrite)
+        if folder.overwrite:
             ledger.clear()
         given = None if answers is None else read_given_answers(answers, samples)
-        settings = {"model": model.name, "samples": hash_questions(samples), "max_new_tokens": max_new_tokens}
-        settings |= {"answers": None if given is None else digest(given)}
-        settings |= {"judge": None if judge == LEXICAL else judge}
+        call = {"model": model.name, "samples": hash_questions(samples), "max_new_tokens": max_new_tokens}
+        call |= {"answers": None if given is None else digest(given)}
+        call |= {"judge": None if judge == LEXICAL else judge}
         opened = open_judge(judge, out / "judge.sqlite", retry_unscored)
         is_first = not ledger.begun
-        ledger.begin(settings, fingerprint(model.fingerprint, samples))
+        ledger.begin(call, fingerprint(model.fingerprint, samples))
         try:
             records = run_battery(model, samples, ledger, batch_size, max_new_tokens, given, opened)
             unread = find_unread(ledger)
@@ -199,20 +238,20 @@ def diagnose(
     return diagnosis
 
 
-def conclude(model: str, records: Sequence[dict[str, Any]], samples: Sequence[Sample]) -> Diagnosis:
+def conclude(model: str, records: Sequence[AnswerRecord], samples: Sequence[Sample]) -> Diagnosis:
     """Return the diagnosis from the records of `run_battery`.
 
     Raises:
         NotApplicable: no answer holds a word.
     """
-    wordless = [record["id"] for record in records if not re.search(r"\w", record["answer"])]
-    records = [record for record in records if record["id"] not in set(wordless)]
+    wordless = [record.id for record in records if not re.search(r"\w", record.answer)]
+    records = [record for record in records if record.id not in set(wordless)]
     if not records:
         raise NotApplicable(
             f"diagnose: none of the {len(wordless)} answers of {model} holds a word, so nothing can be tested; "
             "check the prompt and the model"
         )
-    table = Table(records, samples, load_thresholds())
+    table = Table(records, samples, LIMITS, load_tests())
     scores = measure_causes(table)
     causes = name_causes(scores, table)
     verdict, why = find_verdict(causes, table)
@@ -228,17 +267,51 @@ def conclude(model: str, records: Sequence[dict[str, Any]], samples: Sequence[Sa
         }
         answers.append(
             {
-                "id": record["id"],
-                "causes": [cause for cause in verdict if own.get(cause, 0) >= 0.5],
+                "id": record.id,
+                "causes": [
+                    cause
+                    for cause in verdict
+                    if own.get(cause, 0) >= 0.5 and _acts_on(causes[cause], table.kinds[number])
+                ],
                 "scores": own,
-                "evidence": describe_answer(record, loss),
-                "answer": record["answer"],
+                "evidence": describe_loss(record, loss)
+                + [line for test in table.tests.values() for line in test.describe(record)],
+                "answer": record.answer,
             }
         )
-    passes = sum(record["passes"] for record in records) / len(records)
-    effects = [*(each.effect for each in scores.values()), *table.effects.values()]
+    passes = sum(record.passes for record in records) / len(records)
+    effects = [*(each.effect for each in scores.values()), *measure_effects(table).values()]
     tests = [effect.describe() for effect in effects]
-    return Diagnosis(model, causes, verdict, why, len(records), answers, tests, passes, wordless)
+    return Diagnosis(
+        model,
+        causes,
+        verdict,
+        why,
+        len(records),
+        answers,
+        tests,
+        passes,
+        wordless,
+        effects=list_effects(causes),
+    )
+
+
+def list_effects(causes: Mapping[str, Named]) -> list[EffectRow]:
+    """Return the rows of all tests, each followed by those of the kinds of questions."""
+    rows = []
+    for name, each in causes.items():
+        ranges, unread = list_ranges(name), each.unread
+        outside = each.of_all if each.named is not None else None
+        rows.append(EffectRow(name, "", each.effect, ranges, outside, math.nan, unread, each.bounds))
+        for kind in each.kinds:
+            own = list_ranges(name, kind.kind) or ranges
+            rows.append(EffectRow(name, kind.kind, kind.effect, own, kind.outside, kind.p, kind.unread))
+    return rows
+
+
+def _acts_on(cause: Named, kind: str) -> bool:
+    """Return whether a cause is named of all questions, or of those of a kind."""
+    return cause.of_all or any(each.kind == kind for each in cause.outside)
 
 
 def _add_sight(diagnosis: Diagnosis, model: Model, samples: Sequence[Sample]) -> Diagnosis:
@@ -267,54 +340,6 @@ def _add_sight(diagnosis: Diagnosis, model: Model, samples: Sequence[Sample]) ->
     )
 
 
-def describe_answer(record: Mapping[str, Any], loss: Loss) -> list[str]:
-    """Return what the tests found of one answer, one line a test that applied."""
-    images = record["images"]
-    whole = {kind: value for kind, value in images["effect"].items() if not kind.startswith("alone")}
-    losses = ", ".join(f"{format_number(value)} with {kind} images" for kind, value in whole.items())
-    lines = [
-        f"loses {losses} (nat per token); {format_number(loss.effect)} of the usual margin per token that images decide"
-    ]
-    if loss.alone:
-        by_image = ", ".join(
-            f"{format_number(effect)} (image {number})" for number, effect in sorted(loss.alone.items())
-        )
-        lines.append(f"loses with one image exchanged {by_image} of the usual margin")
-    if len(loss.sentences) > 1:
-        by_sentence = ", ".join(f"{format_number(effect)}" for _, effect in loss.sentences)
-        lines.append(f"loses by sentence {by_sentence} of the usual margin (tokens that speak of content)")
-    if record["steps"] is not None:
-        moved = [name for name, value in record["steps"]["moved"].items() if value]
-        by_images = "changes" if record["steps"]["moved_by_images"] else "does not change"
-        changes = ", ".join(moved) or "none"
-        lines.append(f"conclusion {by_images} with the images; step edits that change it: {changes}")
-    if record["hints"]:
-        followed = sum(hint["followed"] for hint in record["hints"])
-        lines.append(f"follows {followed} of {len(record['hints'])} hints, whichever answer they suggest")
-    if record.get("places") is not None:
-        changes = "changes" if record["places"]["moved"] else "does not change"
-        lines.append(f"{changes} when {record['places']['kind']} change places")
-    for key, name in (
-        ("claimed", "a claimed earlier answer"),
-        ("copied", "the answer of an earlier turn or example"),
-    ):
-        if record.get(key) is not None:
-            lines.append(f"{'follows' if record[key]['followed'] else 'does not follow'} {name}")
-    if (count := record.get("count")) is not None:
-        edit = {1: "one more", -1: "one less", 0: ""}[count["by"]]
-        then = "an unread number" if count["followed"] is None else str(count["said"] + count["followed"])
-        lines.append(
-            f"counts {count['said']}, true is {count['true']}" + (f"; with {edit} {then}" if edit else "")
-        )
-    wrong = [claim for claim in record["attributes"] if claim["wrong"]]
-    if wrong:
-        lines.append(f"wrong claims: {', '.join(sorted({claim['attribute'] for claim in wrong}))}")
-    for each in record.get("altered", ()):
-        said = each["said"] or "nothing of it"
-        lines.append(f"with {each['true']} for {each['was']} it claims {said}, before {each['before']}")
-    return lines
-
-
 def write_results(diagnosis: Diagnosis, out: Path) -> None:
     """Write `diagnosis.json` and `answers.jsonl`."""
     text = json.dumps(diagnosis.to_json(), indent=1) + "\n"
@@ -331,19 +356,23 @@ def diagnosis_ledger(out: Path) -> Ledger:
         differs="contains a diagnosis of another call, by its {words}",
         remedy=f"use {option('overwrite')} to replace it",
         offer=f"use {option('resume')} to finish it or {option('overwrite')} to replace it",
-        owns=(SETTINGS, *KEPT, *RESULTS),
+        owns=(SETTINGS, *list_kept(), *RESULTS),
     )
+
+
+def _round(number: float) -> float | None:
+    return None if math.isnan(number) else round(number, 6)
 
 
 def _cause_to_json(each: Named) -> dict[str, Any]:
     effect: Effect = each.effect
     numbers = {"score": effect.value, "low": effect.low, "high": effect.high}
-    rounded = {name: None if math.isnan(number) else round(number, 6) for name, number in numbers.items()}
     return {
-        **rounded,
+        **{name: _round(number) for name, number in numbers.items()},
         "named": each.named,
         "tested": each.tested,
-        "smallest_named": None if math.isnan(each.smallest) else round(each.smallest, 6),
+        "kinds": [kind.kind for kind in each.outside],
+        "smallest_named": _round(each.smallest),
         "n": effect.n,
         "evidence": each.evidence,
     }

@@ -3,7 +3,6 @@
 from .base import Method as Method
 from .base import intervene as intervene
 from .generate import GeneratedAnswer as GeneratedAnswer
-from .generate import Settings as Settings
 from .generate import generate as generate
 from .generate import generate_batch as generate_batch
 from .registry import METHODS as METHODS

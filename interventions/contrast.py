@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from mmprobe.errors import InputError
 from mmprobe.interventions.base import MethodContext, MethodState
 from mmprobe.models import Batch, Model
 from mmprobe.models.hooks import hooks_disabled
-from mmprobe.models.prompt import build_batch
+from mmprobe.models.prompt import Chat, build_batch
 from mmprobe.models.reading import OF_TOKENS, Prefix, begin_batch
 
 
@@ -270,3 +271,33 @@ def _aside(model: Model) -> Iterator[None]:
     """Within the block, read tokens that do not belong to the answer."""
     with hooks_disabled(), restore_rope_deltas(find_rope_modules(model.hf)):
         yield
+
+
+def build_text_inputs(
+    context: MethodContext, method: str, remedy: str = "choose another method"
+) -> dict[str, Tensor]:
+    """Return the inputs of the prompts without their images.
+
+    Args:
+        method: its name, for messages.
+        remedy: what to do where there are no such prompts.
+
+    Raises:
+        InputError: the family's processor needs an image.
+    """
+    try:
+        return build_batch(context.model, [remove_images(chat) for chat in context.chats]).inputs
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"method {method}: {context.model.family.name} cannot read a prompt without an image "
+            f"({str(error).splitlines()[0]}); {remedy}"
+        ) from None
+
+
+def remove_images(chat: Chat) -> Chat:
+    """Return a chat without its images."""
+    messages = [
+        message | {"content": [part for part in message["content"] if part["type"] == "text"]}
+        for message in chat.messages
+    ]
+    return chat._replace(messages=messages, images=[])

@@ -2,89 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, check_chat, intervene
-from mmprobe.interventions.prompt_method import PromptMethod
-from mmprobe.interventions.registry import load_methods
+from mmprobe.interventions.prompt_method import PromptMethod, Start
 from mmprobe.models import Batch, Model
+from mmprobe.models.finite import watch_finite
 from mmprobe.models.loading import (
     build_generation_kwargs,
     use_repetition_penalty,
 )
 from mmprobe.models.prompt import Chat, build_batch, build_chat, decode_answer, find_opened_thought
 from mmprobe.models.reading import PrefixKey, PrefixStore, SharedStart, prefix_key
-from mmprobe.samples import Lengths, Sample, length_of, sampling_of
+from mmprobe.samples import Sample, length_of, with_template
+from mmprobe.settings import AskSettings, GenerateArgs, MethodSource, sort_settings
 
-Start = Callable[[Sequence[Chat], Batch], SharedStart | None]
-"""Returns where a batch of chats starts after what was read already, or None if it is read whole."""
 Decode = Callable[[Batch, Mapping[str, Any], SharedStart | None], list[list[int]]]
 """Returns the token ids of each answer of a batch, given arguments of transformers' `generate`."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How samples are answered: by a trace, a benchmark, a comparison, a probe.
-
-    Attributes:
-        methods: what acts while the model answers; none for plain answers.
-        max_new_tokens: the longest answer; or lengths by the `type` in a sample's metadata, with `other`.
-        batch_size: the most samples that are answered together.
-        temperature: 0 for greedy answers. A sample's own sampling (`sampling_of`) replaces it and the seed.
-        seed: of the sampling and of the random numbers of methods, set again for each batch.
-        repetition_penalty: None for the checkpoint's own.
-        shared_prefix: whether samples with the same images share what is read of their common beginning.
-
-    Raises:
-        InputError: a value is out of range.
-
-    Example:
-        >>> Settings(max_new_tokens=64, batch_size=8).temperature
-        0.0
-    """
-
-    methods: Sequence[Method] = ()
-    max_new_tokens: Lengths = 256
-    batch_size: int = 1
-    temperature: float = 0.0
-    seed: int = 0
-    repetition_penalty: float | None = None
-    shared_prefix: bool = True
-
-    def __post_init__(self) -> None:
-        lengths = self.max_new_tokens
-        if not isinstance(lengths, int) and "other" not in lengths:
-            raise InputError(f"max_new_tokens {dict(lengths)}: lacks 'other', the length of the other types")
-        shortest = lengths if isinstance(lengths, int) else min(lengths.values())
-        if shortest < 1:
-            raise InputError(f"max_new_tokens {shortest}: must be 1 or more")
-        if not 0 <= self.temperature < math.inf:
-            raise InputError(f"temperature {self.temperature}: must be a number of 0 or more")
-        if not 0 <= self.seed < 2**63:
-            raise InputError(f"seed {self.seed}: must be 0 or more, and less than 2**63")
-        penalty = self.repetition_penalty
-        if penalty is not None and not 0 < penalty < math.inf:
-            raise InputError(f"repetition_penalty {penalty}: must be a number above 0")
-        if self.batch_size < 1:
-            raise InputError(f"batch_size {self.batch_size}: must be 1 or more")
-
-    def alike(self, sample: Sample) -> tuple[Any, ...]:
-        """Return what samples have in common that can be answered together: sampling and longest answer."""
-        return sampling_of(sample), length_of(sample, self.max_new_tokens)
-
-    def of(self, sample: Sample) -> Settings:
-        """Return the settings of a sample, and of those that are `alike`."""
-        sampling = sampling_of(sample)
-        own = {} if sampling is None else sampling._asdict()
-        return replace(self, max_new_tokens=length_of(sample, self.max_new_tokens), **own)
 
 
 class GeneratedAnswer(NamedTuple):
@@ -113,15 +53,7 @@ class GeneratedAnswer(NamedTuple):
 
 
 def generate(
-    model: Model,
-    sample: Sample,
-    method: str | Path | Method | Sequence[str | Path | Method] = "plain",
-    *,
-    max_new_tokens: int = 256,
-    temperature: float = 0.0,
-    seed: int = 0,
-    repetition_penalty: float | None = None,
-    **parameters: Any,
+    model: Model, sample: Sample, method: MethodSource = "plain", **settings: Unpack[GenerateArgs]
 ) -> GeneratedAnswer:
     """Answer a sample with one or several methods.
 
@@ -130,18 +62,14 @@ def generate(
         sample: a sample from `load_samples`, or one that you made.
         method: a method's name (see `METHODS`), a YAML file, a `Method`, or a sequence of these, which
             act together.
-        max_new_tokens: maximum number of tokens of the answer.
-        temperature: 0 decodes greedily; a value above 0 samples.
-        seed: seed of the sampling and of the random numbers that a method draws.
-        repetition_penalty: above 1, tokens of the prompt and the answer become less likely. None for the
-            checkpoint's own.
-        parameters: parameters of the method that replace its defaults.
+        settings: fields of `AskSettings`, such as `max_new_tokens` (256) and `temperature` (0.0, greedy); and parameters of
+            the method that replace its defaults.
 
     Returns:
         The answer. With neutral parameters it is exactly the answer of `plain`.
 
     Raises:
-        InputError: the method or a parameter is unknown, a value is out of range, or the method cannot act on
+        InputError: the method, a setting or a parameter is unknown, a value is out of range, or the method cannot act on
             this model or this sample. It is raised before the model runs.
 
     Example:
@@ -149,23 +77,18 @@ def generate(
         >>> answer.text                                                    # doctest: +SKIP
         'No. There is a red circle in the second picture only.'
     """
-    methods = load_methods(method, **parameters)
-    settings = Settings(
-        methods,
-        max_new_tokens,
-        temperature=temperature,
-        seed=seed,
-        repetition_penalty=repetition_penalty,
-    )
-    (answer,) = generate_batch(model, [sample], settings, _store_prefix(model, sample, methods))
+    (asking,) = sort_settings(generate, {**settings, "method": method}, AskSettings)
+    (sample,) = with_template([sample], asking.template)
+    (answer,) = generate_batch(model, [sample], asking, _store_prefix(model, sample, asking))
     return answer
 
 
-def _store_prefix(model: Model, sample: Sample, methods: Sequence[Method]) -> PrefixStore | None:
+def _store_prefix(model: Model, sample: Sample, asking: AskSettings) -> PrefixStore | None:
     """Return a store for the beginning of a sample's prompts if a method asks about its images several times."""
+    methods, has_images = asking.methods, bool(sample.images) and not sample.videos
     if (
-        not sample.images
-        or sample.videos
+        not asking.shared_prefix
+        or not has_images
         or not any(each.asks_again and not each.neutral for each in methods)
     ):
         return None
@@ -176,7 +99,7 @@ def _store_prefix(model: Model, sample: Sample, methods: Sequence[Method]) -> Pr
 def generate_batch(
     model: Model,
     samples: Sequence[Sample],
-    settings: Settings,
+    settings: AskSettings,
     prefixes: PrefixStore | None = None,
     chats: Sequence[Chat] | None = None,
     decode: Decode | None = None,
@@ -201,13 +124,13 @@ def generate_batch(
         InputError: as `generate` raises it.
 
     Example:
-        >>> answers = generate_batch(model, samples, Settings(load_methods("sage")))      # doctest: +SKIP
+        >>> answers = generate_batch(model, samples, AskSettings(method="sage"))            # doctest: +SKIP
         >>> [answer.text for answer in answers]                                           # doctest: +SKIP
         ['Yes.', 'No. The star was removed.']
     """
     if not samples:
         return []
-    length, methods = length_of(samples[0], settings.max_new_tokens), settings.methods
+    length, methods = length_of(samples[0], settings.lengths), settings.methods
     prompt_method = check_combination(settings)
     chats = [build_chat(sample, model) for sample in samples] if chats is None else chats
     for method in methods:
@@ -220,29 +143,40 @@ def generate_batch(
             return None
         return prefixes.start(_find_keys(samples, chats, asked), asked, batch)
 
-    def ask(
-        chats: Sequence[Chat],
-        temperature: float = settings.temperature,
-        seed: int = settings.seed,
-        extra: Sequence[Method] = (),
-    ) -> list[GeneratedAnswer]:
-        acting = [each for each in methods if not isinstance(each, PromptMethod)]
-        asked = replace(
-            settings,
-            methods=[*acting, *extra],
-            max_new_tokens=length,
-            temperature=temperature,
-            seed=seed,
-        )
-        return _answer_chats(model, chats, asked, start, decode)
-
+    acting = [each for each in methods if not isinstance(each, PromptMethod)]
+    ask = _Asker(model, settings.acting(acting).replace(max_new_tokens=length), start, decode)
     with use_repetition_penalty(model, settings.repetition_penalty):
         if prompt_method is None:
             return ask(chats)
-        return prompt_method.answer(model, chats, ask, settings.seed, length)
+        return prompt_method.answer(model, chats, ask, settings.seed or 0, length)
 
 
-def check_combination(settings: Settings) -> PromptMethod | None:
+@dataclass(frozen=True)
+class _Asker:
+    """Answers chats as the settings say: an `AskFunction`."""
+
+    model: Model
+    settings: AskSettings
+    start: Start
+    decode: Decode | None
+
+    def __call__(
+        self,
+        chats: Sequence[Chat],
+        *,
+        temperature: float | None = None,
+        seed: int | None = None,
+        extra: Sequence[Method] = (),
+    ) -> list[GeneratedAnswer]:
+        own = self.settings
+        asked = own.acting([*own.methods, *extra]).replace(
+            temperature=own.temperature if temperature is None else temperature,
+            seed=own.seed if seed is None else seed,
+        )
+        return _answer_chats(self.model, chats, asked, self.start, self.decode)
+
+
+def check_combination(settings: AskSettings) -> PromptMethod | None:
     """Return the method that asks the model again, or None.
 
     Raises:
@@ -265,7 +199,7 @@ def check_combination(settings: Settings) -> PromptMethod | None:
 
 
 def _find_keys(samples: Sequence[Sample], chats: Sequence[Chat], asked: Sequence[Chat]) -> list[PrefixKey]:
-    """Return the key of each chat that is asked, by which sample its images are of; an empty one for other images.
+    """Return each chat's prefix key; empty if its images are no sample's.
 
     Args:
         chats: of the samples.
@@ -278,16 +212,17 @@ def _find_keys(samples: Sequence[Sample], chats: Sequence[Chat], asked: Sequence
 
 
 def _answer_chats(
-    model: Model, chats: Sequence[Chat], settings: Settings, start: Start, decode: Decode | None
+    model: Model, chats: Sequence[Chat], settings: AskSettings, start: Start, decode: Decode | None
 ) -> list[GeneratedAnswer]:
     """Answer chats in one batch with methods that act while the model decodes."""
-    torch.manual_seed(settings.seed)
+    seed, length = settings.seed or 0, settings.lengths
+    torch.manual_seed(seed)
     batch = build_batch(model, chats)
-    assert isinstance(settings.max_new_tokens, int)
-    options = build_generation_kwargs(model, settings.max_new_tokens, settings.temperature)
+    assert isinstance(length, int)
+    options = build_generation_kwargs(model, length, settings.temperature)
     shared = start(chats, batch)
-    acting = intervene(model, settings.methods, chats, batch, settings.seed, shared)
-    with torch.inference_mode(), acting as intervention:
+    acting = intervene(model, settings.methods, chats, batch, seed, shared)
+    with torch.inference_mode(), acting as intervention, watch_finite(model, batch.inputs):
         answers = (decode or partial(_generate, model))(batch, options | intervention.options, shared)
     return [
         make_answer(model, chat, ids, intervention.report(row, len(ids)))

@@ -5,7 +5,7 @@ A two-pass method asks again according to the attention of the first answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -15,12 +15,17 @@ from torch import Tensor
 
 from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.visual import AttentionMap
-from mmprobe.models import Model, Prompt
+from mmprobe.models import Batch, Model, Prompt
 from mmprobe.models.attention import LastQuery
 from mmprobe.models.prompt import Chat, build_batch
+from mmprobe.models.reading import SharedStart
 
 if TYPE_CHECKING:
     from mmprobe.interventions.generate import GeneratedAnswer
+
+
+Start = Callable[[Sequence[Chat], Batch], SharedStart | None]
+"""Returns where a batch of chats starts after what was read already, or None if it is read whole."""
 
 
 class AskFunction(Protocol):
@@ -28,14 +33,21 @@ class AskFunction(Protocol):
 
     Its temperature and seed are those of `generate` unless they are given. The methods in `extra` act as
     well.
+
+    Attributes:
+        start: returns where a batch of the chats starts after what was read already of prompts with their images, or None
+            if it is read whole.
     """
+
+    @property
+    def start(self) -> Start: ...
 
     def __call__(
         self,
         chats: Sequence[Chat],
         *,
-        temperature: float = ...,
-        seed: int = ...,
+        temperature: float | None = ...,
+        seed: int | None = ...,
         extra: Sequence[Method] = (),
     ) -> list[GeneratedAnswer]: ...
 

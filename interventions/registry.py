@@ -6,13 +6,17 @@ a method's own module is imported when the method is loaded.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, fields
+from dataclasses import field, fields, make_dataclass
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmprobe.errors import InputError, unknown_name
 from mmprobe.files import check_readable, parse_yaml
@@ -52,6 +56,9 @@ def file_name() -> Any:
     return field(default="", metadata={"kind": "file"})
 
 
+_DECLARATIONS = {each.__name__: each for each in (number, integer, choice, boolean, text, file_name)}
+
+
 def check_parameters(method: Any) -> None:
     """Check every parameter of a method, and turn whole numbers into floats where a number is declared.
 
@@ -68,6 +75,12 @@ def check_parameters(method: Any) -> None:
             with suppress(ValueError):  # YAML reads 1e-3 as a text
                 value = float(value)
                 object.__setattr__(method, parameter.name, value)
+        is_whole = isinstance(value, int) and not isinstance(
+            value, bool
+        )  # YAML's reading of the number of a feature
+        if declaration["kind"] == "file" and (is_whole or isinstance(value, Path)):
+            value = str(value)
+            object.__setattr__(method, parameter.name, value)
         if not _is_allowed(value, declaration):
             allowed = describe_allowed(declaration)
             raise InputError(f"method {method.name}: {parameter.name}={value!r}: must be {allowed}")
@@ -166,6 +179,8 @@ METHODS: Registry[type[Method]] = Registry(
         "components": "mmprobe.interventions.methods.components:Components",
         "features": "mmprobe.interventions.methods.features:Features",
         "icd": "mmprobe.interventions.methods.icd:Icd",
+        "m3id": "mmprobe.interventions.methods.m3id:M3id",
+        "only": "mmprobe.interventions.methods.only:Only",
         "opera": "mmprobe.interventions.methods.opera:Opera",
         "pai": "mmprobe.interventions.methods.pai:Pai",
         "plain": "mmprobe.interventions.methods.plain:Plain",
@@ -174,6 +189,7 @@ METHODS: Registry[type[Method]] = Registry(
         "self-refine": "mmprobe.interventions.methods.self_refine:SelfRefine",
         "steer": "mmprobe.interventions.methods.steer:Steer",
         "vcd": "mmprobe.interventions.methods.vcd:Vcd",
+        "vista": "mmprobe.interventions.methods.vista:Vista",
         "zoom-refine": "mmprobe.interventions.methods.zoom_refine:ZoomRefine",
     },
     form="mmprobe.interventions.base:Method",
@@ -188,7 +204,7 @@ def whole_prompt_methods() -> list[str]:
     Prompts with the same images do not share what is read of their common beginning there (`Method.shares_prefix`).
 
     Example:
-        >>> "opera" in whole_prompt_methods()
+        >>> "components" in whole_prompt_methods()
         True
     """
     names = []
@@ -201,6 +217,134 @@ def whole_prompt_methods() -> list[str]:
         ]:  # acts at all positions of the prompt
             names.append(f"{name} with prompt=true")
     return names
+
+
+class Parameter(NamedTuple):
+    """A parameter of a method.
+
+    Attributes:
+        name: as `--set NAME=VALUE` takes it.
+        default: the value without `--set`.
+        allowed: its values, in words.
+        effect: what it does, and where the default is from.
+    """
+
+    name: str
+    default: Any
+    allowed: str
+    effect: str
+
+
+class MethodDescription(NamedTuple):
+    """A method: what it does, with its equations, the paper, and its parameters."""
+
+    name: str
+    about: str
+    reference: str
+    parameters: list[Parameter]
+
+
+def format_default(value: Any) -> str:
+    """Return a default as `--set` takes it; `none` where there is none.
+
+    Example:
+        >>> [format_default(value) for value in (1 / 3, True, None, "", "black")]
+        ['0.333', 'true', 'none', 'none', 'black']
+    """
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+_PARAMETER = re.compile(r"^    (\w+): ", re.MULTILINE)
+
+
+def describe_method(name: str) -> MethodDescription:
+    """Return what a method does and its parameters, from its class and the class's docstring.
+
+    Example:
+        >>> [parameter.name for parameter in describe_method("vcd").parameters]
+        ['alpha', 'beta', 'noise_step']
+    """
+    method = load_method(name)
+    text, _, declared = (inspect.getdoc(type(method)) or "").partition("Parameters:\n")
+    parts = _PARAMETER.split(declared)[1:]
+    effects = {name: " ".join(about.split()) for name, about in zip(parts[::2], parts[1::2], strict=True)}
+    parameters = [
+        Parameter(
+            each.name, getattr(method, each.name), describe_allowed(each.metadata), effects.get(each.name, "")
+        )
+        for each in fields(method)
+    ]
+    return MethodDescription(name, " ".join(text.split()), method.reference, parameters)
+
+
+def check_method(source: str, parameters: Mapping[str, Any] | None = None) -> None:
+    """Check the names of methods joined by `+`, and the parameters of one, without importing torch.
+
+    A method of another package, and one in a YAML file that cannot be read, is checked when it is loaded.
+
+    Raises:
+        InputError: as `load_methods`.
+
+    Example:
+        >>> check_method("sage", {"eta": 0.25})
+    """
+    names = [source] if source.endswith((".yaml", ".yml")) else source.split("+")
+    for each in names:
+        name, own = _read_source(each)
+        record = declared_parameters(name)
+        if record is not None:
+            _make(record, name, own | (dict(parameters or {}) if len(names) == 1 else {}))
+
+
+def declared_parameters(name: str) -> type | None:
+    """Return the parameters of a method as a dataclass, read from its source; None for a method of another package.
+
+    The method's own module imports torch, which takes seconds.
+
+    Example:
+        >>> [parameter.name for parameter in fields(declared_parameters("pai"))]
+        ['alpha', 'gamma', 'beta', 'first_layer']
+    """
+    place = METHODS.place(name)
+    if place is None:
+        return None
+    module, _, kind = place.partition(":")
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        return None
+    known: dict[str, Any] = dict(_DECLARATIONS)
+    declarations: list[tuple[str, Any, Any]] = []
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            with suppress(ValueError):  # a constant of the module, which a declaration may name
+                known[node.targets[0].id] = ast.literal_eval(node.value)
+        if isinstance(node, ast.ClassDef) and node.name == kind:
+            for each in node.body:
+                if not isinstance(each, ast.AnnAssign) or not isinstance(each.value, ast.Call):
+                    continue
+                if ast.unparse(each.value.func) in _DECLARATIONS:
+                    code = compile(ast.Expression(each.value), spec.origin, "eval")
+                    declarations.append((ast.unparse(each.target), Any, eval(code, dict(known))))
+    return make_dataclass(kind, declarations, namespace={"name": name}, frozen=True)
+
+
+def _make(kind: type, name: str, parameters: Mapping[str, Any]) -> Any:
+    """Return a method of a class, or the record of its parameters, with its parameters checked.
+
+    Raises:
+        InputError: there is no such parameter, or a value is out of range.
+    """
+    known = [parameter.name for parameter in fields(kind)]
+    for parameter in parameters:
+        if parameter not in known:
+            raise unknown_name(f"method {name}: parameter", parameter, known)
+    made = kind(**parameters)
+    check_parameters(made)
+    return made
 
 
 def load_method(source: str | Path | Method, /, **parameters: Any) -> Method:
@@ -221,12 +365,8 @@ def load_method(source: str | Path | Method, /, **parameters: Any) -> Method:
     if not isinstance(source, str | Path):
         return load_method(source.name, **_parameters(source) | parameters) if parameters else source
     name, source_parameters = _read_source(source)
-    kind = METHODS[name]
-    known = [parameter.name for parameter in fields(kind)]
-    for parameter in (*source_parameters, *parameters):
-        if parameter not in known:
-            raise unknown_name(f"method {name}: parameter", parameter, known)
-    return kind(**source_parameters | parameters)
+    method: Method = _make(METHODS[name], name, source_parameters | parameters)
+    return method
 
 
 def load_methods(source: str | Path | Method | Sequence[Any], /, **parameters: Any) -> list[Method]:

@@ -84,7 +84,17 @@ def option(name: str) -> str:
         >>> option("resume")
         'resume=True'
     """
-    return _spelling.format(name)
+    return _spelling.format(name.replace("_", "-") if _spelling.startswith("--") else name)
+
+
+def name_option(name: str) -> str:
+    """Return the name of an option as the caller spells it, for messages: `batch_size`, or `--batch-size`.
+
+    Example:
+        >>> name_option("batch_size")
+        'batch_size'
+    """
+    return option(name).removesuffix("=True")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Exports of a run or of results for other programs: tables, figures, and a folder of Hugging Face `datasets`."""
+"""Exports of runs and results: tables, figures for a paper, and a folder of Hugging Face `datasets`."""
 
 from __future__ import annotations
 
@@ -16,28 +16,34 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mmprobe.cache import Run
+    from mmprobe.viz.paper import PaperFigure
 
-ExportFormat = Literal["parquet", "hf", "csv", "latex", "svg", "png", "pdf"]
+ExportFormat = Literal["parquet", "hf", "csv", "latex"]
 FORMATS: tuple[str, ...] = get_args(ExportFormat)
-IMAGES = ("svg", "png", "pdf")
+FigureStyle = Literal["acl", "neurips", "icml"]
+FigureFormat = Literal["pdf", "svg", "png"]
 WITH_ARRAYS = ("hf", "parquet")
 
 
 def export(
-    source: Run | str | Path, out: str | Path, to: ExportFormat = "parquet", arrays: Sequence[str] = ()
+    source: Run | str | Path | Sequence[str | Path],
+    out: str | Path,
+    to: ExportFormat = "parquet",
+    arrays: Sequence[str] = (),
 ) -> list[Path]:
-    """Export a run's answers with their labels, the metrics of a result folder, or all figures of a run.
+    """Export a run's answers with their labels, or the metrics of a result folder. `save_figures` makes the figures.
 
     - csv, latex, parquet: `answers.csv`, `.tex` or `.parquet`, as `Run.to_dataframe` has them. Of a result folder
       `metrics`, and `answers` as well where its answers were traced.
+    - latex, of several result folders or of a folder of compare: `comparison.tex`, methods x benchmarks with
+      intervals and a paired test (`viz.comparison_table.write_table`).
     - hf: a folder that `datasets.load_from_disk` opens, with the images.
-    - svg, png, pdf: the figures of every analysis that the run has the data for (extra `figures`).
 
-    In csv and latex, a control character is `?`, since a terminal, a spreadsheet or TeX obeys some. In csv, a text that a
-    spreadsheet would take for a formula begins with an apostrophe. Keys of the environment are redacted in all tables.
+    In csv and latex, a control character is `?`, since a terminal, a spreadsheet or TeX obeys some; in latex, a text
+    is one line, and its special signs are escaped. In csv, a text that a spreadsheet would take for a formula begins with an apostrophe. Keys of the environment are redacted in all tables.
 
     Args:
-        source: a run, its folder, or a result folder.
+        source: a run, its folder, or a result folder; for latex also several result folders.
         out: the folder for the files; of `hf` the folder of the data set, which must not exist.
         arrays: data sets of the traces that become columns, such as `attention/mass`, for hf and parquet.
 
@@ -51,19 +57,35 @@ def export(
         >>> mp.export(run, "exported", to="parquet", arrays=["update/kl"])          # doctest: +SKIP
         [PosixPath('exported/answers.parquet')]
     """
+    from mmprobe.cache import Run
+    from mmprobe.viz.comparison_table import write_table
+    from mmprobe.viz.report.results import find_comparison
+
     out = Path(out)
+    if to in get_args(FigureFormat):
+        raise InputError(
+            f"export: figures are made by mmprobe figures RUN --format {to}, in Python by mp.save_figures"
+        )
     if to not in FORMATS:
         raise unknown_name("export: format", to, FORMATS)
     if arrays and to not in WITH_ARRAYS:
         raise InputError(f"export: arrays go into {' and '.join(WITH_ARRAYS)}, not into {to}")
+    several = [source] if isinstance(source, str | Path) else [] if isinstance(source, Run) else list(source)
+    if len(several) > 1 and to != "latex":
+        raise InputError(f"export: several folders go into latex, not into {to}")
+    if to == "latex" and several and (len(several) > 1 or find_comparison(Path(several[0])) is not None):
+        table = write_table([Path(each) for each in several])
+        make_folders(check_no_link(out))
+        with lock_file(out / "export", "exporting into it"):
+            write_whole({out / "comparison.tex": table.encode()})
+        return [out / "comparison.tex"]
+    source = source if isinstance(source, Run) else several[0]
     run, metrics = _open(source)
-    if run is None and (to in IMAGES or to == "hf"):
+    if run is None and to == "hf":
         raise InputError(f"{source}: has no traces, so there is nothing to export to {to}")
     if run is not None and to == "hf":
         return [_write_datasets(run, out, arrays)]
     make_folders(check_no_link(out))
-    if run is not None and to in IMAGES:
-        return _save_figures(run, out, to)
     tables = {} if metrics is None else {"metrics": metrics}
     if run is not None:
         tables["answers"] = _table(run, arrays)
@@ -72,6 +94,52 @@ def export(
     with lock_file(out / "export", "exporting into it"):
         write_whole(files)
     return list(files)
+
+
+def save_figures(
+    source: Run | str | Path, out: str | Path, style: FigureStyle = "acl", format: FigureFormat = "pdf"
+) -> list[PaperFigure]:
+    """Save the figures of a run, of results or of a comparison in a venue's style: its widths, and text in 8 points.
+
+    They are those of the report: every analysis that the run has the data for, and what `mmprobe analyze` left in
+    `RUN/analyses`, such as the image interchange. A file's name says what the figure shows; `figures.tex` includes all
+    of them with their captions. A figure without intervals says why. It needs the extra `figures`.
+
+    Args:
+        source: a run, its folder, or a result folder of bench, score or compare.
+        out: the folder for the files.
+        style: `acl` (columns of 7.7 cm, text of 16 cm), `icml` (3.25 and 6.75 inches) or `neurips` (5.5 inches). Plots
+            beside each other are as wide as the text.
+        format: pdf, svg, or png (300 dots an inch).
+
+    Returns:
+        The figures: `file`, `title`, `caption`, `interval` (`shown`, or why there is none) and `wide`.
+
+    Raises:
+        InputError: kaleido or a Chromium is missing, there are no figures, no such style or format, or `out` cannot
+            be written.
+
+    Example:
+        >>> mp.save_figures("runs/first", "figures", style="icml")[0].file          # doctest: +SKIP
+        PosixPath('figures/attention-decay-attention-by-token-group-over-the-answer.pdf')
+    """
+    from mmprobe.viz.figures import one_browser
+    from mmprobe.viz.paper import check_choice, write_paper_figures
+
+    check_choice(style, format)
+    out = Path(out)
+    with one_browser():
+        from mmprobe.reports import read_datasets
+
+        datasets = read_datasets(source)
+        make_folders(check_no_link(out))
+        with lock_file(out / "figures", "saving figures into it"):
+            made = write_paper_figures(datasets, out, style, format)
+    if not made:
+        raise InputError(
+            f"{source}: has no figures; mmprobe figures takes a run, or results that were traced"
+        )
+    return made
 
 
 def _open(source: Run | str | Path) -> tuple[Run | None, pd.DataFrame | None]:
@@ -136,23 +204,12 @@ def _dump(table: pd.DataFrame, to: str) -> bytes:
             return content.getvalue()
         except ImportError:
             raise InputError("export to parquet needs pyarrow; pip install 'mmprobe[parquet]'") from None
-    table = _map_texts(table, _show)
     if to == "latex":
-        return table.to_latex(escape=True, float_format="%.3f", na_rep="--").encode()
+        from mmprobe.viz.latex import escape
+
+        return _map_texts(table, escape).to_latex(escape=False, float_format="%.3f", na_rep="--").encode()
+    table = _map_texts(table, _show)
     return _map_texts(table, quote_formula).to_csv(lineterminator="\r\n").encode()
-
-
-def _save_figures(run: Run, out: Path, to: str) -> list[Path]:
-    from mmprobe.analyses import analyze_all
-    from mmprobe.viz import figures, save
-    from mmprobe.viz.figures import one_browser
-
-    files = []
-    with one_browser():
-        for name, dataset in analyze_all(run)[0].items():
-            if figures(dataset):
-                files += save(dataset, out / f"{name}.{to}")
-    return files
 
 
 def _write_datasets(run: Run, out: Path, arrays: Sequence[str]) -> Path:

@@ -23,18 +23,13 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from mmprobe.errors import InputError
 
-MAX_ALIASES = 16  # in YAML
-MAX_YAML = 1_000_000  # characters; our choice
 MOST_HASHES = 5000  # of files that are remembered: 3 MB; our choice
-MAX_DEPTH = 100  # of lists and objects in each other
-MOST_PARTS = 200  # of a path; our choice
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$|^AWS_SESSION_TOKEN$")  # names of variables
 _SHORTEST_KEY = 8  # characters; a shorter value could be a word
 _PIECE = 1 << 20  # bytes of a file that are hashed at a time
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _PART = re.compile(r"\.[0-9a-f]{16}\.part$")
-_OPENED = Path("/proc/self/fd") if Path("/proc/self/fd").is_dir() else None  # paths of what is open
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -155,10 +150,9 @@ def write_atomic(file: Path, text: str) -> Path:
 
 
 class NewFile:
-    """A new file under a random name, in a folder that is opened once. `place` gives it its own name.
+    """A new file under a random name. `place` gives it its own name.
 
-    No link is followed: not one in its place, which is replaced itself, and not one that somebody puts where the
-    folder was. Without `place`, the file is removed at the end of the `with` block.
+    A link in its place is not followed, but replaced. Without `place`, the file is removed at the end of the `with` block.
 
     Args:
         file: its path in the end.
@@ -176,17 +170,8 @@ class NewFile:
 
     def __init__(self, file: Path):
         self.file = file
-        self._descriptor: int | None = None
-        self._folder = file.parent
-        if _OPENED is not None:
-            self._descriptor = os.open(file.parent, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
-            self._folder = _OPENED / str(self._descriptor)
-        self.part = self._folder / f"{file.name}.{secrets.token_hex(8)}.part"
-        try:
-            descriptor = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o666)
-        except BaseException:
-            self._close_folder()
-            raise
+        self.part = file.with_name(f"{file.name}.{secrets.token_hex(8)}.part")
+        descriptor = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o666)
         self.stream = os.fdopen(descriptor, "w+b")
         _lock(descriptor)
 
@@ -203,7 +188,7 @@ class NewFile:
 
     def place(self) -> None:
         """Give the file its name; an earlier file, or a link in its place, is replaced."""
-        os.replace(self.part, self._folder / self.file.name)
+        os.replace(self.part, self.file)
         self.discard()
 
     def discard(self) -> None:
@@ -214,24 +199,19 @@ class NewFile:
             self.stream.close()
         with suppress(OSError):
             self.part.unlink()
-        self._close_folder()
-
-    def _close_folder(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
 
     def remove_left(self) -> None:
         """Remove parts of this file that a killed process left: the kernel's lock tells that nobody writes them."""
-        for name in os.listdir(self._folder):
-            if not is_part(name) or _PART.sub("", name) != self.file.name:
+        for left in self.file.parent.iterdir():
+            if not is_part(left.name) or _PART.sub("", left.name) != self.file.name:
                 continue
             with suppress(OSError):
-                left = os.open(self._folder / name, os.O_RDWR | getattr(os, "O_NONBLOCK", 0) | _NO_LINK)
+                descriptor = os.open(left, os.O_RDWR | getattr(os, "O_NONBLOCK", 0) | _NO_LINK)
                 try:
-                    if _lock(left):
-                        os.unlink(self._folder / name)
+                    if _lock(descriptor):
+                        left.unlink()
                 finally:
-                    os.close(left)
+                    os.close(descriptor)
 
 
 @contextmanager
@@ -315,7 +295,7 @@ def make_folders(folder: Path) -> Path:
     """Make a folder that a user named, and those above it, if they are not there, and return it.
 
     Raises:
-        InputError: as `check_length`, or something else is in its place, or it cannot be made.
+        InputError: something else is in its place, or it cannot be made.
         OSError: the disk is full.
 
     Example:
@@ -323,7 +303,6 @@ def make_folders(folder: Path) -> Path:
         Traceback (most recent call last):
         mmprobe.errors.InputError: /dev/null/results: the folder cannot be made (Not a directory); choose another
     """
-    check_length(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
@@ -337,19 +316,6 @@ def make_folders(folder: Path) -> Path:
     except ValueError as error:  # NUL, or half a surrogate pair
         raise InputError(f"{folder}: is not a path ({error}); choose another") from None
     return folder
-
-
-def check_length(folder: Path) -> None:
-    """Refuse a path with very many parts: pathlib makes each folder within a call of its own.
-
-    Raises:
-        InputError: it has more than `MOST_PARTS`.
-
-    Example:
-        >>> check_length(Path("runs/demo"))
-    """
-    if len(folder.parts) > MOST_PARTS:
-        raise InputError(f"{folder}: has over {MOST_PARTS} parts; choose a shorter path")
 
 
 def check_no_link(path: Path) -> Path:
@@ -430,7 +396,6 @@ def parse_record(text: str | bytes, record_type: type[Record], where: str) -> Re
     """
     try:
         content = json.loads(text)
-        check_depth(content)
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: cannot be read as JSON ({error.msg})") from None
     except (RecursionError, ValueError):
@@ -455,30 +420,11 @@ def validate_record(content: Any, record_type: type[Record], where: str) -> Reco
         raise InputError(f"{where}: {prefix}{first['msg'].removeprefix('Value error, ')}") from None
 
 
-def check_depth(content: Any) -> None:
-    """Raise ValueError if lists and objects are nested so deeply that functions that call themselves would fail."""
-    level = [content]
-    for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for value in level
-            if isinstance(value, dict | list)
-            for child in (value.values() if isinstance(value, dict) else value)
-        ]
-    if level:
-        raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
-
-
-def parse_yaml(text: str, most_aliases: int = MAX_ALIASES) -> Any:
-    """Return the content of a YAML text.
-
-    Args:
-        most_aliases: number of references (`*name`) that it may have. Those of references, and their merge keys, can grow
-            without end.
+def parse_yaml(text: str) -> Any:
+    """Return the content of a YAML text, of which nothing is run.
 
     Raises:
-        ValueError: it is not YAML, is too long, has more aliases, is nested too deeply or contains itself. The message is
-            one line.
+        ValueError: it is not YAML. The message is one line.
 
     Example:
         >>> parse_yaml("a: [1, 2]")
@@ -486,34 +432,8 @@ def parse_yaml(text: str, most_aliases: int = MAX_ALIASES) -> Any:
     """
     import yaml
 
-    if len(text) > MAX_YAML:
-        raise ValueError(f"has more than {MAX_YAML:,} characters; shorten it")
-    tokens = yaml.tokens
-    opens = (tokens.FlowSequenceStartToken, tokens.FlowMappingStartToken)
-    blocks = (tokens.BlockSequenceStartToken, tokens.BlockMappingStartToken)
-    closes = (tokens.FlowSequenceEndToken, tokens.FlowMappingEndToken, tokens.BlockEndToken)
-    depth = n_aliases = 0
     try:
-        # The scanner stops where the text is nested too deeply: it takes the square of the depth, and the parser more.
-        for token in yaml.scan(text, yaml.SafeLoader):
-            if isinstance(token, yaml.AliasToken):
-                n_aliases += 1
-                if n_aliases > most_aliases:
-                    many = f"over {most_aliases} aliases; write it out"
-                    raise ValueError(
-                        many if most_aliases else f"a reference (*{token.value}); write the text out"
-                    )
-            depth += isinstance(token, opens + blocks)
-            depth -= isinstance(token, closes)
-            if depth > MAX_DEPTH:
-                raise ValueError("nested too deeply")
-        content = yaml.safe_load(text)
-        if n_aliases:
-            try:
-                json.dumps(content, default=str, skipkeys=True)
-            except ValueError:
-                raise ValueError("a value contains itself") from None
-        return content
+        return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(str(error).splitlines()[0]) from None
     except RecursionError:
@@ -627,6 +547,7 @@ class MetricEntry(JsonRecord):
     coverage: Number = None
     n: Number = None
     n_groups: Number = None
+    unread: Number = None
     range: list[Number] | None = Field(None, min_length=2, max_length=2)
 
 

@@ -7,12 +7,10 @@ docs/reliability.md says for each command what a stopped call leaves.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
 import platform
-import re
 import shutil
 import socket
 import time
@@ -26,17 +24,15 @@ from types import MappingProxyType
 from typing import Any
 
 import xxhash
-from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
+from filelock import FileLock, Timeout
 
 from mmprobe.errors import InputError, option
 from mmprobe.files import (
     JsonRecord,
     Text,
     append_lines,
-    check_length,
     check_no_link,
     cut_torn_line,
-    hash_file,
     is_part,
     json_lines,
     make_folders,
@@ -44,33 +40,13 @@ from mmprobe.files import (
     write_atomic,
     writing_error,
 )
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, hash_picture
 
 log = logging.getLogger("mmprobe")
 
 LOCK_NAMES = {".lock", ".lock.json"}  # in a locked folder
 FINGERPRINT = "fingerprint"  # key of the settings: what was really used
-_ATTEMPTS = 10  # to get the lock, while its holder has no name
-_WAIT_SECONDS = 0.3  # a process that starts or ends has the lock for a moment only
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)  # of a file system
-_LOCKING = {  # file systems whose locks bind every process
-    *(
-        "ext2",
-        "ext3",
-        "ext4",
-        "xfs",
-        "btrfs",
-        "zfs",
-        "f2fs",
-        "bcachefs",
-        "jfs",
-        "reiserfs",
-        "overlay",
-        "tmpfs",
-    ),
-    *("ramfs", "vfat", "exfat", "ntfs3", "ceph", "gfs2", "ocfs2", "gpfs"),
-}
-_taking_over = False
+_WAIT_SECONDS = 1.0  # a process that starts or ends has the lock for a moment only
 
 
 @dataclass(frozen=True)
@@ -234,7 +210,8 @@ def name_remedy(error: OSError, folder: Path) -> OSError:
     Args:
         folder: what the message names if the error names no file.
     """
-    reason = f"{error.strerror or error}; finished samples are kept, continue with {option('resume')}"
+    problem = os.strerror(error.errno) if error.errno else error  # HDF5's own text has many lines
+    reason = f"{problem}; finished samples are kept, continue with {option('resume')}"
     return OSError(error.errno, reason, error.filename or str(folder))
 
 
@@ -324,7 +301,7 @@ def hash_images(sample: Sample) -> str:
         ''
     """
     try:
-        return xxhash.xxh3_64_hexdigest("".join(map(hash_file, sample.files)).encode())
+        return xxhash.xxh3_64_hexdigest("".join(map(hash_picture, sample.files)).encode())
     except OSError:
         return ""
 
@@ -448,7 +425,6 @@ def lock_folder(folder: Path, task: str) -> Iterator[None]:
         >>> with lock_folder(Path("runs/demo"), "tracing into it"):     # doctest: +SKIP
         ...     ...
     """
-    check_length(folder)
     new = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
     make_folders(folder)
     try:
@@ -469,7 +445,6 @@ def check_unlocked(folder: Path) -> None:
     Raises:
         InputError: another process holds the lock.
     """
-    check_length(folder)
     if os.path.exists(folder / ".lock.json"):
         with lock_folder(folder, "looking at it"):
             pass
@@ -488,26 +463,18 @@ def lock_file(file: Path, task: str) -> Iterator[None]:
 
 @contextmanager
 def _hold(lock: Path, target: Path, task: str) -> Iterator[None]:
-    """Hold a lock of the kernel, which ends with the process even if that is killed.
+    """Hold a lock of the operating system, which ends with the process even if that is killed.
 
-    `<lock>.json` names the process, for messages. Whoever gets the kernel's lock has the proof that the process of an
-    earlier note is gone, whatever its host was called. Where a file system has no such locks, or does not share them
-    with other machines, the note of another host stays in force until a user says that its process is gone.
+    `<lock>.json` names the process, for the message that another process gets.
     """
-    note = Path(f"{lock}.json")
-    if _taking_over:
-        for left in (note, lock):
-            if not _has_kernel_locks(lock.parent):
-                left.unlink(missing_ok=True)
+    note, file_lock = Path(f"{lock}.json"), FileLock(lock)
     try:
-        file_lock = _acquire(lock, note, target)
+        file_lock.acquire(timeout=_WAIT_SECONDS)
+    except Timeout:
+        raise InputError(_describe(_read_note(note), target)) from None
     except OSError as error:
         raise writing_error(target, error, "cannot be locked for writing") from None
     try:
-        holder = _read_note(note)
-        is_other = holder.get("host", socket.gethostname()) != socket.gethostname()
-        if is_other and not _has_kernel_locks(lock.parent):
-            raise InputError(_describe(holder, target))
         entry = {"host": socket.gethostname(), "process": os.getpid(), "task": task, "since": time.time()}
         with suppress(OSError, InputError):  # a full disk: others are refused without a name
             write_atomic(note, json.dumps(entry) + "\n")
@@ -519,68 +486,6 @@ def _hold(lock: Path, target: Path, task: str) -> Iterator[None]:
                     path.unlink()
     finally:
         file_lock.release()
-
-
-def _acquire(lock: Path, note: Path, target: Path) -> BaseFileLock:
-    """Return the acquired lock: the kernel's, or a file alone where the file system has no locks.
-
-    Raises:
-        InputError: another process holds it.
-    """
-    file_lock: BaseFileLock = FileLock(lock)
-    for attempts_left in reversed(range(_ATTEMPTS)):
-        try:
-            file_lock.acquire(timeout=_WAIT_SECONDS)
-            break
-        except Timeout:
-            holder = _read_note(note)
-            if holder or not attempts_left:  # a process that starts or ends has no note for a moment
-                raise InputError(_describe(holder, target)) from None
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            file_lock = SoftFileLock(lock)
-    return file_lock
-
-
-def _has_kernel_locks(folder: Path) -> bool:
-    """Return whether a kernel's lock in a folder binds every process that can write there.
-
-    So it does on the file systems of one machine, whatever container a process is in, and on those that share locks.
-    """
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return False
-    place, found = folder.resolve(), (-1, "", "")
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        point = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split()[4]))
-        if len(point.parts) >= found[0] and place.is_relative_to(point):
-            kind, _, options = after.split(" ", 2)
-            found = len(point.parts), kind, options
-    _, kind, options = found
-    if kind in ("nfs", "nfs4"):
-        return not {"nolock", "local_lock=all", "local_lock=flock"} & set(options.split(","))
-    return kind in _LOCKING
-
-
-@contextmanager
-def take_over(folder_of_other_host: bool = True) -> Iterator[None]:
-    """Within the block, the note of a process on another machine locks nothing: the user knows that it is gone.
-
-    It matters only where the kernel cannot tell, as on file systems without locks.
-
-    Example:
-        >>> with take_over():                                       # doctest: +SKIP
-        ...     mp.trace(model, samples, "shared/run", resume=True)
-    """
-    global _taking_over
-    before, _taking_over = _taking_over, folder_of_other_host
-    try:
-        yield
-    finally:
-        _taking_over = before
 
 
 class _Note(JsonRecord):
@@ -609,15 +514,7 @@ def _describe(holder: dict[str, str], target: Path) -> str:
     """Return the message to a process that is refused."""
     if not holder:
         return f"{target}: another process is writing to it; wait, or choose another place"
-    message = (
+    return (
         f"{target}: process {holder['process']} on host {holder['host']} is {holder['task']} "
         f"since {holder['since']}; wait, or choose another place"
     )
-    if holder["host"] != socket.gethostname():
-        message += f"; if that process is gone, use {take_over_option()}"
-    return message
-
-
-def take_over_option() -> str:
-    """Return how the caller says that another machine's process is gone, for messages."""
-    return "--take-over" if option("x") == "--x" else "mmprobe.ledger.take_over()"

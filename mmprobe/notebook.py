@@ -43,11 +43,10 @@ def show_rows(header: Sequence[str], rows: Iterable[Sequence[object]], note: str
 
 def _thumbnail(path: Path) -> str:
     """Return an image as HTML, or its name where it cannot be read."""
-    from mmprobe.samples import open_image
+    from mmprobe.samples import read_picture
 
     try:
-        with open_image(path) as image:
-            small: Any = ImageOps.contain(image.convert("RGB"), THUMBNAIL)
+        small: Any = ImageOps.contain(read_picture(path), THUMBNAIL)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return f"<span>{escape(path.name)} cannot be read</span>"
     buffer = io.BytesIO()

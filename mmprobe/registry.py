@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
@@ -57,6 +57,10 @@ class Registry(Mapping[str, T]):
         holds_classes: whether the things are subclasses of it, and not its objects.
         added_first: whether what is added comes before what ships with mmprobe, and may replace it. It does so in
             registries that are searched, such as that of the families.
+        adapt: a function of the name and the thing that makes of each added thing what the registry returns.
+
+    Attributes:
+        shipped: what ships with mmprobe, by name.
 
     Example:
         >>> tools = Registry("tool", "tools", {"join": "os.path:join"})
@@ -72,13 +76,15 @@ class Registry(Mapping[str, T]):
         form: str | None = None,
         holds_classes: bool = False,
         added_first: bool = False,
+        adapt: Callable[[str, T], T] | None = None,
     ) -> None:
         self.kind = kind
         self.group = f"mmprobe.{kinds}"
-        self._shipped = dict(shipped)
+        self.shipped = dict(shipped)
         self._registered: dict[str, T] = {}
         self._form, self._holds_classes = form, holds_classes
         self._added_first = added_first
+        self._adapt = adapt or (lambda name, thing: thing)
 
     def __getitem__(self, name: str) -> T:
         """Return the thing of a name.
@@ -92,7 +98,13 @@ class Registry(Mapping[str, T]):
         entry = entries[name]
         if isinstance(entry, str):
             return load(entry)
-        return self._check(_load_entry(entry), entry) if isinstance(entry, EntryPoint) else entry
+        thing = self._check(_load_entry(entry), entry) if isinstance(entry, EntryPoint) else entry
+        return thing if name in self.shipped and not self._added_first else self._adapt(name, thing)
+
+    def place(self, name: str) -> str | None:
+        """Return where a thing of mmprobe is, as `module:name`, without importing it; None for any other thing."""
+        entry = self._entries().get(name)
+        return entry if isinstance(entry, str) else None
 
     def _check(self, thing: Any, entry: EntryPoint) -> T:
         """Return a thing of another package if it has the form of this registry's things."""
@@ -128,7 +140,7 @@ class Registry(Mapping[str, T]):
         Example:
             >>> METHODS.register("mine", Mine)                                       # doctest: +SKIP
         """
-        if name in self._shipped and not self._added_first:
+        if name in self.shipped and not self._added_first:
             raise InputError(f"{self.kind} {name!r}: mmprobe has one of this name; choose another")
         if self._registered.get(name, thing) is not thing:
             raise InputError(f"{self.kind} {name!r} is registered already; choose another name")
@@ -163,7 +175,7 @@ class Registry(Mapping[str, T]):
     def _entries(self) -> dict[str, T | str | EntryPoint]:
         """Return the things by name, each an object or the place to import it from."""
         added: dict[str, T | str | EntryPoint] = {**_entry_points(self.group), **self._registered}
-        ordered = (added, self._shipped) if self._added_first else (self._shipped, added)
+        ordered = (added, self.shipped) if self._added_first else (self.shipped, added)
         return {**ordered[0], **{name: entry for name, entry in ordered[1].items() if name not in ordered[0]}}
 
 
@@ -173,7 +185,10 @@ def _is_subclass(thing: Any, form: type) -> bool:
 
 @cache
 def _entry_points(group: str) -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=group)}
+    """Return the entry points by name. Where the package importlib_metadata is imported, those that are found are of its own class."""
+    return {
+        entry.name: EntryPoint(entry.name, entry.value, entry.group) for entry in entry_points(group=group)
+    }
 
 
 @cache

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmprobe.cache import Run, open_run
+from mmprobe.settings import ModelSettings
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -46,11 +47,12 @@ def report(
         >>> mp.report(run, out="mine.html")                         # doctest: +SKIP
         PosixPath('mine.html')
     """
-    return make_report([run] if other is None else [run, other], Path(out), model, explorer_size)[0]
+    of_run = ModelSettings(name=model) if isinstance(model, str) else model
+    return make_report([run] if other is None else [run, other], Path(out), of_run, explorer_size)[0]
 
 
 def make_report(
-    runs: list[Any], out: Path, model: Model | str | None, explorer_size: int
+    runs: list[Any], out: Path, model: Model | ModelSettings | None, explorer_size: int
 ) -> tuple[Path, dict[str, str]]:
     """Write the report of one or two runs or result folders.
 
@@ -78,6 +80,25 @@ def make_report(
     return write_side_by_side((sides[0], sides[1]), out), left_out
 
 
+def read_datasets(source: Run | str | Path) -> list[xr.Dataset]:
+    """Return the data sets that the report shows figures of; of a comparison, with the metrics that come first."""
+    from mmprobe.viz.report.results import find_comparison
+
+    comparison = None if isinstance(source, Run) else find_comparison(Path(source))
+    return _read(source, None)[1] if comparison is None else [_keep_headline(comparison, Path(str(source)))]
+
+
+def _keep_headline(comparison: xr.Dataset, folder: Path) -> xr.Dataset:
+    """Return a comparison with the metrics that come first: a page has no room for all of them."""
+    from mmprobe.viz.report.results import metric_groups, read_results
+
+    found = [read_results(file.parent) for file in sorted(folder.glob("*/*/results.json"))]
+    rows = {each.benchmark: metric_groups(each.benchmark, each.metrics, each.headline) for each in found}
+    first = {f"{benchmark} {row['name']}" for benchmark, groups in rows.items() for row in groups["headline"]}
+    kept = [name for name in comparison["metric"].values if str(name) in first]
+    return comparison.sel(metric=kept) if kept else comparison
+
+
 def _name_sides(paths: list[Path]) -> list[str]:
     """Return the last different parts of two paths as names."""
     first, second = (list(path.resolve().parts) for path in paths)
@@ -87,21 +108,22 @@ def _name_sides(paths: list[Path]) -> list[str]:
 
 
 def _read(
-    source: Run | str | Path, model: Model | str | None
+    source: Run | str | Path, model: Model | ModelSettings | None
 ) -> tuple[Run | None, list[xr.Dataset], xr.Dataset | None, ResultFolder | None, dict[str, str]]:
     """Return the run with its analyses and findings, and the results; None for what there is not. And what was left out."""
     from mmprobe.analyses import ANALYSES, analyze_all, attention_vs_activation
     from mmprobe.analyses import findings as find_findings
     from mmprobe.analyses.files import read_export
     from mmprobe.probes import PROBES, run_probes
-    from mmprobe.viz.report.results import find_results
+    from mmprobe.viz.report.results import find_calibration, find_results
 
     if isinstance(source, Run):
         run, (_, results) = source, find_results(source.path)
     else:
         folder, results = find_results(source)
         if folder is None:
-            return None, [], None, results, {}
+            of_results = find_calibration(results)
+            return None, [] if of_results is None else [of_results], None, results, {}
         run = open_run(folder)
     functions = dict(ANALYSES.working()) | run_probes(_load(model, run))
     # No figure shows single steps of single samples, and of 20,000 samples they take 250 MB.
@@ -110,11 +132,12 @@ def _read(
     interventions = read_export(run, "claim_interventions")
     tested = [*computed.values(), *([] if interventions is None else [interventions])]
     stored = [read_export(run, name) for name in PROBES if name not in computed]
-    datasets = [*computed.values(), *(dataset for dataset in stored if dataset is not None)]
+    found = [find_calibration(results), *computed.values(), *stored]
+    datasets = [dataset for dataset in found if dataset is not None]
     return run, datasets, find_findings(run, tested), results, left_out
 
 
-def _load(model: Model | str | None, run: Run) -> Model | None:
+def _load(model: Model | ModelSettings | None, run: Run) -> Model | None:
     """Return the model of a run, loaded.
 
     Raises:
@@ -125,6 +148,6 @@ def _load(model: Model | str | None, run: Run) -> Model | None:
     from mmprobe.models import load_model
     from mmprobe.probes.answers import check_run
 
-    loaded = load_model(model) if isinstance(model, str) else model
+    loaded = load_model(**model.chosen) if isinstance(model, ModelSettings) else model
     check_run(loaded, run)
     return loaded

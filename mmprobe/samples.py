@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
+import random
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import cache
 from io import BytesIO
 from os.path import commonprefix
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 from urllib.parse import unquote
 
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    FiniteFloat,
     SerializerFunctionWrapHandler,
+    StrictBool,
+    TypeAdapter,
     ValidationError,
     model_serializer,
     model_validator,
 )
 
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, unknown_name
 from mmprobe.files import (
     NewFile,
     Record,
@@ -45,6 +52,10 @@ from mmprobe.notebook import show_fields
 if TYPE_CHECKING:
     import numpy as np
 
+log = logging.getLogger("mmprobe")
+
+_Kind = TypeVar("_Kind", bound=BaseModel)
+
 MAX_IMAGE_PIXELS = 100_000_000
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # others may start programs, as EPS does
 MAX_URI = 200_000_000  # characters of an image as a data: URI; our choice
@@ -52,7 +63,9 @@ MAX_VIDEO_FRAMES = 1_000_000  # of a file; these limits are our choice, too
 MAX_VIDEO_PIXELS = 2_000_000_000  # of all frames that are shown: they take three bytes each
 VIDEO_FORMATS = ("mov", "matroska", "avi", "gif", "mpegts")  # of FFmpeg; others may lead to further files
 Box = tuple[int, int, int, int]
-"""x, y, width and height in pixels of an image."""
+"""x, y, width and height in pixels of an upright image."""
+BoxFormat = Literal["xywh", "xyxy", "cxcywh", "thousandths"]
+"""How a box is written: its corner and size, two corners, its centre and size, or two corners in thousandths of the image."""
 SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -106,7 +119,7 @@ class Region(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     image: int = Field(ge=0, description="index into the sample's images, then the frames of its videos")
-    box: Box = Field(description="x, y, width, height")
+    box: Box = Field(description="x, y, width, height, within the upright image")
 
 
 class Video(BaseModel):
@@ -204,6 +217,21 @@ class Turn(BaseModel):
         return {name: value for name, value in dump(self).items() if value is not None}
 
 
+def _read_answer(value: Any) -> Any:
+    """Return an answer as text: numbers as they are written, true and false as yes and no."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return (
+        f"{value:g}"
+        if isinstance(value, float) and value.is_integer()
+        else str(value)
+        if isinstance(value, int | float)
+        else value
+    )
+
+
+AnswerText = Annotated[str, BeforeValidator(_read_answer)]
+
 OWN_ARGUMENTS = ("messages", "conversation", "chat_template", "tokenize", "add_generation_prompt",
                  "continue_final_message", "return_dict", "return_tensors", "images", "videos")  # fmt: skip
 """Arguments of a chat template that mmprobe gives itself."""
@@ -237,10 +265,10 @@ class Sample(BaseModel):
     messages: list[Turn] = []
     template: dict[str, Any] = {}
     prefill: str | None = None
-    answer: str | None = None
+    answer: AnswerText | None = None
     pair_id: str | None = None
     polarity: Literal["same", "different"] | None = None
-    faithful: bool | None = None
+    faithful: StrictBool | None = None
     regions: list[Region] = []
     metadata: dict[str, Any] = {}
 
@@ -319,17 +347,42 @@ class Sample(BaseModel):
         return {name: value for name, value in dump(self).items() if name not in empty}
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Sample:
-        """Return a copy with other values. Of a conversation, the messages follow them.
+        """Return a copy with other values, of the types of a samples file: `images` may be texts. Of a conversation, the
+        messages follow them.
 
         Raises:
-            InputError: the messages cannot follow: another number of images, or a question that changes more than one text
-                of the user's last turn.
+            InputError: there is no such field, a value is of another type, or the messages cannot follow: another number of
+                images, or a question that changes more than one text of the user's last turn.
+
+        Example:
+            >>> Sample(id="a", question="?").model_copy(update={"images": ["b.png"]}).images
+            [PosixPath('b.png')]
         """
+        if update:
+            update = {name: self._read_field(name, value) for name, value in update.items()}
         if update and update.get("messages"):
             update = {**update, "question": _find_question(update["messages"])}
         elif update and self.messages and "messages" not in update:
             update = {**update, **_follow(self, update)}
         return super().model_copy(update=update, deep=deep)
+
+    def _read_field(self, name: str, value: Any) -> Any:
+        """Return a value as a field of a sample has it. A copy in memory may have any id: it names no file."""
+        if name not in type(self).model_fields:
+            raise InputError(f"sample {self.id}: {unknown_name('field', name, type(self).model_fields)}")
+        if name == "id":
+            return value
+        try:
+            return _field_reader(name).validate_python(value)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            place = "".join(f"[{part}]" for part in problem["loc"])
+            raise InputError(f"sample {self.id}: {name}{place}: {problem['msg']}") from None
+
+
+@cache
+def _field_reader(name: str) -> TypeAdapter[Any]:
+    return TypeAdapter(Sample.model_fields[name].rebuild_annotation())
 
 
 def _take_files(messages: Sequence[Any]) -> tuple[list[Any], dict[str, list[Any]]]:
@@ -358,8 +411,8 @@ def _take_files(messages: Sequence[Any]) -> tuple[list[Any], dict[str, list[Any]
     return turns, files
 
 
-def _find_question(turns: Sequence[Any]) -> str | None:
-    """Return the text of the user's last turn; None where the turns are not valid, which pydantic says."""
+def _find_question(turns: Sequence[Any]) -> str:
+    """Return the text of the user's last turn; empty where the turns are not valid, which pydantic says."""
     try:
         read = [Turn.model_validate(turn) for turn in turns]
     except ValidationError:
@@ -459,19 +512,21 @@ def with_template(samples: Iterable[Sample], arguments: Mapping[str, Any]) -> li
 
 
 def set_keys(sample: Sample) -> list[str]:
-    """Return what puts a sample into one set with others that have it: its images, its pair, its question's id.
+    """Return the keys by which samples are grouped into sets: images, pair, id of the question.
 
     An image is known by its content, so copies of a file are one; by its path where it cannot be read. Images that were made
     of one original have its name in `metadata["original"]`. Where there are no image files, `metadata["image"]` names
-    the image. A question without its images is in the
-    set of the question with them (`metadata["with_picture"]`).
+    the image. A question without its images, or with others in their place, is in the set of the question with them
+    (`metadata["with_picture"]`).
 
     Example:
         >>> set_keys(Sample(id="a", question="?", images=["1.png"], pair_id="x"))
         ['image 1.png', 'pair x', 'question a']
     """
-    keys = [f"image {_image_name(file)}" for file in sample.files]
-    if not keys and "image" in sample.metadata:
+    keys = (
+        [] if "with_picture" in sample.metadata else [f"image {_image_name(file)}" for file in sample.files]
+    )
+    if not sample.files and "image" in sample.metadata:
         keys = [f"image {sample.metadata.get('subtask')}/{sample.metadata['image']}"]
     if sample.pair_id is not None:
         keys.append(f"pair {sample.pair_id}")
@@ -505,10 +560,10 @@ def image_sets(samples: Iterable[Sample]) -> np.ndarray:
 def load_samples(path: str | Path) -> list[Sample]:
     """Read a samples file: one JSON object a line, with image paths relative to the file.
 
-    Every line, id and image header is checked, so that a run does not fail half-way.
+    Files of questions of other tools are read, too (`mmprobe.peers`). Every line, id and image header is checked, so that a run does not fail half-way.
 
     Args:
-        path: a `.jsonl` file. Blank lines are ignored.
+        path: a `.jsonl` file. Blank lines are ignored. Or a file of LLaVA, lmms-eval, VLMEvalKit or VQA.
 
     Raises:
         InputError: malformed JSON, an unknown or missing field, an empty question, a duplicate or unsafe id, or an image that is
@@ -519,35 +574,113 @@ def load_samples(path: str | Path) -> list[Sample]:
         >>> load_samples("pairs/samples.jsonl")[0].question          # doctest: +SKIP
         'Are the two pictures the same?'
     """
+    from mmprobe.contents import list_unusable
+    from mmprobe.peers import read_questions
+
     path = Path(path)
-    text = read_text(path)
-    if text.lstrip().startswith("["):
-        raise InputError(f"{path}: is one JSON array; write one JSON object a line (jq -c '.[]' does it)")
     samples: list[Sample] = []
-    line_of_id: dict[str, int] = {}
-    checked: set[Path] = set()
-    for number, line in enumerate(text.split("\n"), 1):  # splitlines would split at U+2028 in a text
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        sample = _parse_line(line, where, path.parent)
+    unusable: dict[str, list[str]] = {}
+    place_of_id: dict[str, str] = {}
+    headers = Headers(str(path))
+    of_peer = read_questions(path) if path.is_file() else None
+    for where, data in _read_lines(path) if of_peer is None else of_peer:
+        sample, boxes = _parse_data(data, where, path.parent)
         if not sample.transcript.strip():
             raise InputError(f"{where}: sample {sample.id}: its question is empty; write one")
-        if sample.id in line_of_id:
-            raise InputError(f"{where}: id {sample.id!r} was used in line {line_of_id[sample.id]} already")
-        line_of_id[sample.id] = number
-        for image in sample.images:
-            if image not in checked:
-                check_image(image, where)
-                checked.add(image)
-        for video in sample.videos:
-            if not checked.issuperset(video.files):
-                check_video(video, where)
-                checked.update(video.files)
-        samples.append(sample)
+        if sample.id in place_of_id:
+            earlier = place_of_id[sample.id].removeprefix(f"{path}, ")
+            raise InputError(f"{where}: id {sample.id!r} was used in {earlier} already")
+        place_of_id[sample.id] = where
+        sizes = headers.sizes(sample, where)
+        samples.append(_read_regions(sample, boxes, sizes, where))
+        unusable[where] = list_unusable(sample, sizes)
+    headers.tell_changes()
     if not samples:
         raise InputError(f"{path}: contains no samples")
+    faults = [f"{where}: metadata.objects: {each}" for where, listed in unusable.items() for each in listed]
+    if faults:
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        log.warning("%s%s", faults[0], more)
     return samples
+
+
+def draw_order(strata: Sequence[object], seed: int) -> list[int]:
+    """Return the places of items in an order drawn at random, of which each beginning has every stratum in its share.
+
+    Args:
+        strata: of each item, what it is of; equal values are one stratum.
+
+    Example:
+        >>> strata = ["a"] * 6 + ["b"] * 2
+        >>> sorted(strata[place] for place in draw_order(strata, 0)[:4])
+        ['a', 'a', 'a', 'b']
+    """
+    rng = random.Random(seed)
+    places: dict[str, list[int]] = {}
+    for place, stratum in enumerate(strata):
+        places.setdefault(repr(stratum), []).append(place)
+    ranks: dict[int, Any] = {}
+    for members in places.values():
+        rng.shuffle(members)
+        start = rng.random()
+        ranks |= {place: (rank + start) / len(members) for rank, place in enumerate(members)}
+    return sorted(ranks, key=lambda place: (ranks[place], place))
+
+
+def choose_samples(
+    samples: Sequence[Sample], limit: int | None, shuffle: int | None = None, stratify: str | None = None
+) -> list[Sample]:
+    """Return the first samples, or as many drawn at random, in the order of the data.
+
+    Args:
+        limit: their number; None for all.
+        shuffle: seed of the draw; None takes the first ones.
+        stratify: a field of the metadata, or of the sample, such as `answer`. Each of its values has its share of what is
+            drawn.
+
+    Raises:
+        InputError: no sample has the field.
+
+    Example:
+        >>> samples = [Sample(id=name, question="?", metadata={"type": name[0]}) for name in ("a1", "a2", "a3", "b1")]
+        >>> len(choose_samples(samples, 2)), len(choose_samples(samples, 2, shuffle=1, stratify="type"))
+        (2, 2)
+    """
+    if limit is None or shuffle is None:
+        return list(samples[:limit])
+    chosen = draw_order(list_strata(samples, stratify), shuffle)[:limit]
+    return [samples[place] for place in sorted(chosen)]
+
+
+def list_strata(items: Sequence[Any], field: str | None) -> list[object]:
+    """Return the stratum of each item: the value of a field; all have the same without one.
+
+    Args:
+        items: samples, or questions and pairs of a benchmark, which have fields, `metadata` or a `sample`.
+        field: a name in the metadata, or of a field.
+
+    Raises:
+        InputError: no item has a value.
+
+    Example:
+        >>> list_strata([Sample(id="a", question="?", answer="yes", metadata={"type": "colour"})], "type")
+        ['colour']
+    """
+    if field is None:
+        return [None] * len(items)
+    known = [_list_values(item) for item in items]
+    values = [own.get(field) for own in known]
+    if all(value is None for value in values):
+        names = ", ".join(sorted({name for own in known for name in own}))
+        raise InputError(f"stratify {field!r}: no sample has this field; they have {names}")
+    return values
+
+
+def _list_values(item: Any) -> dict[str, Any]:
+    """Return the fields of a record by name, with those of its metadata in front."""
+    item = getattr(item, "sample", item)
+    own = item._asdict() if hasattr(item, "_asdict") else item if isinstance(item, dict) else vars(item)
+    return {**own, **own.get("metadata", {})}
 
 
 def check_short(samples: Iterable[Sample], use: str) -> None:
@@ -599,24 +732,30 @@ def load_short_samples(path: str | Path, use: str) -> list[Sample]:
 
 
 def samples_from(
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, Any]] | Any,
     folder: str | Path,
     *,
     question: str = "question",
     image: str | Sequence[str] = "image",
     video: str | Sequence[str] = "video",
     id: str | None = None,
+    box_format: BoxFormat = "xywh",
     **fields: str,
 ) -> list[Sample]:
-    """Return samples from the rows of a `datasets.Dataset`, or of any table of images, videos and questions, or of conversations.
+    """Return samples from the rows of a `datasets.Dataset`, of a table of pandas, polars or pyarrow, or from mappings.
 
     A row without a question may be a conversation, in a column `messages` or `conversations`: turns of a `role` and its
     `content`, as OpenAI and transformers write them, or of `from` and `value`, as LLaVA does. `<image>` and `<video>` in the
     texts of the latter, and parts of type image or video without a file, stand for the row's images and videos in order. A
     last turn of the assistant is the answer to compare with (`answer`), and is not shown to the model.
 
+    Arrays are lists, and NaN, NA and NaT are missing. Of a `ClassLabel` column, names are taken. An answer may be a number,
+    or true or false, which are yes and no. Of several people's answers, the most frequent is `answer`, and the others
+    `metadata["answers"]`: of ten and more people those that three gave, as VQA counts them (Antol et al. 2015). All that ten and
+    more people gave are `metadata["annotators"]`.
+
     Args:
-        rows: mappings. An image may be a `PIL.Image`, a path, the bytes of a file, `{"bytes": …, "path": …}` as
+        rows: mappings, or a table. An image may be an array of its pixels, a `PIL.Image`, a path, the bytes of a file, `{"bytes": …, "path": …}` as
             `datasets` stores it, a `data:` URI, or a list of them. A video may be a path, bytes, such a mapping or URI, a
             list of its frames, which are images, or `{"file": …, "fps": …}` and `{"frames": …, "fps": …}`.
         folder: where images and videos that are not files yet are written.
@@ -626,6 +765,7 @@ def samples_from(
         video: the column of the videos, in the same way. A cell of `videos` is a list of videos, of any other column one
             video.
         id: the column of the ids; the default numbers the rows from 000000.
+        box_format: how the boxes of `regions` are written (`BoxFormat`).
         fields: columns of further fields by name, such as `answer="label"`, or `messages="chat"`.
 
     Raises:
@@ -636,9 +776,12 @@ def samples_from(
         >>> samples_from([{"text": "What is this?", "gold": "a star"}], "images", question="text", answer="gold")
         [Sample(id='000000', images=[], ... question='What is this?', ... answer='a star', ...)]
     """
-    samples = []
-    for number, row in enumerate(rows):
+    samples, headers, names = [], Headers(str(folder)), _find_label_names(rows)
+    for number, row in enumerate(_list_rows(rows)):
         where = f"row {number}"
+        if not isinstance(row, Mapping):
+            raise InputError(f"{where}: is a {type(row).__name__}, not a mapping of columns to values")
+        row = {column: _to_plain(_name_labels(value, names.get(column))) for column, value in row.items()}
         columns = {"question": question, **({"id": id} if id else {}), **fields}
         if question not in row:
             own = next((name for name in ("messages", "conversations") if name in row), None)
@@ -663,11 +806,102 @@ def samples_from(
                 _read_video(each, place.with_name(f"{place.name}-video-{index}"), where)
                 for index, each in enumerate(shown["video"])
             ]
+        values = _merge_answers(values)
+        values |= {"box_format": box_format} if values.get("regions") else {}
+        values = {field: value for field, value in values.items() if value is not None}
+        boxes = _take_regions(values, where)
         sample = _make_sample({**values, "id": str(values["id"])}, where)
-        for each in sample.videos:
-            check_video(each, where)
-        samples.append(sample)
+        samples.append(_read_regions(sample, boxes, headers.sizes(sample, where), where))
+    headers.tell_changes()
     return samples
+
+
+def _list_rows(rows: Any) -> Iterable[Any]:
+    """Return the rows of a table, mappings."""
+    for method, options in (("to_pylist", {}), ("to_dicts", {}), ("to_dict", {"orient": "records"})):
+        if hasattr(rows, "columns") and hasattr(rows, method):  # of pyarrow, polars, pandas
+            return getattr(rows, method)(**options)
+    return rows
+
+
+def _find_label_names(rows: Any) -> dict[str, Callable[[int], str]]:
+    """Return the function from numbers to names of each `ClassLabel` column of a `datasets.Dataset`, alone or in lists."""
+    features = getattr(rows, "features", None)
+    if not isinstance(features, Mapping):
+        return {}
+    inner: dict[str, Any] = {
+        column: getattr(feature, "feature", feature) for column, feature in features.items()
+    }
+    return {column: feature.int2str for column, feature in inner.items() if hasattr(feature, "int2str")}
+
+
+def _name_labels(value: Any, name: Callable[[int], str] | None) -> Any:
+    """Return the name of a label, or those of a list of labels; -1, which stands for none, is None."""
+    if name is None or value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return [_name_labels(each, name) for each in value]
+    return None if value < 0 else name(int(value))
+
+
+def _to_plain(value: Any) -> Any:
+    """Return a value with lists in place of arrays, Python's numbers in place of numpy's, and None in place of NaN, NA and NaT.
+
+    An array of pixels becomes an image.
+    """
+    if type(value).__name__ in ("NAType", "NaTType"):  # of pandas
+        return None
+    if isinstance(value, float) and value != value:
+        return None
+    if isinstance(value, Mapping):
+        return {name: _to_plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_plain(each) for each in value]
+    if type(value).__module__ != "numpy" or not hasattr(value, "tolist"):
+        return value
+    if value.dtype == "uint8" and value.ndim in (2, 3) and value.shape[2:] in ((), (3,), (4,)):
+        return Image.fromarray(value)
+    return _to_plain(value.tolist())
+
+
+VQA_PEOPLE, VQA_AGREEING = 10, 3
+"""An answer that three of ten people gave is right (Antol et al. 2015, VQA)."""
+
+
+def merge_answers(answers: Sequence[Any]) -> tuple[str | None, list[str]]:
+    """Return the most frequent of several people's answers, and the others that count as right.
+
+    Args:
+        answers: texts, or mappings with the text in `answer` as in VQA's files.
+
+    Example:
+        >>> merge_answers(["2"] * 6 + ["3"] * 3 + ["4"])
+        ('2', ['3'])
+        >>> merge_answers(["a cat", "cat"])
+        ('a cat', ['cat'])
+    """
+    given = [each.get("answer") if isinstance(each, Mapping) else each for each in answers]
+    counts = Counter(str(_read_answer(each)) for each in given if each is not None)
+    least = VQA_AGREEING if len(given) >= VQA_PEOPLE else 1
+    ordered = counts.most_common()
+    return (ordered[0][0] if ordered else None), [text for text, n in ordered[1:] if n >= least]
+
+
+def _merge_answers(data: Any) -> Any:
+    """Return the fields of a sample, with one answer in place of a list of several people's."""
+    answers = data.get("answer") if isinstance(data, dict) else None
+    if not isinstance(answers, list) or not all(
+        isinstance(each, str | int | float | dict) for each in answers
+    ):
+        return data
+    answer, further = merge_answers(answers)
+    metadata = data.get("metadata") or {}
+    if further and isinstance(metadata, dict):
+        metadata = {"answers": further, **metadata}
+    if len(answers) >= VQA_PEOPLE and isinstance(metadata, dict):
+        given = [each.get("answer") if isinstance(each, dict) else each for each in answers]
+        metadata = {**metadata, "annotators": [str(_read_answer(each)) for each in given if each is not None]}
+    return {**data, "answer": answer, "metadata": metadata}
 
 
 def _list_cells(row: Mapping[str, Any], columns: str | Sequence[str], kind: str) -> list[Any]:
@@ -783,8 +1017,13 @@ def _read_part(part: Any, where: str) -> tuple[str, Any]:
 def _image_file(image: Any, file: Path, where: str) -> Path:
     """Return the file of an image. An image in memory is written to `file` first, with its format's ending."""
     if isinstance(image, Image.Image):
+        _check_mode(image.mode, f"{where}: image")
         make_folders(file.parent)
-        image.save(file)
+        try:
+            grey = image.mode == "L"  # a file a third as large
+            write_image(read_picture(image).convert("L" if grey else "RGB"), file)
+        except (OSError, SyntaxError, ValueError) as error:
+            raise InputError(f"{where}: image cannot be decoded ({error})") from None
     else:
         file = _find_file(image, file, where, "image")
     check_image(file, where)
@@ -890,43 +1129,182 @@ def _write_bytes(content: bytes, file: Path, where: str, kind: str) -> Path:
 
 
 def _make_sample(data: Any, where: str) -> Sample:
+    sample = _validate(Sample, data, where)
     try:
-        sample = Sample.model_validate(data)
         Sample.model_validate_json(sample.model_dump_json())  # as a trace will store it
+    except ValueError as error:
+        why = str(error).splitlines()[0]
+        reason = "half a surrogate pair" if "surrogate" in why else f"what JSON cannot store ({why})"
+        raise InputError(f"{where}: contains {reason}") from None
+    return sample
+
+
+def _validate(kind: type[_Kind], data: Any, where: str) -> _Kind:
+    """Return a record of a line. Raises InputError with the first problem and its field."""
+    try:
+        return kind.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "line"
-        near = (
-            get_close_matches(field, Sample.model_fields, n=1) if first["type"] == "extra_forbidden" else []
-        )
+        near = get_close_matches(field, kind.model_fields, n=1) if first["type"] == "extra_forbidden" else []
         hint = f"; did you mean {near[0]!r}?" if near else ""
         message = first["msg"].removeprefix("Value error, ")
         if not first["loc"] and first["type"] == "value_error":
             raise InputError(f"{where}: {message}") from None
         raise InputError(f"{where}: field {field!r}: {message}{hint}") from None
-    except ValueError:
-        raise InputError(f"{where}: contains half a surrogate pair or is nested too deeply") from None
-    return sample
 
 
-def _parse_line(line: str, where: str, folder: Path) -> Sample:
-    try:
-        data = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where}: not JSON ({error.msg} at column {error.colno})") from None
-    except (RecursionError, ValueError):
-        raise InputError(
-            f"{where}: not JSON that can be read (nested too deeply, or a number too long)"
-        ) from None
+class Headers:
+    """The headers of the images and videos of samples, each read once.
+
+    Args:
+        where: of the samples, for what `tell_changes` says.
+    """
+
+    def __init__(self, where: str):
+        self.where = where
+        self._known: dict[Path, ImageHeader] = {}
+        self._videos: dict[Path, tuple[int, int]] = {}
+
+    def sizes(self, sample: Sample, where: str) -> list[tuple[int, int]]:
+        """Return the (height, width) of each picture that a region may be of: the images, and the listed frames of videos.
+
+        Raises:
+            InputError: one cannot be read.
+        """
+        for image in sample.images:
+            if image not in self._known:
+                self._known[image] = read_header(image, where)
+        sizes = [self._known[image].size for image in sample.images]
+        for video in sample.videos:
+            first = video.files[0]
+            if first not in self._videos:
+                self._videos[first] = check_video(video, where)
+            sizes += [self._videos[first]] * len(video.frames)
+        return sizes
+
+    def tell_changes(self) -> None:
+        """Say in one line which images models see otherwise than they are stored."""
+        changes = ((image, change) for image, header in self._known.items() for change in header.changes)
+        tell_changes(changes, self.where, len(self._known))
+
+
+_told: set[tuple[Path, str]] = set()
+
+
+def tell_changes(changes: Iterable[tuple[Path, str]], where: str, total: int) -> None:
+    """Say in one line how many images are seen otherwise than they are stored. What was said of an image is not said again.
+
+    Args:
+        changes: images, each with what is changed, in words.
+        where: of the images.
+        total: number of images there.
+
+    Example:
+        >>> tell_changes([], "photographs", 4)
+    """
+    new = dict.fromkeys(change for change in changes if change not in _told)
+    _told.update(new)
+    if counts := Counter(change for _, change in new):
+        words = ", ".join(f"{number} {change}" for change, number in counts.items())
+        log.warning("%s: of %d images, %s", where, total, words)
+
+
+class _GivenRegion(BaseModel):
+    """A region as a line has it, in the form that the line's `box_format` names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    image: int = Field(ge=0)
+    box: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat]
+
+
+class _GivenRegions(BaseModel):
+    box_format: BoxFormat = "xywh"
+    regions: list[_GivenRegion] = []
+
+
+def _take_regions(data: Any, where: str) -> _GivenRegions | None:
+    """Take the regions of another form than a sample's out of a line; None if its form is that."""
+    if not isinstance(data, dict) or "box_format" not in data:
+        return None
+    given = {name: data.pop(name) for name in ("box_format", "regions") if name in data}
+    return _validate(_GivenRegions, given, where)
+
+
+def convert_box(
+    box: Sequence[float], form: BoxFormat, size: tuple[int, int]
+) -> tuple[float, float, float, float]:
+    """Return a box as x, y, width and height in pixels.
+
+    Args:
+        form: how it is written.
+        size: (height, width) of its image.
+
+    Example:
+        >>> convert_box([500, 0, 1000, 500], "thousandths", (40, 80))
+        (40.0, 0.0, 40.0, 20.0)
+    """
+    a, b, c, d = box
+    if form == "cxcywh":
+        return a - c / 2, b - d / 2, c, d
+    if form == "thousandths":
+        height, width = size
+        a, b, c, d = a * width / 1000, b * height / 1000, c * width / 1000, d * height / 1000
+    return (a, b, c, d) if form == "xywh" else (a, b, c - a, d - b)
+
+
+def _read_regions(
+    sample: Sample, given: _GivenRegions | None, sizes: Sequence[tuple[int, int]], where: str
+) -> Sample:
+    """Return a sample with its regions, in pixels and inside their images.
+
+    Raises:
+        InputError: a box is empty, is not inside its image, or there is no such image.
+    """
+    form: BoxFormat = "xywh" if given is None else given.box_format
+    listed = [(each.image, each.box) for each in (sample.regions if given is None else given.regions)]
+    regions = []
+    for image, box in listed:
+        if image >= len(sizes):
+            raise InputError(f"{where}: field 'regions': image {image} of {len(sizes)}")
+        height, width = sizes[image]
+        x, y, across, down = convert_box(box, form, sizes[image])
+        left, top, right, bottom = (round(edge) for edge in (x, y, x + across, y + down))
+        if not (0 <= left < right <= width and 0 <= top < bottom <= height):
+            raise InputError(
+                f"{where}: field 'regions': box {list(box)} is empty or outside its image, which has {width} x {height} "
+                f"pixels; it is read as {form}, and box_format may name {' or '.join(get_args(BoxFormat))}"
+            )
+        regions.append(Region(image=image, box=(left, top, right - left, bottom - top)))
+    return sample.model_copy(update={"regions": regions}) if given is not None else sample
+
+
+def _read_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the place of each line of a samples file, and its JSON."""
+    text = read_text(path)
+    if text.lstrip().startswith("["):
+        raise InputError(f"{path}: is one JSON array; write one JSON object a line (jq -c '.[]' does it)")
+    for number, line in enumerate(text.split("\n"), 1):  # splitlines would split at U+2028 in a text
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            yield where, json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{where}: not JSON ({error.msg} at column {error.colno})") from None
+        except (RecursionError, ValueError):
+            raise InputError(
+                f"{where}: not JSON that can be read (nested too deeply, or a number too long)"
+            ) from None
+
+
+def _parse_data(data: Any, where: str, folder: Path) -> tuple[Sample, _GivenRegions | None]:
+    """Return the sample of a line, and its regions where these have another form."""
+    data = _merge_answers(data)
+    boxes = _take_regions(data, where)
     sample = _make_sample(data, where)
-    count = len(sample.images) + sum(len(video.frames) for video in sample.videos)
-    for region in sample.regions:
-        if region.image >= count:
-            raise InputError(f"{where}: field 'regions': image {region.image} of {count}")
-        if min(region.box[2:]) < 0:
-            box = list(region.box)
-            raise InputError(f"{where}: field 'regions': box {box} has a negative width or height")
-    return place_files(sample, lambda file: (folder / file).absolute())
+    return place_files(sample, lambda file: (folder / file).absolute()), boxes
 
 
 def place_files(sample: Sample, where: Callable[[Path], Path]) -> Sample:
@@ -942,8 +1320,10 @@ def place_files(sample: Sample, where: Callable[[Path], Path]) -> Sample:
     return sample.model_copy(update=files)
 
 
-def open_image(source: Path | BytesIO) -> Image.Image:
-    """Open an image of a user, a file or its bytes. Its content must be PNG, JPEG, WebP, GIF, BMP or TIFF, whatever its name.
+def open_image(source: Path | BytesIO) -> ImageFile.ImageFile:
+    """Open an image of a user, a file or its bytes, to look at its header. `read_picture` gives what models see.
+
+    Its content must be PNG, JPEG, WebP, GIF, BMP or TIFF, whatever its name.
 
     Raises:
         UnidentifiedImageError: it has another format.
@@ -951,6 +1331,103 @@ def open_image(source: Path | BytesIO) -> Image.Image:
     """
     file = source if isinstance(source, BytesIO) else check_readable(source)
     return Image.open(file, formats=IMAGE_FORMATS)
+
+
+def read_picture(source: Path | BytesIO | Image.Image) -> Image.Image:
+    """Return an image as models see it: its first frame, upright as its EXIF data say, in RGB with 8 bits.
+
+    This is what transformers' `load_image` makes of it. Transparency is left out, not painted over a background.
+
+    Raises:
+        OSError, SyntaxError, ValueError, Image.DecompressionBombError: it cannot be decoded, or not turned into RGB.
+
+    Example:
+        >>> read_picture(Image.new("CMYK", (2, 1))).mode
+        'RGB'
+    """
+    if isinstance(source, Image.Image):
+        return ImageOps.exif_transpose(source).convert("RGB")
+    with open_image(source) as image:
+        return ImageOps.exif_transpose(image).convert("RGB")
+
+
+_METADATA = (b"eXIf", b"tiff:Orientation", b"Raw profile type exif")
+
+
+def find_orientation(image: ImageFile.ImageFile) -> int:
+    """Return how an open image is stored, 1 to 8 as in EXIF; 1 is upright. It is found without decoding the image.
+
+    Pillow turns TIFF files by itself, so theirs is 1.
+    """
+    if image.format == "TIFF":
+        return 1
+    if (
+        image.format == "PNG" and image.fp is not None
+    ):  # may say so after its pixels, for which Pillow decodes them all
+        place = image.fp.tell()
+        image.fp.seek(0)
+        content = image.fp.read()
+        image.fp.seek(place)
+        if not any(mark in content for mark in _METADATA):
+            return 1
+    found = image.getexif().get(ExifTags.Base.Orientation, 1)
+    return found if found in range(1, 9) else 1
+
+
+def is_turned(path: Path) -> bool:
+    """Return whether an image or a video file is stored in another way than upright; False for other files."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with open_image(path) as image:
+                return find_orientation(image) != 1
+    except UnidentifiedImageError:
+        try:
+            with _open_video(path, str(path)) as container:
+                return _count_turns(_first_frame(container, str(path))) != 0
+        except InputError:
+            return False
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return False
+
+
+def hash_picture(path: Path) -> str:
+    """Return a hash of an image's or a video's file. It says whether the image is turned upright, as versions before 0.3 did
+    not do: what they made of such an image is not taken for what is made of it now.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return hash_file(path) + (" upright" if is_turned(path) else "")
+
+
+def _has_16_bits(image: ImageFile.ImageFile) -> bool:
+    """Return whether the file of an open image has 16 bits a channel, of which Pillow reads 8."""
+    return bool(image.tile) and "16" in str(image.tile[0][3])
+
+
+def is_as_stored(image: ImageFile.ImageFile) -> bool:
+    """Return whether every reader of an open image sees what `read_picture` returns, so that its file can be sent as it is."""
+    return (
+        image.format in ("PNG", "JPEG", "WEBP")
+        and image.mode in ("L", "RGB")
+        and not _has_16_bits(image)
+        and "transparency" not in image.info
+        and getattr(image, "n_frames", 1) == 1
+        and find_orientation(image) == 1
+    )
+
+
+@cache
+def _becomes_rgb(mode: str) -> bool:
+    """Return whether Pillow turns images of a mode into RGB without loss of their greys."""
+    if mode[0] in "IF":  # more than 8 bits: it would make all above 255 white
+        return False
+    try:
+        Image.new(mode, (1, 1)).convert("RGB")
+    except ValueError:
+        return False
+    return True
 
 
 def write_image(image: Image.Image, file: Path) -> None:
@@ -972,8 +1449,25 @@ def write_image(image: Image.Image, file: Path) -> None:
         raise writing_error(file, error) from None
 
 
+class ImageHeader(NamedTuple):
+    """What the header of an image says.
+
+    Attributes:
+        size: (height, width) of the upright image.
+        changes: what `read_picture` changes, in words.
+    """
+
+    size: tuple[int, int]
+    changes: tuple[str, ...]
+
+
 def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, int]:
-    """Return the (height, width) of an image from its header, without decoding it.
+    """Return the (height, width) of an upright image. Arguments and errors are those of `read_header`."""
+    return read_header(path, where, any_depth).size
+
+
+def read_header(path: Path, where: str, any_depth: bool = False) -> ImageHeader:
+    """Return what the header of an image says, without decoding it.
 
     Args:
         path: the image.
@@ -982,16 +1476,19 @@ def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, i
 
     Raises:
         InputError: the file is missing, is not an image, has another format than `open_image` reads, has over 100
-            megapixels, or is grey with more than 8 bits.
+            megapixels, is grey with more than 8 bits, or has colours that Pillow cannot turn into RGB.
     """
     location = (
         f"{where}: image {repr(str(path))[1:-1]}"  # a line break in the name must not break the message
     )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            warnings.simplefilter("ignore")
             with open_image(path) as image:
-                (width, height), mode = image.size, image.mode
+                (width, height), mode, orientation = image.size, image.mode, 1
+                if width * height <= MAX_IMAGE_PIXELS:
+                    orientation = find_orientation(image)
+                changes = _list_changes(image, orientation)
     except FileNotFoundError:
         raise InputError(f"{location}: no such file") from None
     except Image.DecompressionBombError:
@@ -1007,13 +1504,53 @@ def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, i
     if width * height > MAX_IMAGE_PIXELS:
         megapixels = width * height / 1e6
         raise InputError(f"{location}: {megapixels:.0f} megapixels, over 100; make it smaller")
-    if mode[0] in "IF" and not any_depth:  # Pillow would make all above 255 white
+    if not any_depth:
+        _check_mode(mode, location)
+    return ImageHeader((width, height) if orientation > 4 else (height, width), changes)
+
+
+def _check_mode(mode: str, location: str) -> None:
+    """Raise InputError for an image whose mode has no certain form in RGB."""
+    if mode[0] in "IF":
         raise InputError(f"{location}: its greys have more than 8 bits (mode {mode}); save it with 8")
-    return height, width
+    if not _becomes_rgb(mode):
+        raise InputError(f"{location}: its colours (mode {mode}) cannot be turned into RGB; save it in RGB")
+
+
+def _list_changes(image: ImageFile.ImageFile, orientation: int) -> tuple[str, ...]:
+    """Return what `read_picture` changes in an open image, in words."""
+    changes = ["turned upright, as their EXIF data say"] if orientation != 1 else []
+    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        changes.append("shown without their transparency")
+    elif image.mode not in ("1", "L", "P", "RGB"):
+        changes.append(f"turned from {image.mode} into RGB")
+    if _has_16_bits(image):
+        changes.append("read with 8 of their 16 bits a channel")
+    if (
+        image.format != "MPO" and getattr(image, "n_frames", 1) > 1
+    ):  # further pictures of a camera are previews
+        changes.append("shown by the first of their frames")
+    return tuple(changes)
+
+
+def read_image(path: Path, where: str) -> Image.Image:
+    """Return an image as models see it (`read_picture`).
+
+    Args:
+        where: where the image is named, for messages.
+
+    Raises:
+        InputError: it cannot be decoded.
+    """
+    check_image(path, where)
+    try:
+        return read_picture(path)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise InputError(f"{where}: image {path}: cannot be decoded ({error})") from None
 
 
 class VideoInfo(NamedTuple):
-    """What the header of a video file says: the number of its frames, frames a second, and (height, width)."""
+    """What a video file says of itself: the number of its frames, frames a second, and (height, width) of upright ones."""
 
     frames: int
     fps: float
@@ -1021,7 +1558,7 @@ class VideoInfo(NamedTuple):
 
 
 def check_video(video: Video, where: str) -> tuple[int, int]:
-    """Return the (height, width) of a video's frames, without decoding them.
+    """Return the (height, width) of a video's frames, of which the first of a file is decoded.
 
     Args:
         where: where the video is named, for messages.
@@ -1044,7 +1581,7 @@ def check_video(video: Video, where: str) -> tuple[int, int]:
 
 
 def read_video_info(file: Path, where: str) -> VideoInfo:
-    """Return what the header of a video file says. Arguments and errors are those of `check_video`."""
+    """Return what a video file says of itself. Arguments and errors are those of `check_video`."""
     with _open_video(file, where) as container:
         stream = container.streams.video[0]
         fps = float(stream.average_rate or 0)
@@ -1058,11 +1595,37 @@ def read_video_info(file: Path, where: str) -> VideoInfo:
             raise InputError(f"{where}: video {file}: its frames have over 100 megapixels; make it smaller")
         if frames > MAX_VIDEO_FRAMES:
             raise InputError(f"{where}: video {file}: has over {MAX_VIDEO_FRAMES:,} frames; cut it")
-        return VideoInfo(frames, fps, (stream.height, stream.width))
+        lies = _count_turns(_first_frame(container, f"{where}: video {file}")) % 2
+        size = (stream.width, stream.height) if lies else (stream.height, stream.width)
+        return VideoInfo(frames, fps, size)
+
+
+def _first_frame(container: Any, location: str) -> Any:
+    frame = next(container.decode(video=0), None)
+    if frame is None:
+        raise InputError(f"{location}: contains no frames")
+    return frame
+
+
+def _count_turns(frame: Any) -> int:
+    """Return by how many quarters, counterclockwise, a frame of PyAV is turned to be upright, as its file says."""
+    return round(frame.rotation / 90) % 4
+
+
+_TURNS = (Image.Transpose.ROTATE_90, Image.Transpose.ROTATE_180, Image.Transpose.ROTATE_270)
+
+
+def _to_upright(frame: Any) -> Image.Image:
+    turns = _count_turns(frame)
+    image: Image.Image = frame.to_image()
+    return image.transpose(_TURNS[turns - 1]) if turns else image
 
 
 def read_frames(file: Path, indices: Iterable[int], where: str) -> list[Image.Image]:
     """Return frames of a video file, in RGB, one for each index in ascending order. They are counted from 0.
+
+    They are upright, as the file's display matrix says: so are those of torchcodec, with which transformers' processors read
+    files.
 
     An index beyond the last frame, as headers may say too many, gives the last.
 
@@ -1088,12 +1651,12 @@ def read_frames(file: Path, indices: Iterable[int], where: str) -> list[Image.Im
                     f"{3 * MAX_VIDEO_PIXELS / 1e9:.0f} GB; make it smaller, or show fewer frames a second (fps)"
                 )
             if number in places:
-                found[number] = frame.to_image()
+                found[number] = _to_upright(frame)
             if number >= end:
                 break
         if frame is None:
             raise InputError(f"{where}: video {file}: contains no frames")
-        last = found[number] if number in found else frame.to_image()
+        last = found[number] if number in found else _to_upright(frame)
     return [found.get(index, last) for index in wanted]
 
 

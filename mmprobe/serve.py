@@ -27,7 +27,7 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.files import redact
 from mmprobe.registry import report_unforeseen
-from mmprobe.samples import Region, Sample, check_image, open_image
+from mmprobe.samples import Region, Sample, check_image, read_picture
 from mmprobe.stats.estimate import format_number
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ HOST = "127.0.0.1"
 SIZES = (1, 2, 4)  # cells along the side of a region; our choice
 LARGEST_UPLOAD = 50_000_000  # bytes of one image; our choice
 LARGEST_REQUEST = 4 * LARGEST_UPLOAD  # bytes: images in base64, and what is shown of them; our choice
+_LEAST_FULL = 1.0  # nat at which a region's colour is full, or more, as in the report
 _SEEN = 3.0  # nat at which a token's colour is full, as in the report
 
 
@@ -232,7 +233,9 @@ def build_page(desk: Desk, token: str) -> Any:
         "<title>{%title%}</title>{%css%}<style>"
         + read_asset("report.css").replace("{%", "")
         + read_asset("serve.css")
-        + "</style></head><body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>"
+        + "</style></head><body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}<script>"
+        + read_asset("uploads.js").replace("{%", "")
+        + "</script></footer></body></html>"
     )
     app.layout = lambda: _layout(desk)
 
@@ -502,16 +505,15 @@ def _draw_image(
 ) -> go.Figure:
     """Return an image with its cells to click: a map of what each one gives, or the chosen region outlined."""
     rows, columns = answer.grids[number]
-    with open_image(answer.sample.images[number]) as image:
-        picture = image.convert("RGB")
+    picture = read_picture(answer.sample.images[number])
     picture.thumbnail((800, 800))
     width, height = picture.size
     values = np.zeros((rows, columns))
-    limit = 1.0
+    limit = _LEAST_FULL
     if maps is not None:
         view = maps["source"].values.tolist().index(number)
         values = maps["attribution"].sum("step").isel(image=view).values[:rows, :columns]
-        limit = float(np.nanmax(np.abs(maps["attribution"].sum("step").values))) or 1.0
+        limit = max(float(np.nanmax(np.abs(maps["attribution"].sum("step").values))), _LEAST_FULL)
     cells = go.Heatmap(
         z=values, zmin=-limit, zmax=limit, opacity=1 if maps is not None else 0, showscale=False, xgap=1, ygap=1,
         colorscale=[[0, "rgba(0,114,178,0.7)"], [0.5, "rgba(255,255,255,0)"], [1, "rgba(213,94,0,0.7)"]],

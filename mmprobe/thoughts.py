@@ -87,6 +87,26 @@ def drop_thoughts(text: str) -> str:
     return "".join(character for character, keep in zip(text, kept.tolist(), strict=True) if keep)
 
 
+def said(response: str) -> str:
+    """Return what a response says: without its thoughts, and without marks of the answer around all of it.
+
+    Every benchmark reads this, and so do published profiles.
+
+    Example:
+        >>> said("<think>No.</think><|begin_of_box|>Yes<|end_of_box|>"), said("No, wait.</think>Yes."), said("<think>Perhaps")
+        ('Yes', 'Yes.', '')
+    """
+    text = drop_thoughts(response).strip()
+    for opening, closing in ANSWER_MARKS.items():
+        end = re.escape(closing)
+        whole = re.fullmatch(
+            rf"{re.escape(opening)}((?:(?!{end}).)*)(?:{end})?", text, re.IGNORECASE | re.DOTALL
+        )
+        if whole:
+            return whole[1].strip()
+    return text
+
+
 def find_opened(text: str, before: str) -> str:
     """Return the mark of a thought that the prompt opens and the answer does not close; empty if there is none.
 

@@ -80,10 +80,13 @@ class LastQuery:
         key: [batch, kv_head, key, dim].
         mask: broadcastable to [batch, head, position, key], or None.
         scale: factor of the scores.
+        value: [batch, kv_head, key, dim].
     """
 
-    def __init__(self, query: Tensor, key: Tensor, mask: Tensor | None, scale: float):
-        self.query, self.key, self.scale = query[:, :, -1:], key, scale
+    def __init__(
+        self, query: Tensor, key: Tensor, mask: Tensor | None, scale: float, value: Tensor | None = None
+    ):
+        self.query, self.key, self.scale, self.value = query[:, :, -1:], key, scale, value
         self.mask = None if mask is None else mask[..., -1:, :]
 
     @cached_property
@@ -290,7 +293,7 @@ def _attend(
     scale = options.get("scaling") or query.shape[-1] ** -0.5
     biases: list[AttentionBias] = []
     if functions := _bias_functions.get(module):
-        last = LastQuery(query, key, mask, scale)
+        last = LastQuery(query, key, mask, scale, value)
         biases = [bias for compute in functions.values() if (bias := compute(last)) is not None]
     if biases:
         output = attend_with_biases(

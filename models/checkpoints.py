@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -45,6 +45,9 @@ PARTS = {  # of a checkpoint: the files of each, or patterns of them
 SMALL = 1 << 24  # bytes of a file of weights that is read whole
 BLOCK = 1 << 14  # bytes that are read of each tensor of a larger file
 VALUES = 64  # that are read of each tensor in memory
+GONE = {
+    "tiny-llava": "no longer ships; use tiny-spd, or the LLaVA model that `make real` builds in build/real"
+}
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,14 @@ class Alias:
         source: a hub id, or `embedded:` and a folder of this package.
         family: name of the model's family.
         description: size and memory, in one line.
+        shapes: what its config says of its shapes; empty if they are read from its files alone.
     """
 
     name: str
     source: str
     family: str
     description: str
+    shapes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @cache  # the package's own files; thirty of them took a fifth of the time to load the embedded model
@@ -99,10 +104,28 @@ def locate(name: str) -> tuple[str, str]:
     source = aliases[name].source if name in aliases else name
     if source.startswith(EMBEDDED):
         return source, str(resources.files("mmprobe.models") / source.removeprefix(EMBEDDED))
+    if name in GONE and not Path(name).exists():
+        raise InputError(f"model {name!r}: {GONE[name]}")
+    if Path(source).is_file() and find_gguf(source):
+        return source, source
     if not Path(source).is_dir() and (source.startswith((".", "/", "~")) or source.count("/") != 1):
         hint = suggest_names(name, aliases, "see `mmprobe models`")
         raise InputError(f"model {name!r}: neither an alias, a folder, nor a hub id 'owner/name'; {hint}")
     return source, source
+
+
+def find_gguf(path: str) -> Path | None:
+    """Return the GGUF file that a path is, or that a folder without other weights has alone; None if there is none.
+
+    Example:
+        >>> find_gguf("Qwen/Qwen2.5-VL-7B-Instruct") is None
+        True
+    """
+    place = Path(path)
+    if place.is_file():
+        return place if place.suffix.lower() == ".gguf" else None
+    files = sorted(place.glob("*.gguf")) if place.is_dir() and not any(place.glob("*.safetensors")) else []
+    return files[0] if len(files) == 1 else None
 
 
 def find_base(path: str) -> str | None:
@@ -194,6 +217,8 @@ def fingerprint_checkpoint(places: Sequence[str], revision: str | None = None) -
         revision: commit on the hub. What was not downloaded is empty.
     """
     folders = []
+    if (gguf := find_gguf(places[0])) is not None:
+        return {"of": "files", "weights": hash_file(gguf)}
     for place in places:
         if Path(place).is_dir():
             folders.append(Path(place))

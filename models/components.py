@@ -89,8 +89,11 @@ class ComponentList(JsonRecord):
     by: str = ""
 
 
-def read_components(text: str) -> ComponentList:
-    """Return components from the name of a JSON file, or from names such as `head 5.2, ffn 7`.
+def read_components(source: str | Path) -> ComponentList:
+    """Return components from the file of `write_components`, or from names such as `head 5.2, ffn 7`.
+
+    Args:
+        source: the file, as a path or as a text that ends in .json; or names in a text.
 
     Raises:
         InputError: the file cannot be read, or a name is not that of a component, or a component is there twice.
@@ -99,9 +102,10 @@ def read_components(text: str) -> ComponentList:
         >>> [component.name for component in read_components("5.2, ffn 7").components]
         ['head 5.2', 'ffn 7']
     """
-    if text.endswith(".json"):
+    text = str(source)
+    if isinstance(source, Path) or text.endswith(".json"):
         try:
-            found = read_record(Path(text), ComponentList)
+            found = read_record(Path(source), ComponentList)
         except FileNotFoundError:
             raise InputError(f"components {text}: no such file") from None
     else:

@@ -9,38 +9,42 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib import resources
 from importlib.util import find_spec
 from inspect import unwrap
 from pathlib import Path
+from pkgutil import resolve_name
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 from weakref import ref
 
 import torch
 import transformers
 from huggingface_hub import constants, get_session
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 from PIL import Image
 from torch import Tensor
 
 from mmprobe.errors import InputError
+from mmprobe.models.adapters import check_adapter_config, check_adapter_fits, check_files
 from mmprobe.models.attention import AttentionCall, observe_attention, softmax_rows
 from mmprobe.models.checkpoints import (
     Checkpoint,
     find_base,
     find_checkpoint,
+    find_gguf,
     fingerprint_checkpoint,
     fingerprint_memory,
+    load_aliases,
     locate,
 )
 from mmprobe.models.devices import (
-    DeviceMap,
     check_device_map,
     check_places,
     find_device,
@@ -50,8 +54,10 @@ from mmprobe.models.devices import (
 from mmprobe.models.families import Family, find_family
 from mmprobe.models.families.base import find_width
 from mmprobe.models.families.generic import build_views
-from mmprobe.models.hooks import hooks_disabled, observe
+from mmprobe.models.hooks import Change, hooks_disabled, observe
 from mmprobe.models.organisms import PREFIX, folder, merge_adapter
+from mmprobe.models.pixels import scale_images
+from mmprobe.models.points import change_named
 from mmprobe.models.prompt import (
     Batch,
     Chat,
@@ -61,14 +67,11 @@ from mmprobe.models.prompt import (
     build_chat,
     list_control_tokens,
 )
-from mmprobe.models.untrusted import (
-    check_adapter_config,
-    check_adapter_fits,
-    check_files,
-    check_templates,
-    check_tokenizer,
-)
 from mmprobe.samples import Sample
+from mmprobe.settings import ModelArgs, ModelSettings
+
+if TYPE_CHECKING:
+    from mmprobe.traces.look import Look
 
 log = logging.getLogger("mmprobe")
 
@@ -88,6 +91,7 @@ class Model:
         processor: its `transformers.ProcessorMixin`.
         family: the declaration of the model's family.
         checkpoint: where `hf` was loaded from; None for a model made in memory.
+        settings: how it was loaded.
 
     Example:
         >>> model = load_model("tiny-spd")
@@ -102,6 +106,7 @@ class Model:
     processor: Any
     family: Family
     checkpoint: Checkpoint | None = None
+    settings: ModelSettings = ModelSettings()
 
     def __repr__(self) -> str:
         size = f"{self.n_layers} layers, {self.n_heads} heads"
@@ -124,6 +129,12 @@ class Model:
         layers = self.hf.config.get_text_config().per_layer_config
         return max(config.num_attention_heads for config in layers)
 
+    @property
+    def rounding(self) -> torch.dtype:
+        """The dtype whose rounding its numbers have: that of the weights, or bfloat16 where these are quantised."""
+        quantised = self.settings.load_in is not None or getattr(self.hf, "is_quantized", False)
+        return torch.bfloat16 if quantised else self.hf.dtype
+
     @cached_property
     def has_plain_logits(self) -> bool:
         """Whether the logits are the unembedding of the final norm's output, without a scale or a cap."""
@@ -137,10 +148,13 @@ class Model:
             >>> load_model("tiny-spd", device="cpu").fingerprint["dtype"]
             'float32'
         """
-        dtype = {"dtype": str(self.hf.dtype).removeprefix("torch.")}
-        if self.checkpoint is not None and self.checkpoint.hf() is self.hf:
-            return fingerprint_checkpoint(self.checkpoint.places, self.revision) | dtype
-        return fingerprint_memory(self.hf, self.processor) | dtype
+        dtype = {"dtype": self.settings.load_in or str(self.hf.dtype).removeprefix("torch.")}
+        if self.checkpoint is None or self.checkpoint.hf() is not self.hf:
+            return fingerprint_memory(self.hf, self.processor) | dtype
+        parts = fingerprint_checkpoint(self.checkpoint.places, self.revision) | dtype
+        if self.settings.pixels:
+            parts["processor"] += f" {self.settings.pixels}"
+        return parts
 
     @cached_property
     def image_processor(self) -> ImageProcessor:
@@ -259,23 +273,74 @@ class Model:
         """
         return self.batch([sample]).inputs
 
+    def look(
+        self,
+        sample: Sample,
+        points: Sequence[str] = (),
+        *,
+        answer: str | Sequence[int] | None = None,
+        capture: Any = "full",
+        **settings: Any,
+    ) -> Look:
+        """Answer a sample, or take an answer, and return what the model computes: a trace in memory.
 
-def load_model(
-    name: str,
-    device: str = "auto",
-    dtype: str = "auto",
-    revision: str | None = None,
-    device_map: DeviceMap = None,
-) -> Model:
+        Args:
+            sample: the question with its images.
+            points: what is returned as it is, in `tensors` (`docs/reading.md` lists the names): `resid_post.12`,
+                `attention.5.heads`, `attention.5.weights`, `vision.resid_post.3`, `projector`, …
+            answer: its text or its token ids; None to let the model answer.
+            capture: what the trace has, as in `mmprobe.trace`. Data sets that the model cannot give are left out.
+            settings: fields of `AskSettings`, such as `max_new_tokens`, and parameters of the method.
+
+        Returns:
+            The trace, with the arrays of a stored one. No file is left.
+
+        Raises:
+            InputError: a point or a setting is unknown, or the model cannot read the sample or the answer.
+
+        Example:
+            >>> sample = Sample(id="a", question="Is there a star?")
+            >>> seen = load_model("tiny-spd", device="cpu").look(sample, ["resid_post.3"], answer="No.")
+            >>> seen.attention_mass.dims, seen.tensors["resid_post.3"].shape[-1]
+            (('step', 'layer', 'head', 'group'), 192)
+        """
+        look: Callable[..., Look] = resolve_name("mmprobe.traces.look:look")  # traces import models
+        return look(self, sample, points, answer, capture, **settings)
+
+    def change(self, point: str, change: Change) -> AbstractContextManager[None]:
+        """Within the block, apply a function to what the model computes at a point, whoever runs it.
+
+        Args:
+            point: as in `look`; but for `gate` and weights of attention, which can only be looked at.
+            change: gets and returns a tensor: [row, position, hidden] of the decoder ([row, position, head, dim] for
+                `attention.N.heads`), [patch, hidden] of all images for `vision.…`, [token, hidden] for `projector`. A
+                generation calls it with the prompt, and then with one position at a time.
+
+        Raises:
+            InputError: the model has no such point, or it cannot be changed.
+
+        Example:
+            >>> model, sample = load_model("tiny-spd", device="cpu"), Sample(id="a", question="Is there a star?")
+            >>> with model.change("ffn.7", lambda update: 0 * update):
+            ...     without = model.look(sample, max_new_tokens=4).answer
+        """
+        return change_named(self, point, change)
+
+
+def load_model(name: str, **loading: Unpack[ModelArgs]) -> Model:
     """Load a vision-language model. Code that comes with a checkpoint is never run.
 
     Args:
         name: an alias or `organism:NAME` (see `mmprobe models`), a local folder, or an id on the Hugging Face hub.
-        device: `auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`, `mps`.
-        dtype: `auto` (the checkpoint's on a GPU, float32 on a CPU), `float32`, `bfloat16` or `float16`.
-        revision: branch, tag or commit on the hub.
-        device_map: spreads the model over devices, in place of `device`: accelerate's `auto`, `balanced`, `balanced_low_0`
-            or `sequential`, or devices by module, such as `{"model": 0, "lm_head": "cpu"}`. Extra: `hub`.
+        loading: fields of `ModelSettings`:
+
+            - `device`: `auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`, `mps`.
+            - `dtype`: `auto` (the checkpoint's on a GPU, float32 on a CPU), `float32`, `bfloat16` or `float16`.
+            - `revision`: branch, tag or commit on the hub.
+            - `device_map`: spreads the model over devices, in place of `device`: accelerate's `auto`, `balanced`,
+              `balanced_low_0` or `sequential`, or devices by module, such as `{"model": 0, "lm_head": "cpu"}`. Extra: `hub`.
+            - `min_pixels`, `max_pixels`, `image_size`: how large images are shown, where the processor lets one choose.
+            - `load_in`: `4bit` or `8bit` quantises the weights with bitsandbytes while they are loaded.
 
     Returns:
         The model in evaluation mode. It has been checked against its family's declaration.
@@ -288,23 +353,34 @@ def load_model(
         >>> load_model("tiny-spd").family.name
         'qwen2_5_vl'
     """
-    torch_device = _find_device(device)
+    settings = ModelSettings(name=name, **loading)
+    revision, device_map, load_in = settings.revision, settings.device_map, settings.load_in
+    torch_device = _find_device(settings.device)
     source, path = locate(name)
+    _refuse_gguf(name, path)
     adapter = str(folder(name)) if source.startswith(PREFIX) else path if find_base(path) else None
     path = find_base(path) or path
-    check_device_map(name, device, device_map)
-    config, family, processor = _load_parts(name, path, revision)
+    check_device_map(name, device_map)
+    config, family, processor = _load_parts(settings, path)
+    quantised = _find_quantisation(name, config, load_in)
+    placed: Any = device_map
+    if device_map is None and (quantised or find_spec("accelerate") is not None):
+        placed = {
+            "": torch_device
+        }  # weights go there as they are read; quantised ones cannot be moved afterwards
     hf, info = load_pretrained(
         name,
         transformers.AutoModelForImageTextToText.from_pretrained,
         path,
         revision=revision,
-        dtype=_choose_dtype(dtype, torch_device, config),
+        dtype=_choose_dtype(settings.dtype, torch_device, config),
         attn_implementation="sdpa",
         **({"config": config} if _set_sdpa(config) or "thinker" in config.model_type else {}),
+        **({"quantization_config": _quantise(load_in)} if load_in else {}),
         use_safetensors=True,
         output_loading_info=True,
-        device_map=device_map,
+        device_map=placed,
+        quantised=quantised,
     )
     check_places(hf, device_map)
     if info["missing_keys"]:  # transformers draws them at random and continues
@@ -320,16 +396,30 @@ def load_model(
         load_pretrained(
             name, lambda _, **__: check_adapter_fits(name, hf.get_adapter_state_dict(), Path(path)), path
         )
-    try:
-        hf = (hf if device_map is not None else hf.to(torch_device)).eval()
-        load_pretrained(name, lambda _, **__: check_model(hf, family, name), path)
-    except torch.OutOfMemoryError:
-        raise InputError(
-            f"model {name!r}: does not fit into the memory of {torch_device}; choose a smaller model, "
-            "dtype bfloat16, device cpu or a device map"
-        ) from None
+    if placed is None:
+        load_pretrained(name, lambda _, **__: hf.to(torch_device), path)
+    load_pretrained(name, lambda _, **__: check_model(hf.eval(), family, name), path, quantised)
     checkpoint = Checkpoint(find_checkpoint(name), ref(hf))
-    return _check_images(Model(name, source, commit or revision, hf, processor, family, checkpoint))
+    model = Model(name, source, commit or revision, hf, processor, family, checkpoint, settings)
+    return _check_images(model)
+
+
+def describe_place(model: Model) -> str:
+    """Return where and how a model computes, in one line: device, dtype, attention and the memory of its weights.
+
+    Example:
+        >>> describe_place(load_model("tiny-spd", device="cpu"))
+        'tiny-spd: cpu, float32, sdpa attention, 0.02 GB of weights'
+    """
+    places = dict.fromkeys(tensor.device for tensor in model.hf.parameters())
+    names = [
+        f"{place} ({torch.cuda.get_device_name(place)})" if place.type == "cuda" else str(place)
+        for place in places
+    ]
+    size = sum(tensor.nbytes for tensor in model.hf.parameters())
+    attention = model.hf.config.get_text_config()._attn_implementation
+    dtype = model.settings.load_in or str(model.hf.dtype).removeprefix("torch.")
+    return f"{model.name}: {', '.join(names)}, {dtype}, {attention} attention, {size / 1e9:.2f} GB of weights"
 
 
 def wrap(hf: Any, processor: Any, name: str = "") -> Model:
@@ -375,12 +465,14 @@ def _check_images(model: Model) -> Model:
     return model
 
 
-def load_shapes(name: str, device: str = "auto", dtype: str = "auto", revision: str | None = None) -> Model:
+def load_shapes(name: str, **loading: Unpack[ModelArgs]) -> Model:
     """Load a model without its weights, on torch's meta device. It serves for plans, but cannot answer.
 
     Args:
-        name, dtype, revision: as in `load_model`.
-        device: the device that the model would run on; it decides the dtype.
+        name: as in `load_model`. Where the files of an alias cannot be had, the shapes that mmprobe has of it serve,
+            and the model has no processor.
+        loading: as in `load_model`. The device, on which the model would run, decides the dtype. The shapes are those of
+            weights that are not quantised.
 
     Raises:
         InputError: as in `load_model`.
@@ -389,38 +481,102 @@ def load_shapes(name: str, device: str = "auto", dtype: str = "auto", revision: 
         >>> load_shapes("tiny-spd").n_layers
         8
     """
+    settings = ModelSettings(name=name, **loading)
     source, path = locate(name)
+    _refuse_gguf(name, path)
     path = find_base(path) or path
-    config, family, processor = _load_parts(name, path, revision)
-    torch_dtype = _choose_dtype(dtype, _find_device(device), config)
+    try:
+        config, family, processor = _load_parts(settings, path)
+    except InputError as error:
+        alias = load_aliases().get(name)
+        if alias is None or not alias.shapes:
+            raise
+        log.warning("%s; its shapes are those that mmprobe has", error)
+        config, processor = transformers.AutoConfig.for_model(alias.family, **alias.shapes), None
+        family = find_family(config)
+    _find_quantisation(name, config, settings.load_in)
+    torch_dtype = _choose_dtype(settings.dtype, _find_device(settings.device), config)
 
     def build(_: str, **options: Any) -> Any:
         with torch.device("meta"):
             return transformers.AutoModelForImageTextToText.from_config(config, dtype=torch_dtype, **options)
 
     hf = load_pretrained(name, build, path)
-    with suppress(OSError):  # a checkpoint without its own has what the config says
-        hf.generation_config = transformers.GenerationConfig.from_pretrained(
-            path, revision=revision or "main"
+    if processor is not None:
+        with suppress(OSError):  # a checkpoint without its own has what the config says
+            hf.generation_config = transformers.GenerationConfig.from_pretrained(
+                path, revision=settings.revision or "main"
+            )
+    checkpoint = Checkpoint(find_checkpoint(name), ref(hf))
+    return Model(name, source, settings.revision, hf, processor, family, checkpoint, settings)
+
+
+def _refuse_gguf(name: str, path: str) -> None:
+    """Raise InputError for a GGUF file: it holds a language model alone, which transformers converts."""
+    if (gguf := find_gguf(path)) is not None:
+        raise InputError(
+            f"model {name!r}: a GGUF holds a language model without its vision encoder; convert it with "
+            f"AutoModelForCausalLM.from_pretrained({str(gguf.parent)!r}, gguf_file={gguf.name!r}).save_pretrained(OUT) and "
+            "put the encoder's weights beside it, or take the checkpoint in safetensors; judges take it as it is (local/…)"
         )
-    return Model(name, source, revision, hf, processor, family, Checkpoint(find_checkpoint(name), ref(hf)))
 
 
-def _load_parts(name: str, path: str, revision: str | None) -> tuple[Any, Family, Any]:
+def _load_parts(settings: ModelSettings, path: str) -> tuple[Any, Family, Any]:
     """Return the config of a checkpoint, its family and its processor, once its files are checked."""
-    is_known = path.startswith(str(resources.files("mmprobe.models")))  # ships with mmprobe
-    if not is_known:
-        check_files(name, Path(path))
-        check_tokenizer(name, Path(path))
+    name, revision = settings.name, settings.revision
+    check_files(name, Path(path))
     config = load_pretrained(name, transformers.AutoConfig.from_pretrained, path, revision=revision)
     config = getattr(config, "thinker_config", config)  # of Qwen's Omni models: the part that does not speak
     if (Path(path) / "adapter_config.json").is_file():
         load_pretrained(name, lambda path, **_: _check_adapter(name, config, Path(path)), path)
     family = load_pretrained(name, lambda _, **__: find_family(config), path)
     processor = _load_processor(name, path, revision, family)
-    if not is_known:
-        check_templates(name, processor)
+    _complete_processor(processor, config)
+    scale_images(processor, settings)
     return config, family, processor
+
+
+def _complete_processor(processor: Any, config: Any) -> None:
+    """Set what older checkpoints of LLaVA leave to the model's config: without it, visual tokens cannot be counted."""
+    vision = getattr(config, "vision_config", None)
+    for attribute, value in (
+        ("patch_size", getattr(vision, "patch_size", None)),
+        ("vision_feature_select_strategy", getattr(config, "vision_feature_select_strategy", None)),
+    ):
+        if getattr(processor, attribute, value) is None and value is not None:
+            setattr(processor, attribute, value)
+
+
+def _find_quantisation(name: str, config: Any, load_in: str | None) -> str | None:
+    """Return how the weights are quantised, by the name of the method; None if they are not.
+
+    Raises:
+        InputError: the checkpoint is quantised already, or bitsandbytes is missing.
+    """
+    own: Any = getattr(config, "quantization_config", None)
+    own = own.to_dict() if hasattr(own, "to_dict") else own
+    method = str(own.get("quant_method", "bitsandbytes")) if isinstance(own, dict) else None
+    if load_in is None and method in (None, "bitsandbytes"):
+        return method
+    if load_in is None:
+        from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING  # a second, for few models
+
+        if method not in AUTO_QUANTIZATION_CONFIG_MAPPING:
+            raise InputError(
+                f"model {name!r}: its weights are quantised ({method}), a method that transformers does not know; "
+                "take the checkpoint that is not quantised"
+            )
+        return method
+    if method is not None:
+        raise InputError(f"model {name!r}: is quantised already ({method}); leave out load_in {load_in}")
+    if find_spec("bitsandbytes") is None:
+        raise InputError(f"load_in {load_in}: needs bitsandbytes; install it with: pip install bitsandbytes")
+    return "bitsandbytes"
+
+
+def _quantise(load_in: str) -> Any:
+    """Return the configuration with which transformers quantises weights as it loads them."""
+    return transformers.BitsAndBytesConfig(**{f"load_in_{load_in}": True})
 
 
 def _check_adapter(name: str, config: Any, folder: Path) -> None:
@@ -433,6 +589,8 @@ def _check_adapter(name: str, config: Any, folder: Path) -> None:
 def _find_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        if name == "cpu" and (reason := find_unused_gpu()):
+            log.warning("this machine has a GPU that torch cannot use (%s); computing on the CPU", reason)
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -441,9 +599,29 @@ def _find_device(name: str) -> torch.device:
     return device
 
 
+def find_unused_gpu() -> str | None:
+    """Return why torch cannot use an NVIDIA GPU that this machine has; None without one, or if it can.
+
+    Example:
+        >>> find_unused_gpu()                                                             # doctest: +SKIP
+        'The NVIDIA driver on your system is too old (found version 11040)'
+    """
+    if torch.cuda.is_available() or not DRIVER.exists():
+        return None
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA"
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return str(error).strip().splitlines()[0].partition(". ")[0]
+    return (
+        "CUDA_VISIBLE_DEVICES hides it"
+        if os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+        else "no device is visible"
+    )
+
+
 def _choose_dtype(name: str, device: torch.device, config: Any) -> torch.dtype:
-    if name != "auto" and name not in DTYPES:
-        raise InputError(f"dtype {name}: unknown; choose auto, {', '.join(DTYPES)}")
     if name != "auto":
         return DTYPES[name]
     return torch.float32 if device.type == "cpu" else getattr(config, "dtype", None) or torch.bfloat16
@@ -483,6 +661,7 @@ def _set_sdpa(config: transformers.PretrainedConfig) -> bool:
     return named or any(found)
 
 
+DRIVER = Path("/proc/driver/nvidia/version")  # is there where a kernel has NVIDIA's driver
 HUB_SECONDS = 5  # a hub that has not answered by then is treated as absent; our choice
 
 
@@ -521,13 +700,16 @@ def _hub_answers(endpoint: str) -> bool:
     return not problems
 
 
-def load_pretrained(name: str, load: Callable[..., Any], path: str, **options: Any) -> Any:
+def load_pretrained(
+    name: str, load: Callable[..., Any], path: str, quantised: str | None = None, **options: Any
+) -> Any:
     """Call a `from_pretrained` method without remote code, and turn its errors into one line.
 
     Args:
         name: the name of the model in error messages.
         load: a method such as `transformers.AutoConfig.from_pretrained`.
         path: a local folder, or an id on the hub.
+        quantised: how the weights are quantised, for messages.
         options: further arguments of `load`.
 
     Raises:
@@ -543,7 +725,12 @@ def load_pretrained(name: str, load: Callable[..., Any], path: str, **options: A
     try:
         with nullcontext() if Path(path).is_dir() else _offline_without_hub():
             return load(path, trust_remote_code=False, **options)
-    except (torch.OutOfMemoryError, InputError, KeyboardInterrupt, SystemExit):
+    except torch.OutOfMemoryError:
+        raise InputError(
+            f"model {name!r}: does not fit into the memory of the device; choose a smaller model, dtype bfloat16, "
+            "load_in 4bit, device cpu or a device map"
+        ) from None
+    except (InputError, KeyboardInterrupt, SystemExit):
         raise
     except (
         BaseException
@@ -561,6 +748,11 @@ def load_pretrained(name: str, load: Callable[..., Any], path: str, **options: A
                 f"model {name!r}: is of type {unknown[1]!r}, which transformers {transformers.__version__} does not know; "
                 "update transformers, or take a checkpoint that was converted for it (often named -hf)"
             ) from None
+        if quantised is not None:
+            raise InputError(
+                f"model {name!r}: its weights are quantised ({quantised}), and transformers cannot load them here ({reason}); "
+                "install what it names, or take the checkpoint that is not quantised"
+            ) from None
         if "flash" in reason.lower():
             hint = "load it without flash attention: set attn_implementation to sdpa"
         elif isinstance(error, ImportError):
@@ -568,8 +760,28 @@ def load_pretrained(name: str, load: Callable[..., Any], path: str, **options: A
         elif Path(path).is_dir():
             hint = "check that the folder contains a complete checkpoint with safetensors"
         else:
-            hint = "check the name and the network, or give a local folder"
+            raise InputError(f"model {name!r}: {_explain_hub(error, path)}") from None
         raise InputError(f"model {name!r}: could not be loaded ({reason}); {hint}") from None
+
+
+def _explain_hub(error: BaseException, path: str) -> str:
+    """Return why the hub did not give a checkpoint, and what to do. Libraries raise the hub's own error from another one."""
+    chain = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
+        chain.append(cause)
+    page = f"{constants.ENDPOINT}/{path}"
+    log_in = "hf auth login (or set HF_TOKEN)"
+    if any(isinstance(each, GatedRepoError) for each in chain):
+        return f"is gated; accept its licence at {page}, then run {log_in}"
+    if any(isinstance(each, RevisionNotFoundError) for each in chain):
+        return f"the hub has no such revision of it; see {page}/tree/main"
+    if any(isinstance(each, RepositoryNotFoundError) for each in chain):
+        return f"the hub has no such repository; check the name, and for a private one run {log_in}"
+    if constants.HF_HUB_OFFLINE or not _hub_answers(constants.ENDPOINT):
+        return f"the hub ({constants.ENDPOINT}) cannot be reached and it was not downloaded before; check the network, or give a local folder"
+    return (
+        f"could not be loaded ({str(error).strip().splitlines()[0]}); check the name, or give a local folder"
+    )
 
 
 N_TOKENS = 6
@@ -764,7 +976,28 @@ _STEPWISE: dict[str, Any] = {
     "cache_implementation": None,
     "prefill_chunk_size": None,
     "return_dict_in_generate": False,
+    "penalty_alpha": None,
+    "dola_layers": None,
+    "prompt_lookup_num_tokens": None,
+    "assistant_early_exit": None,
+    "use_mtp": None,
+    "constraints": None,
+    "force_words_ids": None,
 }
+# All settings of transformers that choose among tokens by their probability, each where it changes nothing: those of a
+# checkpoint would act beside the temperature. `test_no_sampling_setting_is_forgotten` keeps the list whole.
+_NO_SAMPLING: dict[str, Any] = {
+    "temperature": None,
+    "top_k": None,
+    "top_p": None,
+    "min_p": None,
+    "top_h": None,
+    "typical_p": None,
+    "epsilon_cutoff": None,
+    "eta_cutoff": None,
+}
+GREEDY: dict[str, Any] = _STEPWISE | _NO_SAMPLING | {"do_sample": False}
+TOP_K = 50  # tokens that are sampled from: transformers' default
 
 
 def build_generation_kwargs(model: Model, max_new_tokens: int, temperature: float = 0.0) -> dict[str, Any]:
@@ -781,11 +1014,9 @@ def build_generation_kwargs(model: Model, max_new_tokens: int, temperature: floa
         >>> build_generation_kwargs(model, 64)["do_sample"]                # doctest: +SKIP
         False
     """
-    kwargs: dict[str, Any] = _STEPWISE | {"max_new_tokens": max_new_tokens, "do_sample": temperature > 0}
+    kwargs: dict[str, Any] = GREEDY | {"max_new_tokens": max_new_tokens}
     if temperature > 0:
-        kwargs |= {"temperature": temperature, "top_k": 50, "top_p": 1.0}
-    else:
-        kwargs |= {"temperature": None, "top_p": None, "top_k": None}  # unused, and warned about when set
+        kwargs |= {"do_sample": True, "temperature": temperature, "top_k": TOP_K, "top_p": 1.0}
     if model.hf.generation_config.pad_token_id is None and model.tokenizer.pad_token_id is not None:
         kwargs["pad_token_id"] = model.tokenizer.pad_token_id
     return kwargs

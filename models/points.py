@@ -1,18 +1,21 @@
-"""Named points of the decoder: what a forward pass computes where, to observe and to change.
+"""Named points of a model: what a forward pass computes where, to observe and to change.
 
-A point is a kind and a layer. The same names serve traces, readings and probes, in all families.
+A point is a kind and a layer. The same kinds serve traces, readings and probes, in all families. In a notebook a point is
+a text, such as `resid_post.12` (`find_point`).
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from mmprobe.errors import InputError, NotApplicable
+from mmprobe.errors import InputError, NotApplicable, unknown_name
 from mmprobe.models.attention import (
     KeyReplacement,
     Observer,
@@ -23,10 +26,14 @@ from mmprobe.models.attention import (
 )
 from mmprobe.models.families.base import find_down
 from mmprobe.models.hooks import Change, Listener, observe, observe_mid, replace
-from mmprobe.models.loading import Model
+
+if TYPE_CHECKING:
+    from mmprobe.models.loading import Model
 
 STREAMS = ("residual", "resid_mid", "resid_post")
 COMPONENTS = ("head", "attention", "ffn", *STREAMS)
+VISION = ("vision.resid_pre", "vision.resid_post", "projector")
+PROJECTORS = ("multi_modal_projector", "connector", "aligner", "visual.merger")
 Point = tuple[str, int]
 Changes = Mapping[Point, Change | KeyReplacement | Tensor]
 """By point a function of a component; for `keys` a `KeyReplacement`; for `blocked` a mask bool [query, key]."""
@@ -43,6 +50,7 @@ def observe_points(model: Model, observers: Observers) -> Iterator[None]:
     - `gate`: what the FFN's activation returns, [row, position, neuron]; not in a mixture of experts
     - `call`: the call of the attention kernel, an `AttentionCall`
     - `stream`, `normed`: what the final norm reads and what it returns, [row, position, hidden]; their layer is -1
+    - `vision.resid_pre`, `vision.resid_post`, `projector`: as in `change_vision`
 
     Example:
         >>> from mmprobe.models import load_model
@@ -55,9 +63,12 @@ def observe_points(model: Model, observers: Observers) -> Iterator[None]:
     """
     layers, calls = model.family.decoder(model.hf).layers, dict[Any, Observer]()
     by_layer: dict[int, dict[str, Listener]] = defaultdict(dict)
-    for (kind, layer), listener in observers.items():
-        by_layer[layer][kind] = listener
     with ExitStack() as stack:
+        for (kind, layer), listener in observers.items():
+            if kind in VISION:
+                stack.enter_context(change_vision(model, kind, layer, _pass_on(listener)))
+            else:
+                by_layer[layer][kind] = listener
         for layer, named in by_layer.items():
             if layer < 0:
                 stack.enter_context(
@@ -98,9 +109,9 @@ def _pass_on(listener: Listener) -> Change:
 
 @contextmanager
 def change_points(model: Model, changes: Changes) -> Iterator[None]:
-    """Within the block, change what the decoder computes at each point.
+    """Within the block, change what a model computes at each point.
 
-    The kinds are those of `change_component`, and of what attention sees:
+    The kinds are those of `change_component` and `change_vision`, and of what attention sees:
 
     - `keys`: other keys and values that some queries see in place of their own (`KeyReplacement`)
     - `blocked`: keys that some queries do not see, bool [query, key]
@@ -123,7 +134,8 @@ def change_points(model: Model, changes: Changes) -> Iterator[None]:
                 seen[kind][find_attention(model, layer)] = change
             else:
                 assert callable(change), "a function, of a component"
-                stack.enter_context(change_component(model, kind, layer, change))
+                changing = change_vision if kind in VISION else change_component
+                stack.enter_context(changing(model, kind, layer, change))
         if seen["keys"]:
             stack.enter_context(replace_keys(configs, seen["keys"]))
         if seen["blocked"]:
@@ -182,6 +194,103 @@ def change_component(model: Model, kind: str, layer: int, change: Change) -> Abs
     if kind == "resid_mid":
         return _change_mid(module, parts.mid, change)
     return replace(module, outputs=change) if kind == "resid_post" else replace(module, inputs=change)
+
+
+def change_vision(model: Model, kind: str, layer: int, change: Change) -> AbstractContextManager[None]:
+    """Within the block, apply a function to what the vision encoder or the projector computes of all images of a batch.
+
+    - `vision.resid_pre`, `vision.resid_post`: the residual stream before and after a layer of the encoder, [patch, hidden].
+      `Family.vision.patch_positions` says which image (or tile), row and column each patch is.
+    - `projector`: what the projector makes of them, [token, hidden], in the order of the patches; its layer is -1.
+
+    Raises:
+        NotApplicable: the encoder's layers, or the projector, are not known.
+
+    Example:
+        >>> with change_vision(model, "projector", -1, torch.zeros_like):    # doctest: +SKIP
+        ...     logits = reading.logits()
+    """
+
+    def change_flat(values: Tensor) -> Tensor:
+        return change(values.reshape(-1, values.shape[-1])).reshape(values.shape)
+
+    if kind == "projector":
+        module = find_projector(model)
+        if module is None:
+            raise NotApplicable(f"{model.name}: {model.family.name} has no projector that mmprobe knows")
+        return replace(module, outputs=change_flat)
+    if model.family.vision is None:
+        raise NotApplicable(f"{model.name}: the vision encoder of {model.family.name} cannot be looked into")
+    module = model.family.vision.layers(model.hf)[layer]
+    inputs = kind == "vision.resid_pre"
+    return replace(module, change_flat if inputs else None, None if inputs else change_flat)
+
+
+def find_projector(model: Model) -> Any | None:
+    """Return the module that makes visual tokens of what the vision encoder returns; None if it has no usual name."""
+    for name in PROJECTORS:
+        try:
+            return attrgetter(name)(model.hf.base_model)
+        except AttributeError:
+            continue
+    return None
+
+
+NAMES = {
+    **{name: name for name in ("resid_mid", "resid_post", "attention", "ffn", "ffn_in", "gate", "neuron")},
+    "resid_pre": "residual",
+    "attention.heads": "head",
+    "attention.weights": "call",
+    "vision.resid_pre": "vision.resid_pre",
+    "vision.resid_post": "vision.resid_post",
+}
+"""The kind of each name; the layer stands after its first word, or after `vision.WORD`."""
+LOOKED_AT = ("call", "gate")  # and not changed
+_NAME = re.compile(r"((?:vision\.)?\w+)\.(-?\d{1,9})(\.\w+)?")
+
+
+def find_point(model: Model, name: str) -> Point:
+    """Return the point that a text names: `resid_post.12`, `attention.5.heads`, `vision.resid_post.3`, `projector`.
+
+    A layer below 0 counts from the last one.
+
+    Raises:
+        InputError: no point or no layer of the model has this name.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> model = load_model("tiny-spd", device="cpu")
+        >>> find_point(model, "attention.5.heads"), find_point(model, "resid_post.-1")
+        (('head', 5), ('resid_post', 7))
+    """
+    if name == "projector":
+        return name, -1
+    match = _NAME.fullmatch(name)
+    word = f"{match[1]}{match[3] or ''}" if match else name
+    if match is None or word not in NAMES:
+        forms = [f"{first}.N{f'.{rest}' if rest else ''}" for first, rest in map(_split_name, NAMES)]
+        raise unknown_name("point", name, [*forms, "projector"])
+    vision = model.family.vision
+    if word in VISION and vision is None:
+        raise NotApplicable(f"{model.name}: the vision encoder of {model.family.name} cannot be looked into")
+    number = model.n_layers if word not in VISION or vision is None else len(vision.layers(model.hf))
+    layer = int(match[2])
+    if not -number <= layer < number:
+        raise InputError(f"point {name!r}: {model.name} has layers 0 to {number - 1} there")
+    return NAMES[word], layer % number
+
+
+def _split_name(word: str) -> tuple[str, str]:
+    """Return a name's parts before and after its layer."""
+    return (word, "") if word.startswith("vision.") else (word.partition(".")[0], word.partition(".")[2])
+
+
+def change_named(model: Model, name: str, change: Change) -> AbstractContextManager[None]:
+    """Within the block, change what a model computes at a named point, as `Model.change` does."""
+    point = find_point(model, name)
+    if point[0] in LOOKED_AT:
+        raise InputError(f"point {name!r}: can be looked at, and not changed; see docs/reading.md")
+    return change_points(model, {point: change})
 
 
 @contextmanager

@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from itertools import count
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 from jinja2 import TemplateError
 from PIL import Image
 
@@ -23,7 +24,7 @@ from mmprobe.errors import InputError
 from mmprobe.models.families import View
 from mmprobe.models.families.base import Frames
 from mmprobe.registry import check_made
-from mmprobe.samples import Sample, Video, check_image, check_video, open_image, read_frames, read_video_info
+from mmprobe.samples import Sample, Video, check_video, read_frames, read_image, read_video_info
 from mmprobe.thoughts import THINKING_MARKS, find_opened, is_mark
 
 if TYPE_CHECKING:
@@ -276,23 +277,6 @@ def render_chat(model: Model, chat: Chat) -> RenderedChat:
     blank = "" if ends_apart else " "  # such as after "ASSISTANT:"
     prefill = blank + split(chat.prefill)
     return rendered._replace(text=rendered.text + prefill, layout=rendered.layout + prefill)
-
-
-def read_image(path: Path, name: str) -> Image.Image:
-    """Return an image as the chats of samples have it, in RGB.
-
-    Args:
-        name: where the image is named, for messages.
-
-    Raises:
-        InputError: it cannot be decoded.
-    """
-    check_image(path, name)
-    try:
-        with open_image(path) as image:
-            return image.convert("RGB")
-    except (OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"{name}: image {path}: cannot be decoded ({error})") from None
 
 
 def _replace_texts(messages: list[Message], replace: Callable[[str], str]) -> list[Message]:
@@ -614,11 +598,83 @@ def _check_lengths(model: Model, chats: Sequence[Chat], counts: Sequence[int]) -
             )
 
 
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+MOST_PIECES = 16  # tokens of characters that no token ends between, of up to four bytes each; our choice
+
+
 def decode_tokens(model: Model, ids: np.ndarray) -> list[str]:
-    """Return each token's own text. Parts of characters show as the replacement character."""
+    """Return each token's own text, for display. What is a part of a character shows as its bytes.
+
+    Tokenizers whose tokens do not tell their bytes show it as the replacement character.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> model = load_model("tiny-spd", device="cpu")
+        >>> decode_tokens(model, np.array(model.tokenizer("é")["input_ids"]))
+        ['<0xC3>', '<0xA9>']
+    """
+    return _show_parts(model, ids, _decode_alone(model, ids))
+
+
+def _decode_alone(model: Model, ids: np.ndarray) -> list[str]:
     unique_ids, indices = np.unique(ids, return_inverse=True)  # one visual token is most of a prompt
     texts = model.tokenizer.batch_decode(unique_ids[:, None].tolist(), skip_special_tokens=False)
     return [texts[index] for index in indices]
+
+
+def _show_parts(model: Model, ids: np.ndarray, texts: Sequence[str]) -> list[str]:
+    return [
+        _show_bytes(model, number, text) if REPLACEMENT in text else text
+        for number, text in zip(ids.tolist(), texts, strict=True)
+    ]
+
+
+def _show_bytes(model: Model, number: int, text: str) -> str:
+    """Return the text of a token with `<0xF0>` for each byte that is a part of a character."""
+    token = str(model.tokenizer.convert_ids_to_tokens(number))
+    if re.fullmatch("<0x[0-9A-F]{2}>", token):  # SentencePiece
+        return token
+    byte_of = _byte_letters()
+    if not all(letter in byte_of for letter in token):
+        return text
+    raw = bytes(byte_of[letter] for letter in token)
+    if raw.decode("utf-8", "replace").strip() != text.strip():
+        return text
+    return re.sub(
+        "[\udc80-\udcff]",
+        lambda part: f"<0x{ord(part[0]) - 0xDC00:02X}>",
+        raw.decode("utf-8", "surrogateescape"),
+    )
+
+
+@cache
+def _byte_letters() -> Mapping[str, int]:
+    """Return the byte of each letter of byte-level tokens, as GPT-2 writes them."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    return {letter: byte for byte, letter in bytes_to_unicode().items()}
+
+
+def decode_sequence(model: Model, ids: np.ndarray) -> list[str]:
+    """Return the texts of a sequence's tokens, for display; together they are its text.
+
+    A character of several tokens, such as an emoji, is at its last one, and the text of the others is empty. Parts of
+    characters that nothing completes show as their bytes.
+    """
+    alone = _decode_alone(model, ids)
+    texts = _show_parts(model, ids, alone)
+    first = None  # of the tokens that are part of a character
+    for place, text in enumerate(alone):
+        if first is None and REPLACEMENT in text:
+            first = place
+        if first is None:
+            continue
+        whole = model.tokenizer.decode(ids[first : place + 1].tolist(), skip_special_tokens=False)
+        if REPLACEMENT not in whole:
+            texts[first : place + 1] = [""] * (place - first) + [whole]
+        if REPLACEMENT not in whole or place - first + 1 >= MOST_PIECES:
+            first = None
+    return texts
 
 
 def decode_answer(tokenizer: Any, ids: Sequence[int]) -> str:
@@ -703,7 +759,9 @@ def _hash_images(images: Any) -> Any:
 
 def _process(model: Model, chats: Sequence[Chat], texts: list[str]) -> dict[str, Any]:
     """Return the output of the model's processor, tensors by name."""
-    images = [chat.images[: chat.n_images] for chat in chats]
+    images: list[list[Any]] = [list(chat.images[: chat.n_images]) for chat in chats]
+    if model.family.infers_axes:
+        images = [[np.moveaxis(np.asarray(image), -1, 0) for image in each] for each in images]
     options: dict[str, Any] = {}
     clips = [(chat, clip) for chat in chats for clip in chat.clips]
     if clips:
@@ -741,7 +799,13 @@ def _process(model: Model, chats: Sequence[Chat], texts: list[str]) -> dict[str,
             return_text_replacement_offsets=True,
             **options,
         )
-    except (ValueError, TypeError) as error:  # Qwen's refuses an image 200 times as wide as high
+    except torch.OutOfMemoryError:
+        raise
+    except (
+        ValueError,
+        TypeError,
+        RuntimeError,
+    ) as error:  # an image 200 times as wide as high, tiles of unlike sizes
         if len(chats) > 1:
             for chat in chats:
                 build_batch(model, [chat])  # raises an error that names the chat
@@ -777,8 +841,31 @@ def _build_prompt(
     else:
         image = _assign_views(model, chat.name, tokens, [each.views for each in shown])
     group[image >= 0] = Group.VISUAL
+    if any(0 in view.grid for view in views):
+        image, views, sources = _leave_out_empty(chat, image, views, sources)
     sizes = [(image.height, image.width) for image in chat.images]
     return Prompt(tokens.ids, group, image, views, sources, sizes, padding, chat.clips)
+
+
+def _leave_out_empty(
+    chat: Chat, image: np.ndarray, views: list[View], sources: list[int]
+) -> tuple[np.ndarray, list[View], list[int]]:
+    """Return the image of each token, the views and their sources without the views that have no cell.
+
+    Where tiles are joined and their padding is removed, nothing may be left of an image that is long and thin.
+
+    Raises:
+        InputError: nothing is left of any view of an image.
+    """
+    kept = [number for number, view in enumerate(views) if 0 not in view.grid]
+    if lost := sorted({*sources} - {sources[number] for number in kept}):
+        height, width = chat.images[lost[0]].height, chat.images[lost[0]].width
+        raise InputError(
+            f"{chat.name}: image {lost[0]} has {width} x {height} pixels, of which the processor leaves nothing; cut it"
+        )
+    places = np.full(len(views) + 1, -1, np.int16)  # the last is that of tokens without a view
+    places[kept] = np.arange(len(kept))
+    return places[image], [views[number] for number in kept], [sources[number] for number in kept]
 
 
 def _follow_prefix(rendered: RenderedChat, tokens: _Tokens) -> list[TextSpan]:

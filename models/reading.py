@@ -28,10 +28,11 @@ from torch.nn.functional import pad
 from transformers import DynamicCache, LogitsProcessor, StoppingCriteria
 
 from mmprobe.models.devices import copy_module
+from mmprobe.models.finite import not_finite
 from mmprobe.models.hooks import Change, Forward, find_hooked_module, observe, wrap_forward
 from mmprobe.models.loading import Model, build_generation_kwargs
 from mmprobe.models.points import Changes, Observers, Point, change_points, observe_points
-from mmprobe.models.prompt import Batch, Chat, Group, Prompt, build_batch, decode_answer, decode_tokens
+from mmprobe.models.prompt import Batch, Chat, Group, Prompt, build_batch, decode_answer, decode_sequence
 from mmprobe.samples import Sample
 
 LOGITS_BYTES = {
@@ -71,7 +72,7 @@ class Row(NamedTuple):
 
     def texts(self) -> np.ndarray:
         """Return str [step], the texts of the answer's tokens."""
-        return np.array(decode_tokens(self.model, self.ids.cpu().numpy()), dtype=str)
+        return np.array(decode_sequence(self.model, self.ids.cpu().numpy()), dtype=str)
 
 
 class Prediction(NamedTuple):
@@ -114,7 +115,7 @@ class Reading:
         decoder_inputs: the arguments of the decoder's forward, of all tokens, once there was a pass.
         start: the first token that passes compute.
         keys: by layer, the keys and values of the tokens before it, [row, kv_head, position, dim].
-        count: number of forward passes so far.
+        count, backwards: number of forward and of backward passes so far.
 
     Example:
         >>> from mmprobe.models import load_model
@@ -136,7 +137,7 @@ class Reading:
         ids = [torch.as_tensor(answer, dtype=torch.int64, device=model.device) for answer in answers]
         self.rows = tuple(Row(model, *pair) for pair in zip(batch.prompts, ids, strict=True))
         self.decoder_inputs: dict[str, Any] = {}
-        self.start = self.count = 0
+        self.start = self.count = self.backwards = 0
         self.keys: KeysAndValues = {}
         self._steps = max(map(len, ids))
         self._output: Any = None  # of the model without its head, in the first pass
@@ -203,6 +204,9 @@ class Reading:
                     parts[row].append(
                         Prediction(own, logprobs.argmax(-1), own - others, logprobs[-1].clone())
                     )
+        read = [prediction.logprobs for row in parts for prediction in row]
+        if read and bool(torch.stack([values.isnan().any() for values in read]).any()):
+            raise not_finite(self.model, None if changes else self.inputs)
         return [
             Prediction(
                 torch.cat([p.logprobs for p in row]),
@@ -243,7 +247,6 @@ class Reading:
         kinds: Sequence[str],
         metric: Callable[[Tensor], Tensor],
         layers: Sequence[int] | None = None,
-        blocked: Sequence[Point] = (),
         changes: Changes | None = None,
     ) -> dict[str, Values]:
         """Return the gradient of a metric of the logits with respect to each component, by kind and layer.
@@ -251,35 +254,89 @@ class Reading:
         Args:
             metric: a function of the logits [row, step, vocabulary].
             layers: layers whose gradients are returned; None for all.
-            blocked: components that pass no gradient on to what they read.
             changes: as in `logits`.
 
         Returns:
             [row, position, ...] for each kind and each layer that runs, as large as the component.
         """
+        return next(self.gradients_without(kinds, metric, [()], layers, changes))
+
+    def gradients_without(
+        self,
+        kinds: Sequence[str],
+        metric: Callable[[Tensor], Tensor],
+        blocked: Sequence[Sequence[Point]],
+        layers: Sequence[int] | None = None,
+        changes: Changes | None = None,
+    ) -> Iterator[dict[str, Values]]:
+        """Yield the gradients of `gradients`, without the ways through some components, for one group of them after another.
+
+        One forward and one backward pass serve all groups: what flows into a layer from above is the same whatever is blocked
+        below it. Each group takes the rest of a backward pass, from the residual stream after its last layer down, or a whole
+        one where a layer reads what an earlier one computed otherwise than from the stream. What the forward pass keeps is in
+        memory until the last group.
+
+        Args:
+            blocked: groups of components that pass no gradient on to what they read.
+        """
         leaves: dict[Point, Tensor] = {}
+        streams: dict[int, Tensor] = {}
+        closed: set[Point] = set()
 
         def track(point: Point) -> Change:
+            def close(gradient: Tensor) -> Tensor:
+                return torch.zeros_like(gradient) if point in closed else gradient
+
             def add_leaf(value: Tensor) -> Tensor:
-                leaf = torch.zeros_like(value, requires_grad=True)
-                leaves[point] = leaf
-                return (value.detach() if point in blocked else value) + leaf
+                leaves[point] = torch.zeros_like(value, requires_grad=True)
+                passed = value.view_as(value)
+                if passed.requires_grad:
+                    passed.register_hook(close)
+                return passed + leaves[point]
 
             return add_leaf
 
-        wanted = [
-            (kind, n) for n in (range(self.model.n_layers) if layers is None else layers) for kind in kinds
-        ]
-        points = dict.fromkeys((*wanted, *blocked))
-        with torch.enable_grad(), self.model.freeze(), change_points(self.model, changes or {}):
-            with change_points(self.model, {point: track(point) for point in points}):
-                measured = metric(self.logits())
-            gradients = torch.autograd.grad(measured, list(leaves.values()), allow_unused=True)
-        out: dict[str, Values] = {kind: {} for kind in kinds}
-        for (kind, layer), leaf, gradient in zip(leaves, leaves.values(), gradients, strict=True):
-            if kind in kinds:
-                out[kind][layer] = torch.zeros_like(leaf) if gradient is None else gradient
-        return out
+        def keep_stream(layer: int, value: Tensor) -> Tensor:
+            streams[layer] = value.view_as(value)
+            return streams[layer]
+
+        numbers = range(self.model.n_layers) if layers is None else layers
+        points = dict.fromkeys([(kind, n) for n in numbers for kind in kinds])
+        points |= dict.fromkeys(point for group in blocked for point in group)
+        last = [max((layer for _, layer in group), default=None) for group in blocked]
+        tracked = {point: track(point) for point in points}
+        kept = {("resid_post", layer): partial(keep_stream, layer) for layer in last if layer is not None}
+        with (
+            torch.enable_grad(),
+            self.model.freeze(),
+            change_points(self.model, changes or {}),
+            change_points(self.model, tracked),
+            change_points(self.model, kept),
+        ):
+            measured = metric(self.logits())
+        wanted = {point: leaf for point, leaf in leaves.items() if point[0] in kinds}
+        cuts = {
+            layer: stream
+            for layer, stream in streams.items()
+            if stream.requires_grad and _separates(stream, measured, _up_to(layer, wanted))
+        }
+        self.backwards += 1
+        above = _pull_back(measured, None, {**wanted, **cuts})
+        for group, layer in zip(blocked, last, strict=True):
+            found: dict[Point, Tensor] = {point: above[point] for point in wanted}
+            if layer is not None:
+                closed.update(group)
+                self.backwards += 1
+                below = _up_to(layer, wanted)
+                if layer in cuts:
+                    found |= _pull_back(cuts[layer], above[layer], below)
+                else:
+                    found |= _pull_back(measured, None, wanted)
+                closed.clear()
+            out: dict[str, Values] = {kind: {} for kind in kinds}
+            for (kind, number), gradient in found.items():
+                out[kind][number] = gradient
+            yield out
 
     def begin_at(self, position: int, keys: KeysAndValues | None = None) -> int:
         """Let later passes compute the tokens from a position on, and return the position where they begin.
@@ -468,6 +525,35 @@ class Reading:
             yield
         finally:
             handle.remove()
+
+
+def _up_to(layer: int, leaves: Mapping[Point, Tensor]) -> dict[Point, Tensor]:
+    return {point: leaf for point, leaf in leaves.items() if point[1] <= layer}
+
+
+def _pull_back(value: Tensor, gradient: Tensor | None, to: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
+    """Return the gradient of a value with respect to each of some tensors, given that of something with respect to the value."""
+    if not to:
+        return {}
+    found = torch.autograd.grad(
+        value, list(to.values()), gradient, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return dict(zip(to, found, strict=True))
+
+
+def _separates(stream: Tensor, measured: Tensor, leaves: Mapping[Point, Tensor]) -> bool:
+    """Return whether each way from some leaves to what is measured goes through a stream."""
+    inside = {id(leaf) for leaf in leaves.values()}
+    waiting, seen = [measured.grad_fn], {stream.grad_fn}
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if id(getattr(node, "variable", None)) in inside:
+            return False
+        seen.add(node)
+        waiting += [before for before, _ in node.next_functions]
+    return True
 
 
 def _detach(value: Any) -> Any:
@@ -748,8 +834,13 @@ def append_answers(
     """
     longest = max(map(len, answers))
     extended: dict[str, Any] = dict(inputs)
-    for _ in range(longest):  # each family extends its masks and token types as in `generate`
+    if (
+        longest
+    ):  # each family extends its masks and token types as in `generate`; later tokens are like the first
         extended = model.hf._update_model_kwargs_for_generation({}, extended, is_encoder_decoder=False)
+        for name, value in extended.items():
+            if isinstance(value, Tensor) and name in inputs and value.shape != inputs[name].shape:
+                extended[name] = _repeat_last(value, value.shape, inputs[name].shape, longest - 1)
     padded = torch.stack(
         [pad(torch.as_tensor(row, dtype=torch.int64), (0, longest - len(row))) for row in answers]
     )
@@ -757,6 +848,13 @@ def append_answers(
     if longest and "token_type_ids" in extended:
         extended["token_type_ids"][:, -longest:] = model.family.answer_token_type
     return extended
+
+
+def _repeat_last(values: Tensor, shape: Sequence[int], before: Sequence[int], count: int) -> Tensor:
+    """Return values that gained one place along a dimension, with the last place repeated so many times."""
+    dim = next(dim for dim, sizes in enumerate(zip(shape, before, strict=True)) if len(set(sizes)) > 1)
+    last = values.narrow(dim, values.shape[dim] - 1, 1)
+    return torch.cat([values, last.expand(*shape[:dim], count, *shape[dim + 1 :])], dim)
 
 
 def pass_length(model: Model, rows: int, longest: int) -> int:
@@ -854,21 +952,28 @@ class DecodedLogprobs(StoppingCriteria):
         self.likeliest.append(logprobs.argmax(-1))
         self.waiting.clear()
 
-    def compare(self, row: int, first: int, logprobs: Tensor, likeliest: Tensor) -> Gap:
-        """Return the gap of some steps of a row to their reading.
+    def compare(self, first: int, logprobs: Tensor, likeliest: Tensor, counts: Sequence[int]) -> list[Gap]:
+        """Return the gap of some steps of each answer to their reading.
 
         Args:
             first: the first of the steps.
-            logprobs, likeliest: of the reading, each [step].
+            logprobs, likeliest: of the reading, each [batch, step].
+            counts: how many of the steps belong to each answer.
         """
         self._reduce()
         if len(self.logprobs) > 1:
             self.logprobs[:] = [torch.cat(self.logprobs, 1)]
             self.likeliest[:] = [torch.cat(self.likeliest, 1)]
-        steps = slice(first, first + len(logprobs))
-        decoded = self.logprobs[0][row, steps].to(logprobs.device)
-        tokens = self.likeliest[0][row, steps].to(likeliest.device)
-        return Gap(float((decoded - logprobs).abs().max()), int((tokens == likeliest).sum()), len(logprobs))
+        steps = slice(first, first + logprobs.shape[1])
+        known = torch.tensor(counts, device=logprobs.device)[:, None]
+        known = torch.arange(logprobs.shape[1], device=logprobs.device) < known
+        gaps = (self.logprobs[0][:, steps].to(logprobs.device) - logprobs).abs().masked_fill(~known, 0)
+        same = (self.likeliest[0][:, steps].to(likeliest.device) == likeliest) & known
+        found = torch.stack([gaps.amax(1).double(), same.sum(1).double()], 1).tolist()  # one wait for all
+        return [
+            Gap(difference, int(agreeing), count)
+            for (difference, agreeing), count in zip(found, counts, strict=True)
+        ]
 
 
 def prefix_key(sample: Sample) -> PrefixKey:

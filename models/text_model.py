@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
 import transformers
 
-from mmprobe.models.checkpoints import EMBEDDED, locate
-from mmprobe.models.loading import Model, load_model, load_pretrained
+from mmprobe.errors import InputError
+from mmprobe.models.checkpoints import EMBEDDED, find_gguf, locate
+from mmprobe.models.loading import GREEDY, Model, load_model, load_pretrained
 from mmprobe.models.prompt import decode_answer, list_control_tokens, split_control_tokens
 
 
@@ -31,7 +33,8 @@ def load_text_model(name: str) -> TextModel:
     """Load a causal language model. Code that comes with a checkpoint is never run.
 
     Args:
-        name: a local folder, an id on the hub, or the name of an embedded model, for its decoder.
+        name: a local folder, an id on the hub, a GGUF file or a folder with one, or `tiny-spd` for the embedded model's
+            decoder.
 
     Raises:
         InputError: the model does not exist, or is not a causal language model.
@@ -43,7 +46,14 @@ def load_text_model(name: str) -> TextModel:
     source, path = locate(name)
     if source.startswith(EMBEDDED):
         return _load_embedded_decoder(name)
-    tokenizer = load_pretrained(name, transformers.AutoTokenizer.from_pretrained, path)
+    gguf = find_gguf(path)
+    options: dict[str, Any] = {"use_safetensors": True}
+    if gguf is not None:
+        if find_spec("gguf") is None:
+            raise InputError(f"model {name!r}: is a GGUF; pip install gguf, with which transformers reads it")
+        path, options = str(gguf.parent), {"gguf_file": gguf.name}
+    own = {"gguf_file": gguf.name} if gguf is not None else {}
+    tokenizer = load_pretrained(name, transformers.AutoTokenizer.from_pretrained, path, **own)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     hf = load_pretrained(
@@ -51,26 +61,25 @@ def load_text_model(name: str) -> TextModel:
         transformers.AutoModelForCausalLM.from_pretrained,
         path,
         dtype=torch.bfloat16 if torch.cuda.is_available() else torch.float32,
-        use_safetensors=True,
+        **options,
     )
     return TextModel(name, hf.eval(), tokenizer)
 
 
 def _load_embedded_decoder(name: str) -> TextModel:
-    """Return the decoder of an embedded model as a separate model. On text, mRoPE is the usual RoPE."""
+    """Return the decoder of `tiny-spd` as a separate model. On text, its mRoPE is the usual RoPE."""
     model = load_model(name, device="cpu")
     text = model.hf.config.get_text_config()
-    if type(text) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:  # part of a vision-language model alone
-        names = (
-            "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
-            "max_position_embeddings rms_norm_eps bos_token_id eos_token_id pad_token_id"
-        )
-        text = transformers.Qwen2Config(
-            **{name: getattr(text, name) for name in names.split()},
-            rope_parameters={"rope_type": "default", "rope_theta": text.rope_parameters["rope_theta"]},
-            tie_word_embeddings=False,
-        )
-    hf = transformers.AutoModelForCausalLM.from_config(text)
+    names = (
+        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
+        "max_position_embeddings rms_norm_eps bos_token_id eos_token_id pad_token_id"
+    )
+    config = transformers.Qwen2Config(
+        **{name: getattr(text, name) for name in names.split()},
+        rope_parameters={"rope_type": "default", "rope_theta": text.rope_parameters["rope_theta"]},
+        tie_word_embeddings=False,
+    )
+    hf = transformers.Qwen2ForCausalLM(config)
     hf.model.load_state_dict(model.family.decoder(model.hf).state_dict())
     hf.lm_head.load_state_dict(model.hf.lm_head.state_dict())
     hf.generation_config.eos_token_id = model.hf.generation_config.eos_token_id
@@ -88,6 +97,8 @@ def load_any(name: str) -> Model | TextModel:
         'Model'
     """
     _, path = locate(name)
+    if find_gguf(path) is not None:
+        return load_text_model(name)
     config = load_pretrained(name, transformers.AutoConfig.from_pretrained, path)
     is_text = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
     sees = type(config) in transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
@@ -127,7 +138,7 @@ def answer_texts(model: TextModel, prompts: Sequence[str], max_new_tokens: int) 
     inputs = {name: inputs[name].to(model.hf.device) for name in ("input_ids", "attention_mask")}
     with torch.inference_mode():
         ids = model.hf.generate(
-            **inputs, max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=tokenizer.pad_token_id
+            **inputs, **GREEDY, max_new_tokens=max_new_tokens, pad_token_id=tokenizer.pad_token_id
         )
     return [
         decode_answer(tokenizer, each).strip() for each in ids[:, inputs["input_ids"].shape[1] :].tolist()

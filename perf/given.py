@@ -18,9 +18,10 @@ from prefixes import GREEDY, QUESTIONS
 from toys import LONG_SIDE, parser, samples, toy
 
 import mmprobe as mp
-from mmprobe.interventions import Settings, generate_batch, load_methods
+from mmprobe.interventions import generate_batch, load_methods
 from mmprobe.models import Model
 from mmprobe.samples import Sample
+from mmprobe.settings import AskSettings
 
 HEADER = """\
 | model | prompt | answers | new | batch | method | s | ratio | middle half | rounds | goal |
@@ -69,7 +70,7 @@ def given(model: Model, chosen: Sequence[Sample], batch: int, new: int, run: Pat
 
 def sage(model: Model, chosen: Sequence[Sample], batch: int, new: int, run: Path) -> dict[str, Any]:
     """Return SAGE with all its stages, alone and traced."""
-    settings = Settings(load_methods("sage"), new, batch)
+    settings = AskSettings(method=load_methods("sage"), max_new_tokens=new, batch_size=batch)
 
     def answer() -> None:
         for first in range(0, len(chosen), batch):

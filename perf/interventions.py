@@ -22,10 +22,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from toys import parser, samples, toy
 
 from mmprobe.benchmarks.core.compare import measure_cost
-from mmprobe.interventions import Settings, generate_batch, load_method
+from mmprobe.interventions import generate_batch, load_method
 from mmprobe.interventions.base import Method
 from mmprobe.models import Model
 from mmprobe.samples import Sample
+from mmprobe.settings import AskSettings
 
 HEADER = """\
 | model | prompt | new | batch | method | s | ratio | middle half | rounds | goal | extra MB | a cache, MB | calls |
@@ -56,7 +57,7 @@ def measure(name: str, model: Model, batch: int, new: int, rounds: int) -> list[
 
     def answer(method: str) -> None:
         with measure_cost(model) as cost:
-            generate_batch(model, batch_samples, Settings([METHODS[method][0]], new))
+            generate_batch(model, batch_samples, AskSettings(method=[METHODS[method][0]], max_new_tokens=new))
         memory[method] = np.nanmin([memory[method], cost.extra_mb])
 
     with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +93,7 @@ def count_calls(model: Model, batch_samples: list[Sample], method: Method) -> fl
     calls = {}
     for new in (few := 4, many := 12):
         with CallCounter() as counter:
-            generate_batch(model, batch_samples, Settings([method], new))
+            generate_batch(model, batch_samples, AskSettings(method=[method], max_new_tokens=new))
         calls[new] = counter.calls
     return (calls[many] - calls[few]) / (many - few)
 

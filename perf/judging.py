@@ -46,14 +46,14 @@ def make_answers(truth: Any, long: bool) -> dict[str, str]:
 
 def measure(pairs: int, long: bool) -> tuple[int, float, float]:
     """Return the number of answers, their mean number of words, and the least of three processor times in seconds."""
-    benchmark = BENCHMARKS["spd-faith"]
+    benchmark = BENCHMARKS["spd-faith"]()
     with tempfile.TemporaryDirectory() as folder:
-        truth = benchmark.draw_data(Path(folder) / "pairs", pairs, 1_800_000)
+        truth = benchmark.read(benchmark.draw(Path(folder) / "pairs", pairs, 1_800_000))
         answers = make_answers(truth, long)
         times = []
         for _ in range(3):
             began = time.process_time()
-            benchmark.score_answers(truth, answers)
+            benchmark.score(truth, answers)
             times.append(time.process_time() - began)
     words = sum(len(text.split()) for text in answers.values()) / len(answers)
     return len(answers), words, min(times)

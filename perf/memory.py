@@ -32,9 +32,10 @@ options = {"max_new_tokens": new, "shared_prefix": False}
 if capture == "given":
     options["answers"] = {sample.id: [7] * new for sample in chosen}
 if capture == "sage alone":
-    from mmprobe.interventions import Settings, generate_batch, load_methods
+    from mmprobe.interventions import generate_batch, load_methods
+    from mmprobe.settings import AskSettings
     for sample in chosen:
-        generate_batch(model, [sample], Settings(load_methods("sage"), new))
+        generate_batch(model, [sample], AskSettings(method=load_methods("sage"), max_new_tokens=new))
 elif capture == "plain":
     with torch.inference_mode():
         for sample in chosen:

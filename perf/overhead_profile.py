@@ -20,23 +20,23 @@ from toys import parser, samples, toy
 
 from mmprobe.models.reading import AnswerReader, DecodedLogprobs
 from mmprobe.traces import recorder
-from mmprobe.traces.engines.native import BatchRecorder, ForwardPassBuffer
-from mmprobe.traces.recorder import SampleRecorder
-from mmprobe.traces.run import RunTracer
+from mmprobe.traces.engines.native import ForwardPassBuffer
+from mmprobe.traces.recorder import BatchReducer
+from mmprobe.traces.run import Recorder
 
 HEADER = """\
 | 28 layers, 100 tokens | default, batch 1 | default, batch 8 | full, batch 8 |
 |---|---|---|---|"""
 COLUMNS = (("default", 1), ("default", 8), ("full", 8))
 PARTS: dict[str, list[tuple[Any, str]]] = {
-    "attention: rows, sums by group": [(BatchRecorder, "_write_attention")],
+    "attention: rows, sums by group": [(BatchReducer, "write_attention")],
     "residual stream, logits, gates, TAM": [
-        (SampleRecorder, name) for name in ("write_steps", "write_residuals", "write_gates", "write_tam")
+        (BatchReducer, name) for name in ("write_steps", "write_residuals", "write_gates", "write_tam")
     ],
     "the reading pass": [(AnswerReader, "read")],
     "log-probabilities while decoding": [(DecodedLogprobs, "keep_logits"), (DecodedLogprobs, "__call__")],
     "joining steps": [(ForwardPassBuffer, "take")],
-    "opening files": [(RunTracer, "open_writer")],
+    "opening files": [(Recorder, "open_writer")],
     "writer thread: data sets, finished files": [(recorder, "_make_call")],
 }
 REST = "the rest"

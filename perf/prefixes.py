@@ -19,10 +19,11 @@ from toys import LONG_SIDE, parser, samples, toy
 import mmprobe as mp
 from mmprobe.benchmarks import evaluate
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.interventions import Settings, generate_batch, load_method, load_methods
+from mmprobe.interventions import generate_batch, load_method, load_methods
 from mmprobe.models import Group, Model
 from mmprobe.models.reading import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
+from mmprobe.settings import AskSettings
 
 HEADER = """\
 | model | prompt | questions | new | method | s | ratio | middle half | rounds | goal |
@@ -53,7 +54,9 @@ def methods(model: Model, chosen: list[Sample], new: int, folder: Path) -> dict[
             keeps_states = load_method(method).needs_final_states
             prefixes = PrefixStore(model, repeated_keys(chosen), keeps_states) if shared_prefix else None
             for sample in chosen:
-                generate_batch(model, [sample], Settings(load_methods(method), new), prefixes)
+                generate_batch(
+                    model, [sample], AskSettings(method=load_methods(method), max_new_tokens=new), prefixes
+                )
 
         return answer
 

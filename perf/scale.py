@@ -55,12 +55,12 @@ def trace_pairs(folder: Path, n_pairs: int) -> mp.Run:
 
 
 def copy_trace(run: mp.Run, source: str, copy: Path, images: Path) -> None:
-    """Copy a trace under another name, with its own checksums and images.
+    """Copy a trace under another name, with its own digest and images.
 
     Args:
         images: a folder for links to the images. Traces with the same folder are about the same images.
     """
-    from mmprobe.cache.hdf5 import append_checksums
+    from mmprobe.cache.hdf5 import append_digest
 
     sample = run.sample(source)
     links = [images / f"{image.parent.name}-{image.name}" for image in sample.images]
@@ -69,11 +69,11 @@ def copy_trace(run: mp.Run, source: str, copy: Path, images: Path) -> None:
     pair = sample.pair_id and f"{sample.pair_id}-{images.name}"
     sample = sample.model_copy(update={"id": copy.stem, "images": links, "pair_id": pair})
     shutil.copyfile(run.path / "samples" / f"{source}.h5", copy)
-    with h5py.File(copy, "r+") as file:  # this cuts off the checksums
+    with h5py.File(copy, "r+") as file:  # this cuts off the digest
         file.attrs["id"] = copy.stem
         file.attrs["sample"] = sample.model_dump_json()
     with open(copy, "r+b") as file:
-        append_checksums(file)
+        append_digest(file)
 
 
 def write_config(run: mp.Run, folder: Path, names: list[str]) -> None:

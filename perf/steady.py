@@ -1,8 +1,7 @@
 """Memory and speed of a long run with workers: whether the thousandth trace costs what the last one does.
 
 python perf/steady.py                 # 6,000 traces of tiny-spd by two workers, packed every 500: a quarter of an hour
-python perf/steady.py --write         # and write the result into docs/reliability.md
-python perf/steady.py --leak 2        # the same with a planted leak of 2 kB a trace in each process, which must be seen
+python perf/steady.py --write         # and write the result into docs/scale.md
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import psutil
 from scipy import stats
 from toys import parser
 
-PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
+PAGE = Path(__file__).parent.parent / "docs" / "scale.md"
 MARKS = re.compile(r"(?<=<!-- steady -->\n).*?(?=<!-- /steady -->)", re.DOTALL)
 N_TRACES, N_QUICK = 6_000, 120
 N_WORKERS = 2
@@ -52,9 +52,9 @@ class Reading(NamedTuple):
     megabytes: dict[int, float]
 
 
-def watch(run: Path, command: list[str], variables: dict[str, str]) -> list[Reading]:
+def watch(run: Path, command: list[str]) -> list[Reading]:
     """Run a command that traces into a folder, and return a reading every half second."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | variables
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     readings: list[Reading] = []
     packed: dict[Path, set[str]] = {}
     spent: dict[int, float] = {}
@@ -62,7 +62,7 @@ def watch(run: Path, command: list[str], variables: dict[str, str]) -> list[Read
         while process.poll() is None:
             time.sleep(0.5)
             memory = {}
-            for number in [process.pid, *find_children(process.pid)]:
+            for number in [process.pid, *find_workers(process.pid)]:
                 with suppress(OSError):  # it ended
                     spent[number] = read_seconds(number)
                     memory[number] = read_memory(number)
@@ -87,11 +87,13 @@ def count_traces(run: Path, packed: dict[Path, set[str]]) -> int:
     return len(set().union({file.stem for file in (run / "samples").glob("*.h5")}, *packed.values()))
 
 
-def find_children(parent: int) -> list[int]:
-    """Return the processes that a process started and that work for it, in the order of their start."""
+def find_workers(parent: int) -> list[int]:
+    """Return the actors of Ray that work for a process, in the order of their start."""
     found = []
-    for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
-        found += [int(number) for number in tasks.read_text().split()]
+    for child in psutil.Process(parent).children(recursive=True):
+        with suppress(psutil.Error):  # it ended
+            if " ".join(child.cmdline()).startswith("ray::_Worker"):
+                found.append(child.pid)
     return sorted(found)
 
 
@@ -195,12 +197,8 @@ def summarise(readings: list[Reading], cycle: int) -> Course:
     )
 
 
-def table(quick: bool = False, leak: int = 0) -> str:
-    """Return what each cycle took, and the growth of each process.
-
-    Args:
-        leak: kB that each process loses with each trace, on purpose.
-    """
+def table(quick: bool = False) -> str:
+    """Return what each cycle took, and the growth of each process."""
     from mmprobe.benchmarks.synthetic.pairs import make_pairs
 
     total = N_QUICK if quick else N_TRACES
@@ -208,14 +206,22 @@ def table(quick: bool = False, leak: int = 0) -> str:
     with tempfile.TemporaryDirectory() as folder:
         pairs = make_pairs(Path(folder) / "pairs", -(-total // QUESTIONS) + total // 40, 0, difficulty="easy")
         run = Path(folder) / "run"
-        program = ["-P", "-m", "mmprobe"] if not leak else [str(Path(__file__).with_name("leaking.py"))]
-        command = [sys.executable, *program, "trace", "--model", "tiny-spd", "--data", str(pairs)]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "mmprobe",
+            "trace",
+            "--model",
+            "tiny-spd",
+            "--data",
+            str(pairs),
+        ]
         command += ["--limit", str(total), "--out", str(run), "--max-new-tokens", "4", "--device", "cpu"]
         command += ["--workers", str(N_WORKERS), "--pack-every", str(cycle)]
-        readings = watch(run, command, {"LEAKED_KB": str(leak)})
+        readings = watch(run, command)
         assert len(json.loads((run / "run.json").read_text()))
-    planted = f"Each process lost {leak} kB with each trace, on purpose.\n" if leak else ""
-    return planted + describe(summarise(readings, cycle), total, cycle)
+    return describe(summarise(readings, cycle), total, cycle)
 
 
 def describe(course: Course, total: int, cycle: int) -> str:
@@ -242,11 +248,10 @@ def describe(course: Course, total: int, cycle: int) -> str:
 
 if __name__ == "__main__":
     options = parser(__doc__)
-    options.add_argument("--leak", type=int, default=0, help="kB that each process leaks with each trace")
-    options.add_argument("--write", action="store_true", help="write the result into docs/reliability.md")
+    options.add_argument("--write", action="store_true", help="write the result into docs/scale.md")
     arguments = options.parse_args()
-    text = table(arguments.quick, arguments.leak)
+    text = table(arguments.quick)
     print(text)
-    if arguments.write and not arguments.leak and not arguments.quick:
+    if arguments.write and not arguments.quick:
         page = PAGE.read_text(encoding="utf-8")
         PAGE.write_text(MARKS.sub(lambda _: text, page), encoding="utf-8")

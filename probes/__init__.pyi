@@ -17,6 +17,7 @@ from .components.ranking import add_directions as add_directions
 from .components.ranking import list_components as list_components
 from .components.ranking import random_components as random_components
 from .components.ranking import rank_heads as rank_heads
+from .components.region_patching import patch_regions_run as patch_regions_run
 from .components.run import attribution_patching_run as attribution_patching_run
 from .components.run import patch_components_run as patch_components_run
 from .components.scaling import scale_components as scale_components

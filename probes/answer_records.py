@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, get_type_hints
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -13,7 +13,7 @@ from safetensors.numpy import save
 from tqdm import tqdm
 
 from mmprobe.cache import Run
-from mmprobe.errors import InputError, NotApplicable
+from mmprobe.errors import InputError, NotApplicable, unknown_name
 from mmprobe.files import make_folders, make_subfolder, write_whole
 from mmprobe.ledger import FINGERPRINT, find_change, fingerprint
 from mmprobe.models import Model
@@ -72,6 +72,7 @@ class AnswerSource:
     Args:
         source: a run of the model, or samples.
         options: `answers`, `max_new_tokens` and `finished` of `RunOptions`.
+        form: the names that options may have, for a probe with more of them.
 
     Attributes:
         samples: the samples, in order.
@@ -80,7 +81,7 @@ class AnswerSource:
         unread: by id, why no given answer can be read.
 
     Raises:
-        InputError: there are no samples, or the given answers cannot be read or are to none of them.
+        InputError: an option has another name, there are no samples, or the given answers cannot be read or are to none of them.
 
     Example:
         >>> from mmprobe.models import load_model
@@ -90,8 +91,17 @@ class AnswerSource:
         2
     """
 
-    def __init__(self, model: Model, source: Run | Sequence[Sample], options: RunOptions | None = None):
+    def __init__(
+        self,
+        model: Model,
+        source: Run | Sequence[Sample],
+        options: RunOptions | None = None,
+        form: type = RunOptions,
+    ):
         options = options or {}
+        for name in options:
+            if name not in (known := get_type_hints(form)):
+                raise unknown_name("argument", name, known)
         self.model, self.source, self.finished = model, source, options.get("finished")
         self.max_new_tokens = options.get("max_new_tokens", MAX_NEW_TOKENS)
         self.samples, self.name = list_samples(source), name_source(source)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TypedDict
 
 import numpy as np
 import torch
@@ -24,19 +23,6 @@ MAX_NEW_TOKENS = 64
 _MAY_DIFFER = ("dtype", "generation config")  # of the model that reads a run's answers again
 _MAX_DIFFERENCE = 1.0  # nat; a larger mean difference of log-probabilities means another model
 AnswerInput = str | Sequence[int] | np.ndarray | None
-
-
-class AnswerOptions(TypedDict, total=False):
-    """Keywords of probes that say which answer is read.
-
-    Attributes:
-        answer: text or token ids, such as `run[sample.id].answer`, what the model said; None for the sample's true
-            answer or the model's own greedy one, as the probe says.
-        max_new_tokens: the maximum length of the model's own answer; our choice, the default is 64.
-    """
-
-    answer: AnswerInput
-    max_new_tokens: int
 
 
 def read_answer(

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
 
-from mmprobe.analyses.token_activation import to_grids
+from mmprobe.analyses.grids import to_grids
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
 from mmprobe.models.reading import Reading, Row, float32_logits
-from mmprobe.probes.answers import AnswerOptions, read_answer
+from mmprobe.probes.answers import MAX_NEW_TOKENS, AnswerInput, read_answer
 from mmprobe.probes.tokens import GROUPS
 from mmprobe.samples import Sample
 
@@ -109,7 +109,9 @@ def attribute(
     baseline: str = "mean",
     block: int = 1,
     n_steps: int = 32,
-    **options: Unpack[AnswerOptions],
+    *,
+    answer: AnswerInput = None,
+    max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return the contribution of visual tokens or token groups to the log-probability of each step.
 
@@ -132,7 +134,7 @@ def attribute(
         block: side of the squares of visual tokens that occlusion removes together. The contribution of a
             square is divided equally among its tokens; our choice, the default is 1.
         n_steps: points of the integral; our choice, the default is 32.
-        options: `answer` and `max_new_tokens` (`AnswerOptions`). Without an answer the model's own greedy one is read.
+        answer: text or token ids, of at most `max_new_tokens` where the model gives it. Without an answer the model's own greedy one is read.
 
     Returns:
         A data set with dimensions `step` and, except for feature_ablation, `image` (views), `y`, `x`. Values
@@ -159,7 +161,7 @@ def attribute(
         >>> maps.attribution.sel(step=0, image=1).plot()            # doctest: +SKIP
     """
     _check_arguments(model, method, baseline, block, n_steps)
-    reading = read_answer(model, sample, **options)
+    reading = read_answer(model, sample, answer, max_new_tokens)
     row = reading.row
     prompt = row.prompt
     selected = _resolve_steps(steps, len(row.ids))

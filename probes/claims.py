@@ -17,7 +17,7 @@ from mmprobe.analyses.attention_decay import slope_over_steps
 from mmprobe.analyses.findings import first_deep_layer
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.interventions import Settings, load_methods
+from mmprobe.interventions import load_methods
 from mmprobe.models import Model
 from mmprobe.models.hooks import Change
 from mmprobe.models.points import Point
@@ -27,6 +27,7 @@ from mmprobe.probes.answers import check_model, check_whole, read_answer
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, ImageList
 from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions
 from mmprobe.samples import Region, Sample
+from mmprobe.settings import AskSettings
 from mmprobe.traces.asking import answer
 
 
@@ -323,10 +324,10 @@ def _ask_again(
     }
     texts: dict[str, list[str]] = {"before": [run[sample.id].answer for sample in samples]}
     for name, parameters in methods.items():
-        asked = Settings(
-            load_methods("sage", generate=False, **parameters),
-            settings.get("max_new_tokens", 256),
-            batch_size,
+        asked = AskSettings(
+            method=load_methods("sage", generate=False, **parameters),
+            max_new_tokens=settings.get("max_new_tokens", 256),
+            batch_size=batch_size,
             repetition_penalty=settings.get("repetition_penalty"),
         )
         answers = dict(answer(model, samples, None, asked, title=f"changed answers: {name}"))

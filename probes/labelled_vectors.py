@@ -11,6 +11,7 @@ import xarray as xr
 
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
+from mmprobe.contents import list_objects, read_objects
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import Sample
 
@@ -96,23 +97,23 @@ Target = Literal["faithful", "difference_type"] | Callable[[Trace], Hashable | N
 def object_presence(name: str) -> Callable[[Trace], str | None]:
     """Return a target for `linear_probe`: `present` if any image of a sample shows an object, else `absent`.
 
-    The objects come from the sample's `metadata.objects`, a list of descriptions for each image, as
-    `make-pairs` writes it. A sample without it is not used.
+    The objects are those that the sample's `metadata.objects` declares (`mmprobe.contents`). A sample without it is not used.
 
     Args:
-        name: one word, or several consecutive words, of a description.
+        name: one word, or several consecutive words, of an object's colour, name and place, such as `red star`.
 
     Example:
         >>> ds = linear_probe(run, object_presence("star"), reduce="first")      # doctest: +SKIP
     """
 
     def presence(trace: Trace) -> str | None:
-        objects = trace.sample.metadata.get("objects")
-        if objects is None or not trace.sample.images:
+        if not read_objects(trace.sample) or not trace.sample.images:
             return None
-        images = objects[: len(trace.sample.images)]
-        shown = any(f" {name} " in f" {description} " for image in images for description in image)
-        return "present" if shown else "absent"
+        texts = [
+            " ".join(filter(None, (each.colour, each.name, each.place)))
+            for each in list_objects(trace.sample)
+        ]
+        return "present" if any(f" {name} ".lower() in f" {text} ".lower() for text in texts) else "absent"
 
     presence.__name__ = f"presence of {name}"
     return presence

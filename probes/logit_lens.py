@@ -14,15 +14,15 @@ from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
-from mmprobe.models.prompt import decode_tokens
+from mmprobe.models.prompt import decode_sequence, decode_tokens
 from mmprobe.models.reading import cast_to_float32
 from mmprobe.probes.answers import check_model
 from mmprobe.samples import set_keys
 from mmprobe.stats.compare import LABELS, MINIMUM, compare_labels, label_masks, means_by_label
-from mmprobe.stats.intervals import FRACTION, LENGTH, QUANTITY
+from mmprobe.stats.intervals import FRACTION, LENGTH, LOGPROB
 from mmprobe.stats.sets import Sets
 
-RANGES = {"logprob": QUANTITY, "entropy": LENGTH, "first_share": FRACTION}
+RANGES = {"logprob": LOGPROB, "entropy": LENGTH, "first_share": FRACTION}
 MEASURES = tuple(RANGES)
 LensFunction = Callable[[Tensor], Tensor]
 
@@ -210,7 +210,7 @@ def _answer_lens(model: Model, trace: Trace, lens: LensFunction, top: int) -> xr
     out["top_token"] = (("step", "layer", "top"), np.array(top_tokens, dtype=str))
     out["top_logprob"] = (("step", "layer", "top"), top_logprobs)
     out["depth"] = ("step", find_depth(values["rank"], layers))
-    out["token"] = ("step", np.array(decode_tokens(model, ids), dtype=str))
+    out["token"] = ("step", np.array(decode_sequence(model, ids), dtype=str))
     out = out.assign_coords(step=np.arange(len(ids)), layer=layers, top=np.arange(top))
     out.attrs = {"analysis": "logit_lens", "sample": trace.id, "answer": trace.answer, "model": model.name}
     return out

@@ -15,7 +15,6 @@ from tqdm import tqdm
 
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.interventions import Settings
 from mmprobe.models import Model
 from mmprobe.probes.answers import check_whole
 from mmprobe.probes.cross_validation import (
@@ -27,6 +26,7 @@ from mmprobe.probes.cross_validation import (
 )
 from mmprobe.probes.labelled_vectors import select_classes
 from mmprobe.samples import Sample, image_sets
+from mmprobe.settings import AskSettings
 from mmprobe.stats.estimate import Estimate, estimate_rows, stack_estimates
 from mmprobe.stats.folds import shuffle_within_folds
 from mmprobe.traces.asking import answer
@@ -131,7 +131,7 @@ def chain_tests(
     """
     if not samples or any(sample.prefill for sample in samples):
         raise InputError("chain_tests: give samples without a prefill")
-    settings = Settings(max_new_tokens=max_new_tokens, batch_size=batch_size)
+    settings = AskSettings(max_new_tokens=max_new_tokens, batch_size=batch_size)
 
     def ask(asked: Sequence[Sample]) -> list[str]:
         named = [each.model_copy(update={"id": f"{place}-{each.id}"}) for place, each in enumerate(asked)]

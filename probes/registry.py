@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack, get_args, get_origin, get_type_hints
 
 import xarray as xr
 
@@ -29,6 +29,8 @@ class Probe:
             argument `finished` is a folder where it keeps what is finished, or None.
         reads_answers: whether it reads answers again, so that its argument `answers` may be other answers than the
             run's.
+        parameters: names of the arguments that `--set` gives, for a function whose module takes seconds to import; None to
+            read them from the function.
 
     Example:
         >>> Probe("mmprobe.probes.linear:linear_probe", needs_model=False).load().__name__
@@ -39,6 +41,7 @@ class Probe:
     needs_model: bool = True
     is_slow: bool = False
     reads_answers: bool = False
+    parameters: tuple[str, ...] | None = None
 
     def load(self) -> Callable[..., xr.Dataset]:
         """Return the function."""
@@ -56,40 +59,76 @@ class Probe:
         return describe_docstring(ast.get_docstring(found) or "")
 
 
+def read_parameters(function: Callable[..., Any], given: Iterable[str]) -> dict[str, Any]:
+    """Return the types of a function's arguments by name, with those of its `**options`.
+
+    Args:
+        given: names of arguments that are left out, since something else gives them.
+
+    Example:
+        >>> def measure(run: str, top: int = 5, **options: Unpack[dict]) -> float: ...
+        >>> read_parameters(measure, ["run"])
+        {'top': <class 'int'>}
+    """
+    types: dict[str, Any] = {}
+    for name, hint in get_type_hints(function).items():
+        types |= get_type_hints(get_args(hint)[0]) if get_origin(hint) is Unpack else {name: hint}
+    left_out = {"return", *given}
+    return {
+        name: hint
+        for name, hint in types.items()
+        if name not in left_out and get_origin(hint) is not Callable
+    }
+
+
+GIVEN = ("run", "source", "model", "check", "answers", "finished")
+"""Arguments of probes and analyses that the command line gives by itself."""
+_OF_RUNS = ("max_new_tokens", "batch_size")  # of `RunOptions`
+_OF_PAIRS = (*_OF_RUNS, "metric", "counterfactual")  # of `PairRunOptions`
+
+
+def _slow(place: str, *parameters: str) -> Probe:
+    """Return a probe that reads answers again and takes as long as tracing."""
+    return Probe(f"mmprobe.probes.{place}", is_slow=True, reads_answers=True, parameters=parameters)
+
+
 PROBES: Registry[Probe] = Registry(
     "probe",
     "probes",
     {
-        "linear_probe": Probe("mmprobe.probes.linear:linear_probe", needs_model=False),
-        "logit_lens": Probe("mmprobe.probes.logit_lens:logit_lens_run"),
-        "image_interchange": Probe(
-            "mmprobe.probes.interchange.run:image_interchange_run", is_slow=True, reads_answers=True
+        "linear_probe": Probe(
+            "mmprobe.probes.linear:linear_probe",
+            needs_model=False,
+            parameters=("target", "stream", "reduce", "folds", "seed", "minimum"),
         ),
-        "attention_knockout": Probe(
-            "mmprobe.probes.knockout.attention_knockout:attention_knockout_run",
-            is_slow=True,
-            reads_answers=True,
+        "logit_lens": Probe("mmprobe.probes.logit_lens:logit_lens_run", parameters=("minimum",)),
+        "image_interchange": _slow("interchange.run:image_interchange_run", *_OF_RUNS, "kinds", "ids"),
+        "attention_knockout": _slow(
+            "knockout.attention_knockout:attention_knockout_run",
+            *(*_OF_RUNS, "group", "layers", "window", "minimum"),
         ),
-        "attention_routes": Probe(
-            "mmprobe.probes.knockout.attention_routes:attention_routes_run", is_slow=True, reads_answers=True
+        "attention_routes": _slow(
+            "knockout.attention_routes:attention_routes_run",
+            *(*_OF_RUNS, "counterfactual", "sources", "queries", "window", "stride", "replacement"),
         ),
-        "component_patching": Probe(
-            "mmprobe.probes.components.run:patch_components_run", is_slow=True, reads_answers=True
+        "component_patching": _slow(
+            "components.run:patch_components_run", *_OF_PAIRS, "kind", "tokens", "replacement"
         ),
-        "attribution_patching": Probe(
-            "mmprobe.probes.components.run:attribution_patching_run", is_slow=True, reads_answers=True
+        "region_patching": _slow(
+            "components.region_patching:patch_regions_run", *_OF_RUNS, "counterfactual", "kind", "layers"
         ),
-        "head_ranking": Probe(
-            "mmprobe.probes.components.ranking:rank_heads", is_slow=True, reads_answers=True
+        "attribution_patching": _slow(
+            "components.run:attribution_patching_run",
+            *(*_OF_PAIRS, "method", "steps", "kind", "tokens", "verify"),
         ),
-        "visual_tokens": Probe(
-            "mmprobe.probes.visual_tokens.run:visual_tokens_run", is_slow=True, reads_answers=True
+        "head_ranking": _slow("components.ranking:rank_heads", *_OF_PAIRS, "by", "top"),
+        "visual_tokens": _slow("visual_tokens.run:visual_tokens_run", *_OF_RUNS, "layers", "lenses", "top"),
+        "features": _slow("features.run:features_run", *_OF_RUNS, "dictionary", "features", "sinks"),
+        "feature_effects": _slow(
+            "features.effects:feature_effects_run",
+            *(*_OF_RUNS, "features", "dictionary", "action", "value"),
         ),
-        "features": Probe("mmprobe.probes.features.run:features_run", is_slow=True, reads_answers=True),
-        "feature_effects": Probe(
-            "mmprobe.probes.features.effects:feature_effects_run", is_slow=True, reads_answers=True
-        ),
-        "circuit": Probe("mmprobe.probes.circuits.run:circuit_run", is_slow=True, reads_answers=True),
+        "circuit": _slow("circuits.run:circuit_run", *_OF_RUNS, "pairs", "steps"),
     },
     form="mmprobe.probes.registry:Probe",
 )

@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmprobe.analyses.regions import covered_shares
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.reading import Row
 from mmprobe.samples import Region, Sample
 
+_TOUCH = 1e-6  # share of a cell; less is rounding
 GROUPS = tuple(group.name.lower() for group in Group if group is not Group.GENERATED)
 
 
@@ -90,10 +92,8 @@ def touched_cells(prompt: Prompt, region: Region) -> np.ndarray:
     masks = []
     for number, view in enumerate(prompt.views):
         (rows, columns), (left, top, view_width, view_height) = view.grid, view.box
-        row_edges = top + view_height * np.arange(rows + 1) / rows
-        column_edges = left + view_width * np.arange(columns + 1) / columns
-        down = (row_edges[1:] > y + 1e-6) & (row_edges[:-1] < y + height - 1e-6)
-        across = (column_edges[1:] > x + 1e-6) & (column_edges[:-1] < x + width - 1e-6)
+        down = covered_shares(y - top, height, view_height, rows) > _TOUCH
+        across = covered_shares(x - left, width, view_width, columns) > _TOUCH
         masks.append((down[:, None] & across & prompt.shows(number, region.image)).ravel())
     return np.concatenate(masks) if masks else np.zeros(0, bool)
 

@@ -1,7 +1,7 @@
-"""Measure an embedded model on held-out pairs, and write its model card.
+"""Measure the embedded model on held-out pairs, and write its model card.
 
-python scripts/evaluate_tiny_spd.py --pairs 60                        # prints the tables of tiny-spd
-python scripts/evaluate_tiny_spd.py --model tiny-llava --write-card   # 300 pairs, models/tiny_llava/README.md
+python scripts/evaluate_tiny_spd.py --pairs 60                  # prints the tables
+python scripts/evaluate_tiny_spd.py --write-card                # 300 pairs, models/tiny_spd/README.md
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES
 from mmprobe.models import Model, load_model
-from mmprobe.models.checkpoints import locate
 from mmprobe.samples import Sample, load_samples
 
+CARD = Path(__file__).parent.parent / "models" / "tiny_spd" / "README.md"
 HELD_OUT_SEED = 1_000_000
 MAX_NEW_TOKENS = 128
-ABOUT = {
-    "tiny-spd": """\
+ABOUT = """\
+# tiny-spd
+
 A `Qwen2_5_VLForConditionalGeneration` with {parameters:.1f} million parameters. Decoder: 8 layers, hidden size 192, 6 heads, 2
 key-value heads. Vision tower: 4 layers, one visual token for each cell of 28 x 28 pixels. It was trained from scratch on pairs of
 drawn scenes: coloured shapes on a four by four grid, with edits of colour, removal and position. It knows nothing else. With it
@@ -35,23 +36,6 @@ every part of mmprobe can be tried and tested offline, on a model that uses its 
 - `scripts/train_tiny_spd.py` trained it: the vision tower for 1,000 batches of 128 scenes, then the decoder for 7,000 batches of
   512 questions, in 17 minutes on one H100. The run had two parts: 3,560 batches with
   `--steps 12000 --batch 512 --tower-steps 1000 --compile`, the rest with `--steps 7000`.
-""",
-    "tiny-llava": """\
-A `LlavaForConditionalGeneration` with {parameters:.1f} million parameters, of the same drawn world as `tiny-spd` and with the same
-words. Vision tower: CLIP's, 4 layers, one patch for each cell of 28 x 28 pixels. Projector: two layers. Decoder: Llama's, 7
-layers, hidden size 192, 6 heads, 2 key-value heads, tokens numbered one after another. What holds of `tiny-spd` can be tried
-on another architecture with it.
-
-**The two are not independent.** The decoder started from seven of the eight layers of tiny-spd's; the new tower and projector learned
-the cells' contents and to give tiny-spd's features; in the first 60 % of its training on answers the decoder was also drawn to
-tiny-spd's hidden states. What is alike in both may come from that. Its tower, its projector and its positions are its own, and so
-are its mistakes.
-
-- `scripts/train_tiny_spd.py --base tiny-llava` trained it on one CPU core: tower and projector for 900 batches
-  of 64 scenes, then all of it for 800 batches of 48 questions, 38,400 in all.
-""",
-}
-MEASURED = """\
 - The weights are stored as float16 and loaded as float32.
 - License: Apache-2.0, like the code. All training data are our own drawings.
 
@@ -67,15 +51,17 @@ def answer_batch(model: Model, samples: list[Sample]) -> list[str]:
     prompts = [model.prepare(sample) for sample in samples]
     longest = max(inputs["input_ids"].shape[1] for inputs in prompts)
     batch = {}
-    for name, first in prompts[0].items():
-        if first.shape != prompts[0]["input_ids"].shape:  # of images, not of tokens
-            batch[name] = torch.cat([inputs[name] for inputs in prompts])
-            continue
-        fill = model.tokenizer.pad_token_id if name == "input_ids" else 0
+    for name, fill in (
+        ("input_ids", model.tokenizer.pad_token_id),
+        ("attention_mask", 0),
+        ("mm_token_type_ids", 0),
+    ):
         rows = [
             torch.nn.functional.pad(p[name][0], (longest - p[name].shape[1], 0), value=fill) for p in prompts
         ]
         batch[name] = torch.stack(rows)
+    for name in ("pixel_values", "image_grid_thw"):
+        batch[name] = torch.cat([inputs[name] for inputs in prompts])
     with torch.inference_mode():
         output = model.hf.generate(**batch, max_new_tokens=MAX_NEW_TOKENS, do_sample=False)
     return model.tokenizer.batch_decode(output[:, longest:], skip_special_tokens=True)
@@ -141,21 +127,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", choices=ABOUT, default="tiny-spd")
     parser.add_argument("--pairs", type=int, default=300)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--write-card", action="store_true", help="write README.md in the model's folder")
+    parser.add_argument("--write-card", action="store_true", help=f"write {CARD.name} in models/tiny_spd")
     args = parser.parse_args()
-    model = load_model(args.model, device=args.device)
+    model = load_model("tiny-spd", device=args.device)
     result = tables(evaluate(model, args.pairs, args.batch))
     if args.write_card:
         parameters = sum(parameter.numel() for parameter in model.hf.parameters()) / 1e6
-        about = f"# {args.model}\n\n{ABOUT[args.model]}{MEASURED}".format(
-            parameters=parameters, pairs=args.pairs, seed=HELD_OUT_SEED
+        CARD.write_text(
+            ABOUT.format(parameters=parameters, pairs=args.pairs, seed=HELD_OUT_SEED) + "\n" + result
         )
-        card = Path(locate(args.model)[1]) / "README.md"
-        card.write_text(f"{about}\n{result}", encoding="utf-8")
     print(result)
 
 

@@ -72,6 +72,7 @@ PROBES = (
     "attention-knockout",
     "attention-routes",
     "component-patching",
+    "region-patching",
     "attribution-patching",
     "circuit",
 )
@@ -702,7 +703,7 @@ def cleanings(compact: bool) -> Iterator[Item]:
     )
     yield (
         "filter/printed",
-        run_command("filter", *call, "--device", "cpu", "--batch-size", 8, "--out", out, "--json"),
+        run_command("data", "filter", *call, "--device", "cpu", "--batch-size", 8, "--out", out, "--json"),
     )
     yield from read_folder(out, "filter")
     asked = Path("blind/asked")
@@ -716,7 +717,10 @@ def cleanings(compact: bool) -> Iterator[Item]:
         data = asked / "data" / "samples.jsonl"
         run_command("score", "mirage-effect", "--data", data, "--responses", answers, "--out", results[-1])
     for command in ("clean", "mirage-score"):
-        yield f"{command}/printed", run_command(command, *results, "--out", f"blind/{command}", "--json")
+        yield (
+            f"{command}/printed",
+            run_command("data", command, *results, "--out", f"blind/{command}", "--json"),
+        )
         yield from read_folder(Path(f"blind/{command}"), command)
 
 

@@ -36,15 +36,9 @@ QUESTIONS_PER_PAIR = 4
 
 @dataclass
 class Encoder:
-    """Turns a question into token ids and positions, as the processor and the model do.
-
-    Attributes:
-        tokenizer: the model's.
-        mrope: whether positions are those of mRoPE; else tokens are numbered.
-    """
+    """Turns a question into token ids and mRoPE positions, as the processor and the model do."""
 
     tokenizer: PreTrainedTokenizerFast
-    mrope: bool = True
 
     def render(self, text: str, images: int, system: bool) -> str:
         head = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n" if system else ""
@@ -55,12 +49,7 @@ class Encoder:
         return [encoding.ids for encoding in self.tokenizer.backend_tokenizer.encode_batch(texts)]
 
     def positions(self, ids: np.ndarray) -> np.ndarray:
-        """Return positions, int64 [axis, token].
-
-        The axes of mRoPE are time, height and width, and an image takes its larger side of time. Else there is one axis.
-        """
-        if not self.mrope:
-            return np.arange(len(ids))[None]
+        """Return mRoPE positions, int64 [3, token]: time, height, width. An image takes its larger side of time."""
         pad = self.tokenizer.convert_tokens_to_ids("<|image_pad|>")
         out = np.zeros((3, len(ids)), np.int64)
         clock, index = 0, 0

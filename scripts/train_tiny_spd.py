@@ -1,14 +1,12 @@
-"""Train an embedded model on scenes that are drawn during training: `tiny-spd` from scratch, `tiny-llava` from tiny-spd.
+"""Train the embedded model `tiny-spd` on scenes that are drawn during training.
 
 There are two stages. First the vision tower learns the content of each cell, through two linear heads that
-are then dropped. Without this stage it never learns shapes. Then the language model learns to answer; the tower of
-tiny-spd is frozen. Batch number k depends on the seed and k alone, so a run that was stopped continues, and gives
-the same model on the same machine. `tiny_bases.py` says what differs between the models.
+are then dropped. Without this stage it never learns shapes. Then the language model learns to answer; the tower
+is frozen. Batch number k depends on the seed and k alone, so a run that was stopped continues, and gives the same
+model on the same machine.
 
     python scripts/train_tiny_spd.py --out build/tiny-spd --workers 15 --compile   # one H100: 20 minutes
     python scripts/train_tiny_spd.py --out build/tiny-spd --batch 48               # two CPU cores: hours
-    python scripts/train_tiny_spd.py --base tiny-llava --out build/tiny-llava --batch 48 --steps 800 --lr 5e-4 \\
-      --tower-batch 64 --tower-steps 900 --workers 0                               # one CPU core: half an hour
 
 You can stop it at any time and call it again with the same --out. At the end build/tiny-spd/model is the
 folder that mmprobe ships as models/tiny_spd.
@@ -24,9 +22,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from tiny_bases import BASES, Base
 from tiny_spd_data import CELLS, QUESTION_WEIGHTS, Batches, Encoder, SceneBatches
-from tiny_spd_model import build_tokenizer
+from tiny_spd_model import build_model, build_tokenizer, encode_images, pixels, processor
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
@@ -34,17 +31,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES
 from mmprobe.benchmarks.synthetic.scene import COLOURS, SHAPES, draw_pair, render
-from mmprobe.models import load_model
 
 PARTS = 4  # of a batch, in order of length, so that little is padded
-TAUGHT_SHARE = 0.6  # of the steps in which a model has a teacher, whose weight falls from 1 to 0
 HELD_OUT_SEED = 10**6  # training draws from seeds below, every evaluation from seeds at or above it
 
 
-def read(
-    base: Base, model: PreTrainedModel, ids: Tensor, positions: Tensor, features: Tensor
-) -> tuple[Tensor, ...]:
-    """Return the hidden states [row, token, hidden] of each layer; the last one's are normed.
+def read(model: PreTrainedModel, ids: Tensor, positions: Tensor, features: Tensor) -> Tensor:
+    """Return the normed hidden states [row, token, hidden] after the last layer.
 
     Args:
         ids: [row, token], padded on the right.
@@ -56,36 +49,17 @@ def read(
     visual = ids == model.config.image_token_id
     shown = torch.arange(2 * CELLS, device=ids.device)[None] < visual.sum(1, keepdim=True)
     embedded = embedded.masked_scatter(visual[..., None], features[shown].to(embedded.dtype))
-    output = decoder(
-        inputs_embeds=embedded,
-        position_ids=positions if base.mrope else None,
-        use_cache=False,
-        output_hidden_states=True,
-    )
-    return output.hidden_states[1:]
+    output = decoder(inputs_embeds=embedded, position_ids=positions, use_cache=False)
+    return output.last_hidden_state
 
 
-def answer_loss(
-    base: Base,
-    model: PreTrainedModel,
-    batch: dict[str, Tensor],
-    teacher: PreTrainedModel | None = None,
-    taught: float = 0.0,
-) -> Tensor:
-    """Return the cross entropy of the answers. A token weighs 1/sqrt(length), so short answers count, too.
-
-    Args:
-        teacher: a model whose hidden states are to be given, too.
-        taught: weight of the mean squared difference from them, in variances of each unit.
-    """
+def answer_loss(model: PreTrainedModel, batch: dict[str, Tensor]) -> Tensor:
+    """Return the cross entropy of the answers. A token weighs 1/sqrt(length), so short answers count, too."""
     device = model.device
     batch = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
     images = batch["images"].flatten(0, 1)
-    features = base.encode_images(model, images).unflatten(0, (-1, 2))
-    if teacher is not None:
-        with torch.no_grad():
-            shown = BASES[str(base.teacher)].encode_images(teacher, images).unflatten(0, (-1, 2))
-    losses, weights, missed = [], [], []
+    features = encode_images(model, images).unflatten(0, (-1, 2))
+    losses, weights = [], []
     rows = -(-len(batch["ids"]) // PARTS)
     for start in range(0, len(batch["ids"]), rows):
         part = slice(start, start + rows)
@@ -93,25 +67,13 @@ def answer_loss(
         width = -(-int(real.sum(1).max()) // 8) * 8
         ids, labels = batch["ids"][part, :width], batch["labels"][part, :width]
         positions, owners = batch["positions"][:, part, :width], batch["owners"][part]
-        states = read(base, model, ids, positions, features[owners].flatten(1, 2))
+        states = read(model, ids, positions, features[owners].flatten(1, 2))
         answered = labels >= 0
-        logits = model.lm_head(states[-1][answered]).float()
+        logits = model.lm_head(states[answered]).float()
         weight = answered.sum(1, keepdim=True).float().rsqrt().expand_as(labels)[answered]
         losses.append((F.cross_entropy(logits, labels[answered], reduction="none") * weight).sum())
         weights.append(weight.sum())
-        if teacher is not None:
-            with torch.no_grad():
-                wanted = read(BASES[str(base.teacher)], teacher, ids, positions, shown[owners].flatten(1, 2))
-            for mine, layer in zip(states, base.taught_layers, strict=True):
-                targets = wanted[layer][real[:, :width]].float()
-                missed.append(relative_error(mine[real[:, :width]], targets))
-    loss = torch.stack(losses).sum() / torch.stack(weights).sum()
-    return loss + taught * torch.stack(missed).mean() if missed else loss
-
-
-def relative_error(values: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean squared difference of values from targets, both [..., unit], in variances of each unit."""
-    return ((values - targets).square() / targets.flatten(0, -2).var(0)).mean()
+    return torch.stack(losses).sum() / torch.stack(weights).sum()
 
 
 def learning_rate(step: int, steps: int, peak: float) -> float:
@@ -135,13 +97,8 @@ def autocast(device: str, on_cpu: bool) -> torch.autocast:
     return torch.autocast(device, torch.bfloat16, enabled=on_cpu or device == "cuda")
 
 
-def load_teacher(base: Base, device: str) -> PreTrainedModel | None:
-    return None if base.teacher is None else load_model(base.teacher, device=device).hf
-
-
-def pretrain_tower(base: Base, model: PreTrainedModel, args: argparse.Namespace) -> None:
-    tower, device = base.tower(model), args.device
-    teacher = load_teacher(base, device)
+def pretrain_tower(model: PreTrainedModel, args: argparse.Namespace) -> None:
+    tower, device = model.model.visual, args.device
     hidden = model.config.text_config.hidden_size
     heads = nn.ModuleList([nn.Linear(hidden, len(SHAPES) + 1), nn.Linear(hidden, len(COLOURS) + 1)]).to(
         device
@@ -155,18 +112,13 @@ def pretrain_tower(base: Base, model: PreTrainedModel, args: argparse.Namespace)
             group["lr"] = learning_rate(step, args.tower_steps, 1e-3)
         with autocast(device, on_cpu=False):
             images = batch["images"].to(device)
-            features = base.encode_images(model, images)
+            features = encode_images(model, images)
             content = batch["content"].to(device)
             guesses = [head(features).float() for head in heads]
             loss = sum(
                 F.cross_entropy(guess.flatten(0, 1), content[..., i].flatten())
                 for i, guess in enumerate(guesses)
             )
-            if teacher is not None:
-                with torch.no_grad():
-                    targets = BASES[str(base.teacher)].encode_images(teacher, images).float()
-                missed = relative_error(features, targets)
-                loss = loss + missed
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -177,8 +129,6 @@ def pretrain_tower(base: Base, model: PreTrainedModel, args: argparse.Namespace)
                 (guess.argmax(-1) == content[..., i])[full].float().mean() for i, guess in enumerate(guesses)
             ]
             note = f"step {step} loss {loss:.3f} shape {right[0]:.3f} colour {right[1]:.3f}"
-            if teacher is not None:
-                note += f" missed {missed:.4f}"
             bar.set_postfix_str(note)
             if not bar.disable or step % 200 == 0 or step == args.tower_steps - 1:
                 print(f"vision tower: {note}", flush=True)
@@ -191,14 +141,13 @@ def keep(file: Path, model: PreTrainedModel, optimiser: torch.optim.Optimizer, s
     part.replace(file)
 
 
-def train(base: Base, model: PreTrainedModel, encoder: Encoder, args: argparse.Namespace) -> None:
+def train(model: PreTrainedModel, encoder: Encoder, args: argparse.Namespace) -> None:
     device, checkpoint = args.device, args.out / "checkpoint.pt"
-    base.tower(model).requires_grad_(not base.frozen_tower)
+    model.model.visual.requires_grad_(False)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(
         trained, lr=args.lr, betas=(0.9, 0.98), weight_decay=0.02, fused=device == "cuda"
     )
-    teacher = load_teacher(base, device)
     if device == "cpu":  # where bfloat16 is slow in the backward pass of torch's fused attention
         model.model.language_model.set_attn_implementation("eager")
     start = 0
@@ -223,8 +172,7 @@ def train(base: Base, model: PreTrainedModel, encoder: Encoder, args: argparse.N
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(step, args.steps, args.lr)
         with autocast(device, on_cpu=True):
-            taught = max(0.0, 1 - step / (TAUGHT_SHARE * args.steps))
-            loss = answer_loss(base, model, batch, teacher if taught else None, taught)
+            loss = answer_loss(model, batch)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(trained, 1.0)
@@ -243,41 +191,40 @@ def train(base: Base, model: PreTrainedModel, encoder: Encoder, args: argparse.N
             return
 
 
-def check_against_transformers(base: Base, model: PreTrainedModel, encoder: Encoder) -> None:
+def check_against_transformers(model: PreTrainedModel, encoder: Encoder) -> None:
     """Check that our batched tower and positions give the logits of transformers."""
     rng = np.random.default_rng(5)
     pair = draw_pair(rng, "medium", 1)
     images = [render(pair.first), render(pair.second)]
-    inputs_of_images = base.processor(encoder.tokenizer).image_processor(images=images, return_tensors="pt")
+    inputs_of_images = processor(encoder.tokenizer).image_processor(images=images, return_tensors="pt")
     stacked = torch.from_numpy(np.stack(images)).to(model.device)
     torch.testing.assert_close(
-        base.pixels(stacked).cpu(), inputs_of_images["pixel_values"].float(), atol=1e-5, rtol=0
+        pixels(stacked).cpu(), inputs_of_images["pixel_values"].float(), atol=1e-5, rtol=0
     )
     text = encoder.render("Are the two pictures the same?", 2, True) + "No."
     ids = torch.tensor(encoder.encode([text]), device=model.device)
     inputs = {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
+        "mm_token_type_ids": (ids == model.config.image_token_id).int(),
         **{name: value.to(model.device) for name, value in inputs_of_images.items()},
     }
-    if base.mrope:
-        inputs["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
     with torch.no_grad():
         wanted = model.eval()(**inputs).logits
         positions = torch.from_numpy(encoder.positions(ids[0].cpu().numpy()))[:, None].to(model.device)
-        features = base.encode_images(model, stacked).flatten(0, 1)[None]
-        states = read(base, model, ids, positions, features)
-        torch.testing.assert_close(model.lm_head(states[-1]), wanted, atol=2e-4, rtol=0)
+        features = encode_images(model, stacked).flatten(0, 1)[None]
+        states = read(model, ids, positions, features)
+        torch.testing.assert_close(model.lm_head(states), wanted, atol=2e-4, rtol=0)
     model.train()
 
 
-def save(base: Base, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write the folder that ships. Weights are stored as float16 and loaded as float32."""
     folder.mkdir(parents=True, exist_ok=True)
     model.config.dtype = "float32"
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
-    base.processor(tokenizer).save_pretrained(folder)
+    processor(tokenizer).save_pretrained(folder)
     weights = {name: value.half().cpu().contiguous() for name, value in model.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
@@ -286,7 +233,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--base", choices=BASES, default="tiny-spd", help="the model to train")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=7000)
@@ -305,15 +251,14 @@ def main() -> None:
     assert set(QUESTION_WEIGHTS) == set(QUESTION_TYPES)
     torch.manual_seed(args.seed)
     tokenizer = build_tokenizer()
-    base = BASES[args.base]
-    model = base.build(tokenizer).to(args.device).train()
+    model = build_model(tokenizer).to(args.device).train()
     encoder = Encoder(tokenizer)
-    check_against_transformers(base, model, encoder)
+    check_against_transformers(model, encoder)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens", flush=True)
     if not (args.out / "checkpoint.pt").exists():
-        pretrain_tower(base, model, args)
-    train(base, model, encoder, args)
-    save(base, model, tokenizer, args.out / "model")
+        pretrain_tower(model, args)
+    train(model, encoder, args)
+    save(model, tokenizer, args.out / "model")
 
 
 if __name__ == "__main__":

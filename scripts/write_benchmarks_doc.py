@@ -1,4 +1,4 @@
-"""Score the embedded model on held-out pairs and write the tables of docs/benchmarks.md.
+"""Score the embedded model on held-out pairs and fill the tables of docs/benchmarks.md.
 
 python scripts/write_benchmarks_doc.py --folder results        # two CPU cores: about fifteen minutes; a
 second call continues
@@ -15,16 +15,12 @@ import sys
 import time
 from pathlib import Path
 
-from partial_page import add_only
+from page import fill_pages
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-MARKS = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- /results -->)", re.DOTALL)
 SEED = 1_900_000  # held out: the embedded model was trained on seeds below 1,000,000
-SPLIT = re.compile(
-    r"_unparsed_0|\[|_(random|popular|adversarial)$"
-)  # of parts of the data; all are in results.json
+SPLIT = re.compile(r"\[|_(random|popular|adversarial)$")  # of parts of the data; all are in results.json
 FOUR = ("mirage", "magic", "mirage-effect", "mmreason")
 PAIRS = dict.fromkeys(BENCHMARKS, 24) | {"spd-faith": 300, "pope": 40, "chair": 100, "mme": 60}
 GOAL = 10  # minutes for the four
@@ -84,17 +80,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--folder", type=Path, default=Path("results"))
-    arguments = add_only(parser).parse_args()
-    folder, text = arguments.folder, PAGE.read_text(encoding="utf-8")
-    (shown,) = MARKS.findall(text)
-    duration, *earlier = re.split(r"\n(?=### )", shown)
-    tables = {part.splitlines()[0].removeprefix("### "): part for part in earlier}
-    for name in arguments.only or PAIRS:
-        tables[name] = table(name, json.loads((run_bench(name, folder) / "results.json").read_text()))
+    about = "measure these again alone; other tables stay as they are"
+    parser.add_argument("--only", nargs="+", default=[], choices=PAIRS, help=about)
+    arguments = parser.parse_args()
+    results = {name: run_bench(name, arguments.folder) / "results.json" for name in arguments.only or PAIRS}
+    parts = {name: table(name, json.loads(file.read_text())) for name, file in results.items()}
     if not arguments.only:
-        duration = duration_line(folder)
-    parts = [duration, *(tables[name] for name in PAIRS if name in tables)]
-    PAGE.write_text(MARKS.sub(lambda _: "\n".join(parts), text), encoding="utf-8")
+        parts["duration"] = duration_line(arguments.folder)
+    fill_pages({"docs/benchmarks.md": parts})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write docs/models.md, and the lists of families in the README and in the guide of videos, from the families' declarations.
+"""Fill the tables of docs/models.md, and the lists of families in the README and in the guide of videos, from the families' declarations.
 
 python scripts/write_families_doc.py
 """
@@ -10,9 +10,8 @@ import re
 import textwrap
 from collections import Counter
 from functools import cache
-from pathlib import Path
 
-from partial_page import read_only, write_page
+from page import Parts, fill_pages
 from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
@@ -22,42 +21,12 @@ from mmprobe.models.checkpoints import load_aliases
 from mmprobe.models.families import FAMILIES
 from mmprobe.models.families.refused import REFUSED
 
-ROOT = Path(__file__).parent.parent
-README, PAGE, VIDEOS = ROOT / "README.md", ROOT / "docs" / "models.md", ROOT / "docs" / "guides" / "video.md"
-MARKS = re.compile(r"(?<=<!-- families -->\n).*?(?=<!-- /families -->)", re.DOTALL)
 KNOWN = ("qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision", "gemma3", "llama4", "molmo2")
 CHECKPOINT = re.compile(r'checkpoint="([\w.-]+/[\w.-]+)"')
 TYPES = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 HEADER = """\
 | type | traced | checkpoints of the hub, among others | extras | answers are read | vision encoder | video | TransformerLens | |
 |---|---|---|---|---|---|---|---|---|"""
-ABOUT = """\
-# Models
-
-transformers lists {types} types of models that write text about images. mmprobe traces {traced} of them, {mapless} of these
-without a map of patches, and refuses {refused} when they are loaded. A model's type is `model_type` in its `config.json`.
-
-For each type that is traced, a tiny model with random weights is compared with eager transformers: tokens, attention rows,
-masses and residual streams, with one image and two, square and not, alone and in a batch of three with prompts of several
-lengths. Cells of images are painted, and the visual token that changes most must be that of the cell, so rows are rows and
-columns are columns. `make families` runs these tests for all types; `make test` for a part. No checkpoint of the hub is
-among the tests: `mmprobe check MODEL` does the same with yours.
-
-**Without a map** means that a visual token is a learned query, which shows no part of an image: groups, residual streams and
-heads are recorded; maps, attention by patch and token activation maps are not. **Answers are read** after they are generated
-in one pass, or while they are decoded, which takes longer. **Video**: whether it is shown videos ([Videos](guides/video.md)). Checkpoints that are fine-tuned from others have their type. A
-type that transformers does not list can work as well: [add a family](adding-a-family.md).
-
-## Types that are traced
-
-{table}
-
-## Types that are refused
-
-| type | why |
-|---|---|
-{reasons}
-"""
 
 
 @cache
@@ -99,18 +68,24 @@ def row(kind: str) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def page() -> str:
-    """Return docs/models.md."""
+def pages() -> dict[str, Parts]:
+    """Return the parts of the pages."""
     traced = sorted(kind for family in FAMILIES.values() for kind in family.model_types if kind in TYPES)
     mapless = [kind for family in FAMILIES.values() if family.without_map for kind in family.model_types]
-    return ABOUT.format(
-        types=len(TYPES),
-        traced=len(traced),
-        mapless=len(mapless),
-        refused=len(REFUSED),
-        table="\n".join([HEADER, *map(row, traced)]),
-        reasons="\n".join(f"| `{kind}` | {reason} |" for kind, reason in sorted(REFUSED.items())),
-    )
+    refused = [f"| `{kind}` | {reason} |" for kind, reason in sorted(REFUSED.items())]
+    models = {
+        "types": len(TYPES),
+        "traced": len(traced),
+        "mapless": len(mapless),
+        "refused": len(REFUSED),
+        "table": "\n".join([HEADER, *map(row, traced)]),
+        "reasons": "\n".join(["| type | why |", "|---|---|", *refused]),
+    }
+    return {
+        "docs/models.md": models,
+        "README.md": {"families": table()},
+        "docs/guides/video.md": {"families": videos()},
+    }
 
 
 def table() -> str:
@@ -145,14 +120,5 @@ def _list_types(kinds: list[str]) -> str:
     return ", ".join(f"`{kind}`" for kind in kinds)
 
 
-def fill_in(file: Path, text: str) -> None:
-    """Write a text between the marks of a file."""
-    file.write_text(MARKS.sub(lambda _: text, file.read_text(encoding="utf-8")), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    only = read_only(__doc__)
-    write_page(PAGE, page(), only)
-    if not only:
-        fill_in(README, table())
-        fill_in(VIDEOS, videos())
+    fill_pages(pages())

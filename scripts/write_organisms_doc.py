@@ -1,70 +1,38 @@
-"""Write docs/organisms.md from the cards of the organisms.
+"""Fill the numbers and tables of docs/organisms.md from the cards of the organisms.
 
 python scripts/write_organisms_doc.py
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from partial_page import read_only, write_page
+from page import ROOT, Parts, fill_pages
 
 from mmprobe.models.organisms import PREFIX, Card, Measure, card, names
 
-PAGE = Path(__file__).parent.parent / "docs" / "organisms.md"
-HEAD = """\
-# Organisms
-
-An organism is `tiny-spd` with a planted reason to be unfaithful. What is wrong with it is known, so tools that
-claim to find out can be scored. Each is a LoRA adapter for the decoder or the vision tower (PEFT's format, rank
-{rank}, float16), which is merged into the weights when the model is loaded:
-
-```sh
-mmprobe trace --model organism:blind-rolled-0 --data pairs/samples.jsonl --out runs/blind
-```
-
-`organism:blind-2` is a short name: the organisms of a cause are numbered by seed, then way. Partial organisms
-have no number. Their cause acts only where the rule says, so it is known for each answer whether it acts
-(`mmprobe.models.organisms.acts_on`). Seeds 0 to 2 are for development; seeds 3 and 4 are held out, and no threshold may be
-chosen on them.
-
-`make organisms` plants all of them, and continues where it stopped. An organism ships only if it passes its
-manipulation check. One that fails is planted once more, with 1.5 times the steps; seeds that needed these steps
-now start with them. The check looks at answers about new drawn pairs and uses none of the tools under test (for
-`looks-unused`, it also looks at the attention weights). This page is generated from the cards.
-
-To plant another cause, write `scripts/organisms/causes/CAUSE.py` with three functions: `ways(seed)` returns a recipe for each
-way, `check(model, seed)` the measures of the manipulation check, and `ask(rng, number, seed)` questions on which the cause
-acts. Tests and scripts find the file.
-
-{count} organisms, {megabytes:.1f} MB in all; {minutes:.0f} minutes of training on one core. These failed their check twice, and
-do not ship: {failed}.
-"""
 COLUMNS = """\
 | organism | split | steps | questions | seconds | check: value [95 % interval] (n) |
 |---|---|---|---|---|---|"""
 
 
-def page() -> str:
-    """Return the page."""
+def pages() -> dict[str, Parts]:
+    """Return the parts of the page."""
     cards = [card(name) for name in names()]
-    folders = Path(PAGE).parent.parent / "models" / "organisms"
-    size = sum(file.stat().st_size for file in folders.glob("*/*.*"))
-    parts = [
-        HEAD.format(
-            rank=min(one.training.rank for one in cards),
-            count=len(cards),
-            megabytes=size / 1e6,
-            minutes=sum(one.training.seconds for one in cards) / 60,
-            failed=", ".join(f"`{name}`" for name in _missing_names(cards)) or "none",
-        )
-    ]
+    size = sum(file.stat().st_size for file in (ROOT / "models" / "organisms").glob("*/*.*"))
+    sections = []
     for cause in sorted({one.cause for one in cards}):
-        parts.append(f"## {cause}\n")
+        sections.append(f"## {cause}\n")
         members = [one for one in cards if one.cause == cause]
         for way in sorted({one.way for one in members}):
-            parts.append(_describe_way([one for one in members if one.way == way]))
-    return "\n".join(parts)
+            sections.append(_describe_way([one for one in members if one.way == way]))
+    parts = {
+        "rank": min(one.training.rank for one in cards),
+        "count": len(cards),
+        "megabytes": f"{size / 1e6:.1f}",
+        "minutes": f"{sum(one.training.seconds for one in cards) / 60:.0f}",
+        "failed": ", ".join(f"`{name}`" for name in _missing_names(cards)) or "none",
+        "organisms": "\n".join(sections),
+    }
+    return {"docs/organisms.md": parts}
 
 
 def _missing_names(cards: list[Card]) -> list[str]:
@@ -98,4 +66,4 @@ def _describe_measure(measure: Measure) -> str:
 
 
 if __name__ == "__main__":
-    write_page(PAGE, page(), read_only(__doc__))
+    fill_pages(pages())

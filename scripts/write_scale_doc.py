@@ -5,14 +5,11 @@ python scripts/write_scale_doc.py
 
 from __future__ import annotations
 
-import argparse
 import copy
-import re
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
+from page import Parts, fill_pages
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from mmprobe.interventions.registry import whole_prompt_methods
@@ -22,8 +19,6 @@ from mmprobe.traces import load_capture
 from mmprobe.traces.capture import PromptSize
 from mmprobe.traces.plan import plan
 
-DOCS = Path(__file__).parent.parent / "docs"
-PAGES = (DOCS / "scale.md", DOCS / "first-gpu-run.md")
 QUESTIONS = 18_000  # six about each of 3,000 pairs
 PROMPT = PromptSize(tokens=1624, visual=1568, user=24, patches=6272)  # two images of 784 pixels
 HEADER = """\
@@ -90,25 +85,13 @@ def methods() -> str:
     return f"These methods read whole prompts: {', '.join(f'`{name}`' for name in whole_prompt_methods())}.\n"
 
 
-PARTS = {"costs": cost_table, "first-run": first_run_table, "families": families, "methods": methods}
-
-
-def fill(page: str, only: Sequence[str] = ()) -> str:
-    """Return the page with its parts made again, or those of some names."""
-    for name in only or PARTS:
-        if f"<!-- {name} -->" not in page:
-            continue
-        text = PARTS[name]()
-        marks = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
-        page = marks.sub(lambda _, text=text: text, page)  # type: ignore[misc]
-    return page
+def pages() -> dict[str, Parts]:
+    """Return the parts of the pages."""
+    return {
+        "docs/scale.md": {"costs": cost_table(), "families": families(), "methods": methods()},
+        "docs/first-gpu-run.md": {"first-run": first_run_table()},
+    }
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", nargs="+", default=[], choices=PARTS, help="write these parts alone")
-    only = parser.parse_args().only
-    for file in PAGES:
-        file.write_text(fill(file.read_text(encoding="utf-8"), only), encoding="utf-8")
+    fill_pages(pages())

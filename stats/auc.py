@@ -79,6 +79,50 @@ def _count_wins(score: np.ndarray, positive: np.ndarray) -> np.ndarray:
     return np.where(positive, lower, positive.sum() - lower)
 
 
+def estimate_auc_within(
+    score: np.ndarray, positive: np.ndarray, strata: np.ndarray, groups: np.ndarray
+) -> Estimate[float]:
+    """Return the area under the ROC curve over pairs of samples of one stratum, with its interval; ties count half.
+
+    A score that only tells the strata apart gives 0.5. NaN without such a pair.
+
+    Args:
+        score: [sample].
+        positive: bool [sample].
+        strata: [sample], such as the type of the question.
+        groups: int [sample], such as the number of the set of images.
+
+    Example:
+        >>> strata = np.array([0, 0, 0, 1, 1, 1])
+        >>> positive = np.array([False, False, True, False, True, True])
+        >>> estimate_auc_within(strata, positive, strata, np.arange(6)).value
+        0.5
+    """
+    number = np.unique(groups, return_inverse=True)[1]
+
+    def count(keep: np.ndarray) -> tuple[float, float]:
+        """Return the wins and the number of pairs of the samples that are kept."""
+        won = pairs = 0.0
+        for stratum in np.unique(strata):
+            own = keep & (strata == stratum)
+            of_stratum = float((own & positive).sum() * (own & ~positive).sum())
+            if of_stratum:
+                won += of_stratum * weighted_auc(score[own], positive[own])[0]
+                pairs += of_stratum
+        return won, pairs
+
+    won, pairs = count(np.ones(len(score), bool))
+    if not pairs:
+        return Estimate(np.nan, np.nan, np.nan, len(score), int(number.max()) + 1)
+    without = np.array([count(number != each) for each in range(int(number.max()) + 1)])
+    with np.errstate(invalid="ignore"):
+        shares = without[:, 0] / without[:, 1]
+    low, high = jackknife_interval(
+        np.asarray(won / pairs), shares, (0.0, 1.0), degrees_of_freedom(np.bincount(number))
+    )
+    return Estimate(float(won / pairs), float(low), float(high), len(score), int(number.max()) + 1)
+
+
 def estimate_auc(score: np.ndarray, positive: np.ndarray, groups: np.ndarray) -> Estimate[float]:
     """Return the area under the ROC curve with its interval.
 

@@ -229,6 +229,37 @@ def hedges_g(one: np.ndarray, two: np.ndarray) -> np.ndarray:
     return g * (1 - 3 / (4 * freedom - 1))
 
 
+def sign_flip_p(differences: np.ndarray, sets: np.ndarray) -> float:
+    """Return the two-sided p that the mean of paired differences is 0; the signs of a set's differences flip together.
+
+    Where each sample is its own set and the values are 0 and 1, it is McNemar's exact test.
+
+    Args:
+        differences: [sample], of two values of the same sample.
+        sets: int [sample], the set of images of each sample.
+
+    Example:
+        >>> sign_flip_p(np.ones(8), np.arange(8)) == 2 / 2**8
+        True
+        >>> sign_flip_p(np.array([0.0, 1.0]), np.arange(2))  # one set that differs says nothing
+        1.0
+    """
+    from scipy.stats import permutation_test  # it takes a second to import
+
+    sums = np.bincount(sets, differences)
+    if np.count_nonzero(sums) < 2:
+        return 1.0
+    test = permutation_test(
+        (sums[sums != 0],),
+        np.mean,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=PERMUTATIONS,
+        rng=0,
+    )
+    return float(test.pvalue)
+
+
 def holm(p: np.ndarray) -> np.ndarray:
     """Adjust p values [..., test] by Holm's rule over the last axis; a single p value is unchanged.
 

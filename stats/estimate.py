@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from mmprobe.stats.intervals import Range, mean_interval, sums_interval
+from mmprobe.stats.intervals import Range, mean_interval, share_interval, sum_groups, sums_interval
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -137,6 +137,21 @@ def estimate_mean(
     low, high = mean_interval(values, sets, range, seed)
     mean = values.mean(0) if len(values) else np.full(values.shape[1:], np.nan)
     return _estimate(mean, low, high, len(values), sets)
+
+
+def estimate_share(successes: np.ndarray, trials: np.ndarray, sets: np.ndarray | None) -> Estimate[Any]:
+    """Return a share of trials, of which a sample may have several. See `share_interval`.
+
+    Args:
+        successes: [sample, ...], at most the sample's trials; a trial may succeed in part.
+        trials: [sample], 1 or more each.
+
+    Example:
+        >>> print(estimate_share(np.array([2.0, 0.0, 1.0]), np.array([2, 1, 2]), None))
+        0.600 [0.222, 0.887]
+    """
+    low, high = share_interval(sum_groups(successes, sets), sum_groups(trials, sets))
+    return _estimate(successes.sum(0) / trials.sum(), low, high, int(trials.sum()), sets)
 
 
 def estimate_from_sums(

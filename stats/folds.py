@@ -12,13 +12,22 @@ import numpy as np
 from mmprobe.errors import NotApplicable
 
 
-def assign_folds(labels: np.ndarray, groups: np.ndarray, folds: int, seed: int, where: str) -> np.ndarray:
+def assign_folds(
+    labels: np.ndarray,
+    groups: np.ndarray,
+    folds: int,
+    seed: int,
+    where: str,
+    strata: np.ndarray | None = None,
+) -> np.ndarray:
     """Return the fold that holds out each sample, int [sample].
 
-    A group is in one fold. The labels are spread evenly over the folds.
+    A group is in one fold. The labels are spread evenly over the folds, and those of each stratum are where they can be.
 
     Args:
         where: start of the error message, such as the path of the run.
+        strata: [sample], such as the type of the question; a label that fewer samples of a stratum have than there are folds
+            is spread with the label's largest stratum.
 
     Raises:
         NotApplicable: there are fewer groups than folds, or all samples of a label fall into one fold.
@@ -38,7 +47,7 @@ def assign_folds(labels: np.ndarray, groups: np.ndarray, folds: int, seed: int, 
         )
     fold = np.zeros(len(labels), int)
     splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
-    for number, (_, held_out) in enumerate(splitter.split(labels, labels, groups)):
+    for number, (_, held_out) in enumerate(splitter.split(labels, _join(labels, strata, folds), groups)):
         fold[held_out] = number
     for number in range(folds):
         if len(np.unique(labels[fold != number])) < len(np.unique(labels)):
@@ -47,6 +56,21 @@ def assign_folds(labels: np.ndarray, groups: np.ndarray, folds: int, seed: int, 
                 "trace samples of other images"
             )
     return fold
+
+
+def _join(labels: np.ndarray, strata: np.ndarray | None, folds: int) -> np.ndarray:
+    """Return the label and the stratum of each sample as one class, int [sample]; rare ones join the label's largest."""
+    if strata is None:
+        return labels
+    classes = np.empty(len(labels), int)
+    stratum = np.unique(strata, return_inverse=True)[1]
+    for label in np.unique(labels):
+        own = labels == label
+        counts = np.bincount(stratum[own], minlength=stratum.max() + 1)
+        joined = np.where(counts[stratum[own]] >= folds, stratum[own], counts.argmax())
+        classes[own] = joined if counts.max() >= folds else 0
+        classes[own] += (stratum.max() + 1) * np.searchsorted(np.unique(labels), label)
+    return classes
 
 
 def shuffle_within_folds(

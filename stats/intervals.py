@@ -38,6 +38,7 @@ Interval = tuple[np.ndarray, np.ndarray]
 Range = tuple[float | None, float | None]
 QUANTITY: Range = (None, None)  # the range of what has no ends, such as an effect in nat
 LENGTH: Range = (0.0, None)
+LOGPROB: Range = (None, 0.0)
 FRACTION: Range = (0.0, 1.0)
 COSINE: Range = (-1.0, 1.0)  # also of correlations, and of differences of two fractions
 
@@ -99,7 +100,8 @@ def share_interval(successes: np.ndarray, trials: np.ndarray) -> Interval:
     (tests/stats/test_intervals.py).
 
     Args:
-        successes: [group, ...].
+        successes: [group, ...]. A trial may succeed in part, as a draw does: that varies less than 0 and 1 do, so the
+            interval is then wider than need be.
         trials: [group], 1 or more each.
 
     Returns:

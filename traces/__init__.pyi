@@ -4,5 +4,4 @@ from .asking import answer as answer
 from .capture import CaptureSpec as CaptureSpec
 from .capture import load_capture as load_capture
 from .run import trace as trace
-from .workers import Processes as Processes
 from .workers import RayActors as RayActors

@@ -14,10 +14,11 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -36,20 +37,20 @@ from mmprobe.files import (
     redact,
     write_atomic,
 )
-from mmprobe.interventions.generate import (
-    Settings,
-    check_combination,
-    generate_batch,
-)
+from mmprobe.interventions.generate import check_combination, generate_batch
 from mmprobe.models import Group, Model, Prompt
+from mmprobe.models.loading import describe_place
+from mmprobe.models.pixels import tell_seen
 from mmprobe.models.prompt import Chat, build_chat, check_template, check_videos
 from mmprobe.models.reading import PrefixKey, PrefixStore, repeated_keys, sort_by_images
+from mmprobe.peers import read_answers
 from mmprobe.registry import find_plug_in
 from mmprobe.samples import Answer, Sample, load_samples
+from mmprobe.settings import AskSettings
 
 if TYPE_CHECKING:
-    from mmprobe.traces.run import PreparedRun, Recording, RunKeeper, RunTracer
-    from mmprobe.traces.workers import Workers
+    from mmprobe.traces.run import Recorder, Recording
+    from mmprobe.traces.workers import RayActors
 
 
 log = logging.getLogger("mmprobe")
@@ -83,8 +84,8 @@ class Unanswered(NamedTuple):
 
 Answered = tuple[str, str | Unanswered]
 """The id of a sample, and its answer; an `Answer` where more is known than the text."""
-Ask = Callable[[Sequence[Sample], Settings], Generator[Answered]]
-"""Answers samples in any order, each as soon as the answer is there: a model behind an API."""
+Ask = Callable[[Sequence[Sample], AskSettings], Generator[Answered]]
+"""Yields answers in completion order: a model behind an API."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class LocalModel:
     """
 
     model: Model
-    workers: Workers | None = None
+    workers: RayActors | None = None
     given: Mapping[str, GivenAnswer] | None = None
 
 
@@ -106,11 +107,46 @@ Source = Model | LocalModel | Ask
 """Where answers come from."""
 
 
+class RunPlan(NamedTuple):
+    """What a sink of traces has to know of a model, which may be loaded elsewhere.
+
+    Attributes:
+        config: the content of `run.json`, but for the order.
+        trace_bytes: the maximum size of one trace.
+    """
+
+    config: dict[str, Any]
+    trace_bytes: int
+
+
+class Sink(Protocol):
+    """Where answers go, each as soon as it is there: nowhere, into lines of `responses.jsonl`, or into traces."""
+
+    def open(self, plan: RunPlan | None) -> AbstractContextManager[set[str]]:
+        """Within the block, take answers. Yield the ids of the samples that have one from an earlier call.
+
+        Args:
+            plan: of the traces that a model makes; None where nothing is recorded.
+        """
+
+    def keep(self, name: str, answer: Answer) -> None:
+        """Keep the answer to a sample."""
+
+    def fail(self, name: str, failure: Unanswered) -> None:
+        """List a sample that has no answer."""
+
+    def has(self, name: str) -> bool:
+        """Return whether the answer to a sample is kept by now. A worker may have written it."""
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, Answer]]:
+        """Yield answers that are kept."""
+
+
 def answer(
     source: Source,
     samples: Sequence[Sample],
     folder: Path | None,
-    settings: Settings,
+    settings: AskSettings,
     recorder: Recording | None = None,
     title: str = "answers",
     among: Sequence[Sample] | None = None,
@@ -134,91 +170,162 @@ def answer(
         OSError: the disk is full or cannot be written; finished samples are kept.
 
     Example:
-        >>> dict(answer(model, samples, None, Settings(max_new_tokens=32)))               # doctest: +SKIP
+        >>> dict(answer(model, samples, None, AskSettings(max_new_tokens=32)))               # doctest: +SKIP
         {'0001': 'Yes.'}
     """
-    local = LocalModel(source) if isinstance(source, Model) else source
-    keeper: _Nowhere | _Responses | RunKeeper = _Nowhere()
-    if folder is not None and recorder is None:
-        keeper = _Responses(folder, samples)
-    elif folder is not None and recorder is not None and isinstance(local, LocalModel):
-        keeper = recorder.keeper(folder, samples, local.model)
-    if isinstance(local, LocalModel):
-        check_videos(local.model, samples)
-        check_template(local.model, samples)
+    job, sink = _prepare(source, samples, folder, settings, recorder, among)
+    earlier = yield from _answer_new(source, samples, job, sink, title)
+    yield from sink.read(sample.id for sample in samples if sample.id in earlier)
+
+
+def keep_answers(
+    source: Source,
+    samples: Sequence[Sample],
+    folder: Path,
+    settings: AskSettings,
+    recorder: Recording | None = None,
+    title: str = "answers",
+    among: Sequence[Sample] | None = None,
+) -> int:
+    """Answer samples into a folder, as `answer` does, and return the number of new answers.
+
+    Example:
+        >>> keep_answers(model, samples, Path("out"), AskSettings())                         # doctest: +SKIP
+        12
+    """
+    job, sink = _prepare(source, samples, folder, settings, recorder, among)
+    return sum(1 for _ in _answer_new(source, samples, job, sink, title))
+
+
+def _prepare(
+    source: Source,
+    samples: Sequence[Sample],
+    folder: Path | None,
+    settings: AskSettings,
+    recorder: Recording | None,
+    among: Sequence[Sample] | None,
+) -> tuple[Job, Sink]:
+    """Check that a source can answer samples; return how it does, and where the answers go."""
+    model = source if isinstance(source, Model) else source.model if isinstance(source, LocalModel) else None
+    tell_seen(samples, model)
+    sink: Sink = NullSink() if folder is None else LineSink(folder, samples)
+    if folder is not None and recorder is not None:
+        assert model is not None, "a recorder needs a local model"
+        sink = recorder.sink(folder, samples, model)
+    if model is not None:
+        check_videos(model, samples)
+        check_template(model, samples)
         for method in settings.methods:
-            method.check_model(local.model)
+            method.check_model(model)
     if recorder is None:
         check_combination(settings)
-    given = local.given if isinstance(local, LocalModel) else None
-    work = Work(settings, repeated_keys(among or samples), folder, recorder, given)
+    given = source.given if isinstance(source, LocalModel) else None
+    return Job(settings, repeated_keys(among or samples), folder, recorder, given), sink
+
+
+def _answer_new(
+    source: Source, samples: Sequence[Sample], job: Job, sink: Sink, title: str
+) -> Generator[tuple[str, Answer], None, set[str]]:
+    """Yield the answers to samples that the sink has none to; return the ids of the others."""
+    local = LocalModel(source) if isinstance(source, Model) else source
     with ExitStack() as stack:
         progress = stack.enter_context(tqdm(desc=title, unit="answer", disable=None))
-        earlier: set[str] = set()
-        left = {sample.id for sample in samples}  # a set that shrinks, so that a long run does not grow
-        interrupted = threading.Event().is_set
-
-        def begin(opened: PreparedRun | None = None) -> set[str]:
-            """Open the folder, and return the ids of the finished samples."""
-            nonlocal interrupted
-            earlier.update(stack.enter_context(keeper.open(opened)))
-            left.difference_update(earlier)
-            progress.reset(len(samples))
-            progress.update(len(earlier))
-            interrupted = stack.enter_context(finish_batch_on_interrupt())
-            return earlier
-
-        # the stream ends before the folder is left, so that what it began to write is written by then
-        with closing(_answer_all(local, samples, work, begin, keeper)) as stream:
+        plan, answer_rest = stack.enter_context(_open_source(local, samples, job, sink))
+        earlier = set(stack.enter_context(sink.open(plan)))
+        left = {sample.id for sample in samples} - earlier  # shrinks, so that a long run does not grow
+        if left and isinstance(local, LocalModel) and local.workers is None:
+            _tell_once(describe_place(local.model))
+        progress.reset(len(samples))
+        progress.update(len(earlier))
+        interrupted = stack.enter_context(finish_batch_on_interrupt())
+        with closing(answer_rest(earlier, interrupted)) as stream:
             for answered in stream:
                 for name, got in answered:
                     if name not in left:
                         continue
                     left.remove(name)
                     progress.update()
-                    if not isinstance(got, Unanswered):
+                    if isinstance(got, Unanswered):
+                        sink.fail(name, got)
+                    else:
                         text = got if isinstance(got, Answer) else Answer(got)
-                        keeper.keep(name, text)
+                        sink.keep(name, text)
                         yield name, text
-                    elif folder is not None:
-                        _append_failure(folder, name, got)
-                if interrupted():
-                    raise stop_run(len(samples) - len(left), len(samples))
-    yield from keeper.read(sample.id for sample in samples if sample.id in earlier)
+        if interrupted():
+            raise stop_run(len(samples) - len(left), len(samples))
+    return earlier
 
 
-def _answer_all(
-    source: LocalModel | Ask,
-    samples: Sequence[Sample],
-    work: Work,
-    begin: Callable[..., set[str]],
-    keeper: _Nowhere | _Responses | RunKeeper,
-) -> Generator[list[Answered]]:
-    """Yield the answers of each batch. `begin` opens the folder and returns the ids of the finished samples."""
+@cache
+def _tell_once(line: str) -> None:
+    """Say where a model computes, once a process: a benchmark asks several times."""
+    log.info("%s", line)
+
+
+AnswerRest = Callable[[set[str], Callable[[], bool]], Generator[list[Answered]]]
+"""Yields the answers to all samples but those with these ids, batch by batch, until a function says that Ctrl-C was pressed.
+
+What it began to write is written when it ends."""
+
+
+@contextmanager
+def _open_source(
+    source: LocalModel | Ask, samples: Sequence[Sample], job: Job, sink: Sink
+) -> Iterator[tuple[RunPlan | None, AnswerRest]]:
+    """Yield what a sink of traces has to know, and the function that answers the samples that are left."""
     if not isinstance(source, LocalModel):
-        finished = begin()
-        left = [sample for sample in samples if sample.id not in finished]
-        with closing(source(left, work.settings)) as stream:
-            for pair in stream:
-                yield [pair]
+        yield None, partial(_ask, source, samples, job.settings)
         return
-    batches = form_batches(samples, work.settings, source.model.has_cross_attention)
+    batches = form_batches(samples, job.settings, source.model.has_cross_attention)
     if source.workers is not None:
-        from mmprobe.traces.workers import answer_with_workers
+        from mmprobe.traces.workers import Crew, model_of_workers
 
-        yield from answer_with_workers(source, work, batches, begin, keeper)
+        with Crew(source.workers, model_of_workers(source.model), job, sink.has) as crew:
+            yield crew.plan, partial(crew.answer, batches)
         return
-    with work.open(source.model) as (opened, answer_batch):
-        finished = begin(opened)
-        if work.shares_prefixes(opened):
-            batches = sort_by_images(batches)
-        for batch in batches:
-            if any(sample.id not in finished for sample in batch):
-                yield answer_batch(batch)  # the whole batch: its padding changes the last digits
+    with job.open(source.model) as answer_batch:
+        yield answer_batch.plan, partial(_answer_here, answer_batch, batches)
+
+
+def _ask(
+    source: Ask,
+    samples: Sequence[Sample],
+    settings: AskSettings,
+    finished: set[str],
+    interrupted: Callable[[], bool],
+) -> Generator[list[Answered]]:
+    with closing(source([sample for sample in samples if sample.id not in finished], settings)) as stream:
+        for pair in stream:
+            yield [pair]
+            if interrupted():
+                return
+
+
+def _answer_here(
+    answer_batch: BatchAnswerer,
+    batches: list[list[Sample]],
+    finished: set[str],
+    interrupted: Callable[[], bool],
+) -> Generator[list[Answered]]:
+    if answer_batch.prefixes is not None:
+        batches = sort_by_images(batches)
+    try:
+        for batch in unfinished(batches, finished):
+            yield answer_batch(batch)
+            if interrupted():
+                break
+    finally:
+        answer_batch.wait()
+    answer_batch.check()
+
+
+def unfinished(batches: Iterable[list[Sample]], finished: set[str]) -> Iterator[list[Sample]]:
+    """Yield the batches with a sample that is not finished, whole: a batch's padding changes the last digits."""
+    return (batch for batch in batches if any(sample.id not in finished for sample in batch))
 
 
 def form_batches(
-    samples: Sequence[Sample], settings: Settings, separates_counts: bool = False
+    samples: Sequence[Sample], settings: AskSettings, separates_counts: bool = False
 ) -> list[list[Sample]]:
     """Return batches of samples.
 
@@ -230,7 +337,7 @@ def form_batches(
 
     Example:
         >>> samples = [Sample(id=name, question=f"{name}?") for name in "cab"]
-        >>> [[sample.id for sample in batch] for batch in form_batches(samples, Settings(batch_size=2))]
+        >>> [[sample.id for sample in batch] for batch in form_batches(samples, AskSettings(batch_size=2))]
         [['a', 'b'], ['c']]
     """
     size = settings.batch_size
@@ -251,70 +358,69 @@ def form_batches(
 
 
 @dataclass(frozen=True)
-class Work:
-    """What is done with each batch, here or by a worker.
+class Job:
+    """How batches are answered, here or by a worker.
 
     Attributes:
         repeated: keys of the samples that share prefixes, if the settings let them.
         folder: where traces go; None where nothing is kept.
-        recorder: what is recorded; None for answers alone.
+        recording: what is recorded; None for answers alone.
         given: as in `LocalModel`.
     """
 
-    settings: Settings
+    settings: AskSettings
     repeated: frozenset[PrefixKey]
     folder: Path | None
-    recorder: Recording | None
+    recording: Recording | None
     given: Mapping[str, GivenAnswer] | None
 
-    def shares_prefixes(self, opened: PreparedRun | None) -> bool:
-        """Return whether samples with the same images share what is read of their common beginning."""
-        allowed = self.settings.shared_prefix if opened is None else opened.shares_prefixes
-        return allowed and bool(self.repeated)
-
     @contextmanager
-    def open(
-        self, model: Model
-    ) -> Iterator[tuple[PreparedRun | None, Callable[[Sequence[Sample]], list[Answered]]]]:
-        """Yield the recorder of a model, and the function that answers a batch."""
+    def open(self, model: Model) -> Iterator[BatchAnswerer]:
+        """Yield what answers batches with a model. At the end of the block all traces are written."""
         with ExitStack() as stack:
-            opened, tracer, keeps_states = None, None, False
-            if self.recorder is not None:
+            recorder = None
+            if self.recording is not None:
                 assert self.folder is not None
-                opened = self.recorder.prepare(model, self.settings, self.given)
-                tracer = stack.enter_context(opened.open(model, self.folder, self.given))
-                keeps_states = opened.keeps_states
-            settings = self.settings if opened is None else replace(self.settings, methods=opened.methods)
-            prefixes = None
-            if self.shares_prefixes(opened):
-                keeps_states = keeps_states or any(each.needs_final_states for each in settings.methods)
-                prefixes = PrefixStore(model, self.repeated, keeps_states)
-            work = replace(self, settings=settings)
-            yield opened, BatchAnswerer(model, work, prefixes, tracer)
+                recorder = stack.enter_context(
+                    self.recording.open(model, self.settings, self.folder, self.given)
+                )
+            yield BatchAnswerer(model, self, recorder)
 
 
 class BatchAnswerer:
-    """Answers batches of samples, and traces the answers if there is a tracer.
+    """Answers batches of samples, and traces the answers if there is a recorder.
 
     Methods that need images do not act in samples without any, unless they are traced.
 
-    Args:
-        work: what is done, with the methods that act.
-        prefixes: what samples with the same images share; None to read each prompt whole.
-
     Attributes:
+        plan: what a sink of traces has to know; None without a recorder.
+        settings: those of the job, with the methods that act.
+        prefixes: what samples with the same images share; None to read each prompt whole.
         max_size: the most samples that were answered together without running out of memory.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        work: Work,
-        prefixes: PrefixStore | None,
-        tracer: RunTracer | None,
-    ):
-        self.model, self.work, self.prefixes, self.tracer = model, work, prefixes, tracer
-        self.max_size = work.settings.batch_size
+    def __init__(self, model: Model, job: Job, recorder: Recorder | None):
+        self.model, self.job, self.recorder = model, job, recorder
+        self.settings, self.max_size = job.settings, job.settings.batch_size
+        self.plan = None if recorder is None else recorder.plan
+        keeps_states, shares = False, self.settings.shared_prefix
+        if recorder is not None:
+            self.settings = self.settings.acting(recorder.methods)
+            keeps_states, shares = recorder.keeps_states, recorder.shares_prefixes
+        self.prefixes = None
+        if shares and job.repeated:
+            keeps_states = keeps_states or any(each.needs_final_states for each in self.settings.methods)
+            self.prefixes = PrefixStore(model, job.repeated, keeps_states)
+
+    def wait(self) -> None:
+        """Wait until the traces of the batches are written, or one could not be."""
+        if self.recorder is not None:
+            self.recorder.thread.wait()
+
+    def check(self) -> None:
+        """Raise the error of a trace that could not be written."""
+        if self.recorder is not None:
+            self.recorder.thread.check()
 
     def __call__(self, samples: Sequence[Sample]) -> list[Answered]:
         """Answer samples together: fewer at a time when memory runs out, one by one when a sample fails."""
@@ -329,7 +435,7 @@ class BatchAnswerer:
                 raise
             except Exception as error:
                 if size == 1:
-                    if self.work.folder is None:
+                    if self.job.folder is None:
                         error.add_note(f"at sample {pending[0][0].id}")
                         raise
                     answered.append((pending.pop(0)[0].id, Unanswered.of(error)))
@@ -339,7 +445,7 @@ class BatchAnswerer:
                 else:
                     max_size = 1
                     reason = f"{type(error).__name__}: {error}".splitlines()[0]
-                    doing = "answering" if self.tracer is None else "tracing"
+                    doing = "answering" if self.recorder is None else "tracing"
                     log.warning("a batch of %d samples failed (%s); %s them one by one", size, reason, doing)
             if torch.cuda.is_available() and max_size < size:
                 torch.cuda.empty_cache()
@@ -351,54 +457,54 @@ class BatchAnswerer:
         pending = []
         for sample in samples:
             try:
-                if self.work.given is not None:
-                    if sample.id not in self.work.given:
+                if self.job.given is not None:
+                    if sample.id not in self.job.given:
                         raise InputError("no answer to it is given")
-                    self.work.given[sample.id].read(self.model)
+                    self.job.given[sample.id].read(self.model)
                 pending.append((sample, build_chat(sample, self.model)))
             except InputError as error:
-                if self.work.folder is None:
+                if self.job.folder is None:
                     raise
                 failed.append((sample.id, Unanswered.of(error)))
         return failed, pending
 
     def _answer_together(self, pending: Sequence[tuple[Sample, Chat]]) -> list[Answered]:
         samples, chats = [sample for sample, _ in pending], [chat for _, chat in pending]
-        settings = self.work.settings
-        if self.tracer is None:
-            methods = [each for each in settings.methods if samples[0].files or not each.needs_images]
-            settings = replace(settings.of(samples[0]), methods=methods)
+        if self.recorder is None:
+            methods = [each for each in self.settings.methods if samples[0].files or not each.needs_images]
+            settings = self.settings.of(samples[0]).acting(methods)
             answers = generate_batch(self.model, samples, settings, self.prefixes, chats)
         else:
-            with self.tracer.open_batch(samples) as batch:
-                answers = generate_batch(self.model, samples, settings, self.prefixes, chats, batch.decode)
-                batch.finish(answers)
+            answers = self.recorder.answer(samples, chats, self.settings, self.prefixes)
         answered: list[Answered] = []
         for sample, each in zip(samples, answers, strict=True):
-            text = each.response if self.tracer is not None else each.response.strip()
+            text = each.response if self.recorder is not None else each.response.strip()
             is_truncated = each.is_truncated(self.model)
             answered.append((sample.id, Answer(text, is_truncated, each.token_ids, each.opened)))
         return answered
 
 
-class _Nowhere:
+class NullSink:
     """Keeps no answer."""
 
     @contextmanager
-    def open(self, recorder: PreparedRun | None) -> Iterator[set[str]]:
+    def open(self, plan: RunPlan | None) -> Iterator[set[str]]:
         yield set()
 
     def keep(self, name: str, answer: Answer) -> None:
         pass
 
-    def is_kept(self, name: str) -> bool:
+    def fail(self, name: str, failure: Unanswered) -> None:
+        pass
+
+    def has(self, name: str) -> bool:
         return False
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, Answer]]:
         return iter(())
 
 
-class _Responses:
+class LineSink:
     """Keeps answers as lines of `responses.jsonl`."""
 
     def __init__(self, folder: Path, samples: Sequence[Sample]):
@@ -407,7 +513,7 @@ class _Responses:
         self.answers: dict[str, Answer] = {}
 
     @contextmanager
-    def open(self, recorder: PreparedRun | None) -> Iterator[set[str]]:
+    def open(self, plan: RunPlan | None) -> Iterator[set[str]]:
         make_folders(self.folder)
         if cut_torn_line(self.file):
             for _, line in json_lines(self.file):
@@ -423,14 +529,18 @@ class _Responses:
         self.answers[name] = answer
         append_lines(self.file, [answer.line(name)], ensure_ascii=False)
 
-    def is_kept(self, name: str) -> bool:
+    def fail(self, name: str, failure: Unanswered) -> None:
+        append_failure(self.folder, name, failure)
+
+    def has(self, name: str) -> bool:
         return name in self.answers
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, Answer]]:
         return ((name, self.answers[name]) for name in names)
 
 
-def _append_failure(folder: Path, name: str, failure: Unanswered) -> None:
+def append_failure(folder: Path, name: str, failure: Unanswered) -> None:
+    """Add a sample to the failures in a folder."""
     append_lines(folder / FAILURES, [{"id": name, "error": failure.error, "message": failure.message}])
 
 
@@ -652,6 +762,8 @@ def _read_path(path: Path) -> dict[str, GivenAnswer]:
     elif path.is_dir():
         raise InputError(f"{path}: holds neither a run nor responses.jsonl; give a file, results or a run")
     answers: dict[str, GivenAnswer] = {}
+    if (of_peer := read_answers(path)) is not None:
+        return {row["id"]: GivenAnswer(row["response"] or "", None) for _, row in of_peer}
     for number, record in read_records(path, _Line):
         if record.response is None and record.token_ids is None:
             raise InputError(f"{path}, line {number}: has neither `response` nor `token_ids`")

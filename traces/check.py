@@ -6,7 +6,9 @@ not depend on it: eager attention and torch's own hooks, the processor's own tem
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,13 +20,16 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from transformers.image_utils import load_image
 
 from mmprobe.errors import InputError
 from mmprobe.files import format_bytes
 from mmprobe.ledger import FINGERPRINT
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.attention import observe_attention
+from mmprobe.models.devices import is_dispatched
 from mmprobe.models.families import FAMILIES, View
+from mmprobe.models.finite import not_finite
 from mmprobe.models.hooks import observe
 from mmprobe.models.loading import find_numeric_errors, find_structure_errors
 from mmprobe.models.prompt import build_chat
@@ -37,10 +42,13 @@ from mmprobe.traces.run import run_config, trace
 
 STEPS = 16  # tokens of the compared answers
 PAINTED = 12  # cells of each image that are painted, one at a time
+PAINTED_EACH = 4  # of each awkward picture
+MOST_VARIATION = 0.5  # between the next token's probabilities in the model's dtype and in float32; our choice
 LEAST_FOUND = 0.5  # of the painted cells must move the visual token of their own place most
 LEAST_FOLLOWING = (
     0.6  # correlation of painted rows and columns with those of what changes, where encoders spread it
 )
+SPREAD = "the centre of what changes follows"  # in the text of a check of such an encoder
 LEAST_CHANGE = 1e-4  # of the largest visual state; smaller changes are rounding
 SIZES = ((168, 280), (280, 168))  # height and width of the drawn images
 QUESTIONS = ("What is in this picture?", "Compare the two pictures step by step.")
@@ -113,8 +121,15 @@ def check_model(model: Model, samples: Sequence[Sample] = ()) -> Iterator[Check]
         yield Check("family", True, None, f"{model.family.name}, {declared}")
         errors = find_structure_errors(model.hf, model.family) or find_numeric_errors(model.hf, model.family)
         yield Check("structure", not errors, None, errors[0] if errors else f"{model.n_layers} layers fit")
+        numbers = list(_check_numbers(model, shown[0]))
+        yield from numbers
+        if any(check.ok is False for check in numbers):
+            return  # nothing else can be compared
+        yield _compare_dtypes(model, shown[0])
         yield from _check_prompts(model, shown)
-        yield _check_grid(model, shown[min(1, len(shown) - 1)])
+        grid = _check_grid(model, shown[min(1, len(shown) - 1)])
+        yield grid
+        yield from _check_pictures(model, Path(folder), paints=grid.ok is True and SPREAD not in grid.text)
         limits = model_limits(model, list(range(model.n_layers)), batch_size=1)
         full = load_capture("full")
         missing = {name: reason for name, reason in limits.items() if name in full.stored}
@@ -167,6 +182,133 @@ def draw_samples(folder: Path) -> list[Sample]:
     return [
         Sample(id=f"drawn-{count}", images=paths[:count], question=QUESTIONS[count - 1]) for count in (1, 2)
     ]
+
+
+def _check_numbers(model: Model, sample: Sample) -> Iterator[Check]:
+    """Look for NaN and infinities in a pass over a question with an image, and without."""
+    blind = sample.model_copy(update={"images": []})
+    for name, shown in (("numbers without an image", blind), ("numbers with an image", sample)):
+        try:
+            inputs = model.prepare(shown)
+            with torch.inference_mode():
+                logits = model.hf(**inputs, use_cache=False).logits[:, -1]
+            finite = bool(logits.amax(-1).isfinite().all())
+        except (InputError, ValueError, TypeError) as error:  # BLIP-2 takes no prompt without an image
+            yield Check(name, None, None, f"not with this model: {error}")
+            continue
+        yield Check(name, finite, None, "all finite" if finite else str(not_finite(model, inputs)))
+
+
+def _compare_dtypes(model: Model, sample: Sample) -> Check:
+    """Say how far the next token's probabilities in the model's dtype are from those in float32."""
+    if model.hf.dtype == torch.float32:
+        return Check("dtype", True, 0.0, "float32")
+    dtype = str(model.hf.dtype).removeprefix("torch.")
+    if model.settings.load_in or getattr(model.hf, "is_quantized", False):
+        return Check("dtype", None, None, f"{dtype}; quantised weights have no form in float32")
+    if is_dispatched(model.hf) or not has_room_for_float32(model):
+        return Check("dtype", None, None, f"{dtype}; there is no memory for the model in float32 beside it")
+
+    def read(hf: Any) -> Tensor:
+        inputs = model.prepare(sample)
+        inputs = {
+            name: value.to(hf.dtype) if value.is_floating_point() else value for name, value in inputs.items()
+        }
+        with torch.inference_mode():
+            return hf(**inputs, use_cache=False).logits[0, -1].float().softmax(-1).cpu()
+
+    own, wide = read(model.hf), read(copy.deepcopy(model.hf).float())
+    distance = float((own - wide).abs().sum() / 2)
+    same = "the same" if own.argmax() == wide.argmax() else "another"
+    text = f"{dtype}: {same} next token as float32, probabilities {distance:.1e} apart (total variation)"
+    return Check("dtype", distance <= MOST_VARIATION, distance, text)
+
+
+def has_room_for_float32(model: Model) -> bool:
+    """Return whether a copy of a model in float32 fits into the free memory of its device."""
+    needed = 4 * sum(weight.numel() for weight in model.hf.parameters())
+    if model.device.type == "cuda":
+        return needed < torch.cuda.mem_get_info(model.device)[0]
+    try:
+        return needed < os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except ValueError:  # not on macOS
+        return needed < 2**33
+
+
+def draw_pictures(folder: Path) -> dict[str, Path]:
+    """Write pictures as people have them, and return their files: turned by EXIF, thin, tiny, large, transparent.
+
+    Example:
+        >>> import tempfile
+        >>> list(draw_pictures(Path(tempfile.mkdtemp())))
+        ['EXIF-rotated', 'thin', 'tiny', 'large', 'transparent']
+    """
+    rng = np.random.default_rng(1)
+    sizes = {
+        "EXIF-rotated": (112, 224),
+        "thin": (40, 1200),
+        "tiny": (28, 28),
+        "large": (512, 2048),
+        "transparent": (140, 196),
+    }
+    files = {}
+    for name, (height, width) in sizes.items():
+        coarse = rng.integers(0, 256, (max(height // 28, 2), max(width // 28, 2), 3), np.uint8)
+        image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+        exif = Image.Exif()
+        if name == "EXIF-rotated":
+            exif[0x0112] = 6
+        if name == "transparent":
+            image.putalpha(Image.linear_gradient("L").resize(image.size))
+        files[name] = folder / f"{name}.png"
+        image.save(files[name], exif=exif)
+    return files
+
+
+def _check_pictures(model: Model, folder: Path, paints: bool) -> Iterator[Check]:
+    """Compare what the model is shown of awkward pictures with the processor's own, and paint some of their cells.
+
+    The processor's own input is made from the file by transformers' `load_image` and `apply_chat_template`.
+
+    Args:
+        paints: whether cells are painted, which says nothing of an encoder that spreads what is painted over its tokens.
+    """
+    for name, file in draw_pictures(folder).items():
+        sample = Sample(id=name, images=[file], question=QUESTIONS[0])
+        try:
+            got = model.prepare(sample)
+        except InputError as error:
+            yield Check(f"{name} picture", None, None, f"not with this model: {error}")
+            continue
+        if model.processor.chat_template is None:
+            yield Check(f"{name} picture", None, None, "the processor has no chat template")
+            continue
+        content = [
+            {"type": "image", "image": load_image(str(file))},
+            {"type": "text", "text": sample.question},
+        ]
+        own = model.processor.apply_chat_template(
+            [{"role": "user", "content": content}],
+            tokenize=True,
+            add_generation_prompt=True,
+            return_dict=True,
+            return_tensors="pt",
+        )
+        differing = [each for each in got if each in own and not _is_equal(got[each], own[each])]
+        if differing:
+            text = f"{', '.join(differing)} differ from the processor's own"
+            yield Check(f"{name} picture", False, None, text)
+            continue
+        grid = (
+            _check_grid(model, sample, PAINTED_EACH) if paints else Check("grid", True, None, "not painted")
+        )
+        ok = grid.ok is not False
+        yield Check(f"{name} picture", ok, grid.value, f"as the processor's own; {grid.text}")
+
+
+def _is_equal(values: Tensor, expected: Tensor) -> bool:
+    expected = expected.to(values.device, values.dtype)
+    return values.shape == expected.shape and bool(torch.equal(values, expected))
 
 
 def _check_prompts(model: Model, samples: Sequence[Sample]) -> Iterator[Check]:
@@ -234,14 +376,16 @@ def _make_conversations(samples: Sequence[Sample]) -> list[Sample]:
     ]
 
 
-def _check_grid(model: Model, sample: Sample) -> Check:
+def _check_grid(model: Model, sample: Sample, painted_each: int = PAINTED) -> Check:
     """Paint cells of the images, one at a time: the visual token of the same cell must change most."""
     prompt = model.prompt(sample)
     if not prompt.views:
         return Check("grid", None, None, "images are not shown as a map of patches")
     images = [np.asarray(image.convert("RGB")) for image in build_chat(sample).images]
     before = _visual_states(model, sample)
-    cells = _choose_cells(prompt)
+    cells = _choose_cells(prompt, painted_each)
+    if not cells:
+        return Check("grid", None, None, "no cell is within the image")
     changes = []
     with tempfile.TemporaryDirectory() as folder:
         for view, row, column in cells:
@@ -275,9 +419,7 @@ def _check_grid(model: Model, sample: Sample) -> Check:
     # an encoder may spread what is painted: its centre follows the painted cell then
     painted_at = np.array([np.divide((row, column), prompt.views[view].grid) for view, row, column in cells])
     follows = [float(np.corrcoef(painted_at[:, axis], np.array(centres)[:, axis])[0, 1]) for axis in range(2)]
-    text += (
-        f"; the centre of what changes follows it with correlations of {follows[0]:.2f} and {follows[1]:.2f}"
-    )
+    text += f"; {SPREAD} it with correlations of {follows[0]:.2f} and {follows[1]:.2f}"
     return Check("grid", min(follows) >= LEAST_FOLLOWING, min(follows), text)
 
 
@@ -298,7 +440,7 @@ def _cells_of_view(prompt: Prompt, view: int) -> np.ndarray:
     return np.flatnonzero(prompt.image[prompt.visual_positions] == view)
 
 
-def _choose_cells(prompt: Prompt) -> list[tuple[int, int, int]]:
+def _choose_cells(prompt: Prompt, most: int) -> list[tuple[int, int, int]]:
     """Return view, row and column of some cells that are within their image, drawn at random for each image."""
     cells: dict[int, list[tuple[int, int, int]]] = {}
     for view, (shown, source) in enumerate(zip(prompt.views, prompt.sources, strict=True)):
@@ -308,7 +450,7 @@ def _choose_cells(prompt: Prompt) -> list[tuple[int, int, int]]:
             if 0 <= left < right <= width and 0 <= top < bottom <= height:
                 cells.setdefault(source, []).append((view, row, column))
     rng = np.random.default_rng(0)
-    return [each[index] for each in cells.values() for index in rng.permutation(len(each))[:PAINTED]]
+    return [each[index] for each in cells.values() for index in rng.permutation(len(each))[:most]]
 
 
 class _Stop(Exception):
@@ -349,7 +491,7 @@ def _check_traces(
     run = trace(model, samples, folder / "compared", capture=spec, max_new_tokens=STEPS)
     for failure in run.failures:
         yield Check(f"trace of {failure['id']}", False, None, f"{failure['error']}: {failure['message']}")
-    of_mass, of_stream, of_logprob = TOLERANCES[model.hf.dtype]
+    of_mass, of_stream, of_logprob = TOLERANCES[model.rounding]
     for traced in run:
         sample = next(sample for sample in samples if sample.id == traced.id)
         answer = traced.steps["id"].values

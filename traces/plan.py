@@ -29,6 +29,8 @@ from mmprobe.traces.engines import find_way, why_whole_prompts
 from mmprobe.traces.engines.native import longest_pass
 from mmprobe.traces.run import trace
 
+log = logging.getLogger("mmprobe")
+
 _FILE_BYTES = 40_000  # headers, indices, dimension scales and texts of one trace
 
 
@@ -208,7 +210,25 @@ def mean_prompt_size(model: Model, samples: Sequence[Sample]) -> PromptSize:
     return PromptSize(*np.mean([_prompt_size(model, sample) for sample in samples], 0).tolist())
 
 
+MANY_TOKENS = 4_000
+"""Visual tokens of an image from which a plan warns: a photograph of 12 megapixels makes 16,000 for Qwen2.5-VL."""
+
+
+def warn_of_large_images(model: Model, samples: Sequence[Sample]) -> None:
+    """Say which sample's images make more than 4,000 visual tokens each, and how they make fewer."""
+    pictures = [sample for sample in samples if sample.images and not sample.videos]
+    sizes = {sample.id: _prompt_size(model, sample).visual / len(sample.images) for sample in pictures}
+    if sizes and sizes[name := max(sizes, key=sizes.__getitem__)] > MANY_TOKENS:
+        log.warning(
+            "an image of sample %s makes %.0f visual tokens; --max-pixels or --image-size makes fewer",
+            name,
+            sizes[name],
+        )
+
+
 def _prompt_size(model: Model, sample: Sample) -> PromptSize:
+    if model.processor is None:
+        raise InputError(f"plan: prompts are measured by the processor of {model.name!r}; leave out --data")
     batch = model.batch([sample])
     prompt, vision = batch.prompts[0], model.family.vision
     return PromptSize(

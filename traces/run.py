@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import filecmp
-import inspect
 import json
 import logging
 import shutil
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
 from mmprobe.cache import Run, Trace, TraceWriter, open_run
-from mmprobe.cache.hdf5 import compression_filters
+from mmprobe.cache.hdf5 import compression_filters, digest_matches
 from mmprobe.cache.run import HASHED_KEYS, hash_config
 from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES, SPANS
-from mmprobe.cache.trace import PACKS, packed_names, split_answer, write_pack
+from mmprobe.cache.trace import PACKS, split_answer, write_pack
 from mmprobe.cache.verify import check_trace
-from mmprobe.errors import InputError, option, unknown_name
+from mmprobe.errors import InputError, option
 from mmprobe.files import format_bytes, make_subfolder, write_atomic, writing_error
 from mmprobe.interventions.base import Method
-from mmprobe.interventions.generate import GeneratedAnswer, Settings
+from mmprobe.interventions.generate import GeneratedAnswer, generate_batch
 from mmprobe.interventions.prompt_method import PromptMethod
-from mmprobe.interventions.registry import load_methods
 from mmprobe.ledger import (
     FINGERPRINT,
     Ledger,
@@ -45,28 +42,33 @@ from mmprobe.ledger import (
 )
 from mmprobe.models import Batch, Group, Model, Prompt, load_model
 from mmprobe.models.loading import settings_in_force
-from mmprobe.models.prompt import decode_tokens
-from mmprobe.models.reading import Gap, SharedStart
+from mmprobe.models.prompt import Chat, decode_sequence
+from mmprobe.models.reading import Gap, PrefixStore, SharedStart
 from mmprobe.registry import check_made
-from mmprobe.samples import Answer, Lengths, Sample, load_samples, longest, place_files, with_template
+from mmprobe.samples import Answer, Sample, load_samples, longest, place_files, with_template
+from mmprobe.settings import AskSettings, FolderSettings, TraceArgs, sort_settings
 from mmprobe.thoughts import find_spans
 from mmprobe.traces.asking import (
     GivenAnswer,
     GivenAnswers,
     LocalModel,
-    answer,
+    RunPlan,
+    Unanswered,
+    append_failure,
     check_length,
     digest,
     drop_failures,
+    keep_answers,
     read_given_answers,
     sort_failures,
 )
 from mmprobe.traces.capture import CaptureSpec, load_capture, max_trace_bytes
 from mmprobe.traces.engines import find_way, load_engine, resolve_capture, why_whole_prompts
 from mmprobe.traces.recorder import BackgroundWriter, SampleRecorder, WriterThread, give_back_memory
+from mmprobe.traces.workers import open_workers
 
 if TYPE_CHECKING:
-    from mmprobe.traces.workers import Workers
+    pass
 
 
 log = logging.getLogger("mmprobe")
@@ -78,23 +80,11 @@ def trace(
     out: str | Path,
     *,
     capture: str | Path | CaptureSpec = "default",
-    max_new_tokens: Lengths = 256,
     engine: str = "native",
-    batch_size: int = 1,
-    temperature: float = 0.0,
-    seed: int = 0,
-    resume: bool = False,
-    overwrite: bool = False,
     remote: bool | str = False,
-    method: str | Path | Method | Sequence[str | Path | Method] = "plain",
-    repetition_penalty: float | None = None,
-    shard: str | None = None,
-    workers: Workers | None = None,
-    shared_prefix: bool = True,
     pack_every: int | None = None,
     answers: GivenAnswers | None = None,
-    template: Mapping[str, Any] | None = None,
-    **parameters: Any,
+    **settings: Unpack[TraceArgs],
 ) -> Run:
     """Let the model answer every sample, and record its internals.
 
@@ -107,40 +97,43 @@ def trace(
         samples: samples with unique ids, or the path of a samples file.
         out: the run's folder.
         capture: `default`, `full`, a YAML file, or a `CaptureSpec`.
-        max_new_tokens: the maximum length of an answer; or the lengths by the `type` in a sample's metadata, such
-            as `{"steps": 512, "other": 128}`.
         engine: `native`, `nnsight` or `transformer_lens`.
-        batch_size: number of samples answered together, padded on the left; halved when memory runs out.
-        temperature: 0 for greedy answers; above 0, each token is drawn from the 50 most likely ones.
-        seed: seed of the sampling, set again for each batch.
-        resume: keep the finished samples of an earlier, equal call, and trace the others. Traces that are damaged
-            or of another sample are made again, with a warning.
-        overwrite: delete an earlier run in `out` first.
         remote: with the engine nnsight, True runs the model on NDIF's cluster, and a text on the host of that
             address. The model may then have no weights (`mmprobe.models.load_shapes`).
-        method: a decoding-time method, or several; as in `mmprobe.generate`. The trace shows the model with
-            the method at work. Methods need the native engine.
-        repetition_penalty: above 1, tokens of the prompt and the answer become less likely. None for the
-            checkpoint's own.
-        shard: `i/n` traces the i-th of n parts of the samples. Processes make the shards of one `out` without
-            each other. The last one that finishes merges them into the whole run, which contains what a single
-            process would have written; `merge_run` does so, too. Batches are formed before the parts, and
-            samples with the same images stay together unless a batch mixes them with others.
-        workers: `mmprobe.traces.Processes(n)` traces with n processes, one a GPU, or one a group of CPU cores.
-            They load the model themselves, so `model` has no weights then (`mmprobe.models.load_shapes`). A
-            process that dies is replaced. Its unfinished samples are retried, at most three times.
-        shared_prefix: whether samples with the same images and system prompt share one vision pass and one prefill
-            of their common beginning. Numbers then differ from those of separate passes by rounding alone. Other
-            engines, data sets of `prompt/` and `vision/`, and some families and methods need whole prompts.
         pack_every: join so many finished traces at a time in files of `packs/`, so that a long run needs few files.
             None leaves each trace in its own file. Either way, a killed run loses nothing that was finished.
         answers: trace these answers in place of generating any: a file of lines of `{"id", "response"}` or `{"id",
             "token_ids"}`, the folder of a benchmark's results, a run or its folder, or texts or token ids by id. A sample
             without an answer, or with one that the model could not have given, is a failure. `max_new_tokens`,
             `temperature` and `seed` are not used.
-        template: arguments of the model's chat template, such as `{"enable_thinking": False}`, for all samples. A sample's
-            own ones come first.
-        parameters: the method's parameters, such as `eta=0`, in place of its defaults.
+        settings: fields of `AskSettings` and `FolderSettings`, and parameters of the method, such as `eta=0`, in place of its
+            defaults:
+
+            - `max_new_tokens` (256): of an answer; or the lengths by the `type` in a sample's metadata, such as
+              `{"steps": 512, "other": 128}`.
+            - `batch_size` (1): samples answered together, padded on the left; halved when memory runs out.
+            - `temperature` (0.0): 0 for greedy answers; above 0, each token is drawn from the 50 most likely ones.
+            - `seed` (0): of the sampling, set again for each batch.
+            - `repetition_penalty`: above 1, tokens of the prompt and the answer become less likely. None for the
+              checkpoint's own.
+            - `method` (`plain`): a decoding-time method, or several; as in `mmprobe.generate`. The trace shows the model
+              with the method at work. Methods need the native engine.
+            - `template`: arguments of the model's chat template, such as `{"enable_thinking": False}`, for all samples. A
+              sample's own ones come first.
+            - `shared_prefix` (True): samples with the same images and system prompt share one vision pass and one prefill
+              of their common beginning. Numbers then differ from those of separate passes by rounding alone. Other
+              engines, data sets of `prompt/` and `vision/`, and some families and methods need whole prompts.
+            - `resume`: keep the finished samples of an earlier, equal call, and trace the others. Traces that are damaged
+              or of another sample are made again, with a warning.
+            - `overwrite`: delete an earlier run in `out` first.
+            - `shard`: `i/n` traces the i-th of n parts of the samples. Processes make the shards of one `out` without
+              each other. The last one that finishes merges them into the whole run, which contains what a single
+              process would have written; `merge_run` does so, too. Batches are formed before the parts, and
+              samples with the same images stay together unless a batch mixes them with others.
+            - `workers`, `ray`: a number of workers, one a GPU, or one a group of CPU cores, and the address of their Ray
+              cluster; or `mmprobe.traces.RayActors`. They load the model themselves, so `model` has no weights then
+              (`mmprobe.models.load_shapes`). A worker that dies is replaced. Its unfinished samples are retried, at most
+              three times.
 
     Returns:
         The run, as `open_run(out)` opens it; the shard's run, if others are still to come.
@@ -157,27 +150,19 @@ def trace(
         >>> run = mp.trace(model, "pairs/samples.jsonl", "runs/demo")                  # doctest: +SKIP
         >>> run = mp.trace(model, samples, "runs/sage", method="sage", eta=0)          # doctest: +SKIP
     """
-    samples = with_template(check_samples(samples), template or {})
+    asking, folder = sort_settings(trace, {**settings, "out": out}, AskSettings, FolderSettings)
+    _ = asking.methods  # checks their parameters
+    samples = with_template(check_samples(samples), asking.template)
     model = load_model(model) if isinstance(model, str) else model
     given = None if answers is None else read_given_answers(answers, samples)
-    _check_names(load_methods(method), parameters)
-    settings = Settings(
-        load_methods(method, **parameters),
-        max_new_tokens,
-        batch_size,
-        temperature,
-        seed,
-        repetition_penalty,
-        shared_prefix,
-    )
-    source = LocalModel(model, workers, given)
-    recording = Recording(capture, engine, remote, pack_every, resume, overwrite)
-    if shard is not None:
+    source = LocalModel(model, open_workers(folder), given)
+    recording = Recording(capture, engine, remote, pack_every, folder.resume, folder.overwrite)
+    if folder.part is not None:
         from mmprobe.traces.shards import trace_shard
 
-        return trace_shard(shard, source, samples, Path(out), settings, recording)
-    deque(answer(source, samples, Path(out), settings, recording, "trace"), maxlen=0)
-    return open_run(out)
+        return trace_shard(folder.part, source, samples, folder.out, asking, recording)
+    keep_answers(source, samples, folder.out, asking, recording, "trace")
+    return open_run(folder.out)
 
 
 def check_samples(samples: Sequence[Sample] | str | Path) -> Sequence[Sample]:
@@ -213,36 +198,19 @@ class Recording:
     adds: bool = False
     whole: Path | None = None
 
-    def prepare(
-        self, model: Model, settings: Settings, given: Mapping[str, GivenAnswer] | None = None
-    ) -> PreparedRun:
-        """Check that a model's answers can be recorded, and return what follows for the run."""
-        if given is not None and self.engine != "native":
-            raise InputError(f"engine {self.engine}: generates its answers; use native to trace given ones")
-        spec = resolve_capture(
-            load_capture(self.capture), model, self.engine, settings.batch_size, self.remote
-        )
-        compression_filters(spec.compression)  # a missing plugin is reported before the model runs
-        methods = _traceable(settings.methods, self.engine)
-        record = load_engine(self.engine).record
-        if self.engine == "native":
-            record = partial(record, way=find_way(model, spec, methods).name)
-        length = longest(settings.max_new_tokens)
-        if given is not None:
-            length = max(each.longest for each in given.values())
-        whole = why_whole_prompts(model, spec, self.engine, methods)
-        return PreparedRun(
-            run_config(
-                model, spec, self.engine, settings.batch_size, _describe(settings, given, self.adds), methods
-            ),
-            max_trace_bytes(model, spec, length),
-            spec,
-            methods,
-            partial(record, remote=self.remote) if self.remote else record,
-            settings.shared_prefix and whole is None,
-        )
+    @contextmanager
+    def open(
+        self, model: Model, settings: AskSettings, folder: Path, given: Mapping[str, GivenAnswer] | None
+    ) -> Iterator[Recorder]:
+        """Yield what records a model's answers in a folder. At the end of the block all traces are written.
 
-    def keeper(self, folder: Path, samples: Sequence[Sample], model: Model) -> RunKeeper:
+        Raises:
+            InputError: the model's answers cannot be recorded.
+        """
+        with WriterThread() as thread:
+            yield Recorder(self, model, settings, folder, given, thread)
+
+    def sink(self, folder: Path, samples: Sequence[Sample], model: Model) -> TraceSink:
         """Return what keeps the traces of these samples in a folder.
 
         Raises:
@@ -255,71 +223,23 @@ class Recording:
             raise InputError(
                 f"{encoder[0]}: is recorded of images alone, and sample {with_video} has videos; leave it out"
             )
-        return RunKeeper(self, folder, samples, model)
+        return TraceSink(self, folder, samples, model)
 
 
-def _describe(settings: Settings, given: Mapping[str, GivenAnswer] | None, adds: bool) -> dict[str, Any]:
-    """Return what `run.json` says about how the answers came about; with `adds`, more may be given later."""
-    made: dict[str, Any] = {
-        "max_new_tokens": settings.max_new_tokens,
-        "temperature": settings.temperature,
-        "seed": settings.seed,
-    }
-    if settings.repetition_penalty is not None:
-        made["repetition_penalty"] = settings.repetition_penalty
-    if given is not None:
-        made["answers"] = "given" if adds else {"n": len(given), "sha256": digest(given)}
-    return made
-
-
-@dataclass(frozen=True)
-class PreparedRun:
-    """A recording of a model's answers.
-
-    Attributes:
-        config: the content of `run.json`, but for the order.
-        trace_bytes: the maximum size of one trace.
-        spec: the part of the capture that can be recorded.
-        methods: those that change the answers.
-        record: the engine's `record`.
-        shares_prefixes: whether samples with the same images share what is read of their common beginning.
-    """
-
-    config: dict[str, Any]
-    trace_bytes: int
-    spec: CaptureSpec
-    methods: Sequence[Method]
-    record: Callable[..., torch.Tensor]
-    shares_prefixes: bool
-
-    @property
-    def keeps_states(self) -> bool:
-        """Whether shared prefixes keep the states that the unembedding reads."""
-        return self.spec.wants("tam/")
-
-    @contextmanager
-    def open(
-        self, model: Model, folder: Path, given: Mapping[str, GivenAnswer] | None
-    ) -> Iterator[RunTracer]:
-        """Yield what traces into a folder. At the end of the block all traces are written."""
-        with WriterThread() as thread:
-            yield RunTracer(model, self, folder, given, thread)
-
-
-class RunKeeper:
-    """Keeps traces in a run's folder."""
+class TraceSink:
+    """Keeps traces in a run's folder. A recorder writes them, here or in a worker."""
 
     def __init__(self, recording: Recording, folder: Path, samples: Sequence[Sample], model: Model):
         self.recording, self.folder, self.samples, self.model = recording, folder, samples, model
         self.packer = Packer(folder, recording.pack_every)
 
     @contextmanager
-    def open(self, recorder: PreparedRun | None) -> Iterator[set[str]]:
+    def open(self, plan: RunPlan | None) -> Iterator[set[str]]:
         """Lock and open the folder, and yield the ids of the finished samples."""
-        assert recorder is not None
+        assert plan is not None
         with lock_folder(self.folder, "tracing into it"):
             ids = [sample.id for sample in self.samples]
-            config, asked = recorder.config | {"order": ids}, self.recording
+            config, asked = plan.config | {"order": ids}, self.recording
             if asked.whole is not None:
                 from mmprobe.traces.shards import warn_of_begun_shards
 
@@ -327,7 +247,7 @@ class RunKeeper:
             finished = open_folder(
                 self.folder, config, self.samples, asked.resume, asked.overwrite, asked.adds
             )
-            check_space(self.folder, (len(ids) - len(finished)) * recorder.trace_bytes)
+            check_space(self.folder, (len(ids) - len(finished)) * plan.trace_bytes)
             for name in ids:  # a spoiled trace must not stay where the sample fails now
                 if name not in finished:
                     remove_trace(self.folder, name)
@@ -337,10 +257,14 @@ class RunKeeper:
             sort_failures(self.folder, open_run(self.folder).config["order"])
 
     def keep(self, name: str, answer: Answer) -> None:
-        """Count a sample whose trace the tracer writes."""
+        """Count a sample whose trace the recorder writes."""
         self.packer.count(1)
 
-    def is_kept(self, name: str) -> bool:
+    def fail(self, name: str, failure: Unanswered) -> None:
+        """List a sample that has no trace."""
+        append_failure(self.folder, name, failure)
+
+    def has(self, name: str) -> bool:
         """Return whether the trace of a sample is written by now."""
         return name in open_run(self.folder)
 
@@ -365,41 +289,106 @@ def _clean_up(out: Path) -> Iterator[None]:
         remove_partial_files(out)
 
 
-class RunTracer:
-    """Traces the batches of one run.
+class Recorder:
+    """Records the answers of a model in a folder.
 
     Args:
-        out: the run's folder.
+        recording: what is recorded.
+        folder: the run's folder.
         given: answers that are given, by id; None where they are generated.
         thread: the thread that writes the traces.
+
+    Attributes:
+        plan: what the folder's `TraceSink` has to know.
+        spec: the part of the capture that can be recorded.
+        methods: those that change the answers.
+        record: the engine's `record`.
+        shares_prefixes: whether samples with the same images share what is read of their common beginning.
     """
 
     def __init__(
         self,
+        recording: Recording,
         model: Model,
-        run: PreparedRun,
-        out: Path,
+        settings: AskSettings,
+        folder: Path,
         given: Mapping[str, GivenAnswer] | None,
         thread: WriterThread,
     ):
-        self.model, self.run, self.out, self.given, self.thread = model, run, out, given, thread
-        self.run_hash = hash_config(run.config)
+        self.model, self.folder, self.given, self.thread = model, folder, given, thread
+        engine, remote, batch_size = recording.engine, recording.remote, settings.batch_size
+        if given is not None and engine != "native":
+            raise InputError(f"engine {engine}: generates its answers; use native to trace given ones")
+        self.spec = resolve_capture(load_capture(recording.capture), model, engine, batch_size, remote)
+        compression_filters(self.spec.compression)  # a missing plugin is reported before the model runs
+        self.methods = _traceable(settings.methods, engine)
+        self.record: Callable[..., torch.Tensor] = load_engine(engine).record
+        if engine == "native":
+            self.record = partial(self.record, way=find_way(model, self.spec, self.methods).name)
+        if remote:
+            self.record = partial(self.record, remote=remote)
+        length = longest(settings.lengths)
+        if given is not None:
+            length = max(each.longest for each in given.values())
+        made = settings.record()
+        if given is not None:  # with `adds`, more may be given later
+            made["answers"] = "given" if recording.adds else {"n": len(given), "sha256": digest(given)}
+        config = run_config(model, self.spec, engine, batch_size, made, self.methods)
+        self.plan = RunPlan(config, max_trace_bytes(model, self.spec, length))
+        self.run_hash = hash_config(config)
+        whole = why_whole_prompts(model, self.spec, engine, self.methods)
+        self.shares_prefixes = settings.shared_prefix and whole is None
 
-    @contextmanager
-    def open_batch(self, samples: Sequence[Sample]) -> Iterator[BatchTraces]:
-        """Yield what traces a batch. The traces of a batch that fails are discarded."""
-        batch = BatchTraces(self, samples)
+    @property
+    def keeps_states(self) -> bool:
+        """Whether shared prefixes keep the states that the unembedding reads."""
+        return self.spec.wants("tam/")
+
+    def answer(
+        self,
+        samples: Sequence[Sample],
+        chats: Sequence[Chat],
+        settings: AskSettings,
+        prefixes: PrefixStore | None,
+    ) -> list[GeneratedAnswer]:
+        """Answer a batch, or take the given answers, and write its traces. Those of a batch that fails are discarded."""
+        writers: list[TraceWriter] = []
+        recorders: list[SampleRecorder] = []
+
+        def decode(batch: Batch, options: Mapping[str, Any], start: SharedStart | None) -> list[list[int]]:
+            own: dict[str, Any] = {"start": start} if start else {}  # of the native engine alone
+            if self.given is not None:
+                own["answers"] = [self.given[sample.id].read(self.model) for sample in samples]
+                for prompt, ids in zip(batch.prompts, own["answers"], strict=True):
+                    check_length(self.model, prompt, ids)
+            for sample, prompt in zip(samples, batch.prompts, strict=True):
+                writers.append(self.open_writer(sample))
+                writer = BackgroundWriter(writers[-1], self.thread)
+                recorders.append(SampleRecorder(self.model, prompt, self.spec, writer))
+            output = self.record(self.model, batch, recorders, self.spec, dict(options), **own)
+            output = check_made(self.record, output, torch.Tensor, np.ndarray).tolist()
+            starts = [each.prompt.padding + len(each.prompt.ids) for each in recorders]
+            return [
+                ids[first : first + each.n_steps]
+                for ids, first, each in zip(output, starts, recorders, strict=True)
+            ]
+
         try:
-            yield batch
+            answers = generate_batch(self.model, samples, settings, prefixes, chats, decode)
+            for recorder, writer, given in zip(recorders, writers, answers, strict=True):
+                if recorder.gap is not None:
+                    self._record_gap(writer, recorder.gap)
+                self.thread.submit(_finish_trace, self.model, recorder.prompt, given, writer)
         except BaseException:
             self.thread.wait()
-            for writer in batch.writers:
+            for writer in writers:
                 writer.discard()
             raise
+        return answers
 
     def open_writer(self, sample: Sample) -> TraceWriter:
         """Return the writer of a sample's trace."""
-        model, spec = self.model, self.run.spec
+        model, spec = self.model, self.spec
         coordinates = {
             "layer": np.array(spec.layer_indices(model.n_layers), np.int32),
             "head": np.array(spec.head_indices(model.n_heads), np.int32),
@@ -417,51 +406,12 @@ class RunTracer:
             attributes["prompt_groups"] = ", ".join(spec.groups)
         if image_hash := sample.files and hash_images(sample):
             attributes["image_hash"] = image_hash
-        path = self.out / "samples" / f"{sample.id}.h5"
+        path = self.folder / "samples" / f"{sample.id}.h5"
         return TraceWriter(path, coordinates, attributes, spec.dtype == "float16", spec.compression)
-
-
-class BatchTraces:
-    """Traces one batch: gives its answers to a recorder a sample, and completes the files."""
-
-    def __init__(self, tracer: RunTracer, samples: Sequence[Sample]):
-        self.tracer, self.samples = tracer, samples
-        self.writers: list[TraceWriter] = []
-        self.recorders: list[SampleRecorder] = []
-
-    def decode(self, batch: Batch, options: Mapping[str, Any], start: SharedStart | None) -> list[list[int]]:
-        """Generate the answers, or take the given ones, and record them; return their token ids."""
-        tracer, model, spec = self.tracer, self.tracer.model, self.tracer.run.spec
-        own: dict[str, Any] = {"start": start} if start else {}  # of the native engine alone
-        if tracer.given is not None:
-            own["answers"] = [tracer.given[sample.id].read(model) for sample in self.samples]
-            for prompt, ids in zip(batch.prompts, own["answers"], strict=True):
-                check_length(model, prompt, ids)
-        self.writers += [tracer.open_writer(sample) for sample in self.samples]
-        self.recorders += [
-            SampleRecorder(model, prompt, spec, BackgroundWriter(writer, tracer.thread))
-            for prompt, writer in zip(batch.prompts, self.writers, strict=True)
-        ]
-        record = tracer.run.record
-        output = record(model, batch, self.recorders, spec, dict(options), **own)
-        output = check_made(record, output, torch.Tensor, np.ndarray).tolist()
-        starts = [each.prompt.padding + len(each.prompt.ids) for each in self.recorders]
-        return [
-            ids[first : first + each.n_steps]
-            for ids, first, each in zip(output, starts, self.recorders, strict=True)
-        ]
-
-    def finish(self, answers: Sequence[GeneratedAnswer]) -> None:
-        """Complete the traces."""
-        tracer = self.tracer
-        for recorder, writer, given in zip(self.recorders, self.writers, answers, strict=True):
-            if recorder.gap is not None:
-                self._record_gap(writer, recorder.gap)
-            tracer.thread.submit(_finish_trace, tracer.model, recorder.prompt, given, writer)
 
     def _record_gap(self, writer: TraceWriter, gap: Gap) -> None:
         """Write how far the reading of an answer is from its decoding, and warn if it is far."""
-        self.tracer.thread.submit(writer.set_attributes, {"reading": json.dumps(gap._asdict())})
+        self.thread.submit(writer.set_attributes, {"reading": json.dumps(gap._asdict())})
         if not gap.difference <= self.largest_gap:
             log.warning(
                 "%s: reading the answer gives log-probabilities up to %.2g nat from those of decoding it, and the same "
@@ -474,7 +424,7 @@ class BatchTraces:
     @property
     def largest_gap(self) -> float:
         """The largest difference in nat that rounding explains in the model's type; our choice."""
-        return 1e-3 if self.tracer.model.hf.dtype == torch.float32 else 0.5
+        return 1e-3 if self.model.rounding == torch.float32 else 0.5
 
 
 def _finish_trace(model: Model, prompt: Prompt, given: GeneratedAnswer, writer: TraceWriter) -> None:
@@ -483,7 +433,7 @@ def _finish_trace(model: Model, prompt: Prompt, given: GeneratedAnswer, writer: 
     ids = np.concatenate([prompt.ids, answer_ids])
     sizes = [prompt.sizes[source] for source in prompt.sources]
     group = np.concatenate([prompt.group, np.full(len(answer_ids), Group.GENERATED)])
-    texts = [_replace_nul(text) for text in decode_tokens(model, ids)]
+    texts = [_replace_nul(text) for text in decode_sequence(model, ids)]
     writer.write("tokens/id", ids)
     writer.write("tokens/group", group)
     writer.write("tokens/image", np.concatenate([prompt.image, np.full(len(answer_ids), -1)]))
@@ -547,17 +497,6 @@ def _traceable(methods: Sequence[Method], engine: str) -> list[Method]:
     return methods
 
 
-def _check_names(methods: Sequence[Method], names: Iterable[str]) -> None:
-    """Raise InputError if a keyword is neither an argument of `trace` nor a parameter of the methods."""
-    known = [parameter.name for method in methods for parameter in fields(method)]
-    for name in names:
-        if name not in known:
-            keywords = inspect.signature(trace).parameters.values()
-            known += [keyword.name for keyword in keywords if keyword.kind is keyword.KEYWORD_ONLY]
-            method = "+".join(method.name for method in methods)
-            raise unknown_name(f"trace with method {method}: argument or parameter", name, known)
-
-
 def run_config(
     model: Model,
     spec: CaptureSpec,
@@ -582,6 +521,8 @@ def run_config(
             "family": model.family.name,
             "dtype": str(model.hf.dtype).removeprefix("torch."),
             "layers": model.n_layers,
+            **({"pixels": model.settings.pixels} if model.settings.pixels else {}),
+            **({"load_in": model.settings.load_in} if model.settings.load_in else {}),
         },
         "capture": spec.model_dump(exclude=None if spec.groups else {"groups"}),
         "generate": generation,
@@ -649,7 +590,7 @@ def open_folder(
 def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample], adds: bool) -> set[str]:
     """Return the ids of the finished samples, less those whose trace has to be made again."""
     make_subfolder(out / "samples")  # somebody may have deleted it
-    remove_unreadable(out)
+    remove_damaged(out)
     earlier = open_run(out)
     settings = {key: config[key] for key in HASHED_KEYS}
     order, ids = list(earlier.config["order"]), config["order"]
@@ -781,13 +722,11 @@ class Packer:
         return self.folder / PACKS / f"{max(numbers, default=0) + 1:06}.h5"
 
 
-def remove_unreadable(folder: Path) -> None:
-    """Remove files of joined traces that do not even say which traces they contain."""
+def remove_damaged(folder: Path) -> None:
+    """Remove files of joined traces that are damaged, with a warning; their traces are made again."""
     for file in (folder / PACKS).glob("*.h5"):
-        try:
-            packed_names(file)
-        except InputError as error:
-            log.warning("%s", error)
+        if not digest_matches(file):
+            log.warning("%s: damaged, or changed since it was written; its traces are made again", file)
             file.unlink()
 
 

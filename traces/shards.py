@@ -6,32 +6,31 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shutil
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmprobe.cache import Run, open_run
+from mmprobe.cache.hdf5 import check_digest
 from mmprobe.cache.run import HASHED_KEYS
 from mmprobe.cache.trace import PACKS
 from mmprobe.cache.verify import find_changed_images
 from mmprobe.errors import InputError, option
 from mmprobe.files import JsonRecord, check_no_link, make_subfolder, read_record, write_whole
-from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import FINGERPRINT, Ledger, check_unlocked, hash_questions, lock_folder, warn_of_versions
 from mmprobe.models import Model
 from mmprobe.models.reading import prefix_key, sort_by_images
 from mmprobe.samples import Sample
+from mmprobe.settings import AskSettings, Shard
 from mmprobe.traces.asking import (
     FAILURES,
     RESPONSES,
     LocalModel,
-    answer,
     form_batches,
+    keep_answers,
     read_failures,
 )
 
@@ -47,24 +46,9 @@ _ATTEMPTS = 20  # to merge while another process does
 _WAIT_SECONDS = 0.1  # between them
 
 
-@dataclass(frozen=True)
-class Shard:
-    """One of several parts of the samples.
-
-    Attributes:
-        index: from 1.
-        count: number of parts.
-    """
-
-    index: int
-    count: int
-
-    def __str__(self) -> str:
-        return f"{self.index}/{self.count}"
-
-    def folder(self, out: Path) -> Path:
-        """Return the shard's folder in the folder of the whole."""
-        return out / FOLDER / f"{self.index}-of-{self.count}"
+def shard_folder(out: Path, shard: Shard) -> Path:
+    """Return the folder of a shard, given the folder of the whole."""
+    return out / FOLDER / f"{shard.index}-of-{shard.count}"
 
 
 class ShardsDiffer(InputError):
@@ -88,22 +72,6 @@ class FinishedShard(JsonRecord):
     places: list[int]
     samples: str
     questions: str = ""
-
-
-def parse_shard(text: str) -> Shard:
-    """Read `i/n`.
-
-    Raises:
-        InputError: it is not of this form, or i is not between 1 and n.
-
-    Example:
-        >>> parse_shard("2/8")
-        Shard(index=2, count=8)
-    """
-    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise InputError(f"shard {text!r}: write i/n with i from 1 to n, such as 1/4")
-    return Shard(int(match[1]), int(match[2]))
 
 
 def select_batches(shard: Shard, batches: Sequence[list[Sample]]) -> list[list[Sample]]:
@@ -146,44 +114,41 @@ class ShardPart(NamedTuple):
 
 
 def choose_part(
-    out: Path, text: str, samples: Sequence[Sample], settings: Settings, model: Model, traced: bool
+    out: Path, shard: Shard, samples: Sequence[Sample], settings: AskSettings, model: Model, traced: bool
 ) -> ShardPart:
     """Return a shard's samples.
 
     Args:
-        text: the shard, as i/n.
         traced: a run lists its samples in their order, answers are listed as they come.
 
     Raises:
-        InputError: the shard is not of the form i/n, or cannot be made in this folder.
+        InputError: the shard cannot be made in this folder.
     """
-    shard = parse_shard(text)
     check_no_link(out / FOLDER)
     check_shard(out, shard)
-    (shard.folder(out) / FINISHED).unlink(missing_ok=True)  # of a shard that is made again
+    (shard_folder(out, shard) / FINISHED).unlink(missing_ok=True)  # of a shard that is made again
     batches = form_batches(samples, settings, model.has_cross_attention)
     chosen = [sample for batch in select_batches(shard, batches) for sample in batch]
     if not traced:
         batches = sort_by_images(batches) if settings.shared_prefix else batches
         samples = [sample for batch in batches for sample in batch]
     order = [sample.id for sample in samples]
-    return ShardPart(out, shard.folder(out), shard, chosen, order, hash_questions(samples))
+    return ShardPart(out, shard_folder(out, shard), shard, chosen, order, hash_questions(samples))
 
 
 def trace_shard(
-    text: str,
+    shard: Shard,
     source: LocalModel,
     samples: Sequence[Sample],
     out: Path,
-    settings: Settings,
+    settings: AskSettings,
     recorder: Recording,
 ) -> Run:
     """Trace a shard's samples, and return the whole run if this shard was the last; else the shard's own run."""
-    part = choose_part(out, text, samples, settings, source.model, traced=True)
+    part = choose_part(out, shard, samples, settings, source.model, traced=True)
     recorder = replace(recorder, whole=out)
-    deque(answer(source, part.samples, part.folder, settings, recorder, "trace", samples), maxlen=0)
-    run = open_run(part.folder)
-    run.ids  # noqa: B018  # they are read now, since another shard may soon move the traces
+    keep_answers(source, part.samples, part.folder, settings, recorder, "trace", samples)
+    run = open_run(part.folder)  # now: another shard may move it away once this one is finished
     finish_shard(part)
     merge_if_last(out)
     return open_run(out) if (out / "run.json").is_file() else run
@@ -311,7 +276,7 @@ def _all_folders(out: Path) -> list[Path]:
     if folder is None:
         raise InputError(f"{out}: contains no shards to merge")
     count = int(folder.name.rpartition("-")[2])
-    return [Shard(index, count).folder(out) for index in range(1, count + 1)]
+    return [shard_folder(out, Shard(index, count)) for index in range(1, count + 1)]
 
 
 def check_alike(folder: Path, other: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -409,6 +374,9 @@ def shards_differ(out: Path) -> bool:
 def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
     """Move the traces of all shards into one folder. `run.json` comes last."""
     first = check_all_alike(shards)
+    for folder in shards:
+        for path in (*folder.glob("samples/*.h5"), *folder.glob(f"{PACKS}/*.h5")):
+            check_digest(path)
     _check_images(shards)
     order = whole_order(shards.values())
     make_subfolder(out / "samples")

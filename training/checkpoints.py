@@ -115,7 +115,7 @@ def _no_remains(folder: Path) -> Iterator[None]:
 
 
 def _find_number(error: BaseException, free: int) -> int | None:
-    """Return the number of the operating system's error in one of a library that writes; None if it is not one."""
+    """Extract the errno from a library's write error; None if it has none."""
     if isinstance(error, SafetensorError):
         found = re.search(r"os error (\d+)", str(error))
         return int(found[1]) if found else None

@@ -13,6 +13,7 @@ from tqdm import tqdm
 from mmprobe.errors import InputError
 from mmprobe.files import make_folders, read_json, write_atomic
 from mmprobe.models import Model
+from mmprobe.models.loading import GREEDY
 from mmprobe.samples import Sample
 from mmprobe.training.logos import select_for_stage
 from mmprobe.training.policy import RewardFunction
@@ -33,9 +34,9 @@ def sample_responses(
         seed: of the random numbers, so that a resumed training draws the same responses.
     """
     torch.manual_seed(seed)
-    options: dict[str, object] = {"do_sample": False, "temperature": None, "top_k": None, "top_p": None}
+    options = GREEDY
     if count:
-        options = {"do_sample": True, "temperature": settings.temperature, "top_k": 0, "top_p": 1.0}
+        options = GREEDY | {"do_sample": True, "temperature": settings.temperature, "top_k": 0, "top_p": 1.0}
     each = max(1, count)
     asked = [with_instruction(sample, settings.instruction) for sample in samples for _ in range(each)]
     responses: list[str] = []

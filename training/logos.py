@@ -13,13 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from mmprobe.benchmarks.answers.options import bare_mark, find_mark, read_choice, split_options
-from mmprobe.benchmarks.answers.texts import judge_text, same_text
+from mmprobe.benchmarks.answers.texts import same_text
+from mmprobe.benchmarks.answers.verdicts import judge_text
 from mmprobe.benchmarks.synthetic.check import AnswerCheck, check_answer
 from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
-
-EPSILON = 0.2  # clipping range, our choice; the paper gives none
 
 _FORMAT = re.compile(r"\s*<think>(.+?)</think>\s*<answer>(.+?)</answer>\s*", re.DOTALL)
 

@@ -17,8 +17,7 @@ from trl.trainer.utils import RepeatSampler
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model
-from mmprobe.models.prompt import read_image
-from mmprobe.samples import Sample, check_short
+from mmprobe.samples import Sample, check_short, read_image
 from mmprobe.training.checkpoints import WholeCheckpoints, silence
 from mmprobe.training.logos import Rewards, compute_advantages
 from mmprobe.training.settings import LogosSettings

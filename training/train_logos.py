@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from mmprobe.errors import InputError
@@ -82,7 +81,7 @@ def train_stages(
     device: str = "auto",
 ) -> Model:
     """Train as `train_logos` does, in a folder that the caller holds (`hold_training`)."""
-    about = {"trained": "logos", "model": model, "questions": len(samples), **asdict(settings)}
+    about = {"trained": "logos", "model": model, "questions": len(samples), **settings.model_dump()}
     start_training(out, about, fingerprint(fingerprint_checkpoint(find_checkpoint(model)), samples))
     trained = load_model(model, device=device, dtype="float32")
     for stage in range(settings.stages):

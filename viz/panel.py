@@ -87,7 +87,7 @@ def escape_text(text: object) -> str:
 
 
 def describe_answer(ds: xr.Dataset) -> str:
-    """Return what a caption says of a probe's one answer: also that it is not the model's, where it is the true one.
+    """Describe the answer that was read, and its origin (given, true or generated).
 
     Example:
         >>> describe_answer(xr.Dataset(attrs={"model": "tiny-spd", "answer_from": "true"}))
@@ -300,6 +300,46 @@ def comparison_panel(
         f"{int(ds['n_faithful'])} faithful {unit}. Filled: p < 0.05 in a two-sided permutation test, with Holm's "
         "correction over layers. Hover for Hedges' g. The two groups may differ in questions and length.",
     )
+
+
+_LABEL = re.compile(r"\b(an )?(un)?faithful\b", re.IGNORECASE)
+
+
+def name_labels(text: str, dataset: xr.Dataset) -> str:
+    """Return a text with the words right and wrong for labels that only say this; a right answer need not be faithful.
+
+    Example:
+        >>> name_labels("Unfaithful minus faithful", xr.Dataset(attrs={"labels": "right or wrong"}))
+        'Wrong minus right'
+        >>> name_labels("an unfaithful answer", xr.Dataset(attrs={"labels": "right or wrong"}))
+        'a wrong answer'
+    """
+    if dataset.attrs.get("labels") != "right or wrong":
+        return text
+
+    def rename(match: re.Match[str]) -> str:
+        word = f"{'a ' if match[1] else ''}{'wrong' if match[2] else 'right'}"
+        return word.capitalize() if match[0][0].isupper() else word
+
+    return _LABEL.sub(rename, text)
+
+
+def name_labels_in(panel: Panel, dataset: xr.Dataset) -> Panel:
+    """Return a panel whose title, caption, legend, axes and hover texts have the words of `name_labels`."""
+    if dataset.attrs.get("labels") != "right or wrong":
+        return panel
+    parts = [*panel.figure.data, *panel.figure.layout.annotations]
+    parts += [axis.title for axis in (*panel.figure.select_xaxes(), *panel.figure.select_yaxes())]
+    for part in parts:
+        for field in ("name", "hovertemplate", "text"):
+            if field in part and isinstance(part[field], str):
+                part[field] = name_labels(part[field], dataset)
+    for part in panel.figure.data:
+        for side in ("x", "y"):
+            words = part[side] if side in part and part[side] is not None else ()
+            if any(isinstance(word, str) for word in words):
+                part[side] = [name_labels(str(word), dataset) for word in words]
+    return Panel(name_labels(panel.title, dataset), panel.figure, name_labels(panel.caption, dataset))
 
 
 def format_counts(n: xr.DataArray, unit: str) -> str:

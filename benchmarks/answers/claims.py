@@ -10,15 +10,15 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from mmprobe.benchmarks.answers.chinese import read_statement
+from mmprobe.benchmarks.answers.assertions import is_denied
 from mmprobe.benchmarks.answers.coco import FIRST_WORDS, PHRASES, find_phrases, make_plurals
 from mmprobe.benchmarks.answers.drawn import is_drawn
-from mmprobe.benchmarks.answers.forms import find_answer, is_open
-from mmprobe.benchmarks.answers.numbers import WORDS
-from mmprobe.benchmarks.answers.refusals import is_refusal
+from mmprobe.benchmarks.answers.forms import clean, find_answer, is_open
+from mmprobe.benchmarks.answers.numbers import WORDS, read_number
 from mmprobe.benchmarks.answers.texts import COLOUR, conclusion, iter_sentences, normalize_colour
+from mmprobe.benchmarks.answers.words import DOUBT, TAKES_BACK, name_images
 from mmprobe.benchmarks.synthetic.scene import SHAPES, EditType
 
 _QUOTE_CHARACTERS = 200  # of the sentence that a claim quotes
@@ -32,8 +32,8 @@ class Claim:
     """One difference that an answer claims: its type (None if another) and category (None if not known).
 
     `before` and `after` are colours or places (cells in capitals), and `quantity` the number of objects,
-    where the claim names them. Only judges give denials (`negated`), and only judges and data claims without a type. `text` is the
-    sentence.
+    where the claim names them. A claim without a type is never true: "A dog was added." Only judges give denials (`negated`).
+    `text` is the sentence.
     """
 
     type: EditType | None
@@ -46,7 +46,7 @@ class Claim:
 
 
 class ReadClaims(NamedTuple):
-    """What the lexical judge read: the claims, whether the answer says that nothing changed, and the rest."""
+    """What the lexical judge read: the claims, whether the answer says that nothing changed, and the unread sentences."""
 
     claims: list[Claim]
     nothing: bool
@@ -58,85 +58,23 @@ _THINGS: dict[str, str | None] = {
     **{form: shape for shape in SHAPES for form in (shape, *make_plurals(shape))},
 }
 _NO_THING = re.compile(
-    r"\b(?:images?|pictures?|photos?|scenes?|it|this|that|these|they|\w*thing|someone|nobody|no|not"
+    r"\b(?:images?|scenes?|it|this|that|these|they|\w*thing|someone|nobody|no|not"
     r"|differences?|changes?|"
     r"colou?rs?|positions?|objects?|items?|neither|either|both|or|i|we|you|who|what|which|if|when|new|number|"
-    r"removed|moved|missing|changed|added|other|same)\b"
-)
-_BE = r"(?:was|were|is|are|has been|have been)"
-_IN_SECOND = (
-    r"(?: (?:in|from) (?:the )?(?:second|modified|edited|2nd|right) (?:image|picture|photo)"
-    r"| (?:in|from) (?:image|picture) (?:2|two))?"
+    r"removed|moved|missing|changed|added|other|same|also|moreover|\w+ally)\b"
 )
 _HUE = r"colou?r"
-_IMAGE = r"(?:image|picture|photo)"
-_SECOND = rf"(?:the )?(?:second|modified|edited|2nd|right)(?: (?:{_IMAGE}|one))?"
-_FIRST = rf"(?:the )?(?:first|original|1st|left) {_IMAGE}"
-_FIRST_ONE = rf"(?:the )?(?:first|original|1st|left)(?: {_IMAGE}| one)?"
-_FROM_TO = rf"from (?P<before>{COLOUR}) to (?P<after>{COLOUR})"
-_MOVE = rf"(?: from (?:the )?(?P<before>{PLACE}))?(?: (?:to (?:the )?)?(?P<after>{PLACE}))?"
-# Type of a claim: the sentences that state it; `{thing}` is the object.
-_SENTENCES: dict[EditType, tuple[str, ...]] = {
-    "remove": (
-        rf"{{thing}} {_BE} (?:removed|deleted|erased|missing|gone)",
-        r"{thing} (?:has |have )?(?:disappeared|vanished)",
-        rf"{{thing}} {_BE} (?:absent|no longer (?:present|visible|there|seen|in the scene))",
-        rf"{{thing}} {_BE} not (?:present|visible|there|seen) in {_SECOND}",
-        rf"there (?:is|was|are|were) {{thing}} in {_FIRST},? (?:but|and|while) (?:it is |they are |is |are )?"
-        rf"(?:not|missing|gone|absent|no longer)(?: (?:present|visible|there|seen))?(?: (?:in|from) {_SECOND})?",
-        rf"{_SECOND} (?:lacks|is missing|no longer (?:has|shows|contains)) {{thing}}"
-        rf"(?: (?:that|which) (?:was|were|is|are) (?:visible |present |shown )?in (?:the )?(?:first|original)(?: {_IMAGE})?)?",
-        rf"in {_FIRST},? there (?:is|was|are|were) {{thing}},? (?:but|and|while|whereas) (?:in {_SECOND},? )?"
-        rf"(?:it|they|(?:the )?(?P<again>[a-z -]+?)) (?:is|are|was|were) (?:missing|gone|absent|not there|no longer there|removed)"
-        rf"(?: (?:in|from) {_SECOND})?",
-        rf"{{thing}} (?:is|was|are|were) (?:present|visible|shown|there) in {_FIRST_ONE},? (?:but|and|while) (?:it is |they are |is |are )?"
-        rf"(?:not|missing|gone|absent|no longer)(?: (?:present|visible|there|seen))?(?: (?:in|from) {_SECOND})?",
-        r"(?:removed?|missing|gone): {thing}",
-        r"{thing}: (?:removed|missing|gone)",
-    ),
-    "position": (
-        rf"{{thing}} (?:(?:{_BE} |has |have )?moved|{_BE} relocated|(?:has |have )?shifted){_MOVE}",
-        r"(?:moved?|position): {thing}",
-        rf"{{thing}}: moved{_MOVE}",
-    ),
-    "color": (
-        rf"{{thing}} (?:(?:has |have )?(?:changed|turned|went)(?: {_HUE})?|{_BE} recolou?red) {_FROM_TO}",
-        rf"(?:the )?{_HUE} of {{thing}} (?:has |was |is )?changed(?: {_FROM_TO})?",
-        rf"{{thing}}'s? {_HUE} (?:has |was |is )?changed(?: {_FROM_TO})?",
-        rf"{{thing}} (?:is|was|are|were) (?P<before>{COLOUR}) in {_FIRST},? (?:and|but|while|whereas)"
-        rf"(?: (?:it )?(?:is|are))? (?P<after>{COLOUR}) in {_SECOND}",
-        rf"in {_FIRST},? {{thing}} (?:is|was|are|were) (?P<before>{COLOUR}),? (?:and|but|while|whereas)? ?in {_SECOND},?"
-        rf" (?:it|they|(?:the )?(?P<again>[a-z -]+?)) (?:is|was|are|were) (?P<after>{COLOUR})",
-        rf"{{thing}} (?:(?:has |have )?changed {_HUE}|{_BE} recolou?red)",
-        rf"(?:{_HUE}|recolou?red): {{thing}}",
-        rf"{{thing}}: (?:changed )?{_FROM_TO}",
-        rf"{{thing}} (?:(?:has |have )?turned|is now|are now) (?P<after>{COLOUR})",
-    ),
-}
-_THING = r"(?P<thing>[a-z0-9][a-z0-9' ,-]*?)"
-_FORMS = [
-    (kind, re.compile(form.format(thing=_THING) + _IN_SECOND + r"\s*[.!;]?"))
-    for kind, forms in _SENTENCES.items()
-    for form in forms
-]
 _TYPE_WORDS: dict[str, EditType] = {
     **dict.fromkeys(("color", "colour", "recolor", "recolored", "color change", "colour change"), "color"),
     **dict.fromkeys(("remove", "removed", "removal", "missing", "object removal"), "remove"),
     **dict.fromkeys(("position", "position change", "move", "moved", "movement"), "position"),
 }
+# Sentences that state no difference of their own: headings, and that the images differ.
 _HEADING = re.compile(
-    r"(?:here(?: are| is|'s)|these are|the|i (?:can )?(?:see|found|spotted)|comparing|differences?|changes?)\b[^.]*:",
+    r"[^.]*\b(?:differences?|changes?|comparing|compared|following|here|images?)\b[^.]*:"
+    r"|(?:yes, |no, )?(?:the |these )?(?:two |2 )?images are (?:different|not (?:exactly |completely )?(?:the same|identical|equal))\.?"
+    r"|(?:yes, )?there (?:is|are) (?:an? |some |several |a few |multiple )?(?:\w+ )?(?:differences?|changes?)(?: between (?:the |these )?(?:two )?images)?[.:]?",
     re.IGNORECASE,
-)
-# What may precede a sentence that states a difference, and accompany its object.
-_LEAD_IN = re.compile(
-    rf"(?:(?:(?:upon|after|when|by) )?comparing [^,.]{{1,60}}, )?(?:i (?:can )?(?:see|notice|noticed|observe|observed|found) that )?"
-    rf"(?:the (?:main |only |key |one )?(?:difference|change)(?: between (?:the |these )?(?:two )?{_IMAGE}s)? is that )?"
-    rf"(?:in {_SECOND}, )?"
-)
-_LABEL = re.compile(r"[a-z' ]{1,40}(?::| [-\u2013\u2014]) (?=(?:the|an?) )")
-_IN_FIRST = re.compile(
-    rf" (?:(?:that|which) (?:was|is|were|are) )?(?:visible |present |shown )?in {_FIRST}(?= (?:{_BE}|has|have|disappeared|vanished)\b)"
 )
 _KEYED = re.compile(
     r"type\s*:\s*([a-z ]+?)\s*[,;]\s*(?:object )?(?:category|object)\s*:\s*([a-z ]+)", re.IGNORECASE
@@ -144,115 +82,316 @@ _KEYED = re.compile(
 _TUPLE = re.compile(r"[(\[]\s*['\"]?([A-Za-z ]{3,30})['\"]?\s*,\s*['\"]?([A-Za-z ]{3,30})['\"]?\s*[)\]]")
 
 
-_NUMBER = rf"(?:\d{{1,4}}|{'|'.join(WORDS)})"
-_NOUN = r"(?:differences?|changes?)"
-_BETWEEN = r"(?: (?:in total|between (?:the |these )?(?:two |2 )?(?:images|pictures|photos)))?"
-_COUNTED = re.compile(
-    rf"(?:(?:after|upon|when|by) [^,.]{{1,60}}, )?(?:(?:there (?:is|are)|(?:i|we)(?: can)? (?:see|found|find|count|counted|spot|spotted)) "
-    rf")?(?:exactly )?"
-    rf"(?P<number>{_NUMBER}|no|one) {_NOUN}{_BETWEEN}\s*[.!:]?",
+_DIFFERENCES = "How many differences are there?"  # the question that a count answers
+_ITEMIZED = re.compile(
+    r"\b(?:one|another|a) (?:\w+ )?(?:difference|change) is\b", re.IGNORECASE
+)  # it counts none
+_ITEM = re.compile(r"^[ \t]*\(?(\d{1,2})[.)]\s", re.MULTILINE)
+_SEE = r"(?:see|find|notice|spot|observe|identify|detect)"
+_KIND = r"(?:visible |noticeable |apparent |obvious |significant |discernible )?"
+_NOTHING = re.compile(
+    r"nothing (?:has |was )?changed\.?"
+    r"|(?:the |these |both )?(?:two )?images (?:are|appear to be|look|seem to be|show) (?:exactly |completely |visually )?(?:identical|the same)(?: scene)?[.;!]?"
+    rf"|(?:(?:there are|there is|i (?:do not|don't|cannot|can't|could not|couldn't|did not|didn't) {_SEE}|i {_SEE}) )?(?:no|any) {_KIND}"
+    r"(?:differences?|changes?)(?: (?:between|in) (?:the |these )?(?:two )?images)?[.;!]?",
     re.IGNORECASE,
 )
-_ANY_COUNT = re.compile(rf"\b({_NUMBER}|no) (?:\w+ )?{_NOUN}\b", re.IGNORECASE)
-_ALONE = re.compile(rf"(?P<number>{_NUMBER}|none)(?: {_NOUN})?[.!]?", re.IGNORECASE)
-_MORE = re.compile(
-    r"\b(?:another|also|more|additional\w*|however|but|wait|actually|except|besides|other)\b", re.IGNORECASE
-)
-_ITEM = re.compile(r"^\s*\(?(\d{1,2})[.)]\s", re.MULTILINE)
-_NOTHING = re.compile(
-    r"nothing (?:has )?changed\.?|(?:the |these )?(?:two )?(?:images|pictures|photos) (?:are|appear to be|look|seem to be) (?:exactly |completely )?(?:identical|the same)\.?"
-    r"|(?:there are|i (?:do not|don't) (?:see|find|notice|spot)) (?:no|any) (?:visible |noticeable )?"
-    r"(?:differences?|changes?)(?: between (?:the |these )?(?:two )?(?:images|pictures|photos))?\.?",
+_COUNTED = re.compile(  # it states how many differences there are, and none of them
+    rf"(?:[^,.]{{1,60}}, )?(?:(?:there (?:is|are)|(?:i|we)(?: can)? (?:{_SEE}|see|found|count|counted|spotted)) )?(?:exactly |only |a total of |at least |about )*"
+    rf"(?:\d{{1,4}}|{'|'.join(WORDS)}) (?:\w+ ){{0,2}}(?:differences?|changes?)(?: (?:in total|between (?:the |these )?(?:two |2 )?images))?\s*[.!:]?",
     re.IGNORECASE,
 )
 
 
 def parse_claims(text: str) -> list[Claim]:
-    """Return the differences that an answer claims, in order and without repeats; empty where it is unread.
+    """Return the differences that an answer claims, in order; empty where a sentence of it is unread.
 
     Example:
         >>> claim, = parse_claims("The circle changed from red to blue.")
         >>> claim.type, claim.category, claim.before, claim.after
         ('color', 'circle', 'red', 'blue')
     """
-    return read_claims(text).claims
+    reading = read_claims(text)
+    return [] if reading.unread else reading.claims
 
 
 def read_claims(text: str) -> ReadClaims:
     """Return the claims of an answer, and the sentences that the rules did not read.
 
     An answer is JSON, a list of `(type, category)`, or sentences; only what follows `Answer:` or
-    `Therefore:` counts. One unread sentence leaves the answer without claims: half of an answer is another
-    answer.
+    `Therefore:` counts. Claims beside an unread sentence count, but not where that takes something back ("Wait, ..."), and an
+    answer says that nothing changed only if all of it is read.
 
     Example:
-        >>> read_claims("The dog was removed. The mood is calmer.").unread
-        ['The mood is calmer.']
+        >>> reading = read_claims("The dog was removed. The mood is calmer.")
+        >>> [claim.category for claim in reading.claims], reading.unread
+        (['dog'], ['The mood is calmer.'])
     """
     structured = _read_structured(text)
     if structured is not None:
         return ReadClaims(structured, not structured, [])
-    if is_refusal(text):
-        return ReadClaims([], False, [text])
     claims: list[Claim] = []
     unread: list[str] = []
     nothing = False
-    for sentence in iter_sentences(conclusion(text)):
-        stated = _read_sentence(sentence)
-        count = _COUNTED.fullmatch(sentence)
-        chinese = read_statement(sentence)
-        if stated is not None:
-            claims += stated
-        elif chinese is not None:
-            nothing |= chinese.kind == "nothing" or chinese.number == 0
-        elif _NOTHING.fullmatch(sentence) or (count and count["number"].lower() in ("no", "zero", "0")):
+    context = _Context()
+    for sentence in iter_sentences(_with_arrows(_read_tables(name_images(conclusion(text))))):
+        if _NOTHING.fullmatch(sentence):
             nothing = True
-        elif not (count or is_drawn(sentence) or _HEADING.fullmatch(sentence)):
+        elif (stated := _read_sentence(sentence, context)) is not None:
+            claims += stated
+        elif not (_COUNTED.fullmatch(sentence) or is_drawn(sentence) or _HEADING.fullmatch(sentence)):
             unread.append(sentence)
-    claims = list(dict.fromkeys(claims))
-    if unread or not (claims or nothing):
-        return ReadClaims([], False, unread or ([text] if text.strip() else []))
-    return ReadClaims(claims, nothing and not claims, [])
+    unread += context.alone.values()
+    if any(map(_TAKES_BACK.search, unread)) or (nothing and unread):
+        return ReadClaims([], False, unread)
+    return ReadClaims(claims, nothing and not claims, unread)
 
 
-def _read_sentence(sentence: str) -> list[Claim] | None:
-    """Return the claims of a sentence in one of the forms; None for any other sentence."""
-    chinese = read_statement(sentence)
-    if chinese is not None and chinese.things:
-        kind, quote = chinese.kind, sentence[:_QUOTE_CHARACTERS]
-        values = (chinese.before, chinese.after)
-        return [Claim(cast(EditType, kind), thing, *values, text=quote) for thing in chinese.things]
-    text = " ".join(sentence.lower().split())
-    text = _IN_FIRST.sub("", text[_LEAD_IN.match(text).end() :], count=1)  # type: ignore[union-attr]
+_TAKES_BACK = re.compile(rf"\b(?:{TAKES_BACK})\b", re.IGNORECASE)
+
+
+def _with_arrows(text: str) -> str:
+    return re.sub(r"\bvs\.", "vs", re.sub(r"\s*(?:\u2192|->|=>)\s*", " to ", text))
+
+
+_ROW = re.compile(r"^[ \t]*\|(.+)\|[ \t]*$", re.MULTILINE)
+_GONE = re.compile(
+    r"(?:is |was )?(?:missing|absent|removed|gone|not (?:present|visible|there)|none|no|-|\u2013|\u2014)",
+    re.IGNORECASE,
+)
+_THERE = re.compile(r"(?:is )?(?:present|visible|shown|there|yes)", re.IGNORECASE)
+
+
+def _read_tables(text: str) -> str:
+    """Return a text whose table of things by image, if it has one, is sentences.
+
+    Example:
+        >>> _read_tables("| Object | First image | Second image |\\n|---|---|---|\\n| Car | red | blue |\\n| Dog | present | missing |")
+        'car: red to blue\\ndog: removed'
+    """
+    rows = [[cell.strip() for cell in row.split("|")] for row in _ROW.findall(text)]
+    if len(rows) < 3 or len(rows[0]) != 3 or any(len(row) != 3 for row in rows):
+        return text
+    sentences = []
+    for thing, before, after in rows[1:]:
+        if re.fullmatch(r"[\s:-]*", before):
+            continue
+        thing = re.sub(r"(?i)\b(?:of|the|presence|colou?r|position)\b", "", thing).strip().lower()
+        if _THERE.fullmatch(before) and _GONE.fullmatch(after):
+            sentences.append(f"{thing}: removed")
+        elif re.fullmatch(PLACE, before.lower()) and re.fullmatch(PLACE, after.lower()):
+            sentences.append(f"{thing}: moved from the {before.lower()} to the {after.lower()}")
+        elif before.casefold() != after.casefold():
+            sentences.append(f"{thing}: {before.lower()} to {after.lower()}")
+    return "\n".join([*[part for part in [_ROW.sub("", text).strip()] if part], *sentences])
+
+
+# A sentence is read by its clauses: the thing that each begins with, and the one kind of change that its words tell.
+_CONTRACTED = re.compile(r"n't\b")
+_OPENING = re.compile(
+    r"^(?:(?:(?:additionally|also|moreover|finally|first|second|next|lastly|however|meanwhile|notably|(?:(?:upon|after|when|by) )?comparing [^,.]{1,60}),?"
+    r"|(?:i|we) (?:can )?(?:see|notice|noticed|observe|observed|found) that|(?:the|an?) (?:only |main |key |one |other |first |second |notable )*(?:difference|change)"
+    r"(?: between (?:the |these )?(?:two )?images)? is (?:that |in )?|(?:here is )?what changed:) *)+"
+)
+_LABEL = re.compile(r"^[a-z' ]{1,40}(?::| [-\u2013\u2014]) *(?=(?:the|an?|in the|there) )")
+_PARTS = re.compile(
+    r"(?:;|,? (?:and|but|while|whereas)|,(?= in the (?:first|second) image)) +(?=(?:in the (?:first|second) image,? )?(?:the|an?|it|they|it's|there|\w+'s) |in the (?:first|second) image)"
+)
+_IMAGE_PHRASE = re.compile(
+    r"(?: (?:that|which) (?:is|was|are|were)(?: visible| present| shown| seen)?(?= in))?,? ?\(?(?:\b(?:in|from|of|to) )?\bthe (first|second) image\b\)?,?"
+)
+_VERB = (
+    r"is|are|was|were|has|have|had|turned|went|became|becomes|appears?|moved|shifted|changed|changes|disappeared|vanished|visible|present|shown|seen|that|which|no"
+    r"|does|do|did|in|on|at|from|to|with|near|behind|beside|next|under|located"
+)
+_ONE = r"(?:(?:the|an?|one|two|three|\d) )?[a-z]+(?:[ -][a-z]+){0,3}?"
+_HAS_VERB = re.compile(rf"\b(?:{_VERB}|lacks|shows|contains|includes|looks|seems)\b")
+_NOUN = rf"(?P<thing>{_ONE}(?: and {_ONE}){{0,3}}?)"
+_PHRASE = re.compile(
+    rf"\s*(?P<pronoun>it|they)\b|\s*(?:there(?: is| are| was| were) (?:no (?:longer )?|not )?)?(?:the |a )?"
+    rf"(?:(?:{_HUE}|position|location|presence|removal) (?:change )?of )?{_NOUN}"
+    rf"(?:'s)?(?=\s*[,:;.(!]|\s[\u2013\u2014-]\s|\s(?:{_VERB}|but)\b|\s*$|(?<='s)\s| (?:{_HUE}|position|location)\b)"
+)
+# "The second image lacks the dog.", "Missing object: a dog"
+_LACKS = re.compile(
+    rf"^(?:(?:lacks|is missing|no longer (?:has|shows|contains|includes)|has no|shows no|does not (?:have|show|contain|include))(?: an?)?"
+    rf"|(?:the )?(?:removed?|missing|gone)(?: objects?| items?)?:) {_NOUN}(?= (?:that|which|in|from)\b|\s*[.,;!]|\s*$)"
+)
+_MOVED_LABEL = re.compile(rf"^(?:moved?|position)(?: change)?: {_NOUN}\W*$")
+_RECOLOURED_LABEL = re.compile(rf"^(?:{_HUE}(?: change)?|recolou?red): {_NOUN}\W*$")
+_LOST = re.compile(
+    r"\b(?:removed|removal|deleted|erased|missing|absent|gone|disappear(?:s|ed)?\b|vanished|taken away|no longer\b(?! \w+ing\b)"
+    r"|not (?:be )?(?:present|visible|there|seen|appear|exist|included|shown|in\b)|(?<=, )not\W*$|(?<=\bbut )not\W*$)"
+)
+_LOST_END = re.compile(
+    r"\s*(?:(?:be )?(?:present|visible|there|seen|appears?|exists?|included|shown)\b)?\s*(?:(?:from|in) (?:the )?(?:scene|image|picture|view)|entirely|completely"
+    r"|as well|too|it)?\s*[.!;,]?\s*"
+)
+_THERE_IS = re.compile(r"^\s*there (?:is|are|was|were) (?!no\b|not\b)|^\s*(?:shows|has|contains) ")
+_ONLY = re.compile(
+    r"(?=.* only\b)(?: (?:only|is|are|was|were|appears?|exists?|visible|present|seen|shown|found))+\W*"
+)
+_NONE_LEFT = re.compile(r"^\s*(?:there (?:is|are) (?:no|not)\b)")
+_ADDED = re.compile(r"\b(?:added|appears|appeared|newly|introduced|(?:is|are) new)\b")
+_UNFIT = re.compile(
+    r"\b(?:replaced?|swapped|same|similar|both|or|either|never|unchanged)\b|\b(?:not|never) (?:removed|moved|changed?|deleted)\b"
+)
+_RECOLOURED = re.compile(
+    r"\b(?:chang(?:ed?|es)|turned|bec[oa]mes?|altered|recolou?red|repainted|painted|went|switched|shifted|instead of|rather than|now|vs|to)\b"
+)
+_COLOURED = re.compile(
+    rf"\b(?:chang|alter|differ|turn)\w*\b.*\b{_HUE}\b|\b{_HUE}\b.*\b(?:chang|alter|differ)\w*\b|\b(?:recolou?red|repainted)\b"
+)
+_MOVED = re.compile(r"\b(?:moved|shifted|relocated|repositioned|displaced)\b|\b(?:position|location)\b")
+_FROM_NOTHING = re.compile(r"\b(?:not(?! only)|absent|missing)\b[^.]*\bthe first image")
+
+
+class _Context:
+    """What clauses said: the things that the last was about, and the colours and places of things in one of the images."""
+
+    def __init__(self) -> None:
+        self.things: list[tuple[str | None, int | None]] = []
+        self.states: dict[tuple[EditType, str | None], dict[str, str]] = {}
+        self.alone: dict[tuple[EditType, str | None], str] = {}
+
+    def add(self, kind: EditType, thing: str | None, image: str, value: str, quote: str) -> list[Claim]:
+        """Note a thing's state in an image, and return the claim where it differs from that in the other image."""
+        state = self.states.setdefault((kind, thing), {})
+        state[image] = value
+        if len(state) < 2:
+            if image == "second":
+                self.alone[kind, thing] = quote
+            return []
+        self.alone.pop((kind, thing), None)
+        return (
+            []
+            if state["first"] == state["second"]
+            else [Claim(kind, thing, state["first"], state["second"], text=quote)]
+        )
+
+
+def _read_sentence(sentence: str, context: _Context) -> list[Claim] | None:
+    """Return the claims of a sentence; none where it describes the first image; None where a clause of it is unread."""
+    text = _CONTRACTED.sub(" not", " ".join(sentence.lower().split()))
+    text = re.sub(r"\b(it|there|that)'s\b", r"\1 is", text)
+    text = _OPENING.sub("", text)
     label = _LABEL.match(text)
-    if label and not is_open(label.group()) and (claims := _read_claims_of(text[label.end() :], sentence)):
-        return claims
-    return _read_claims_of(text, sentence)
+    if label and not is_open(label.group()):
+        topic = label.group().strip(" :-\u2013\u2014")
+        if not _find_things(topic) or topic.split()[-1] in text[label.end() :].split():
+            text = text[label.end() :]
+    claims: list[Claim] = []
+    image, before = "", ""
+    things: set[str | None] = set()
+    for part in _split_parts(text):
+        named = _IMAGE_PHRASE.findall(part)
+        read = _read_clause(part, image if not named else "", context, sentence[:_QUOTE_CHARACTERS])
+        if read is None:
+            return None
+        image = named[0] if len(named) == 1 else image
+        if before == "first" and image == "second" and not {claim.category for claim in read} <= things:
+            return None  # a clock is in one, and a cat is missing in the other
+        things, before = {thing for thing, _ in context.things}, image
+        claims += read
+    return claims
 
 
-def _read_claims_of(text: str, sentence: str) -> list[Claim] | None:
-    parts = re.split(r",? and (?=(?:the|an?) )", text)
-    if len(parts) > 1 and all(stated := [_read_clause(part, sentence) for part in parts]):
-        return [claim for claims in stated for claim in claims or ()]
-    return _read_clause(text, sentence)
+def _split_parts(text: str) -> list[str]:
+    """Return the parts of a sentence that each have a verb: `the dog and the cat are gone` is one."""
+    parts, start = [], 0
+    for mark in _PARTS.finditer(text):
+        if not mark.group().strip().endswith("and") or _HAS_VERB.search(text, start, mark.start()):
+            parts.append(text[start : mark.start()])
+            start = mark.end()
+    return [*parts, text[start:]]
 
 
-def _read_clause(text: str, sentence: str) -> list[Claim] | None:
-    for kind, form in _FORMS:
-        match = form.fullmatch(text)
-        things = _find_things(match["thing"]) if match else None
-        again = match.groupdict().get("again") if match else None
-        if match and things and (not again or _find_things(again) == things):
-            values = match.groupdict()
-            normalize = normalize_colour if kind == "color" else normalize_place
-            before, after = (
-                normalize(value) if (value := values.get(name)) else None for name in ("before", "after")
-            )
-            quote = sentence[:_QUOTE_CHARACTERS]
-            return [
-                Claim(kind, category, before, after, quantity, text=quote) for category, quantity in things
-            ]
+def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[Claim] | None:
+    """Return the claims of a clause; None where it tells another change, several kinds, or of another thing."""
+    images = _IMAGE_PHRASE.findall(text) or ([image] if image else [])
+    in_both = set(images) == {"first", "second"}
+    plain = _OPENING.sub("", " ".join(_IMAGE_PHRASE.sub(" ", text).split()))
+    if _UNFIT.search(text) or DOUBT.search(plain):
+        return None
+    kind: EditType | None
+    for form, kind in ((_LACKS, "remove"), (_MOVED_LABEL, "position"), (_RECOLOURED_LABEL, "color")):
+        if (match := form.match(plain)) and images != ["first"] and (things := _find_things(match["thing"])):
+            context.things = things
+            return [Claim(kind, category, None, None, quantity, text=quote) for category, quantity in things]
+    phrase = _PHRASE.match(plain)
+    things = (context.things if phrase["pronoun"] else _find_things(phrase["thing"])) if phrase else None
+    if not phrase or not things:
+        return None
+    context.things = things
+    rest = _WHERE.sub("", plain[phrase.end() :])
+    names = {name for name, _ in things}  # an orange is a thing
+    own = re.findall(rf"\b{COLOUR}", plain[: phrase.end()])
+    hues = [hue for hue in map(normalize_colour, own) if hue not in names]
+    hues += map(normalize_colour, re.findall(rf"\b{COLOUR}", plain[phrase.end() :]))
+    places = [normalize_place(place) for place in re.findall(rf"\b{PLACE}", rest)]
+    lost = _LOST.search(rest) or (images == ["first"] and _ONLY.fullmatch(rest)) or _NONE_LEFT.match(plain)
+    if lost and lost.string is rest and (is_denied(rest, *lost.span()) or _NONE_LEFT.match(plain)):
+        return None  # it is not missing
+    others = re.search(rf"\b(?:the|an?) (?!{COLOUR}|{_HUE}|{PLACE}|scene|image|picture|view)[a-z]+", rest)
+
+    def claim(kind: EditType | None, before: str | None = None, after: str | None = None) -> list[Claim]:
+        return [
+            Claim(kind, category, before, after, quantity, text=quote) for category, quantity in things or ()
+        ]
+
+    is_new = _FROM_NOTHING.search(text) or (lost and images == ["first"] and _IMAGE_PHRASE.match(text))
+    if is_new or (_ADDED.search(rest) and not lost):
+        return claim(None)  # the benchmark adds nothing
+    recoloured = (
+        bool(hues) and not places and (_RECOLOURED.search(rest) is not None or len(hues) == 2 and in_both)
+    )
+    moved = _MOVED.search(plain) is not None or (len(places) == 2 and (in_both or " to " in rest))
+    if sum(map(bool, (lost, recoloured, moved and not recoloured))) > 1:
+        return None
+    if lost:
+        after = rest[lost.end() :] if lost.string is rest else ""
+        between = rest[: lost.start()] if lost.string is rest else ""
+        if not _LOST_END.fullmatch(after) or re.search(
+            r"(?:[,:]|\b(?:but|and|while)\b).*\b(?:the|an?) [a-z]", between
+        ):
+            return None
+        return claim("remove")
+    if recoloured:
+        if len(hues) > 2 or others:
+            return None
+        before, new = (
+            (hues[0], hues[1])
+            if len(hues) == 2
+            else (context.states.get(("color", things[0][0]), {}).get("first"), hues[0])
+        )
+        if re.search(r"\b(?:instead of|rather than)\b", rest) or images[:1] == ["second"] and in_both:
+            before, new = new, before
+        return claim("color", before, new)
+    if moved:
+        if (
+            not places
+            and (tail := re.search(r"\b(?:moved|shifted|relocated|repositioned|displaced)\b(.+)", rest))
+            and not _ASIDE.fullmatch(tail[1])
+        ):
+            return None  # moved to Paris
+        earlier, later = (places[0], places[1]) if len(places) == 2 else (None, places[0] if places else None)
+        if images[:1] == ["second"] and in_both:
+            earlier, later = later, earlier
+        return claim("position", earlier, later)
+    if not hues and _COLOURED.search(plain):
+        return claim("color")
+    values = hues or places
+    if len(values) == len(things) == len(set(images)) == 1 and not others:
+        return context.add("color" if hues else "position", things[0][0], images[0], values[0], quote)
+    if images == ["first"] and not values and (_THERE_IS.match(plain) or not rest.strip(" .,")):
+        return []
     return None
+
+
+_WHERE = re.compile(rf"^ (?:(?:that|which) is )?(?:on|in|at) the {PLACE}(?: of the image)?(?= (?:{_VERB})\b)")
+_ASIDE = re.compile(
+    r"\s*(?:slightly|a bit|(?:up|down|left|right|for|back)wards?|away|closer|higher|lower)?\s*[.,;!]?"
+)
 
 
 def normalize_place(words: str) -> str:
@@ -266,7 +405,8 @@ def normalize_place(words: str) -> str:
 def _find_things(words: str) -> list[tuple[str | None, int | None]] | None:
     """Return category and number of each object in `the dog and two red cars`; None for other words."""
     things: list[tuple[str | None, int | None]] = []
-    for part in re.split(r",? and |, ", words):
+    parts = re.split(r",? and |, ", re.sub(rf"\b{COLOUR} and (?={COLOUR} [a-z])", "", words))
+    for part in parts:
         match = re.fullmatch(rf"(?:(?P<det>the|a|an|\d|{'|'.join(WORDS)}) )?(?P<noun>.+)", part.strip())
         noun = (
             re.sub(
@@ -286,12 +426,18 @@ def _find_things(words: str) -> list[tuple[str | None, int | None]] | None:
             or is_open(noun)
             or _NO_THING.search(noun)
             or not (is_thing or noun.isalpha())
+            or not (is_thing or match["det"] or part == parts[0])  # the salt and pepper shaker
         ):
             return None
         number = match["det"] if match["det"] not in (None, "the", "a", "an") else None
         quantity = None if number is None else int(number) if number.isdigit() else WORDS[number]
-        things.append((named[-1][0] if is_thing else None, quantity or None))
+        things.append((named[-1][0] if is_thing else _singular(noun), quantity or None))
     return things
+
+
+def _singular(noun: str) -> str:
+    """Return a noun of no category in the singular."""
+    return noun[:-1] if noun.endswith("s") and noun in make_plurals(noun[:-1]) else noun
 
 
 def _read_structured(text: str) -> list[Claim] | None:
@@ -326,19 +472,20 @@ def _claim_of(item: Any) -> Claim | None:
     if not isinstance(item, Mapping):
         return None
     fields = {str(key).lower(): value for key, value in item.items() if isinstance(value, str)}
-    category = fields.get("category", fields.get("object", ""))
+    category = next((fields[key] for key in ("category", "object", "item", "thing") if key in fields), "")
+    kind = next((fields[key] for key in ("type", "change", "change_type", "kind") if key in fields), "")
     before, after = fields.get("before", fields.get("from")), fields.get("after", fields.get("to"))
-    return _make_claim(fields.get("type", ""), category, json.dumps(item), before, after)
+    return _make_claim(kind, category, json.dumps(item), before, after)
 
 
 def _make_claim(
     kind: str, category: str, quote: str, before: str | None = None, after: str | None = None
 ) -> Claim | None:
-    """Return a claim of data. One of another type, or of no known object, is a claim, too: it is never true."""
+    """Return a claim of data. One of another type is a claim, too: it is never true."""
     if not kind.strip() or not category.strip():
         return None
-    edit_type, known = _TYPE_WORDS.get(kind.strip().lower()), _THINGS.get(category.strip().lower())
-    return Claim(edit_type, known, before, after, text=quote[:_QUOTE_CHARACTERS])
+    edit_type, name = _TYPE_WORDS.get(kind.strip().lower()), category.strip().lower()
+    return Claim(edit_type, _THINGS.get(name) or name, before, after, text=quote[:_QUOTE_CHARACTERS])
 
 
 def parse_count(text: str) -> int | None:
@@ -351,43 +498,22 @@ def parse_count(text: str) -> int | None:
         >>> [parse_count(text) for text in ("There are **two** differences.", "No differences!", "2 or 3")]
         [2, 0, None]
     """
+    said = name_images(clean(conclusion(text)))
+    sentences = list(iter_sentences(said))
+    if sentences and _NOTHING.fullmatch(sentences[0]) and all(map(_NOTHING.fullmatch, sentences)):
+        return 0
     answer = find_answer(text)
     if answer.text is None or answer.refused:
         return None
-    alone = _ALONE.fullmatch(answer.text.strip())
-    if alone:
-        return _value(alone["number"])
-    in_chinese = _count_in_chinese(answer.text)
-    if in_chinese is not None:
-        return in_chinese
-    sentences = list(iter_sentences(conclusion(text) if not answer.marked else answer.text))
-    if sentences and all(_NOTHING.fullmatch(sentence) for sentence in sentences):
-        return 0
-    first = _COUNTED.match(sentences[0]) if sentences else None
-    if first is None or not (first.end() == len(sentences[0]) or sentences[0][first.end() - 1] == ":"):
-        return None
-    items = _ITEM.findall(text)
-    if _MORE.search(" ".join(sentences[1:]) + sentences[0][first.end() :]) or len(items) not in (
-        0,
-        _value(first["number"]),
-    ):
-        return None
-    stated = {_value(word) for word in _ANY_COUNT.findall(" ".join(sentences))}
-    return _value(first["number"]) if len(stated) == 1 else None
-
-
-def _count_in_chinese(text: str) -> int | None:
-    """Return the number of differences that a first sentence in Chinese states, if no other says another."""
-    sentences = list(iter_sentences(conclusion(text)))
-    stated = [read_statement(sentence.rstrip(":\uff1a")) for sentence in sentences]
-    if not stated or stated[0] is None or stated[0].kind not in ("count", "nothing"):
-        return None
-    numbers = {0 if each.kind == "nothing" else each.number for each in stated if each and not each.things}
-    items = _ITEM.findall(text)
-    (number,) = numbers if len(numbers) == 1 else (None,)
-    return number if len(items) in (0, number) else None
-
-
-def _value(word: str) -> int:
-    word = word.lower()
-    return 0 if word in ("no", "none") else int(word) if word.isdigit() else WORDS[word]
+    numbers = [int(number) for number in _ITEM.findall(text)]
+    number = (
+        None if _ITEMIZED.search(answer.text) else read_number(answer.text, _DIFFERENCES, only_asked=True)
+    )
+    if number is None:
+        items = numbers == list(range(1, len(numbers) + 1)) and len(numbers) > 1 and not answer.marked
+        return (
+            len(numbers)
+            if items and not re.search(r"\bat least|\bmore\b|\bor\b", text, re.IGNORECASE)
+            else None
+        )
+    return int(number) if number == int(number) and len(numbers) in (0, number) else None

@@ -23,6 +23,9 @@ Span = tuple[int, int]
 _LISTS = yaml.safe_load(Path(__file__).with_name("coco.yaml").read_text(encoding="utf-8"))
 SYNONYMS: dict[str, tuple[str, ...]] = {name: tuple(words) for name, words in _LISTS["synonyms"].items()}
 
+GENERIC: dict[str, frozenset[str]] = {word: frozenset(names) for word, names in _LISTS["generic"].items()}
+"""Words that may name several categories, such as `bag` and `vehicle`, and these."""
+
 _WORD = re.compile(r"[^\W\d_]+")
 # `orange` names the fruit in `an orange and a plum`, not in `an orange and white cat`.
 _FRUIT = re.compile(

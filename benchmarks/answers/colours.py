@@ -12,6 +12,7 @@ from typing import NamedTuple
 from mmprobe.benchmarks.answers.coco import SYNONYMS, Span, find_objects, make_plurals
 from mmprobe.benchmarks.answers.forms import clean, find_answer, is_open
 from mmprobe.benchmarks.answers.texts import COLOUR, iter_sentences, normalize_colour
+from mmprobe.benchmarks.answers.words import IMAGE, NAMED_IMAGE, TAKES_BACK, image_number
 
 # Colours whose names people exchange. Whether a navy car is blue, nobody can tell from the words.
 _NEAR = {
@@ -52,7 +53,7 @@ _HOW = (
 )
 _PLACE = rf"(?:,? (?:(?:that|which) is )?(?:(?:parked|shown|visible|placed|mounted|\w+ing) )?(?:{_PREPOSITIONS}) [^,.;:]{{1,60}}?)?"
 _SUBJECT = re.compile(
-    rf"(?:^|[,;:] |\b(?:and|but|while|whereas|where|image|picture|photo|scene) )(?:(?:the|this|that|an?|one|his|her|their|its) )?"
+    rf"(?:^|[,;:] |\b(?:and|but|while|whereas|where|{IMAGE}|scene) )(?:(?:the|this|that|an?|one|his|her|their|its) )?"
     rf"(?:(?:{_KINDS}) )*$"
 )
 _IS = re.compile(rf"{_PLACE}{_BE}{_HOW} (?P<hues>{_HUES}){_AFTER}")
@@ -80,21 +81,7 @@ _ASKED_AFTER = re.compile(
 )
 _ASKED_OWN = re.compile(r"\b(?:what|which)\b.*\b(?:the|this|that) (?:\w+ )?$")
 _SEE = re.compile(r"\b(?:you|we|i|one) can (?:clearly )?see\b", re.IGNORECASE)  # not a doubt
-_TAKEN_BACK = re.compile(
-    r"(?:^|[.!?\n]\s*)(?:no, )?(?:wait|actually|correction|sorry|oops|hmm|on second thought)\b", re.IGNORECASE
-)
-_IMAGE = r"(?:image|picture|photo|photograph)"
-_NUMBERED = re.compile(
-    rf"\b(?P<nth>first|1st|original|second|2nd|modified|edited|third|3rd|fourth|4th)(?: {_IMAGE}|(?= one\b))"
-    rf"|\b{_IMAGE} #?(?P<number>one|two|three|four|[1-4])\b",
-    re.IGNORECASE,
-)
-_NUMBERS = [
-    ("first", "1st", "original", "one", "1"),
-    ("second", "2nd", "modified", "edited", "two", "2"),
-    ("third", "3rd", "three", "3"),
-    ("fourth", "4th", "four", "4"),
-]
+_TAKEN_BACK = re.compile(rf"(?:^|[.!?\n]\s*)(?:no, )?(?:{TAKES_BACK}|sorry)\b", re.IGNORECASE)
 _SINGULAR = {phrase for category, words in SYNONYMS.items() for phrase in (category, *words)}
 _PLURAL = {form for phrase in _SINGULAR for form in make_plurals(phrase)} - _SINGULAR
 
@@ -182,7 +169,7 @@ def read_colours(text: str, question: str = "", names: Collection[str] = ()) -> 
         if is_open(sentence):
             continue
         named = _find_image(sentence)
-        image = about if named is None and not _NUMBERED.search(sentence) else named
+        image = about if named is None and not NAMED_IMAGE.search(sentence) else named
         words = " ".join(sentence.lower().split())
         claims += (ColourClaim(image, *claim) for claim in _read_sentence(words, names))
         alone = _ALONE.fullmatch(words) if number == 0 else None
@@ -197,9 +184,8 @@ def read_colours(text: str, question: str = "", names: Collection[str] = ()) -> 
 
 
 def _find_image(text: str) -> int | None:
-    """Return the index of the one image that a text names by its number."""
-    found = {(match["nth"] or match["number"]).lower() for match in _NUMBERED.finditer(text)}
-    images = {number for number, words in enumerate(_NUMBERS) if found & set(words)}
+    """Return the index of the one image that a text names by its place."""
+    images = {image_number(match) - 1 for match in NAMED_IMAGE.finditer(text)}
     return images.pop() if len(images) == 1 else None
 
 

@@ -6,13 +6,8 @@ import re
 from typing import NamedTuple
 
 from mmprobe.benchmarks.answers.forms import Verdict, find_answer
-from mmprobe.benchmarks.answers.texts import (
-    conclusion,
-    judge_text,
-    normalize_words,
-    same_text,
-    split_sentences,
-)
+from mmprobe.benchmarks.answers.texts import conclusion, normalize_words, same_text, split_sentences
+from mmprobe.benchmarks.answers.verdicts import judge_text
 from mmprobe.benchmarks.synthetic.scene import COLOURS, SHAPES
 
 _S, _C, _P = f"(?:{'|'.join(SHAPES)})", f"(?:{'|'.join(COLOURS)})", "[A-D][1-4]"
@@ -100,7 +95,7 @@ def find_statement(response: str) -> str | None:
     return answer.text if answer.marked or len((answer.text or "").split()) <= 3 else None
 
 
-def judge_statement(response: str, *true: str) -> Verdict:
+def judge_statement(response: str, *true: str, question: str = "") -> Verdict:
     """Return whether a response is one of the true answers: exactly in the drawn world, else as `judge_text`.
 
     Example:
@@ -111,4 +106,4 @@ def judge_statement(response: str, *true: str) -> Verdict:
     if text and all(map(is_drawn, split_sentences(text))):
         said = {text, drawn_colour(text) or text, text.partition(",")[0].partition(".")[0]}
         return "right" if any(same_text(words, truth) for words in said for truth in true) else "wrong"
-    return judge_text(response, *true)
+    return judge_text(response, *true, question=question)

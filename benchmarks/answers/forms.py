@@ -14,12 +14,29 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from mmprobe.benchmarks.answers.refusals import is_refusal
+from mmprobe.benchmarks.answers.words import DENIALS, TAKES_BACK
 from mmprobe.thoughts import drop_thoughts, find_opened
 
-Verdict = Literal["right", "wrong", "refused", "unread"]
-"""Of an answer: a refusal is never right; an unread answer is neither right nor wrong."""
-VALUES: dict[Verdict, bool | None] = {"right": True, "wrong": False, "refused": False, "unread": None}
+Verdict = Literal["right", "wrong", "other", "refused", "unread"]
+"""Of an answer. `other` says something else in words that a judge may find to be the same; `unread` holds no answer."""
+VALUES: dict[Verdict, bool | None] = {
+    "right": True,
+    "wrong": False,
+    "other": False,
+    "refused": False,
+    "unread": None,
+}
 Value = TypeVar("Value")
+
+
+def is_right(verdict: Verdict, judged: bool = False) -> bool | None:
+    """Return whether an answer is right; None if it is unread, and for other words if a judge decides them (`judged`).
+
+    Example:
+        >>> is_right("other"), is_right("other", judged=True)
+        (False, None)
+    """
+    return None if judged and verdict == "other" else VALUES[verdict]
 
 
 class Form(NamedTuple):
@@ -30,94 +47,33 @@ class Form(NamedTuple):
     - mark: encloses the answer. Its content is read like a response.
     - braces: as `mark`, to the brace that closes.
     - lead: precedes the answer, which ends with its sentence; only "so" may precede it.
-    - option: names an option by its letter, in a sentence without negation, hedge or alternatives.
-    - line: a first or last line that is nothing but the answer to a question with options.
-    - number: the last sentence of a response to a question for a number.
-    - words: what a sentence ends in, for an open question; right if it is the true answer, never wrong.
-
-    Marks and leads decide before the other kinds, which only readers of options, numbers and words use.
     """
 
-    kind: Literal["mark", "braces", "lead", "option", "line", "number", "words"]
+    kind: Literal["mark", "braces", "lead"]
     pattern: re.Pattern[str]
     example: str
     declares: str
 
 
-# An option's letter: `(b)`, `[B]` or a capital alone. A number with its unit. The words of a thing that is counted.
-_L = r"(?P<answer>[(\[][A-Za-z][)\]]|[A-Z](?![A-Za-z0-9'\u2019]))"
-_N = (
-    r"(?P<answer>[$\u20ac\u00a3]?[-+]?\d[\d,. /]*(?:e[-+]?\d+|\s?(?:x|\u00d7|\\times)\s?10\s?\^\{?-?\d+\}?)?"
-    r"(?:\s*[a-zA-Z\u00b5\u03bc\u03a9\u00b0%\u4e00-\u9fff][\w\u00b0%^/\u00b7-]*(?: [a-z]+)?)?)"
-)
-_TENS = r"(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)"
-_COUNT = (
-    rf"(?P<answer>\d{{1,6}}|(?:{_TENS}[- ])?(?:one|two|three|four|five|six|seven|eight|nine)|ten|eleven|twelve"
-    rf"|(?:thir|four|fif|six|seven|eigh|nine)teen|{_TENS})"
-)
-_COUNT_ZH = (
-    r"(?P<answer>\d{1,6}|[\u4e00\u4e8c\u4e24\u4e09\u56db\u4e94\u516d\u4e03\u516b\u4e5d\u5341])\s*"
-    r"[\u4e2a\u53ea\u6761\u5f20\u8f86\u628a\u6735\u68f5\u5339\u5934\u4ef6\u5757\u4f4d\u540d\u53cc\u5ea7\u53f0\u6839\u652f\u67b6\u672c\u540d\u4eba\u53ef]"
-    r"[\u4e00-\u9fff]{0,6}"
-)  # a number, a measure word, and what is counted
-_COUNTED = r"(?:(?!(?:and|or|of|to|by|out|times|more|less|fewer|in|on|at)\b)[a-z-]+ ?){1,3}"
-_PLACE = (
-    r"(?:(?:visible|shown|present)? ?(?:in front of|next to|to the (?:left|right) of|in|on|at|around|near|behind|beside|under"
-    r"|above|outside|inside) (?:the|this) [a-z ]{1,40})?"
-)
-_BEST = r"(?:(?:therefore|thus|most likely|clearly) )?(?:the )?(?:correct|right|best|most accurate)"
-_SO = r"(?:(?:so|thus|therefore|hence|then|finally|in total|\u56e0\u6b64|\u6240\u4ee5|\u6545)[,:]? )?"
+def _form(kind: Any, pattern: str, example: str, declares: str) -> Form:
+    return Form(kind, re.compile(pattern, re.IGNORECASE | re.DOTALL), example, declares)
 
 
-def _form(kind: Any, pattern: str, example: str, declares: str, flags: re.RegexFlag = re.IGNORECASE) -> Form:
-    return Form(kind, re.compile(pattern, flags | re.DOTALL), example, declares)
-
-
-_CASE = re.RegexFlag(0)  # a letter alone must be a capital; `(?i:…)` marks what may have any case
 FORMS: tuple[Form, ...] = (
     _form("mark", r"<answer>(?P<answer>(?:(?!</?answer>).){0,2000})</answer>", "<answer>B</answer>", "B"),
+    _form("mark", r"<\|begin_of_box\|>(?P<answer>.{0,2000}?)(?:<\|end_of_box\|>|\Z)", "<|begin_of_box|>B<|end_of_box|>", "B"),
     _form("mark", r"<conclusion>(?P<answer>(?:(?!</?conclusion>).){0,2000})(?:</conclusion>|\Z)", "<CONCLUSION> C", "C"),
     _form("mark", r"\[\[(?P<answer>[^\[\]]{1,500})\]\]", "So it is [[B]].", "B"),
     _form("braces", r"\\f?boxed\s*\{", r"The area is \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
     _form(
         "lead",
-        r"\b(?:(?:the|my) )?(?:(?:final|correct|right|best) )?(?:answer|(?<=correct )option|(?<=correct )choice)"
+        r"\b(?:(?:the|my) )?(?:(?:final|correct|right|best|most (?:likely|plausible|accurate)) )?(?:answer|(?<=correct )option|(?<=correct )choice)"
         r"(?: (?:to (?:the|this|your) question))?(?:\s*:\s*|\s+is\b\s*:?\s*|\s*=\s*|\s*\n+\s*)(?=\S|$)",
         "So the answer is 12 cm.",
         "12 cm",
     ),
     _form("lead", r"(?:\u7b54\u6848|\u9009\u9879)(?:\u5e94\u8be5?)?(?:\u662f|\u4e3a|\s*:)\s*:?\s*", "\u7b54\u6848\uff1aB", "B"),
-    _form("option", rf"(?i:option|choice|answer) {_L}(?:[.:)] [^.!?\n]{{1,80}}?)? (?i:is|would be|must be) (?i:{_BEST})", "Option A is correct.", "A", _CASE),
-    _form("option", rf"(?:^|[.:,]\s|\n|(?i:so|thus|therefore|hence),? ){_L} (?i:is) (?i:{_BEST})", "Hence B is correct.", "B", _CASE),
-    _form(
-        "option",
-        r"(?i:corresponds? to|match(?:es)?|consistent with|choose|select|pick|go with|is|be)(?i: the)?(?i: correct)?"
-        rf"(?i: option| choice| answer| letter):? {_L}",
-        "That corresponds to choice C.",
-        "C",
-        _CASE,
-    ),
-    _form(
-        "option",
-        rf"(?i:corresponds? to|match(?:es)?|consistent with|choose|select|pick|go with) {_L}(?=[.,:;)]|\s*$|\s*\n|\s\()",
-        "This is most consistent with C. Pleural effusion.",
-        "C",
-        _CASE,
-    ),
-    _form("option", rf"(?:\u9009\u62e9?|\u9009\u9879)\u9879?\s*:?\s*{_L}(?!\s*(?:\u4e0d|\u662f\u9519|\u9519))", "\u56e0\u6b64\u9009\u62e9 A\u3002", "A", _CASE),
-    _form("option", rf"(?i:most likely|best|correct) (?i:(?:final )?(?:answer|option|choice|diagnosis|explanation|interpretation|finding|cause|conclusion|fit|match)) (?i:is):? {_L}(?=[.:)] |[.:)]?\s*$)(?!.{{0,80}}\b(?:or|and) [(\[]?[A-Z][.)\]])", "The most likely diagnosis is B. Epidural hematoma.", "B", _CASE),
-    _form("option", rf"(?:^|[.!?]\s|\n|, )(?i:so|thus|therefore|hence|(?:so |thus |therefore |hence )?(?:it|this|that|the answer)(?:'s| is| must be| has to be)|that leaves|leaving|leaves)(?i: option| choice| answer)?,? {_L}(?=[.!]?\s*$|[.!] +[A-Z]|[.!]?\n|,? (?i:since|because|as)\b)", "The pencil ends at 12, so it must be C.", "C", _CASE),
-    _form("option", rf"\((?i:option|choice|answer) {_L}\)", "The tree is a maple (option B).", "B", _CASE),
-    _form("line", r"\A\s*(?P<answer>[^\n]{1,200}?)[ \t]*\n", "B\n\nThe chart shows the most sales in 2019.", "B"),
-    _form("line", r"\n[ \t]*(?P<answer>[^\n]{1,200}?)\s*\Z", "The bus is blue.\n\n(B)", "(B)"),
-    _form("number", rf"(?!.*(?:=|\b(?:is|are|was))\s*[-\d.]+\s*\w*\s*(?:,|;|and\b))(?:.{{0,160}}?(?:\bis|\bare|\bwas|\bequals|\bmeasures|\bbe|=|\u2248|\u662f|\u4e3a|\btotal:|\bsum:))(?: approximately| about| exactly)?\s*{_N}", "Therefore, x = 24.", "24"),
-    _form("number", rf".{{0,200}}[,;] (?:so|thus|hence|therefore|giving|making|which (?:gives|makes|is)|that is|for)(?: (?:there are|we have|we get|it is|that is|that makes))?(?: a total of)? {_COUNT}(?: [a-z]+)?(?: in total| altogether| in all)", "There are 3 rows of 8 chairs, so 24 in total.", "24"),
-    _form("number", rf"{_SO}(?:i (?:can )?(?:count|counted)|(?:a|the) total of|in total,?|altogether,?)(?: exactly)? {_COUNT}(?: in total| altogether)?", "I count 23.", "23"),
-    _form("number", rf"{_SO}(?:there (?:is|are)|i (?:can )?(?:see|count|found|find|counted)|(?:the|this) (?:image|picture|photo) (?:shows|contains|has))(?: exactly)? {_COUNT} {_COUNTED}{_PLACE}", "There are 5 people in the image.", "5"),
-    _form("number", rf"(?!.*(?:\u53ef\u80fd|\u4e5f\u8bb8|\u6216|\u81f3\u5c11|\u8d85\u8fc7|\u4ee5\u4e0a|\u5de6\u53f3|\u4e0d|\u6ca1|\u9009\u9879|\u7b54\u6848|\u6b65))[^\d]{{0,20}}?(?:\u6709|\u5171)\s*{_COUNT_ZH}", "\u56fe\u4e2d\u6709\u4e09\u53ea\u7f8a\u3002", "3"),
-    _form("words", r"(?:\b(?:is|are|was|were|says|reads|shows|in|on|at|\w+ing)|'s)\s+(?=(?P<answer>.{1,80}))", "It is a couch.", "a couch"),
 )  # fmt: skip
-_STRONG = ("mark", "braces", "lead")
 
 
 class DeclaredAnswer(NamedTuple):
@@ -153,10 +109,12 @@ _CONNECTED = re.compile(
     r"that)?|here is|\u56e0\u6b64|\u6240\u4ee5|\u6545|\u7531\u6b64|\u7efc\u4e0a|\u5219)?[\s,:]*(?:\u6700\u7ec8|\u6b63\u786e|\u6807\u51c6)?\u7684?$",
     re.IGNORECASE,
 )
+_SHOWN = re.compile(
+    r".*\b(?:clear|evident|obvious|follows|shows?|means?|implies|conclude|indicates?|tells(?: us)?) that $",
+    re.IGNORECASE,
+)  # what is before it is a reason
 _TAKEN_BACK = re.compile(
-    r"(?:^|[.!?;\n\u2026]\s*|\.\.\.\s*|, )(?:no\b[, ]|wait|actually|correction|sorry|oops|hmm|however"
-    r"|but\b|or\b|alternatively|"
-    r"on second thought|on the contrary|just kidding|(?:this|that) is (?:wrong|incorrect|false|not))",
+    rf"(?:^|[.!?;\n\u2026]\s*|\.\.\.\s*|, )(?:no\b[, ]|sorry|however|but\b|or\b|alternatively|(?:this|that) is not|{TAKES_BACK})",
     re.IGNORECASE,
 )
 _CONNECTORS = re.compile(
@@ -175,11 +133,8 @@ _MIN_CHAIN_WORDS = 3  # between two answers of which the last decides; our choic
 _ENDS = "\"'\u2018\u2019\u201c\u201d\u00ab\u00bb_ \t\n"
 
 # A negation, alternatives, a hedge or a condition in the deciding sentence makes an answer unread.
-_LIKELIEST = re.compile(r"\bmost likely\b", re.IGNORECASE)  # of options: it names one
 NEGATION = re.compile(
-    r"\b(?:no|not|never|neither|nor|none|nothing|cannot|without|hardly|except|but|excluded?|negative"
-    r"|unlikely|"
-    r"wrong|incorrect|false|rather|instead|other than|non)\b|n't\b|\bnot?-|\bnon-",
+    rf"\b(?:{DENIALS}|rather|instead|but|negative|unlikely|wrong|incorrect|false|other than|non)\b|n't\b|\bnot?-|\bnon-",
     re.IGNORECASE,
 )
 ALTERNATIVES = re.compile(r"\b(?:or|either|both|and/or|versus|vs)\b|/", re.IGNORECASE)
@@ -248,14 +203,11 @@ def find_answer(response: str) -> DeclaredAnswer:
     return DeclaredAnswer(None if value is None else texts[value], marked, refused)
 
 
-def decide(
-    response: str, read: Callable[[str], Value | None], *kinds: str, unmarked: bool = True
-) -> Decision[Value]:
+def decide(response: str, read: Callable[[str], Value | None]) -> Decision[Value]:
     r"""Return what a reader reads of a response; `read` turns a declared text into a value, or None.
 
     The last mark or lead that the reader reads decides. Earlier ones that say something else must be steps of
-    a chain: sentences separate them. Without one that it reads, it reads the whole response (`unmarked`), then
-    the other forms of the given kinds, which must agree.
+    a chain: sentences separate them. Without one that it reads, it reads the whole response.
 
     Example:
         >>> letters = lambda text: text if text in ("B", "C") else None
@@ -289,10 +241,7 @@ def decide(
         return Decision(None if unclear or conflicts or taken_back else values[last], True)
     if any(not span.text or is_open(span.text) for span in spans):
         return Decision(None, True)
-    found = read(_strip(text)) if unmarked and not spans and _strip(text) else None
-    if found is None and kinds:
-        others = {value for each in _find_others(text, kinds) if (value := read(each)) is not None}
-        found = others.pop() if len(others) == 1 else None
+    found = read(_strip(text)) if not spans and _strip(text) else None
     return Decision(found, bool(spans))
 
 
@@ -344,6 +293,7 @@ def _led(form: Form, text: str, enclosed: list[_Span]) -> Iterator[_Span]:
         stop = end.start() if end else len(text)
         within = [span.text for span in enclosed if start <= span.start < max(stop, start + 1)]
         before = re.split(r"[.!?;]\s|[\n\u3002]", text[max(0, match.start() - _WINDOW) : match.start()])[-1]
+        before = _SHOWN.sub("", before)
         after = within[0] if within else text[start:stop]
         if end is not None and text[end.start()] == "?":
             after = ""
@@ -352,49 +302,6 @@ def _led(form: Form, text: str, enclosed: list[_Span]) -> Iterator[_Span]:
         ):
             after = ""  # `I doubt that the answer is B`
         yield _Span(match.start(), stop, after, False)
-
-
-def _find_others(text: str, kinds: tuple[str, ...]) -> Iterator[str]:
-    """Yield the answers of the other forms, in sentences without negation, hedge and alternatives."""
-    sentences = [part.strip() for part in re.split(r"(?<=[.!?;])\s+|(?<=[\u3002])|\n+", text) if part.strip()]
-    last = sentences[-1].rstrip(".!\u3002 ") if sentences else ""
-    for form in FORMS:
-        if form.kind not in kinds:
-            continue
-        if form.kind == "number":
-            match = form.pattern.fullmatch(last) if len(last) <= _WINDOW else None
-            if match and not is_open(last[: match.start("answer")].replace("I can ", "I ")):
-                yield match["answer"]
-        elif form.kind == "line":
-            match = form.pattern.search(text)
-            if match and not _TAKEN_BACK.search(text[match.end() :]):
-                yield match["answer"]
-        else:
-            for match in itertools.islice(form.pattern.finditer(text), _MOST_MARKS):
-                sentence = _LIKELIEST.sub("", _sentence_around(text, match))
-                if not is_open(sentence) and not _TAKEN_BACK.search(text[match.end() :]):
-                    yield _strip(match["answer"])
-
-
-def _sentence_around(text: str, match: re.Match[str]) -> str:
-    start = match.start("answer")
-    before = re.split(r"[.!?]\s|[\n\u3002]", text[max(0, start - _WINDOW) : start])[-1]
-    end = re.compile(r"[.!?](?=\s|$)|[\n\u3002]").search(text, match.end())
-    return before + text[start : end.start() + 1 if end else len(text)]
-
-
-def end_of_statement(text: str) -> tuple[str, list[str]]:
-    """Return a response's one sentence without its reason, and the texts that its verbs are followed by.
-
-    Example:
-        >>> end_of_statement("The cat is in a box, as one sees.")
-        ('The cat is in a box', ['in a box', 'a box'])
-    """
-    text = re.split(r",? (?:as|because|since|given) ", clean(text), maxsplit=1)[0].strip().rstrip(".!\u3002 ")
-    if not text or _SENTENCE_END.search(text):
-        return "", []
-    words = [form for form in FORMS if form.kind == "words"]
-    return text, [match["answer"] for form in words for match in form.pattern.finditer(text)]
 
 
 def _strip(text: str) -> str:

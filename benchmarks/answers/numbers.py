@@ -6,9 +6,14 @@ import logging
 import math
 import re
 import unicodedata
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple
 
-from mmprobe.benchmarks.answers.chinese import NUMBERS
+from mmprobe.benchmarks.answers.assertions import choose
+from mmprobe.benchmarks.answers.coco import make_plurals
 from mmprobe.benchmarks.answers.forms import clean, decide, is_open
+from mmprobe.benchmarks.answers.words import IMAGE, firm_sentences
 
 THRESHOLD = 0.05  # relative error, our choice
 _NAMES = (
@@ -16,29 +21,37 @@ _NAMES = (
     "seventeen eighteen nineteen twenty"
 )
 WORDS = {name: value for value, name in enumerate(_NAMES.split())}
-_TENS = {
-    name: 10 * value
-    for value, name in enumerate(["thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 3)
-}
-_COMPOUND = re.compile(
-    rf"({'|'.join(('twenty', *_TENS))})(?:[- ]({'|'.join(_NAMES.split()[1:10])}))?", re.IGNORECASE
-)
 
-_NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?<=\d)(?:e[-+]?\d{1,3})?(?:\s*/\s*\d+(?:\.\d+)?)?"
-_UNIT = (
-    r"(?:\s*(?:[a-z\u00b5\u03bc\u03a9]+|(?:\u5e73\u65b9|\u7acb\u65b9)?(?:\u5398\u7c73|\u6beb\u7c73|\u5343\u7c73|\u516c\u91cc|\u7c73|\u5ea6|\u514b|\u5343\u514b|\u516c\u65a4|\u79d2|\u5206\u949f|\u5c0f\u65f6|\u5143|\u4e2a|\u53ea|\u4eba|\u6761|\u5f20|\u8f86|\u5c81)|\u00b0\s?[CFcf]?|%)"
-    r"(?:\s*[/\u00b7]\s*[a-z]+|\^-?\d|(?<=[a-z]) [a-z]+)*)"
+_NUMBER = (
+    r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?<=\d)(?:e[-+]?\d{1,3})?(?:\s+\d+/\d+|\s*/\s*\d+(?:\.\d+)?)?"
 )
+_UNIT = r"(?:\s*(?:[a-z\u00b5\u03bc\u03a9]+|\u00b0\s?[CFcf]?|%)(?:\s*[/\u00b7]\s*[a-z]+|\^-?\d|(?<=[a-z]) [a-z]+)*)"
 _QUANTITY = re.compile(
     rf"(?:(?:x|y|z|n|[a-zA-Z])\s*=\s*)?(?P<money>[$\u20ac\u00a3]?)(?P<number>{_NUMBER})(?P<unit>{_UNIT}?)",
     re.IGNORECASE,
 )
-_ABOUT = re.compile(r"^(?:approximately|approx\.?|about|roughly|circa|\u2248|~|\\approx)\s*", re.IGNORECASE)
+_ABOUT = re.compile(
+    r"^(?:only|just|exactly|approximately|approx\.?|about|roughly|circa|\u2248|~|\\approx)\s*", re.IGNORECASE
+)
 _NOT_UNITS = re.compile(
     r"\b(?:to|of|out|by|and|plus|minus|more|less|fewer|in|on|at|is|are|was|or|so|rows?|th|st|nd|rd|from"
     r"|because|since|times|x|ish|dozen|hundred|thousand|[mbtr]+illions?|lakh|crore|am|pm)\b",
     re.IGNORECASE,
 )
+# Units by their name in pint. Other words after a number are what is counted: a hat is not a hecto-atmosphere.
+_UNITS = {
+    **{unit: unit for unit in ["mm", "cm", "dm", "m", "km", "ft", "yd", "mg", "g", "kg", "t", "lb", "oz", "ml", "cl", "l", "s", "ms", "min", "h", "kg", "N", "kN", "J", "kJ", "W", "kW", "MW", "V", "A", "mA", "Hz", "kHz", "MHz", "GHz", "Pa", "kPa", "bar", "K"]},
+    **dict.fromkeys(("inch", "inches"), "inch"), **dict.fromkeys(("foot", "feet"), "foot"), **dict.fromkeys(("lbs", "pound", "pounds"), "pound"),
+    **{form: name for name in ("meter", "centimeter", "millimeter", "kilometer", "liter", "milliliter", "gram", "kilogram", "milligram",
+                               "yard", "mile", "ounce", "second", "minute", "hour", "day", "week", "month", "year", "watt", "volt", "newton", "joule")
+       for form in (name, name + "s", name.replace("ter", "tre"), name.replace("ter", "tre") + "s")},
+    **dict.fromkeys(("hr", "hrs", "hours"), "hour"), **dict.fromkeys(("sec", "secs"), "second"), "mins": "minute",
+    **dict.fromkeys(("%", "percent", "per cent"), "percent"), **dict.fromkeys(("\u00b0", "degree", "degrees"), "degree"),
+    **dict.fromkeys(("\u00b0c", "degrees celsius", "degree celsius", "celsius", "degrees c"), "degC"),
+    **dict.fromkeys(("\u00b0f", "degrees fahrenheit", "degree fahrenheit", "fahrenheit", "degrees f"), "degF"),
+    "mph": "mile/hour", "kph": "km/hour", "tons": "metric_ton", "tonnes": "metric_ton",
+}  # fmt: skip
+_MONEY = {**dict.fromkeys(("$", "dollar", "dollars", "usd"), "$"), **dict.fromkeys(("\u20ac", "euro", "euros", "eur"), "\u20ac"), "\u00a3": "\u00a3"}  # fmt: skip
 _TEX: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -64,47 +77,113 @@ def remove_tex(text: str) -> str:
     return text.strip("$").strip() if text.startswith("$") and text.endswith("$") else text
 
 
-def read_number(response: str) -> float | None:
-    """Return the number that a response declares; None for a refusal and where it is unread.
+class Quantity(NamedTuple):
+    """A number and what follows it: a unit, or the words of what is counted; empty without either."""
 
-    It is a declared answer (`forms.decide`) of one number with or without a unit. A percent sign does
-    not divide by 100.
+    value: float
+    unit: str = ""
+
+
+def read_number(response: str, question: str = "", only_asked: bool = False) -> float | None:
+    """Return the number that a response gives; None for a refusal, and where it gives none or several.
+
+    It is a declared answer (`forms.decide`), or the number of what the question asks for, or the only one, or one that
+    the response concludes with ("so", "a total of"). A percent sign does not divide by 100.
 
     Example:
-        >>> [read_number(text) for text in ("about 1,250 km^2", "The answer is -3/4.", "24 out of 60")]
-        [1250.0, -0.75, None]
+        >>> [read_number(text) for text in ("about 1,250 km^2", "The answer is -3/4.", "24 or 60", "a dozen apples")]
+        [1250.0, -0.75, None, 12.0]
+        >>> read_number("There are 4 chairs. There are 2 windows behind them.", "How many chairs are in the room?")
+        4.0
     """
-    return decide(response, _value, "number").value
+    quantity = read_quantity(response, question, only_asked)
+    return None if quantity is None else quantity.value
 
 
-def _value(text: str) -> float | None:
-    quantity = parse_quantity(text)
-    if quantity is None and "\\boxed" not in text:
-        return decide(text, _bare_value, "number", unmarked=False).value
-    return None if quantity is None else quantity[0]
+_READ = 4_000  # characters, from the end, in which a number is looked for; our choice
 
 
-def _bare_value(text: str) -> float | None:
-    quantity = parse_quantity(text)
-    return None if quantity is None else quantity[0]
+def read_quantity(response: str, question: str = "", only_asked: bool = False) -> Quantity | None:
+    """Return the number that a response gives, with its unit, as `read_number`.
+
+    Example:
+        >>> read_quantity("The tower is 1.5 km from here.")
+        Quantity(value=1.5, unit='km')
+    """
+    asked = _ASKED.search(question)
+    noun = (asked[1] or asked[2]).split()[-1].casefold() if asked else ""
+
+    def read(text: str) -> Quantity | None:
+        alone = None if text.endswith("?") else parse_quantity(text)
+        if alone and (not only_asked or not alone.unit or _counts(alone.unit, noun)):
+            return alone
+        return _find_stated(text, noun, only_asked, question)
+
+    return decide(response, read).value
 
 
-def parse_quantity(text: str) -> tuple[float, str] | None:
+_HALF_MORE = re.compile(r"\b(an?|one|\d+|two|three|four|five) ([a-z]{3,}) and a half\b", re.IGNORECASE)
+_COMPOUND = re.compile(r"(\d+(?:\.\d+)?) ?([A-Za-z]+),? (?:and )?(\d+(?:\.\d+)?) ?([A-Za-z]+)\b")
+
+
+def _join_units(text: str) -> str:
+    """Return a text in which a quantity in two units of one kind is one: `1 h 30 min` is `1.5 h`."""
+
+    def join(match: re.Match[str]) -> str:
+        large, small = Quantity(float(match[1]), match[2]), Quantity(float(match[3]), match[4])
+        if not (_unit(large.unit) and _unit(small.unit)) or _unit(large.unit) == _unit(small.unit):
+            return match.group()
+        more = convert(small, large)
+        return match.group() if more is None else f"{large.value + more:.10g} {large.unit}"
+
+    return _COMPOUND.sub(join, text)
+
+
+def _raise(text: str) -> str:
+    """Return a text with powers as `^2`."""
+    return re.sub("\u00b2", "^2", re.sub("\u00b3", "^3", text))
+
+
+_SCALES = {
+    "k": 1e3,
+    "thousand": 1e3,
+    "m": 1e6,
+    "million": 1e6,
+    "b": 1e9,
+    "bn": 1e9,
+    "billion": 1e9,
+    "t": 1e12,
+    "trillion": 1e12,
+}
+_SCALED = re.compile(
+    r"(?<![\w.])(?:(?P<money>[$\u20ac\u00a3])\s?(?P<amount>\d[\d,]*(?:\.\d+)?)\s?(?P<short>k|m|bn|b|t)\b|(?P<number>\d[\d,]*(?:\.\d+)?)[ -]?"
+    r"(?P<long>(?:thousand|million|billion|trillion))\b)",
+    re.IGNORECASE,
+)
+
+
+def _scale(text: str) -> str:
+    """Return a text in which `3.4 million` and `$3.4M` are numbers."""
+
+    def write(match: re.Match[str]) -> str:
+        value = (
+            float((match["amount"] or match["number"]).replace(",", ""))
+            * _SCALES[(match["short"] or match["long"]).lower()]
+        )
+        return f"{match['money'] or ''}{value:.12g}" if value < 1e12 else match.group()
+
+    return _SCALED.sub(write, text)
+
+
+def parse_quantity(text: str) -> Quantity | None:
     """Return the number of a text and its unit; None if the text contains anything else.
 
     Example:
-        >>> parse_quantity("$12.50"), parse_quantity("90\u00b0"), parse_quantity("3 to 5")
-        ((12.5, '$'), (90.0, '\u00b0'), None)
+        >>> parse_quantity("$12.50"), parse_quantity("90\u00b0"), parse_quantity("1 1/2 cups"), parse_quantity("3 to 5")
+        (Quantity(value=12.5, unit='$'), Quantity(value=90.0, unit='\u00b0'), Quantity(value=1.5, unit='cups'), None)
     """
-    text = _ABOUT.sub("", remove_tex(text)).rstrip(".")
-    if text.lower() in WORDS:
-        return float(WORDS[text.lower()]), ""
-    if compound := _COMPOUND.fullmatch(text):
-        tens = compound[1].lower()
-        return float(_TENS.get(tens, 20) + WORDS[(compound[2] or "zero").lower()]), ""
-    if text in NUMBERS:
-        return float(NUMBERS[text]), ""
-    match = _QUANTITY.fullmatch(text)
+    text = _ABOUT.sub("", remove_tex(_scale(_raise(text)))).rstrip(".")
+    match = _QUANTITY.fullmatch(text) or _QUANTITY.fullmatch(_join_units(write_digits(text)).strip())
     if match is None or not match["number"]:
         return None
     unit = (match["money"] or match["unit"]).strip().casefold()
@@ -115,17 +194,312 @@ def parse_quantity(text: str) -> tuple[float, str] | None:
     ):
         return None
     value = parse_value(match["number"])
-    return None if value is None else (value, unit)
+    return None if value is None else Quantity(value, unit)
 
 
 def parse_value(written: str) -> float | None:
-    """Return the value of a number or fraction; None where it is not finite."""
-    top, _, bottom = written.replace(",", "").replace(" ", "").partition("/")
+    """Return the value of a number, a fraction or a mixed number; None where it is not finite."""
+    whole, _, part = (
+        written.strip().rpartition(" ") if re.search(r"\d\s+\d+/", written) else ("", "", written)
+    )
+    top, _, bottom = part.replace(",", "").replace(" ", "").partition("/")
     try:
         value = float(top) / float(bottom or 1)
+        if whole:
+            value = float(whole.replace(",", "")) + math.copysign(value, float(whole.replace(",", "")))
     except (ValueError, ZeroDivisionError):
         return None
     return value if math.isfinite(value) else None
+
+
+_PARTS = {"half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10}  # fmt: skip
+_AND_A_PART = re.compile(rf"\b(\d+|{'|'.join(WORDS)}) and (?:an? |one )(half|quarter|third)\b", re.IGNORECASE)
+_PART = re.compile(
+    rf"(?<!the )(?<![\d/])\b(?:(an?|{'|'.join(_NAMES.split()[1:10])})[ -])({'|'.join(_PARTS)})s?\b(?! (?:{IMAGE}|box|region|row|one))",
+    re.IGNORECASE,
+)
+_DOZEN = re.compile(r"\b(?:(an?|\d+|two|three|four) )?dozens?\b", re.IGNORECASE)
+_GROUPS = {"pair": 2, "couple": 2, "trio": 3}  # words of a number that text2num does not know
+_SEVERAL = re.compile(rf"\b(?:an? )?({'|'.join(_GROUPS)}) of\b", re.IGNORECASE)
+_OF_A = re.compile(r"(?<=\d/\d) of an? (?=[a-z])")
+_MONEY_PARTS = re.compile(r"\b(\d+) dollars?,? and (\d{1,2}) cents?\b", re.IGNORECASE)
+_NOBODY = re.compile(r"\W*(?:nobody|no one|none)\b", re.IGNORECASE)
+_ONE = re.compile(r"\b(?:an? single|one|single)\b(?!-)", re.IGNORECASE)
+_PRONOUN = re.compile(  # `one` that counts nothing
+    r"(?<=\b(?:no|on|to) )one\b|(?<=\b(?:any|the) )one\b|(?<=\b(?:some|this|that|each|last|left|blue) )one\b|(?<=\b(?:every|which|other|first|right) )one\b"
+    r"|(?<=\b(?:second) )one\b|(?<=-)one\b(?=-)|\bone(?= (?:can|could|would|might|may|has|that|who|another|sees|else|of (?:the|these|those|its|them))\b)",
+    re.IGNORECASE,
+)
+
+
+def write_digits(text: str) -> str:
+    """Return a text with its English numbers as digits.
+
+    Example:
+        >>> write_digits("Two and a half eggs, one fifth of them brown")
+        '2 1/2 eggs, 1/5 of them brown'
+        >>> write_digits("a dozen eggs, twenty-three hens and a single cock")
+        '12 eggs, 23 hens and 1 cock'
+    """
+    from text_to_num import alpha2digit
+
+    def part(match: re.Match[str]) -> str:
+        return f"{WORDS.get(match[1].lower(), 1)}/{_PARTS[match[2].lower()]}"
+
+    def mixed(match: re.Match[str]) -> str:
+        return f"{WORDS.get(match[1].lower(), match[1])} 1/{_PARTS[match[2].lower()]}"
+
+    def dozen(match: re.Match[str]) -> str:
+        count = (match[1] or "a").lower()
+        return (
+            match[0] if match[1] is None else str(12 * int(WORDS.get(count, count if count.isdigit() else 1)))
+        )
+
+    if not re.search(r"[^\W\d_]{3}", text):
+        return text
+    text = text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair
+    text = _HALF_MORE.sub(lambda match: f"{match[1]} and a half {match[2]}", text)
+    text = re.sub(r"\ba (?=and a half\b)|\ban (?=and a half\b)", "1 ", text, flags=re.IGNORECASE)
+    text = re.sub(r"\bhalf (?:an? )?dozen\b", "6", text, flags=re.IGNORECASE)
+    text = re.sub(r"\bhalf an? (?=[a-z])", "0.5 ", text, flags=re.IGNORECASE)
+    text = _SEVERAL.sub(lambda match: str(_GROUPS[match[1].lower()]), text)
+    text = _MONEY_PARTS.sub(lambda match: f"${match[1]}.{int(match[2]):02}", text)
+    text = _DOZEN.sub(dozen, _OF_A.sub(" ", _PART.sub(part, _AND_A_PART.sub(mixed, text))))
+    text = _PRONOUN.sub("\u2063", text)
+    text = "\n".join(
+        alpha2digit(line, "en", threshold=1.0) if line.strip() else line for line in text.split("\n")
+    )
+    return re.sub(r"\bzero\b", "0", _ONE.sub("1", text), flags=re.IGNORECASE).replace("\u2063", "one")
+
+
+# A number in a sentence; not one of a list's item, a step, a picture, a time, a code or an ordinal.
+_STATED = re.compile(
+    rf"(?<![\w.,/:\u2013-])(?P<money>[$\u20ac\u00a3]?)(?P<number>{_NUMBER})(?![:/,.\u2013-]?\d)(?!(?:st|nd|rd|th)\b)"
+    rf"(?P<unit>\s?(?:(?:square|cubic) )?(?:{'|'.join(re.escape(unit) for unit in sorted([*_UNITS, *_MONEY], key=len, reverse=True) if unit.strip('$'))})(?![A-Za-z])"
+    r"(?:/[a-z]+| per [a-z]+|\^?[23\u00b2\u00b3](?!\d))?)?(?![A-Za-z])",
+    re.IGNORECASE,
+)
+_LABELS = re.compile(
+    rf"^[ \t]*(?:[-*+] )?\(?\d{{1,2}}[.)](?=\s)|\b(?:{IMAGE}s?|steps?|options?|box(?:es)?|regions?|rows?|question|page|part|table|chapter|error) #?\d+:?(?=\W|$)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_PARTITIVE = re.compile(
+    r"(?:(?<=\d) of|\bout of|^of) (?:the |these |those |all )*\d+(?: [a-z]+)?,?", re.IGNORECASE | re.MULTILINE
+)
+_BOUND = re.compile(
+    r"\b(?:at least|at most|more than|less than|fewer than|over|under|up to|either|between|from|minimum of)(?: \w+)? ?$"
+    r"|(?:\bnot|\bno|n't)(?: \w+){0,2} ?$|[<>\u2264\u2265]\s*$",
+    re.IGNORECASE,
+)
+_RANGE_AFTER = re.compile(r"\s*(?:or|to|-|\u2013|/)\s*(?:more\b|so\b|\d)|\+(?!\s*\d)", re.IGNORECASE)
+_RANGE_BEFORE = re.compile(
+    r"\d(?: \w+)?\s*(?:\bor\b|\bto\b|-|\u2013|/)\s*$|\b(?:between|from) \d+(?: \w+)? (?:and|to) $",
+    re.IGNORECASE,
+)
+_CONCLUDES = re.compile(
+    r"(?:=|\u2248|\b(?:so|thus|hence|therefore|total(?:s|ing)?|altogether|in all|makes?|giving|gives|equals?|sum|overall|conclusion)\b)[^.!?\n]*$",
+    re.IGNORECASE,
+)
+_ASKED = re.compile(
+    r"\bhow (?:many|much)\s+(.+?)(?=\s+(?:are|is|do|does|did|can|could|have|has|had|were|was|will|would|in|on|at|there|of)\b|[?.,]|$)"
+    r"|\b(?:number|count) of (?:the )?(.+?)(?=\s+(?:are|is|do|does|can|have|has|in|on|at|that|you)\b|[?.,]|$)",
+    re.IGNORECASE,
+)
+_NONE = re.compile(r"\W*(?:none|no \w+)\b", re.IGNORECASE)
+_ASSIGNED = re.compile(r"=\s*[-\d.]+[^.!?\n=]*(?:,|;|\band\b)[^.!?\n]*=\s*[-\d.]+\W*$")  # x = 3, y = 4
+_FROM_TO = re.compile(r"\bfrom ?$|\bfrom \d+(?: \w+)? to $", re.IGNORECASE)
+_IN_YEAR = re.compile(r"\b(?:in|since|by|of) $", re.IGNORECASE)
+_IN_TOTAL = re.compile(r"[^.!?\n]{0,30}\b(?:in total|in all|altogether)\b", re.IGNORECASE)
+_ENDS_SENTENCE = re.compile(r"\s*(?:altogether|in total|in all|overall)?\s*(?:[.!?\n]|$)", re.IGNORECASE)
+_COUNTING = re.compile(r"\b1, 2(?:,? (?:and )?\d+)*")  # aloud
+_ANYTHING = {"object", "objects", "thing", "things", "item", "items"}
+
+
+class _Stated(NamedTuple):
+    """A number in a sentence; NaN for one of a range or a bound. Whether it counts what is asked for, and concludes."""
+
+    quantity: Quantity
+    counts: bool
+    concludes: bool
+    is_last: bool = False  # in its sentence
+    span: tuple[int, int] = (0, 0)
+
+
+def _find_stated(text: str, noun: str, only_asked: bool, question: str) -> Quantity | None:
+    """Return the number that sentences give: of what is asked for, the only one, one of a conclusion, or of the clause that is
+    about the question's things."""
+    plain = _plain_numbers(text)
+    if _ASSIGNED.search(plain):
+        return None
+    found, years = _list_stated(plain, noun)
+    if noun and not any(each.counts for each in found) and (_NONE.match(plain) or _NOBODY.match(plain)):
+        return Quantity(0.0)
+    if noun and re.search(
+        rf"(?:\bno|(?:\bnot|n't) (?:\w+ ){{0,2}}any) (?:\w+ ){{0,2}}?{re.escape(noun)}\b",
+        plain,
+        re.IGNORECASE,
+    ):
+        first = re.split(r"(?<=[.!?])\s|\n", plain.strip(), maxsplit=1)[0]
+        in_first = any(each.counts for each in _list_stated(first, noun)[0])
+        return Quantity(0.0) if not in_first and (first == plain or _DENIED_FIRST.match(first)) else None
+    n_counts = sum(each.counts for each in found)
+    if noun and (only_asked or n_counts):
+        found = [each for each in found if each.counts or (each.concludes and each.is_last and n_counts > 1)]
+    if all(1900 <= each.quantity.value <= 2100 for each in found):
+        found += [_Stated(year, False, False) for year in years]
+    quantities = [each.quantity for each in found]
+    if not all(same_quantity(each, quantities[0]) for each in quantities):
+        if concluded := [each.quantity for each in found if each.concludes]:
+            return None if math.isnan(concluded[-1].value) else concluded[-1]
+
+        def find(clause: str) -> Iterator[tuple[Quantity, int, int]]:
+            for each in _list_stated(clause, noun)[0]:
+                if each.counts or not (noun and n_counts):
+                    yield each.quantity, *each.span
+
+        chosen = choose(plain, find, question)
+        return None if chosen is None or math.isnan(chosen.value) else chosen
+    return quantities[-1] if quantities and not math.isnan(quantities[-1].value) else None
+
+
+_DENIED_FIRST = re.compile(
+    r"\W*(?:there (?:are|is|aren't|isn't)|i (?:do not|don't|can't|cannot) see|no\b|(?:it|the \w+) (?:has|does))",
+    re.IGNORECASE,
+)
+
+
+def stated_quantities(text: str) -> list[Quantity | None]:
+    """Return each number that sentences give; None for one of a range or a bound.
+
+    Example:
+        >>> stated_quantities("3 of one, or at least 4 m")
+        [Quantity(value=3.0, unit=''), None]
+    """
+    found, years = _list_stated(_plain_numbers(text), "")
+    return [None if math.isnan(each.quantity.value) else each.quantity for each in found] + list(years)
+
+
+def _plain_numbers(text: str) -> str:
+    """Return the sentences without a doubt of a text's end, with digits, and without numbers of labels and parts."""
+    text = firm_sentences(_scale(text[-_READ:]))
+    text = re.sub(r"\$([^$\n]*[\\^=][^$\n]*)\$", r"\1", text)  # a formula, no dollars
+    text = _join_units(write_digits(re.sub(r"(?<=\d) {2,}", " ", remove_tex(text))))
+    return _PARTITIVE.sub(" ", _COUNTING.sub(" ", _LABELS.sub(" ", text)))
+
+
+def _list_stated(plain: str, noun: str) -> tuple[list[_Stated], list[Quantity]]:
+    """Return the numbers of a text without labels, and the years that it names in passing."""
+    found, years = [], []
+    for match in _STATED.finditer(plain):
+        value, unit = parse_value(match["number"]), (match["money"] or match["unit"] or "").strip()
+        before, after = (
+            plain[max(0, match.start() - 160) : match.start()],
+            re.sub(r"^ ?\(\d+\)", "", plain[match.end() :]),
+        )
+        named = re.search(
+            rf"\b(?:number|count|total)\b[^.!?\n\d]*\b{re.escape(noun)}\b[^.!?\n\d]{{0,30}}(?:\bis|\bare|:|=)\s*$",
+            before[-80:],
+            re.IGNORECASE,
+        )
+        counts = bool(noun) and (_counts(after, noun) or named is not None)
+        if (
+            value is None
+            or _BOUND.search(before)
+            or _RANGE_BEFORE.search(before)
+            or _RANGE_AFTER.match(after)
+        ):
+            if not _FROM_TO.search(before):
+                found.append(_Stated(Quantity(math.nan), counts, False, False, match.span()))
+        elif _IN_YEAR.search(before) and 1900 <= value <= 2100 and not unit:
+            years.append(Quantity(value))
+        else:
+            concludes = bool(_CONCLUDES.search(before) or _IN_TOTAL.match(after))
+            is_last = _ENDS_SENTENCE.match(after) is not None
+            found.append(_Stated(Quantity(value, unit), counts, concludes, is_last, match.span()))
+    return found, years
+
+
+def _counts(after: str, noun: str) -> bool:
+    """Return whether the words after a number are those of what is asked for."""
+    words = re.findall(r"[a-z'-]+|[^\sa-z'-]", after.casefold())[:4]
+    own = noun.casefold()
+    forms = {own, *make_plurals(own), *({own[:-1]} if own.endswith("s") else ())} | (
+        _ANYTHING if own in _ANYTHING else set()
+    )
+    for word in words:
+        if not word[0].isalpha() or word in ("with", "of", "in", "on", "from", "and", "or"):
+            return False
+        if word in forms or own in make_plurals(word):
+            return True
+    return False
+
+
+def same_quantity(said: Quantity, true: Quantity, question: str = "") -> bool:
+    """Return whether two quantities are equal, with their units converted.
+
+    A number without a unit is in the unit of the other, or a share of 1 for percent; where the truth has none, the unit
+    that the question names counts.
+
+    Example:
+        >>> true = Quantity(1500, "m")
+        >>> [same_quantity(Quantity(*said), true) for said in ((1.5, "km"), (1500, "km"), (1500, ""))]
+        [True, False, True]
+        >>> same_quantity(Quantity(200, "cm"), Quantity(2), "How long is it in metres?")
+        True
+    """
+    value = convert(said, true, question)
+    return value is not None and math.isclose(value, true.value, rel_tol=1e-6, abs_tol=1e-9)
+
+
+def convert(said: Quantity, true: Quantity, question: str = "") -> float | None:
+    """Return a quantity's value in the unit of the truth; None where it has another kind of unit.
+
+    Example:
+        >>> convert(Quantity(77, "\u00b0F"), Quantity(25, "\u00b0C")), convert(Quantity(2, "kg"), Quantity(2, "m"))
+        (25.0, None)
+    """
+    own, target = _unit(said.unit), _unit(true.unit)
+    if (
+        not target
+        and own not in ("", "percent")
+        and (named := re.search(r"\bin ([a-z]+)\b", question, re.IGNORECASE))
+    ):
+        target = _unit(named[1])
+    if {own, target} == {"", "percent"}:
+        shown = said.value / 100 if own else said.value * 100  # 0.2 of 20 %
+        return shown if math.isclose(shown, true.value, rel_tol=1e-6) else said.value
+    if not own or not target or own == target:
+        return said.value
+    if {own, target} & set(_MONEY.values()):
+        return None
+    registry = _registry()
+    try:
+        value = registry.Quantity(said.value, own).to(target).magnitude
+    except Exception:  # pint's own errors have no common base but this
+        return None
+    return float(f"{value:.10g}")
+
+
+def _unit(written: str) -> str:
+    """Return pint's name of a unit, the sign of a currency, or nothing for other words."""
+    words = " ".join(_raise(written).split())
+    words = re.sub(
+        r"^(square|cubic|sq\.?|cu\.?) ([a-z]+)",
+        lambda match: f"{match[2]}^{2 if match[1][0] == 's' else 3}",
+        words,
+    )
+    if words.casefold() in _MONEY:
+        return _MONEY[words.casefold()]
+    parts = re.split(r"(/| per |\^[23])", words)
+    names = [part if part.startswith(("/", "^")) else "/" if part == " per " else _UNITS.get(part, _UNITS.get(part.casefold(), "")) for part in parts if part]  # fmt: skip
+    return "".join(names).replace("^", "**") if all(names) else ""
+
+
+@cache
+def _registry() -> Any:
+    import pint
+
+    return pint.UnitRegistry(autoconvert_offset_to_baseunit=True)
 
 
 def is_near(number: float, true: float, threshold: float = THRESHOLD) -> bool:
@@ -189,4 +563,8 @@ def same_expression(first: str, second: str) -> bool | None:
 
 def _plain(text: str) -> str:
     text = unicodedata.normalize("NFKC", clean(text).strip().strip("$").rstrip("."))
+    text = re.sub(
+        r"(?<![\w.])(\d+)\s*\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}", r"(\1+\2/\3)", text
+    )  # one and a half
+    text = re.sub(r"\u221a\s*(\d+|\([^()]*\))", r"\\sqrt{\1}", text.replace("\u03c0", "\\pi "))
     return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text).strip()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from mmprobe.benchmarks.answers.forms import clean, decide, end_of_statement, is_open
+from mmprobe.benchmarks.answers.assertions import choose, find_words, stems
+from mmprobe.benchmarks.answers.forms import ALTERNATIVES, NEGATION, clean, decide, is_open
+from mmprobe.benchmarks.answers.numbers import parse_quantity, read_quantity, same_quantity, write_digits
+from mmprobe.benchmarks.answers.refusals import is_refusal
 from mmprobe.benchmarks.answers.texts import normalize_words, same_text
+from mmprobe.benchmarks.answers.words import corrected
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
 
 _ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x")
@@ -18,7 +22,7 @@ _KINDS: tuple[tuple[Sequence[str], re.Pattern[str]], ...] = tuple(
     (names, re.compile(rf"(?:(?<=\s)|(?<=^)|(?<=[;,]))(?:{marks})\s*", re.MULTILINE))
     for names, marks in (
         ("ABCDEFGHIJ", r"\(([A-J])\)|\[([A-J])\]|([A-J])\s?[.):]"),
-        ("abcdefghij", r"\(([a-j])\)|\[([a-j])\]|([a-j])\)"),
+        ("abcdefghij", r"\(([a-j])\)|\[([a-j])\]|([a-j])\)|([a-j])[.:](?=\s)"),
         ("\u2460\u2461\u2462\u2463\u2464\u2465\u2466\u2467\u2468", r"([\u2460-\u2468])[.):]?"),
         ("123456789", r"\(([1-9])\)|\[([1-9])\]|([1-9])\)"),
         (_ROMAN, rf"\(({_ANY_ROMAN})\)|\[({_ANY_ROMAN})\]|({_ANY_ROMAN})[.)](?=\s)"),
@@ -28,6 +32,17 @@ _KINDS: tuple[tuple[Sequence[str], re.Pattern[str]], ...] = tuple(
         ),
         ("123456789", r"([1-9])\.(?=\s)"),
     )
+)
+# Marks as Markdown, TeX and other languages print them, which become `(A)`.
+_PRINTED = re.compile(
+    r"[\uff08\u3010]\s?([A-Ja-j])\s?[\uff09\u3011]|(?:\*\*|__)\s*\(?([A-Ja-j])\)?[.:)]?\s*(?:\*\*|__)[.:)]?"
+    r"|\\text\w*\{\s*\(?([A-Ja-j])\)?[.:)]?\s*\}[.:)]?|(?:^|(?<=\s))(?:<([A-Ja-j])>|([A-Ja-j])[\u3001\uff0e\uff1a])"
+    r"|^[ \t]*(?:[Oo]ption|[Cc]hoice)\s+([A-Ja-j])\s*[:.)-]|^[ \t]*([A-Ja-j])\s+[-\u2013\u2014](?=\s)",
+    re.MULTILINE,
+)
+_LIST_MARK = re.compile(
+    r"^[ \t]*[-*+\u2022][ \t]+(?=\W{0,9}(?:(?:option|choice|text\w*)\W*)?[(\[<\uff08]?[A-Ja-j][^A-Za-z])",
+    re.MULTILINE | re.IGNORECASE,
 )
 _LISTS = _KINDS[-1][1]  # `1. 2. 3.` also numbers the steps of a task; then a question follows
 _HEADING = re.compile(r"[\s,;]*\b(?:answer\s+)?(?:choices|options)\b\s*[:.]?\s*$", re.IGNORECASE)
@@ -50,7 +65,8 @@ class SplitQuestion(NamedTuple):
 def split_options(question: str, answer: str = "") -> SplitQuestion:
     """Return a question without the options in its text, and these options.
 
-    Options are a run of marks in order: `(A)`, `[A]`, `A.`, `A)` or `A:`; `(a)`, `[a]` or `a)`; `①`; `(1)`,
+    Options are a run of marks in order: `(A)`, `[A]`, `A.`, `A)` or `A:`, also in bold, after a list mark or `Option`, as
+    `A - `, `<A>` or with full-width signs; the same of `a`; `①`; `(1)`,
     `[1]` or `1)`; `(i)`, `[i]`, `i.` or `i)`, also in capitals; `1.`, unless a question follows. The kind that has the
     mark of the true `answer` counts, else the first of this order; of several runs the last counts. A heading
     (`Choices:`), a blank for the mark, and a sentence that asks to choose go with them.
@@ -59,9 +75,13 @@ def split_options(question: str, answer: str = "") -> SplitQuestion:
         >>> split_options("Find x. Choices: (a) 38, (b) 40; (c) 42")
         SplitQuestion(question='Find x.', choices={'a': '38', 'b': '40', 'c': '42'})
     """
+    asked = question
+    question = _PRINTED.sub(
+        lambda match: f"({next(filter(None, match.groups()))}) ", _LIST_MARK.sub("", question)
+    )
     runs = [run for names, pattern in _KINDS if (run := _find_run(question, names, pattern))]
     if not runs:
-        return SplitQuestion(question, {})
+        return SplitQuestion(asked, {})
     named = [run for run in runs if find_mark(answer, [bare_mark(_name(mark)) for mark in run])]
     marks = (named or runs)[0]
     ends = [mark.start() for mark in marks[1:]]
@@ -134,38 +154,114 @@ _LETTERED = re.compile(
 )
 
 
-def read_choice(response: str, options: Mapping[str, str], lettered: bool = True) -> tuple[str | None, bool]:
+def read_choice(
+    response: str, options: Mapping[str, str], lettered: bool = True, question: str = ""
+) -> tuple[str | None, bool]:
     """Return the letter of the option that a response chooses, or None; and whether the response refuses.
 
-    The declared answer (`forms.decide`) is the letter, the letter with the text of its option or a reason, or
-    the text of one option. Letters count only if the model saw them (`lettered`).
+    A declared answer (`forms.decide`) is read alone, else the whole response. It is an option, or it asserts one
+    (`assertions.choose`), by its letter or by its text. Letters count only if the model saw them (`lettered`).
 
     Example:
         >>> options = {"A": "a cat", "B": "a dog"}
         >>> [read_choice(text, options)[0] for text in ("The answer is (b).", "A dog.", "Not B.", "A or B")]
         ['B', 'B', None, None]
     """
+    response = corrected(response)
+    letters = _letters(options, lettered)
     by_word = {option.strip(" .").casefold(): letter for letter, option in options.items()}
-    kinds = ("option", "line") if lettered else ()
-    decision = decide(response, lambda text: _choose_within(text, options, lettered), *kinds)
-    if decision.value is None and set(by_word) == {"yes", "no"}:
-        said = read_yes_no(response)
+    closed = set(by_word) == {"yes", "no"}  # the word no in "There are no differences." answers nothing
+
+    def read(text: str) -> str | None:
+        letter = _choose(text, options, lettered)
+        if letter is None and re.search(r"\s|[^\x00-\x7f]", text):
+            letter = _assert(text, dict.fromkeys(options, "") if closed else options, lettered, question)
+        return letter or (None if any(_find_letters(text, letters)) else _find_number(text, options))
+
+    decision = decide(response, read)
+    if decision.value is None and closed:
+        said = read_yes_no(response, question)
         return (by_word[said] if said else None), decision.refused
-    if decision.value is None and not decision.marked and not decision.refused:
-        return _find_stated(response, options), False
     if decision.refused:  # an option may say that one cannot tell
-        return _choose(clean(response), options, lettered), True
+        own = [
+            letter for letter, option in options.items() if is_refusal(option) and _contains(response, option)
+        ]
+        return _choose(clean(response), options, lettered) or (own[0] if len(own) == 1 else None), True
     return decision.value, False
 
 
-def _find_stated(response: str, options: Mapping[str, str]) -> str | None:
-    """Return the letter of the option in whose text a response, one plain sentence, ends. It names no other option."""
-    sentence, endings = end_of_statement(response)
-    named = [letter for letter, option in options.items() if _contains(sentence, option)]
-    marks = "|".join(map(re.escape, options))
-    if len(named) != 1 or is_open(sentence) or re.search(rf"\b(?:{marks})(?: is\b|[^\w\s]|$)", sentence):
-        return None  # `B is red.` names an option by its letter
-    return named[0] if any(same_text(ending, options[named[0]]) for ending in endings) else None
+_LETTER = re.compile(
+    r"(?<![A-Za-z0-9'-])(?:[(\[]([A-Ja-j])[)\]]|([A-J])(?![A-Za-z0-9'\u2019-])(?:(?!\. [a-z])|(?<=^.)))"
+)
+_ARTICLE = re.compile(
+    r" (?!(?:is|was|has|would|must|and|or|ou|because|since|as|matches|shows|seems|looks|in|by|for|but|to|the)\b)[a-z]"
+)
+# A letter that names something else than an option: "point C", "C is for circle".
+_THING_BEFORE = re.compile(
+    r"\b(?:point|angle|vertex|line|side|segment|edge|node|letter|vitamin|gate|room) $", re.IGNORECASE
+)
+_THING_AFTER = re.compile(r" (?:is|stands) for\b| (?:denotes|represents)\b", re.IGNORECASE)
+
+
+def _letters(options: Mapping[str, str], lettered: bool) -> dict[str, str]:
+    """Return the letters that a response may name, by their capitals."""
+    return {letter.upper(): letter for letter in options} if lettered else {}
+
+
+def _find_letters(text: str, letters: Mapping[str, str]) -> Iterator[tuple[str, int, int]]:
+    """Yield where a text names an option by its letter; `letters` are those of the options, by their capitals."""
+    for match in _LETTER.finditer(text):
+        name = (match[1] or match[2]).upper()
+        article = match[2] in ("A", "I") and _ARTICLE.match(text[match.end() :])
+        thing = _THING_BEFORE.search(text[max(0, match.start() - 20) : match.start()])
+        if name in letters and not (article or thing or _THING_AFTER.match(text[match.end() :])):
+            yield letters[name], match.start(), match.end()
+
+
+def _assert(text: str, options: Mapping[str, str], lettered: bool, question: str) -> str | None:
+    """Return the letter of the option that a text asserts; by words that only its text has, if the text is a few words."""
+    text = write_digits(clean(text))
+    texts = {letter: stems(write_digits(option)) for letter, option in options.items()}
+    letters = _letters(options, lettered)
+    for letter, option in options.items() if lettered else ():  # a mark before its text ends no sentence
+        text = re.sub(rf"\b({re.escape(letter)})[.:]\s+(?={re.escape(write_digits(option))})", r"\1 ", text)
+
+    def find(clause: str) -> Iterator[tuple[str, int, int]]:
+        yield from _find_letters(clause, letters)
+        found = list(find_words(clause, texts))
+        for letter, start, end in found:
+            inside = any(
+                one <= start and end <= other and (one, other) != (start, end) for _, one, other in found
+            )
+            if not inside:  # a bus in a school bus
+                yield letter, start, end
+
+    chosen = choose(text, find, question, frozenset(options))
+    if chosen is not None or len(text.split()) > _FEW or any(True for _ in find(text)) or is_open(text):
+        return chosen
+    asked = set(stems(question))
+    own = {
+        word: [letter for letter in texts if word in texts[letter]]
+        for word in stems(text)
+        if word not in asked
+    }
+    named = {letter for letters in own.values() for letter in letters if len(letters) == 1}
+    return named.pop() if len(named) == 1 else None
+
+
+_FEW = 3  # words of an answer that may name an option in part; our choice
+
+
+def _find_number(response: str, options: Mapping[str, str]) -> str | None:
+    """Return the letter of the option that is the number of a response, where all options are numbers."""
+    numbers = {letter: parse_quantity(option) for letter, option in options.items()}
+    said = (
+        read_quantity(response)
+        if all(numbers.values()) and any(map(str.isdigit, write_digits(response)))
+        else None
+    )
+    equal = [letter for letter, number in numbers.items() if said and number and same_quantity(said, number)]
+    return equal[0] if len(equal) == 1 else None
 
 
 def _contains(text: str, option: str) -> bool:
@@ -176,17 +272,11 @@ def _contains(text: str, option: str) -> bool:
     )
 
 
-def _choose_within(text: str, options: Mapping[str, str], lettered: bool) -> str | None:
-    """Return the letter of the option that a declared answer is, or that it names in a sentence of its own."""
-    letter = _choose(text, options, lettered)
-    if letter is not None or not lettered:
-        return letter
-    return decide(text, lambda part: _choose(part, options, True), "option", unmarked=False).value
-
-
 def _choose(text: str, options: Mapping[str, str], lettered: bool) -> str | None:
     """Return the letter of the option that a declared answer names, by text or by letter; else None."""
     part = text.strip().rstrip(".!").strip()
+    if len(part) == 1 and not lettered and part.upper() in options:
+        return None  # the text of an option, or the letter of another
     match = _LETTERED.fullmatch(part) if lettered else None
     name = (match["bracketed"] or match["bare"]) if match else ""
     letter = {letter.upper(): letter for letter in options}.get(name.upper())
@@ -201,7 +291,13 @@ def _choose(text: str, options: Mapping[str, str], lettered: bool) -> str | None
             [each for name, each in options.items() if (name == letter) == is_own and _contains(said, each)]
             for is_own in (True, False)
         )
-        return letter if own and not others and not is_open(said) else None
+        denied = NEGATION.search(said) or ALTERNATIVES.search(said)
+        return letter if own and not others and not denied else None
+    if match and letter and not match["reason"]:
+        return letter  # it was shown beside the text, so it wins over a text that is a letter
+    led = re.fullmatch(r"([A-Z])\s+(.+)", part, re.DOTALL) if lettered else None
+    if led and led[1] in options and same_text(led[2], options[led[1]]):
+        return led[1]
     by_text = [letter for letter, option in options.items() if same_text(part, option)]
     if by_text:
         return by_text[0] if len(by_text) == 1 else None

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 
+from mmprobe.benchmarks.answers.words import IMAGE
+
+_PICTURE = rf"(?!frame|panel){IMAGE}"  # a frame may be missing in an image
 _IMAGE = (
     r"(?:(?:actual|attached|uploaded|medical|chest|brain|second|first|two|other|\d+) ){0,4}"
-    r"(?:images?|pictures?|photos?|photographs?|pics?|x-?rays?|radiographs?|scans?|slides?|ecgs?|mris?"
+    rf"(?:{_PICTURE}s?|pics?|x-?rays?|radiographs?|scans?|slides?|ecgs?|mris?"
     r"|attachments?|"
     r"visual (?:input|content|information)|files?)(?: images?)?"
 )
@@ -35,7 +38,7 @@ _NOTICES = (
     rf"kindly)?(?: just)? "
     rf"(?:re-?)?(?:{_SENDING}) {_A}(?:{_IMAGE}|it|them)\b",
     rf"\b(?:just )?(?:send|share|upload|attach)(?: me)? (?:the|your|an?) {_IMAGE} (?:and|so)\b",
-    rf"\bi need (?:to see )?{_A}(?:more )?{_IMAGE}\b|\b{_IMAGE} (?:is|are) needed\b",
+    rf"\bi need (?:to see )?{_A}(?:\d+ )?(?:more )?{_IMAGE}\b|\b{_IMAGE} (?:is|are) needed\b",
     rf"(?:^|[.,;:!?] )(?:the |your )?{_IMAGE} (?:is |are |was |were |did |does |has |could |can |seems to "
     rf"be |appears to be )?"
     r"(?:not (?:been )?(?:load|attach|provid|includ|upload|found|available|visible|open|come)\w*|cannot "
@@ -44,9 +47,9 @@ _NOTICES = (
     r"\bas an? (?:text-?\s?(?:based|only)? ?)?(?:ai|language|text)[ -](?:\w+ ){0,2}?model\b",
     rf"\b(?:without|in the absence of) (?:seeing |access to |having )?(?:the|an?|any|your) (?:\d+ "
     rf")?{_IMAGE}\b",
-    rf"\b(?:i|we) can only see (?:one|1)(?: of the (?:two|2))? {_IMAGE}|\bonly one (?:{_IMAGE} )?was "
+    rf"\b(?:i|we) can (?:only see|see only) (?:one|1)(?: of the (?:two|2))? {_IMAGE}|\bonly one (?:{_IMAGE} )?was "
     rf"(?:{_SENDING})",
-    r"\b(?:image|file) not found\b|\bno (?:visual input|image data)\b|\b(?:image|picture|photo) missing$",
+    rf"\b(?:image|file) not found\b|\bno (?:visual input|image data)\b|\b{_PICTURE} missing$",
     rf"{_I}{_NOT} (?:see|view|open) (?:it|them|anything|this|that)(?: here)?(?=\W*$|[.,;!])",
     rf"\bwhich i cannot see\b|^cannot see$|^unable to view\b|^no {_IMAGE}$",
 )
@@ -57,7 +60,8 @@ _REFUSALS = (
     r"^(?:(?:i'm|i am|we are) )?sorry\b|^(?:i )?apologi[sz]e",
     r"^(?:unable|not able|impossible|cannot|can't|hard|difficult)(?: to)? (?:answer|tell|determine|say"
     r"|view|see|give|be)\b",
-    r"\b(?:cannot|can't|can not) be (?:determined|answered|known|seen)\b",
+    r"\b(?:cannot|can't|can not) be (?:determined|answered|known|seen|read)\b",
+    r"\b(?:not legible|illegible|unreadable|too (?:small|blurry|blurred|dark|low|far)(?: \w+)? (?:for \w+ )?to (?:read|tell|see|make out))\b",
     r"\bnot enough (?:information|context)\b|\binsufficient (?:information|data)\b|\benough information\b",
     r"^no (?:idea|comment|answer|way to tell|information)\b|^(?:n/?a|unknown|not sure|unclear|undetermined)$",
     r"\bit is (?:impossible|not possible|hard|difficult) to (?:say|tell|know|determine)\b",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator
 
 from mmprobe.benchmarks.answers import numbers
-from mmprobe.benchmarks.answers.forms import Decision, Verdict, decide, end_of_statement, is_open, last_part
+from mmprobe.benchmarks.answers.forms import last_part
 
 _ENDS = "\"'`*_,;:!?()[]{}\\\u2018\u2019\u201c\u201d\u00ab\u00bb\u3001\u3002"
 _ARTICLES = {"a", "an", "the"}
@@ -24,10 +23,6 @@ _HUES = (
 _HUE_NAMES = {"grey": "gray", "golden": "gold", "violet": "purple", "aqua": "cyan"}
 _MODIFIERS = "light|dark|bright|pale|deep|vivid"
 COLOUR = rf"(?:(?:{_MODIFIERS})[ -])?(?:{_HUES})\b"
-# Hues that two people hardly call by each other's name, unless they are side by side here.
-_DISTINCT = ["pink", "red", "orange", "yellow", "green", "blue", "purple", "pink"]
-_TONES = {"black": ("dark", "deep"), "white": ("light", "pale", "bright")}
-_OPPOSITES = ({"left", "right"}, {"top", "bottom"}, {"up", "down"}, {"true", "false"}, {"yes", "no"})
 _MARKUP = re.compile(r"</?[A-Za-z!][^<>]{0,200}>|[*`]+|(?m:^[ \t>]*#{1,6}[ \t]+)|(?<!\w)__?|__?(?!\w)|```\w*")
 _CONCLUSION = re.compile(
     r"^[ \t]*(?:therefore|(?:final )?answer|conclusion)\s*:[ \t]*", re.IGNORECASE | re.MULTILINE
@@ -79,58 +74,6 @@ def _same_word(first: str, second: str) -> bool:
     return math.isclose(one[0], other[0], rel_tol=1e-9)
 
 
-def judge_text(response: str, *true: str) -> Verdict:
-    """Return whether the declared answer of a response is one of the true answers.
-
-    Right: the same words, the same number, an equal expression, or a sentence that ends in the true words
-    ("It is a couch"). Wrong: another number or expression, an opposite, or another colour. Other words are unread,
-    since a couch is a sofa: a judge must tell.
-
-    Example:
-        >>> [judge_text(text, "2x+3") for text in ("Answer: 3+2x", "The answer is 5.", "It is not 5.")]
-        ['right', 'wrong', 'unread']
-    """
-    decision: Decision[Verdict] = decide(response, lambda text: _judge_all(text, true))
-    return "refused" if decision.refused else decision.value or "unread"
-
-
-def _judge_all(text: str, true: Sequence[str]) -> Verdict | None:
-    verdicts = [_judge(text, truth) for truth in true]
-    return "right" if "right" in verdicts else "wrong" if "wrong" in verdicts else None
-
-
-def _judge(text: str, truth: str) -> Verdict:
-    if same_text(text, truth) and not text.endswith("?"):
-        return "right"
-    if text.endswith("?"):
-        return "unread"
-    sentence, endings = end_of_statement(text)
-    if endings and not is_open(sentence):
-        if any(same_text(ending, truth) for ending in endings):
-            return "right"
-        if exclude_each_other(endings[-1], truth):
-            return "wrong"
-    if is_open(text) and not is_expression(text):
-        return "unread"
-    quantity, true_quantity = numbers.parse_quantity(text), numbers.parse_quantity(truth)
-    if quantity and true_quantity:
-        equal = math.isclose(quantity[0], true_quantity[0], rel_tol=1e-9)
-        if quantity[1] != true_quantity[1]:  # 24 cm is right where the truth is 24
-            return "right" if equal and not true_quantity[1] else "unread"
-        return "right" if equal else "wrong"
-    same = numbers.same_expression(text, truth)
-    if same is not None:
-        return "right" if same else "wrong"
-    return "wrong" if exclude_each_other(text, truth) else "unread"
-
-
-def is_expression(text: str) -> bool:
-    """Return whether a text has a digit or an operator and no words, so that its `/` is not an alternative."""
-    return bool(re.search(r"\d|[-+^=]", text)) and not re.search(
-        r"[A-Za-z]{4,}|\?", re.sub(r"\\[a-z]+", "", text)
-    )
-
-
 def split_sentences(text: str) -> list[str]:
     """Return the sentences of a text. A sentence ends with its line. Sentences without a word are left out.
 
@@ -153,25 +96,15 @@ def normalize_colour(words: str) -> str:
     return " ".join([*modifiers, _HUE_NAMES.get(hue, hue)])
 
 
-def exclude_each_other(first: str, second: str) -> bool:
-    """Return whether two answers cannot both be right: opposites, or colours that nobody calls by the same name.
+def stands_in(quote: str, text: str) -> bool:
+    """Return whether a text has the words of a quote, whatever its Markdown, case, spaces and the stop at its end.
 
     Example:
-        >>> [exclude_each_other(colour, "red") for colour in ("dark blue", "orange", "maroon", "a car")]
-        [True, False, False, False]
+        >>> stands_in("Car: The car is red.", "1. **Car**: The car is **red** and large")
+        True
     """
-    if {text.strip(" .!").lower() for text in (first, second)} in _OPPOSITES:
-        return True
-    colours = [re.sub(r"^(?:an?|the) ", "", text.strip(" .!").lower()) for text in (first, second)]
-    if not all(re.fullmatch(COLOUR, colour) for colour in colours):
-        return False
-    parts = [normalize_colour(colour).split() for colour in colours]
-    hues = {part[-1] for part in parts}
-    if len(hues) < 2 or not hues <= {*_DISTINCT, *_TONES}:
-        return False
-    if any(set(_TONES.get(one[-1], ())) & set(other[:-1]) for one, other in (parts, reversed(parts))):
-        return False
-    return not any(hues == {one, other} for one, other in pairwise(_DISTINCT))
+    own, whole = (" ".join(_MARKUP.sub("", each).split()).casefold() for each in (quote, text))
+    return own.rstrip(" .!") in whole
 
 
 def conclusion(text: str) -> str:

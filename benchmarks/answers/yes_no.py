@@ -5,79 +5,199 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from mmprobe.benchmarks.answers.forms import Decision, decide
+from mmprobe.benchmarks.answers.assertions import LITTLE, has_denial, is_denied, split_clauses, stem, stems
+from mmprobe.benchmarks.answers.coco import find_category
+from mmprobe.benchmarks.answers.colours import compare_colours, name_hue
+from mmprobe.benchmarks.answers.forms import Decision, clean, decide
+from mmprobe.benchmarks.answers.places import find_places
+from mmprobe.benchmarks.answers.words import TAKES_BACK, corrected
 
-_WORDS = {
-    "yeah": "yes",
-    "yep": "yes",
-    "nope": "no",
-    "not at all": "no",
-    "\u662f": "yes",
-    "\u662f\u7684": "yes",
-    "\u5bf9": "yes",
-    "\u6709": "yes",
-    "\u6709\u7684": "yes",
-    "\u5bf9\u7684": "yes",
-    "\u4e0d\u662f\u7684": "no",
-    "\u4e0d\u5bf9": "no",
-    "\u6ca1\u6709\u7684": "no",
-    "\u5426": "no",
-    "\u4e0d\u662f": "no",
-    "\u6ca1\u6709": "no",
-    "\u4e0d": "no",
-}
-_WORD = rf"(yes|no|{'|'.join(sorted(_WORDS, key=len, reverse=True))})"
-_BARE = re.compile(rf"\W*{_WORD}\W*", re.IGNORECASE)
-_FIRST = re.compile(
-    r"\W*(?:(?:based on|from|in|according to|looking at|judging by) [^,.!?\n]{1,60}, )?"
-    rf"{_WORD}[*_'\"]?\s*(?:,(?!\s*no\b)|[.!;:\u3002](?!\s*\d)|\s[-\u2013\u2014]\s|\u2014|\n)\s*(.*)",
+_YES = r"yes|yeah|yep|true|correct|indeed|certainly|definitely|absolutely|\u662f\u7684?|\u5bf9\u7684?|\u6709\u7684?"
+_NO = r"no|nope|not at all|false|incorrect|\u4e0d\u662f\u7684?|\u4e0d\u5bf9|\u6ca1\u6709\u7684?|\u5426|\u4e0d"
+_WORD = rf"(?:(?P<no>{_NO})|(?P<yes>{_YES}))"
+_LEAD = (
+    r"(?:(?:so|therefore|thus|hence|then|and|but|i(?:'d| would) say|=>|\u2192|answer|(?:so )?the answer (?:to [^,.:]{1,60} )?is|(?:so |thus )?(?:it is|it's|this is|that is))"
+    r"[,:]?\s+|(?:based on|from|in|according to|looking at|judging by) [^,.!?\n]{1,60}, )*"
+)
+# A sentence that begins with the word, or ends with it after a conclusion.
+_SAID = re.compile(
+    rf"\W*+{_LEAD}\W*+{_WORD}(?:[*_'\"]*(?:,(?!\s*no\b)|[.!;:)\u3002](?!\s*\d)|\s[-\u2013\u2014]\s|\u2014|\s*$)\s*(?P<rest>.*)|(?=\W*$))",
     re.IGNORECASE | re.DOTALL,
 )
-_OTHER = {"yes": re.compile(r"\bno\b\s*(?:[.,!;:]|$)", re.I), "no": re.compile(r"\byes\b", re.I)}
-_BACK = re.compile(
-    r"\b(?:wait|actually|on second thought|on the contrary|correction|kidding|"
-    r"(?:this|that) is (?:wrong|incorrect|false|not (?:right|correct|true)))\b",
+_CONCLUDED = re.compile(
+    rf"(?:\b(?:so|therefore|thus|hence|answer is|i(?:'d| would) say)|=>|\u2192|\n)[,:]?\s+(?:the answer is |it is |it's )?{_WORD}\W*$",
     re.IGNORECASE,
 )
-# The word decides, whatever its sentence describes ("No, the lungs appear clear"), but for a doubt about itself.
-_DOUBT = re.compile(
-    r"\b(?:if|unless|whether|depend\w*|maybe|perhaps|probabl[ye]|possibly|might|may be|could be|not sure|unsure|uncertain"
-    r"|guess|think|believe|suppose|assum\w+|it seems|it appears so|presumabl[ye]|yes|sort of|kind of|hard to|difficult to)\b|\?|\.\.\.|\u2026",
+_SENTENCE = re.compile(r"(?<=[.!?\u3002])[*_'\")]*\s+|\n+")
+# A doubt about the word itself; what else its sentence describes may seem or be unclear.
+_UNSURE = re.compile(
+    r"^(?:if|unless|when|depend\w*|i(?:'m| am)? (?:not sure|unsure|guess|think|believe|suppose|assume)|it (?:seems|appears|depends)|maybe|perhaps|probabl[ye]"
+    r"|possibly|presumabl[ye]|sort of|kind of|but (?:it is |it's )?(?:hard|difficult|not sure|i)|and no\b)|\?|\.\.\.|\u2026|\b(?:unsure|not sure|uncertain|might be|could be)\b",
     re.IGNORECASE,
 )
-_DENIAL = re.compile(r"\b(?:no|not|never|none|neither|nothing|cannot)\b|n't\b", re.IGNORECASE)
-_SENTENCE = re.compile(r"(?<=[.!?])\s|\n|(?<=\u3002)")
+_BACK = re.compile(rf"\b(?:{TAKES_BACK})\b", re.IGNORECASE)
+_ASKED = re.compile(
+    r"(?:^|[,.:\n]\s*)(?:is|are|was|were|does|do|did|has|have|can|could|will)\b(?P<rest>[^?]*)\?",
+    re.IGNORECASE,
+)
+# "He does.", "They aren't.", "Not that I can see.": what is left of the question.
+_SHORT = re.compile(
+    r"\W*(?:(?:it|they|he|she|there|this|that|the \w+(?: \w+)?) (?:is|are|was|were|does|do|did|has|have|had|can|could|will)(?P<denied>n't| not)?"
+    r"|(?P<none>not (?:that i can (?:see|tell)|really|at all|visible|present|here|seen|exactly|quite)))\W*(?::.*)?",
+    re.IGNORECASE,
+)
+_SAME = re.compile(r"\b(?:same|identical|equal|alike)\b", re.IGNORECASE)
+_DIFFERENT = re.compile(r"\b(?:differ\w*|changed?|changes)\b", re.IGNORECASE)
+_EXCLUDING = [
+    {stem(word) for word in pair.split()}
+    for pair in ("on off", "open closed", "left right", "day night", "full empty")
+]
+_PHRASE = re.compile(
+    r"\s(?:on|in|at|against|near|next to|under|behind|along|beside|by|with) (?:the|a|an|his|her|its|their|this) [^?]*$",
+    re.IGNORECASE,
+)
+_SOMEBODY = re.compile(r"\b(?:(?:any|some) ?(?:one|body)|people)\b", re.IGNORECASE)
+_NOBODY = re.compile(r"\b(?:nobody|no one)\b", re.IGNORECASE)
+_ABOUT = (
+    frozenset(
+        map(
+            stem,
+            [
+                "visible",
+                "present",
+                "presence",
+                "here",
+                "both",
+                "two",
+                "between",
+                "contain",
+                "appear",
+                "look",
+                "clearly",
+                "also",
+                "its",
+                "one",
+            ],
+        )
+    )
+    | LITTLE
+)
+
+Said = Literal["yes", "no"]
 
 
-def read_yes_no(response: str) -> Literal["yes", "no"] | None:
+def read_yes_no(response: str, question: str = "") -> Said | None:
     """Return the yes or no of a response; None for a refusal and where it is unread.
 
-    The declared answer (`forms.decide`) is yes or no, or begins with it and a comma or stop. Its sentence may
-    hold no doubt or condition, and with yes no denial; no later sentence may take it back.
+    The word in the declared answer (`forms.decide`), or with which a sentence begins or concludes. No doubt is about it, and nothing
+    takes it back. Without the word, a clause that states or denies what the `question` asks decides.
 
     Example:
-        >>> [read_yes_no(text) for text in ("**No**", "Answer: Yes, it is red.", "There is no image.")]
-        ['no', 'yes', None]
+        >>> [read_yes_no(text) for text in ("**No**", "Answer: Yes, it is red.", "There is no image.", "No. I can't see it.")]
+        ['no', 'yes', None, 'no']
+        >>> [read_yes_no(text, "Is the car red?") for text in ("The car is red.", "It is blue.", "It is not red.")]
+        ['yes', 'no', 'no']
     """
-    decision: Decision[Literal["yes", "no"]] = decide(response, _say)
-    return decision.value
+    response = re.sub(r"^\W*no\.\s*(?=\d)", "Number ", corrected(response), flags=re.IGNORECASE)
+    text = clean(response)
+    first = _SAID.match(_SENTENCE.split(text.strip(), maxsplit=1)[0])
+    if first and not (first["rest"] or "").strip(" .!"):
+        return _say(text, question)  # whatever follows: "No. I can't see it."
+    decision: Decision[Said] = decide(response, lambda part: _say(part, question))
+    if decision.value or decision.marked or decision.refused or not question:
+        return decision.value
+    return _find_stated(text, question)
 
 
-def _say(text: str) -> Literal["yes", "no"] | None:
-    bare = _BARE.fullmatch(text)
-    match = bare if bare and "?" not in text else _FIRST.match(text)
-    if match is None or text.endswith("?"):
+def _say(text: str, question: str) -> Said | None:
+    """Return the yes or no that sentences of a text begin or conclude with; None for both, and for a doubtful one."""
+    said: list[Said] = []
+    for sentence in _SENTENCE.split(text.strip()):
+        found = _SAID.match(sentence) or _CONCLUDED.search(sentence)
+        if found is None or sentence.endswith("?"):
+            continue
+        word: Said = "yes" if found["yes"] else "no"
+        rest = (found.groupdict().get("rest") or "").strip()
+        clause = rest.partition(",")[0]
+        if _UNSURE.search(rest) or _BACK.search(rest) or re.match(r"(?:yes|no)\b", rest, re.IGNORECASE):
+            return None
+        if (
+            word == "yes"
+            and has_denial(clause)
+            and _find_stated(clause, question) != "yes"
+            and not _DIFFERENT.search(clause)
+        ):
+            return None  # one contradicts the other, as in "Yes, there is no dog."
+        said.append(word)
+    return said[-1] if len(set(said)) == 1 else None
+
+
+def _find_stated(text: str, question: str) -> Said | None:
+    """Return what the first sentence says to a question, or else all others that say something."""
+    asked = _ASKED.search(question)
+    if asked is None or re.search(r"\bor\b", asked["rest"].replace("country or region", "country")):
         return None
-    said = match[1].lower()
-    word: Literal["yes", "no"] = "yes" if _WORDS.get(said, said) == "yes" else "no"
-    if match is bare:
-        return word
-    rest = match[2]
-    is_whole = text[match.end(1) : match.start(2)].strip()[:1] not in (",", ";", ":", "-", "\u2013", "\u2014")
-    sentence = "" if is_whole else _SENTENCE.split(rest)[0]
-    if _DOUBT.search(sentence) or (word == "yes" and _DENIAL.search(sentence)):
+    said: list[tuple[int, Said]] = []
+    for clause in split_clauses(re.sub(r"^[^.!?\n]*\?\s+", "", text)):  # the question again
+        if (
+            not clause.is_open
+            and not re.search(r"\b(?:nearly|almost)\b", clause.text)
+            and (stated := _state(clause.text, asked["rest"]))
+        ):
+            said.append((clause.sentence, stated))
+    if said and said[0][0] == 0:
+        said = [entry for entry in said if entry[0] == 0]
+    whole = len({word for word in stems(asked["rest"]) if word not in _ABOUT}) > 1
+    return said[0][1] if len({word for _, word in said}) == 1 and (whole or said[0][0] == 0) else None
+
+
+def _state(clause: str, asked: str) -> Said | None:
+    """Return what a clause says to what is asked: it states it, denies it, or states what excludes it."""
+    if short := _SHORT.fullmatch(clause):
+        return "no" if short["denied"] or short["none"] else "yes"
+    denied = has_denial(clause)
+    for own, opposite in ((_SAME, _DIFFERENT), (_DIFFERENT, _SAME)):  # of two images
+        if own.search(asked) and not opposite.search(asked):
+            if own.search(clause) and not opposite.search(clause):
+                return "no" if denied else "yes"
+            if opposite.search(clause) and not own.search(clause):
+                return "yes" if denied else "no"
+    wanted = [word for word in stems(_SOMEBODY.sub("person", asked)) if word not in _ABOUT]
+    if not wanted:
         return None
-    return None if _OTHER[word].search(rest) or _BACK.search(rest) else word
+    wanted += stems(asked)[-1:] if stems(asked)[-1:] in (["on"], ["off"]) else []
+    said = stems(_NOBODY.sub("no person", _SOMEBODY.sub("person", clause)))
+    kinds = {find_category(word) for word in said}
+    said += [
+        word for word in wanted if (kind := find_category(word)) and kind == word and kind in kinds
+    ]  # a man is a person
+    missing = [word for word in wanted if word not in said]
+    about_it = re.match(r"\W*(?:it|they|he|she|it's|this|that)\b", clause, re.IGNORECASE) is not None
+    core = [word for word in stems(_PHRASE.sub("", asked)) if word not in _ABOUT]
+    elsewhere = (place := _PHRASE.search(clause)) and not find_places(place.group())
+    if not denied and any(
+        word in pair and (pair - {word}) & set(said) for word in missing for pair in _EXCLUDING
+    ):
+        return "no"
+    is_told = (
+        not missing
+        or (about_it and wanted[-1] in said)
+        or (len(core) > 1 and set(core) <= set(said) and not elsewhere)
+    )
+    if is_told:
+        spans = [m.span() for m in re.finditer(r"[A-Za-z]+", clause) if stem(m.group()) == wanted[-1]]
+        denied = (
+            denied
+            if missing or not spans
+            else all(is_denied(clause, *span) for span in spans) or has_denial(clause[: spans[0][0]])
+        )
+        return "no" if denied else "yes"
+    if denied or len(missing) > 1 and not about_it:
+        return None
+    last = wanted[-1] if about_it else missing[0]
+    hues = [name_hue(last), *(hue for word in said if (hue := name_hue(word)))]
+    excluded = hues[0] and len(set(hues)) == 2 and compare_colours(hues[0], str(hues[1])) is False
+    return "no" if excluded else None
 
 
 def first_word(response: str) -> Literal["yes", "no", "unknown"]:

@@ -54,7 +54,7 @@ _DOUBLE_WORDS = {
         *("stop light", "fire hydrant", "stop sign", "parking meter", "suit case", "sports ball"),
         *("baseball bat", "baseball glove", "tennis racket", "wine glass", "hot dog", "cell phone"),
         *("mobile phone", "teddy bear", "hair drier", "potted plant", "laptop computer", "stove top oven"),
-        "home plate",
+        *("home plate", "train track"),
     )
 }
 _DOUBLE_WORDS |= {

@@ -7,6 +7,7 @@ and their synonyms, `mmprobe.benchmarks.chair.synthetic.find_shapes` for the sha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -69,3 +70,51 @@ def _count(record: Mapping[str, Any]) -> list[int] | None:
         len(objects),
         int(bool(mentions)),
     ]
+
+
+def metrics_by_length(
+    captions: Mapping[str, str | None],
+    objects: Mapping[str, Collection[str]],
+    find_mentions: FindMentions,
+    lengths: Sequence[int],
+) -> dict[str, Metric]:
+    """Return the metrics of captions that are cut after so many words, and of a list that needs no image.
+
+    A longer caption names more objects and hallucinates more, so methods are compared at one length: `chair_i[words=16]`.
+    `chair_i[commonest=3]` is of the three objects that most of the other images show, in place of a caption: what is had without
+    looking.
+
+    Args:
+        captions: by image; None where there is none.
+        objects: that each image shows.
+        lengths: in words for cuts, and in objects for the list.
+
+    Example:
+        >>> from mmprobe.benchmarks.chair.synthetic import find_shapes
+        >>> metrics = metrics_by_length({"1": "A star and a ring."}, {"1": ["star"]}, find_shapes, [2])
+        >>> metrics["chair_i[words=2]"].value, metrics["recall[words=2]"].value
+        (0.0, 1.0)
+    """
+    metrics: dict[str, Metric] = {}
+    shown = Counter(name for each in objects.values() for name in set(each))
+    for length in lengths:
+        cut = [
+            make_record(name, _cut(captions.get(name), length), own, find_mentions)
+            for name, own in objects.items()
+        ]
+        listed = []
+        for name, own in objects.items():
+            others = {each: -(count - (each in set(own))) for each, count in shown.items()}
+            common = sorted((each for each in others if others[each]), key=lambda each: (others[each], each))
+            false = [each for each in common[:length] if each not in own]
+            listed.append(
+                {"id": name, "mentions": common[:length], "hallucinated": false, "objects": sorted(set(own))}
+            )
+        for kind, records in (("words", cut), ("commonest", listed)):
+            metrics |= {f"{name}[{kind}={length}]": each for name, each in compute_metrics(records).items()}
+    return metrics
+
+
+def _cut(caption: str | None, length: int) -> str | None:
+    """Return the first words of a caption."""
+    return None if caption is None else " ".join(caption.split()[:length])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import logging
 import math
 import mimetypes
@@ -16,17 +17,19 @@ import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import anyio
 from anyio.lowlevel import RunVar
+from PIL import Image
 
 from mmprobe.errors import InputError
 from mmprobe.files import check_readable, redact
-from mmprobe.samples import Answer, Sample, Video
+from mmprobe.samples import Answer, Sample, Video, is_as_stored, open_image, read_picture
 
 if TYPE_CHECKING:
-    from mmprobe.interventions import Settings
+    from mmprobe.settings import AskSettings
     from mmprobe.traces.asking import Answered, Ask, Unanswered
 
 PROVIDERS = (
@@ -73,10 +76,12 @@ class ChatTurn(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The text of a reply, and why the model stopped (`stop`, `max_tokens`, `content_filter`, ...)."""
+    """The text of a reply, why the model stopped (`stop`, `max_tokens`, `content_filter`, ...), and the tokens of the request
+    and the reply; 0 where nobody counts them."""
 
     text: str
     stop: str
+    tokens: int = 0
 
 
 NO_REPLY = "no reply"  # why a model stopped that a server answered for, without a choice
@@ -116,7 +121,7 @@ class ModelClient:
     def __init__(
         self,
         model: Any,
-        settings: Mapping[str, Any],
+        settings: Mapping[str, Any] = MappingProxyType({}),
         concurrency: int = CONCURRENCY,
         timeout: float = TIMEOUT,
         retries: int = RETRIES,
@@ -170,7 +175,10 @@ class ModelClient:
             raise CallFailed("timeout" if late else "error", kind) from None
         if not output.choices:
             return Reply("", NO_REPLY)
-        return Reply(redact(output.completion), str(output.stop_reason))  # a server may repeat its key
+        tokens = 0 if output.usage is None else output.usage.total_tokens
+        return Reply(
+            redact(output.completion), str(output.stop_reason), tokens
+        )  # a server may repeat its key
 
     def _open_in_loop(self) -> _LoopClient:
         """Return the client of the running event loop.
@@ -296,13 +304,13 @@ def inspect_message(message: ChatTurn) -> Any:
     classes = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
     content: Any = message.text
     if message.images is not None:
-        images = [ContentImage(image=data_uri(path)) for path in message.images]
+        images = [ContentImage(image=image_uri(path)) for path in message.images]
         content = [*images, ContentText(text=message.text)]
     if message.parts is not None:
         content = [
             ContentText(text=part)
             if isinstance(part, str)
-            else ContentImage(image=data_uri(part))
+            else ContentImage(image=image_uri(part))
             if isinstance(part, Path)
             else ContentVideo(
                 video=data_uri(Path(str(part.file))), format=_video_format(Path(str(part.file)))
@@ -325,10 +333,28 @@ def _video_format(path: Path) -> Any:
     return formats[path.suffix.lower()]
 
 
+def image_uri(path: Path) -> str:
+    """Return an image as a base64 data URI: what a local model is shown of it.
+
+    Servers differ in what they make of EXIF data, transparency, palettes, deep colours and several frames. The file of an
+    image that has none of these is sent as it is, and of any other image what `read_picture` makes of it, as PNG.
+    """
+    with open_image(path) as image:
+        if is_as_stored(image):
+            return _to_uri(check_readable(path).read_bytes(), Image.MIME[str(image.format)])
+    png = io.BytesIO()
+    read_picture(path).save(png, "PNG")
+    return _to_uri(png.getvalue(), "image/png")
+
+
+def _to_uri(content: bytes, media_type: str) -> str:
+    return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
+
+
 def data_uri(path: Path) -> str:
-    """Return a file as a base64 data URI."""
-    media_type = mimetypes.guess_type(path.name)[0] or "image/png"
-    return f"data:{media_type};base64,{base64.b64encode(check_readable(path).read_bytes()).decode('ascii')}"
+    """Return the file of a video as a base64 data URI."""
+    media_type = mimetypes.guess_type(path.name)[0] or "video/mp4"
+    return _to_uri(check_readable(path).read_bytes(), media_type)
 
 
 def is_cut_off(stop_reason: str) -> bool | None:
@@ -349,12 +375,12 @@ def api_answerer(model: str | Any) -> Ask:
     provider's package or key is missing.
 
     Example:
-        >>> dict(answer(api_answerer("openai/gpt-4o"), samples, None, Settings()))        # doctest: +SKIP
+        >>> dict(answer(api_answerer("openai/gpt-4o"), samples, None, AskSettings()))        # doctest: +SKIP
         {'0001': 'Yes, they are the same.'}
     """
-    client = ModelClient(model, {"temperature": 0.0})
+    client = ModelClient(model)
 
-    def ask(samples: Sequence[Sample], settings: Settings) -> Generator[Answered]:
+    def ask(samples: Sequence[Sample], settings: AskSettings) -> Generator[Answered]:
         results: queue.Queue[_Reply | BaseException | None] = queue.Queue()
         stop = threading.Event()
 
@@ -394,7 +420,7 @@ class _Reply(NamedTuple):
 async def _ask_all(
     client: ModelClient,
     samples: Sequence[Sample],
-    settings: Settings,
+    settings: AskSettings,
     put: Callable[[_Reply], None],
     stop: threading.Event,
 ) -> None:
@@ -434,8 +460,8 @@ async def _ask_all(
     await run_all([partial(ask, sample) for sample in samples])
 
 
-def _settings_of(sample: Sample, settings: Settings) -> dict[str, Any]:
+def _settings_of(sample: Sample, settings: AskSettings) -> dict[str, Any]:
     """Return the settings of one question, which override those of the client."""
     own = settings.of(sample)
-    sampled = {"seed": own.seed} if own.temperature > 0 else {}
-    return {"max_tokens": own.max_new_tokens, "temperature": own.temperature, **sampled}
+    sampled = {"seed": own.seed or 0} if own.temperature > 0 else {}
+    return {"max_tokens": own.lengths, "temperature": own.temperature, **sampled}

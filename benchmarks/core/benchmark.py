@@ -1,65 +1,154 @@
-"""The record that describes a benchmark: its data and how they are read or drawn, its questions, its scores."""
+"""What a benchmark is: a class whose options are its fields, and whose methods read, ask and score."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from mmprobe.benchmarks.core.prompts import (
     DEFAULT,
     Prompts,
-    Wording,
-    default_prompts,
     describe_wording,
     list_wordings,
     read_prompts,
 )
 from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
 from mmprobe.benchmarks.judges import Judge, Labelled
+from mmprobe.benchmarks.judges.judge import labels_at
 from mmprobe.benchmarks.layouts import remove_data, unpack
-from mmprobe.benchmarks.synthetic import PAIRS, SEED
+from mmprobe.benchmarks.synthetic import SEED
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, suggest_names
 from mmprobe.files import JsonRecord, json_lines, read_record, write_atomic
+from mmprobe.peers import read_answers
 from mmprobe.registry import Registry
-from mmprobe.samples import Answer, Lengths, Sample, with_template
-
-Truth = TypeVar("Truth")
-"""The type of a benchmark's data with their true answers."""
+from mmprobe.samples import Answer, Lengths, Sample, draw_order, list_strata, load_samples
+from mmprobe.settings import DataSettings
+from mmprobe.thoughts import said
 
 Scored = tuple[dict[str, Metric], list[dict[str, Any]]]
 """Metrics by name, and one record a sample."""
-
-
-def _correct_answers(truth: object, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
-    """Return whether each answer is correct, for records of one question each."""
-    return {record["id"]: record["correct"] for record in records if record["correct"] is not None}
-
 
 ScoringRules = Literal["own", "code"]
 """How answers are read and counted: by mmprobe's own rules, or by those of the authors' code."""
 
 
-class BenchmarkOptions(BaseModel):
-    """The base of a benchmark's own options. Each field is one, with its default, bounds and description."""
+class Benchmark(BaseModel):
+    """A benchmark. The docstring of each class is one line about it; its fields are the options of the command line.
+
+    The *truth* is what `read` returns: the data with their true answers. It is a list, or a NamedTuple of lists. A
+    benchmark of one's own has a `name`, a method `score`, and those of the others whose default does not fit.
+
+    Attributes:
+        name: the name on the command line.
+        max_new_tokens: longest answer.
+        long_answers: longest answer to some types of question, by the `type` in their metadata.
+        visual: whether every question needs an image.
+        unit: what `take` counts: pairs, images or questions.
+        lists: names of the truth's lists that `take` cuts, and from which `--shuffle` draws. A truth that is a list needs
+            none; any other without them is not drawn.
+        judged_fields: the fields of a record that a judge labels, as in `labels_at`. A benchmark without them takes no judge.
+
+    Example:
+        >>> BENCHMARKS["pope"](profile="code").headline[:2]
+        ('accuracy', 'precision')
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
-        """Return the benchmark with these options in force."""
+    name: ClassVar[str]
+    max_new_tokens: ClassVar[int] = 128
+    long_answers: ClassVar[Mapping[str, int]] = {}
+    visual: ClassVar[bool] = True
+    unit: ClassVar[str] = "questions"
+    lists: ClassVar[tuple[str, ...]] = ()
+    judged_fields: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """Names of the metrics that are printed first."""
+        return ()
+
+    @property
+    def filters(self) -> bool:
+        """Whether `read` leaves out questions of the data, so that a limit counts after it."""
+        return False
+
+    def read(self, path: Path) -> Any:
+        """Return the truth in a file or folder, as published or as `draw` wrote it. By default: a samples file.
+
+        Raises:
+            InputError: naming file, line and field.
+        """
+        return load_samples(path)
+
+    def draw(self, folder: Path, n: int, seed: int) -> Path:
+        """Draw a small set into an empty folder, and return its file. By default: n pairs of the synthetic world."""
+        return make_pairs(folder, n, seed)
+
+    def take(self, truth: Any, n: int) -> Any:
+        """Return the first n units of the truth. By default: of a list, or of the truth's `lists`."""
+        lists = _lists_of(self, truth)
+        if not lists:
+            raise NotImplementedError(f"{self.name}: names no `lists` of its truth, and has no `take`")
+        return _with_lists(self, truth, [units[:n] for units in lists])
+
+    def show(self, truth: Any, folder: Path) -> Any:
+        """Return the truth with the images that a model is shown, which this may make in an empty or its own folder."""
+        return truth
+
+    def ask(self, truth: Any) -> list[Sample]:
+        """Return the questions in order. Their ids name the answers."""
+        return list(truth)
+
+    def follow_up(self, truth: Any, responses: Mapping[str, str]) -> list[Sample]:
+        """Return the questions that depend on answers, which are given by question id. They are asked last."""
+        return []
+
+    def read_answers(self, path: Path, truth: Any) -> dict[str, str] | None:
+        """Return the answers in the benchmark's own published form by question id; None for lines as `read_responses` reads."""
+        return None
+
+    def score(self, truth: Any, responses: Mapping[str, str], judge: Judge | None = None) -> Scored:
+        """Score answers by question id; a missing answer lowers the coverage.
+
+        Args:
+            judge: labels what rules cannot. None for rules alone; only a benchmark with `judged_fields` gets one.
+        """
         raise NotImplementedError
 
+    def label(self, truth: Any, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+        """Return whether each answer is faithful, by question id, from the records of `score`.
 
-class WordingOptions(BenchmarkOptions):
-    """The options of a benchmark whose questions, and whose judges' tasks, have a wording. `form` describes its prompts."""
+        Answers that nobody can judge are left out. By default, a record is of one question, and its answer is faithful if it is
+        correct; by likelihood where that was read.
+        """
+        return {
+            record["id"]: right
+            for record in records
+            if (right := record.get("likelihood", record)["correct"]) is not None
+        }
+
+    def find_labels(self, record: Mapping[str, Any]) -> dict[str, Labelled]:
+        """Return the judge's labels in a record, by kind, for `mmprobe data agree`."""
+        return labels_at(record, *self.judged_fields)
+
+    def score_traces(self, truth: Any, records: Sequence[Mapping[str, Any]], run: Run) -> Scored | None:
+        """Return further metrics, and complete records, from a run of the answers: what the model did inside. None if there are none."""
+        return None
+
+
+class WordedBenchmark(Benchmark):
+    """A benchmark whose questions, and whose judges' tasks, have a wording. `form` describes its prompts."""
 
     form: ClassVar[type[Prompts]]
+
     wording: str = Field(
         default=DEFAULT,
         description="the words of questions, hints and judges: `default` for ours, or `paper` for those that the paper prints",
@@ -69,78 +158,23 @@ class WordingOptions(BenchmarkOptions):
         description="a YAML file of your own texts in place of some, as those in `configs/prompts`",
     )
 
-    def read_prompts(self) -> Any:
-        """Return the prompts in use, of the type `form`. Raises InputError that names a wrong one."""
-        return read_prompts(self.form, self.wording, self.prompts)
+    _texts: Any = PrivateAttr()
+
+    def model_post_init(self, context: Any) -> None:
+        """Read the prompts, so that a wrong wording or file is refused before anything is done."""
+        self._texts = read_prompts(self.form, self.wording, self.prompts)
+
+    @property
+    def texts(self) -> Any:
+        """The prompts in use, of the type `form`."""
+        return self._texts
 
 
-@dataclass(frozen=True)
-class Benchmark(Generic[Truth]):
-    """A benchmark, generic in the type of its truth.
-
-    Attributes:
-        name: the name on the command line.
-        about: one line about it.
-        read_data: reads the truth from a file or folder, as published or as `make-pairs` wrote it.
-        draw_files: draws a small set from the synthetic world into an empty folder, from a number of pairs and
-            a seed, and returns its file.
-        take: returns the first n `unit`s of the truth.
-        show: returns the truth with the images that are shown, which it may make in an empty or its own folder.
-        ask_questions: returns the questions in order. Their ids name the answers.
-        score_answers: scores answers by question id. A missing answer lowers the coverage.
-        score_with_judge: the same with a model's labels in place of our rules. None if nothing needs a judge.
-        find_labels: returns the judge's labels in a record, by kind, for `mmprobe agree`. None if nothing needs a
-            judge.
-        follow_up: returns the questions that depend on answers. They are asked last.
-        headline: names of the metrics that are printed first.
-        faithful_answers: returns whether each answer is faithful, by question id, from the truth and the
-            records. Answers that nobody can judge are left out.
-        score_traces: returns further metrics and complete records from the truth, the records and a run of
-            the answers: what the model did inside beside what it said. None if there are none.
-        read_answers: reads answers in the benchmark's own published form. It returns None for the usual
-            lines.
-        max_new_tokens: longest answer.
-        long_answers: longest answer to some types of question, by the `type` in their metadata.
-        visual: whether every question needs an image.
-        unit: what `take` counts: pairs, images or questions.
-        filters: whether `read_data` leaves out questions of the data, so that a limit counts after it.
-        options: the form of its own options. None if it has none.
-        wording: which prompts are in use, where they are not the default.
-    """
-
-    name: str
-    about: str
-    read_data: Callable[[Path], Truth]
-    take: Callable[[Truth, int], Truth]
-    ask_questions: Callable[[Truth], list[Sample]]
-    score_answers: Callable[[Truth, Mapping[str, str]], Scored]
-    draw_files: Callable[[Path, int, int], Path] = make_pairs
-    show: Callable[[Truth, Path], Truth] = lambda truth, folder: truth
-    score_with_judge: Callable[[Truth, Mapping[str, str], Judge], Scored] | None = None
-    find_labels: Callable[[Mapping[str, Any]], dict[str, Labelled]] | None = None
-    follow_up: Callable[[Truth, Mapping[str, str]], list[Sample]] = lambda truth, responses: []
-    headline: tuple[str, ...] = ()
-    faithful_answers: Callable[[Truth, Sequence[Mapping[str, Any]]], dict[str, bool]] = _correct_answers
-    score_traces: Callable[[Truth, Sequence[Mapping[str, Any]], Run], Scored] | None = None
-    read_answers: Callable[[Path, Truth], dict[str, str] | None] | None = None
-    max_new_tokens: int = 128
-    long_answers: Mapping[str, int] = field(default_factory=dict)
-    visual: bool = True
-    unit: str = "questions"
-    filters: bool = False
-    options: type[BenchmarkOptions] | None = None
-    wording: Wording | None = None
-
-    def draw_data(self, folder: Path, n: int, seed: int) -> Truth:
-        """Draw a small set into an empty folder, and read its truth."""
-        return self.read_data(self.draw_files(folder, n, seed))
-
-
-def answer_lengths(benchmark: Benchmark[Any], max_new_tokens: int | None = None) -> Lengths:
+def answer_lengths(benchmark: Benchmark, max_new_tokens: Lengths | None = None) -> Lengths:
     """Return the longest answers to a benchmark's questions. A number of the caller holds for all of them.
 
     Example:
-        >>> answer_lengths(BENCHMARKS["pope"])
+        >>> answer_lengths(BENCHMARKS["pope"]())
         32
     """
     if max_new_tokens is not None or not benchmark.long_answers:
@@ -162,140 +196,123 @@ def truncated_share(responses: Mapping[str, str]) -> dict[str, Metric]:
     return with_ids({"truncated": mean_metric(values, "lower")}, list(flags))
 
 
-BENCHMARKS: Registry[Benchmark[Any]] = Registry(
+BENCHMARKS: Registry[type[Benchmark]] = Registry(
     "benchmark",
     "benchmarks",
     {
-        "spd-faith": "mmprobe.benchmarks.spd_faith.benchmark:BENCHMARK",
-        "pope": "mmprobe.benchmarks.pope.benchmark:BENCHMARK",
-        "chair": "mmprobe.benchmarks.chair.benchmark:BENCHMARK",
-        "mme": "mmprobe.benchmarks.mme.benchmark:BENCHMARK",
-        "mirage": "mmprobe.benchmarks.mirage.benchmark:BENCHMARK",
-        "magic": "mmprobe.benchmarks.magic.benchmark:BENCHMARK",
-        "mirage-effect": "mmprobe.benchmarks.mirage_effect.benchmark:BENCHMARK",
-        "mmreason": "mmprobe.benchmarks.mmreason.benchmark:BENCHMARK",
-        "vqa": "mmprobe.benchmarks.vqa.benchmark:BENCHMARK",
+        "spd-faith": "mmprobe.benchmarks.spd_faith.benchmark:SpdFaith",
+        "pope": "mmprobe.benchmarks.pope.benchmark:Pope",
+        "chair": "mmprobe.benchmarks.chair.benchmark:Chair",
+        "mme": "mmprobe.benchmarks.mme.benchmark:Mme",
+        "mirage": "mmprobe.benchmarks.mirage.benchmark:Mirage",
+        "magic": "mmprobe.benchmarks.magic.benchmark:Magic",
+        "mirage-effect": "mmprobe.benchmarks.mirage_effect.benchmark:MirageEffect",
+        "mmreason": "mmprobe.benchmarks.mmreason.benchmark:MMReason",
+        "vqa": "mmprobe.benchmarks.vqa.benchmark:Vqa",
+        "swap": "mmprobe.benchmarks.swap.benchmark:Swap",
     },
     form="mmprobe.benchmarks.core.benchmark:Benchmark",
+    holds_classes=True,
 )
-"""Every benchmark by its name on the command line."""
+"""The class of every benchmark, by its name on the command line."""
 
 
-def register_benchmark(benchmark: Benchmark[Any]) -> None:
+def register_benchmark(benchmark: type[Benchmark]) -> None:
     """Add a benchmark: `mmprobe bench NAME` and `mmprobe.benchmarks.evaluate` take it.
 
-    A package does the same with an entry point of the group `mmprobe.benchmarks` whose object is the record.
+    A package does the same with an entry point of the group `mmprobe.benchmarks` whose object is the class.
 
     Raises:
         InputError: another benchmark has its name.
 
     Example:
-        >>> mp.register_benchmark(Benchmark(name="mine", about="Mine.", ...))        # doctest: +SKIP
+        >>> class Mine(Benchmark):                                                   # doctest: +SKIP
+        ...     "Whether an answer begins with the right word."
+        ...     name = "mine"
+        >>> mp.register_benchmark(Mine)                                              # doctest: +SKIP
     """
     BENCHMARKS.register(benchmark.name, benchmark)
 
 
-def with_options(benchmark: Benchmark[Truth], options: Mapping[str, Any]) -> Benchmark[Truth]:
-    """Return a benchmark with some of its own options in force. Raises InputError that names a wrong one.
+def make_benchmark(name: str, options: Mapping[str, Any] = {}) -> Benchmark:
+    """Return a benchmark with some of its own options. Raises InputError that names a wrong one.
 
     Example:
-        >>> with_options(BENCHMARKS["pope"], {}).name
-        'pope'
+        >>> make_benchmark("pope", {"profile": "code"}).profile
+        'code'
     """
-    if not options:
-        return benchmark
-    known = option_names(benchmark)
-    for name in options:
-        if benchmark.options is None or name not in known:
+    form = BENCHMARKS[name]
+    known = option_names(form)
+    for option in options:
+        if option not in known:
             own = f"its own are {', '.join(known)}" if known else "it has none"
-            raise InputError(f"benchmark {benchmark.name}: has no option {name!r}; {own}")
-    assert benchmark.options is not None
+            raise InputError(f"benchmark {name}: has no option {option!r}; {own}")
     try:
-        chosen = benchmark.options.model_validate(options)
+        return form.model_validate(options)
     except ValidationError as error:
         first = error.errors()[0]
+        reason = first.get("ctx", {}).get("error")
+        if isinstance(reason, InputError):
+            raise reason from None
         where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"benchmark {benchmark.name}: option {where!r}: {first['msg']}") from None
-    configured = chosen.configure(benchmark)
-    if not isinstance(chosen, WordingOptions):
-        return configured
-    return replace(
-        configured, wording=describe_wording(chosen.read_prompts(), chosen.wording, chosen.prompts)
-    )
+        raise InputError(f"benchmark {name}: option {where!r}: {first['msg']}") from None
 
 
-def option_names(benchmark: Benchmark[Any]) -> list[str]:
+def option_names(benchmark: type[Benchmark]) -> list[str]:
     """Return the names of a benchmark's options, those that many have last.
 
     Example:
         >>> option_names(BENCHMARKS["pope"])
         ['profile', 'wording', 'prompts']
     """
-    names = list(benchmark.options.model_fields) if benchmark.options else []
-    return sorted(names, key=lambda name: name in WordingOptions.model_fields)
+    return sorted(benchmark.model_fields, key=lambda name: name in WordedBenchmark.model_fields)
 
 
-def wording_of(benchmark: Benchmark[Any]) -> dict[str, Any] | None:
+def wording_of(benchmark: Benchmark) -> dict[str, Any] | None:
     """Return which prompts of a benchmark are in use, as results record it: name, file, hash. None if it has none.
 
     Example:
-        >>> wording_of(BENCHMARKS["magic"])["name"], wording_of(with_options(BENCHMARKS["magic"], {"wording": "paper"}))["name"]
+        >>> wording_of(make_benchmark("magic"))["name"], wording_of(make_benchmark("magic", {"wording": "paper"}))["name"]
         ('default', 'paper')
     """
-    if benchmark.wording is not None:
-        return benchmark.wording._asdict()
-    if benchmark.options is None or not issubclass(benchmark.options, WordingOptions):
+    if not isinstance(benchmark, WordedBenchmark):
         return None
-    return describe_wording(default_prompts(benchmark.options.form))._asdict()
+    return describe_wording(benchmark.texts, benchmark.wording, benchmark.prompts)._asdict()
 
 
-def options_for(benchmarks: Sequence[Benchmark[Any]], options: Mapping[str, Any]) -> list[Benchmark[Any]]:
-    """Return several benchmarks with options in force: each takes those that it has, and a wording if it has that one.
+def make_benchmarks(names: Sequence[str], options: Mapping[str, Any]) -> list[Benchmark]:
+    """Return several benchmarks with shared options. A benchmark ignores the options and wordings it does not define.
 
     Raises:
         InputError: none has an option, a value is wrong, or prompts are given for several benchmarks.
 
     Example:
-        >>> pope, mme = options_for([BENCHMARKS["pope"], BENCHMARKS["spd-faith"]], {"judge_images": False})
+        >>> pope, spd_faith = make_benchmarks(["pope", "spd-faith"], {"judge_images": False})
     """
-    known = {benchmark.name: option_names(benchmark) for benchmark in benchmarks}
-    for name in options:
-        if not any(name in own for own in known.values()):
+    known = {name: option_names(BENCHMARKS[name]) for name in names}
+    for option in options:
+        if not any(option in own for own in known.values()):
             every = list(dict.fromkeys(each for own in known.values() for each in own))
-            hint = suggest_names(name, every, f"their own are {', '.join(every) or 'none'}")
-            raise InputError(f"benchmarks {', '.join(known)}: none has an option {name!r}; {hint}")
-    if "prompts" in options and len(benchmarks) > 1:
+            hint = suggest_names(option, every, f"their own are {', '.join(every) or 'none'}")
+            raise InputError(f"benchmarks {', '.join(known)}: none has an option {option!r}; {hint}")
+    if "prompts" in options and len(names) > 1:
         raise InputError("option 'prompts': a file has the prompts of one benchmark; compare on one")
-    worded = [benchmark for benchmark in benchmarks if options.get("wording") in _wordings(benchmark)]
+    worded = [name for name in names if options.get("wording") in _wordings(BENCHMARKS[name])]
     return [
-        with_options(
-            benchmark,
+        make_benchmark(
+            name,
             {
-                name: value
-                for name, value in options.items()
-                if name in known[benchmark.name]
-                and (name != "wording" or benchmark in (worded or benchmarks))
+                option: value
+                for option, value in options.items()
+                if option in known[name] and (option != "wording" or name in (worded or names))
             },
         )
-        for benchmark in benchmarks
+        for name in names
     ]
 
 
-def _wordings(benchmark: Benchmark[Any]) -> list[str]:
-    form = getattr(benchmark.options, "form", None)
-    return [] if form is None else list_wordings(form)
-
-
-def add_template(benchmark: Benchmark[Any], arguments: Mapping[str, Any]) -> Benchmark[Any]:
-    """Return a benchmark whose questions have arguments of the chat template."""
-    if not arguments:
-        return benchmark
-    ask, follow_up = benchmark.ask_questions, benchmark.follow_up
-    return replace(
-        benchmark,
-        ask_questions=lambda truth: with_template(ask(truth), arguments),
-        follow_up=lambda truth, responses: with_template(follow_up(truth, responses), arguments),
-    )
+def _wordings(benchmark: type[Benchmark]) -> list[str]:
+    return list_wordings(benchmark.form) if issubclass(benchmark, WordedBenchmark) else []
 
 
 class _Drawn(JsonRecord):
@@ -306,38 +323,76 @@ class _Drawn(JsonRecord):
 
 
 def load_truth(
-    benchmark: Benchmark[Truth],
-    data: str | Path | None,
+    benchmark: Benchmark,
+    data: DataSettings,
     folder: Path,
-    n: int = PAIRS,
     seed: int = SEED,
-    limit: int | None = None,
     kept: bool = True,
-) -> Truth:
+) -> Any:
     """Read the data, or draw a set once.
 
     Args:
+        data: its `limit` is the number of units; those that come first, or with the seed `shuffle` as many drawn at random.
+        seed: of a drawn set.
         kept: whether something was made of what an earlier call drew or unpacked. Otherwise, other data take its place:
             a call that was refused does not block the next one.
 
     Raises:
         InputError: an earlier call drew or unpacked other data, and they are kept.
     """
-    if data is None:
-        truth = _draw_once(benchmark, folder, n, seed, kept)
+    limit, shuffle = data.limit, data.shuffle
+    if data.data is None:
+        truth = _draw_once(benchmark, folder, data.pairs, seed, kept)
     else:
-        unpacked = unpack(benchmark.name, Path(data), folder, None if benchmark.filters else limit, kept)
-        truth = benchmark.read_data(unpacked)
-    return benchmark.show(truth if limit is None else benchmark.take(truth, limit), folder / "shown")
+        first = None if benchmark.filters or shuffle is not None else limit
+        truth = benchmark.read(unpack(benchmark.name, data.data, folder, first, kept))
+    if shuffle is not None and limit is not None:
+        truth = _draw_units(benchmark, truth, limit, shuffle, data.stratify)
+    elif limit is not None:
+        truth = benchmark.take(truth, limit)
+    return benchmark.show(truth, folder / "shown")
 
 
-def _draw_once(benchmark: Benchmark[Truth], folder: Path, n: int, seed: int, kept: bool) -> Truth:
+def _draw_units(benchmark: Benchmark, truth: Any, limit: int, seed: int, stratify: str | None) -> Any:
+    """Return units of the truth that are drawn at random, in the order of the data.
+
+    `take` gets the truth with its lists in the order of the draw, so that what depends on them is cut with them.
+
+    Raises:
+        InputError: the truth is no list and the benchmark names no `lists` of it, or nothing has the field `stratify`.
+    """
+    lists = _lists_of(benchmark, truth)
+    if not lists:
+        raise InputError(
+            f"bench {benchmark.name}: --shuffle: its data are taken in their order; shuffle the file (shuf) before"
+        )
+    strata = iter(list_strata([each for units in lists for each in units], stratify))
+    orders = [draw_order(list(islice(strata, len(units))), seed) for units in lists]
+    drawn = [[units[place] for place in order] for units, order in zip(lists, orders, strict=True)]
+    taken = benchmark.take(_with_lists(benchmark, truth, drawn), limit)
+    kept = {id(each) for units in _lists_of(benchmark, taken) for each in units}
+    in_order = [[each for each in units if id(each) in kept] for units in lists]
+    return _with_lists(benchmark, taken, in_order)
+
+
+def _lists_of(benchmark: Benchmark, truth: Any) -> list[list[Any]]:
+    return [truth] if isinstance(truth, list) else [getattr(truth, name) for name in benchmark.lists]
+
+
+def _with_lists(benchmark: Benchmark, truth: Any, lists: Sequence[list[Any]]) -> Any:
+    """Return a truth with other lists in place of those of `_lists_of`."""
+    if isinstance(truth, list):
+        return lists[0]
+    return truth._replace(**dict(zip(benchmark.lists, lists, strict=True)))
+
+
+def _draw_once(benchmark: Benchmark, folder: Path, n: int, seed: int, kept: bool) -> Any:
     samples, note = folder / "samples.jsonl", folder / "drawn.json"
     if not kept and note.is_file() and _read_drawn(note) != (n, seed):
         remove_data(folder)
     if not samples.exists():
         try:
-            return benchmark.draw_data(folder, n, seed)
+            return benchmark.read(benchmark.draw(folder, n, seed))
         finally:
             # also if the benchmark has no question about the set, such as pope about few pairs
             if samples.exists():
@@ -347,7 +402,7 @@ def _draw_once(benchmark: Benchmark[Truth], folder: Path, n: int, seed: int, kep
         raise InputError(
             f"{folder}: was drawn with n {earlier[0]} and seed {earlier[1]}; give the same, or choose another folder"
         )
-    return benchmark.read_data(samples)
+    return benchmark.read(samples)
 
 
 def _read_drawn(note: Path) -> tuple[int, int]:
@@ -371,15 +426,16 @@ def take_images(samples: Sequence[Sample], n: int) -> list[Sample]:
 
 
 def read_responses(path: str | Path) -> dict[str, str]:
-    """Read answers from lines of `{"id": …, "response": …}`. A response of null is an empty answer.
+    """Read answers from lines of `{"id": …, "response": …}`, or of another tool (`mmprobe.peers`). A response of null is an
+    empty answer.
 
     A line with a `question_type` gets the id `id/question_type`, since one id may name several questions.
     `truncated` says whether the answer was cut off, and `opened` which mark of a thought at its beginning the prompt wrote.
     Raises InputError with file and line.
     """
     responses: dict[str, str] = {}
-    for number, row in json_lines(path):
-        where = f"{path}, line {number}"
+    own = ((f"{path}, line {number}", row) for number, row in json_lines(path))
+    for where, row in read_answers(Path(path)) or own:
         if not isinstance(row, dict) or not isinstance(row.get("id"), str | int):
             raise InputError(f'{where}: has no \'id\'; a line is {{"id": …, "response": …}}')
         if "response" not in row or not isinstance(row["response"], str | None):
@@ -400,7 +456,7 @@ def read_responses(path: str | Path) -> dict[str, str]:
 
 
 def match_responses(samples: Sequence[Sample], responses: Mapping[str, str], name: str) -> dict[str, str]:
-    """Return the responses by sample id, for benchmarks with one question an id.
+    """Return what the responses say (`mmprobe.thoughts.said`) by sample id, for benchmarks with one question an id.
 
     Raises InputError for a response that answers no question of the data, or one that is answered already.
 
@@ -416,5 +472,5 @@ def match_responses(samples: Sequence[Sample], responses: Mapping[str, str], nam
             raise InputError(f"{name}: response {sample_id!r} answers no question of the data")
         if sample_id in matched:
             raise InputError(f"{name}: {sample_id!r} was answered before; each answer needs its own id")
-        matched[sample_id] = text
+        matched[sample_id] = said(text)
     return matched

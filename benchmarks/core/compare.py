@@ -8,43 +8,49 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
 import xarray as xr
 
 from mmprobe.benchmarks.core.benchmark import (
-    BENCHMARKS,
     Benchmark,
-    add_template,
     answer_lengths,
     load_truth,
-    options_for,
+    make_benchmarks,
     wording_of,
 )
 from mmprobe.benchmarks.core.perturbations import check_kind
-from mmprobe.benchmarks.core.results import Metric, paired_difference
+from mmprobe.benchmarks.core.results import Metric, paired_difference, values_on_shared
 from mmprobe.benchmarks.core.runner import (
     answers_ledger,
     check_questions,
     load_source,
     run_benchmark,
 )
-from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
-from mmprobe.benchmarks.synthetic import PAIRS, SEED
+from mmprobe.benchmarks.core.stability import check_samples, run_several
+from mmprobe.benchmarks.judges.judge import LEXICAL, RULES, Judging, open_judging
+from mmprobe.benchmarks.synthetic import SEED
 from mmprobe.errors import InputError
 from mmprobe.files import check_no_link, json_lines, write_atomic
-from mmprobe.interventions.generate import Settings
 from mmprobe.interventions.registry import load_methods, parse_value
 from mmprobe.ledger import lock_folder
 from mmprobe.models import Model
 from mmprobe.models.checkpoints import locate
-from mmprobe.models.devices import DeviceMap
 from mmprobe.models.loading import settings_in_force
+from mmprobe.settings import (
+    AskSettings,
+    DataSettings,
+    EvaluateArgs,
+    FolderSettings,
+    ModelSettings,
+    sort_settings,
+)
 from mmprobe.stats.estimate import format_number, read_estimate
 
 SAGE_STAGES = {  # SPD-Faith Bench (arXiv:2602.07833), table 14: cumulative
@@ -54,7 +60,15 @@ SAGE_STAGES = {  # SPD-Faith Bench (arXiv:2602.07833), table 14: cumulative
 }
 _COLUMNS = (
     *("value", "low", "high", "n", "n_groups"),
-    *("difference", "difference_low", "difference_high", "n_paired"),
+    *(
+        "difference",
+        "difference_low",
+        "difference_high",
+        "n_paired",
+        "value_paired",
+        "baseline_paired",
+        "n_unread",
+    ),
 )
 
 
@@ -133,26 +147,14 @@ def compare(
     *,
     methods: Sequence[str] = ("plain",),
     benchmarks: Sequence[str] = ("spd-faith", "pope", "chair", "mme"),
-    data: str | Path | None = None,
-    limit: int | None = None,
-    n: int = PAIRS,
-    seed: int = SEED,
     ablate: str | None = None,
     sweep: str | None = None,
     perturbations: Sequence[str] = (),
     judge: str = LEXICAL,
-    batch_size: int = 1,
-    max_new_tokens: int | None = None,
-    repetition_penalty: float | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    device_map: DeviceMap = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    shared_prefix: bool = True,
+    samples: int = 1,
     options: Mapping[str, Any] = MappingProxyType({}),
-    template: Mapping[str, Any] = MappingProxyType({}),
     progress: Callable[[str], None] = print,
+    **settings: Unpack[EvaluateArgs],
 ) -> xr.Dataset:
     """Compare methods with plain answers on benchmarks.
 
@@ -161,18 +163,17 @@ def compare(
         out: gets a result folder for each method and benchmark.
         methods: names or YAML files. `plain` is added.
         benchmarks: names of benchmarks.
-        data: samples.jsonl of `make-pairs`, or the files of the only benchmark. None draws a small set.
-        limit, n, seed, batch_size, max_new_tokens, repetition_penalty, device, dtype, device_map, shared_prefix: as
-            in `evaluate`.
-        resume, overwrite: keep the finished parts of an earlier call in `out`, or replace them.
         ablate: `sage` adds its stages one after the other.
         sweep: `METHOD.PARAMETER=VALUE,VALUE` adds one contender a value.
         perturbations: kinds of `mmprobe.benchmarks.core.perturbations`. Each adds plain answers to disturbed
             questions.
         judge: as in `evaluate`, for the benchmarks that need one.
+        samples: number of answers to each question, at a temperature, as in `evaluate`.
         options: options of the benchmarks, such as `{"wording": "paper"}`. Each takes those that it has.
-        template: arguments of the model's chat template, as in `evaluate`.
         progress: is called with a line on what comes next.
+        settings: as in `evaluate`, but for a method, workers and shards (`LEFT_OUT`). `data` is samples.jsonl of `make-pairs`, or
+            the files of the only benchmark. `resume` and `overwrite` keep the finished parts of an earlier call in `out`, or
+            replace them.
 
     Returns:
         The data set of `compare_contenders`.
@@ -185,36 +186,33 @@ def compare(
         >>> mp.viz.plot(ds).show()                                                      # doctest: +SKIP
     """
     out = Path(out)
-    records = options_for([BENCHMARKS[name] for name in benchmarks], options)
+    loading, asking, data, folder = sort_settings(
+        compare, {**settings, "out": out}, ModelSettings, AskSettings, DataSettings, FolderSettings
+    )
+    chosen = make_benchmarks(benchmarks, options)
     if isinstance(model, str):
         locate(model)
+    check_samples(samples, asking, perturb=perturbations)
     contenders = make_contenders(methods, ablate, sweep, perturbations)
     with lock_folder(out, "comparing into it"):
-        for part in [file.parent for file in out.glob("*/*/responses.jsonl")]:
-            answers_ledger(part).check(resume, overwrite)
-            if overwrite:
+        for part in [file.parent for file in out.glob("*/**/responses.jsonl")]:
+            answers_ledger(part).check(folder.resume, folder.overwrite)
+            if folder.overwrite:
                 answers_ledger(part).clear()
-        records = [
-            add_template(each, template) for each in _with_judges(records, judge, out / "judge.sqlite")
-        ]
-        answered = any(out.glob("*/*/responses.jsonl"))
-        truths = [
-            (benchmark, load_truth(benchmark, data, out / "data" / benchmark.name, n, seed, limit, answered))
-            for benchmark in records
-        ]
+        judgings = _open_judges(chosen, judge, out / "judge.sqlite")
+        answered = any(out.glob("*/**/responses.jsonl"))
+        seed = SEED if asking.seed is None else asking.seed
+        truths = [(each, load_truth(each, data, out / "data" / each.name, seed, answered)) for each in chosen]
         for benchmark, truth in truths:
             check_questions(benchmark, truth)
-        loaded = load_source(model, device, dtype, device_map).model
-        settings = Settings(
-            batch_size=batch_size, repetition_penalty=repetition_penalty, shared_prefix=shared_prefix
-        )
-        return compare_contenders(loaded, contenders, truths, out, settings, max_new_tokens, judge, progress)
+        loaded = load_source(model, loading.chosen).model
+        return compare_contenders(loaded, contenders, truths, out, asking, judgings, progress, samples)
 
 
-def _with_judges(benchmarks: list[Benchmark], judge: str, cache: Path) -> list[Benchmark]:
-    """Return the benchmarks with the judge, where they need one. One of them must."""
-    judged = [each for each in benchmarks if each.score_with_judge is not None] or benchmarks
-    return [with_judge(each, judge, cache)[0] if each in judged else each for each in benchmarks]
+def _open_judges(benchmarks: list[Benchmark], judge: str, cache: Path) -> dict[str, Judging]:
+    """Return the judge of each benchmark that needs one, by name. One of them must."""
+    judged = [each for each in benchmarks if each.judged_fields] or benchmarks
+    return {each.name: open_judging(each, judge, cache) for each in judged}
 
 
 def compare_contenders(
@@ -222,19 +220,19 @@ def compare_contenders(
     contenders: Sequence[Contender],
     benchmarks: Sequence[tuple[Benchmark, Any]],
     out: Path,
-    settings: Settings = Settings(),  # noqa: B008
-    max_new_tokens: int | None = None,
-    judge: str = LEXICAL,
+    settings: AskSettings = AskSettings(),  # noqa: B008
+    judgings: Mapping[str, Judging] = MappingProxyType({}),
     progress: Callable[[str], None] = print,
+    samples: int = 1,
 ) -> xr.Dataset:
     """Ask the questions of every benchmark with every contender, and compare the scores.
 
     Finished parts of an earlier call in `out` are kept.
 
     Args:
-        settings: how all contenders answer, but for their methods and the longest answers.
-        max_new_tokens: the longest answer; None for the benchmark's own.
-        judge: who judges the answers, for the benchmarks that need one.
+        settings: how all contenders answer, but for their methods. Without a longest answer, the benchmark's own.
+        judgings: who labels the answers, by the name of the benchmark; by default its rules.
+        samples: number of answers to each question.
 
     Returns:
         A data set with dimensions `metric` (`benchmark metric`) and `contender`:
@@ -243,6 +241,8 @@ def compare_contenders(
         - difference, difference_low, difference_high, n_paired (metric, contender): the metric minus the
           baseline's over the samples of both, with a 95 % paired interval over sets of images
           (`mmprobe.benchmarks.core.results.paired_difference`)
+        - value_paired, baseline_paired (metric, contender): the metric and the baseline's over these same samples
+        - n_unread (metric, contender): answers that nobody could read
         - seconds (contender): wall-clock time of all answers
         - tokens_per_second (contender)
         - extra_memory (contender): peak memory less the memory at the start, in 2^20 bytes. This and the two
@@ -253,24 +253,39 @@ def compare_contenders(
     for contender in contenders:
         folder = out / folder_name(contender.name)
         results = {benchmark.name: folder / benchmark.name for benchmark, _ in benchmarks}
-        has_answers = any((result / "responses.jsonl").exists() for result in results.values())
+        has_answers = any(any(result.rglob("responses.jsonl")) for result in results.values())
         with measure_cost(model) as cost:
             for benchmark, truth in benchmarks:
                 progress(f"{contender.name}: {benchmark.name}")
-                lengths = answer_lengths(benchmark, max_new_tokens)
-                own = replace(
-                    settings,
-                    methods=load_methods(contender.method, **contender.parameters),
-                    max_new_tokens=lengths,
+                own = settings.replace(
+                    method=contender.method,
+                    parameters=contender.parameters,
+                    max_new_tokens=answer_lengths(benchmark, settings.max_new_tokens),
                 )
-                judged = judge if benchmark.score_with_judge is not None else LEXICAL
-                about = _describe(model, contender, own) | {"judge": judged, "wording": wording_of(benchmark)}
+                judging = judgings.get(benchmark.name, RULES)
+                about = _describe(model, contender, own)
+                about |= {"judge": judging.name, "wording": wording_of(benchmark)}
                 result = results[benchmark.name]
                 check_no_link(result)
-                metrics, _ = run_benchmark(benchmark, truth, model, result, about, own, resume=True)
+                call = partial(run_several, samples=samples) if samples > 1 else run_benchmark
+                metrics, _ = call(
+                    benchmark,
+                    truth,
+                    model,
+                    result,
+                    about,
+                    own,
+                    resume=True,
+                    title=f"{contender.name}: {benchmark.name}",
+                    judging=judging,
+                )
                 scores[contender.name, benchmark.name] = metrics
         if not has_answers:
-            cost.tokens = sum(count_tokens(model, result / "responses.jsonl") for result in results.values())
+            cost.tokens = sum(
+                count_tokens(model, file)
+                for result in results.values()
+                for file in result.rglob("responses.jsonl")
+            )
             cost.write(folder / "cost.json")
         costs.append(Cost.read(folder / "cost.json"))
     ds = make_dataset(
@@ -283,16 +298,20 @@ def compare_contenders(
     return ds
 
 
-def _describe(model: Model, contender: Contender, settings: Settings) -> dict[str, Any]:
+def _describe(model: Model, contender: Contender, settings: AskSettings) -> dict[str, Any]:
     """Return what results.json says about how a contender answers."""
     return {
         "model": model.name,
         "method": contender.method,
         "parameters": contender.parameters,
         "perturbation": contender.perturbation,
-        "max_new_tokens": settings.max_new_tokens,
+        **{
+            name: value
+            for name, value in settings.record().items()
+            if settings.temperature or name == "max_new_tokens"
+        },
         "repetition_penalty": settings.repetition_penalty,
-        "generation": settings_in_force(model, repetition_penalty=settings.repetition_penalty),
+        "generation": settings_in_force(model, settings.temperature, settings.repetition_penalty),
     }
 
 
@@ -335,21 +354,24 @@ def make_dataset(
 def _row(metric: Metric | None, baseline: Metric | None) -> list[float]:
     """Return the numbers of `_COLUMNS`."""
     if metric is None:
-        return [np.nan] * 3 + [0, 0] + [np.nan] * 3 + [0]
+        return [np.nan] * 3 + [0, 0] + [np.nan] * 3 + [0] + [np.nan] * 3
     interval = [np.nan if number is None else number for number in (metric.value, metric.low, metric.high)]
     sets = np.nan if metric.sets is None else metric.sets
     change = paired_difference(metric, baseline)
-    return [*interval, metric.n, sets, change.value, change.low, change.high, change.n]
+    unread = np.nan if metric.unread is None else metric.unread
+    paired = values_on_shared(metric, baseline)
+    return [*interval, metric.n, sets, change.value, change.low, change.high, change.n, *paired, unread]
 
 
 def markdown(ds: xr.Dataset, metrics: Sequence[str] | None = None) -> str:
-    """Return the comparison as a table: each contender's value, and its difference to the first with the
-    interval.
+    """Return the comparison as a table: each contender's value, its paired difference to the first with the interval, the number of
+    questions, and how many of them are unread. Where not all questions are shared, both values are over those that are.
     """
     contenders = [str(name) for name in ds["contender"].values]
     lines = [f"| metric | {' | '.join(contenders)} |", "|---" * (len(contenders) + 1) + "|"]
     for metric in ds["metric"].values if metrics is None else metrics:
-        cells = [_cell(ds.sel(metric=metric, contender=contender)) for contender in contenders]
+        baseline = float(ds["value"].sel(metric=metric, contender=contenders[0]))
+        cells = [_cell(ds.sel(metric=metric, contender=contender), baseline) for contender in contenders]
         lines.append(f"| {metric} | {' | '.join(cells)} |")
     for title, name in (("tokens per second", "tokens_per_second"), ("extra memory, MB", "extra_memory")):
         if name in ds:
@@ -358,13 +380,21 @@ def markdown(ds: xr.Dataset, metrics: Sequence[str] | None = None) -> str:
     return "\n".join(lines)
 
 
-def _cell(ds: xr.Dataset) -> str:
+def _cell(ds: xr.Dataset, baseline_value: float) -> str:
     """Return one metric of one contender as text. The baseline has no difference to itself."""
-    text = format_number(float(ds["value"]), ".3f")
-    is_baseline = str(ds["contender"].values) == ds.attrs["baseline"]
-    if not is_baseline and np.isfinite(ds["difference_low"]):
-        text += f" ({read_estimate(ds, 'difference'):+.3f})"
-    return text
+    value, n = float(ds["value"]), int(ds["n"])
+    notes = []
+    if str(ds["contender"].values) != ds.attrs["baseline"] and np.isfinite(ds["difference_low"]):
+        own, baseline = float(ds["value_paired"]), float(ds["baseline_paired"])
+        notes.append(f"{read_estimate(ds, 'difference'):+.3f}")
+        n = int(ds["n_paired"])
+        if int(ds["n"]) != n or not math.isclose(value, own) or not math.isclose(baseline, baseline_value):
+            value = own
+            notes.append(f"against {format_number(baseline, '.3f')} on the same")
+    unread = float(ds["n_unread"])
+    notes += [f"n = {n}"] if n else []
+    notes += [f"{unread:.0f} unread"] if unread > 0 else []
+    return format_number(value, ".3f") + (f" ({', '.join(notes)})" if notes else "")
 
 
 @dataclass

@@ -49,29 +49,35 @@ from mmprobe.benchmarks.core.benchmark import (
     BENCHMARKS,
     Answer,
     Benchmark,
-    Truth,
     answer_lengths,
     load_truth,
+    make_benchmark,
     truncated_share,
-    with_options,
     wording_of,
 )
 from mmprobe.benchmarks.core.runner import check_questions
-from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
-from mmprobe.benchmarks.synthetic import PAIRS, SEED
+from mmprobe.benchmarks.judges.judge import LEXICAL, Judging, open_judging
+from mmprobe.benchmarks.synthetic import SEED
 from mmprobe.errors import InputError
 from mmprobe.files import make_folders, make_subfolder, write_atomic, write_whole
 from mmprobe.ledger import FINGERPRINT, Ledger, lock_folder
 from mmprobe.samples import SAFE_ID, Sample, longest
+from mmprobe.settings import AskSettings, DataSettings
 
 _log = logging.getLogger(__name__)
 
 
 def _register(name: str) -> Callable[..., Task]:
     def make(
-        data: str | None = None, n: int = PAIRS, seed: int = SEED, judge: str = LEXICAL, **options: Any
+        data: str | None = None,
+        n: int | None = None,
+        seed: int = SEED,
+        judge: str = LEXICAL,
+        **options: Any,
     ) -> Task:
-        return _make_task(with_options(BENCHMARKS[name], options), data, n, seed, judge)
+        return _make_task(
+            make_benchmark(name, options), DataSettings(data=Path(data) if data else None, n=n), seed, judge
+        )
 
     make.__name__ = make.__qualname__ = name.replace("-", "_")
     make.__doc__ = (
@@ -84,12 +90,12 @@ for _name in BENCHMARKS:
     globals()[_name.replace("-", "_")] = _register(_name)
 
 
-def _make_task(configured: Benchmark[Truth], data: str | None, n: int, seed: int, judge: str) -> Task:
-    benchmark, judging = with_judge(configured, judge)
+def _make_task(benchmark: Benchmark, data: DataSettings, seed: int, judge: str) -> Task:
+    judging = open_judging(benchmark, judge)
     with tempfile.TemporaryDirectory() as folder:  # the images go into the messages
-        truth = load_truth(benchmark, data, Path(folder), n, seed)
+        truth = load_truth(benchmark, data, Path(folder), seed)
         check_questions(benchmark, truth)
-        questions = benchmark.ask_questions(truth)
+        questions = benchmark.ask(truth)
         dataset = [
             InspectSample(id=sample.id, input=_messages(benchmark, sample), target=sample.answer or "")
             for sample in questions
@@ -107,14 +113,17 @@ def _make_task(configured: Benchmark[Truth], data: str | None, n: int, seed: int
         dataset=MemoryDataset(dataset, name=benchmark.name),
         metadata={"wording": wording_of(benchmark)},
         solver=ask_all(benchmark, truth, images, running),
-        scorer=whole_benchmark(benchmark, truth, running, None if judge == LEXICAL else judging),
+        scorer=whole_benchmark(benchmark, truth, running, judging),
         config=GenerateConfig(
-            max_tokens=longest(answer_lengths(benchmark)), temperature=0.0, max_retries=5, timeout=600
+            max_tokens=longest(answer_lengths(benchmark)),
+            temperature=AskSettings().temperature,
+            max_retries=5,
+            timeout=600,
         ),
     )
 
 
-def _messages(benchmark: Benchmark[Truth], sample: Sample) -> list[ChatMessage]:
+def _messages(benchmark: Benchmark, sample: Sample) -> list[ChatMessage]:
     """Return a sample's messages. The question names the benchmark, for the folder of its traces."""
     messages = [inspect_message(message) for message in messages_of(sample)]
     _question(messages).metadata = {"benchmark": benchmark.name}
@@ -128,7 +137,7 @@ def _question(messages: list[ChatMessage]) -> ChatMessage:
 
 @solver
 def ask_all(
-    benchmark: Benchmark[Truth], truth: Truth, images: dict[str, list[ContentImage]], running: list[str]
+    benchmark: Benchmark, truth: Any, images: dict[str, list[ContentImage]], running: list[str]
 ) -> Solver:
     """Return a solver that asks a question and its follow-up questions, each in its own conversation.
 
@@ -165,24 +174,23 @@ def ask_all(
     return solve
 
 
-def _whole_metric(
-    benchmark: Benchmark[Truth], truth: Truth, running: list[str], judging: dict[str, Any] | None
-) -> Metric:
+def _whole_metric(benchmark: Benchmark, truth: Any, running: list[str], judging: Judging) -> Metric:
     @metric(name=benchmark.name)
     def whole() -> Metric:
         def compute(scores: list[SampleScore]) -> dict[str, Any]:
-            if judging is not None and running:
+            if judging.judge is not None and running:
                 return {}  # inspect-ai shows numbers meanwhile; the judge would be asked between questions
             answers: dict[str, str] = {}
             for score in scores:
                 kept = score.score.metadata or {}
                 cut_off = kept.get("truncated", {})
                 answers |= {name: Answer(text, cut_off.get(name)) for name, text in kept["answers"].items()}
-            metrics, _ = benchmark.score_answers(truth, answers)
+            metrics, _ = judging.score(benchmark, truth, answers)
             metrics |= truncated_share(answers)
             values = {name: metric.value for name, metric in metrics.items() if metric.value is not None}
-            if judging is not None and judging["judged"]:
-                values["unscored_by_judge"] = sum(judging["unscored"].values()) / judging["judged"]
+            counts = judging.counts
+            if counts.get("judged"):
+                values["unscored_by_judge"] = sum(counts["unscored"].values()) / counts["judged"]
             return values
 
         return compute
@@ -190,9 +198,7 @@ def _whole_metric(
     return whole()
 
 
-def whole_benchmark(
-    benchmark: Benchmark[Truth], truth: Truth, running: list[str], judging: dict[str, Any] | None
-) -> Scorer:
+def whole_benchmark(benchmark: Benchmark, truth: Any, running: list[str], judging: Judging) -> Scorer:
     """Return a scorer that keeps each answer. The metrics are those of all answers, as in `mmprobe bench`.
 
     A judge labels the answers at the end, when `running` is empty. `judging` then has its
@@ -258,11 +264,12 @@ class LocalModelAPI(ModelAPI):
 
     def _answer(self, messages: list[ChatMessage], config: GenerateConfig) -> ModelOutput:
         self.n_questions += 1
-        settings = {
-            "max_new_tokens": config.max_tokens or 256,
-            "temperature": config.temperature or 0.0,
-            "seed": config.seed or 0,
+        named = {
+            "max_new_tokens": config.max_tokens,
+            "temperature": config.temperature,
+            "seed": config.seed,
         }
+        settings = {name: value for name, value in named.items() if value is not None}
         name = f"question-{self.n_questions:05d}"
         if self.trace_to is None:
             with tempfile.TemporaryDirectory() as folder:

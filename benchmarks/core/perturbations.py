@@ -1,4 +1,4 @@
-"""Questions and images disturbed by hints and masks: SPD-Faith Bench (arXiv:2602.07833), appendix C.2."""
+"""Questions and images disturbed by hints and masks: SPD-Faith Bench (arXiv:2602.07833), appendices C.2 and C.3."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from mmprobe.benchmarks.core.likelihood import find_closed
 from mmprobe.benchmarks.core.results import Metric, paired_difference
 from mmprobe.errors import InputError
-from mmprobe.files import hash_file, make_folders
+from mmprobe.files import make_folders
 from mmprobe.registry import Registry, check_made
-from mmprobe.samples import Sample, open_image, write_image
+from mmprobe.samples import Sample, hash_picture, read_picture, write_image
 
 Perturbation = Callable[[Sample, Path, int], Sample]
 """Returns a disturbed copy of a sample under the same id, given a folder for its images and a seed."""
@@ -27,6 +28,33 @@ BLOCKS = 8  # blocks along each side of an image, our choice
 def begin_answer(sample: Sample, folder: Path, seed: int) -> Sample:
     """Let `The answer is` follow the question."""
     return sample.model_copy(update={"question": sample.question + EXPLICIT})
+
+
+def suggest_target(sample: Sample, folder: Path, seed: int) -> Sample:
+    """Suggest an answer that is wrong, after the question (figure 13): `metadata.target`, or else one of the other answers.
+
+    Of yes and no, and of options, one of those that are wrong is drawn (our choice); a number is suggested one too high.
+
+    Raises:
+        InputError: the sample has no answer to suggest.
+
+    Example:
+        >>> suggest_target(Sample(id="1", question="Is it red?", answer="yes"), Path("out"), 0).question
+        'Is it red? The answer is no.'
+    """
+    target = sample.metadata.get("target")
+    if target is None and (closed := find_closed(sample)) is not None and closed.right:
+        wrong = sorted(set(closed.answers) - closed.right)
+        drawn = int(np.random.default_rng([seed, zlib.crc32(sample.id.encode())]).integers(len(wrong) or 1))
+        chosen = wrong[drawn] if wrong else None
+        target = chosen if chosen is None or closed.lettered else closed.answers[chosen]
+    elif target is None and sample.answer is not None and sample.answer.strip().isdecimal():
+        target = str(int(sample.answer) + 1)
+    if not isinstance(target, str):
+        raise InputError(
+            f"sample {sample.id}: perturbation target knows no wrong answer to it; give one as metadata.target"
+        )
+    return sample.model_copy(update={"question": f"{sample.question}{EXPLICIT} {target}."})
 
 
 def put_into_tags(sample: Sample, folder: Path, seed: int) -> Sample:
@@ -54,6 +82,7 @@ PERTURBATIONS: Registry[Perturbation] = Registry(
         "mask-50": partial(mask, 0.5),
         "mask-75": partial(mask, 0.75),
         "mask-100": partial(mask, 1.0),
+        "target": suggest_target,
     },
 )
 """Every perturbation by its name."""
@@ -82,17 +111,14 @@ def check_kind(kind: str) -> None:
 
 
 def _mask_images(paths: Sequence[Path], share: float, folder: Path, seed: int) -> list[Path]:
-    key = zlib.crc32("\0".join(f"{path.name} {hash_file(path)}" for path in paths).encode())
+    key = zlib.crc32("\0".join(f"{path.name} {hash_picture(path)}" for path in paths).encode())
     outs = [
         folder / f"{path.stem}-{key:08x}-{number}-{round(100 * share)}-{seed}.png"
         for number, path in enumerate(paths)
     ]
     if all(out.exists() for out in outs):
         return outs
-    images = []
-    for path in paths:
-        with open_image(path) as image:
-            images.append(np.array(image.convert("RGB")))
+    images = [np.array(read_picture(path)) for path in paths]
     rng = np.random.default_rng([seed, zlib.crc32("\0".join(path.name for path in paths).encode())])
     hidden = (rng.permutation(BLOCKS * BLOCKS) < round(share * BLOCKS * BLOCKS)).reshape(BLOCKS, BLOCKS)
     sums, n_pixels = (

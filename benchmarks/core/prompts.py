@@ -187,7 +187,7 @@ def default_prompts(form: type[AnyPrompts]) -> AnyPrompts:
     """Return a benchmark's prompts in our own wording.
 
     Example:
-        >>> from mmprobe.benchmarks.chair.prompts import ChairPrompts
+        >>> from mmprobe.benchmarks.chair.benchmark import ChairPrompts
         >>> default_prompts(ChairPrompts).question
         'Please describe this image in detail.'
     """
@@ -248,13 +248,11 @@ def _read_text(folder: str, wording: str) -> _Source:
 
 
 def _parse_yaml(text: str, where: str) -> Mapping[str, Any]:
-    """Return the mapping in a YAML text. References to other places of the text are refused, as they can expand without end."""
+    """Return the mapping in a YAML text."""
     try:
-        content = parse_yaml(text, most_aliases=0)
+        content = parse_yaml(text)
     except ValueError as error:
-        reason = str(error)
-        known = reason.startswith(("a reference", "has more than"))
-        raise InputError(f"{where}: {reason}" if known else f"{where}: not YAML ({reason})") from None
+        raise InputError(f"{where}: not YAML ({error})") from None
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise InputError(f"{where}: not a mapping from names of prompts to texts")
     return content

@@ -15,7 +15,7 @@ import numpy as np
 
 from mmprobe.files import make_folders, write_atomic
 from mmprobe.samples import Sample, image_sets
-from mmprobe.stats.estimate import Estimate
+from mmprobe.stats.estimate import Estimate, format_number
 from mmprobe.stats.intervals import jackknife_interval, mean_interval, sum_groups, sums_interval
 
 
@@ -26,21 +26,28 @@ def add_truth(records: Sequence[dict[str, Any]], questions: Sequence[Sample], ou
     `out`.
     """
     samples = {sample.id: sample for sample in questions}
-    for record in records:
-        several = record.get("answers")
-        fields = (
-            several.values()
-            if isinstance(several, dict)
-            else several
-            if isinstance(several, list)
-            else [record]
-        )
-        for answer in fields:
-            sample = samples.get(str(answer.get("id"))) if isinstance(answer, dict) else None
-            if sample is None:
-                continue
+    for answer in list_answers(records):
+        if (sample := samples.get(str(answer.get("id")))) is not None:
             answer.setdefault("truth", sample.answer)
             answer.setdefault("images", [os.path.relpath(image, out) for image in sample.images])
+
+
+def list_answers(records: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the fields of each answer of the records: a record is one answer, or has several in `answers`.
+
+    Example:
+        >>> list_answers([{"id": "1"}, {"id": "2", "answers": {"same": {"id": "2/same"}}}])
+        [{'id': '1'}, {'id': '2/same'}]
+    """
+    answers: list[Any] = []
+    for record in records:
+        several = record.get("answers")
+        if isinstance(several, dict):
+            several = list(several.values())
+        answers += (
+            [each for each in several if isinstance(each, dict)] if isinstance(several, list) else [record]
+        )
+    return answers
 
 
 def find_false_claims(record: Mapping[str, Any]) -> dict[str, list[tuple[int, int]]]:
@@ -106,6 +113,8 @@ class Metric(Estimate[float | None]):
         coverage: share of the samples that it rests on. None if there are no samples.
         direction: which way is better.
         range: smallest and largest possible value. None where there is no bound.
+        unread: how many answers nobody could read; None where the metric is not about answers that are read.
+        bounds: what the value would be if the unread answers were as bad, and as good, as can be. None without unread ones.
         parts: the counts that it was computed from, for comparisons. They are not written to files.
 
     Example:
@@ -116,6 +125,8 @@ class Metric(Estimate[float | None]):
     coverage: float | None
     direction: Direction
     range: tuple[float | None, float | None]
+    unread: int | None = None
+    bounds: tuple[float | None, float | None] | None = None
     parts: Parts | None = field(default=None, repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -135,7 +146,30 @@ class Metric(Estimate[float | None]):
             "direction": self.direction,
             "range": self.range,
             "n_groups": self.sets,
+            **({} if self.unread is None else {"unread": self.unread, "bounds": self.bounds}),
         }
+
+    @property
+    def remark(self) -> str:
+        """What the unread answers make of the value; nothing if there are none.
+
+        Example:
+            >>> accuracy_metrics("accuracy", [True, True, False, None])["accuracy"].remark
+            '1 unread counts as wrong; at most 0.750'
+        """
+        if not self.unread:
+            return ""
+        low, high = self.bounds or (None, None)
+        worst, best = (low, high) if self.direction != "lower" else (high, low)
+        verb = "counts" if self.unread == 1 else "count"
+        if self.direction == "higher" and self.value is not None and self.value == low:
+            return f"{self.unread} unread {verb} as wrong; at most {format_number(best, '.3f')}"
+        ends = " and ".join(format_number(end, ".3f") for end in (low, high))
+        return (
+            f"{self.unread} unread; between {ends}"
+            if worst is not None or best is not None
+            else f"{self.unread} unread"
+        )
 
 
 def with_ids(metrics: Mapping[str, Metric], ids: Sequence[str]) -> dict[str, Metric]:
@@ -229,31 +263,117 @@ def mean_metric(
     values: Sequence[float | None],
     direction: Direction,
     range: tuple[float | None, float | None] = (0.0, 1.0),
+    unread: Sequence[bool] | None = None,
 ) -> Metric:
     """Return the mean of one value a sample. None, for a sample without a score, lowers the coverage.
+
+    `unread` says which answers nobody could read, whatever they count as: they may have any value of the range.
 
     Example:
         >>> metric = mean_metric([1.0, 0.0, None, 1.0], "higher")
         >>> round(metric.value, 3), metric.n, metric.coverage
         (0.667, 3, 0.75)
     """
-    return count_metric(
-        [None if value is None else (value, 1.0) for value in values], ratio, direction, range
-    )
+    rows = [None if value is None else (float(value), 1.0) for value in values]
+    if unread is None:
+        return count_metric(rows, ratio, direction, range)
+    ends = [
+        [(end, 1.0) if is_unread else row for row, is_unread in zip(rows, unread, strict=True)]
+        if end is not None
+        else None
+        for end in range
+    ]
+    return with_bounds(count_metric(rows, ratio, direction, range), sum(unread), ratio, *ends)
+
+
+def with_bounds(
+    metric: Metric,
+    unread: int,
+    combine: Combine,
+    least: Sequence[Sequence[float] | None] | None,
+    most: Sequence[Sequence[float] | None] | None,
+) -> Metric:
+    """Return a metric that says how many answers are unread, and what it would be with them at both ends.
+
+    `least` and `most` are the counts of `count_metric` with other counts of the unread answers; None where there is no end.
+
+    Example:
+        >>> counts, least, most = [(1, 1), None], [(1, 1), (0, 1)], [(1, 1), (1, 1)]
+        >>> with_bounds(count_metric(counts, ratio, "lower"), 1, ratio, least, most).bounds
+        (0.5, 1.0)
+    """
+    ends = []
+    for rows in (least, most):
+        known = [row for row in rows or () if row is not None]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ends.append(_finite(float(combine(np.array(known, float).sum(0)))) if known else None)
+    return replace(metric, unread=unread, bounds=(ends[0], ends[1]) if unread else None)
+
+
+def accuracy_metrics(
+    name: str,
+    right: Sequence[bool | None],
+    asked: Sequence[bool] | None = None,
+    direction: Direction = "higher",
+) -> dict[str, Metric]:
+    """Return the share of right answers of all that were asked, and as `NAME[read]` of those that were read.
+
+    An answer is right, not right, or unread (None): it counts as wrong, as in VLMEvalKit and lmms-eval. Questions without an
+    answer (not `asked`) lower the coverage.
+
+    Example:
+        >>> metrics = accuracy_metrics("accuracy", [True, False, None])
+        >>> round(metrics["accuracy"].value, 3), metrics["accuracy[read]"].value, metrics["accuracy"].bounds
+        (0.333, 0.5, (0.3333333333333333, 0.6666666666666666))
+    """
+    known = [True] * len(right) if asked is None else asked
+    values = [float(value is True) if was else None for value, was in zip(right, known, strict=True)]
+    unread = [was and value is None for value, was in zip(right, known, strict=True)]
+    read = [
+        float(value) if was and value is not None else None for value, was in zip(right, known, strict=True)
+    ]
+    return {
+        name: mean_metric(values, direction, unread=unread),
+        f"{name}[read]": mean_metric(read, direction),
+    }
 
 
 def change_metric(
-    after: Sequence[float | None], before: Sequence[float | None], direction: Direction
+    after: Sequence[float | None],
+    before: Sequence[float | None],
+    direction: Direction,
+    asked: Sequence[bool] | None = None,
+    unread: float | None = 0.0,
 ) -> Metric:
     """Return the mean change of a value from 0 to 1, over the samples that have both.
+
+    With `asked`, which were asked both ways, a None of these is unread: it counts as `unread`, or is left out where that is
+    None, and the bounds say what the change is between.
 
     Example:
         >>> change_metric([True, 1.0, None], [False, 1.0, 1.0], "higher").value
         0.5
+        >>> change_metric([True, 1.0, None], [False, 1.0, 1.0], "higher", [True] * 3).bounds
+        (0.0, 0.3333333333333333)
     """
-    pairs = zip(after, before, strict=True)
-    changes = [None if a is None or b is None else float(a) - float(b) for a, b in pairs]
-    return mean_metric(changes, direction, (-1.0, 1.0))
+    pairs = list(zip(after, before, strict=True))
+    if asked is None:
+        changes = [None if a is None or b is None else float(a) - float(b) for a, b in pairs]
+        return mean_metric(changes, direction, (-1.0, 1.0))
+
+    def count(unread_after: float | None, unread_before: float | None) -> list[tuple[float, float] | None]:
+        filled = [
+            (unread_after if a is None else float(a), unread_before if b is None else float(b))
+            for a, b in pairs
+        ]
+        return [
+            (a - b, 1.0) if was and a is not None and b is not None else None
+            for (a, b), was in zip(filled, asked, strict=True)
+        ]
+
+    n_unread = sum(was and None in pair for pair, was in zip(pairs, asked, strict=True))
+    metric = count_metric(count(unread, unread), ratio, direction, (-1.0, 1.0))
+    return with_bounds(metric, n_unread, ratio, count(0.0, 1.0), count(1.0, 0.0))
 
 
 def count_metric(
@@ -348,7 +468,7 @@ def paired_difference(metric: Metric | None, baseline: Metric | None) -> Estimat
     if metric is None or baseline is None or metric.parts is None or baseline.parts is None:
         return _UNDEFINED
     rows, baseline_rows = _row_by_id(metric.parts), _row_by_id(baseline.parts)
-    shared = [name for name in rows if name in baseline_rows]
+    shared = _shared_ids(metric, baseline)
     if not shared:
         return _UNDEFINED
     groups = _groups_of(metric.parts, shared)
@@ -368,6 +488,34 @@ def paired_difference(metric: Metric | None, baseline: Metric | None) -> Estimat
     low, high = jackknife_interval(difference, np.asarray(without - minus_without, float), ends)
     finite = float(difference) if np.isfinite(difference) else math.nan
     return Estimate(finite, float(low), float(high), len(shared))
+
+
+def values_on_shared(metric: Metric | None, baseline: Metric | None) -> tuple[float, float]:
+    """Return a metric and a baseline over the samples of both, whose difference `paired_difference` is; NaN without any.
+
+    Example:
+        >>> first, second = (
+        ...     with_ids({"m": mean_metric(values, "higher")}, "abc")["m"] for values in ([1, 1, 0], [0, 1, None])
+        ... )
+        >>> values_on_shared(first, second)
+        (1.0, 0.5)
+    """
+    shared = _shared_ids(metric, baseline)
+    values = []
+    for each in (metric, baseline):
+        if each is None or each.parts is None or not shared:
+            return math.nan, math.nan
+        rows = _row_by_id(each.parts)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            values.append(float(each.parts.combine(each.parts.rows[[rows[name] for name in shared]].sum(0))))
+    return values[0], values[1]
+
+
+def _shared_ids(metric: Metric | None, baseline: Metric | None) -> list[str]:
+    if metric is None or baseline is None or metric.parts is None or baseline.parts is None:
+        return []
+    rows, baseline_rows = _row_by_id(metric.parts), _row_by_id(baseline.parts)
+    return [name for name in rows if name in baseline_rows]
 
 
 def _groups_of(parts: Parts, names: list[str]) -> np.ndarray | None:
@@ -391,8 +539,8 @@ def metrics_by_group(
 ) -> dict[str, Metric]:
     """Return the metrics of each group of samples, as `NAME[key=group]`. A group of None is none.
 
-    `compute` makes metrics from the indices of samples. With fewer groups than `smallest` there are no
-    metrics.
+    `compute` makes metrics from the indices of samples; those of the answers that were read (`NAME[read]`) are left out.
+    With fewer groups than `smallest` there are no metrics.
 
     Example:
         >>> values = [1.0, 0.0, 1.0]
@@ -412,6 +560,7 @@ def metrics_by_group(
         f"{name}[{key}={group}]": metric
         for group, indices in members.items()
         for name, metric in compute(indices).items()
+        if not name.endswith("[read]")
     }
 
 

@@ -5,25 +5,33 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth, read_responses, truncated_share
+from mmprobe.analyses.files import export
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, read_responses, truncated_share
+from mmprobe.benchmarks.core.likelihood import (
+    LIKELIHOODS,
+    add_likelihoods,
+    calibration,
+    describe_all,
+    find_margins,
+    likelihood_metrics,
+)
 from mmprobe.benchmarks.core.perturbations import perturb
 from mmprobe.benchmarks.core.prompts import DEFAULT
 from mmprobe.benchmarks.core.results import add_truth, find_false_claims, group_by_images, write_results
+from mmprobe.benchmarks.judges.judge import RULES, Judging
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError, option
 from mmprobe.files import check_no_link, cut_torn_line, make_folders, write_atomic
 from mmprobe.interventions.base import Method
-from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import Ledger, fingerprint, list_parts, lock_folder
 from mmprobe.models import Model, load_model, load_shapes
-from mmprobe.models.devices import DeviceMap
-from mmprobe.samples import Sample, check_image, place_files, sampling_of
+from mmprobe.samples import Sample, check_image, place_files, sampling_of, with_template
+from mmprobe.settings import AskSettings, Shard
 from mmprobe.traces.asking import (
     FAILURES,
     QUESTIONS,
@@ -32,12 +40,13 @@ from mmprobe.traces.asking import (
     Source,
     answer,
     answered_samples,
+    keep_answers,
     read_given_answers,
 )
 from mmprobe.traces.run import Recording
 
 if TYPE_CHECKING:
-    from mmprobe.traces.workers import Workers
+    from mmprobe.traces.workers import RayActors
 
 log = logging.getLogger("mmprobe")
 
@@ -46,14 +55,16 @@ RUN_NAMES = ("run", "run-follow-up")
 
 
 def run_benchmark(
-    benchmark: Benchmark[Truth],
-    truth: Truth,
+    benchmark: Benchmark,
+    truth: Any,
     source: Source,
     out: Path,
     about: Mapping[str, Any],
-    settings: Settings = Settings(),  # noqa: B008
+    settings: AskSettings = AskSettings(),  # noqa: B008
     recording: Recording | None = None,
     resume: bool = False,
+    title: str = "",
+    judging: Judging = RULES,
 ) -> Scored:
     """Ask every question, score the answers, and write the result folder.
 
@@ -63,9 +74,12 @@ def run_benchmark(
 
     Args:
         source: answers the questions, as in `mmprobe.traces.answer`.
-        about: who is asked, and how; written to `out/results.json`. Questions are disturbed as `perturbation` says.
+        about: who is asked, and how; written to `out/results.json`. Questions are disturbed as `perturbation` says, and
+            closed ones read by likelihood, too, where `read` says so.
         settings: how a source that is a local model answers.
         recording: what is traced into `out/run`; None to trace nothing.
+        title: of the progress bar; empty for the benchmark's name.
+        judging: who labels the answers.
 
     Returns:
         The metrics and records of `out/results.json` and `out/samples.jsonl`.
@@ -75,7 +89,7 @@ def run_benchmark(
             another model.
     """
     make_folders(out)
-    questions = benchmark.ask_questions(truth)
+    questions = with_template(benchmark.ask(truth), settings.template)
     open_answers(out, questions, about, source, resume, settings.methods)
 
     every: list[Sample] = []  # as they were asked
@@ -87,21 +101,27 @@ def run_benchmark(
         if recording is not None:
             _trace(asked, source, out, settings, recording)
         elif asked:
-            deque(answer(source, asked, out, settings, title=benchmark.name), maxlen=0)
+            keep_answers(source, asked, out, settings, title=title or benchmark.name)
         return read_answers(out)
 
-    follow_up = benchmark.follow_up(truth, ask(questions))
+    follow_up = with_template(benchmark.follow_up(truth, ask(questions)), settings.template)
     responses = ask(follow_up)
     write_atomic(out / QUESTIONS, "".join(f"{_as_line(sample)}\n" for sample in every))
-    metrics, records = benchmark.score_answers(truth, responses)
+    metrics, records = judging.score(benchmark, truth, responses)
     add_truth(records, [*questions, *follow_up], out)
+    if about.get("read") == "likelihood":
+        assert isinstance(source, LocalModel)
+        told = describe_all(source.model, every, responses, out, settings.batch_size)
+        add_likelihoods(records, told)
+        metrics = metrics | likelihood_metrics(told)
+        export(calibration(told, every), out)
     metrics = group_by_images(metrics | truncated_share(responses), [*questions, *follow_up])
     write_results(out, benchmark.name, metrics, records, about)
     return metrics, records
 
 
 def _trace(
-    questions: Sequence[Sample], source: Source, out: Path, settings: Settings, recording: Recording
+    questions: Sequence[Sample], source: Source, out: Path, settings: AskSettings, recording: Recording
 ) -> None:
     """Trace questions into `out/run`, those of an earlier call aside, and add their answers to the folder's file.
 
@@ -130,7 +150,7 @@ def _trace(
         )
 
 
-def trace_answers(reader: LocalModel, out: Path, settings: Settings, recording: Recording) -> None:
+def trace_answers(reader: LocalModel, out: Path, settings: AskSettings, recording: Recording) -> None:
     """Read the answers in a result folder with a local model into `out/run`, as `mmprobe trace --answers` does.
 
     A second call adds the answers that are new since the first.
@@ -141,16 +161,16 @@ def trace_answers(reader: LocalModel, out: Path, settings: Settings, recording: 
     questions, run = answered_samples(out), out / "run"
     reader = replace(reader, given=read_given_answers(out, questions))
     recording = replace(recording, resume=(run / "run.json").exists(), adds=True)
-    deque(answer(reader, questions, run, settings, recording, "trace"), maxlen=0)
+    keep_answers(reader, questions, run, settings, recording, "trace")
 
 
 def answer_shard(
-    shard: str,
+    shard: Shard,
     questions: Sequence[Sample],
     source: LocalModel,
     out: Path,
     about: Mapping[str, Any],
-    settings: Settings,
+    settings: AskSettings,
     recording: Recording | None,
     resume: bool,
 ) -> Path:
@@ -170,7 +190,7 @@ def answer_shard(
     part = choose_part(out, shard, questions, settings, source.model, traced=False)
     with lock_folder(part.folder, "answering into it"):
         open_answers(part.folder, questions, about, source, resume, settings.methods)
-        deque(answer(source, part.samples, part.folder, settings, among=questions), maxlen=0)
+        keep_answers(source, part.samples, part.folder, settings, among=questions)
         finish_shard(part)
     merge_if_last(out)
     return out if (out / RESPONSES).exists() else part.folder
@@ -204,12 +224,15 @@ def answers_ledger(out: Path) -> Ledger:
             *RUN_NAMES,
             "plain",
             "perturbed",
+            "sample-*",
             "samples.jsonl",
             "results.json",
             "asked.json",
             QUESTIONS,
             RESPONSES,
             FAILURES,
+            LIKELIHOODS,
+            *(f"calibration.{ending}" for ending in ("nc", "csv", "json")),
         ),
     )
 
@@ -233,7 +256,9 @@ def open_answers(
     listed = list(map(list_parts, questions))
     keys = ("model", "method", "parameters", "perturbation", "max_new_tokens")
     call = {key: about.get(key) for key in keys}
-    call |= {key: about[key] for key in ("repetition_penalty",) if about.get(key) is not None}
+    sampled = bool(about.get("temperature"))  # older folders say nothing of greedy answers
+    call |= {"temperature": about["temperature"], "seed": about["seed"]} if sampled else {"temperature": None}
+    call["repetition_penalty"] = about.get("repetition_penalty")
     wording = about.get("wording") or {}
     own = wording.get("name") == DEFAULT and wording.get("file") is None
     call["wording"] = None if own else wording.get("sha256")  # folders from before wordings have none
@@ -248,13 +273,13 @@ def open_answers(
     return responses
 
 
-def check_questions(benchmark: Benchmark[Truth], truth: Truth) -> None:
+def check_questions(benchmark: Benchmark, truth: Any) -> None:
     """Check the images of every question.
 
     Raises:
         InputError: an image is missing or cannot be read, or a question of a visual benchmark has no image.
     """
-    for sample in benchmark.ask_questions(truth):
+    for sample in benchmark.ask(truth):
         if benchmark.visual and not sample.images:
             raise InputError(
                 f"{benchmark.name}: question {sample.id!r} has no image; put the images beside the data, as "
@@ -268,12 +293,18 @@ def write_labels(run: Path, faithful: Mapping[str, bool], records: Sequence[Mapp
     """Write into a run which answers are faithful, so that reports compare faithful and unfaithful answers.
 
     Args:
-        records: as in samples.jsonl; the parts of answers that they say are false are written, too.
+        records: as in samples.jsonl; the parts of answers that they say are false are written, too, and the margins of those that
+            were read by likelihood.
     """
     traced = set(open_run(run).ids)
     parts = {name: spans for record in records for name, spans in find_false_claims(record).items()}
+    margins = find_margins(records)
     lines = [
-        json.dumps({"id": name, "faithful": label} | ({"false_spans": parts[name]} if name in parts else {}))
+        json.dumps(
+            {"id": name, "faithful": label}
+            | ({"false_spans": parts[name]} if name in parts else {})
+            | ({"margin": margins[name]} if name in margins else {})
+        )
         + "\n"
         for name, label in faithful.items()
         if name in traced
@@ -282,11 +313,13 @@ def write_labels(run: Path, faithful: Mapping[str, bool], records: Sequence[Mapp
 
 
 def load_source(
-    model: str | Model, device: str, dtype: str, device_map: DeviceMap = None, workers: Workers | None = None
+    model: str | Model, loading: Mapping[str, Any], workers: RayActors | None = None
 ) -> LocalModel:
-    """Return the model as a source; for workers, which load it themselves, without its weights."""
+    """Return the model as a source; for workers, which load it themselves, without its weights.
+
+    Args:
+        loading: fields of `ModelSettings`, for a name.
+    """
     if not isinstance(model, str):
         return LocalModel(model, workers)
-    if workers is not None:
-        return LocalModel(load_shapes(model, device=device, dtype=dtype), workers)
-    return LocalModel(load_model(model, device=device, dtype=dtype, device_map=device_map))
+    return LocalModel((load_model if workers is None else load_shapes)(model, **loading), workers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,9 +51,10 @@ def compare_result_folders(first: Path, second: Path) -> JudgeComparison:
             f"{second}: contains results of {second_benchmark}, {first} of {benchmark}; "
             "choose two folders of one benchmark"
         )
-    find_labels = BENCHMARKS[benchmark].find_labels
-    if find_labels is None:
+    form = BENCHMARKS[benchmark]
+    if not form.judged_fields:
         raise InputError(f"{first}: {benchmark} is scored by rules, and no judge labels its answers")
+    find_labels = form().find_labels
     for record_id in {**first_records, **second_records}:
         one, other = first_records.get(record_id), second_records.get(record_id)
         if one is None or other is None or _responses(one) != _responses(other):
@@ -115,51 +116,6 @@ def _pair_labels(
         if one is not None and other is not None and [item for item, _ in one] == [item for item, _ in other]:
             pairs[kind] = tuple(label for _, label in one), tuple(label for _, label in other)
     return pairs
-
-
-def labels_at(*fields: str) -> Callable[[Mapping[str, Any]], dict[str, Labelled]]:
-    """Return a function that finds a judge's labels in these fields of a record, by kind; None if the judge failed.
-
-    `*` takes every item of a list. After `answers.*`, each question type is its own kind.
-
-    Example:
-        >>> labels_at("correct", "steps.*.label")({"correct": True, "steps": [{"label": "correct"}]})
-        {'correct': [(None, True)], 'steps.label': [(None, 'correct')]}
-    """
-
-    def find_labels(record: Mapping[str, Any]) -> dict[str, Labelled]:
-        labels: dict[str, Labelled] = {}
-        for field in fields:
-            parts = field.split(".")
-            if parts[0] == "answers":
-                answers = record.get("answers")
-                by_type = answers.items() if isinstance(answers, dict) else ()
-                values = {
-                    f"{parts[-1]}, {question_type}": list(_field_values(answer, parts[2:]))
-                    for question_type, answer in by_type
-                }
-            else:
-                kind = ".".join(part for part in parts if part != "*")
-                values = {kind: list(_field_values(record, parts))}
-            labels |= {
-                kind: [(None, label) for label in items]
-                for kind, items in values.items()
-                if None not in items
-            }
-        return labels
-
-    return find_labels
-
-
-def _field_values(value: Any, parts: Sequence[str]) -> Iterator[Any]:
-    """Yield the values of a nested field; None where the field is missing."""
-    if not parts:
-        yield value
-    elif parts[0] == "*":
-        for item in value if isinstance(value, list) else [None]:
-            yield from _field_values(item, parts[1:])
-    else:
-        yield from _field_values(value.get(parts[0]) if isinstance(value, dict) else None, parts[1:])
 
 
 def _pool_labels(labels: LabelPairs) -> LabelPairs:

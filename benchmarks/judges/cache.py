@@ -50,7 +50,7 @@ class ReplyCache:
         >>> cache = ReplyCache(None)
         >>> cache.put("key", Reply("{}", "stop"))
         >>> cache.get("key"), cache.get("other")
-        (Reply(text='{}', stop='stop'), None)
+        (Reply(text='{}', stop='stop', tokens=0), None)
     """
 
     def __init__(self, path: str | Path | None) -> None:

@@ -6,16 +6,17 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
+from mmprobe.benchmarks.judges.card_file import describe_card
 from mmprobe.errors import InputError
 from mmprobe.registry import Registry, check_made
 
 if TYPE_CHECKING:  # benchmarks import the judges
-    from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth
+    from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
 
 _log = logging.getLogger("mmprobe")
 
@@ -166,34 +167,96 @@ def split_judge(name: str) -> tuple[str, list[str]]:
     return kind, models
 
 
-def with_judge(
-    benchmark: Benchmark[Truth], name: str, cache: str | Path | None = None, retry_unscored: bool = True
-) -> tuple[Benchmark[Truth], dict[str, Any]]:
-    """Return a benchmark whose `score_answers` calls a judge, and counts of the judge's work.
+@dataclass(frozen=True)
+class Judging:
+    """Who labels the answers to a benchmark, and the counts of the work.
 
-    Every call of `score_answers` fills the counts: `judged` items, model `calls` (a reply from the cache is
-    none), answers that were `cut`, and `unscored` items by reason. With `lexical`: the benchmark itself, and
-    empty counts. Raises InputError as `open_judge`, or where the benchmark needs no judge.
+    Attributes:
+        name: of the judge; `lexical` for the benchmark's own rules.
+        judge: None for these rules.
+        card: what the judge's card says.
+        counts: of the last scoring, as results record them: `judged` items, model `calls` (a reply from the cache is none),
+            answers that were `cut`, and `unscored` items by reason; with the `card`. Empty for rules.
+    """
+
+    name: str = LEXICAL
+    judge: Judge | None = None
+    card: str | None = None
+    counts: dict[str, Any] = field(default_factory=dict)
+
+    def score(self, benchmark: Benchmark, truth: Any, responses: Mapping[str, str]) -> Scored:
+        """Return `benchmark.score` of answers with this judge, from within an event loop, too. Fills the counts."""
+        if self.judge is None:
+            return benchmark.score(truth, responses)
+        counting = CountingJudge(self.judge)
+        scored = run_outside_event_loop(lambda: benchmark.score(truth, responses, counting))
+        self.counts.clear()
+        self.counts.update(counting.counts(), card=self.card)
+        return scored
+
+
+RULES = Judging()
+"""The rules of each benchmark, which need no judge."""
+
+
+def open_judging(
+    benchmark: Benchmark, name: str, cache: str | Path | None = None, retry_unscored: bool = True
+) -> Judging:
+    """Open a judge for a benchmark. Raises InputError as `open_judge`, or where the benchmark needs no judge.
+
+    Example:
+        >>> from mmprobe.benchmarks.core.benchmark import make_benchmark
+        >>> open_judging(make_benchmark("pope"), "lexical") is RULES
+        True
     """
     if name == LEXICAL:
-        return benchmark, {}
-    score_with_judge = benchmark.score_with_judge
-    if score_with_judge is None:
+        return RULES
+    if not benchmark.judged_fields:
         raise InputError(
             f"benchmark {benchmark.name}: is scored by rules and needs no judge; use the judge 'lexical'"
         )
     judge = open_judge(name, cache, retry_unscored)
     assert judge is not None
-    counts: dict[str, Any] = {}
+    return Judging(name, judge, describe_card(name, judge))
 
-    def score_answers(truth: Truth, responses: Mapping[str, str]) -> Scored:
-        counting_judge = CountingJudge(judge)
-        scored = run_outside_event_loop(lambda: score_with_judge(truth, responses, counting_judge))
-        counts.clear()
-        counts.update(counting_judge.counts())
-        return scored
 
-    return replace(benchmark, score_answers=score_answers), counts
+def labels_at(record: Mapping[str, Any], *fields: str) -> dict[str, Labelled]:
+    """Return a judge's labels in these fields of a record, by kind; None if the judge failed.
+
+    `*` takes every item of a list. After `answers.*`, each question type is its own kind.
+
+    Example:
+        >>> labels_at({"correct": True, "steps": [{"label": "correct"}]}, "correct", "steps.*.label")
+        {'correct': [(None, True)], 'steps.label': [(None, 'correct')]}
+    """
+    labels: dict[str, Labelled] = {}
+    for field_name in fields:
+        parts = field_name.split(".")
+        if parts[0] == "answers":
+            answers = record.get("answers")
+            by_type = answers.items() if isinstance(answers, dict) else ()
+            values = {
+                f"{parts[-1]}, {question_type}": list(_field_values(answer, parts[2:]))
+                for question_type, answer in by_type
+            }
+        else:
+            kind = ".".join(part for part in parts if part != "*")
+            values = {kind: list(_field_values(record, parts))}
+        labels |= {
+            kind: [(None, label) for label in items] for kind, items in values.items() if None not in items
+        }
+    return labels
+
+
+def _field_values(value: Any, parts: Sequence[str]) -> Iterator[Any]:
+    """Yield the values of a nested field; None where the field is missing."""
+    if not parts:
+        yield value
+    elif parts[0] == "*":
+        for item in value if isinstance(value, list) else [None]:
+            yield from _field_values(item, parts[1:])
+    else:
+        yield from _field_values(value.get(parts[0]) if isinstance(value, dict) else None, parts[1:])
 
 
 def describe_unscored(judging: Mapping[str, Any]) -> str:
@@ -242,7 +305,7 @@ class CountingJudge:
         self.members = [CountingJudge(member, self._totals) for member in getattr(judge, "members", ())]
 
     def counts(self) -> dict[str, Any]:
-        """Return the counts, as `with_judge` describes them."""
+        """Return the counts, as `Judging` describes them."""
         counts = {name: self._totals[name] for name in ("judged", "calls", "cut")}
         reasons = {name: count for name, count in sorted(self._totals.items()) if name not in counts}
         return {**counts, "unscored": reasons}

@@ -76,7 +76,8 @@ class LocalClient:
             if images:
                 raise BlindJudge(f"judge {PREFIX}{self._name}: reads text alone; ask without images")
             prompt = render_text(text, system, self._model.tokenizer, "a request to the judge")
-            return Reply(answer_texts(self._model, [prompt], longest)[0], "stop")
+            told = answer_texts(self._model, [prompt], longest)[0]
+            return Reply(told, "stop", self._count(prompt, told))
         sample = Sample(id="judged", images=images, question=text, system=system)
         answer = generate(
             self._model,
@@ -85,4 +86,10 @@ class LocalClient:
             temperature=settings.get("temperature") or 0.0,
             seed=settings.get("seed") or 0,
         )
-        return Reply(answer.response.strip(), "max_tokens" if answer.is_truncated(self._model) else "stop")
+        stop = "max_tokens" if answer.is_truncated(self._model) else "stop"
+        told = answer.response.strip()
+        return Reply(told, stop, self._count(f"{system or ''}{text}", told))
+
+    def _count(self, *texts: str) -> int:
+        """Return the tokens of texts; those of images are not counted."""
+        return sum(len(self._model.tokenizer(text)["input_ids"]) for text in texts)

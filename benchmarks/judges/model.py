@@ -20,6 +20,7 @@ from mmprobe.benchmarks.judges.judge import MAX_ANSWER_CHARS, Item, Judgement, J
 from mmprobe.benchmarks.judges.local import PREFIX, LocalClient
 from mmprobe.benchmarks.judges.requests import REPAIR, UnusableReply, fence, judge_texts
 from mmprobe.errors import InputError
+from mmprobe.samples import is_turned
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +79,10 @@ class ModelJudge:
 
     Its replies must follow a strict form. The `cache` file (None: memory) keeps every reply that was understood, and the
     model is not asked for it again. Raises InputError where the model cannot be opened.
+
+    Attributes:
+        identity: its name, and the hashes of the weights of a model that is loaded here.
+        tokens: of all requests and replies so far; 0 where nobody counts them.
     """
 
     def __init__(
@@ -93,12 +98,13 @@ class ModelJudge:
         self._client: ModelClient | LocalClient
         if self.name.startswith(PREFIX):
             local = self._client = LocalClient(self.name.removeprefix(PREFIX), self.sampling)
-            self._identity = f"{self.name} {local.identity}"
+            self.identity = f"{self.name} {local.identity}"
         else:
             self._client = ModelClient(
                 model, self.sampling, settings.concurrency, settings.timeout, settings.retries, "judge"
             )
-            self._identity = self.name
+            self.identity = self.name
+        self.tokens = 0  # of all requests and replies so far
         self._cache = ReplyCache(cache)
         self._repairs = settings.repairs
         self._retry_unscored = settings.retry_unscored
@@ -159,6 +165,7 @@ class ModelJudge:
             except CallFailed as failed:
                 unscored = self._reason(failed)
                 break
+            self.tokens += reply.tokens
             try:
                 items = read(reply.text)
             except UnusableReply as problem:
@@ -192,7 +199,7 @@ class ModelJudge:
             return None
 
     def _cache_key(self, messages: Sequence[ChatTurn]) -> str:
-        return cache_key(self._identity, [_hash_images(message) for message in messages], self.sampling)
+        return cache_key(self.identity, [_hash_images(message) for message in messages], self.sampling)
 
     def _pending_requests(self) -> dict[str, _PendingRequest]:
         """Return the pending requests of the running event loop, by cache key."""
@@ -218,7 +225,13 @@ def _hash_images(message: ChatTurn) -> list[Any]:
     turn = [message.role, message.text]
     if message.images is None:
         return turn
-    return [*turn, [hashlib.sha256(path.read_bytes()).hexdigest() for path in message.images]]
+    return [
+        *turn,
+        [
+            hashlib.sha256(path.read_bytes()).hexdigest() + (" upright" if is_turned(path) else "")
+            for path in message.images
+        ],
+    ]
 
 
 def _truncate_texts(data: Any) -> Any:

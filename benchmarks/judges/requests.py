@@ -6,10 +6,13 @@ unusable.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -89,20 +92,68 @@ _Form = TypeVar("_Form", bound=StrictReply)
 
 
 def read_reply(reply: str, form: type[_Form]) -> _Form:
-    """Return the first JSON object of a form in a reply, beside prose and after thoughts between `<think>` tags.
+    """Return the JSON object of a form in a reply, beside prose and after thoughts between `<think>` tags.
 
-    Raises UnusableReply where there is none.
+    A comma too many, a dict as Python prints it, another case, and a number in quotes are what models write; they are read.
+    Raises UnusableReply where there is none, or where two say different things.
     """
     first_error = None
-    for data in json_objects(last_part(reply)):
-        try:
-            return form.model_validate_json(json.dumps(data))
-        except ValidationError as error:
-            first_error = first_error or error.errors(include_url=False, include_input=False)[0]
+    found: list[_Form] = []
+    for data in _iter_objects(last_part(reply)):
+        for variant in _iter_variants(data):
+            try:
+                found.append(form.model_validate_json(json.dumps(variant)))
+                break
+            except ValidationError as error:
+                first_error = first_error or error.errors(include_url=False, include_input=False)[0]
+    if any(each != found[0] for each in found):
+        raise UnusableReply("it gives two answers that differ")
+    if found:
+        return found[0]
     if first_error is None:
         raise UnusableReply("it is not one JSON object")
     place = ".".join(str(part) for part in first_error["loc"][:3])
     raise UnusableReply(f"it does not have the form asked for{place and f', at {place}'}")
+
+
+def _iter_objects(text: str) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a text; if there are none, those with a comma too many, and dicts of Python."""
+    objects = list(json_objects(text)) or list(json_objects(re.sub(r",(\s*[}\]])", r"\1", text)))
+    if not objects:
+        for match in re.finditer(r"\{[^{}]{1,5000}\}", text):
+            with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+                if isinstance(data := ast.literal_eval(match.group()), dict):  # a literal: nothing is run
+                    objects.append({str(key): value for key, value in data.items()})
+    yield from objects
+
+
+def _iter_variants(data: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield an object as it is, with numbers and texts for each other, and with its keys and texts in lower and upper case."""
+    yield data
+    yield _change_values(data, str)
+    for change in (str.strip, lambda text: text.strip().lower(), lambda text: text.strip().upper()):
+        yield _change_values(data, partial(_as_number_of, change))
+
+
+def _as_number_of(change: Callable[[str], str], value: Any) -> Any:
+    return _as_number(change(value)) if isinstance(value, str) else value
+
+
+def _as_number(text: str) -> Any:
+    return int(float(text)) if re.fullmatch(r"-?\d{1,9}(?:\.0+)?", text) else text
+
+
+def _change_values(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return JSON with lower-case keys, whole numbers without a point, and its texts and numbers changed."""
+    if isinstance(value, Mapping):
+        return {
+            key.strip().lower().replace(" ", "_"): _change_values(each, change) for key, each in value.items()
+        }
+    if isinstance(value, list):
+        return [_change_values(each, change) for each in value]
+    if value is None or isinstance(value, bool):
+        return value
+    return change(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def reader(**kinds: Any) -> Callable[[str], tuple[Any, ...]]:
@@ -153,6 +204,8 @@ def word_reader(name: str, labels: Mapping[str, Any]) -> Callable[[str], tuple[A
         words = [tagged or told for tagged, told in line.findall(last_part(reply))]
         if not words or words[-1].lower() not in labels:
             raise UnusableReply(f"it has no line {name!r} with one of {', '.join(labels)}")
+        if len({word.lower() for word in words if word.lower() in labels}) > 1:
+            raise UnusableReply(f"it gives two answers to {name!r} that differ")
         return (labels[words[-1].lower()],)
 
     return read

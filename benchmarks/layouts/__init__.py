@@ -18,6 +18,10 @@ LAYOUTS: Registry[Layout] = Registry(
     "layouts",
     {
         "GQA": "mmprobe.benchmarks.layouts.gqa:GQA",
+        "MathVista": "mmprobe.benchmarks.layouts.options:MATHVISTA",
+        "MathVision": "mmprobe.benchmarks.layouts.options:MATHVISION",
+        "MMStar": "mmprobe.benchmarks.layouts.options:MMSTAR",
+        "MMBench": "mmprobe.benchmarks.layouts.options:MMBENCH",
         "MedXpertQA": "mmprobe.benchmarks.layouts.medxpertqa:MEDXPERTQA",
         "MicroVQA": "mmprobe.benchmarks.layouts.microvqa:MICROVQA",
         "MMMU-Pro": "mmprobe.benchmarks.layouts.mmmu_pro:MMMU_PRO",

@@ -1,4 +1,4 @@
-"""GQA (arXiv:1902.09506): questions, scene graphs and `images/`. `mmprobe number-boxes` numbers its boxes."""
+"""GQA (arXiv:1902.09506): questions, scene graphs and `images/`. `mmprobe data number-boxes` numbers its boxes."""
 
 from __future__ import annotations
 

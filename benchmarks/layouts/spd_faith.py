@@ -21,7 +21,7 @@ from mmprobe.benchmarks.layouts.base import (
 )
 from mmprobe.benchmarks.spd_faith.data import find_difficulty
 from mmprobe.errors import InputError
-from mmprobe.samples import Id, open_image
+from mmprobe.samples import Id, read_picture
 
 
 class PairRow(BaseModel):
@@ -87,8 +87,7 @@ def _cut_in_halves(content: object, where: str) -> tuple[bytes, bytes]:
     if not isinstance(data, bytes) or not data:
         raise InputError(f"{where}: its image contains no bytes")
     try:
-        with open_image(io.BytesIO(data)) as image:
-            picture = image.convert("RGB")
+        picture = read_picture(io.BytesIO(data))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         raise InputError(f"{where}: its image cannot be read") from None
     middle = picture.height // 2

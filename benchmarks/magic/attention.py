@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mmprobe.analyses.grids import split_grids
+from mmprobe.analyses.regions import covered_shares
 from mmprobe.benchmarks.core.results import Direction, Metric, mean_metric
 from mmprobe.benchmarks.magic.data import MagicQuestion
 from mmprobe.benchmarks.magic.metrics import magiscore
@@ -71,8 +73,8 @@ def measure_box_attention(
     token_share = np.zeros(len(boxes))
     for weights, (left, top, width, height) in zip(maps, (view.box for view in views), strict=True):
         for index, (x, y, w, h) in enumerate(boxes):
-            rows = _covered_shares(y - top, h, height, weights.shape[0])
-            columns = _covered_shares(x - left, w, width, weights.shape[1])
+            rows = covered_shares(y - top, h, height, weights.shape[0])
+            columns = covered_shares(x - left, w, width, weights.shape[1])
             mass[index] += rows @ weights @ columns / total
             token_share[index] += rows.sum() * columns.sum() / n_tokens
     lift = np.full(len(boxes), np.nan)
@@ -80,13 +82,6 @@ def measure_box_attention(
     # Rounding must not lift uniform attention above the minimum.
     above = np.flatnonzero(lift > minimum_lift * (1 + 1e-9))
     return BoxAttention(mass, lift, frozenset(int(index) + 1 for index in above))
-
-
-def _covered_shares(start: float, length: float, pixels: float, cells: int) -> np.ndarray:
-    """Return the share of each cell that an interval covers: [cell]."""
-    edges = np.arange(cells + 1) * pixels / cells
-    covered = np.minimum(edges[1:], start + length) - np.maximum(edges[:-1], start)
-    return np.maximum(covered, 0) * cells / pixels
 
 
 def read_attention_views(trace: Trace, image: int = 0) -> list[AttentionView]:
@@ -98,16 +93,16 @@ def read_attention_views(trace: Trace, image: int = 0) -> list[AttentionView]:
     weights = trace.attention_visual
     shapes, source, box = (trace.array(f"images/{name}").values for name in ("grid", "source", "box"))
     grids = [(int(rows), int(columns)) for rows, columns in shapes]
-    ends = np.cumsum([rows * columns for rows, columns in grids])
-    if not weights.sizes["step"] or not len(ends) or int(ends[-1]) != weights.sizes["visual"]:
+    tokens = sum(rows * columns for rows, columns in grids)
+    if not weights.sizes["step"] or not grids or tokens != weights.sizes["visual"]:
         raise NotApplicable(f"trace {trace.id}: has no attention on tokens that show image patches")
     mean = weights.values.astype(np.float64).mean((0, 1))
     views = []
-    for index in np.flatnonzero(source == image):
-        rows, columns = grids[index]
-        left, top, width, height = (float(side) for side in box[index])
-        grid = mean[ends[index] - rows * columns : ends[index]].reshape(rows, columns)
-        views.append(AttentionView(grid, (left, top, width, height)))
+    for grid, shown, (left, top, width, height) in zip(
+        split_grids(mean, grids), source.tolist(), box.tolist(), strict=True
+    ):
+        if shown == image:
+            views.append(AttentionView(grid, (left, top, width, height)))
     if not views:
         raise NotApplicable(f"trace {trace.id}: holds no image {image}")
     return views

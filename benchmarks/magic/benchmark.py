@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, WordingOptions, match_responses
-from mmprobe.benchmarks.core.prompts import default_prompts, fill
+from mmprobe.benchmarks.core.benchmark import Scored, WordedBenchmark, match_responses
+from mmprobe.benchmarks.core.prompts import Prompts, default_prompts, fill
 from mmprobe.benchmarks.core.results import with_ids
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.judges.agreement import labels_at
 from mmprobe.benchmarks.magic.attention import score_attention
 from mmprobe.benchmarks.magic.data import (
     HealCase,
@@ -33,14 +30,91 @@ from mmprobe.errors import InputError
 from mmprobe.samples import Region, Sample, check_derived_ids
 
 
-def read_data(path: Path) -> MagicTruth:
-    """Read a file of questions with boxes.
+class Magic(WordedBenchmark):
+    """Whether a model looks at, and speaks of, the numbered boxes that matter."""
 
-    Raises:
-        InputError: an invalid line, a question without boxes, or the id of a case of Self-Heal is taken or
-            too long.
-    """
-    return make_truth(load_questions(path), str(path))
+    name: ClassVar[str] = "magic"
+    headline: ClassVar[tuple[str, ...]] = (
+        "accuracy_short",
+        "accuracy_full",
+        "magiscore_micro_f1",
+        "magiscore_macro_f1",
+        "attention_magiscore_micro_f1",
+        "stepsense",
+        "self_heal",
+        "self_heal_explicit",
+        "self_heal_answer",
+    )
+    lists: ClassVar[tuple[str, ...]] = ("questions",)
+    max_new_tokens: ClassVar[int] = 512
+    judged_fields: ClassVar[tuple[str, ...]] = (
+        "correct",
+        "correct_full",
+        "correct_steps.*",
+        "self_heal.*.healed",
+    )
+    form: ClassVar[type[Prompts]] = MagicPrompts
+
+    def read(self, path: Path) -> MagicTruth:
+        """Read a file of questions with boxes.
+
+        Raises:
+            InputError: an invalid line, a question without boxes, or the id of a case of Self-Heal is taken or
+                too long.
+        """
+        return make_truth(load_questions(path), str(path))
+
+    def draw(self, folder: Path, n: int, seed: int) -> Path:
+        """Draw questions about boxes of the synthetic world."""
+        return draw_questions(folder, n, seed)
+
+    def ask(self, truth: MagicTruth) -> list[Sample]:
+        """Return one sample per question."""
+        return [make_sample(question, self.texts) for question in truth.questions]
+
+    def follow_up(self, truth: MagicTruth, responses: Mapping[str, str]) -> list[Sample]:
+        """Return the cases of Self-Heal of the answered questions.
+
+        Each asks about the same image. The answer begins with the annotated chain, up to the end of a wrong run.
+        """
+        samples = []
+        for question in truth.questions:
+            if question.id not in responses:
+                continue
+            sample = make_sample(question, self.texts)
+            prompt = _build_prompt(question, self.texts, heals=True)
+            for case_id, case in truth.cases[question.id].items():
+                fields = {"id": case_id, "question": prompt, "prefill": " ".join(case.injected)}
+                samples.append(sample.model_copy(update=fields))
+        return samples
+
+    def score(self, truth: MagicTruth, responses: Mapping[str, str], judge: Judge | None = None) -> Scored:
+        """Return metrics and records. A judge gives both accuracies, steps, and corrections."""
+        all_answered = {question.id: "" for question in truth.questions}
+        asked = [*self.ask(truth), *self.follow_up(truth, all_answered)]
+        answers = match_responses(asked, responses, "MagiC")
+        question_answers = [answers.get(question.id) for question in truth.questions]
+        if judge is None:
+            labels = list(map(label_by_rules, truth.questions, question_answers))
+            return _score(truth, answers, labels, by_judge=False)
+        continuations = [
+            [(case, answers.get(case_id)) for case_id, case in truth.cases[question.id].items()]
+            for question in truth.questions
+        ]
+        labels = label_by_judge(truth.questions, question_answers, continuations, judge, self.texts)
+        return _score(truth, answers, labels, by_judge=True)
+
+    def label(self, truth: MagicTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+        """Return whether each answer is right, and whether each continuation ends in the right answer."""
+        correct = {record["id"]: record["correct"] for record in records}
+        correct |= {case["id"]: case["right_answer"] for record in records for case in record["self_heal"]}
+        return {name: right for name, right in correct.items() if right is not None}
+
+    def score_traces(self, truth: MagicTruth, records: Sequence[Mapping[str, Any]], run: Run) -> Scored:
+        """Return the MagiScore of the attention, and the records with the attended boxes."""
+        metrics, rows = score_attention(truth.questions, run)
+        metrics = with_ids(metrics, [question.id for question in truth.questions])
+        return metrics, [dict(record) | rows.get(record["id"], {}) for record in records]
 
 
 def make_truth(questions: Sequence[MagicQuestion], source: str) -> MagicTruth:
@@ -48,43 +122,20 @@ def make_truth(questions: Sequence[MagicQuestion], source: str) -> MagicTruth:
     for question in questions:
         if not question.boxes:
             raise InputError(
-                f"{source}: question {question.id} has no 'boxes'; mmprobe number-boxes makes and draws them"
+                f"{source}: question {question.id} has no 'boxes'; mmprobe data number-boxes makes and draws them"
             )
-    cases = [
-        {f"{question.id}-heal{number}": case for number, case in enumerate(make_heal_cases(question), 1)}
+    cases = {
+        question.id: {
+            f"{question.id}-heal{number}": case for number, case in enumerate(make_heal_cases(question), 1)
+        }
         for question in questions
-    ]
-    derived_ids = [
-        (question.id, case_id)
-        for question, own_cases in zip(questions, cases, strict=True)
-        for case_id in own_cases
-    ]
+    }
+    derived_ids = [(name, case_id) for name, own_cases in cases.items() for case_id in own_cases]
     check_derived_ids(source, [question.id for question in questions], derived_ids)
     return MagicTruth(list(questions), cases)
 
 
-class MagicOptions(WordingOptions):
-    """The options of MagiC."""
-
-    form = MagicPrompts
-
-    def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
-        """Return MagiC with these options in force."""
-        prompts = self.read_prompts()
-        return replace(
-            benchmark,
-            ask_questions=partial(ask_questions, prompts=prompts),
-            follow_up=partial(follow_up, prompts=prompts),
-            score_with_judge=partial(score_with_judge, prompts=prompts),
-        )
-
-
-def ask_questions(truth: MagicTruth, prompts: MagicPrompts | None = None) -> list[Sample]:
-    """Return one sample per question."""
-    return [make_sample(question, prompts) for question in truth.questions]
-
-
-def make_sample(question: MagicQuestion, prompts: MagicPrompts | None = None) -> Sample:
+def make_sample(question: MagicQuestion, prompts: MagicPrompts) -> Sample:
     """Return the sample that asks a question. Its regions are the relevant boxes.
 
     Questions about one image share a `pair_id`, since each has its own numbered copy of the image.
@@ -92,7 +143,7 @@ def make_sample(question: MagicQuestion, prompts: MagicPrompts | None = None) ->
     return Sample(
         id=question.id,
         images=[question.image],
-        question=_build_prompt(question, prompts or default_prompts(MagicPrompts), heals=False),
+        question=_build_prompt(question, prompts, heals=False),
         system=question.system,
         answer=question.full_answer or question.answer,
         pair_id=question.metadata.get("source_image"),
@@ -110,56 +161,12 @@ def _build_prompt(question: MagicQuestion, prompts: MagicPrompts, heals: bool) -
     return fill(prompts.question, values | {"heal": prompts.heal if heals else ""})
 
 
-def follow_up(
-    truth: MagicTruth, responses: Mapping[str, str], prompts: MagicPrompts | None = None
-) -> list[Sample]:
-    """Return the cases of Self-Heal of the answered questions.
-
-    Each asks about the same image. The answer begins with the annotated chain, up to the end of a wrong run.
-    """
-    samples = []
-    for question, cases in zip(truth.questions, truth.cases, strict=True):
-        if question.id not in responses:
-            continue
-        sample = make_sample(question)
-        prompt = _build_prompt(question, prompts or default_prompts(MagicPrompts), heals=True)
-        for case_id, case in cases.items():
-            fields = {"id": case_id, "question": prompt, "prefill": " ".join(case.injected)}
-            samples.append(sample.model_copy(update=fields))
-    return samples
-
-
-def score_answers(truth: MagicTruth, responses: Mapping[str, str]) -> Scored:
-    """Return metrics and records with labels by rules."""
-    answers = _match_answers(truth, responses)
-    labels = [label_by_rules(question, answers.get(question.id)) for question in truth.questions]
-    return _score(truth, answers, labels, by_judge=False)
-
-
-def score_with_judge(
-    truth: MagicTruth, responses: Mapping[str, str], judge: Judge, prompts: MagicPrompts | None = None
-) -> Scored:
-    """Return metrics and records with labels by a judge: both accuracies, steps, and corrections."""
-    answers = _match_answers(truth, responses)
-    question_answers = [answers.get(question.id) for question in truth.questions]
-    continuations = [
-        [(case, answers.get(case_id)) for case_id, case in cases.items()] for cases in truth.cases
-    ]
-    labels = label_by_judge(truth.questions, question_answers, continuations, judge, prompts)
-    return _score(truth, answers, labels, by_judge=True)
-
-
-def _match_answers(truth: MagicTruth, responses: Mapping[str, str]) -> dict[str, str]:
-    all_answered = {question.id: "" for question in truth.questions}
-    return match_responses([*ask_questions(truth), *follow_up(truth, all_answered)], responses, "MagiC")
-
-
 def _score(
     truth: MagicTruth, answers: Mapping[str, str], labels: Sequence[MagicLabels], by_judge: bool
 ) -> Scored:
     records = [
-        make_record(question, cases, label, answers)
-        for question, cases, label in zip(truth.questions, truth.cases, labels, strict=True)
+        make_record(question, truth.cases[question.id], label, answers)
+        for question, label in zip(truth.questions, labels, strict=True)
     ]
     return compute_metrics(records, by_judge), records
 
@@ -175,7 +182,11 @@ def make_record(
     heal_records = []
     for index, (case_id, case) in enumerate(cases.items()):
         text = answers.get(case_id)
-        right = None if text is None else is_correct(text, question.answer, question.full_answer)
+        right = (
+            None
+            if text is None
+            else is_correct(text, question.answer, question.full_answer, judged=bool(labels.right))
+        )
         by_judge = labels.right[index] if labels.right else None
         heal_records.append(
             {
@@ -196,6 +207,7 @@ def make_record(
         "true_full_answer": question.full_answer,
         "answer": answers.get(question.id),
         "steps": steps,
+        "boxes": len(question.boxes),
         "relevant": sorted(question.relevant()),
         "cited": None if cited is None else sorted(cited.regions),
         "cited_beyond": None if cited is None else cited.missing,
@@ -205,46 +217,3 @@ def make_record(
         "unscored": dict(labels.unscored),
         "self_heal": heal_records,
     }
-
-
-def faithful_answers(truth: MagicTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
-    """Return whether each answer is right, and whether each continuation ends in the right answer."""
-    correct = {record["id"]: record["correct"] for record in records}
-    correct |= {case["id"]: case["right_answer"] for record in records for case in record["self_heal"]}
-    return {name: right for name, right in correct.items() if right is not None}
-
-
-def score_traces(truth: MagicTruth, records: Sequence[Mapping[str, Any]], run: Run) -> Scored:
-    """Return the MagiScore of the attention, and the records with the attended boxes."""
-    metrics, rows = score_attention(truth.questions, run)
-    metrics = with_ids(metrics, [question.id for question in truth.questions])
-    return metrics, [dict(record) | rows.get(record["id"], {}) for record in records]
-
-
-BENCHMARK = Benchmark(
-    name="magic",
-    about="Whether a model looks at, and speaks of, the numbered boxes that matter.",
-    read_data=read_data,
-    draw_files=draw_questions,
-    take=lambda truth, n: MagicTruth(truth.questions[:n], truth.cases[:n]),
-    ask_questions=ask_questions,
-    score_answers=score_answers,
-    score_with_judge=score_with_judge,
-    find_labels=labels_at("correct", "correct_full", "correct_steps.*", "self_heal.*.healed"),
-    follow_up=follow_up,
-    headline=(
-        "accuracy_short",
-        "accuracy_full",
-        "magiscore_micro_f1",
-        "magiscore_macro_f1",
-        "attention_magiscore_micro_f1",
-        "stepsense",
-        "self_heal",
-        "self_heal_explicit",
-        "self_heal_answer",
-    ),
-    faithful_answers=faithful_answers,
-    score_traces=score_traces,
-    max_new_tokens=512,
-    options=MagicOptions,
-)

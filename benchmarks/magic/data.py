@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -105,10 +106,10 @@ class HealCase(NamedTuple):
 
 
 class MagicTruth(NamedTuple):
-    """The questions, and the cases of Self-Heal of each, by the ids of their continuations."""
+    """The questions, and by the id of each its cases of Self-Heal, by the ids of their continuations."""
 
     questions: list[MagicQuestion]
-    cases: list[dict[str, HealCase]]
+    cases: Mapping[str, Mapping[str, HealCase]]
 
 
 def load_questions(path: str | Path) -> list[MagicQuestion]:

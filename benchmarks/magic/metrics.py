@@ -7,7 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.benchmarks.core.results import Metric, count_metric, f1, mean_metric, ratio, share, with_ids
+from mmprobe.benchmarks.core.results import (
+    Metric,
+    accuracy_metrics,
+    count_metric,
+    f1,
+    mean_metric,
+    metrics_by_group,
+    ratio,
+    share,
+    with_bounds,
+    with_ids,
+)
 from mmprobe.benchmarks.magic.labels import UNREAD
 
 Counts = tuple[float, float, float]
@@ -21,7 +32,7 @@ def magiscore(
 
     Numbers of boxes are by question; None for an unusable answer. NAME_micro_... are from the counts of all
     questions. NAME_macro_... are means over questions, where an answer without a box counts as 0: the paper
-    does not say so, but in its table 2 macro precisions are far below micro ones. NAME_macro_..._cited are
+    does not say so. NAME_macro_..._cited are
     means over the answers with a box.
 
     Example:
@@ -51,34 +62,58 @@ def _macro(rows: Sequence[Counts | None], compute: Callable[[np.ndarray], np.nda
     return mean_metric(values, "higher")
 
 
-def citation_rates(cited: Sequence[Collection[int] | None], missing: Sequence[int]) -> dict[str, Metric]:
-    """Return the share of answers that cite no box, and of those that cite a missing box.
+def citation_rates(
+    cited: Sequence[Collection[int] | None], missing: Sequence[int], boxes: Sequence[int]
+) -> dict[str, Metric]:
+    """Return the share of answers that cite no box, every box (section 5.3, exhaustive coverage), and a missing box.
+
+    Args:
+        cited: numbers of the boxes that each answer cites; None without an answer.
+        missing: how often each cites a box that its image lacks.
+        boxes: number of boxes of each image.
 
     Example:
-        >>> citation_rates([{1}, set()], [0, 2])["cites_none_rate"].value
-        0.5
+        >>> rates = citation_rates([{1}, set(), {1, 2}], [0, 2, 0], [2, 2, 2])
+        >>> [round(rates[name].value, 2) for name in ("cites_none_rate", "cites_all_rate", "cites_missing_box_rate")]
+        [0.33, 0.33, 0.33]
     """
     cites_none = [None if numbers is None else float(not numbers) for numbers in cited]
+    cites_all = [
+        None if numbers is None else float(len(set(numbers)) == count)
+        for numbers, count in zip(cited, boxes, strict=True)
+    ]
     cites_missing = [
         None if numbers is None else float(count > 0) for numbers, count in zip(cited, missing, strict=True)
     ]
     return {
         "cites_none_rate": mean_metric(cites_none, "lower"),
+        "cites_all_rate": mean_metric(cites_all, "lower"),
         "cites_missing_box_rate": mean_metric(cites_missing, "lower"),
     }
 
 
-def answer_accuracy(correct: Sequence[bool | None], correct_full: Sequence[bool | None]) -> dict[str, Metric]:
+def answer_accuracy(
+    correct: Sequence[bool | None],
+    correct_full: Sequence[bool | None],
+    asked: Sequence[bool] | None = None,
+    has_full: Sequence[bool] | None = None,
+) -> dict[str, Metric]:
     """Return the share of right answers, by the short and by the full true answer (section 4.2).
 
+    An unread answer (None) is wrong; NAME[read] leaves it out.
+
+    Args:
+        asked: which questions were answered, and not failed on by a judge; by default all.
+        has_full: which of these have a full true answer.
+
     Example:
-        >>> answer_accuracy([True, None], [False, False])["accuracy_short"].value
-        1.0
+        >>> metrics = answer_accuracy([True, None], [False, False])
+        >>> metrics["accuracy_short"].value, metrics["accuracy_short[read]"].value
+        (0.5, 1.0)
     """
-    return {
-        "accuracy_short": mean_metric([None if v is None else float(v) for v in correct], "higher"),
-        "accuracy_full": mean_metric([None if v is None else float(v) for v in correct_full], "higher"),
-    }
+    return accuracy_metrics("accuracy_short", correct, asked) | accuracy_metrics(
+        "accuracy_full", correct_full, has_full or asked
+    )
 
 
 def step_sense(labels: Sequence[Sequence[bool | None] | None]) -> dict[str, Metric]:
@@ -86,7 +121,7 @@ def step_sense(labels: Sequence[Sequence[bool | None] | None]) -> dict[str, Metr
 
     Labels are [answer][step], None for a step or an answer without. `stepsense` pools all steps,
     `stepsense_macro` is the mean over answers, and `stepsense_labelled` the share of steps with a label, in
-    the answers with labels.
+    the answers with labels. The bounds of `stepsense` say what it would be if all other steps of these were wrong, or right.
 
     Example:
         >>> metrics = step_sense([[True, True, True], [False, None], []])
@@ -100,8 +135,10 @@ def step_sense(labels: Sequence[Sequence[bool | None] | None]) -> dict[str, Metr
         for known, steps in zip(labelled, labels, strict=True)
     ]
     shares = [None if row is None else row[0] / row[1] for row in correct_rows]
+    unlabelled, ends = _judge_rest(labels)
+    pooled = count_metric(correct_rows, ratio, "higher")
     return {
-        "stepsense": count_metric(correct_rows, ratio, "higher"),
+        "stepsense": with_bounds(pooled, unlabelled, ratio, *ends),
         "stepsense_macro": mean_metric(shares, "higher"),
         "stepsense_labelled": count_metric(labelled_rows, ratio, "neither"),
     }
@@ -111,7 +148,7 @@ def self_heal(healed: Sequence[Sequence[bool | None]], name: str = "self_heal") 
     """Return the share of injected wrong runs that the model corrects (section 4.3), of [question][run].
 
     The interval and `n` are over questions, because the runs of a question depend on each other. NAME_judged
-    is the share of runs with a verdict.
+    is the share of runs with a verdict; the bounds say what NAME would be if no other run, or each, were corrected.
 
     Example:
         >>> self_heal([[True, False], [], [True, None]])["self_heal"].value
@@ -123,10 +160,27 @@ def self_heal(healed: Sequence[Sequence[bool | None]], name: str = "self_heal") 
     judged_rows = [
         (float(len(known)), float(len(runs))) for known, runs in zip(verdicts, with_runs, strict=True)
     ]
+    unjudged, ends = _judge_rest(with_runs)
     return {
-        name: count_metric(healed_rows, ratio, "higher"),
+        name: with_bounds(count_metric(healed_rows, ratio, "higher"), unjudged, ratio, *ends),
         f"{name}_judged": count_metric(judged_rows, ratio, "higher"),
     }
+
+
+def _judge_rest(
+    verdicts: Sequence[Sequence[bool | None] | None],
+) -> tuple[int, tuple[list[Sequence[float] | None], list[Sequence[float] | None]]]:
+    """Return how many of [answer][item] have no verdict, and the counts with these all wrong, and all right."""
+    known = [list(each) for each in verdicts if each]
+    none = [each.count(None) for each in known]
+    right = [each.count(True) for each in known]
+    worst: list[Sequence[float] | None] = [
+        (float(n), float(len(each))) for n, each in zip(right, known, strict=True)
+    ]
+    best: list[Sequence[float] | None] = [
+        (float(n + more), float(len(each))) for n, more, each in zip(right, none, known, strict=True)
+    ]
+    return sum(none), (worst, best)
 
 
 def compute_metrics(records: Sequence[Mapping[str, Any]], by_judge: bool) -> dict[str, Metric]:
@@ -138,10 +192,25 @@ def compute_metrics(records: Sequence[Mapping[str, Any]], by_judge: bool) -> dic
     def column(name: str) -> list[Any]:
         return [record[name] for record in records]
 
-    metrics = answer_accuracy(column("correct"), column("correct_full"))
-    metrics |= magiscore(column("cited"), column("relevant"))
-    metrics |= citation_rates(column("cited"), [count or 0 for count in column("cited_beyond")])
-    metrics |= step_sense(column("correct_steps"))
+    def of(chosen: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
+        answered = [each["answer"] is not None for each in chosen]
+        asked = [was and "short" not in each["unscored"] for was, each in zip(answered, chosen, strict=True)]
+        has_full = [
+            was and bool(each["true_full_answer"]) and "full" not in each["unscored"]
+            for was, each in zip(answered, chosen, strict=True)
+        ]
+        metrics = answer_accuracy(
+            [each["correct"] for each in chosen], [each["correct_full"] for each in chosen], asked, has_full
+        )
+        cited = [each["cited"] for each in chosen]
+        metrics |= magiscore(cited, [each["relevant"] for each in chosen])
+        missing, boxes = ([each[name] or 0 for each in chosen] for name in ("cited_beyond", "boxes"))
+        metrics |= citation_rates(cited, missing, boxes)
+        return with_ids(
+            metrics | step_sense([each["correct_steps"] for each in chosen]), [each["id"] for each in chosen]
+        )
+
+    metrics = of(records)
     unread = [
         None if record["answer"] is None else float(record["unscored"].get("correct") == UNREAD)
         for record in records
@@ -156,4 +225,6 @@ def compute_metrics(records: Sequence[Mapping[str, Any]], by_judge: bool) -> dic
         verdicts = [[case[kind] for case in record["self_heal"]] for record in with_cases]
         heal_metrics |= self_heal(verdicts, name)
     heal_metrics = with_ids(heal_metrics, [record["id"] for record in with_cases])
-    return with_ids(metrics, column("id")) | heal_metrics
+    types = [record["type"] for record in records]  # figure 2
+    by_type = metrics_by_group("type", types, lambda members: of([records[i] for i in members]), smallest=2)
+    return with_ids(metrics, column("id")) | heal_metrics | by_type

@@ -50,7 +50,7 @@ def label_by_judge(
                 for name in _HEAL_PROMPTS:
                     prompt = getattr(prompts, name)
                     requests[index, f"{name} {number}"] = _heal_request(prompt, question, case, text)
-                if is_correct(text, question.answer, question.full_answer) is None:
+                if is_correct(text, question.answer, question.full_answer, judged=True) is None:
                     requests[index, f"final {number}"] = _answer_request(
                         question, text, question.answer, prompts.answer_short
                     )

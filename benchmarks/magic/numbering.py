@@ -14,7 +14,7 @@ from mmprobe.benchmarks.magic.data import MagicQuestion, NumberedBox, load_quest
 from mmprobe.benchmarks.magic.regions import RULES, BoxRules, draw_regions, mark_regions
 from mmprobe.errors import InputError
 from mmprobe.files import make_folders, make_subfolder, write_atomic
-from mmprobe.samples import open_image, write_image
+from mmprobe.samples import open_image, read_picture, write_image
 
 
 def number_regions(
@@ -47,8 +47,7 @@ def number_regions(
     make_subfolder(out / "images")
     numbered = []
     for question in questions:
-        with open_image(question.image) as file:
-            image = file.convert("RGB")
+        image = read_picture(question.image)
         if not question.boxes:
             try:
                 question = make_boxes(question, image.size, seed, box_rules)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmprobe.benchmarks.answers.drawn import find_statement, is_drawn, judge_statement
-from mmprobe.benchmarks.answers.forms import VALUES, find_answer
+from mmprobe.benchmarks.answers.forms import find_answer, is_right
 from mmprobe.benchmarks.answers.texts import fold, same_text, split_sentences
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
 from mmprobe.benchmarks.magic.data import MagicQuestion
@@ -37,23 +37,26 @@ def label_by_rules(question: MagicQuestion, response: str | None) -> MagicLabels
     )
 
 
-def is_correct(response: str, true_answer: str, full_answer: str | None = None) -> bool | None:
+def is_correct(
+    response: str, true_answer: str, full_answer: str | None = None, judged: bool = False
+) -> bool | None:
     """Return whether a response ends in the true answer; None if it is unread. A refusal is not right.
 
-    The declared answer (docs/readers.md) must be the short or the full true answer, or begin with it where
-    that is yes or no.
+    The answer (docs/readers.md) must be the short or the full true answer, or begin with it where that is yes or no; `judged`
+    is as in `forms.is_right`.
 
     Example:
         >>> is_correct("R1 is red.\\nAnswer: red", "red"), is_correct("Answer: Yes, it is a cat.", "yes")
         (True, True)
-        >>> is_correct("It is not really red.", "red") is None
-        True
+        >>> is_correct("It is not really red.", "red")
+        False
     """
     true = true_answer.strip(" .!").lower()
     if true in ("yes", "no"):
         said = read_yes_no(response)
         return said == true if said else False if find_answer(response).refused else None
-    return VALUES[judge_statement(response, true_answer, *([full_answer] if full_answer else []))]
+    verdict = judge_statement(response, true_answer, *([full_answer] if full_answer else []))
+    return is_right(verdict, judged)
 
 
 def _is_full(response: str, full_answer: str) -> bool | None:

@@ -6,14 +6,24 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mmprobe.benchmarks.answers.words import ORDINALS
+
 _SENTENCE = re.compile(
     r"""(?:(?<=[.!?])|(?<=[.!?]["')\]*]))(?<!^\d\.)(?<!^\d\d\.)\s+(?=[A-Z"'(*`])|\n+""", re.MULTILINE
 )  # not after `1.`, which begins an item of a list
-_R = r"(?:R(?:_\{?|\s)?|(?:regions?|box(?:es)?)\s+#?R?)"
+_R = (
+    r"(?:R(?:_\{?|\s)?|(?:regions?|box(?:es)?)\s+(?:number\s+|no\.?\s*|(?:that is )?(?:labell?ed|marked|numbered|named|tagged)\s+(?:(?:as|with)\s+)?)?"
+    r"[\"'\u201c]?#?R?)"
+)
+_ORDINAL = rf"(?:{'|'.join(ORDINALS)})"
+_ORDINALS = re.compile(
+    rf"\b({_ORDINAL}(?:(?:, | and |, and ){_ORDINAL})*)\s+((?:red |bounding |numbered )*)(regions?|box(?:es)?)\b",
+    re.IGNORECASE,
+)
 _NUMBER = r"\d{1,3}(?![A-Za-z0-9])"
 _CITED = re.compile(
     rf"(?<![A-Za-z0-9])(?:(?:regions|boxes)\s+(#?{_NUMBER}(?:(?:,\s*(?:and\s+|or\s+)?|\s+(?:and|or)\s+"
-    rf"|\s*&\s*)#?{_NUMBER})+)"
+    rf"|\s*&\s*)(?:(?:regions?|box(?:es)?)\s+)?#?{_NUMBER})+)"
     rf"|{_R}({_NUMBER}))",
     re.IGNORECASE,
 )
@@ -67,7 +77,8 @@ def find_cited_regions(
 ) -> CitedRegions | None:
     """Extract the boxes that the steps cite, all steps together (section 4.1); None where that is unread.
 
-    Known forms are `R2`, `region 2`, `box 2`, `boxes 1, 2 and 4`, and a box's other `names`. A box counts as
+    Known forms are `R2`, `region 2`, `box number 2`, `the box labeled 2`, `the second box`, `boxes 1, 2 and 4`, and a box's
+    other `names`. A box counts as
     cited whatever the step says of it. A range (`R1-R3`, `R1 to R3`, `all boxes`) leaves open what is cited.
     `count` boxes are numbered from 1.
 
@@ -78,6 +89,14 @@ def find_cited_regions(
         True
     """
     text = "\n".join(steps).replace("*", "").replace("$", "").replace("}", "")
+    text = _ORDINALS.sub(
+        lambda match: (
+            "boxes " + ", ".join(str(ORDINALS[word.lower()]) for word in re.findall(_ORDINAL, match[1], re.I))
+            if re.search("and|,", match[1])
+            else f"box {ORDINALS[match[1].lower()]}"
+        ),
+        text,
+    )
     if _RANGE.search(text):
         return None
     numbers = {

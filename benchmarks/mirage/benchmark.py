@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from mmprobe.benchmarks.answers.numbers import THRESHOLD
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, WordingOptions, match_responses
-from mmprobe.benchmarks.core.prompts import default_prompts, fill
+from mmprobe.benchmarks.core.benchmark import Scored, WordedBenchmark, match_responses
+from mmprobe.benchmarks.core.prompts import Prompts, default_prompts, fill
 from mmprobe.benchmarks.judges import Judge, Labelled
-from mmprobe.benchmarks.judges.agreement import labels_at
 from mmprobe.benchmarks.mirage.corrections import corrected_prompts
 from mmprobe.benchmarks.mirage.data import MirageProfile, MirageQuestion, Topic, load_questions, true_chain
 from mmprobe.benchmarks.mirage.hints import (
@@ -45,8 +43,15 @@ from mmprobe.errors import InputError
 from mmprobe.samples import Sample, check_derived_ids, load_short_samples
 
 
-class MirageOptions(WordingOptions):
-    """The options of MIRAGE.
+class MirageTruth(NamedTuple):
+    """The questions, and whether they are about the synthetic world, where rules find the topics."""
+
+    questions: list[MirageQuestion]
+    synthetic: bool = False
+
+
+class Mirage(WordedBenchmark):
+    """Reasoning over images: answers, steps, claims and hallucinations, with and without hints.
 
     Attributes:
         threshold: an approximate answer is right below this relative error. The paper gives none; our default is 0.05.
@@ -59,7 +64,24 @@ class MirageOptions(WordingOptions):
             could not read (`unread`), or `all`, as in the paper.
     """
 
-    form = MiragePrompts
+    name: ClassVar[str] = "mirage"
+    headline: ClassVar[tuple[str, ...]] = (
+        "accuracy",
+        "f_step",
+        "f_claim",
+        "lhs",
+        "any_rate",
+        "accuracy_hinted",
+        "hint_gain",
+        "accuracy_corrected",
+        "correction_gain",
+    )
+    lists: ClassVar[tuple[str, ...]] = ("questions",)
+    max_new_tokens: ClassVar[int] = 512  # our choice: the questions ask for steps
+    visual: ClassVar[bool] = False
+    judged_fields: ClassVar[tuple[str, ...]] = ("correct", "correct_hinted")
+    form: ClassVar[type[Prompts]] = MiragePrompts
+
     threshold: float = Field(default=THRESHOLD, gt=0, allow_inf_nan=False)
     reasonable: float = Field(default=0.0, ge=0, le=1)
     judge_decides: Literal["unread", "all"] = "unread"
@@ -67,71 +89,151 @@ class MirageOptions(WordingOptions):
     corrected: bool = False
 
     @model_validator(mode="after")
-    def _check_profile(self) -> MirageOptions:
+    def _check_profile(self) -> Mirage:
         for name in ("threshold", "reasonable"):
             if self.profile == "code" and name in self.model_fields_set:
                 raise ValueError(f"{name!r} has no effect in profile 'code', which has its own")
         return self
 
-    def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
-        """Return MIRAGE with these options in force."""
-        prompts = self.read_prompts()
-        return replace(
-            benchmark,
-            ask_questions=partial(ask_questions, prompts=prompts),
-            follow_up=partial(follow_up, corrected=self.corrected, prompts=prompts),
-            score_answers=partial(score_answers, options=self),
-            score_with_judge=partial(score_with_judge, options=self, prompts=prompts),
+    def read(self, path: Path) -> MirageTruth:
+        """Read a file of questions, or a samples file of `make-pairs`.
+
+        Raises InputError, with line and field, for an invalid line or an id of a hinted question that is taken or
+        too long.
+        """
+        synthetic = is_synthetic(path)
+        questions = (
+            synthetic_questions(load_short_samples(path, "mirage")) if synthetic else load_questions(path)
         )
+        derived_ids = [
+            (question.id, question.id + suffix)
+            for question in questions
+            for suffix in ([HINTED, TOPIC] if has_hints(question) else [])
+            + ([CORRECTED, OWN_CHAIN] if true_chain(question) else [])
+        ]
+        check_derived_ids(path, [question.id for question in questions], derived_ids)
+        if not questions:
+            raise InputError(
+                f"{path}: contains no question of MIRAGE; use a complete samples file of make-pairs"
+            )
+        return MirageTruth(questions, synthetic)
 
+    def ask(self, truth: MirageTruth) -> list[Sample]:
+        """Return every question, then the requests to classify those with hints, as `ID--topic`.
 
-DEFAULTS = MirageOptions()
+        The synthetic world needs no such requests, because rules find the topics.
 
+        Example:
+            >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
+            >>> questions = [MirageQuestion(id="1", question_hint="Count on from 2.", **fields)]
+            >>> [sample.id for sample in Mirage().ask(MirageTruth(questions))]
+            ['1', '1--topic']
+        """
+        prompts: MiragePrompts = self.texts
+        classified = [question for question in truth.questions if _asks_topic(truth, question)]
+        return [_make_sample(question, _build_prompt(question, prompts)) for question in truth.questions] + [
+            _make_sample(question, fill(prompts.topic, {"question": _question_with_options(question)}), TOPIC)
+            for question in classified
+        ]
 
-class MirageTruth(NamedTuple):
-    """The questions, and whether they are about the synthetic world, where rules find the topics."""
+    def follow_up(self, truth: MirageTruth, responses: Mapping[str, str]) -> list[Sample]:
+        """Return the questions with hints, as `ID--hinted`, once their topics are known.
 
-    questions: list[MirageQuestion]
-    synthetic: bool = False
+        With `corrected`, return also the questions with a chain, as `ID--corrected` and `ID--own-chain`.
 
+        Example:
+            >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
+            >>> truth = MirageTruth([MirageQuestion(id="1", question_hint="Count on from 2.", **fields)])
+            >>> Mirage().follow_up(truth, {"1--topic": "arithmetic"})[0].id
+            '1--hinted'
+        """
+        prompts: MiragePrompts = self.texts
+        samples = []
+        for question in truth.questions:
+            prompt = _build_prompt(question, prompts)
+            needed = question.id + TOPIC if _asks_topic(truth, question) else question.id
+            if has_hints(question) and needed in responses:
+                topic, _ = _find_topic(truth, question, responses)
+                samples.append(
+                    _make_sample(question, add_hints(question, prompt, topic, prompts.topic_hints), HINTED)
+                )
+            again = (
+                corrected_prompts(question, prompt, responses.get(question.id), prompts.again)
+                if self.corrected
+                else {}
+            )
+            samples += [_make_sample(question, text, suffix) for suffix, text in again.items()]
+        return samples
 
-def read_data(path: Path) -> MirageTruth:
-    """Read a file of questions, or a samples file of `make-pairs`.
+    def score(self, truth: MirageTruth, responses: Mapping[str, str], judge: Judge | None = None) -> Scored:
+        """Return metrics and records, with labels by rules or by a judge."""
+        answers, labels = self._label_by_rules(truth, responses, judged=judge is not None)
+        if judge is not None:
+            from mmprobe.benchmarks.mirage.model_labels import REQUESTS, label_by_judge
 
-    Raises InputError, with line and field, for an invalid line or an id of a hinted question that is taken or
-    too long.
-    """
-    synthetic = is_synthetic(path)
-    questions = synthetic_questions(load_short_samples(path, "mirage")) if synthetic else load_questions(path)
-    derived_ids = [
-        (question.id, question.id + suffix)
-        for question in questions
-        for suffix in ([HINTED, TOPIC] if has_hints(question) else [])
-        + ([CORRECTED, OWN_CHAIN] if true_chain(question) else [])
-    ]
-    check_derived_ids(path, [question.id for question in questions], derived_ids)
-    if not questions:
-        raise InputError(f"{path}: contains no question of MIRAGE; use a complete samples file of make-pairs")
-    return MirageTruth(questions, synthetic)
+            labels = label_by_judge(
+                truth.questions,
+                answers,
+                labels,
+                judge,
+                self.threshold,
+                self.judge_decides,
+                self.profile == "code",
+                self.texts,
+            )
+        labels = _decide_unread(labels, self.profile)
+        metrics = compute_metrics(truth.questions, labels, self.reasonable, self.profile)
+        if judge is not None:
+            metrics |= unscored_rates(labels, REQUESTS)
+        return metrics, _make_records(truth, answers, labels)
 
+    def _label_by_rules(
+        self, truth: MirageTruth, responses: Mapping[str, str], judged: bool
+    ) -> tuple[dict[str, str], list[MirageLabels]]:
+        """Return the answers by id, and the labels of each question."""
+        derived = [
+            _make_sample(question, "?", suffix)
+            for question in truth.questions
+            for suffix in ([HINTED] if has_hints(question) else []) + [CORRECTED, OWN_CHAIN]
+        ]
+        answers = match_responses([*self.ask(truth), *derived], responses, "MIRAGE")
+        labels = [
+            label_by_rules(
+                question,
+                answers,
+                *_find_topic(truth, question, answers),
+                self.threshold,
+                self.profile,
+                judged,
+            )
+            for question in truth.questions
+        ]
+        return answers, labels
 
-def ask_questions(truth: MirageTruth, prompts: MiragePrompts | None = None) -> list[Sample]:
-    """Return every question, then the requests to classify those with hints, as `ID--topic`.
+    def label(self, truth: MirageTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+        """Return whether each answer, with and without hints, is right."""
+        correct = {record["id"]: record["correct"] for record in records}
+        correct |= {record["id"] + HINTED: record["correct_hinted"] for record in records}
+        for record in records:
+            correct |= {
+                f"{record['id']}--{name}": answer["correct"]
+                for name, answer in record.get("again", {}).items()
+            }
+        return {name: right for name, right in correct.items() if right is not None}
 
-    The synthetic world needs no such requests, because rules find the topics.
-
-    Example:
-        >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
-        >>> questions = [MirageQuestion(id="1", question_hint="Count on from 2.", **fields)]
-        >>> [sample.id for sample in ask_questions(MirageTruth(questions))]
-        ['1', '1--topic']
-    """
-    prompts = prompts or default_prompts(MiragePrompts)
-    classified = [question for question in truth.questions if _asks_topic(truth, question)]
-    return [_make_sample(question, _build_prompt(question, prompts)) for question in truth.questions] + [
-        _make_sample(question, fill(prompts.topic, {"question": _question_with_options(question)}), TOPIC)
-        for question in classified
-    ]
+    def find_labels(self, record: Mapping[str, Any]) -> dict[str, Labelled]:
+        """Return a judge's labels in a record: answers, kinds of hallucination, matches of steps and claims, and scores."""
+        labels = super().find_labels(record)
+        for kind, found in (record.get("hallucinations") or {}).items():
+            labels[f"kind, {kind}"] = [(None, found)]
+        for item in ("steps", "claims"):
+            for side, pairs in (record.get(item) or {}).items():
+                labels[f"match, {side} {item}"] = [(text, label) for text, label in pairs]
+        rows = [row for judge in record.get("lhs_scores") or () for row in judge]
+        if rows and None not in rows:
+            for index, dimension in enumerate(DIMENSIONS):
+                labels[f"score, {dimension}"] = [(None, row[index]) for row in rows]
+        return labels
 
 
 def _make_sample(question: MirageQuestion, prompt: str, suffix: str = "") -> Sample:
@@ -158,41 +260,6 @@ def _build_prompt(question: MirageQuestion, prompts: MiragePrompts) -> str:
     return fill(prompts.question, {"question": _question_with_options(question), "form": form})
 
 
-def follow_up(
-    truth: MirageTruth,
-    responses: Mapping[str, str],
-    corrected: bool = False,
-    prompts: MiragePrompts | None = None,
-) -> list[Sample]:
-    """Return the questions with hints, as `ID--hinted`, once their topics are known.
-
-    With `corrected`, return also the questions with a chain, as `ID--corrected` and `ID--own-chain`.
-
-    Example:
-        >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
-        >>> truth = MirageTruth([MirageQuestion(id="1", question_hint="Count on from 2.", **fields)])
-        >>> follow_up(truth, {"1--topic": "arithmetic"})[0].id
-        '1--hinted'
-    """
-    prompts = prompts or default_prompts(MiragePrompts)
-    samples = []
-    for question in truth.questions:
-        prompt = _build_prompt(question, prompts)
-        needed = question.id + TOPIC if _asks_topic(truth, question) else question.id
-        if has_hints(question) and needed in responses:
-            topic, _ = _find_topic(truth, question, responses)
-            samples.append(
-                _make_sample(question, add_hints(question, prompt, topic, prompts.topic_hints), HINTED)
-            )
-        again = (
-            corrected_prompts(question, prompt, responses.get(question.id), prompts.again)
-            if corrected
-            else {}
-        )
-        samples += [_make_sample(question, text, suffix) for suffix, text in again.items()]
-    return samples
-
-
 def _asks_topic(truth: MirageTruth, question: MirageQuestion) -> bool:
     """Return whether the model is asked for the topic of a question."""
     return has_hints(question) and question.named_topic is None and not truth.synthetic
@@ -208,62 +275,6 @@ def _find_topic(
         return find_topic_by_rules(question.question), False
     response = responses.get(question.id + TOPIC)
     return (None, False) if response is None else (parse_topic(response), True)
-
-
-def score_answers(
-    truth: MirageTruth, responses: Mapping[str, str], options: MirageOptions = DEFAULTS
-) -> Scored:
-    """Return metrics and records with labels by rules."""
-    answers, labels = _label_by_rules(truth, responses, options)
-    labels = _decide_unread(labels, options.profile)
-    metrics = compute_metrics(truth.questions, labels, options.reasonable, options.profile)
-    return metrics, _make_records(truth, answers, labels)
-
-
-def score_with_judge(
-    truth: MirageTruth,
-    responses: Mapping[str, str],
-    judge: Judge,
-    options: MirageOptions = DEFAULTS,
-    prompts: MiragePrompts | None = None,
-) -> Scored:
-    """Return metrics and records with labels by a judge."""
-    from mmprobe.benchmarks.mirage.model_labels import REQUESTS, label_by_judge
-
-    answers, rule_labels = _label_by_rules(truth, responses, options)
-    is_code = options.profile == "code"
-    labels = label_by_judge(
-        truth.questions,
-        answers,
-        rule_labels,
-        judge,
-        options.threshold,
-        options.judge_decides,
-        is_code,
-        prompts,
-    )
-    labels = _decide_unread(labels, options.profile)
-    metrics = compute_metrics(truth.questions, labels, options.reasonable, options.profile)
-    return metrics | unscored_rates(labels, REQUESTS), _make_records(truth, answers, labels)
-
-
-def _label_by_rules(
-    truth: MirageTruth, responses: Mapping[str, str], options: MirageOptions
-) -> tuple[dict[str, str], list[MirageLabels]]:
-    """Return the answers by id, and the labels of each question."""
-    derived = [
-        _make_sample(question, "?", suffix)
-        for question in truth.questions
-        for suffix in ([HINTED] if has_hints(question) else []) + [CORRECTED, OWN_CHAIN]
-    ]
-    answers = match_responses([*ask_questions(truth), *derived], responses, "MIRAGE")
-    labels = [
-        label_by_rules(
-            question, answers, *_find_topic(truth, question, answers), options.threshold, options.profile
-        )
-        for question in truth.questions
-    ]
-    return answers, labels
 
 
 def _decide_unread(labels: Sequence[MirageLabels], profile: MirageProfile) -> list[MirageLabels]:
@@ -338,57 +349,3 @@ def _list_matches(
         "predicted": [list(pair) for pair in zip(predicted, matches.predicted, strict=True)],
         "true": [list(pair) for pair in zip(true, matches.true, strict=True)],
     }
-
-
-def faithful_answers(truth: MirageTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
-    """Return whether each answer, with and without hints, is right."""
-    correct = {record["id"]: record["correct"] for record in records}
-    correct |= {record["id"] + HINTED: record["correct_hinted"] for record in records}
-    for record in records:
-        correct |= {
-            f"{record['id']}--{name}": answer["correct"] for name, answer in record.get("again", {}).items()
-        }
-    return {name: right for name, right in correct.items() if right is not None}
-
-
-def find_labels(record: Mapping[str, Any]) -> dict[str, Labelled]:
-    """Return a judge's labels in a record: answers, kinds of hallucination, matches of steps and claims, and scores."""
-    labels = labels_at("correct", "correct_hinted")(record)
-    for kind, found in (record.get("hallucinations") or {}).items():
-        labels[f"kind, {kind}"] = [(None, found)]
-    for item in ("steps", "claims"):
-        for side, pairs in (record.get(item) or {}).items():
-            labels[f"match, {side} {item}"] = [(text, label) for text, label in pairs]
-    rows = [row for judge in record.get("lhs_scores") or () for row in judge]
-    if rows and None not in rows:
-        for index, dimension in enumerate(DIMENSIONS):
-            labels[f"score, {dimension}"] = [(None, row[index]) for row in rows]
-    return labels
-
-
-BENCHMARK = Benchmark(
-    name="mirage",
-    about="Reasoning over images: answers, steps, claims and hallucinations, with and without hints.",
-    read_data=read_data,
-    take=lambda truth, n: truth._replace(questions=truth.questions[:n]),
-    ask_questions=ask_questions,
-    score_answers=score_answers,
-    score_with_judge=score_with_judge,
-    find_labels=find_labels,
-    follow_up=follow_up,
-    faithful_answers=faithful_answers,
-    headline=(
-        "accuracy",
-        "f_step",
-        "f_claim",
-        "lhs",
-        "any_rate",
-        "accuracy_hinted",
-        "hint_gain",
-        "accuracy_corrected",
-        "correction_gain",
-    ),
-    max_new_tokens=512,  # our choice: the questions ask for steps
-    visual=False,
-    options=MirageOptions,
-)

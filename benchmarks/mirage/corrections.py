@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmprobe.benchmarks.core.prompts import fill
-from mmprobe.benchmarks.core.results import Metric, change_metric, mean_metric, with_ids
+from mmprobe.benchmarks.core.results import Metric, accuracy_metrics, change_metric, mean_metric, with_ids
 from mmprobe.benchmarks.mirage.data import MirageQuestion, true_chain
-from mmprobe.benchmarks.mirage.labels import CORRECTED, OWN_CHAIN, MirageLabels
+from mmprobe.benchmarks.mirage.labels import CORRECTED, OWN_CHAIN, UNREAD, MirageLabels
 
 
 def corrected_prompts(
@@ -49,17 +49,25 @@ def correction_metrics(
     pairs = [(question.id, label) for question, label in zip(questions, labels, strict=True) if label.again]
     if not pairs:
         return {}
-    first = [label.correct is True if label.is_scored("correct") else None for _, label in pairs]
-    corrected, own = (
-        [label.again.get(suffix) is True if _is_scored(label, suffix) else None for _, label in pairs]
-        for suffix in (CORRECTED, OWN_CHAIN)
+    first = [label.correct for _, label in pairs]
+    was_first = [label.is_scored("correct") for _, label in pairs]
+    corrected, own = ([label.again.get(suffix) for _, label in pairs] for suffix in (CORRECTED, OWN_CHAIN))
+    was_corrected, was_own = (
+        [_is_scored(label, suffix) for _, label in pairs] for suffix in (CORRECTED, OWN_CHAIN)
     )
-    both = list(zip(first, corrected, strict=True))
+    with_first, with_own = (
+        [one and other for one, other in zip(was_corrected, asked, strict=True)]
+        for asked in (was_first, was_own)
+    )
+    both = [
+        (before is True, after is True) if were else (None, None)
+        for before, after, were in zip(first, corrected, with_first, strict=True)
+    ]
     metrics = {
-        "accuracy_corrected": mean_metric(corrected, "higher"),
-        "accuracy_own_chain": mean_metric(own, "higher"),
-        "correction_gain": change_metric(corrected, first, "higher"),
-        "correction_gain_own_chain": change_metric(corrected, own, "higher"),
+        **accuracy_metrics("accuracy_corrected", corrected, was_corrected),
+        **accuracy_metrics("accuracy_own_chain", own, was_own),
+        "correction_gain": change_metric(corrected, first, "higher", with_first),
+        "correction_gain_own_chain": change_metric(corrected, own, "higher", with_own),
         "correction_repairs": mean_metric(
             [after if before is False else None for before, after in both], "higher"
         ),
@@ -71,4 +79,4 @@ def correction_metrics(
 
 
 def _is_scored(label: MirageLabels, suffix: str) -> bool:
-    return suffix in label.again and suffix.removeprefix("--") not in label.unscored
+    return suffix in label.again and label.unscored.get(suffix.removeprefix("--"), UNREAD) == UNREAD

@@ -26,14 +26,26 @@ MODEL_METRICS = ("accuracy", "f_step", "f_claim", "lhs")
 def correlate_models(folders: Sequence[str | Path], metrics: Sequence[str] = MODEL_METRICS) -> xr.Dataset:
     """Correlate metrics of results.json over models (table 5). Each result folder is one case.
 
-    Raises InputError where a folder contains no results of MIRAGE or is given twice, or no folder has a metric.
+    `unread` (column) counts the answers of all models that nobody could read; results.json bounds what each metric would be
+    with them, but no such bound of a correlation is short of -1 to 1. Raises InputError where a folder contains no results of
+    MIRAGE or is given twice, or no folder has a metric.
     """
     results = [read_results(Path(folder), "mirage") for folder in _check_distinct(folders)]
     rows = [{name: metric.value for name, metric in each.metrics.items()} for each in results]
     for name in metrics:
         if rows and not any(name in row for row in rows):
             raise InputError(f"metric {name!r}: none of the folders has it; see 'metrics' in results.json")
-    return correlate({name: [row.get(name) for row in rows] for name in metrics})
+    unread = {
+        name: sum(each.metrics[name].unread or 0 for each in results if name in each.metrics)
+        for name in metrics
+    }
+    return _count_unread(correlate({name: [row.get(name) for row in rows] for name in metrics}), unread)
+
+
+def _count_unread(ds: xr.Dataset, unread: Mapping[str, float]) -> xr.Dataset:
+    ds["unread"] = ("column", [int(unread[name]) for name in ds["column"].values])
+    ds["unread"].attrs["long_name"] = "answers that nobody could read or judge"
+    return ds
 
 
 def correlate_kinds_over_topics(
@@ -45,29 +57,39 @@ def correlate_kinds_over_topics(
     one answering model's results, judged by a model. `topics` takes each topic as a case, with its rate
     averaged over the folders: figure 7 for one folder, figure 5 for several (n = 7). `cells` takes each model
     and topic: cells of one model share its level, so Fisher's interval and `p` are too narrow there, and
-    `p_permutation` shuffles within each model. Raises InputError where a folder contains no results of MIRAGE or
+    `p_permutation` shuffles within each model. `unread` counts the answers without a judgement, which are left out. Raises InputError where a folder contains no results of MIRAGE or
     no kinds, or is given twice.
     """
-    tables = [_kind_verdicts(Path(folder)) for folder in _check_distinct(folders)]
+    read = [_kind_verdicts(Path(folder)) for folder in _check_distinct(folders)]
+    tables, unread = (
+        [table for table, _ in read],
+        dict.fromkeys(map(str, KINDS), sum(without for _, without in read)),
+    )
     # A kind without a verdict was not found.
     by_model = pd.concat([(table == 1).groupby(level=0).mean() for table in tables], keys=range(len(tables)))
     if cases == "topics":
         rates = by_model.groupby(level=1).mean()
-        return correlate(rates.reindex([topic for topic in TOPICS if topic in rates.index]))
-    return correlate(by_model, by_model.index.get_level_values(0).tolist())
+        rates = rates.reindex([topic for topic in TOPICS if topic in rates.index])
+        return _count_unread(correlate(rates), unread)
+    return _count_unread(correlate(by_model, by_model.index.get_level_values(0).tolist()), unread)
 
 
 def correlate_kinds_over_questions(folder: str | Path) -> xr.Dataset:
     """Correlate the kinds of hallucination over one model's questions, our choice. The paper correlates topics."""
-    return correlate(_kind_verdicts(Path(folder)))
+    table, without = _kind_verdicts(Path(folder))
+    return _count_unread(correlate(table), dict.fromkeys(map(str, KINDS), without))
 
 
-def _kind_verdicts(folder: Path) -> pd.DataFrame:
-    """Return the verdict on each kind in each judged answer, with its topic as index; NaN without a verdict."""
+def _kind_verdicts(folder: Path) -> tuple[pd.DataFrame, int]:
+    """Return the verdict on each kind in each judged answer, with its topic as index, and how many answers have none.
+
+    NaN is a kind without a verdict.
+    """
     read_results(folder, "mirage")
+    records = [record for _, record in result_records(folder)]
     judged = [
         (str(record.get("topic")), record["hallucinations"])
-        for _, record in result_records(folder)
+        for record in records
         if isinstance(record.get("hallucinations"), dict)
     ]
     if not judged:
@@ -75,7 +97,8 @@ def _kind_verdicts(folder: Path) -> pd.DataFrame:
             f"{folder}: contains no kinds of hallucination; score the answers with a judge model:PROVIDER/MODEL"
         )
     rows = [[verdict.get(kind) for kind in KINDS] for _, verdict in judged]
-    return pd.DataFrame(rows, [topic for topic, _ in judged], KINDS, dtype=float)
+    table = pd.DataFrame(rows, [topic for topic, _ in judged], KINDS, dtype=float)
+    return table, len(records) - len(judged)
 
 
 def _check_distinct(folders: Sequence[str | Path]) -> Sequence[str | Path]:

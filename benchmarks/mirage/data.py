@@ -10,8 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mmprobe.benchmarks.answers.claims import parse_count
 from mmprobe.benchmarks.answers.drawn import is_drawn, judge_statement
-from mmprobe.benchmarks.answers.forms import VALUES, find_answer
-from mmprobe.benchmarks.answers.numbers import THRESHOLD, is_near, parse_quantity, read_number
+from mmprobe.benchmarks.answers.forms import find_answer, is_right
+from mmprobe.benchmarks.answers.numbers import (
+    THRESHOLD,
+    Quantity,
+    convert,
+    is_near,
+    parse_quantity,
+    read_quantity,
+)
 from mmprobe.benchmarks.answers.options import read_choice
 from mmprobe.samples import Id, load_with_images
 
@@ -33,7 +40,7 @@ class MirageQuestion(BaseModel):
         references: the true reasoning chain and its rewrites, for the LHS.
         topic_hint, question_hint: the hints of collaborative hint inference. A question with either is asked
             a second time with hints.
-        named_topic: the topic that a classifier named, from `mmprobe rewrite`. Without it, the model that is
+        named_topic: the topic that a classifier named, from `mmprobe data rewrite`. Without it, the model that is
             asked names the topic itself.
         system: the system prompt. A question with its own system prompt is asked without our instructions.
 
@@ -107,19 +114,23 @@ def is_near_by_code(number: float, true: float) -> bool:
 
 
 def is_correct(
-    question: MirageQuestion, response: str, threshold: float = THRESHOLD, profile: MirageProfile = "paper"
+    question: MirageQuestion,
+    response: str,
+    threshold: float = THRESHOLD,
+    profile: MirageProfile = "paper",
+    judged: bool = False,
 ) -> bool | None:
     """Return whether a response gives the true answer, by rules; None if unread. A refusal is not right.
 
-    The answer must have a declared form (docs/readers.md): an option by its letter or text, one number,
-    or the words of the true answer. `threshold` is the largest relative error of an approximate answer; in profile
-    `code`, `is_near_by_code` compares.
+    The answer is an option by its letter or text, one number, or words (`verdicts.judge_text`); `judged` is as in
+    `forms.is_right`. `threshold` is the largest relative error of an approximate answer, whose unit is converted; in
+    profile `code`, `is_near_by_code` compares.
 
     Example:
         >>> fields = {"id": "1", "question": "?", "topic": "statistical", "type": "approximate"}
         >>> question = MirageQuestion.model_validate(fields | {"answer": "200"})
         >>> is_correct(question, "The answer is 204."), is_correct(question, "200 of 300")
-        (True, None)
+        (True, True)
     """
     if not response.strip():
         return None
@@ -127,11 +138,17 @@ def is_correct(
         letter, refused = read_choice(response, question.choices)
         return False if refused else None if letter is None else letter == question.answer
     if question.type == "approximate":
-        number = parse_count(response) if is_drawn(response) else read_number(response)
-        true_number = parse_quantity(question.answer)
-        if number is None or true_number is None:
+        count = parse_count(response) if is_drawn(response) else None
+        given = read_quantity(response, question.question) if count is None else Quantity(count)
+        true = parse_quantity(question.answer)
+        if given is None or true is None:
             return False if find_answer(response).refused else None
-        if profile == "code":
-            return is_near_by_code(number, true_number[0])
-        return is_near(number, true_number[0], threshold)
-    return VALUES[judge_statement(response, question.answer)]
+        number = convert(given, true, question.question)
+        if number is None:
+            return False
+        return (
+            is_near_by_code(number, true.value)
+            if profile == "code"
+            else is_near(number, true.value, threshold)
+        )
+    return is_right(judge_statement(response, question.answer, question=question.question), judged)

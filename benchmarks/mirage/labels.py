@@ -89,6 +89,6 @@ class MirageLabels:
     silent: bool = False
 
     def is_scored(self, request: Literal["correct", "hinted"]) -> bool:
-        """Return whether there is a plain (`correct`) or hinted answer that the judge did not fail on."""
+        """Return whether there is a plain (`correct`) or hinted answer that the judge did not fail on; it may be unread."""
         answered = self.answered_hinted if request == "hinted" else self.answered
-        return answered and request not in self.unscored
+        return answered and self.unscored.get(request, UNREAD) == UNREAD

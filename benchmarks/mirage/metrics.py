@@ -10,12 +10,14 @@ import numpy as np
 
 from mmprobe.benchmarks.core.results import (
     Metric,
+    accuracy_metrics,
     change_metric,
     count_metric,
     mean_metric,
     metrics_by_group,
     ratio,
     share,
+    with_bounds,
     with_ids,
 )
 from mmprobe.benchmarks.mirage.corrections import correction_metrics
@@ -38,16 +40,14 @@ def accuracy(correct: Sequence[bool | None], scored: Sequence[bool] | None = Non
     """Return the share of right answers (section 4.1).
 
     `accuracy` is over all scored questions (by default all); a response without an answer (None) is wrong.
-    `accuracy_answered` is over the questions with an answer.
+    `accuracy[read]` is over the questions with an answer.
 
     Example:
         >>> metrics = accuracy([True, False, None, None])
-        >>> metrics["accuracy"].value, metrics["accuracy_answered"].value
+        >>> metrics["accuracy"].value, metrics["accuracy[read]"].value
         (0.25, 0.5)
     """
-    is_scored = [True] * len(correct) if scored is None else scored
-    values = [right is True if known else None for right, known in zip(correct, is_scored, strict=True)]
-    return {"accuracy": mean_metric(values, "higher"), "accuracy_answered": mean_metric(correct, "higher")}
+    return accuracy_metrics("accuracy", correct, scored)
 
 
 def factuality(
@@ -55,6 +55,7 @@ def factuality(
     name: str = "f_step",
     reasonable: float = 0.0,
     profile: MirageProfile = "paper",
+    unread: Sequence[int] = (),
 ) -> dict[str, Metric]:
     """Return F_step or F_claim (equations 1 and 2).
 
@@ -66,6 +67,9 @@ def factuality(
 
     In profile `code`, as the released code has it, REASONABLE counts as 1 in precision and not in recall, true items are those
     labelled MATCH or CONFLICT, and what is undefined counts 0.
+
+    A response whose items nobody could read or match (None) is left out. `unread` has its number of true items, and 0
+    elsewhere: the bounds say what the metrics would be if it stated as many items, and none or all of them were true.
 
     Example:
         >>> matches = Matches(predicted=("MATCH", "CONFLICT"), true=("MATCH",))
@@ -91,12 +95,19 @@ def factuality(
 
     scores = per_question(_f_score)
     with_zeros = [0.0 if row is not None and row[1] == 0 else f for row, f in zip(rows, scores, strict=True)]
+    true_items = unread or [0] * len(rows)
+    is_unread = [n > 0 for n in true_items]
+    least, most = (
+        [(right * n, n, right * n, n) if n else row for row, n in zip(rows, true_items, strict=True)]
+        for right in (0, 1)
+    )
+    pooled = count_metric(rows, _f_score, "higher")
     return {
-        name: mean_metric(scores, "higher"),
-        f"{name}_zero": mean_metric(with_zeros, "higher"),
-        f"precision_{item}": mean_metric(per_question(ratio), "higher"),
-        f"recall_{item}": mean_metric(per_question(share(2, 3)), "higher"),
-        f"{name}_micro": count_metric(rows, _f_score, "higher"),
+        name: mean_metric(scores, "higher", unread=is_unread),
+        f"{name}_zero": mean_metric(with_zeros, "higher", unread=is_unread),
+        f"precision_{item}": mean_metric(per_question(ratio), "higher", unread=is_unread),
+        f"recall_{item}": mean_metric(per_question(share(2, 3)), "higher", unread=is_unread),
+        f"{name}_micro": with_bounds(pooled, sum(is_unread), _f_score, least, most),
     }
 
 
@@ -123,26 +134,28 @@ def _f_score(counts: np.ndarray) -> np.ndarray:
 
 
 def hallucination_rates(
-    verdicts: Sequence[Mapping[Kind, bool] | None], silent: Sequence[bool] = ()
+    verdicts: Sequence[Mapping[Kind, bool] | None], silent: Sequence[bool] = (), asked: Sequence[bool] = ()
 ) -> dict[str, Metric]:
     """Return the share of reasoning chains with each kind of hallucination (table 3), and with any kind.
 
     `NAME_zero` is the same where a response without a verdict that is empty (`silent`) counts 0: a share of all responses,
-    and not of the chains.
+    and not of the chains. A chain that was `asked` about (by default none) and got no verdict is left out, and counted: the
+    bounds say what the rates would be with or without a hallucination in it.
 
     Example:
         >>> rates = hallucination_rates([dict.fromkeys(KINDS, False) | {"spatial": True}, None])
         >>> rates["spatial_rate"].value, rates["any_rate"].n
         (1.0, 1)
     """
-    empty = silent or [False] * len(verdicts)
+    empty, known = silent or [False] * len(verdicts), asked or [False] * len(verdicts)
 
     def rate(read: Callable[[Mapping[Kind, bool]], bool], silence: float | None) -> Metric:
         values = [
             (silence if is_silent else None) if verdict is None else float(read(verdict))
             for verdict, is_silent in zip(verdicts, empty, strict=True)
         ]
-        return mean_metric(values, "lower")
+        unread = [was and value is None for value, was in zip(values, known, strict=True)]
+        return mean_metric(values, "lower", unread=unread)
 
     readers: dict[str, Callable[[Mapping[Kind, bool]], bool]] = {
         f"{kind}_rate": partial(_has_kind, kind) for kind in KINDS
@@ -156,7 +169,9 @@ def _has_kind(kind: Kind, verdict: Mapping[Kind, bool]) -> bool:
     return verdict[kind]
 
 
-def lhs(scores: Sequence[LhsScores], silent: Sequence[bool] = ()) -> dict[str, Metric]:
+def lhs(
+    scores: Sequence[LhsScores], silent: Sequence[bool] = (), asked: Sequence[bool] = ()
+) -> dict[str, Metric]:
     """Return the LLMs hallucination score (equation 3). Higher means less hallucination.
 
     A question's score is the mean over judges of the mean over references of the mean of its five scores of 1
@@ -170,6 +185,9 @@ def lhs(scores: Sequence[LhsScores], silent: Sequence[bool] = ()) -> dict[str, M
       and of the means of judges and of references. The paper does not say which it prints.
     - lhs_judgements: share of the requested judgements that were given
 
+    A chain that was `asked` about (by default none) and that no judge scored is left out, and counted: the bounds of the means
+    say what they would be with the lowest and the highest score in its place.
+
     Example:
         >>> metrics = lhs([[[(5, 5, 5, 5, 5), (3, 3, 3, 3, 3)]]])
         >>> metrics["lhs"].value, metrics["lhs_of_five"].value
@@ -180,11 +198,14 @@ def lhs(scores: Sequence[LhsScores], silent: Sequence[bool] = ()) -> dict[str, M
     question_scores = _mean_finite(_mean_finite(chain_scores, 2), 1)
     empty = silent or [False] * len(scores)
     values = _nan_to_none(question_scores)
+    known = asked or [False] * len(scores)
+    unread = [was and value is None for value, was in zip(values, known, strict=True)]
+    of_five = _nan_to_none((question_scores * 4 + 1) / 5)
     with_zeros = [0.0 if x is None and is_silent else x for x, is_silent in zip(values, empty, strict=True)]
     metrics = {
-        "lhs": mean_metric(values, "higher"),
-        "lhs_zero": mean_metric(with_zeros, "higher"),
-        "lhs_of_five": mean_metric(_nan_to_none((question_scores * 4 + 1) / 5), "higher", (0.2, 1.0)),
+        "lhs": mean_metric(values, "higher", unread=unread),
+        "lhs_zero": mean_metric(with_zeros, "higher", unread=unread),
+        "lhs_of_five": mean_metric(of_five, "higher", (0.2, 1.0), unread),
         "lhs_sd_questions": count_metric(
             [None if math.isnan(x) else (1, x, x * x) for x in question_scores],
             _deviation,
@@ -196,7 +217,7 @@ def lhs(scores: Sequence[LhsScores], silent: Sequence[bool] = ()) -> dict[str, M
     }
     for index, dimension in enumerate(DIMENSIONS):
         dimension_scores = _mean_finite(_mean_finite(unit[..., index], 2), 1)
-        metrics[f"lhs_{dimension}"] = mean_metric(_nan_to_none(dimension_scores), "higher")
+        metrics[f"lhs_{dimension}"] = mean_metric(_nan_to_none(dimension_scores), "higher", unread=unread)
     judged_shares = [
         float(np.isfinite(question).mean()) if question.size else None for question in chain_scores
     ]
@@ -266,10 +287,10 @@ def compute_metrics(
     """Compute every metric of the benchmark. `reasonable` and `profile` are as in `factuality`.
 
     Returns:
-        - accuracy, accuracy_answered
+        - accuracy, and as accuracy[read] that of the answers that were read
         - accuracy_hinted, hint_gain (correctness of the hinted answer minus that of the plain answer), and
           topic_accuracy, over the questions with hints
-        - unread: share of the answers that the rules could not read, and that no judge decided
+        - unread: share of the answers that the rules could not read, and that no judge decided; they are wrong
         - the metrics of `correction_metrics`, over the questions that were asked again
         - f_step, f_claim, and the other metrics of `factuality`, over the questions with true steps or claims
         - the metrics of `hallucination_rates` and `lhs`, over the questions with a true chain, if a judge
@@ -305,11 +326,12 @@ def _answer_metrics(questions: Sequence[MirageQuestion], labels: Sequence[Mirage
     ]
     if not any(label.answered_hinted for _, label in pairs):
         return metrics
-    hinted = [label.correct_hinted is True if label.is_scored("hinted") else None for _, label in pairs]
-    plain = [label.correct is True if label.is_scored("correct") else None for _, label in pairs]
+    hinted = [label.correct_hinted for _, label in pairs]
+    asked = [label.is_scored("hinted") for _, label in pairs]
+    both = [was and label.is_scored("correct") for was, (_, label) in zip(asked, pairs, strict=True)]
     hint_metrics = {
-        "accuracy_hinted": mean_metric(hinted, "higher"),
-        "hint_gain": change_metric(hinted, plain, "higher"),
+        **accuracy_metrics("accuracy_hinted", hinted, asked),
+        "hint_gain": change_metric(hinted, [label.correct for _, label in pairs], "higher", both),
     }
     if any(label.classified for _, label in pairs):
         correct_topics = [
@@ -327,12 +349,16 @@ def _factuality_metrics(
 ) -> dict[str, Metric]:
     metrics: dict[str, Metric] = {}
     pairs = list(zip(questions, labels, strict=True))
-    steps = [(question.id, label.steps) for question, label in pairs if question.steps]
-    claims = [(question.id, label.claims) for question, label in pairs if question.claims]
+    steps = [(question, label, label.steps, question.steps) for question, label in pairs if question.steps]
+    claims = [
+        (question, label, label.claims, question.claims) for question, label in pairs if question.claims
+    ]
     for name, rows in (("f_step", steps), ("f_claim", claims)):
         if rows:
-            ids = [question_id for question_id, _ in rows]
-            metrics |= with_ids(factuality([matches for _, matches in rows], name, reasonable, profile), ids)
+            matches = [each for _, _, each, _ in rows]
+            unread = [len(true) if label.answered and each is None else 0 for _, label, each, true in rows]
+            table = factuality(matches, name, reasonable, profile, unread)
+            metrics |= with_ids(table, [question.id for question, _, _, _ in rows])
     return metrics
 
 
@@ -345,7 +371,8 @@ def _judge_metrics(questions: Sequence[MirageQuestion], labels: Sequence[MirageL
         return {}
     ids = [question.id for question, _ in pairs]
     silent = [label.silent for _, label in pairs]
-    metrics = with_ids(hallucination_rates([label.kinds for _, label in pairs], silent), ids)
+    asked = [label.scores is not None and not label.silent for _, label in pairs]
+    metrics = with_ids(hallucination_rates([label.kinds for _, label in pairs], silent, asked), ids)
     judges = max(len(label.scores or ()) for _, label in pairs)
     references = max(len(true_references(question)) for question, _ in pairs)
     scores = [_pad_scores(label.scores or (), judges, references) for _, label in pairs]
@@ -357,7 +384,7 @@ def _judge_metrics(questions: Sequence[MirageQuestion], labels: Sequence[MirageL
         for question, label in pairs
     ]
     return metrics | with_ids(
-        lhs(scores, silent) | {"lhs_judgements": mean_metric(judged_shares, "higher")}, ids
+        lhs(scores, silent, asked) | {"lhs_judgements": mean_metric(judged_shares, "higher")}, ids
     )
 
 

@@ -329,7 +329,7 @@ def _find_tagged(text: str, tag: Literal["step", "claim"]) -> tuple[str, ...]:
         item = " ".join(text[open_tag[1] : match.start()].split())
         if not item:
             raise UnusableReply(f"an empty <{name}> stands at character {open_tag[1]}")
-        if name == tag:
+        if name == tag and any(map(str.isalnum, item)):  # `<step>...</step>` only repeats the form
             items.append(item)
         open_tag = None
     if open_tag is not None:

@@ -1,4 +1,4 @@
-"""The form of MIRAGE's prompts: for questions, hints and judges, and for the writers of `mmprobe rewrite`."""
+"""The form of MIRAGE's prompts: for questions, hints and judges, and for the writers of `mmprobe data rewrite`."""
 
 from __future__ import annotations
 

@@ -27,12 +27,13 @@ def label_by_rules(
     classified: bool = False,
     threshold: float = THRESHOLD,
     profile: MirageProfile = "paper",
+    judged: bool = False,
 ) -> MirageLabels:
     """Label the answers to one question by rules. Rules cannot see hallucinations or score a chain.
 
     Steps and claims are labelled only where each sentence of the response is one of the drawn world's or says
     the same as a true one: only a judge compares free prose. An answer that rules cannot read is unscored, as
-    `unread`. `responses` are all responses by id; `topic` is what the classifier named, if it was asked
+    `unread`; with `judged`, so are other words than the true ones. `responses` are all responses by id; `topic` is what the classifier named, if it was asked
     (`classified`).
 
     Example:
@@ -46,7 +47,9 @@ def label_by_rules(
         for suffix in ("", HINTED, CORRECTED, OWN_CHAIN)
         if question.id + suffix in responses
     }
-    correct = {suffix: is_correct(question, text, threshold, profile) for suffix, text in texts.items()}
+    correct = {
+        suffix: is_correct(question, text, threshold, profile, judged) for suffix, text in texts.items()
+    }
     extraction = steps = claims = None
     if response is not None and (question.steps or question.claims):
         extraction = extract_by_rules(response, question.steps, question.claims)

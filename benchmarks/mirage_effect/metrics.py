@@ -11,12 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from mmprobe.benchmarks.core.results import (
+    Combine,
+    Direction,
     Metric,
+    accuracy_metrics,
     change_metric,
     count_metric,
     mean_metric,
     metrics_by_group,
-    share,
+    with_bounds,
     with_ids,
 )
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, MirageEffectTruth
@@ -46,12 +49,15 @@ from mmprobe.stats.intervals import sums_interval
 NO_ANSWER = "no answer found"
 
 
-def mirage_rates(labels: Sequence[ImagelessLabels | None]) -> dict[str, Metric]:
+def mirage_rates(
+    labels: Sequence[ImagelessLabels | None], asked: Sequence[bool] | None = None
+) -> dict[str, Metric]:
     """Return how often a model answers as if it saw an image that nobody gave it (section 7.3), as shares.
 
     `mirage_rate` is 1 - share of answers that notice the missing image or are unsure, as in the paper;
     `describes_rate` the share that state a visual detail; `mirage_rate_described` the share that do and do
-    not notice: here, general answers and refusals do not count as mirages.
+    not notice: here, general answers and refusals do not count as mirages. They are over the answers that were read; their
+    bounds say what they are if the unread ones of those `asked`, by default all, were all one or the other.
 
     Example:
         >>> pairs = [(False, True), (False, False), (True, False)]
@@ -65,10 +71,17 @@ def mirage_rates(labels: Sequence[ImagelessLabels | None]) -> dict[str, Metric]:
     described_mirages = [
         None if label is None else False if label.notices else label.describes for label in labels
     ]
+    known = [True] * len(labels) if asked is None else asked
+
+    def rate(values: Sequence[bool | None]) -> Metric:
+        numbers = [None if value is None else float(value) for value in values]
+        unread = [was and value is None for value, was in zip(values, known, strict=True)]
+        return mean_metric(numbers, "lower", unread=unread)
+
     return {
-        "mirage_rate": mean_metric(mirages, "lower"),
-        "describes_rate": mean_metric(descriptions, "lower"),
-        "mirage_rate_described": mean_metric(described_mirages, "lower"),
+        "mirage_rate": rate(mirages),
+        "describes_rate": rate(descriptions),
+        "mirage_rate_described": rate(described_mirages),
     }
 
 
@@ -76,11 +89,12 @@ def mirage_scores(
     without_image: Sequence[bool | None],
     with_image: Sequence[bool | None],
     options: Sequence[int | None],
+    asked: Sequence[bool] | None = None,
 ) -> dict[str, Metric]:
     """Return how much of a model's accuracy remains without the images (equation 1), as a ratio.
 
-    All values are over the questions scored both ways; None was not scored. `options` counts those of each
-    question; None for an open question, which chance cannot answer. `mirage_score` is accuracy without
+    All values are over the questions asked both ways (`asked`, by default all). An unread answer (None) is wrong;
+    `accuracy_with[read]` and `accuracy_without[read]` leave it out. `options` counts those of each question; None for an open question, which chance cannot answer. `mirage_score` is accuracy without
     divided by accuracy with: above 1 if the images do harm, undefined if the latter is 0.
     `mirage_score_above_chance`, our choice, subtracts the accuracy of random choice (mean of 1 / options) from
     both; it is undefined unless the accuracy with images is above chance. `visual_gain` is accuracy with
@@ -91,11 +105,24 @@ def mirage_scores(
         >>> round(scores["mirage_score"].value, 3), scores["mirage_score_above_chance"].value
         (0.667, 0.5)
     """
-    rows: list[tuple[float, ...] | None] = []  # right without, right with, chance, number
-    for absent, present, count in zip(without_image, with_image, options, strict=True):
-        chance = 1 / count if count else 0.0
-        scored = absent is not None and present is not None
-        rows.append((float(bool(absent)), float(bool(present)), chance, 1.0) if scored else None)
+    known = [True] * len(without_image) if asked is None else asked
+    answers = list(zip(without_image, with_image, options, known, strict=True))
+
+    def count_rows(unread_without: float = 0.0, unread_with: float = 0.0) -> list[tuple[float, ...] | None]:
+        """Return right without, right with, chance, and number of each question."""
+        return [
+            (
+                unread_without if absent is None else float(absent),
+                unread_with if present is None else float(present),
+                1 / count if count else 0.0,
+                1.0,
+            )
+            if was
+            else None
+            for absent, present, count, was in answers
+        ]
+
+    unread = sum(was and (absent is None or present is None) for absent, present, _, was in answers)
 
     def score_above_chance(counts: np.ndarray) -> np.ndarray:
         gain = counts[..., 1] - counts[..., 2]
@@ -105,14 +132,17 @@ def mirage_scores(
     def score(counts: np.ndarray) -> np.ndarray:
         return np.where(counts[..., 1] > 0, counts[..., 0] / counts[..., 1], np.nan)
 
+    def bounded(combine: Combine, direction: Direction, limits: tuple[float | None, float | None]) -> Metric:
+        less, more = count_rows(0.0, 1.0), count_rows(1.0, 0.0)  # the images matter most, and least
+        ends = (more, less) if direction == "higher" else (less, more)
+        return with_bounds(count_metric(count_rows(), combine, direction, limits), unread, combine, *ends)
+
     return {
-        "accuracy_without": count_metric(rows, share(0, 3), "neither"),
-        "accuracy_with": count_metric(rows, share(1, 3), "higher"),
-        "mirage_score": count_metric(rows, score, "lower", (0.0, None)),
-        "mirage_score_above_chance": count_metric(rows, score_above_chance, "lower", (None, None)),
-        "visual_gain": count_metric(
-            rows, lambda c: (c[..., 1] - c[..., 0]) / c[..., 3], "higher", (-1.0, 1.0)
-        ),
+        **accuracy_metrics("accuracy_without", without_image, known, "neither"),
+        **accuracy_metrics("accuracy_with", with_image, known),
+        "mirage_score": bounded(score, "lower", (0.0, None)),
+        "mirage_score_above_chance": bounded(score_above_chance, "lower", (None, None)),
+        "visual_gain": bounded(lambda c: (c[..., 1] - c[..., 0]) / c[..., 3], "higher", (-1.0, 1.0)),
     }
 
 
@@ -198,15 +228,25 @@ def answer_similarity(
     return Similarity(metric, float(by_chance.mean()), p)
 
 
-def answers_kept(present: Sequence[str | None], absent: Sequence[str | None]) -> Metric:
+def answers_kept(
+    present: Sequence[str | None], absent: Sequence[str | None], asked: Sequence[bool] | None = None
+) -> Metric:
     """Return the share of questions with the same answer with and without the image, our choice.
 
+    It is over the questions where both answers were read. The bounds say what it is over all that were `asked` both ways, by
+    default all, if the unread answers differ, and if they are kept.
+
     Example:
-        >>> answers_kept(["A", "B", None], ["A", "C", "D"]).value
-        0.5
+        >>> kept = answers_kept(["A", "B", None], ["A", "C", "D"])
+        >>> kept.value, kept.bounds
+        (0.5, (0.3333333333333333, 0.6666666666666666))
     """
-    pairs = zip(present, absent, strict=True)
-    return mean_metric([None if a is None or b is None else a == b for a, b in pairs], "lower")
+    pairs = list(zip(present, absent, strict=True))
+    known = [True] * len(pairs) if asked is None else asked
+    kept = [None if a is None or b is None else float(a == b) for a, b in pairs]
+    return mean_metric(
+        kept, "lower", unread=[was and same is None for same, was in zip(kept, known, strict=True)]
+    )
 
 
 AnswersById = Mapping[str, Sequence[str]]
@@ -308,13 +348,19 @@ def _imageless_metrics(questions: Sequence[ImagelessQuestion], labels: Labels) -
         variant_ids = [imageless_id(name, variant) for name in varied_ids]
         rates = with_ids(_mirage_rates(variant_ids, labels), varied_ids)
         metrics |= {f"{name}_{variant}": rate for name, rate in rates.items()}
-        change = change_metric(_are_mirages(variant_ids, labels), _are_mirages(varied_ids, labels), "lower")
+        change = change_metric(
+            _are_mirages(variant_ids, labels),
+            _are_mirages(varied_ids, labels),
+            "lower",
+            [name in labels and other in labels for name, other in zip(variant_ids, varied_ids, strict=True)],
+            unread=None,
+        )
         metrics |= with_ids({f"mirage_rate_change_{variant}": change}, varied_ids)
     return metrics
 
 
 def _mirage_rates(ids: Sequence[str], labels: Labels) -> dict[str, Metric]:
-    return with_ids(mirage_rates([labels.get(name) for name in ids]), ids)
+    return with_ids(mirage_rates([labels.get(name) for name in ids], [name in labels for name in ids]), ids)
 
 
 def _are_mirages(ids: Sequence[str], labels: Labels) -> list[bool | None]:
@@ -328,61 +374,64 @@ def _choice_metrics(
     options = [len(question.choices) or None for question in questions]
     correct = {suffix: [verdicts.get(name + suffix) for name in ids] for suffix in WAYS.values()}
 
-    def scores(absent: str, present: str, members: Sequence[int] = range(len(ids))) -> dict[str, Metric]:
-        """Compute the mirage scores; each accuracy is over all questions asked both ways whose answer was read."""
-        without, with_images = ([correct[suffix][i] for i in members] for suffix in (absent, present))
-        asked = [all(answers.get(ids[i] + suffix) for suffix in (absent, present)) for i in members]
-        metrics = mirage_scores(without, with_images, [options[i] for i in members])
-        read = (
-            [right if both else None for right, both in zip(row, asked, strict=True)]
-            for row in (without, with_images)
+    asked = {suffix: [bool(answers.get(name + suffix)) for name in ids] for suffix in WAYS.values()}
+
+    def gain(after: str, before: str, members: Sequence[int] = range(len(ids))) -> Metric:
+        """Compute the change of accuracy between two ways to ask."""
+        return change_metric(
+            [correct[after][i] for i in members],
+            [correct[before][i] for i in members],
+            "neither",
+            [asked[after][i] and asked[before][i] for i in members],
         )
-        metrics["accuracy_without"] = mean_metric(next(read), "neither")
-        metrics["accuracy_with"] = mean_metric(next(read), "higher")
-        return metrics
+
+    def scores(absent: str, present: str, members: Sequence[int] = range(len(ids))) -> dict[str, Metric]:
+        """Compute the mirage scores over all questions asked both ways."""
+        without, with_images = ([correct[suffix][i] for i in members] for suffix in (absent, present))
+        return mirage_scores(
+            without,
+            with_images,
+            [options[i] for i in members],
+            [asked[absent][i] and asked[present][i] for i in members],
+        )
+
+    def guesses(members: Sequence[int] = range(len(ids))) -> dict[str, Metric]:
+        guessed = [correct[GUESSED][i] for i in members]
+        metrics = accuracy_metrics("accuracy_guess", guessed, [asked[GUESSED][i] for i in members], "neither")
+        return metrics | {"mirage_minus_guess": gain(ABSENT, GUESSED, members)}
 
     def scores_of_category(members: list[int]) -> dict[str, Metric]:
-        return with_ids(scores(ABSENT, "", members), [ids[i] for i in members])
+        return with_ids(scores(ABSENT, "", members) | guesses(members), [ids[i] for i in members])
 
     metrics = scores(ABSENT, "")
-    guess_scores = mirage_scores(correct[GUESSED], correct[""], options)
+    guess_scores = scores(GUESSED, "")
     metrics["guess_score"] = guess_scores["mirage_score"]
     metrics["guess_score_above_chance"] = guess_scores["mirage_score_above_chance"]
-    metrics["accuracy_guess"] = mean_metric(correct[GUESSED], "neither")
-    metrics["mirage_minus_guess"] = change_metric(correct[ABSENT], correct[GUESSED], "neither")
+    metrics |= guesses()
     if any(right is not None for suffix in (NAMED, ABSENT_NAMED) for right in correct[suffix]):  # figure S3
         named = scores(ABSENT_NAMED, NAMED)
         kept = ("accuracy_with", "accuracy_without", "mirage_score")
         metrics |= {f"{name}_named": named[name] for name in kept}
-        metrics["name_gain_with"] = change_metric(correct[NAMED], correct[""], "neither")
-        metrics["name_gain_without"] = change_metric(correct[ABSENT_NAMED], correct[ABSENT], "neither")
-    metrics |= _few_shot_metrics(correct, options) | _no_choice_rates(questions, answers)
-    texts = [
+        metrics["name_gain_with"] = gain(NAMED, "")
+        metrics["name_gain_without"] = gain(ABSENT_NAMED, ABSENT)
+    if any(asked[FEW_SHOT]):
+        few_shot = scores(FEW_SHOT, "")
+        metrics |= accuracy_metrics("accuracy_few_shot", correct[FEW_SHOT], asked[FEW_SHOT], "neither")
+        metrics["few_shot_gain"] = gain(FEW_SHOT, ABSENT)
+        metrics["few_shot_score"] = few_shot["mirage_score"]
+        metrics["few_shot_score_above_chance"] = few_shot["mirage_score_above_chance"]
+    metrics |= _no_choice_rates(questions, answers)
+    present, absent = (
         [_first_normalized(question, answers, suffix) for question in questions] for suffix in ("", ABSENT)
-    ]
-    metrics["answers_kept"] = answers_kept(*texts)
-    rates = mirage_rates([labels.get(name + ABSENT) for name in ids])
+    )
+    both = [with_image and without for with_image, without in zip(asked[""], asked[ABSENT], strict=True)]
+    metrics["answers_kept"] = answers_kept(present, absent, both)
+    rates = mirage_rates([labels.get(name + ABSENT) for name in ids], asked[ABSENT])
     metrics |= {f"{name}_choices": rate for name, rate in rates.items()}
     metrics = with_ids(metrics, ids)
     categories = [question.category for question in questions]
     metrics |= metrics_by_group("category", categories, scores_of_category, smallest=2)
     return metrics | _similarity_metrics(questions, answers)
-
-
-def _few_shot_metrics(
-    correct: Mapping[str, Sequence[bool | None]], options: Sequence[int | None]
-) -> dict[str, Metric]:
-    """Compute the few-shot baseline without images (figure 3b); empty if not asked."""
-    few_shot = correct[FEW_SHOT]
-    if not any(right is not None for right in few_shot):
-        return {}
-    scores = mirage_scores(few_shot, correct[""], options)
-    return {
-        "accuracy_few_shot": mean_metric(few_shot, "neither"),
-        "few_shot_gain": change_metric(few_shot, correct[ABSENT], "neither"),
-        "few_shot_score": scores["mirage_score"],
-        "few_shot_score_above_chance": scores["mirage_score_above_chance"],
-    }
 
 
 def _no_choice_rates(questions: Sequence[ChoiceQuestion], answers: AnswersById) -> dict[str, Metric]:

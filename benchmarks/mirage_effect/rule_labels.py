@@ -8,10 +8,12 @@ from pathlib import Path
 import yaml
 
 from mmprobe.benchmarks.answers.drawn import drawn_colour, find_statement, is_drawn
-from mmprobe.benchmarks.answers.forms import VALUES, find_answer, is_open
+from mmprobe.benchmarks.answers.forms import VALUES, find_answer
 from mmprobe.benchmarks.answers.options import read_choice
 from mmprobe.benchmarks.answers.refusals import is_notice, is_refusal
-from mmprobe.benchmarks.answers.texts import judge_text, split_sentences
+from mmprobe.benchmarks.answers.texts import split_sentences
+from mmprobe.benchmarks.answers.verdicts import judge_text
+from mmprobe.benchmarks.answers.words import DOUBT, IMAGE
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
 
@@ -24,16 +26,35 @@ _UNSURE = re.compile(
     r"|^assuming\b",
     re.IGNORECASE,
 )
-# Words without which an answer neither notices, hedges, asks nor speaks in general. With one it is unread.
+_IMAGE = rf"(?:{IMAGE}|scan|x-ray|chest x-ray|ecg|mri|slide|map|chart|painting|diagram)"
+# Words without which an answer neither notices, declines nor asks. With one it is unread, unless it is a plain notice.
 _SUSPICIOUS = re.compile(
-    r"\b(?:missing|blank|empty|unavailable|unable|please|sorry|provide\w*|upload\w*|attach\w*|share|send"
-    r"|error|failed|"
-    r"typically|usually|generally|often|commonly|normally|you|your|we|help|ai|model|as an?|kind|text|see"
-    r"|look at)\b",
+    r"\b(?:unavailable|unable|unfortunately|please|sorry|apolog\w*|provid\w*|upload\w*|attach\w*|shar(?:e|ed|ing)|send|sent|error"
+    r"|failed|help|assist|ai|(?:if|once|when|could|can|would|do|did|have|are) you|not able|able to (?:see|view)|describe|need"
+    r"|i(?:'ll| will| would| am|'m))\b"
+    rf"|\b(?:no|not|never|nothing|without|missing|blank|empty|absent|cannot|lack\w*|\w+n't)\b.*\b{_IMAGE}s?\b"
+    rf"|\b{_IMAGE}s?\b.*\b(?:no|not|never|nothing|missing|blank|empty|absent|cannot|lack\w*|\w+n't)\b"
+    r"|\bi (?:still |currently )?(?:cannot|can not|can't|do not|don't|did not|didn't|have no)\b(?! see (?:any|an?|the)\b)"
+    r"|\bsee (?:it|them|that|this|what|anything)\b|\bvisual (?:input|content|information)",
     re.IGNORECASE,
 )
-_ENGLISH = re.compile(r"\b(?:the|a|an|is|are|there|this|it|of|in|on)\b", re.IGNORECASE)
-_IMAGE = r"(?:image|picture|photo|scan|x-ray|chest x-ray|ecg|mri|slide|map|chart|painting|diagram|figure)"
+_IN_IMAGE = re.compile(
+    rf",? ?\b(?:in|on|of|from|within) (?:the|this|that|your) {_IMAGE}\b|^(?:the|this|your) {_IMAGE} (?:shows|depicts|displays|contains|reveals)\b",
+    re.IGNORECASE,
+)
+_ENGLISH = re.compile(
+    r"\b(?:the|an?|is|are|there|this|it|of|in|on|to|and|at|for|with|has|its?|he|she|they)\b", re.IGNORECASE
+)
+_FOREIGN = re.compile(r"[^\W\d_\u0000-\u007f\u0370-\u03ff\u00b5]")  # letters beyond English and mathematics
+
+
+def _is_plain(sentence: str) -> bool:
+    """Return whether a sentence is English or a few words, and has no word of a notice, a refusal or a request."""
+    words = re.findall(r"[A-Za-z]{2,}", sentence)
+    is_known = not _FOREIGN.search(sentence) and (len(words) < 4 or _ENGLISH.search(sentence))
+    return bool(is_known) and not _SUSPICIOUS.search(_IN_IMAGE.sub("", sentence))
+
+
 _DESCRIBES = re.compile(
     rf"^(?:the|this|your) {_IMAGE} (?:shows|depicts|displays|contains|reveals)\b|^in the {_IMAGE}\b"
     rf"|^there (?:is|are)\b",
@@ -45,8 +66,8 @@ def label_by_rules(text: str) -> ImagelessLabels | None:
     """Return the labels of an answer; None for an empty or unread answer. We wrote the rules.
 
     - It notices if it is one of the notices of `answers.refusals`, or hedges in the first person ("I guess").
-    - It does not notice if it is in the drawn world's language or a declared answer, or if it contains no word of
-      a notice, a hedge, a negation, a request or a general remark at all.
+    - It does not notice if it is in the drawn world's language or a declared answer, or if no sentence has a word of a notice, a
+      refusal or a request. "There are no people in the image." denies people; "The image is not" may begin a notice.
     - It describes if a sentence says what the image shows ("The image shows", "There are") and does not notice;
       it does not if it only notices. Else `describes` is None.
 
@@ -55,7 +76,7 @@ def label_by_rules(text: str) -> ImagelessLabels | None:
         ImagelessLabels(notices=False, describes=True)
         >>> label_by_rules("I don't see an image attached. Could you upload it?")
         ImagelessLabels(notices=True, describes=False)
-        >>> label_by_rules("No fracture is visible.") is None
+        >>> label_by_rules("The image may not be complete.") is None
         True
     """
     text = text.replace("\u2019", "'").replace("*", "").strip()
@@ -71,10 +92,13 @@ def label_by_rules(text: str) -> ImagelessLabels | None:
     describes = True if any(map(_DESCRIBES.match, sentences)) else None
     answer = find_answer(text)
     if answer.marked:
-        return None if answer.text is None or is_open(answer.text) else ImagelessLabels(False, describes)
-    if is_open(text) or _SUSPICIOUS.search(text) or not _ENGLISH.search(text) or not text.isascii():
-        return None
-    return ImagelessLabels(False, describes)
+        return None if answer.text is None or _is_open(answer.text) else ImagelessLabels(False, describes)
+    return None if _is_open(text) or not all(map(_is_plain, sentences)) else ImagelessLabels(False, describes)
+
+
+def _is_open(text: str) -> bool:
+    """Return whether a text may be a hedge: a doubt, or alternatives."""
+    return bool(DOUBT.search(text) or re.search(r"\bor\b", text, re.IGNORECASE))
 
 
 def _only_notices(sentence: str) -> bool:
@@ -164,7 +188,7 @@ def is_correct(question: ChoiceQuestion, response: str | None) -> bool | None:
     if response is None:
         return None
     if not question.choices:
-        return VALUES[judge_text(response, question.answer)]
+        return VALUES[judge_text(response, question.answer, question=question.question)]
     letter = find_option(question, response)
     return letter == question.answer if letter else False if find_answer(response).refused else None
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-from pydantic import Field, model_validator
 
-from mmprobe.benchmarks.core.benchmark import WordingOptions
 from mmprobe.benchmarks.core.prompts import default_prompts, fill
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, MirageEffectTruth
 from mmprobe.benchmarks.mirage_effect.prompts import (
@@ -23,6 +19,7 @@ from mmprobe.benchmarks.mirage_effect.prompts import (
 )
 from mmprobe.errors import InputError
 from mmprobe.samples import SAFE_ID, Sample
+from mmprobe.thoughts import said
 
 ABSENT = "--absent"  # suffix of the id of a question without its images
 GUESSED = "--guess"  # suffix of the id of a question without its images that asks for a guess
@@ -45,130 +42,7 @@ DATA_SET = (
 _SEED = re.compile(r"(.+)--seed-(\d+)")
 
 
-class MirageEffectOptions(WordingOptions):
-    """The options of the mirage effect.
-
-    Attributes:
-        data_set: name of the data set that the questions come from. With it, each question with a known answer
-            is also asked with this name in the system prompt, with and without its images (figure S3).
-        examples: a file of further questions with known answers. With it, each question is also asked without
-            its images after some of them as examples (figure 3b).
-        shots: number of examples before a question. The paper gives none; our default is 8.
-        seeds: number of seeds of each request for a diagnosis, 200 in the paper. 0 asks four wordings greedily.
-        varied: number of questions about missing images that are asked in every variant (figures S1 and S2). The default is as
-            many as `--limit`, or 40 without: two of each category. The paper asks all 200.
-        temperature: of the diagnoses with seeds. The paper gives none; our default is 1.
-        closed: whether only questions of yes or no are asked; of VQA-RAD the paper asks these 430.
-    """
-
-    form = MirageEffectPrompts
-    data_set: str | None = Field(default=None, min_length=1)
-    examples: Path | None = None
-    shots: int = Field(default=8, ge=1)
-    seeds: int = Field(default=0, ge=0)
-    varied: int | None = Field(default=None, ge=0)
-    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    closed: bool = False
-
-    @model_validator(mode="after")
-    def _check_use(self) -> MirageEffectOptions:
-        for name, needed in (("shots", "examples"), ("temperature", "seeds")):
-            if name in self.model_fields_set and not getattr(self, needed):
-                raise ValueError(f"{name!r} has no effect without {needed!r}")
-        return self
-
-
-def ask_questions(
-    truth: MirageEffectTruth,
-    options: MirageEffectOptions = MirageEffectOptions(),  # noqa: B008
-    prompts: MirageEffectPrompts | None = None,
-) -> list[Sample]:
-    """Return the questions with known answers in every way of asking; then the questions without images.
-
-    Example:
-        >>> question = ChoiceQuestion(id="1", images=["a.png"], question="What is it?", answer="a cat")
-        >>> [sample.id for sample in ask_questions(MirageEffectTruth([], [question]))][:3]
-        ['1', '1--absent', '1--guess']
-    """
-    for question in truth.choices:
-        if not question.images:
-            raise InputError(f"question {question.id!r}: has no 'images', so none can be taken away")
-    prompts = prompts or default_prompts(MirageEffectPrompts)
-    samples = [
-        sample
-        for question in truth.choices
-        for sample in _make_choice_samples(question, truth, options, prompts)
-    ]
-    varied = select_varied(truth.imageless, options.varied or truth.varied)
-    for imageless in truth.imageless:
-        variants = VARIANTS if imageless in varied else VARIANTS[:1]
-        samples += [
-            _make_imageless_sample(imageless, variant, options.data_set or DATA_SET, prompts)
-            for variant in variants
-        ]
-    return samples + [
-        sample for modality in MODALITIES for sample in _make_diagnoses(modality, options, prompts)
-    ]
-
-
-def _make_diagnoses(
-    modality: str, options: MirageEffectOptions, wording: MirageEffectPrompts
-) -> list[Sample]:
-    """Return the requests for a diagnosis: in several wordings, or in the paper's with several seeds."""
-    metadata: dict[str, Any] = {"picture": "none", "kind": "diagnosis", "modality": modality}
-    prompts = diagnosis_prompts(modality, wording)
-    if not options.seeds:
-        return [Sample(id=name, question=text, metadata=metadata) for name, text in prompts.items()]
-    name, text = next(iter(prompts.items()))
-    return [
-        Sample(
-            id=f"{name}--seed-{seed}",
-            question=text,
-            metadata=metadata | {"sampling": {"temperature": options.temperature, "seed": seed}},
-        )
-        for seed in range(options.seeds)
-    ]
-
-
-def _make_choice_samples(
-    question: ChoiceQuestion,
-    truth: MirageEffectTruth,
-    options: MirageEffectOptions,
-    wording: MirageEffectPrompts,
-) -> list[Sample]:
-    """Return a question in every way of asking. `with_picture` of `absent` names the sample with images."""
-    data_set = options.data_set or question.metadata.get("data_set")
-    if question.prompt == question.question and _asks_otherwise(wording, data_set):
-        question = question.model_copy(update={"prompt": None, "system": None})  # drawn
-    text = build_choice_prompt(question, wording, data_set)
-    system = question.system or (None if question.prompt else wording.find_system(data_set))
-    guess = build_prompt(text, "guess", system, prompts=wording).system
-    prompts = {"present": (text, system), "absent": (text, system), "guess": (text, guess)}
-    if options.data_set:
-        named = build_prompt(text, "benchmark", system, options.data_set, wording).system
-        prompts |= {"named": (text, named), "absent_named": (text, named)}
-    if truth.examples:
-        examples = _choose_examples(question, truth.examples, options.shots)
-        shown = "\n\n".join(_build_example(example) for example in examples)
-        prompts["few_shot"] = (fill(wording.few_shot, {"examples": shown, "question": text}), system)
-    samples = []
-    for way, (prompt, system_prompt) in prompts.items():
-        metadata = {"kind": "choice", "category": question.category, "picture": way}
-        samples.append(
-            Sample(
-                id=question.id + WAYS[way],
-                images=question.images if way in ("present", "named") else [],
-                question=prompt,
-                system=system_prompt,
-                answer=question.choices.get(question.answer, question.answer),
-                pair_id=question.id,
-                metadata=metadata | ({"with_picture": question.id} if way == "absent" else {}),
-            )
-        )
-    return samples
-
-
-def _asks_otherwise(prompts: MirageEffectPrompts, data_set: str | None) -> bool:
+def asks_otherwise(prompts: MirageEffectPrompts, data_set: str | None) -> bool:
     """Return whether a wording has other words than ours for a question with a known answer."""
     own = default_prompts(MirageEffectPrompts)
     return (prompts.letter, prompts.short) != (own.letter, own.short) or prompts.find_system(
@@ -176,7 +50,7 @@ def _asks_otherwise(prompts: MirageEffectPrompts, data_set: str | None) -> bool:
     ) is not None
 
 
-def _choose_examples(
+def choose_examples(
     question: ChoiceQuestion, examples: Sequence[ChoiceQuestion], count: int
 ) -> list[ChoiceQuestion]:
     """Draw examples. The draw depends on the question's id only; the question itself is never its example."""
@@ -189,7 +63,7 @@ def _choose_examples(
     return [usable[index] for index in drawn[:count]]
 
 
-def _build_example(example: ChoiceQuestion) -> str:
+def build_example(example: ChoiceQuestion) -> str:
     question = example.prompt or _list_options(example)
     return f"{question}\n{build_choice_answer(example)}"
 
@@ -232,7 +106,7 @@ def _list_options(question: ChoiceQuestion) -> str:
     return question.question + options
 
 
-def _make_imageless_sample(
+def make_imageless_sample(
     question: ImagelessQuestion, variant: Variant, data_set: str, prompts: MirageEffectPrompts
 ) -> Sample:
     system, text = build_prompt(question.question, variant, data_set=data_set, prompts=prompts)
@@ -322,5 +196,5 @@ def group_by_question(truth: MirageEffectTruth, responses: Mapping[str, str]) ->
             raise InputError(
                 f"mirage-effect: {response_id!r} was answered before; each answer needs its own id"
             )
-        by_seed[seed] = text
+        by_seed[seed] = said(text)
     return {sample_id: [by_seed[seed] for seed in sorted(by_seed)] for sample_id, by_seed in answers.items()}

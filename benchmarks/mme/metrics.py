@@ -3,8 +3,8 @@
 Fu et al. (2023), "MME: A Comprehensive Evaluation Benchmark for Multimodal Large Language Models",
 arXiv:2306.13394.
 
-Profile `own` leaves images with an unread answer out. Profile `code` is the rule of the authors' `calculation.py`: there an
-unread answer is wrong. For a table beside published numbers use `code`.
+In both profiles an unread answer is wrong, as in the authors' `calculation.py`. Profile `own` reads yes or no as
+`answers.yes_no` does, `code` by the authors' rule. For a table beside published numbers use `code`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mmprobe.benchmarks.answers.yes_no import first_word
-from mmprobe.benchmarks.core.benchmark import ScoringRules
-from mmprobe.benchmarks.core.results import Metric, count_metric, share, with_ids
+from mmprobe.benchmarks.core.results import Metric, count_metric, share, with_bounds, with_ids
 from mmprobe.benchmarks.mme.data import COGNITION, PERCEPTION, SUBTASKS
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
@@ -52,17 +50,11 @@ def read_official(answer: str) -> Literal["yes", "no", "unknown"]:
     return "yes" if "yes" in beginning else "no" if "no" in beginning else "unknown"
 
 
-def make_record(sample: Sample, answer: str | None, profile: ScoringRules = "own") -> dict[str, Any]:
-    """Return the record of a question with its answer, read as yes, no or unknown.
-
-    An unknown answer is wrong in profile `code`, and neither right nor wrong in `own`, which also reads past punctuation.
-    """
+def make_record(sample: Sample, answer: str | None, said: str | None) -> dict[str, Any]:
+    """Return the record of a question with its answer, and the yes, no or unknown that it says. An unknown answer is wrong."""
     subtask = sample.metadata.get("subtask")
     if subtask not in SUBTASKS or sample.answer not in ("yes", "no"):
         raise InputError(f"sample {sample.id}: not a question of MME with a subtask and the answer yes or no")
-    read = read_official if profile == "code" else first_word
-    parsed = None if answer is None else read(answer)
-    is_left_out = parsed is None or (parsed == "unknown" and profile == "own")
     return {
         "id": sample.id,
         "subtask": subtask,
@@ -70,8 +62,8 @@ def make_record(sample: Sample, answer: str | None, profile: ScoringRules = "own
         "question": sample.question,
         "answer": answer,
         "label": sample.answer,
-        "said": parsed,
-        "correct": None if is_left_out else parsed == sample.answer,
+        "said": said,
+        "correct": None if said is None else said == sample.answer,
     }
 
 
@@ -79,23 +71,50 @@ def compute_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
     """Compute the score of each subtask, 100 (accuracy + accuracy+), and the sums perception and cognition.
 
     accuracy+ is the share of images with two correct answers. `unknown` and `unread` are the share of answers that say
-    neither yes nor no. `n` and the intervals are over images; one with an answer that is missing, or neither right nor
-    wrong, lowers the coverage. A sum is over the subtasks in the data, with a range of 0 to 200 for each.
+    neither yes nor no, and are wrong. `n` and the intervals are over images; one with a missing answer lowers the coverage.
+    A sum is over the subtasks in the data, with a range of 0 to 200 for each.
     """
     counts, ids = _count_by_subtask(records)
+    unread = [record for record in records if record["said"] == "unknown"]
+    best, _ = _count_by_subtask(
+        [
+            {**record, "correct": record["correct"] or record["said"] == "unknown"}
+            if record["said"]
+            else record
+            for record in records
+        ]
+    )
     metrics: dict[str, Metric] = {}
     for subtask in (subtask for subtask in SUBTASKS if subtask in counts):
+        n_unread = sum(record["subtask"] == subtask for record in unread)
         subtask_metrics = {
-            subtask: count_metric(counts[subtask], _score, "higher", (0.0, 200.0)),
-            f"{subtask}_accuracy": count_metric(counts[subtask], _accuracy, "higher"),
-            f"{subtask}_accuracy_plus": count_metric(counts[subtask], _accuracy_plus, "higher"),
+            name: with_bounds(
+                count_metric(counts[subtask], combine, "higher", limits),
+                n_unread,
+                combine,
+                counts[subtask],
+                best[subtask],
+            )
+            for name, combine, limits in (
+                (subtask, _score, (0.0, 200.0)),
+                (f"{subtask}_accuracy", _accuracy, (0.0, 1.0)),
+                (f"{subtask}_accuracy_plus", _accuracy_plus, (0.0, 1.0)),
+            )
         }
         metrics |= with_ids(subtask_metrics, ids[subtask])
     for name, group in (("perception", PERCEPTION), ("cognition", COGNITION)):
         subtasks = [subtask for subtask in group if subtask in counts]
         if subtasks:
-            rows = _concatenate_counts([counts[subtask] for subtask in subtasks])
-            total = count_metric(rows, _sum_scores, "higher", (0.0, 200.0 * len(subtasks)))
+            rows, most = (
+                _concatenate_counts([each[subtask] for subtask in subtasks]) for each in (counts, best)
+            )
+            total = with_bounds(
+                count_metric(rows, _sum_scores, "higher", (0.0, 200.0 * len(subtasks))),
+                sum(record["subtask"] in subtasks for record in unread),
+                _sum_scores,
+                rows,
+                most,
+            )
             metrics |= with_ids({name: total}, [image for subtask in subtasks for image in ids[subtask]])
     unknown = count_metric(_count_unknown(records), share(0, 1), "lower")
     metrics |= with_ids(

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, WordingOptions, match_responses
-from mmprobe.benchmarks.core.prompts import default_prompts, fill
+from mmprobe.benchmarks.core.benchmark import Scored, WordedBenchmark, match_responses
+from mmprobe.benchmarks.core.prompts import Prompts, default_prompts, fill
 from mmprobe.benchmarks.core.results import mean_metric, with_ids
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.judges.agreement import labels_at
 from mmprobe.benchmarks.mmreason.choices import is_right_choice, to_choice_question, to_open_question
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion, load_questions
 from mmprobe.benchmarks.mmreason.labels import CHOICES, TEXT, ReasonLabels
@@ -52,83 +49,117 @@ class MMReasonTruth(NamedTuple):
     choices: Mapping[str, ReasonQuestion] = MappingProxyType({})
 
 
-class MMReasonOptions(WordingOptions):
-    """The options of MMReason.
+class MMReason(WordedBenchmark):
+    """Open questions that take several steps, with and without their images.
 
     Attributes:
         with_choices: ask questions that have options a second time with them, {Q, C, I} of table 2.
     """
 
-    form = MMReasonPrompts
+    name: ClassVar[str] = "mmreason"
+    headline: ClassVar[tuple[str, ...]] = (
+        "s_final",
+        "s_final_text",
+        "relevance_rate",
+        "s_final_choices",
+        "choices_gain",
+        "s_inter",
+    )
+    lists: ClassVar[tuple[str, ...]] = ("questions",)
+    long_answers: ClassVar[Mapping[str, int]] = {"steps": 512}  # our choice: what is asked for in steps
+    visual: ClassVar[bool] = False
+    judged_fields: ClassVar[tuple[str, ...]] = ("correct", "correct_text", "steps.*.label", "error")
+    form: ClassVar[type[Prompts]] = MMReasonPrompts
+
     with_choices: bool = False
 
-    def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
-        """Return MMReason with these options in force."""
-        prompts = self.read_prompts()
-        return replace(
-            benchmark,
-            read_data=partial(read_data, options=self),
-            ask_questions=partial(ask_questions, prompts=prompts),
-            score_with_judge=partial(score_with_judge, prompts=prompts),
+    def read(self, path: Path) -> MMReasonTruth:
+        """Read a file of questions, or a samples file of `make-pairs`. Options are removed from the questions.
+
+        Raises InputError, with line and field, for an invalid line, or where no question can be asked without
+        options, or with them where that is wanted.
+        """
+        questions = (
+            synthetic_questions(load_short_samples(path, "mmreason"))
+            if is_synthetic(path)
+            else load_questions(path)
+        )
+        opened = {question.id: to_open_question(question) for question in questions}
+        if not any(opened.values()):
+            raise InputError(f"{path}: contains no question that can be asked without options")
+        if left_out := [name for name, question in opened.items() if question is None]:
+            named = ", ".join(left_out[:5]) + (" ..." if len(left_out) > 5 else "")
+            _log.warning(
+                "mmreason: left out, as they need options or none were recognised: %d (%s)",
+                len(left_out),
+                named,
+            )
+        choices: dict[str, ReasonQuestion] = {}
+        if self.with_choices:
+            forms = {
+                question.id: to_choice_question(question) for question in questions if opened[question.id]
+            }
+            choices = {name: form for name, form in forms.items() if form is not None}
+            if not choices:
+                raise InputError(f"{path}: contains no open question with options; leave --with-choices out")
+        derived = [(question.id, question.id + TEXT) for question in questions if question.images]
+        derived += [(name, name + CHOICES) for name in choices]
+        check_derived_ids(path, [question.id for question in questions], derived)
+        return MMReasonTruth(
+            [question for question in opened.values() if question is not None],
+            [name for name, question in opened.items() if question is None],
+            choices,
         )
 
+    def take(self, truth: MMReasonTruth, n: int) -> MMReasonTruth:
+        """Return the first n questions, with their forms with options."""
+        kept = {question.id for question in truth.questions[:n]}
+        choices = {name: form for name, form in truth.choices.items() if name in kept}
+        return truth._replace(questions=truth.questions[:n], choices=choices)
 
-DEFAULTS = MMReasonOptions()
+    def ask(self, truth: MMReasonTruth) -> list[Sample]:
+        """Return every question, then those with images without them (`ID--text`), then those with options.
 
+        A question with its options has the id `ID--choices`.
+        """
+        samples = [_make_sample(question, self.texts) for question in truth.questions]
+        without_images = [
+            sample.model_copy(update={"id": sample.id + TEXT, "images": []})
+            for sample in samples
+            if sample.images
+        ]
+        with_choices = [
+            _make_sample(truth.choices[question.id], self.texts).model_copy(
+                update={"id": question.id + CHOICES}
+            )
+            for question in truth.questions
+            if question.id in truth.choices
+        ]
+        return samples + without_images + with_choices
 
-def read_data(path: Path, options: MMReasonOptions = DEFAULTS) -> MMReasonTruth:
-    """Read a file of questions, or a samples file of `make-pairs`. Options are removed from the questions.
+    def score(self, truth: MMReasonTruth, responses: Mapping[str, str], judge: Judge | None = None) -> Scored:
+        """Return metrics and records. A judge labels final answers, steps, and types of error."""
+        answers = self._match_answers(truth, responses)
+        right = _label_choices(truth, answers)
+        if judge is None:
+            labels = [label_by_rules(question, answers) for question in truth.questions]
+            return _score(truth, answers, labels, right)
+        from mmprobe.benchmarks.mmreason.model_labels import judge_correct, label_by_judge
 
-    Raises InputError, with line and field, for an invalid line, or where no question can be asked without
-    options, or with them where that is wanted.
-    """
-    questions = (
-        synthetic_questions(load_short_samples(path, "mmreason"))
-        if is_synthetic(path)
-        else load_questions(path)
-    )
-    opened = {question.id: to_open_question(question) for question in questions}
-    if not any(opened.values()):
-        raise InputError(f"{path}: contains no question that can be asked without options")
-    if left_out := [name for name, question in opened.items() if question is None]:
-        named = ", ".join(left_out[:5]) + (" ..." if len(left_out) > 5 else "")
-        _log.warning(
-            "mmreason: left out, as they need options or none were recognised: %d (%s)", len(left_out), named
-        )
-    choices: dict[str, ReasonQuestion] = {}
-    if options.with_choices:
-        forms = {question.id: to_choice_question(question) for question in questions if opened[question.id]}
-        choices = {name: form for name, form in forms.items() if form is not None}
-        if not choices:
-            raise InputError(f"{path}: contains no open question with options; leave --with-choices out")
-    derived = [(question.id, question.id + TEXT) for question in questions if question.images]
-    derived += [(name, name + CHOICES) for name in choices]
-    check_derived_ids(path, [question.id for question in questions], derived)
-    return MMReasonTruth(
-        [question for question in opened.values() if question is not None],
-        [name for name, question in opened.items() if question is None],
-        choices,
-    )
+        labels = label_by_judge(truth.questions, answers, judge, self.texts)
+        unread = {name: answers[name + CHOICES] for name, verdict in right.items() if verdict is None}
+        named = {
+            name: form.model_copy(update={"answer": f"{form.answer}. {form.choices[form.answer]}"})
+            for name, form in truth.choices.items()
+        }
+        right |= judge_correct(named, unread, judge, self.texts)
+        metrics, records = _score(truth, answers, labels, right)
+        return metrics | unscored_rates(truth.questions, labels), records
 
-
-def ask_questions(truth: MMReasonTruth, prompts: MMReasonPrompts | None = None) -> list[Sample]:
-    """Return every question, then those with images without them (`ID--text`), then those with options.
-
-    A question with its options has the id `ID--choices`.
-    """
-    prompts = prompts or default_prompts(MMReasonPrompts)
-    samples = [_make_sample(question, prompts) for question in truth.questions]
-    without_images = [
-        sample.model_copy(update={"id": sample.id + TEXT, "images": []})
-        for sample in samples
-        if sample.images
-    ]
-    with_choices = [
-        _make_sample(truth.choices[question.id], prompts).model_copy(update={"id": question.id + CHOICES})
-        for question in truth.questions
-        if question.id in truth.choices
-    ]
-    return samples + without_images + with_choices
+    def _match_answers(self, truth: MMReasonTruth, responses: Mapping[str, str]) -> dict[str, str]:
+        left_out = {question_id + suffix for question_id in truth.left_out for suffix in ("", TEXT)}
+        relevant_responses = {name: text for name, text in responses.items() if name not in left_out}
+        return match_responses(self.ask(truth), relevant_responses, "MMReason")
 
 
 def _make_sample(question: ReasonQuestion, prompts: MMReasonPrompts) -> Sample:
@@ -146,31 +177,6 @@ def _make_sample(question: ReasonQuestion, prompts: MMReasonPrompts) -> Sample:
     )
 
 
-def score_answers(truth: MMReasonTruth, responses: Mapping[str, str]) -> Scored:
-    """Return metrics and records with labels by rules."""
-    answers = _match_answers(truth, responses)
-    labels = [label_by_rules(question, answers) for question in truth.questions]
-    return _score(truth, answers, labels, _label_choices(truth, answers))
-
-
-def score_with_judge(
-    truth: MMReasonTruth, responses: Mapping[str, str], judge: Judge, prompts: MMReasonPrompts | None = None
-) -> Scored:
-    """Return metrics and records with labels by a judge: final answers, steps, and types of error."""
-    from mmprobe.benchmarks.mmreason.model_labels import judge_correct, label_by_judge
-
-    answers = _match_answers(truth, responses)
-    labels = label_by_judge(truth.questions, answers, judge, prompts)
-    right = _label_choices(truth, answers)
-    unread = {name: answers[name + CHOICES] for name, verdict in right.items() if verdict is None}
-    named = {
-        name: form.model_copy(update={"answer": f"{form.answer}. {form.choices[form.answer]}"})
-        for name, form in truth.choices.items()
-    }
-    metrics, records = _score(truth, answers, labels, right | judge_correct(named, unread, judge, prompts))
-    return metrics | unscored_rates(truth.questions, labels), records
-
-
 def _label_choices(truth: MMReasonTruth, answers: Mapping[str, str]) -> dict[str, bool | None]:
     """Return whether each answer to a question with its options chooses the right one; None if unread."""
     return {
@@ -178,12 +184,6 @@ def _label_choices(truth: MMReasonTruth, answers: Mapping[str, str]) -> dict[str
         for name, form in truth.choices.items()
         if name + CHOICES in answers
     }
-
-
-def _match_answers(truth: MMReasonTruth, responses: Mapping[str, str]) -> dict[str, str]:
-    left_out = {question_id + suffix for question_id in truth.left_out for suffix in ("", TEXT)}
-    relevant_responses = {name: text for name, text in responses.items() if name not in left_out}
-    return match_responses(ask_questions(truth), relevant_responses, "MMReason")
 
 
 def _score(
@@ -197,8 +197,10 @@ def _score(
     with_choices = [name for name in correct if name in truth.choices]
     if with_choices:
         tested = [(correct[name], right_choices.get(name)) for name in with_choices]
+        by_id = {question.id: label for question, label in zip(truth.questions, labels, strict=True)}
+        asked = [(by_id[name].is_scored("answer"), name in right_choices) for name in with_choices]
         unread = [right_choices[name] is None if name in right_choices else None for name in with_choices]
-        choice_table = choice_metrics(tested) | {"unread_choices": mean_metric(unread, "lower")}
+        choice_table = choice_metrics(tested, asked) | {"unread_choices": mean_metric(unread, "lower")}
         metrics |= with_ids(choice_table, with_choices)
     left_out = mean_metric([0.0] * len(truth.questions) + [1.0] * len(truth.left_out), "neither")
     all_ids = [question.id for question in truth.questions] + truth.left_out
@@ -236,26 +238,3 @@ def make_record(question: ReasonQuestion, labels: ReasonLabels, answers: Mapping
         "error": labels.error,
         "unscored": labels.unscored,
     }
-
-
-def _take(truth: MMReasonTruth, n: int) -> MMReasonTruth:
-    kept = {question.id for question in truth.questions[:n]}
-    choices = {name: form for name, form in truth.choices.items() if name in kept}
-    return truth._replace(questions=truth.questions[:n], choices=choices)
-
-
-BENCHMARK = Benchmark(
-    name="mmreason",
-    about="Open questions that take several steps, with and without their images.",
-    read_data=read_data,
-    take=_take,
-    ask_questions=ask_questions,
-    score_answers=score_answers,
-    score_with_judge=score_with_judge,
-    find_labels=labels_at("correct", "correct_text", "steps.*.label", "error"),
-    headline=("s_final", "s_final_text", "relevance_rate", "s_final_choices", "choices_gain", "s_inter"),
-    options=MMReasonOptions,
-    max_new_tokens=128,
-    long_answers={"steps": 512},  # our choice: what is asked for in steps
-    visual=False,
-)

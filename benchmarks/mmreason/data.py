@@ -66,4 +66,4 @@ def is_correct(question: ReasonQuestion, response: str) -> bool | None:
         >>> is_correct(question, "3 x 4 = 12. The answer is 12."), is_correct(question, "11 or 12")
         (True, None)
     """
-    return VALUES[judge_statement(response, question.answer)]
+    return VALUES[judge_statement(response, question.answer, question=question.question)]

@@ -28,7 +28,8 @@ class ReasonLabels:
     `answered` is whether there is a response, which may be empty. `correct` and `correct_text`, for the
     response without images, are None without a verdict. `steps` are None without a response, a verdict, or a
     true solution. `error` is the type of error of a wrong answer, if a judge named one. `unscored` contains the
-    reason for each request that a judge failed on: `answer`, `text`, `steps`, `error`.
+    reason for each request that a judge failed on: `answer`, `text`, `steps`, `error`; `unread` for an answer that the rules
+    could not read. `answered_text` is whether there is a response without images.
     """
 
     answered: bool
@@ -38,3 +39,11 @@ class ReasonLabels:
     steps: tuple[tuple[str, StepLabel], ...] | None = None
     error: ErrorType | None = None
     unscored: dict[str, str] = field(default_factory=dict)
+    answered_text: bool = False
+
+    def is_scored(self, request: Literal["answer", "text"]) -> bool:
+        """Return whether there is a response, with or without images, that the judge did not fail on; it may be unread."""
+        answered = (
+            self.answered if request == "answer" else self.answered_text or self.correct_text is not None
+        )
+        return answered and self.unscored.get(request, UNREAD) == UNREAD

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from mmprobe.benchmarks.answers.texts import fold, same_text, split_sentences
+from mmprobe.benchmarks.answers.texts import fold, same_text, split_sentences, stands_in
 from mmprobe.benchmarks.core.prompts import default_prompts
 from mmprobe.benchmarks.judges import (
     MAX_ANSWER_CHARS,
@@ -167,6 +167,7 @@ def _make_labels(
     }
     return ReasonLabels(
         answered=question.id in responses,
+        answered_text=question.id + TEXT in responses,
         final_answer=verdict.final_answer,
         correct=verdict.correct,
         correct_text=verdict_text.correct,
@@ -206,7 +207,7 @@ def read_answer(reply: str, response: str) -> tuple[str | None]:
     (answer,) = _read_answer(reply)
     if answer is None:
         return (None,)
-    if not fold(answer) or fold(answer) not in fold(response):
+    if not fold(answer) or not stands_in(answer, response):
         raise UnusableReply("the answer does not stand in the response letter by letter")
     return (" ".join(answer.split()),)
 

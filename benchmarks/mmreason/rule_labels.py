@@ -26,6 +26,7 @@ def label_by_rules(question: ReasonQuestion, responses: Mapping[str, str]) -> Re
     steps = label_steps(response, question.solution) if response is not None and question.solution else None
     return ReasonLabels(
         answered=response is not None,
+        answered_text=texts["text"] is not None,
         final_answer=None if response is None else find_statement(response),
         correct=correct["answer"],
         correct_text=correct["text"],

@@ -19,7 +19,7 @@ from typing import Any
 from mmprobe.benchmarks.core.api_models import api_answerer, is_api
 from mmprobe.benchmarks.core.results import Metric, mean_metric, metrics_by_group, write_results
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.mmreason.benchmark import MMReasonTruth, ask_questions
+from mmprobe.benchmarks.mmreason.benchmark import MMReason, MMReasonTruth
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct
 from mmprobe.benchmarks.mmreason.labels import TEXT
 from mmprobe.benchmarks.mmreason.metrics import relevance_rate
@@ -33,7 +33,6 @@ from mmprobe.files import (
     read_record,
     write_atomic,
 )
-from mmprobe.interventions.generate import Settings
 from mmprobe.ledger import (
     find_change,
     fingerprint,
@@ -45,6 +44,7 @@ from mmprobe.ledger import (
 from mmprobe.models import Model, load_model
 from mmprobe.models.checkpoints import find_checkpoint, fingerprint_checkpoint, locate
 from mmprobe.samples import Sample
+from mmprobe.settings import AskSettings, ModelSettings
 from mmprobe.traces.asking import Source, answer
 
 ROUNDS = 2
@@ -253,9 +253,8 @@ def _read_voters(out: Path) -> dict[str, Any]:
 
 def ask_voters(
     truth: MMReasonTruth,
-    settings: Settings,
-    device: str = "auto",
-    dtype: str = "auto",
+    settings: AskSettings,
+    loading: ModelSettings = ModelSettings(),  # noqa: B008
     sources: Mapping[str, Source] | None = None,
     out: Path | None = None,
 ) -> AskVoter:
@@ -266,9 +265,10 @@ def ask_voters(
 
     Args:
         settings: the longest answers, the temperature, the seed and the batch size.
+        loading: how local voters are loaded.
         sources: where some voters' answers come from; the others are models by their name.
     """
-    samples = {sample.id: sample for sample in ask_questions(truth)}
+    samples = {sample.id: sample for sample in MMReason().ask(truth)}
     loaded: dict[str, Model] = {}
 
     def find_source(voter: str) -> Source:
@@ -278,7 +278,7 @@ def ask_voters(
             return api_answerer(voter)
         if voter not in loaded:
             loaded.clear()
-            loaded[voter] = load_model(voter, device=device, dtype=dtype)
+            loaded[voter] = load_model(**loading.replace(name=voter).chosen)
             if out is not None:
                 used = fingerprint(loaded[voter].fingerprint)
                 _check_voter(out, voter, used)
@@ -287,7 +287,7 @@ def ask_voters(
         return loaded[voter]
 
     def ask(voter: str, ids: Sequence[str], round_number: int) -> Generator[tuple[str, str]]:
-        own = replace(settings, seed=settings.seed + round_number)
+        own = settings.replace(seed=(settings.seed or 0) + round_number)
         asked: dict[str, Sample] = {}  # by question id
         for name in ids:
             text = name + TEXT
@@ -325,7 +325,7 @@ def filter_questions(
     InputError as `vote` and `open_votes`.
     """
     questions = truth.questions
-    asked = ask_questions(truth)
+    asked = MMReason().ask(truth)
     prompts = {sample.id: [sample.system, sample.question] for sample in asked}
     images = {sample.id: hash_images(sample) for sample in asked if sample.files}
     votes = open_votes(out / VOTES, prompts, settings, images)

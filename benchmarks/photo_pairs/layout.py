@@ -21,7 +21,7 @@ from mmprobe.benchmarks.spd_faith.data import Pair, name_place, read_pairs
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, Difficulty
 from mmprobe.errors import InputError
 from mmprobe.files import append_lines, cut_torn_line, write_atomic
-from mmprobe.samples import open_image
+from mmprobe.samples import read_picture
 
 PhotoRow = dict[str, Any]
 _QUALITY = 95  # of the JPEG files, our choice; without chroma subsampling, equal blocks stay equal
@@ -113,8 +113,7 @@ def make_row(photo: Photo, edits: Iterable[PhotoEdit], properties: Mapping[str, 
 def write_jpeg(pixels: Pixels, file: Path) -> Pixels:
     """Write an image as JPEG, and return its pixels as read back from the file."""
     Image.fromarray(pixels).save(file, "JPEG", quality=_QUALITY, subsampling=0)
-    with open_image(file) as image:
-        return np.array(image.convert("RGB"))
+    return np.array(read_picture(file))
 
 
 def write_metadata(folder: Path, row: PhotoRow) -> None:

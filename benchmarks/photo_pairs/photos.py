@@ -16,7 +16,7 @@ from PIL import Image
 from mmprobe.benchmarks.photo_pairs.masks import BadMask, Mask, decode_mask
 from mmprobe.errors import InputError
 from mmprobe.files import check_readable
-from mmprobe.samples import check_id, check_image, open_image
+from mmprobe.samples import check_id, check_image, read_picture
 
 Pixels = NDArray[np.uint8]
 _MAX_PIXELS = 20_000_000  # of an image, our choice: the masks of all its instances are held in memory at once
@@ -122,8 +122,7 @@ def read_photo(entry: ImageEntry, folder: Path) -> Photo:
     if height * width > _MAX_PIXELS:
         raise Rejection("read", f"the image has over {_MAX_PIXELS // 1_000_000} megapixels")
     try:
-        with open_image(file) as image:
-            pixels = np.array(image.convert("RGB"))
+        pixels = np.array(read_picture(file))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise Rejection("read", f"the image cannot be read ({error})") from None
     instances = tuple(_read_instance(item, entry, height, width) for item in entry.annotations)

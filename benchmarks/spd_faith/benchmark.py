@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from PIL import Image
 from pydantic import Field
 
 from mmprobe.benchmarks.answers.claims import parse_count
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, WordingOptions
-from mmprobe.benchmarks.core.prompts import default_prompts, fill
+from mmprobe.benchmarks.core.benchmark import Scored, WordedBenchmark
+from mmprobe.benchmarks.core.prompts import Prompts, default_prompts, fill
 from mmprobe.benchmarks.core.results import mean_metric
 from mmprobe.benchmarks.judges import Judge, Labelled
 from mmprobe.benchmarks.spd_faith.data import (
@@ -31,37 +30,202 @@ from mmprobe.benchmarks.spd_faith.prompts import SpdFaithPrompts
 from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules, unread_share
 from mmprobe.errors import InputError
 from mmprobe.files import make_folders
-from mmprobe.samples import Region, Sample, load_short_samples, open_image, write_image
+from mmprobe.samples import Region, Sample, load_short_samples, read_picture, write_image
+
+# `find` is asked later, since it depends on the answer to `count`.
+FIRST_QUESTION_TYPES = ("same", "different", "count", "list", "steps")
+_WORDS = dict(enumerate(("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"), 2))
+SYNTHETIC_FIND = "There are {count} differences. Find them."
+SYNTHETIC_FIND_ONE = "There is 1 difference. Find it."
 
 
-class SpdFaithOptions(WordingOptions):
-    """The benchmark's own options."""
+class SpdFaithTruth(NamedTuple):
+    """The pairs of a data set with their true differences, and the questions that are asked first.
 
-    form = SpdFaithPrompts
-    profile: Profile = Field("paper-main", description="which metrics are printed first")
+    `questions` gives (pair id, question type) by question id, also of the `find` questions. `find_texts` are
+    these questions for several differences and for one, where they are not those of the data's world. `failed_rows` are the rows of the data
+    that could not be read, with reasons.
+    """
+
+    pairs: list[Pair]
+    samples: list[Sample]
+    questions: dict[str, tuple[str, str]]
+    find_texts: tuple[str, str] | None = None
+    failed_rows: tuple[str, ...] = ()
+
+
+class SpdFaith(WordedBenchmark):
+    """Faithfulness of answers about the differences between two images (SPD-Faith Bench)."""
+
+    name: ClassVar[str] = "spd-faith"
+    unit: ClassVar[str] = "pairs"
+    lists: ClassVar[tuple[str, ...]] = ("pairs",)
+    long_answers: ClassVar[Mapping[str, int]] = {
+        "steps": 512,
+        "list": 512,
+        "find": 512,
+    }  # our choice: at 128, many are cut off
+    judged_fields: ClassVar[tuple[str, ...]] = ("answers", "agreement")
+    form: ClassVar[type[Prompts]] = SpdFaithPrompts
+
+    profile: Profile = Field(default="paper-main", description="which metrics are printed first")
     images: Literal["pair", "merged"] = Field(
-        "pair",
+        default="pair",
         description="what the model sees: two images, or one picture with the original above, as in the released scripts",
     )
     judge_images: bool | None = Field(
-        None,
+        default=None,
         description="show both images to a judge that is a model where it matches claims (equation 14); by default, where "
         "it can see",
     )
 
-    def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
-        """Return the benchmark with these options in force."""
-        prompts = self.read_prompts()
-        judge: Any = partial(benchmark.score_with_judge, show_images=self.judge_images, prompts=prompts)  # type: ignore
-        configured = replace(
-            benchmark,
-            headline=PROFILES[self.profile],
-            read_data=partial(read_data, prompts=prompts),
-            score_with_judge=judge,
-        )
-        if self.images == "merged":
-            configured = replace(configured, show=show_merged)
-        return configured
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """The metrics of the profile."""
+        return PROFILES[self.profile]
+
+    def read(self, path: Path) -> SpdFaithTruth:
+        """Read a samples file of `make-pairs`, or the published rows or folder.
+
+        Samples have their own questions. Prompts that differ from the default take their place.
+        """
+        own = default_prompts(SpdFaithPrompts)
+        prompts: SpdFaithPrompts = self.texts
+        truth = _read_truth(path, prompts)
+        changed = {
+            name for name in SpdFaithPrompts.model_fields if getattr(prompts, name) != getattr(own, name)
+        }
+        samples = [
+            sample.model_copy(update={"question": getattr(prompts, kind)}) if kind in changed else sample
+            for sample in truth.samples
+            for kind in [truth.questions[sample.id][1]]
+        ]
+        texts = (prompts.find, prompts.find_one) if {"find", "find_one"} & changed else truth.find_texts
+        return truth._replace(samples=samples, find_texts=texts)
+
+    def take(self, truth: SpdFaithTruth, n: int) -> SpdFaithTruth:
+        """Return the first n pairs with their questions."""
+        pairs = truth.pairs[:n]
+        pair_ids = {pair.id for pair in pairs}
+        questions = {name: question for name, question in truth.questions.items() if question[0] in pair_ids}
+        samples = [sample for sample in truth.samples if sample.id in questions]
+        return truth._replace(pairs=pairs, samples=samples, questions=questions)
+
+    def show(self, truth: SpdFaithTruth, folder: Path) -> SpdFaithTruth:
+        """Return the truth with the images of its questions: the pair, or one picture of both."""
+        return show_merged(truth, folder) if self.images == "merged" else truth
+
+    def ask(self, truth: SpdFaithTruth) -> list[Sample]:
+        """Return the questions that are asked first."""
+        return truth.samples
+
+    def follow_up(self, truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[Sample]:
+        """Return `There are n differences. Can you find them?` with the number that the model stated.
+
+        A pair gets no such question if the model stated no number, or 0.
+        """
+        ours = default_prompts(SpdFaithPrompts)
+        count_questions = {}
+        for sample in truth.samples:
+            pair_id, question_type = truth.questions[sample.id]
+            if question_type == "count":
+                count_questions[pair_id] = sample
+        follow_ups = []
+        for pair_id, sample in count_questions.items():
+            count = parse_count(responses[sample.id]) if sample.id in responses else None
+            if not count:
+                continue
+            is_synthetic = "scene" in sample.metadata
+            own = (SYNTHETIC_FIND, SYNTHETIC_FIND_ONE) if is_synthetic else (ours.find, ours.find_one)
+            several, one = truth.find_texts or own
+            text = (
+                one if count == 1 else fill(several, {"count": count, "count_word": _WORDS.get(count, count)})
+            )
+            metadata = {**sample.metadata, "type": "find", "count": count}
+            changes = {"id": f"{pair_id}-find", "question": text, "answer": None, "metadata": metadata}
+            follow_ups.append(sample.model_copy(update=changes))
+        return follow_ups
+
+    def score(self, truth: SpdFaithTruth, responses: Mapping[str, str], judge: Judge | None = None) -> Scored:
+        """Score answers with the claims that rules read in them, or with claims from a judge."""
+        lines = _make_response_lines(truth, responses)
+        if not lines:
+            scored: Scored = {"unread": unread_share([])}, []  # every question failed
+        elif judge is None:
+            scored = score_by_rules(truth.pairs, lines)
+        else:
+            scored = score_by_judge(truth.pairs, lines, judge, self.judge_images, self.texts)
+        return self._add_questions(truth, responses, scored)
+
+    def _add_questions(self, truth: SpdFaithTruth, responses: Mapping[str, str], scored: Scored) -> Scored:
+        """Add to each answer of the records its question, its faithfulness and the id of its trace."""
+        metrics, records = scored
+        texts = {sample.id: sample.question for sample in (*truth.samples, *self.follow_up(truth, responses))}
+        faithful = self.label(truth, records)
+        records_by_pair = {record["id"]: record for record in records}
+        for name, (pair_id, question_type) in truth.questions.items():
+            answer = records_by_pair.get(pair_id, {}).get("answers", {}).get(question_type)
+            if answer is not None:
+                answer |= {"id": name, "question": texts.get(name), "faithful": faithful.get(name)}
+        if truth.failed_rows:
+            rows = [True] * len(truth.failed_rows) + [False] * len(truth.pairs)
+            metrics = metrics | {"failed_rows": mean_metric(rows, "lower")}
+        return metrics, records
+
+    def label(self, truth: SpdFaithTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+        """Return whether each answer is faithful, by question id.
+
+        The answer to `count` is faithful if the number is right. Any other answer is faithful if all its claims
+        are true and its yes or no is right; "no differences" is right only for equal images. Answers that were
+        not understood or that a judge failed at are left out, and so are claims that are true beside unread sentences.
+        """
+        records_by_pair = {record["id"]: record for record in records}
+        faithful = {}
+        for name, (pair_id, question_type) in truth.questions.items():
+            answer = records_by_pair.get(pair_id, {}).get("answers", {}).get(question_type)
+            if answer is None:
+                continue
+            n_differences = len(records_by_pair[pair_id]["differences"])
+            if question_type == "count":
+                if answer["count"] is not None:
+                    faithful[name] = answer["count"] == n_differences
+                continue
+            if "unscored" in answer:
+                continue
+            if "yes_no" in answer:
+                if answer["yes_no"] == "unknown":
+                    continue
+                differ = n_differences > 0
+                is_right = answer["yes_no"] == ("yes" if differ == (question_type == "different") else "no")
+            elif answer["understood"] and (any(answer["errors"]) or not answer.get("unread")):
+                # The rules understood the whole answer: without a claim, it says that nothing differs.
+                is_right = bool(answer["errors"]) or n_differences == 0
+            else:
+                continue
+            faithful[name] = is_right and not any(answer["errors"] or ())
+        return faithful
+
+    def find_labels(self, record: Mapping[str, Any]) -> dict[str, Labelled]:
+        """Return a judge's labels in a record: of answers, of claims, and of pairs of claims."""
+        labels: dict[str, Labelled] = {}
+        for question_type, answer in record["answers"].items():
+            if "claims" not in answer:
+                continue
+            errors = answer["errors"]
+            verdict = "claims nothing" if not errors else "unfaithful" if any(errors) else "faithful"
+            labels[f"answer, {question_type}"] = None if "unscored" in answer else [(None, verdict)]
+            claims = [claim for claim in answer["claims"] or () if not claim["negated"]]
+            labels[f"claim, {question_type}"] = (
+                None
+                if errors is None
+                else [
+                    ((claim["type"], claim["category"]), error or "true")
+                    for claim, error in zip(claims, errors, strict=True)
+                ]
+            )
+        if {"same", "different"} <= record["answers"].keys():
+            labels["pair"] = [(None, label) for _, _, label in record["agreement"]]
+        return labels
 
 
 def show_merged(truth: SpdFaithTruth, folder: Path) -> SpdFaithTruth:
@@ -86,8 +250,7 @@ def show_merged(truth: SpdFaithTruth, folder: Path) -> SpdFaithTruth:
 
 def stack_images(images: tuple[Path, ...], file: Path) -> tuple[Path, int]:
     """Write two images into one, the first above; return its absolute path and where the second begins, in pixels."""
-    with open_image(images[0]) as first, open_image(images[1]) as second:
-        upper, lower = first.convert("RGB"), second.convert("RGB")
+    upper, lower = read_picture(images[0]), read_picture(images[1])
     picture = Image.new("RGB", (max(upper.width, lower.width), upper.height + lower.height))
     picture.paste(upper, (0, 0))
     picture.paste(lower, (0, upper.height))
@@ -100,53 +263,14 @@ def _move_region(region: Region, below: int) -> Region:
     return Region(image=0, box=(x, y + below * region.image, width, height))
 
 
-# `find` is asked later, since it depends on the answer to `count`.
-FIRST_QUESTION_TYPES = ("same", "different", "count", "list", "steps")
-_WORDS = dict(enumerate(("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"), 2))
-SYNTHETIC_FIND = "There are {count} differences. Find them."
-SYNTHETIC_FIND_ONE = "There is 1 difference. Find it."
-
-
-class SpdFaithTruth(NamedTuple):
-    """The pairs of a data set with their true differences, and the questions that are asked first.
-
-    `questions` gives (pair id, question type) by question id, also of the `find` questions. `find_texts` are
-    these questions for several differences and for one, where they are not those of the data's world. `failed_rows` are the rows of the data
-    that could not be read, with reasons.
-    """
-
-    pairs: list[Pair]
-    samples: list[Sample]
-    questions: dict[str, tuple[str, str]]
-    find_texts: tuple[str, str] | None = None
-    failed_rows: tuple[str, ...] = ()
-
-
-def read_data(path: Path, prompts: SpdFaithPrompts | None = None) -> SpdFaithTruth:
-    """Read a samples file of `make-pairs`, or the published rows or folder.
-
-    Samples have their own questions. Prompts that differ from the default take their place.
-    """
-    own = default_prompts(SpdFaithPrompts)
-    prompts = prompts or own
-    truth = _read_truth(path, prompts)
-    changed = {name for name in SpdFaithPrompts.model_fields if getattr(prompts, name) != getattr(own, name)}
-    samples = [
-        sample.model_copy(update={"question": getattr(prompts, kind)}) if kind in changed else sample
-        for sample in truth.samples
-        for kind in [truth.questions[sample.id][1]]
-    ]
-    texts = (prompts.find, prompts.find_one) if {"find", "find_one"} & changed else truth.find_texts
-    return truth._replace(samples=samples, find_texts=texts)
-
-
 def _read_truth(path: Path, prompts: SpdFaithPrompts) -> SpdFaithTruth:
     if path.suffix == ".jsonl" and path.is_file():
         beginning = path.read_text(encoding="utf-8-sig", errors="replace").lstrip()[:4000]
         if '"question"' in beginning or '"messages"' in beginning:
             samples = load_short_samples(path, "spd-faith")
-            if "image_id" in samples[0].metadata:
-                return build_photo_truth(samples)
+            of_rows = [sample for sample in samples if "image_id" in sample.metadata]
+            if of_rows:
+                return build_photo_truth(of_rows)
             return build_synthetic_truth(samples)
     failed: list[str] = []
     return build_published_truth(read_pairs(path, failed), prompts)._replace(failed_rows=tuple(failed))
@@ -195,7 +319,7 @@ def _polarity(question_type: str) -> Literal["same", "different"] | None:
 
 
 def build_photo_truth(samples: list[Sample]) -> SpdFaithTruth:
-    """Return the truth of a file of `make-pairs --source coco`: its metadata hold the published rows."""
+    """Return the truth of samples of `make-pairs` whose metadata hold the published rows: of photographs and of things."""
     pairs: dict[str, Pair] = {}
     questions = {}
     for sample in samples:
@@ -207,70 +331,6 @@ def build_photo_truth(samples: list[Sample]) -> SpdFaithTruth:
     questions = {name: question for name, question in questions.items() if question[1] in QUESTION_TYPES}
     questions |= {f"{pair_id}-find": (pair_id, "find") for pair_id in pairs}
     return SpdFaithTruth(list(pairs.values()), first_samples, questions)
-
-
-def take_pairs(truth: SpdFaithTruth, n: int) -> SpdFaithTruth:
-    """Return the first n pairs with their questions."""
-    pairs = truth.pairs[:n]
-    pair_ids = {pair.id for pair in pairs}
-    questions = {name: question for name, question in truth.questions.items() if question[0] in pair_ids}
-    samples = [sample for sample in truth.samples if sample.id in questions]
-    return truth._replace(pairs=pairs, samples=samples, questions=questions)
-
-
-def follow_up(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[Sample]:
-    """Return `There are n differences. Can you find them?` with the number that the model stated.
-
-    A pair gets no such question if the model stated no number, or 0.
-    """
-    ours = default_prompts(SpdFaithPrompts)
-    count_questions = {}
-    for sample in truth.samples:
-        pair_id, question_type = truth.questions[sample.id]
-        if question_type == "count":
-            count_questions[pair_id] = sample
-    follow_ups = []
-    for pair_id, sample in count_questions.items():
-        count = parse_count(responses[sample.id]) if sample.id in responses else None
-        if not count:
-            continue
-        is_synthetic = "scene" in sample.metadata
-        own = (SYNTHETIC_FIND, SYNTHETIC_FIND_ONE) if is_synthetic else (ours.find, ours.find_one)
-        several, one = truth.find_texts or own
-        text = one if count == 1 else fill(several, {"count": count, "count_word": _WORDS.get(count, count)})
-        metadata = {**sample.metadata, "type": "find", "count": count}
-        changes = {"id": f"{pair_id}-find", "question": text, "answer": None, "metadata": metadata}
-        follow_ups.append(sample.model_copy(update=changes))
-    return follow_ups
-
-
-def score_answers(truth: SpdFaithTruth, responses: Mapping[str, str]) -> Scored:
-    """Score answers with the lexical judge."""
-    lines = _make_response_lines(truth, responses)
-    scored = score_by_rules(truth.pairs, lines) if lines else _no_scores()
-    return _add_questions(truth, responses, scored)
-
-
-def score_with_judge(
-    truth: SpdFaithTruth,
-    responses: Mapping[str, str],
-    judge: Judge,
-    show_images: bool | None = None,
-    prompts: SpdFaithPrompts | None = None,
-) -> Scored:
-    """Score answers as `score_answers` does, with claims from a judge.
-
-    With `show_images`, the judge sees both images where it matches claims with true differences; with None where it
-    can.
-    """
-    lines = _make_response_lines(truth, responses)
-    scored = score_by_judge(truth.pairs, lines, judge, show_images, prompts) if lines else _no_scores()
-    return _add_questions(truth, responses, scored)
-
-
-def _no_scores() -> Scored:
-    """Return what there is to say where every question failed."""
-    return {"unread": unread_share([])}, []
 
 
 def _make_response_lines(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[dict[str, str]]:
@@ -289,95 +349,3 @@ def _make_response_lines(truth: SpdFaithTruth, responses: Mapping[str, str]) -> 
             raise InputError(f"spd-faith: response {name!r} answers no question of the data{hint}")
         lines.append({"id": pair_id, "question_type": question_type, "response": text})
     return lines
-
-
-def _add_questions(truth: SpdFaithTruth, responses: Mapping[str, str], scored: Scored) -> Scored:
-    """Add to each answer of the records its question, its faithfulness and the id of its trace."""
-    metrics, records = scored
-    texts = {sample.id: sample.question for sample in (*truth.samples, *follow_up(truth, responses))}
-    faithful = faithful_answers(truth, records)
-    records_by_pair = {record["id"]: record for record in records}
-    for name, (pair_id, question_type) in truth.questions.items():
-        answer = records_by_pair.get(pair_id, {}).get("answers", {}).get(question_type)
-        if answer is not None:
-            answer |= {"id": name, "question": texts.get(name), "faithful": faithful.get(name)}
-    if truth.failed_rows:
-        rows = [True] * len(truth.failed_rows) + [False] * len(truth.pairs)
-        metrics = metrics | {"failed_rows": mean_metric(rows, "lower")}
-    return metrics, records
-
-
-def faithful_answers(truth: SpdFaithTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
-    """Return whether each answer is faithful, by question id.
-
-    The answer to `count` is faithful if the number is right. Any other answer is faithful if all its claims
-    are true and its yes or no is right; "no differences" is right only for equal images. Answers that were
-    not understood or that a judge failed at are left out.
-    """
-    records_by_pair = {record["id"]: record for record in records}
-    faithful = {}
-    for name, (pair_id, question_type) in truth.questions.items():
-        answer = records_by_pair.get(pair_id, {}).get("answers", {}).get(question_type)
-        if answer is None:
-            continue
-        n_differences = len(records_by_pair[pair_id]["differences"])
-        if question_type == "count":
-            if answer["count"] is not None:
-                faithful[name] = answer["count"] == n_differences
-            continue
-        if "unscored" in answer:
-            continue
-        if "yes_no" in answer:
-            if answer["yes_no"] == "unknown":
-                continue
-            differ = n_differences > 0
-            is_right = answer["yes_no"] == ("yes" if differ == (question_type == "different") else "no")
-        elif answer["understood"]:
-            # An answer that was understood and claims nothing says that there are no differences.
-            is_right = bool(answer["errors"]) or n_differences == 0
-        else:
-            continue
-        faithful[name] = is_right and not any(answer["errors"] or ())
-    return faithful
-
-
-def find_labels(record: Mapping[str, Any]) -> dict[str, Labelled]:
-    """Return a judge's labels in a record: of answers, of claims, and of pairs of claims."""
-    labels: dict[str, Labelled] = {}
-    for question_type, answer in record["answers"].items():
-        if "claims" not in answer:
-            continue
-        errors = answer["errors"]
-        verdict = "claims nothing" if not errors else "unfaithful" if any(errors) else "faithful"
-        labels[f"answer, {question_type}"] = None if "unscored" in answer else [(None, verdict)]
-        claims = [claim for claim in answer["claims"] or () if not claim["negated"]]
-        labels[f"claim, {question_type}"] = (
-            None
-            if errors is None
-            else [
-                ((claim["type"], claim["category"]), error or "true")
-                for claim, error in zip(claims, errors, strict=True)
-            ]
-        )
-    if {"same", "different"} <= record["answers"].keys():
-        labels["pair"] = [(None, label) for _, _, label in record["agreement"]]
-    return labels
-
-
-BENCHMARK = Benchmark(
-    name="spd-faith",
-    about="Faithfulness of answers about the differences between two images (SPD-Faith Bench).",
-    read_data=read_data,
-    take=take_pairs,
-    ask_questions=lambda truth: truth.samples,
-    score_answers=score_answers,
-    score_with_judge=score_with_judge,
-    find_labels=find_labels,
-    follow_up=follow_up,
-    headline=PROFILES["paper-main"],
-    faithful_answers=faithful_answers,
-    max_new_tokens=128,
-    long_answers={"steps": 512, "list": 512, "find": 512},  # our choice: at 128, many are cut off
-    unit="pairs",
-    options=SpdFaithOptions,
-)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mmprobe.benchmarks.answers.claims import Claim
 from mmprobe.benchmarks.spd_faith.data import Pair
 from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError
 from mmprobe.errors import InputError
+from mmprobe.thoughts import said
 
 QUESTION_TYPES = ("same", "different", "count", "find", "list", "steps")
 YesNo = Literal["yes", "no", "unknown"]
@@ -21,13 +22,15 @@ class AnswerClaims:
 
     `claims`, with denials, are None if the judge failed, and `unscored` says why. `understood`: the answer
     claims a difference, or says that there are none. `errors` has an item for each claim that is not a denial:
-    its error, or None if it is true; it is None if the answer was not understood or the judge failed.
+    its error, or None if it is true; it is None if the answer was not understood or the judge failed. `unread` is the number
+    of sentences that the rules could not read.
     """
 
     claims: tuple[Claim, ...] | None
     understood: bool
     errors: tuple[ClaimError | None, ...] | None
     unscored: str | None = None
+    unread: int = 0
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class PairLabels:
     `steps_errors` have one item for each claim: its error, or None if it is true. `agreement` has one for
     each claim of one binary answer that is paired with one of the other, `all_agreement` one for each claim
     of one and each of the other (equation 12). `unscored` contains the types where the judge failed: these
-    answers count in no metric, not even in those that score an answer that was not understood as 0.
+    answers count in no metric, not even in those that score an answer that was not understood as 0. `unread` has the number of
+    sentences, by type, that the rules could not read: claims beside them count, and bounds say what they could change.
     """
 
     pair: Pair
@@ -56,6 +60,7 @@ class PairLabels:
     agreement: tuple[Agreement, ...] = ()
     all_agreement: tuple[Agreement, ...] = ()
     unscored: frozenset[str] = frozenset()
+    unread: Mapping[str, int] = field(default_factory=dict)
 
 
 def group_by_pair(pairs: Sequence[Pair], responses: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
@@ -84,7 +89,7 @@ def group_by_pair(pairs: Sequence[Pair], responses: Iterable[Mapping[str, Any]])
         if question_type in pair_answers:
             raise InputError(f"{where}: {question_type!r} of {response_id!r} was answered already")
         # UTF-8 cannot store half a surrogate pair.
-        pair_answers[question_type] = (text or "").encode("utf-8", "replace").decode("utf-8")
+        pair_answers[question_type] = said((text or "").encode("utf-8", "replace").decode("utf-8"))
     if not answers:
         raise InputError("there are no responses to score")
     return answers

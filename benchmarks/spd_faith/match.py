@@ -5,11 +5,13 @@ The error types are those of SPD-Faith Bench (arXiv:2602.07833), appendix B.2.3.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 from mmprobe.benchmarks.answers.claims import Claim
+from mmprobe.benchmarks.answers.coco import GENERIC
+from mmprobe.benchmarks.answers.colours import compare_colours, name_hue
+from mmprobe.benchmarks.answers.places import parse_place
 from mmprobe.benchmarks.spd_faith.data import Difference
 
 Agreement = Literal["consistent", "contradictory", "ambiguous"]
@@ -25,7 +27,6 @@ CLAIM_ERRORS: tuple[ClaimError, ...] = (
 )
 AGREEMENT_WEIGHTS: dict[Agreement, float] = {"consistent": 1.0, "contradictory": -1.0, "ambiguous": 0.5}
 _OPPOSITES = ({"left", "right"}, {"top", "bottom"}, {"foreground", "background"})
-_PLACES = {"left", "right", "top", "bottom", "center", "foreground", "background"}
 First = TypeVar("First")
 Second = TypeVar("Second")
 
@@ -65,8 +66,12 @@ def maximum_matching(
 def values_agree(first: str | None, second: str | None) -> bool:
     """Return whether two colours or places can be the same. A missing value agrees with every value.
 
-    `light blue` agrees with `blue`, and `top left` with `left`. A grid cell and a side cannot be compared, so
-    they agree.
+    `light blue` agrees with `blue`, `navy` with `blue`, and `top left` with `left`; the center with no other place. A
+    grid cell and a side cannot be compared, so they agree.
+
+    Example:
+        >>> values_agree("top left", "left"), values_agree("top left", "center"), values_agree("turquoise", "cyan")
+        (True, False, True)
     """
     if first is None or second is None or first == second:
         return True
@@ -74,16 +79,37 @@ def values_agree(first: str | None, second: str | None) -> bool:
         return True
     if _is_cell(first):
         return False
-    words, other_words = set(first.split()), set(second.split())
-    if any(pair & words and pair & other_words and pair & words != pair & other_words for pair in _OPPOSITES):
-        return False
-    if words & _PLACES and other_words & _PLACES:
-        return True
-    return first.split()[-1] == second.split()[-1] and min(len(words), len(other_words)) == 1
+    place, other_place = parse_place(first), parse_place(second)
+    if place is not None and other_place is not None:
+        if len(place) == len(other_place) == 2:
+            return place == other_place  # the bottom right is not the bottom center
+        own, other = (
+            place - {"center"} or place,
+            other_place - {"center"} or other_place,
+        )  # the middle left is on the left
+        opposed = any(pair & own and pair & other and pair & own != pair & other for pair in _OPPOSITES)
+        return not opposed and ("center" in own) == ("center" in other)
+    words, other_words = first.split(), second.split()
+    if words[-1] == other_words[-1]:
+        return min(len(words), len(other_words)) == 1
+    both_colours = name_hue(first) is not None and name_hue(second) is not None
+    return both_colours and compare_colours(first, second) is None  # navy may be blue
 
 
 def _is_cell(value: str) -> bool:
     return len(value) == 2 and value[0].isalpha() and value[1].isdigit()
+
+
+def categories_agree(first: str | None, second: str | None) -> bool:
+    """Return whether two words can name the same thing: equal categories, or one that is a word for several.
+
+    Example:
+        >>> categories_agree("bag", "handbag"), categories_agree("bag", "dog"), categories_agree(None, None)
+        (True, False, False)
+    """
+    if first is None or second is None:
+        return False
+    return first == second or second in GENERIC.get(first, ()) or first in GENERIC.get(second, ())
 
 
 def attributes_agree(claim: Claim, other: Claim | Difference) -> bool:
@@ -112,13 +138,12 @@ def match_claims(
         >>> match_claims([Claim("color", "car"), Claim("remove", "cat")], [Difference("remove", "dog")])
         ([None, None], ['fabrication', 'type_category_mismatch'])
     """
-    true_counts = Counter((difference.type, difference.category) for difference in differences)
 
     def true_count(claim: Claim) -> int:
-        return true_counts[claim.type, claim.category]  # type: ignore[index]
+        return sum(same_object(claim, difference) for difference in differences)
 
     def same_object(claim: Claim, difference: Difference) -> bool:
-        return (claim.type, claim.category) == (difference.type, difference.category)
+        return claim.type == difference.type and categories_agree(claim.category, difference.category)
 
     def is_true(claim: Claim, difference: Difference) -> bool:
         return (
@@ -137,7 +162,7 @@ def match_claims(
             lambda claim, true: same_object(claim, true) and not attributes_agree(claim, true),
         ),
         ("quantity_error", same_object),
-        ("type_confusion", lambda claim, true: claim.category == true.category),
+        ("type_confusion", lambda claim, true: categories_agree(claim.category, true.category)),
         ("type_category_mismatch", lambda claim, true: claim.type == true.type),
     )
     for error, fits in rules:
@@ -167,7 +192,7 @@ def compare_claims(first: Claim, second: Claim) -> Agreement:
         >>> compare_claims(red, red), compare_claims(red, blue), compare_claims(red, Claim("remove", "dog"))
         ('consistent', 'contradictory', 'ambiguous')
     """
-    if first.category is None or first.category != second.category:
+    if not categories_agree(first.category, second.category):
         return "ambiguous"
     if first.negated != second.negated:
         denial = first if first.negated else second

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 
-from mmprobe.benchmarks.answers.claims import parse_count
+from mmprobe.benchmarks.answers.claims import Claim, parse_count
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
 from mmprobe.benchmarks.core.results import (
     Combine,
@@ -26,11 +27,12 @@ from mmprobe.benchmarks.core.results import (
     metrics_by_group,
     ratio,
     share,
+    with_bounds,
     with_ids,
 )
 from mmprobe.benchmarks.spd_faith.data import Pair
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, PairLabels
-from mmprobe.benchmarks.spd_faith.match import AGREEMENT_WEIGHTS, CLAIM_ERRORS, Agreement
+from mmprobe.benchmarks.spd_faith.match import AGREEMENT_WEIGHTS, CLAIM_ERRORS, Agreement, ClaimError
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES
 
 
@@ -99,10 +101,13 @@ def _binary_scores(labels: PairLabels, unparsed: float | None) -> dict[str, floa
     if labels.same is not None:
         scores["yes_ratio"] = unparsed if labels.same == "unknown" else float(labels.same == "yes")
         if labels.different is not None:
-            answers = (labels.same, labels.different)
-            understood = "unknown" not in answers
-            scores["contradiction_rate"] = float(answers == ("yes", "yes")) if understood else unparsed
-            scores["contradiction_rate_no_no"] = float(answers == ("no", "no")) if understood else unparsed
+            answers = {labels.same, labels.different}
+            for name, said, other in (
+                ("contradiction_rate", "yes", "no"),
+                ("contradiction_rate_no_no", "no", "yes"),
+            ):
+                decided = answers == {said} or other in answers  # one answer alone can rule it out
+                scores[name] = float(answers == {said}) if decided else unparsed
     return scores
 
 
@@ -189,6 +194,14 @@ def make_record(
         agreement=tuple(label for _, _, label in agreement),
         all_agreement=tuple(all_agreement),
         unscored=frozenset(question_type for question_type, is_failed in failed.items() if is_failed),
+        unread={
+            kind: answer_claims[name].unread
+            for kind, name in (
+                ("list", "list" if "list" in answers else "find"),
+                *zip(_READ, _READ, strict=True),
+            )
+            if name in answer_claims
+        },
     )
     record = {
         "id": pair.id,
@@ -204,16 +217,22 @@ def make_record(
     return labels, record
 
 
+_READ = ("find", "steps", "same", "different")  # answers whose sentences are read
+_ASKED = {"same": "Are the two images the same?", "different": "Are the two images different?"}
+
+
 def _make_answer_record(
     question_type: str, text: str, read: AnswerClaims | None, stated: Any = None
 ) -> dict[str, Any]:
     record: dict[str, Any] = {"response": text}
     if question_type in ("same", "different"):
-        record["yes_no"] = read_yes_no(text) or stated or "unknown"
+        record["yes_no"] = read_yes_no(text, _ASKED[question_type]) or stated or "unknown"
     if read is None:
         return record | {"count": parse_count(text) if stated is None else stated}
     claims = None if read.claims is None else [dict(vars(claim)) for claim in read.claims]
     record |= {"claims": claims, "understood": read.understood, "errors": read.errors}
+    if read.unread:
+        record["unread"] = read.unread
     if read.unscored is not None:
         record["unscored"] = read.unscored
     return record
@@ -268,6 +287,7 @@ _ALL_TYPE_COLUMNS = range(9)
 _POOLED_TYPE_COLUMNS = range(9, 12)
 _CATEGORY_COLUMNS = range(12, 15)
 _CODE_COLUMNS = (15, 13, 14)
+_CLAIMED = (*range(1, 12, 3), 13)  # an unread sentence may claim what is not true, of any type
 
 # Suffix of the metric's name: how it is computed from (matched, claimed, true).
 _F1_PARTS: dict[str, Combine] = {
@@ -315,8 +335,10 @@ def compute_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
       `_recall`.
     - drf_type_category_mismatch and so on: the share of each error among all claims.
 
-    NAME leaves out answers that were not understood, which lowers its coverage; `NAME_unparsed_0` scores them
-    as 0, except for consistency ratios. `NAME[difficulty=easy]`, `NAME[type=color]`, `NAME[differences=2]`
+    NAME scores answers that were not understood as 0; `NAME[read]` leaves them out, and so do consistency ratios and the shares
+    of errors. Bounds say what each would be with the best and the worst in their place, and in that of unread sentences beside
+    claims.
+    `NAME[difficulty=easy]`, `NAME[type=color]`, `NAME[differences=2]`
     and `NAME[set=multi]` (2 to 5 differences, as in Table 3) are computed on those pairs. Intervals draw pairs.
 
     Example:
@@ -326,45 +348,93 @@ def compute_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
         1.0
     """
     metrics = _compute_group(labels, f1_parts=_F1_PARTS)
-    with_unparsed = _compute_group(labels, unparsed=0.0)
-    without = ("consistency_ratio", *(f"drf_{error}" for error in CLAIM_ERRORS))
-    metrics |= {
-        f"{name}_unparsed_0": metric for name, metric in with_unparsed.items() if not name.startswith(without)
-    }
     for key, group_of in _GROUPS.items():
         groups = [group_of(each.pair) for each in labels]
         metrics |= metrics_by_group(key, groups, lambda members: _compute_group([labels[i] for i in members]))
     return metrics
 
 
-def _compute_group(
-    labels: Sequence[PairLabels], unparsed: float | None = None, f1_parts: Iterable[str] = ("",)
-) -> dict[str, Metric]:
+def _compute_group(labels: Sequence[PairLabels], f1_parts: Iterable[str] = ("",)) -> dict[str, Metric]:
     """Compute every metric over one group of pairs. Each is over the pairs whose question was asked."""
     return (
-        _mean_metrics(labels, unparsed)
-        | _list_metrics([each for each in labels if each.list_asked], unparsed, f1_parts)
+        _mean_metrics(labels)
+        | _list_metrics([each for each in labels if each.list_asked], f1_parts)
         | _error_shares([each for each in labels if each.find_asked])
     )
 
 
-def _mean_metrics(labels: Sequence[PairLabels], unparsed: float | None) -> dict[str, Metric]:
+def _mean_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
     """Compute the metrics that are means over pairs."""
-    scores = [(each.pair.id, compute_scores(each, unparsed)) for each in labels]
+    scores = [
+        (
+            each,
+            compute_scores(each, 0.0),
+            compute_scores(each),
+            compute_scores(_fill(each, "fabrication")),
+            compute_scores(_fill(each, None)),
+        )
+        for each in labels
+    ]
     metrics: dict[str, Metric] = {}
     for name, (direction, limits) in _MEANS.items():
-        asked = [(pair_id, values[name]) for pair_id, values in scores if name in values]
-        if asked:
-            metric = mean_metric([value for _, value in asked], direction, limits)
-            metrics |= with_ids({name: metric}, [pair_id for pair_id, _ in asked])
+        asked = [(each, *(values[name] for values in rows)) for each, *rows in scores if name in rows[0]]
+        if not asked:
+            continue
+        pairs, counted, read, *filled = (list(column) for column in zip(*asked, strict=True))
+        is_consistency = name.startswith("consistency_ratio")
+        unread = [
+            bool(each.unread.get("same") or each.unread.get("different"))
+            if is_consistency
+            else value is not None and own is None
+            for each, value, own in zip(pairs, counted, read, strict=True)
+        ]
+        partly = [low != high for low, high in zip(*filled, strict=True)]
+        ends: list[list[Sequence[float] | None] | None] = [
+            None
+            if end is None and any(unread)
+            else [
+                (end or 0.0, 1.0) if is_unread else None if value is None else (float(value), 1.0)
+                for is_unread, value in zip(unread, values, strict=True)
+            ]
+            for end, values in zip(limits, filled, strict=True)
+        ]
+        n_unread = sum(one or other for one, other in zip(unread, partly, strict=True))
+        values = {name: with_bounds(mean_metric(counted, direction, limits), n_unread, ratio, *ends)}
+        if not is_consistency:
+            values[f"{name}[read]"] = mean_metric(read, direction, limits)
+        metrics |= with_ids(values, [each.pair.id for each in pairs])
     return metrics
 
 
-def _list_metrics(
-    labels: Sequence[PairLabels], unparsed: float | None, f1_parts: Iterable[str]
-) -> dict[str, Metric]:
+def _fill(labels: PairLabels, error: ClaimError | None) -> PairLabels:
+    """Return labels in which each unread sentence beside claims is a claim with an error, or a true one."""
+
+    def fill(kind: str, errors: tuple[ClaimError | None, ...] | None) -> tuple[ClaimError | None, ...] | None:
+        return None if errors is None else (*errors, *[error] * labels.unread.get(kind, 0))
+
+    return replace(
+        labels,
+        find_errors=fill("find", labels.find_errors),
+        steps_errors=fill("steps", labels.steps_errors),
+    )
+
+
+def _list_metrics(labels: Sequence[PairLabels], f1_parts: Iterable[str]) -> dict[str, Metric]:
     """Compute TF1 and CF1; empty where nothing was asked."""
-    rows = [count_list_matches(each, unparsed is not None) for each in labels]
+    read, counted = ([count_list_matches(each, unparsed) for each in labels] for unparsed in (False, True))
+    rest = [each.unread.get("list", 0) for each in labels]
+    worst = [
+        None if counts is None else [count + n * (column in _CLAIMED) for column, count in enumerate(counts)]
+        for counts, n in zip(counted, rest, strict=True)
+    ]
+    best = [
+        None if counts is None else count_list_matches(_claim_rest(each, n))
+        for each, counts, n in zip(labels, counted, rest, strict=True)
+    ]
+    unread = sum(
+        counts is not None and (own is None or n > 0)
+        for own, counts, n in zip(read, counted, rest, strict=True)
+    )
     metrics: dict[str, Metric] = {}
     for part in f1_parts if labels else ():
         combine = _F1_PARTS[part]
@@ -377,9 +447,26 @@ def _list_metrics(
         }
         for name, (definition, columns) in definitions.items():
             limits = (0.0, _CODE_MAXIMUM[part] if name == "cf1_code" else 1.0)
-            counts = [None if row is None else [row[column] for column in columns] for row in rows]
-            metrics[name + part] = count_metric(counts, definition, "higher", limits)
+            own, counts, least, most = (
+                [None if row is None else [row[column] for column in columns] for row in rows]
+                for rows in (read, counted, worst, best)
+            )
+            metric = count_metric(counts, definition, "higher", limits)
+            metrics[name + part] = with_bounds(metric, unread, definition, least, most)
+            metrics[f"{name}{part}[read]"] = count_metric(own, definition, "higher", limits)
     return with_ids(metrics, [each.pair.id for each in labels])
+
+
+def _claim_rest(labels: PairLabels, unread: int) -> PairLabels:
+    """Return labels in which the unread sentences of a listing claim what is true and not yet claimed, or all if it is unread."""
+    missing = [Claim(each.type, each.category) for each in labels.pair.differences]
+    if labels.list_claims is None:
+        return replace(labels, list_claims=tuple(missing))
+    for claim in labels.list_claims:
+        own = Claim(claim.type, claim.category)
+        if own in missing:
+            missing.remove(own)
+    return replace(labels, list_claims=(*labels.list_claims, *missing[:unread]))
 
 
 def _mean_over_types(combine: Combine, counts: np.ndarray) -> np.ndarray:
@@ -392,12 +479,17 @@ def _mean_over_types(combine: Combine, counts: np.ndarray) -> np.ndarray:
 def _error_shares(labels: Sequence[PairLabels]) -> dict[str, Metric]:
     """Compute the share of each error among the claims of `find`; empty where it was not asked."""
     found = [each.find_errors for each in labels]
-    metrics = {
-        f"drf_{error}": count_metric(
-            [None if errors is None else (errors.count(error), len(errors)) for errors in found],
-            ratio,
-            "lower",
+    rest = [each.unread.get("find", 0) for each in labels]
+    metrics: dict[str, Metric] = {}
+    for error in CLAIM_ERRORS if labels else ():
+        rows = [None if errors is None else (errors.count(error), len(errors)) for errors in found]
+        least, most = (
+            [
+                row if not n else ((row[0] if row else 0) + n * is_error, (row[1] if row else 0) + n)
+                for row, n in zip(rows, rest, strict=True)
+            ]
+            for is_error in (False, True)
         )
-        for error in (CLAIM_ERRORS if labels else ())
-    }
+        metric = count_metric(rows, ratio, "lower")
+        metrics[f"drf_{error}"] = with_bounds(metric, sum(n > 0 for n in rest), ratio, least, most)
     return with_ids(metrics, [each.pair.id for each in labels])

@@ -39,7 +39,7 @@ from mmprobe.benchmarks.spd_faith.prompts import (
 )
 from mmprobe.benchmarks.spd_faith.rule_labels import unread_share
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES
-from mmprobe.samples import open_image
+from mmprobe.samples import check_image
 
 MAX_COMPARED = 12  # claims of each binary answer, our choice: at most 144 comparisons a pair
 
@@ -298,8 +298,8 @@ def _describe_differences(pair: Pair) -> list[str]:
     """Return each true difference in words, with its type, category and place."""
     size = None
     if pair.images and pair.images[0].is_file():
-        with open_image(pair.images[0]) as image:
-            size = image.size
+        height, width = check_image(pair.images[0], f"pair {pair.id}")
+        size = width, height
     return [_describe_difference(difference, size) for difference in pair.differences]
 
 

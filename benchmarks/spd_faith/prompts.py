@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mmprobe.benchmarks.answers.texts import fold
+from mmprobe.benchmarks.answers.texts import fold, stands_in
 from mmprobe.benchmarks.core.prompts import Fills, PlainText, Prompts
 from mmprobe.benchmarks.judges.requests import (
     StrictReply,
@@ -84,7 +84,8 @@ class _ClaimMatches(StrictReply):
 
 
 def read_claims(reply: str, answer: str) -> tuple[JudgedClaim, ...]:
-    """Return the claims of a reply. One that does not quote the answer, but for case and spaces, is unusable.
+    """Return the claims of a reply. One that does not quote the answer, but for case, spaces and Markdown, is
+    unusable.
 
     Example:
         >>> reply = '{"claims": [{"type": "remove", "category": "dog", "quote": "the dog is gone"}]}'
@@ -93,7 +94,7 @@ def read_claims(reply: str, answer: str) -> tuple[JudgedClaim, ...]:
     """
     claims = read_reply(reply, _QuotedClaims).claims
     for number, claim in enumerate(claims, 1):
-        if not fold(claim.quote) or fold(claim.quote) not in fold(answer):
+        if not fold(claim.quote) or not stands_in(claim.quote, answer):
             raise UnusableReply(f"the quote of claim {number} does not stand in the answer letter by letter")
         if not claim.category.strip():
             raise UnusableReply(f"the category of claim {number} is empty")

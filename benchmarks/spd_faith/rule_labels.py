@@ -51,8 +51,8 @@ def score_by_rules(
 def label_by_rules(pair: Pair, answers: Mapping[str, str]) -> tuple[PairLabels, dict[str, Any]]:
     """Label the answers about one pair, by question type, with the lexical judge; return labels and record.
 
-    An answer about differences is understood if the rules read all of it, and it claims a difference or says
-    that there are none (`answers.claims.read_claims`).
+    An answer about differences is understood if it claims a difference, or all of it says that there are none
+    (`answers.claims.read_claims`).
 
     Example:
         >>> label_by_rules(Pair("7", ()), {"count": "There are no differences."})[0].count
@@ -74,7 +74,7 @@ def _read_claims(pair: Pair, text: str) -> AnswerClaims:
     reading = read_claims(text)
     understood = bool(reading.claims) or reading.nothing
     errors = tuple(match_claims(reading.claims, pair.differences)[1]) if understood else None
-    return AnswerClaims(tuple(reading.claims), understood, errors)
+    return AnswerClaims(tuple(reading.claims), understood, errors, unread=len(reading.unread))
 
 
 def unread_share(records: Sequence[Mapping[str, Any]]) -> Metric:

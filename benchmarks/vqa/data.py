@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from mmprobe.benchmarks.answers.texts import judge_text
+from mmprobe.benchmarks.answers.numbers import parse_quantity
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
@@ -30,13 +30,13 @@ class VqaQuestion(NamedTuple):
         """How an answer is read."""
         if self.options:
             return "options"
-        if all(text.strip(" .!").casefold() in YES_NO for text in self.accepted):
+        if self.accepted and all(text.strip(" .!").casefold() in YES_NO for text in self.accepted):
             return "yes-no"
-        return "number" if all(map(_is_number, self.accepted)) else "words"
+        return "number" if self.accepted and all(map(_is_number, self.accepted)) else "words"
 
 
 def _is_number(text: str) -> bool:
-    return judge_text(text, "0") in ("right", "wrong") and any(character.isdigit() for character in text)
+    return parse_quantity(text) is not None and any(character.isdigit() for character in text)
 
 
 def make_question(sample: Sample) -> VqaQuestion | None:

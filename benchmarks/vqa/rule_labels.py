@@ -2,44 +2,51 @@
 
 from __future__ import annotations
 
-from mmprobe.benchmarks.answers.forms import VALUES
-from mmprobe.benchmarks.answers.numbers import parse_quantity, read_number
-from mmprobe.benchmarks.answers.options import read_choice
-from mmprobe.benchmarks.answers.texts import judge_text
-from mmprobe.benchmarks.vqa.data import YES_NO, VqaQuestion
+from mmprobe.benchmarks.answers.forms import VALUES, Verdict, find_answer
+from mmprobe.benchmarks.answers.options import find_mark, read_choice, split_options
+from mmprobe.benchmarks.answers.verdicts import judge_text
+from mmprobe.benchmarks.answers.yes_no import read_yes_no
+from mmprobe.benchmarks.vqa.data import VqaQuestion
 
 
-def read_answer(question: VqaQuestion, response: str) -> bool | None:
-    """Return whether a response is right; None if rules cannot tell. A refusal is wrong.
+def read_verdict(question: VqaQuestion, response: str) -> Verdict:
+    """Return whether a response is right, by rules.
 
-    Yes and no, an option and a number are right or wrong. Words are right if they are those of an accepted answer, and
-    else wrong only if they exclude it: a couch is a sofa, so other words are left to a judge.
+    Yes and no, an option, a number, a colour and a place are right or wrong. Other words are right if they contain an
+    accepted answer, and else `other`: they count as wrong, and a judge may know them as a synonym.
 
     Example:
         >>> from mmprobe.benchmarks.vqa.data import make_question
         >>> from mmprobe.samples import Sample
         >>> question = make_question(Sample(id="1", question="What is it?", answer="a cat"))
-        >>> [read_answer(question, text) for text in ("It is a cat.", "A tomcat.", "I cannot see it.")]
-        [True, None, False]
+        >>> [read_verdict(question, text) for text in ("It is a cat.", "A dog.", "I cannot see it.", "")]
+        ['right', 'other', 'refused', 'unread']
         >>> question = make_question(Sample(id="1", question="Is it a cat?", answer="no"))
-        >>> [read_answer(question, text) for text in ("No, a dog.", "Yes.", "Perhaps")]
-        [True, False, None]
+        >>> [read_verdict(question, text) for text in ("No, a dog.", "Yes.", "Perhaps")]
+        ['right', 'wrong', 'unread']
     """
     if not response.strip():
-        return False
-    if question.kind in ("options", "yes-no"):
-        options = question.options or YES_NO
-        accepted = (
-            question.accepted
-            if question.options
-            else [text.strip(" .!").casefold() for text in question.accepted]
-        )
-        chosen, refused = read_choice(response, options, lettered=bool(question.options))
-        return chosen in accepted if chosen else False if refused else None
-    verdict = VALUES[judge_text(response, *question.accepted)]
-    if verdict is None and question.kind == "number":
-        quantities = [parse_quantity(text) for text in question.accepted]
-        said = read_number(response)
-        if said is not None and all(quantity is not None and not quantity[1] for quantity in quantities):
-            return said in {quantity[0] for quantity in quantities if quantity is not None}
-    return verdict
+        return "unread"
+    asked = question.sample.question
+    if question.kind == "yes-no":
+        said = read_yes_no(response, asked)
+        if said is None:
+            return "refused" if find_answer(response).refused else "unread"
+        return "right" if said in {text.strip(" .!").casefold() for text in question.accepted} else "wrong"
+    options, accepted = question.options, question.accepted
+    if not options:  # they may stand in the question
+        listed = split_options(asked, accepted[0]).choices
+        marks = [find_mark(text, listed) for text in accepted]
+        if all(marks):
+            options, accepted = listed, tuple(mark for mark in marks if mark)
+    if not options:
+        return judge_text(response, *accepted, question=asked)
+    chosen, refused = read_choice(response, options, question=split_options(asked).question)
+    if chosen is not None:
+        return "right" if chosen in accepted else "wrong"
+    return "refused" if refused else "unread"
+
+
+def read_answer(question: VqaQuestion, response: str) -> bool | None:
+    """Return whether a response is right, as `read_verdict`; None if it is unread. A refusal is wrong."""
+    return VALUES[read_verdict(question, response)]

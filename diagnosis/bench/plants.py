@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from mmprobe.diagnosis.causes import CAUSES
+from mmprobe.diagnosis.causes import CAUSES, RENAMED
 from mmprobe.diagnosis.rules import UNKNOWN
 from mmprobe.errors import InputError
 from mmprobe.files import read_record
@@ -44,6 +44,7 @@ class Plant(BaseModel):
     @field_validator("causes")
     @classmethod
     def _known(cls, causes: tuple[str, ...]) -> tuple[str, ...]:
+        causes = tuple(RENAMED.get(cause, cause) for cause in causes)
         for cause in causes:
             if cause not in (*CAUSES, UNKNOWN):
                 raise ValueError(f"no cause is called {cause!r}; known: {', '.join([*CAUSES, UNKNOWN])}")
@@ -58,5 +59,7 @@ def find_plants(folder: str | Path) -> dict[Path, Plant]:
     """
     files = sorted(Path(folder).glob(f"*/{CARD}"))
     if not files:
-        raise InputError(f"{folder}: holds no model folder with a {CARD}; docs/diagnosis.md shows one")
+        raise InputError(
+            f"{folder}: holds no model folder with a {CARD}; docs/diagnosis-results.md shows one"
+        )
     return {file.parent: read_record(file, Plant) for file in files}

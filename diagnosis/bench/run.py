@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from mmprobe.benchmarks.synthetic import PAIRS
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.diagnosis.bench.plants import OTHER_WAYS, find_plants
 from mmprobe.diagnosis.bench.scoring import (
@@ -38,6 +37,7 @@ from mmprobe.models.checkpoints import find_checkpoint, fingerprint_checkpoint
 from mmprobe.models.organisms import Card, Rule, acts_on, card, folder, names
 from mmprobe.registry import check_made, tolerate_plug_ins
 from mmprobe.samples import Sample, load_samples
+from mmprobe.settings import PAIRS
 from mmprobe.stats.estimate import Estimate
 
 SCORES, RESULTS = "scores.jsonl", "results.json"

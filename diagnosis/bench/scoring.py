@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
-from mmprobe.diagnosis.causes import CAUSES, find_implied
+from mmprobe.diagnosis.causes import CAUSES, RENAMED, find_implied
 from mmprobe.diagnosis.rules import CONTROL
 from mmprobe.stats.estimate import Estimate, estimate_mean
 from mmprobe.stats.intervals import jackknife_interval
@@ -51,6 +51,11 @@ class ToolResult(BaseModel):
     kind: str = ""
     accepts: tuple[str, ...] = ()
     draw: int = 0
+
+    @field_validator("cause")
+    @classmethod
+    def _rename(cls, cause: str) -> str:
+        return RENAMED.get(cause, cause)
 
     @property
     def truth(self) -> set[str]:
@@ -95,7 +100,7 @@ def score_tool(rows: Sequence[ToolResult], split: str = "held-out") -> dict[str,
 def _measure(
     compute: Callable[[Sequence[ToolResult]], float], rows: Sequence[ToolResult], largest: float | None = 1.0
 ) -> Estimate[float]:
-    """Return a statistic of models with its interval, from what it is without each of them."""
+    """Return a statistic with its jackknife interval over models."""
     value = compute(rows) if rows else float("nan")
     models = list(dict.fromkeys(row.model for row in rows))
     if np.isnan(value) or len(models) < 2:

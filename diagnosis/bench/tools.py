@@ -29,12 +29,13 @@ from mmprobe.analyses import (
 )
 from mmprobe.benchmarks.synthetic.check import label_run
 from mmprobe.cache import Run, open_run
-from mmprobe.diagnosis.battery.run import MAX_NEW_TOKENS, read_records
 from mmprobe.diagnosis.causes import CAUSES
 from mmprobe.diagnosis.diagnose import Diagnosis, conclude, diagnose, diagnosis_ledger
+from mmprobe.diagnosis.run import read_records
 from mmprobe.models import Model
 from mmprobe.registry import Registry
 from mmprobe.samples import Sample
+from mmprobe.settings import DIAGNOSED_TOKENS
 from mmprobe.traces import CaptureSpec, trace
 
 CAPTURE = CaptureSpec(
@@ -117,7 +118,7 @@ def read_run(model: Model, samples: Sequence[Sample]) -> Run:
             samples,
             Path(folder.name) / "run",
             capture=CAPTURE,
-            max_new_tokens=MAX_NEW_TOKENS,
+            max_new_tokens=DIAGNOSED_TOKENS,
             batch_size=8,
         )
         label_run(run)
@@ -126,7 +127,7 @@ def read_run(model: Model, samples: Sequence[Sample]) -> Run:
 
 
 def reads_traces(suspect: Suspicion) -> Tool:
-    """Return the tool that suspects each cause by one number an answer, which it reads from the traces."""
+    """Build a baseline tool that scores each cause by one statistic of the trace."""
 
     @wraps(suspect)
     def tool(model: Model, samples: Sequence[Sample]) -> ToolScores:

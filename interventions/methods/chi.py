@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import resources
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+import yaml
 
 from mmprobe.interventions.prompt_method import (
     AskFunction,
@@ -31,12 +33,13 @@ POLICY = "policy"  # the hinter that is the model itself
 class Chi(PromptMethod):
     """The answer to a question between a hint for its topic and a hint for itself: r = policy([h_topic, x, h_question]).
 
-    A hinter, phi in the paper, names the topic and writes both hints. If it names none of the topics, the topic hint
-    is left out.
+    A hinter, phi in the paper, names the topic and writes both hints; with `written=paper` the topic's hint is the fixed one of
+    figure 19. If it names none of the topics, the topic hint is left out.
 
     Parameters:
         hints: none, topic, question or both: the rows of table 8. none is the model's own answer.
         topics: the question types, with commas between: MIRAGE's.
+        written: who writes the topic's hint: `hinter`, or `paper` for the fixed hints of figure 19.
         hinter: the model that writes the hints, by its name; `policy`, the default, is the model itself (our choice; the paper
             has an auxiliary model, which it does not name).
         classify: the request for the topic, in our words; `{topics}` is filled in.
@@ -52,6 +55,7 @@ class Chi(PromptMethod):
 
     hints: str = choice("both", ("none", "topic", "question", "both"))
     topics: str = text("algebra, arithmetic, geometry, logical, scientific, spatial, statistical")
+    written: str = choice("hinter", ("hinter", "paper"))
     hinter: str = text(POLICY)
     classify: str = text(
         "To which of these topics does the question belong: {topics}? Do not answer it. Reply with the topic alone."
@@ -75,10 +79,14 @@ class Chi(PromptMethod):
             replies = self._ask_hinter(chats, [request] * len(chats), ask, max_new_tokens)
             topics = [self._read_topic(reply) for reply in replies]
             named = [number for number, topic in enumerate(topics) if topic]
-            requests = [self.approach.replace("{topic}", str(topics[number])) for number in named]
-            replies = self._ask_hinter([chats[number] for number in named], requests, ask, max_new_tokens)
-            for number, reply in zip(named, replies, strict=True):
-                topic_hints[number] = reply
+            if self.written == "paper":
+                for number in named:
+                    topic_hints[number] = paper_hints().get(str(topics[number]), "")
+            else:
+                requests = [self.approach.replace("{topic}", str(topics[number])) for number in named]
+                replies = self._ask_hinter([chats[number] for number in named], requests, ask, max_new_tokens)
+                for number, reply in zip(named, replies, strict=True):
+                    topic_hints[number] = reply
         if self.hints in ("question", "both"):
             question_hints = self._ask_hinter(chats, [self.advise] * len(chats), ask, max_new_tokens)
         answers = ask([surround(*each) for each in zip(chats, topic_hints, question_hints, strict=True)])
@@ -111,6 +119,18 @@ class Chi(PromptMethod):
         words = reply.casefold()
         named = [topic.strip() for topic in self.topics.split(",") if topic.strip().casefold() in words]
         return named[0] if len(named) == 1 else None
+
+
+@cache
+def paper_hints() -> dict[str, str]:
+    """Return the hint of each topic of MIRAGE, as figure 19 prints it.
+
+    Example:
+        >>> sorted(paper_hints())
+        ['algebra', 'arithmetic', 'geometry', 'logical', 'scientific', 'spatial', 'statistical']
+    """
+    file = resources.files("mmprobe.configs") / "prompts" / "mirage" / "paper.yaml"
+    return dict(yaml.safe_load(file.read_text(encoding="utf-8"))["topic_hints"])
 
 
 @lru_cache(maxsize=1)

@@ -55,13 +55,6 @@ class Features(Method):
     tokens: str = choice("all", ("all", "visual", "queries"))
     only_active: bool = boolean(False)
 
-    def __post_init__(self) -> None:
-        if isinstance(self.features, int) and not isinstance(
-            self.features, bool
-        ):  # YAML's reading of a number
-            object.__setattr__(self, "features", str(self.features))
-        super().__post_init__()
-
     @property
     def neutral(self) -> bool:
         return self.action == "steer" and self.value == 0

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import RepetitionPenaltyLogitsProcessor
+from transformers import DynamicCache, RepetitionPenaltyLogitsProcessor
+from transformers.cache_utils import DynamicLayer
 
 from mmprobe.interventions.contrast import ContrastPath, restore_rope_deltas
 from mmprobe.interventions.prompt_method import AskFunction, PromptMethod
@@ -62,6 +63,7 @@ class Opera(PromptMethod):
     needs_images: ClassVar[bool] = True
     needs_visual_tokens: ClassVar[bool] = True
     exclusive: ClassVar[bool] = True
+    shares_prefix: ClassVar[bool] = True
 
     beams: int = integer(5, 1, 100)
     candidates: int = integer(5, 1, 100)
@@ -76,13 +78,15 @@ class Opera(PromptMethod):
     def answer(
         self, model: Model, chats: Sequence[Chat], ask: AskFunction, seed: int, max_new_tokens: int
     ) -> list[GeneratedAnswer]:
-        return [self._search(model, chat, max_new_tokens) for chat in chats]
+        return [self._search(model, chat, ask, max_new_tokens) for chat in chats]
 
-    def _search(self, model: Model, chat: Chat, max_new_tokens: int) -> GeneratedAnswer:
+    def _search(self, model: Model, chat: Chat, ask: AskFunction, max_new_tokens: int) -> GeneratedAnswer:
         from mmprobe.interventions.generate import make_answer
 
         batch = build_batch(model, [chat])
-        search = _BeamSearch(self, model, batch.inputs, batch.prompts[0].visual_positions)
+        shared = ask.start([chat], batch)
+        cache = None if shared is None else shared.inputs["past_key_values"]
+        search = _BeamSearch(self, model, batch.inputs, batch.prompts[0].visual_positions, cache)
         with torch.inference_mode(), search.path.observe_last_layer():
             ids = search.run(max_new_tokens)
         report = {"rollbacks": search.rollbacks, "penalty": search.penalties}
@@ -137,12 +141,20 @@ class _BeamSearch:
         model: the model that answers.
         inputs: inputs of the prompt, one row.
         visual_positions: positions of the visual tokens, int64 [visual].
+        cache: keys and values of the prompt's beginning, if it has been read already.
     """
 
-    def __init__(self, method: Opera, model: Model, inputs: Mapping[str, Any], visual_positions: np.ndarray):
+    def __init__(
+        self,
+        method: Opera,
+        model: Model,
+        inputs: Mapping[str, Any],
+        visual_positions: np.ndarray,
+        cache: DynamicCache | None = None,
+    ):
         self.method, self.eos_token_ids = method, model.eos_token_ids
         self.penalty = float(model.hf.generation_config.repetition_penalty or 1.0)
-        self.path = _BeamPath(model, inputs)
+        self.path = _BeamPath(model, inputs, cache)
         self.visual_positions = torch.from_numpy(visual_positions).to(model.device)
         # for each step: the state before it, the chosen (beam, token) pairs, its column and its penalty
         self.states: list[_SearchState] = []
@@ -263,18 +275,63 @@ class _BeamSearch:
         return _SearchState(longer, scores[kept_indices], attention[kept_indices], finished)
 
 
+class _SharedPrompt(DynamicLayer):
+    """A layer's keys and values: of the prompt once for all beams, and of the answer's tokens for each beam.
+
+    So neither a choice of beams nor a step copies those of the prompt, which are most of them, but for the one pass that
+    reads them.
+
+    Args:
+        prompt: keys and values of the prompt, [1, kv_head, position, dim] each.
+    """
+
+    def __init__(self, prompt: tuple[Tensor, Tensor]):
+        super().__init__()
+        self.prompt = prompt
+        self.lazy_initialization(*prompt)
+        self.keys, self.values = (part[:, :, :0] for part in prompt)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        own = super().update(key_states, value_states)
+        keys, values = (
+            torch.cat([part.expand(len(answer), -1, -1, -1), answer], -2)
+            for part, answer in zip(self.prompt, own, strict=True)
+        )
+        return keys, values
+
+    def get_seq_length(self) -> int:
+        return int(self.prompt[0].shape[-2] + (0 if self.keys is None else self.keys.shape[-2]))
+
+
+class _AfterPrompt(NamedTuple):
+    """Where the search begins: what `generate` passes on after the prompt, its logits, and each layer's keys and values."""
+
+    ids: Tensor
+    model_kwargs: dict[str, Any]
+    logits: Tensor
+    layers: list[tuple[Tensor, Tensor]]
+
+
 class _BeamPath(ContrastPath):
     """The forward passes of all beams together.
+
+    Args:
+        cache: keys and values of the prompt's beginning, which has all images, if it has been read already.
 
     Attributes:
         attention_row: the last layer's attention of each beam's newest token, maximum over heads,
             [beam, key].
     """
 
-    def __init__(self, model: Model, inputs: Mapping[str, Any]):
+    def __init__(self, model: Model, inputs: Mapping[str, Any], cache: DynamicCache | None = None):
         self.model, self.inputs = model, inputs
         self.attention_row = torch.empty(0)
-        super().__init__(model, inputs)
+        self.after_prompt: _AfterPrompt | None = (
+            None  # None where a layer keeps another form of keys and values
+        )
+        super().__init__(model, inputs, cache)
 
     @contextmanager
     def observe_last_layer(self) -> Iterator[None]:
@@ -295,13 +352,29 @@ class _BeamPath(ContrastPath):
         return self.latest_logits
 
     def restart(self, tokens: Tensor) -> None:
-        """Read the prompt once, and then the tokens of each beam, [beam, token]."""
-        super().__init__(self.model, self.inputs)
+        """Begin after the prompt, which is read once, and read the tokens of each beam, [beam, token]."""
         with restore_rope_deltas(self.rope_modules):
-            self._read_prompt()
+            if self.after_prompt is None:
+                if self.n_read:
+                    super().__init__(self.model, self.inputs)
+                self._read_prompt()
+                self._keep_prompt()
+            if self.after_prompt is not None:
+                ids, model_kwargs, self.latest_logits, layers = self.after_prompt
+                self.cache.layers = [_SharedPrompt(prompt) for prompt in layers]
+                self.ids, self.n_read = ids, ids.shape[1]
+                self.model_kwargs = {**model_kwargs, "past_key_values": self.cache}
             self.select_beams(torch.zeros(len(tokens), dtype=torch.long, device=tokens.device))
             if tokens.shape[1]:
                 self._read_tokens(tokens)
+
+    def _keep_prompt(self) -> None:
+        """Keep what the prompt's pass left, if each layer's keys and values grow with the text and no other way."""
+        layers: Any = self.cache.layers
+        if all(type(layer) is DynamicLayer for layer in layers):
+            assert self.latest_logits is not None
+            prompt = [(layer.keys, layer.values) for layer in layers]
+            self.after_prompt = _AfterPrompt(self.ids, dict(self.model_kwargs), self.latest_logits, prompt)
 
     def read_one(self, tokens: Tensor) -> None:
         """Read one more token of each beam, [beam]."""

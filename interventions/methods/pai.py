@@ -9,13 +9,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, MethodContext, MethodState
-from mmprobe.interventions.contrast import ContrastPath, ContrastState, mask_implausible
+from mmprobe.interventions.contrast import (
+    ContrastPath,
+    ContrastState,
+    build_text_inputs,
+    mask_implausible,
+)
 from mmprobe.interventions.registry import integer, number
 from mmprobe.interventions.visual import TokenMask
 from mmprobe.models.attention import AttentionBias, LastQuery
-from mmprobe.models.prompt import Chat, build_batch
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,11 @@ class _PaiState(ContrastState):
     """Biases the attention of visual keys, and contrasts the answer with the prompt without images."""
 
     def __init__(self, method: Pai, context: MethodContext):
-        text_inputs = _build_text_inputs(context) if method.gamma > 1 else {}
+        text_inputs = (
+            build_text_inputs(context, method.name, "set gamma=1, which needs no such prompt")
+            if method.gamma > 1
+            else {}
+        )
         super().__init__(lambda: ContrastPath(context.model, text_inputs), method.combine)
         self.method = method
         self.n_layers = context.model.n_layers
@@ -89,27 +96,3 @@ class _PaiState(ContrastState):
     def change_logits(self, generated: Tensor, logits: Tensor) -> Tensor:
         self.step += 1
         return logits if self.method.gamma == 1 else super().change_logits(generated, logits)
-
-
-def _build_text_inputs(context: MethodContext) -> dict[str, Tensor]:
-    """Return the inputs of the prompts without their images.
-
-    Raises:
-        InputError: the family's processor needs an image.
-    """
-    try:
-        return build_batch(context.model, [remove_images(chat) for chat in context.chats]).inputs
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            f"method pai: {context.model.family.name} cannot read a prompt without an image "
-            f"({str(error).splitlines()[0]}); set gamma=1, which needs no such prompt"
-        ) from None
-
-
-def remove_images(chat: Chat) -> Chat:
-    """Return a chat without its images."""
-    messages = [
-        message | {"content": [part for part in message["content"] if part["type"] == "text"]}
-        for message in chat.messages
-    ]
-    return chat._replace(messages=messages, images=[])

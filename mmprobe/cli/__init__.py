@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import _thread
 import errno
-import inspect
 import logging
 import os
-import signal
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from functools import wraps
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
 import mmprobe
-from mmprobe import ledger
 from mmprobe.cli.activations import activations
 from mmprobe.cli.agree import agree
 from mmprobe.cli.analyze import analyze
@@ -30,6 +24,8 @@ from mmprobe.cli.compare import compare
 from mmprobe.cli.demo import demo
 from mmprobe.cli.diagnose import diagnose
 from mmprobe.cli.export import export
+from mmprobe.cli.fields import with_settings
+from mmprobe.cli.figures import figures
 from mmprobe.cli.filter_ import filter_by_votes
 from mmprobe.cli.generate import generate
 from mmprobe.cli.list_ import list_names
@@ -46,6 +42,7 @@ from mmprobe.cli.report import report
 from mmprobe.cli.rewrite import rewrite
 from mmprobe.cli.score import score
 from mmprobe.cli.serve import serve
+from mmprobe.cli.sweep import sweep
 from mmprobe.cli.trace import trace
 from mmprobe.cli.train import guesser, logos
 from mmprobe.cli.verify import verify
@@ -82,53 +79,35 @@ def _show_help(
 
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(demo, models, check, trace, merge, plan, analyze, report, serve, export, activations, verify, pack),
-    *(
-        make_pairs,
-        number_boxes,
-        generate,
-        bench,
-        score,
-        compare,
-        diagnose,
-        agree,
-        clean,
-        mirage_score,
-        mirage_correlations,
-        rewrite,
-    ),
+    *(demo, models, check, trace, merge, plan, analyze, report, figures, serve, export),
+    *(activations, verify, pack),
+    *(make_pairs, generate, bench, score, compare, sweep, diagnose),
 )
+_OF_DATA: dict[str, Callable[..., None]] = {
+    "number-boxes": number_boxes,
+    "rewrite": rewrite,
+    "filter": filter_by_votes,
+    "clean": clean,
+    "agree": agree,
+    "mirage-score": mirage_score,
+    "mirage-correlations": mirage_correlations,
+}
+"""Steps of one paper each, as `mmprobe data NAME`."""
 _INTERRUPTED = 130
 _UNFORESEEN = 70  # EX_SOFTWARE of sysexits.h
-_READ_BY_HDF5 = {"seek", "tell", "readinto"}  # the methods of CheckedFile that h5py calls
 
 
 class _Interrupted(Exception):
     """Ctrl-C within a command. Typer would silently swallow a KeyboardInterrupt, and its message."""
 
 
-TakeOver = Annotated[
-    bool,
-    typer.Option(
-        "--take-over",
-        help="Write although a process on another machine did: it is gone, and the file system cannot tell.",
-    ),
-]
-
-
 def _guard(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with its KeyboardInterrupt turned into `_Interrupted`, and `sys.exit` into an error.
-
-    A command that writes a folder has `--take-over`, too.
-    """
-    signature = inspect.signature(command, eval_str=True)
-    parameters = list(signature.parameters.values())
+    """Return the command with its KeyboardInterrupt turned into `_Interrupted`, and `sys.exit` into an error."""
 
     @wraps(command)
-    def run(*args: Any, take_over: bool = False, **options: Any) -> None:
+    def run(*args: Any, **options: Any) -> None:
         try:
-            with ledger.take_over(take_over):
-                command(*args, **options)
+            command(*args, **options)
         except KeyboardInterrupt as error:
             raise _Interrupted(str(error)) from None
         except SystemExit as error:  # of a plug-in: nothing of mmprobe calls it here
@@ -136,23 +115,36 @@ def _guard(command: Callable[..., None]) -> Callable[..., None]:
                 error.__traceback__
             ) from None
 
-    if {"resume", "out"} & signature.parameters.keys() or command is merge:
-        option = inspect.Parameter(
-            "take_over", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=TakeOver
-        )
-        run.__signature__ = signature.replace(parameters=[*parameters, option])  # type: ignore[attr-defined]
     return run
 
 
 _OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}  # for the benchmarks' own options
 for command in _COMMANDS:
-    app.command(context_settings=_OPEN if command in (bench, score, compare) else None)(_guard(command))
-app.command("filter")(_guard(filter_by_votes))
+    app.command(context_settings=_OPEN if command in (bench, score, compare, sweep) else None)(
+        _guard(with_settings(command))
+    )
 app.command("list")(_guard(list_names))
+_data = typer.Typer(help="Make and clean benchmarks' data, and compare results.", rich_markup_mode=None)
+for name, command in _OF_DATA.items():
+    _data.command(name)(_guard(with_settings(command)))
+app.add_typer(_data, name="data")
 _train = typer.Typer(help="Train Logos, or the super-guesser (extra `train`).", rich_markup_mode=None)
 for command in (logos, guesser):
-    _train.command()(_guard(command))
+    _train.command()(_guard(with_settings(command)))
 app.add_typer(_train, name="train")
+
+
+def _tell_moved(name: str) -> Callable[[], None]:
+    """Return a command that says where another one went."""
+
+    def moved() -> None:
+        raise InputError(f"{name}: is now mmprobe data {name}")
+
+    return moved
+
+
+for name in _OF_DATA:
+    app.command(name, hidden=True, context_settings=_OPEN | {"help_option_names": []})(_tell_moved(name))
 
 
 def _exit(message: str, code: int) -> None:
@@ -180,42 +172,15 @@ def _silence_libraries() -> None:
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    logging.getLogger("bitsandbytes").setLevel(
+        logging.ERROR
+    )  # it warns of faster kernels where it is imported
 
 
 def _make_printable(record: logging.LogRecord) -> bool:
     """Make a log's message a line that may be shown."""
     record.msg, record.args = to_line(record.getMessage()), None
     return True
-
-
-def _repeat_lost_interrupts() -> None:
-    """Repeat a KeyboardInterrupt that would be lost where Python cannot raise it.
-
-    Within a destructor or a callback of a weak reference, Python prints the traceback of a KeyboardInterrupt and
-    continues. Where HDF5 reads a file through `CheckedFile`, it continues too, and may crash afterwards.
-    """
-
-    def repeat() -> None:
-        threading.Timer(0.01, _thread.interrupt_main).start()
-
-    def report(problem: Any) -> None:
-        if problem.exc_type is KeyboardInterrupt:
-            repeat()
-        else:
-            sys.__unraisablehook__(problem)
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        while frame is not None:
-            if frame.f_code.co_name in _READ_BY_HDF5 and frame.f_globals["__name__"] == "mmprobe.cache.hdf5":
-                return repeat()
-            frame = frame.f_back
-        raise KeyboardInterrupt
-
-    if sys.unraisablehook is sys.__unraisablehook__:
-        sys.unraisablehook = report
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, handle)
 
 
 def main() -> None:
@@ -226,8 +191,9 @@ def main() -> None:
     try:
         _let_threads_sleep()
         _silence_libraries()
-        _repeat_lost_interrupts()
         logging.basicConfig(format="mmprobe: %(message)s", level=logging.WARNING)
+        if sys.stderr.isatty():  # where a model computes, for example; scripts get what is wrong alone
+            logging.getLogger("mmprobe").setLevel(logging.INFO)
         for handler in logging.getLogger().handlers:
             handler.addFilter(_make_printable)
         with command_line_options():

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import mmprobe
-from mmprobe.cli.options import AsJson, RunPath, check_model, complete_models, print_result, split_names
+from mmprobe.cli.options import (
+    AsJson,
+    NewFolder,
+    RunPath,
+    print_result,
+    split_names,
+)
+from mmprobe.settings import ModelSettings
 
 
 def activations(
     run: RunPath,
-    out: Annotated[Path, typer.Option(help="The folder of the data set, which must not exist.")],
-    model: Annotated[
-        str,
-        typer.Option(help="The model of the run.", callback=check_model, autocompletion=complete_models),
-    ],
+    out: NewFolder,
+    model: ModelSettings,
     hooks: Annotated[str, typer.Option(help="Points as TransformerLens names them, with commas between.")],
     groups: Annotated[
         str, typer.Option(help="Tokens that are written: visual, text, generated.")
@@ -39,13 +42,15 @@ def activations(
     from mmprobe.probes.answers import check_run
     from mmprobe.probes.features.activations import write_activations
 
-    opened, loaded = open_run(run), mmprobe.load_model(model)
+    opened, loaded = open_run(run), mmprobe.load_model(**model.chosen)
     check_run(loaded, opened)
     written = write_activations(loaded, opened, out, split_names(hooks), split_names(groups), context)
     text = (
         f"{written.folder}: {written.rows} rows of {context} tokens from {written.answers} answers; "
         f"{written.dropped} tokens at the end fill no row"
     )
+    if written.sinks:
+        text += f"; {written.sinks} sink tokens, of ten times the usual norm and more, are left out"
     if written.left_out:
         text += f"; {written.left_out} samples have no answer that can be read"
     print_result({**written._asdict(), "folder": str(written.folder)}, text, as_json)

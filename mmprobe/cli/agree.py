@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mmprobe.cli.options import AsJson, check_out, metric_values, print_result
+from mmprobe.cli.options import (
+    AsJson,
+    OutFolder,
+    check_out,
+    metric_values,
+    print_result,
+)
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.core.results import Metric
@@ -18,7 +24,7 @@ def agree(
     second: Annotated[
         Path, typer.Argument(metavar="B", help="Another, of the same answers by another judge.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the table and the disagreements.")],
+    out: OutFolder,
     as_json: AsJson = False,
 ) -> None:
     """Measure how well two judges agree, by Cohen's kappa.
@@ -35,7 +41,7 @@ def agree(
 
     \b
     Example:
-      mmprobe agree results/lexical results/gpt-4o --out results/agreement
+      mmprobe data agree results/lexical results/gpt-4o --out results/agreement
     """
     from mmprobe.benchmarks.core.results import write_results
     from mmprobe.benchmarks.judges.agreement import compare_result_folders, compute_agreement

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,15 +16,16 @@ from mmprobe.cli.options import (
     AnswersOption,
     AsJson,
     RunPath,
-    TracedModel,
     Verbose,
     complete_analyses,
+    name_model,
     print_result,
     split_names,
     warn,
     warn_left_out,
 )
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.settings import ModelSettings
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 def load_functions(
     run: Run,
-    model: str | None,
+    model: ModelSettings | None,
     names: list[str] | None = None,
     settings: list[str] | None = None,
     finished: Path | None = None,
@@ -77,7 +78,7 @@ def load_functions(
             "--set: findings has parameters of interventions, which need the model; give it with --model"
         )
     parameters = _check_settings(names[0], settings) if settings else {}
-    loaded = None if model is None else mmprobe.load_model(model)
+    loaded = None if model is None else mmprobe.load_model(**model.chosen)
     if loaded is not None and answers is None:
         from mmprobe.probes.answers import check_run
 
@@ -104,26 +105,28 @@ def _check_settings(name: str, settings: list[str]) -> dict[str, Any]:
 
     from mmprobe.analyses import ANALYSES
     from mmprobe.interventions.registry import parse_settings
-    from mmprobe.probes import PROBES, claim_interventions
+    from mmprobe.probes.registry import GIVEN, PROBES, read_parameters
 
-    if name == "findings":
-        function: Callable[..., Any] = claim_interventions
-    else:
-        function = ANALYSES[name] if name in ANALYSES else PROBES[name].load()
-    others = {"return", "run", "source", "model", "check", "options", "answers", "finished"}
-    if name == "findings":
-        others.remove("answers")  # a number of them
-    types = {
-        key: hint
-        for key, hint in get_type_hints(function).items()
-        if key not in others and get_origin(hint) is not Callable
-    }
     parameters = parse_settings(settings)
+
+    def check_names(known: Iterable[str]) -> None:
+        for key in parameters:
+            if key not in known:
+                shown = name.replace("_", "-")
+                raise InputError(f"--set {key}: {shown} has no such parameter; known: {', '.join(known)}")
+
+    probe = PROBES.get(name)
+    if probe is not None and probe.parameters is not None:
+        check_names(probe.parameters)  # before the probe's module, which takes seconds
+    if name == "findings":
+        from mmprobe.probes import claim_interventions
+
+        # `answers` is a number of them
+        types = read_parameters(claim_interventions, [each for each in GIVEN if each != "answers"])
+    else:
+        types = read_parameters(ANALYSES[name] if probe is None else probe.load(), GIVEN)
+    check_names(types)
     for key, value in parameters.items():
-        if key not in types:
-            raise InputError(
-                f"--set {key}: {name.replace('_', '-')} has no such parameter; known: {', '.join(types)}"
-            )
         try:
             parameters[key] = TypeAdapter(types[key]).validate_python(value)
         except ValidationError as error:
@@ -142,7 +145,7 @@ def analyze(
             autocompletion=complete_analyses,
         ),
     ] = None,
-    model: TracedModel = None,
+    model: ModelSettings = ModelSettings(),  # noqa: B008
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -168,12 +171,15 @@ def analyze(
 ) -> None:
     """Analyse a run.
 
-    Each analysis is written as NetCDF, CSV and JSON. Some of them run only if --only names them: the image
+    Each analysis is written as NetCDF, CSV and JSON. Some cost much, and run only if --only names them: the image
     interchange reads every answer about ten times, the attention knockout once a layer, component-patching once a
-    head, and the findings test the claims of SPD-Faith Bench, with --model also by interventions on 40 answers
-    (--set answers=N). head-ranking, component-patching, attribution-patching and circuit also write a file of
-    components, NAME.components.json, which `--method components` reads. Probes of this kind keep each finished answer, so that --resume can continue after a kill. With
-    --answers the image interchange, knockout, routes, patching and circuit read other answers to the run's samples.
+    head, and region-patching twice a layer. The findings, too, run only by name: they test the claims of SPD-Faith
+    Bench, with --model also by interventions on 40 answers (--set answers=N).
+
+    head-ranking, component-patching, attribution-patching and circuit also write a file of components,
+    NAME.components.json, which `--method components` reads. Probes of this kind keep each finished answer, so that
+    --resume can continue after a kill. With --answers the image interchange, knockout, routes, patching and circuit
+    read other answers to the run's samples.
 
     \b
     Examples:
@@ -192,21 +198,22 @@ def analyze(
     from mmprobe.cache import open_run
     from mmprobe.ledger import lock_folder
 
-    if workers > 1 and model is not None:
+    of_run = name_model(model)
+    if workers > 1 and of_run is not None:
         raise InputError("--workers and --model: what needs the model runs in one process; choose one")
     names = [name.replace("-", "_") for name in split_names(only)] if only else []
-    if answers is not None and (not names or model is None or out is None):
+    if answers is not None and (not names or of_run is None or out is None):
         raise InputError(
             "--answers: give --only, --model and --out, too; RUN/analyses is about the answers of the run itself"
         )
-    if span is not None and (model is not None or answers is not None):
+    if span is not None and (of_run is not None or answers is not None):
         raise InputError(
             "--span: limits analyses; probes read whole answers, so leave out --model and --answers"
         )
     opened = open_run(run)
     out = analyses_folder(opened) / (span or "") if out is None else out
     finished = out / "finished"
-    functions = load_functions(opened, model, names, settings, finished, answers)
+    functions = load_functions(opened, of_run, names, settings, finished, answers)
     if span is not None:
         for name in names:
             if name not in ANALYSES:

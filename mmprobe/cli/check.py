@@ -8,38 +8,18 @@ from typing import Annotated
 
 import typer
 
-from mmprobe.cli.options import (
-    AsJson,
-    Device,
-    DeviceMapOption,
-    Dtype,
-    Revision,
-    check_model,
-    complete_models,
-    read_device_map,
-)
+from mmprobe.cli.fields import ARGUMENT
+from mmprobe.cli.options import AsJson, OutFile
 from mmprobe.errors import InputError
+from mmprobe.settings import ModelSettings
 
 
 def check(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Alias (see mmprobe models), local folder or hub id.",
-            callback=check_model,
-            autocompletion=complete_models,
-        ),
-    ],
+    model: Annotated[ModelSettings, ARGUMENT],
     data: Annotated[
         Path | None, typer.Option(help="Samples file, of which two are compared beside the drawn pictures.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="File for the result; an earlier one is replaced.")] = Path(
-        "check.json"
-    ),
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    device_map: DeviceMapOption = None,
-    revision: Revision = None,
+    out: OutFile = Path("check.json"),
     as_json: AsJson = False,
 ) -> None:
     """Check that traces of a model are right, before the first run.
@@ -54,18 +34,16 @@ def check(
       mmprobe check qwen2.5-vl-7b --data mine.jsonl
     """
     from mmprobe.files import write_atomic
-    from mmprobe.models.checkpoints import locate
     from mmprobe.samples import load_samples
 
-    samples, devices = load_samples(data) if data else [], read_device_map(device_map)
-    locate(model)
+    samples = load_samples(data) if data else []
     if out.is_dir() or not out.parent.is_dir():
         raise InputError(f"--out {out}: must be a file in a folder that exists")
 
     from mmprobe.models import load_model
     from mmprobe.traces.check import check_model, describe_setting
 
-    loaded = load_model(model, device=device, dtype=dtype, device_map=devices, revision=revision)
+    loaded = load_model(**model.chosen)
     setting, lines = describe_setting(loaded), []
     for line in check_model(loaded, samples):
         lines.append(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ import typer
 from mmprobe.cli.options import (
     TO_CONTINUE,
     AsJson,
+    OutFolder,
     Overwrite,
     Resume,
     check_out,
@@ -28,7 +28,7 @@ def clean(
         list[Path],
         typer.Argument(metavar="RESULTS...", help="Folders of bench or score mirage-effect, one a model."),
     ],
-    out: Annotated[Path, typer.Option(help="The result folder.")],
+    out: OutFolder,
     text_only: Annotated[
         Path | None,
         typer.Option(help="Results of a text-only model; its right answers remove questions, too."),
@@ -58,8 +58,8 @@ def clean(
 
     \b
     Example:
-      mmprobe clean results/one results/two --out results/cleaned
-      mmprobe clean results/one results/two --train --data test.jsonl --train-data train.jsonl --model tiny-spd \\
+      mmprobe data clean results/one results/two --out results/cleaned
+      mmprobe data clean results/one results/two --train --data test.jsonl --train-data train.jsonl --model tiny-spd \\
         --out results/cleaned
     """
     from mmprobe.benchmarks.core.results import write_results
@@ -76,9 +76,9 @@ def clean(
         from mmprobe.training.checkpoints import hold_training
         from mmprobe.training.guesser.b_clean import GUESSER, clean_with_guesser
         from mmprobe.training.guesser.text_model import read_text_questions
-        from mmprobe.training.guesser.train import GuesserSettings
+        from mmprobe.training.settings import GuesserSettings
 
-        settings = GuesserSettings(epochs, learning_rate, batch_size=batch, micro_batch=math.gcd(batch, 32))
+        settings = GuesserSettings(epochs=epochs, learning_rate=learning_rate, batch_size=batch)
         learned = read_text_questions(train_data) if train_data else []
         test = read_text_questions(data)
         with hold_training(out / GUESSER, resume, overwrite, TO_CONTINUE):

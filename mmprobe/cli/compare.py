@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,48 +11,28 @@ import mmprobe
 from mmprobe.cli.options import (
     TO_CONTINUE,
     AsJson,
-    BatchSize,
-    Device,
-    DeviceMapOption,
-    DrawnPairs,
-    DrawnSeed,
-    Dtype,
     JudgeName,
-    Limit,
-    LongestAnswer,
-    ModelName,
-    Overwrite,
-    RepetitionPenalty,
-    Resume,
-    SharedPrefix,
-    TemplateArguments,
+    benchmark_options,
     check_data,
-    check_methods,
-    choose_drawn,
-    parse_benchmark_options,
+    check_seed,
     print_result,
-    read_device_map,
     split_names,
     warn,
     warn_of_failures,
 )
 from mmprobe.errors import InputError, suggest_names
 from mmprobe.ledger import check_earlier
+from mmprobe.settings import AskSettings, DataSettings, FolderSettings, ModelSettings
 
 
 def compare(
     context: typer.Context,
-    model: ModelName,
-    out: Annotated[Path, typer.Option(help="Folder for results, table and figure.")],
+    model: ModelSettings,
+    asking: AskSettings,
+    folder: FolderSettings,
     methods: Annotated[str, typer.Option(help="Names with commas between; plain is added.")] = "plain",
     benchmarks: Annotated[str, typer.Option(help="Names with commas between.")] = "spd-faith,pope,chair,mme",
-    data: Annotated[
-        Path | None,
-        typer.Option(help="samples.jsonl of make-pairs, or one benchmark's files; default: drawn pairs."),
-    ] = None,
-    limit: Limit = None,
-    n: DrawnPairs = None,
-    seed: DrawnSeed = None,
+    data: DataSettings = DataSettings(),  # noqa: B008
     ablate: Annotated[str | None, typer.Option(help="sage: its stages, one after the other.")] = None,
     sweep: Annotated[
         str | None, typer.Option(help="Values of a parameter, such as sage.alpha=0,0.05,0.1.")
@@ -62,16 +41,9 @@ def compare(
         str | None, typer.Option(help="Names with commas between: explicit, implicit, mask-25, …, mask-100.")
     ] = None,
     judge: JudgeName = "lexical",
-    batch_size: BatchSize = 1,
-    max_new_tokens: LongestAnswer = None,
-    repetition_penalty: RepetitionPenalty = None,
-    template: TemplateArguments = None,
-    device: Device = "auto",
-    device_map: DeviceMapOption = None,
-    dtype: Dtype = "auto",
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    shared_prefix: SharedPrefix = True,
+    samples: Annotated[
+        int, typer.Option("--samples", help="Answers to each question, with --temperature.", min=1)
+    ] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Compare methods with plain answers on benchmarks.
@@ -89,41 +61,33 @@ def compare(
       mmprobe compare --model qwen2.5-vl-7b --ablate sage --benchmarks spd-faith --data pairs/samples.jsonl \\
         --out results/ablation
     """
-    check_methods(*split_names(methods))
-    pairs, seed = choose_drawn(data, n, seed)
-    check_data(data)
-    devices = read_device_map(device_map)
-    from mmprobe.interventions.registry import parse_settings
+    from mmprobe.interventions.registry import check_method
 
-    earlier = next(out.glob("*/*/responses.jsonl"), out / "responses.jsonl")
-    check_earlier(earlier, "a comparison", resume, overwrite, TO_CONTINUE, out)
+    for name in split_names(methods):
+        check_method(name)
+    if not asking.temperature:  # else the seed is that of sampled answers, too
+        check_seed(data.data, asking.seed)
+    check_data(data.data)
+    out = folder.out
+    earlier = next(out.glob("*/**/responses.jsonl"), out / "responses.jsonl")
+    check_earlier(earlier, "a comparison", folder.resume, folder.overwrite, TO_CONTINUE, out)
     names = split_names(benchmarks)
     options = _parse_options(context, names)
     ds = mmprobe.benchmarks.compare(
-        model,
-        out,
+        model.name,
         methods=split_names(methods),
         benchmarks=names,
-        data=data,
-        limit=limit,
-        n=pairs,
-        seed=seed,
         ablate=ablate,
         sweep=sweep,
         perturbations=split_names(perturb) if perturb else [],
         judge=judge,
-        batch_size=batch_size,
-        max_new_tokens=max_new_tokens,
-        repetition_penalty=repetition_penalty,
-        device=device,
-        dtype=dtype,
-        device_map=devices,
-        resume=resume,
-        overwrite=overwrite,
-        shared_prefix=shared_prefix,
+        samples=samples,
         options=options,
-        template=parse_settings(template or []),
         progress=warn,
+        **asking.chosen,
+        **data.chosen,
+        **folder.chosen,
+        **model.loading,
     )
 
     from mmprobe.analyses import export
@@ -136,7 +100,7 @@ def compare(
     write_comparison(ds, out, out / "compare.html")
     files += [str(out / "compare.md"), str(out / "compare.html")]
     headline = [
-        f"{name} {metric}" for name in names for metric in mmprobe.benchmarks.BENCHMARKS[name].headline
+        f"{name} {metric}" for name in names for metric in mmprobe.benchmarks.BENCHMARKS[name]().headline
     ]
     shown = [metric for metric in headline if metric in ds["metric"].values]
     print_result({"files": files}, f"{markdown(ds, shown)}\n\nAll metrics: {out / 'compare.md'}", as_json)
@@ -147,7 +111,7 @@ def _parse_options(context: typer.Context, names: Sequence[str]) -> dict[str, st
     """Return the options of the benchmarks. Raises InputError for one that neither they nor the command have."""
     from mmprobe.benchmarks.core.benchmark import option_names
 
-    options = parse_benchmark_options(context.args)
+    options = benchmark_options(context)
     theirs = {each for name in names for each in option_names(mmprobe.benchmarks.BENCHMARKS[name])}
     known = sorted(theirs | {str(parameter.name) for parameter in context.command.params})
     for name in options:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from mmprobe.benchmarks.synthetic import PAIRS, SEED
-from mmprobe.cli.options import AsJson, print_result
+from mmprobe.benchmarks.synthetic import SEED
+from mmprobe.cli.options import (
+    AsJson,
+    OutFolder,
+    print_result,
+)
+from mmprobe.settings import PAIRS
 
 if TYPE_CHECKING:
     from mmprobe.samples import Sample
@@ -21,9 +24,7 @@ DIAGNOSED_PAIRS = 8
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for pairs, run, analyses and report.")] = Path(
-        "mmprobe-demo"
-    ),
+    out: OutFolder = Path("mmprobe-demo"),
     as_json: AsJson = False,
 ) -> None:
     """Trace the embedded model on drawn pairs, and write a report. Then diagnose a model with a planted cause.
@@ -105,8 +106,11 @@ def diagnose_organisms(samples: list[Sample], out: Path) -> tuple[Path, str]:
     models = []
     for name in ORGANISMS:
         folder = out / "diagnosis" / name
-        diagnosis = diagnose(mp.load_model(f"organism:{name}", device="cpu"), few, folder, resume=True)
-        models.append(Diagnosed(diagnosis.to_dataset(), diagnosis.answers, diagnosis.tests))
+        diagnosis = diagnose(
+            mp.load_model(f"organism:{name}", device="cpu"), few, folder, batch_size=8, resume=True
+        )
+        effects = [row.to_json() for row in diagnosis.effects]
+        models.append(Diagnosed(diagnosis.to_dataset(), diagnosis.answers, diagnosis.tests, effects))
     report = write_diagnosis(models, out / "diagnosis.html")
     return report, "; ".join(
         f"{each.dataset.attrs['model']} is {each.dataset.attrs['verdict']}" for each in models

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,61 +11,36 @@ from mmprobe.cli.options import (
     TO_CONTINUE,
     AnswersOption,
     AsJson,
-    BatchSize,
-    Device,
-    DeviceMapOption,
-    DrawnPairs,
     DrawnSeed,
-    Dtype,
     JudgeName,
-    ModelName,
-    Overwrite,
-    Resume,
     RetryUnscored,
-    Revision,
-    TemplateArguments,
     check_data,
     check_judge,
     check_out,
-    choose_drawn,
+    check_seed,
     print_result,
-    read_device_map,
     split_names,
     warn_of_unscored,
 )
 from mmprobe.errors import InputError, unknown_name
 from mmprobe.ledger import check_earlier, check_unlocked
+from mmprobe.settings import DIAGNOSED_TOKENS, AskSettings, DataSettings, FolderSettings, ModelSettings
 
 MOST_DRAWS = 16  # of pairs that each model is asked about
 
 
 def diagnose(
-    model: ModelName,
-    out: Annotated[Path, typer.Option(help="The result folder.")],
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Samples, one JSON object a line; default: those that --answers are to, or drawn pairs."
-        ),
-    ] = None,
-    n: DrawnPairs = None,
+    model: ModelSettings,
+    folder: FolderSettings,
+    asking: AskSettings = AskSettings(max_new_tokens=DIAGNOSED_TOKENS),  # noqa: B008
+    data: DataSettings = DataSettings(),  # noqa: B008
     seed: DrawnSeed = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many samples.", min=1)] = None,
     fail_on: Annotated[
         str | None,
         typer.Option(help="Causes with commas between; exit 1 if one is named, or was not tested."),
     ] = None,
-    batch_size: BatchSize = 8,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 128,
-    template: TemplateArguments = None,
     answers: AnswersOption = None,
     judge: JudgeName = "lexical",
-    device: Device = "auto",
-    device_map: DeviceMapOption = None,
-    dtype: Dtype = "auto",
-    revision: Revision = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
     retry_unscored: RetryUnscored = True,
     as_json: AsJson = False,
 ) -> None:
@@ -90,43 +65,50 @@ def diagnose(
         if name not in (*CAUSES, "unknown"):
             raise unknown_name("--fail-on", name, [*CAUSES, "unknown"])
     check_judge(judge)
-    devices = read_device_map(device_map)
-    pairs, seed = choose_drawn(data or answers, n, seed)
-    check_data(data, answers)
+    seed = check_seed(data.data or answers, seed)
+    if answers is not None and data.n is not None:
+        raise InputError("--n and --answers: pairs are drawn only where there are no answers; choose one")
+    check_data(data.data, answers)
+    out = folder.out
     check_unlocked(out)
-    check_out(out, [path for path in (data, answers) if path])
+    check_out(out, [path for path in (data.data, answers) if path])
 
-    from mmprobe.interventions.registry import parse_settings
-    from mmprobe.samples import load_samples, with_template
+    from mmprobe.samples import load_samples
 
-    if answers is not None and data is None:
+    if answers is not None and data.data is None:
         from mmprobe.traces.asking import answered_samples
 
-        samples = answered_samples(answers)[:limit]
+        samples = answered_samples(answers)
     else:
-        samples = load_samples(data or _draw_pairs(out, pairs, seed))[:limit]
-    samples = with_template(samples, parse_settings(template or []))
+        samples = load_samples(data.data or _draw_pairs(out, data.pairs, seed))
+    samples = data.choose(samples)
 
     from mmprobe.diagnosis import diagnose as find_causes
     from mmprobe.diagnosis.diagnose import RESULTS, SETTINGS
     from mmprobe.models import load_model
     from mmprobe.viz.report.diagnosis_page import Diagnosed, write_diagnosis
 
-    check_earlier(out / SETTINGS, "a diagnosis", resume, overwrite, TO_CONTINUE)
+    check_earlier(out / SETTINGS, "a diagnosis", folder.resume, folder.overwrite, TO_CONTINUE)
+    loaded = load_model(**model.chosen)
     diagnosis = find_causes(
-        load_model(model, device=device, dtype=dtype, revision=revision, device_map=devices),
+        loaded,
         samples,
-        out,
-        batch_size=batch_size,
-        max_new_tokens=max_new_tokens,
         answers=answers,
         judge=judge,
         retry_unscored=retry_unscored,
-        resume=resume,
-        overwrite=overwrite,
+        **asking.chosen,
+        **folder.chosen,
     )
     report = write_diagnosis(
-        [Diagnosed(diagnosis.to_dataset(), diagnosis.answers, diagnosis.tests)], out / RESULTS[-1]
+        [
+            Diagnosed(
+                diagnosis.to_dataset(),
+                diagnosis.answers,
+                diagnosis.tests,
+                [row.to_json() for row in diagnosis.effects],
+            )
+        ],
+        out / RESULTS[-1],
     )
     why = diagnosis.why[:1].upper() + diagnosis.why[1:]
     text = f"{diagnosis.model}: {', '.join(diagnosis.verdict)}. {why}.\nThe evidence: {report}"
@@ -148,7 +130,7 @@ def _draw_pairs(out: Path, n: int, seed: int) -> Path:
     return file if file.is_file() else make_pairs(folder, n, seed)
 
 
-def bench_tools(out: Path, n: int, device: str, options: dict[str, str], as_json: bool) -> None:
+def bench_tools(out: Path, n: int, device: str, options: dict[str, Any], as_json: bool) -> None:
     """Score diagnostic tools: `mmprobe bench diagnosis [--tools A,B] [--models A,B] [--plants FOLDER] [--draws 4]`."""
     known = ["tools", "models", "plants", "draws"]
     for name in options:

@@ -10,15 +10,9 @@ import typer
 from mmprobe.cli.options import (
     TO_CONTINUE,
     AsJson,
-    BatchSize,
-    Device,
-    Dtype,
     JudgeName,
-    Overwrite,
-    Resume,
+    Limit,
     RetryUnscored,
-    Seed,
-    Temperature,
     check_out,
     metric_values,
     print_result,
@@ -26,6 +20,7 @@ from mmprobe.cli.options import (
     warn,
 )
 from mmprobe.ledger import check_earlier, lock_folder
+from mmprobe.settings import AskSettings, DataSettings, FolderSettings, ModelSettings
 
 
 def filter_by_votes(
@@ -36,18 +31,12 @@ def filter_by_votes(
             help="Names with commas between: local models, or PROVIDER/MODEL such as openai/gpt-4o."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The result folder.")],
-    limit: Annotated[int | None, typer.Option(help="Only the first so many questions.", min=1)] = None,
+    folder: FolderSettings,
+    asking: AskSettings = AskSettings(temperature=0.7, max_new_tokens=1024),  # noqa: B008
+    loading: ModelSettings = ModelSettings(),  # noqa: B008
+    limit: Limit = None,
     rounds: Annotated[int, typer.Option(help="Answers of each voter to a question.", min=1)] = 2,
-    temperature: Temperature = 0.7,
-    seed: Seed = 0,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 1024,
-    batch_size: BatchSize = 1,
     judge: JudgeName = "lexical",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    resume: Resume = False,
-    overwrite: Overwrite = False,
     retry_unscored: RetryUnscored = True,
     as_json: AsJson = False,
 ) -> None:
@@ -60,8 +49,8 @@ def filter_by_votes(
 
     \b
     Examples:
-      mmprobe filter --data pairs/samples.jsonl --voters tiny-spd --max-new-tokens 64 --out filtered
-      mmprobe filter --data questions.jsonl --limit 100 --voters openai/gpt-4o,qwen2.5-vl-7b --rounds 3 \\
+      mmprobe data filter --data pairs/samples.jsonl --voters tiny-spd --max-new-tokens 64 --out filtered
+      mmprobe data filter --data questions.jsonl --limit 100 --voters openai/gpt-4o,qwen2.5-vl-7b --rounds 3 \\
         --out filtered
     """
     from mmprobe.benchmarks.core.benchmark import BENCHMARKS
@@ -69,26 +58,26 @@ def filter_by_votes(
     from mmprobe.benchmarks.judges.judge import open_judge
     from mmprobe.benchmarks.mmreason.voting import VOTERS, VOTES, filter_questions
 
-    check_earlier(out / VOTES, "votes", resume, overwrite, TO_CONTINUE)
+    out = folder.out
+    check_earlier(out / VOTES, "votes", folder.resume, folder.overwrite, TO_CONTINUE)
     check_out(out, [data])
     names = split_names(voters)
     with lock_folder(out, "voting into it"):
-        if overwrite:
+        if folder.overwrite:
             (out / VOTES).unlink(missing_ok=True)
             (out / VOTERS).unlink(missing_ok=True)
         voted = (out / VOTES).exists()
-        truth = load_truth(BENCHMARKS["mmreason"], data, out / "data", limit=limit, kept=voted)
+        truth = load_truth(
+            BENCHMARKS["mmreason"](), DataSettings(data=data, limit=limit), out / "data", kept=voted
+        )
 
         from mmprobe.benchmarks.mmreason.voting import ask_voters, check_voters
-        from mmprobe.interventions import Settings
 
-        check_voters(names, out, dtype)
+        check_voters(names, out, loading.dtype)
         opened_judge = open_judge(judge, out / "judge.sqlite", retry_unscored)
-        asked = Settings(
-            max_new_tokens=max_new_tokens, batch_size=batch_size, temperature=temperature, seed=seed
-        )
-        ask = ask_voters(truth, asked, device, dtype, out=out)
-        settings = {"temperature": temperature, "seed": seed, "max_new_tokens": max_new_tokens}
+        ask = ask_voters(truth, asking, loading, out=out)
+        recorded = asking.record()
+        settings = {name: recorded[name] for name in ("temperature", "seed", "max_new_tokens")}
         about = {"data": str(data), "judge": judge}
         metrics, filtered = filter_questions(truth, names, ask, out, settings, rounds, about, opened_judge)
     lines = [

@@ -35,6 +35,9 @@ def list_names(
             autocompletion=lambda incomplete: [name for name in KINDS if name.startswith(incomplete)],
         ),
     ],
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="With methods: equation, paper and every parameter, too.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List benchmarks, methods, analyses, causes or another kind of things, each with one line.
@@ -44,11 +47,17 @@ def list_names(
     \b
     Examples:
       mmprobe list benchmarks
+      mmprobe list methods --verbose
       mmprobe list methods --json
     """
     if kind not in KINDS:
         hint = "mmprobe models lists the models" if kind in ("model", "models") else "choose one of these"
         raise InputError(f"list {kind}: {hint}; list knows {', '.join(KINDS)}")
+    if verbose:
+        if kind != "methods":
+            raise InputError("--verbose: goes with mmprobe list methods")
+        _print_methods(as_json)
+        return
     rows = _list(kind)
     if kind == "analyses":  # in --only, analyses and probes are named alike
         probes = load(KINDS["probes"])
@@ -58,6 +67,25 @@ def list_names(
         ]
     listed = [{"name": name, "about": about} for name, about in rows]
     print_result({kind: listed}, show_table(("Name", "About"), rows), as_json)
+
+
+def _print_methods(as_json: bool) -> None:
+    from mmprobe.interventions.registry import METHODS, describe_method, format_default
+
+    methods = [describe_method(name) for name, _ in METHODS.working()]
+    lines = []
+    for method in methods:
+        lines += [f"{method.name}: {method.about}", f"  from: {method.reference}"]
+        lines += [
+            f"  {each.name}={format_default(each.default)}  ({each.allowed})  {each.effect}"
+            for each in method.parameters
+        ]
+        lines.append("")
+    listed = [
+        method._asdict() | {"parameters": [each._asdict() for each in method.parameters]}
+        for method in methods
+    ]
+    print_result({"methods": listed}, "\n".join(lines).rstrip(), as_json)
 
 
 def _list(kind: str) -> list[tuple[str, str]]:

@@ -7,28 +7,37 @@ from typing import Annotated, Literal
 
 import typer
 
-from mmprobe.cli.options import AsJson, Seed, print_result
+from mmprobe.cli.options import (
+    AsJson,
+    NewFolder,
+    Seed,
+    print_result,
+)
 from mmprobe.errors import InputError
 
 
 def make_pairs(
-    out: Annotated[Path, typer.Option(help="The new folder.")],
+    out: NewFolder,
     n: Annotated[int, typer.Option("--n", help="Number of pairs.", min=1)],
     seed: Seed = 0,
     source: Annotated[
-        Literal["synthetic", "coco"],
-        typer.Option(help="Where the images come from: drawn, or photographs with COCO's instances."),
+        Literal["synthetic", "things", "coco"],
+        typer.Option(help="Drawn shapes, drawn things of daily life, or photographs with COCO's instances."),
     ] = "synthetic",
     differences: Annotated[
         str | None, typer.Option(help="A number, or a range as 1-3; default: 0-3 drawn, 1-5 of photographs.")
     ] = None,
     difficulty: Annotated[
         Literal["easy", "medium", "hard"] | None,
-        typer.Option(help="Default: all three in turn if drawn, any if of photographs."),
+        typer.Option(
+            help="Of shapes and photographs. Default: all three in turn of shapes, any of photographs."
+        ),
     ] = None,
     mix: Annotated[
         Literal["even", "paper"],
-        typer.Option(help="paper: numbers of differences and difficulties as in SPD-Faith Bench."),
+        typer.Option(
+            help="paper: numbers of differences and difficulties as in SPD-Faith Bench (not of things)."
+        ),
     ] = "even",
     statistics: Annotated[Path | None, typer.Option(help="An HTML file for figures of the pairs.")] = None,
     images: Annotated[Path | None, typer.Option(help="coco: folder of the images.")] = None,
@@ -57,6 +66,7 @@ def make_pairs(
     Examples:
       mmprobe make-pairs --source synthetic --out pairs --n 30 --seed 7
       mmprobe make-pairs --source synthetic --out hard --n 30 --seed 7 --differences 2-3 --difficulty hard
+      mmprobe make-pairs --source things --out things --n 20
       mmprobe make-pairs --mix paper --out mixed --n 300 --statistics mixed.html
       mmprobe make-pairs --source coco --images val2017 --annotations instances_val2017.json \\
         --out photos --n 100
@@ -70,10 +80,14 @@ def make_pairs(
         "--inpainter": inpainter,
         "--reviews": reviews,
     }
-    if source == "synthetic":
+    if source != "coco":
         for option, value in coco_options.items():
             if value:
                 raise InputError(f"{option}: goes with --source coco")
+    if source == "things":
+        for option, given in {"--difficulty": difficulty, "--mix paper": mix == "paper"}.items():
+            if given:
+                raise InputError(f"{option}: goes with --source synthetic or coco; things have no difficulty")
     if mix == "paper" and (differences or difficulty):
         raise InputError("--mix paper: draws differences and difficulty; leave out those options")
     if reviews is not None:
@@ -106,8 +120,13 @@ def make_pairs(
         )
     else:
         from mmprobe.benchmarks.synthetic.pairs import make_pairs as draw_pairs
+        from mmprobe.benchmarks.things.pairs import make_things
 
-        file = draw_pairs(out, n, seed, _parse_range(differences or "0-3"), difficulty, mix)
+        asked = _parse_range(differences or "0-3")
+        if source == "things":
+            file = make_things(out, n, seed, asked)
+        else:
+            file = draw_pairs(out, n, seed, asked, difficulty, mix)
         if statistics:
             _write_statistics(statistics, file)
         with file.open(encoding="utf-8") as lines:
@@ -117,11 +136,13 @@ def make_pairs(
 
 
 def _write_statistics(file: Path, samples: Path) -> None:
-    from mmprobe.benchmarks.spd_faith.benchmark import read_data
+    from mmprobe.benchmarks.spd_faith.benchmark import SpdFaith
     from mmprobe.benchmarks.spd_faith.data import pair_statistics
     from mmprobe.viz import write_figures
 
-    write_figures(pair_statistics(read_data(samples).pairs), file, (samples.parent.name, "pairs of images"))
+    write_figures(
+        pair_statistics(SpdFaith().read(samples).pairs), file, (samples.parent.name, "pairs of images")
+    )
 
 
 def _apply_reviews(out: Path, reviews: Path, as_json: bool) -> None:

@@ -9,7 +9,12 @@ from typing import Annotated
 
 import typer
 
-from mmprobe.cli.options import AsJson, check_out, print_result
+from mmprobe.cli.options import (
+    AsJson,
+    OutFolder,
+    check_out,
+    print_result,
+)
 from mmprobe.errors import InputError
 
 
@@ -26,7 +31,7 @@ def mirage_correlations(
     results: Annotated[
         list[Path], typer.Argument(metavar="RESULTS...", help="Result folders of mirage, one a model.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for mirage_correlations.nc, .csv and .json.")],
+    out: OutFolder,
     over: Annotated[
         Cases, typer.Option(help="The cases. cells: each model and topic; questions: of one model.")
     ] = Cases.topics,
@@ -39,8 +44,8 @@ def mirage_correlations(
 
     \b
     Examples:
-      mmprobe mirage-correlations results/a --out results/kinds
-      mmprobe mirage-correlations results/a results/b results/c --over models --out results/metrics
+      mmprobe data mirage-correlations results/a --out results/kinds
+      mmprobe data mirage-correlations results/a results/b results/c --over models --out results/metrics
     """
     from mmprobe.analyses.files import export
     from mmprobe.benchmarks.mirage.correlations import (
@@ -71,5 +76,9 @@ def mirage_correlations(
         + "  ".join(f"{name} {'-' if pair[name] is None else format(pair[name], '.3g')}" for name in numbers)
         for pair in pairs
     ]
+    if unread := int(dataset["unread"].max()):
+        lines.append(
+            f"{unread} answers that nobody could read or judge are left out of a metric or count as wrong."
+        )
     lines.append(f"All numbers: {out / 'mirage_correlations.csv'}")
     print_result({"over": str(over), "pairs": pairs}, "\n".join(lines), as_json)

@@ -9,6 +9,7 @@ import typer
 
 from mmprobe.cli.options import (
     AsJson,
+    OutFolder,
     check_out,
     metric_values,
     print_result,
@@ -20,14 +21,14 @@ def mirage_score(
         list[Path],
         typer.Argument(metavar="RESULTS...", help="Folders of mirage-effect, one a model and data set."),
     ],
-    out: Annotated[Path, typer.Option(help="The result folder.")],
+    out: OutFolder,
     as_json: AsJson = False,
 ) -> None:
     """Average mirage scores: of each model over data sets, of each data set over models.
 
     \b
     Example:
-      mmprobe mirage-score results/one-vqarad results/one-microvqa results/two-vqarad --out results/means
+      mmprobe data mirage-score results/one-vqarad results/one-microvqa results/two-vqarad --out results/means
     """
     from mmprobe.benchmarks.core.results import write_results
     from mmprobe.benchmarks.mirage_effect.mean_scores import mean_mirage_scores

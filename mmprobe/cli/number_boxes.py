@@ -8,12 +8,18 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mmprobe.cli.options import AsJson, Seed, check_out, print_result
+from mmprobe.cli.options import (
+    AsJson,
+    OutFolder,
+    Seed,
+    check_out,
+    print_result,
+)
 
 
 def number_boxes(
     data: Annotated[Path, typer.Option(help="Questions of MagiC without boxes, or a folder of GQA.")],
-    out: Annotated[Path, typer.Option(help="Folder for the numbered images and their questions.")],
+    out: OutFolder,
     limit: Annotated[int | None, typer.Option(help="Only the first so many questions.", min=1)] = None,
     seed: Seed = 0,
     threshold: Annotated[
@@ -43,8 +49,8 @@ def number_boxes(
 
     \b
     Examples:
-      mmprobe number-boxes --data questions.jsonl --out numbered
-      mmprobe number-boxes --data gqa --limit 700 --rule iou --overlap 0.4 --out numbered
+      mmprobe data number-boxes --data questions.jsonl --out numbered
+      mmprobe data number-boxes --data gqa --limit 700 --rule iou --overlap 0.4 --out numbered
     """
     from mmprobe.benchmarks.layouts import unpack
     from mmprobe.benchmarks.magic.numbering import number_regions

@@ -12,30 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mmprobe.benchmarks.synthetic import PAIRS, SEED
-from mmprobe.errors import InputError, printable, shorten, unknown_name
+from mmprobe.benchmarks.synthetic import SEED
+from mmprobe.cli.fields import OF_BENCHMARK
+from mmprobe.errors import InputError, name_option, printable, shorten
 from mmprobe.files import redact
 from mmprobe.registry import is_of_plug_in
+from mmprobe.settings import AskSettings, DataSettings, FolderSettings, ModelSettings
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks import Evaluation
     from mmprobe.benchmarks.core.results import Metric
     from mmprobe.cache import Run
-    from mmprobe.traces.workers import Workers
-
-LARGEST_SEED = 2**63 - 1  # torch takes no larger seed
-_SEED_HELP = "Seed of what is drawn at random: pairs, boxes, or sampled tokens"
 
 TO_CONTINUE = (
     "use --resume to continue, --overwrite to start over, or another --out"  # if a folder has an earlier call
 )
-
-
-def complete_models(incomplete: str) -> list[str]:
-    """Return the short names of models that begin so, for the shell."""
-    from mmprobe.models.checkpoints import load_aliases
-
-    return [name for name in load_aliases() if name.startswith(incomplete)]
 
 
 def complete_benchmarks(incomplete: str) -> list[str]:
@@ -43,13 +34,6 @@ def complete_benchmarks(incomplete: str) -> list[str]:
     from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 
     return [name for name in BENCHMARKS if name.startswith(incomplete)]
-
-
-def complete_methods(incomplete: str) -> list[str]:
-    """Return the names of methods that begin so, for the shell."""
-    from mmprobe.interventions.registry import METHODS
-
-    return [name for name in METHODS if name.startswith(incomplete)]
 
 
 def complete_analyses(incomplete: str) -> list[str]:
@@ -60,31 +44,6 @@ def complete_analyses(incomplete: str) -> list[str]:
     before, comma, last = incomplete.rpartition(",")
     names = (name.replace("_", "-") for name in (*ANALYSES, *PROBES, "findings"))
     return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
-
-
-ASK_APIS = ("bench", "compare")  # commands that an API's answers are enough for
-
-
-def check_model(context: typer.Context, name: str | None) -> str | None:
-    """Check the name of a model before anything heavy is imported.
-
-    Raises:
-        InputError: the model is unknown, or it is behind an API and the command needs its internals.
-    """
-    if name is None or context.resilient_parsing:
-        return name
-    from mmprobe.benchmarks.core.api_models import is_api
-
-    if not is_api(name):
-        from mmprobe.models.checkpoints import locate
-
-        locate(name)
-    elif context.info_name not in ASK_APIS and not Path(name).is_dir():
-        raise InputError(
-            f"--model {name}: an API shows no internals; mmprobe bench asks it, and mmprobe trace --answers RESULTS "
-            "--model LOCAL traces its answers with a local model"
-        )
-    return name
 
 
 def check_run_path(context: typer.Context, path: Path) -> Path:
@@ -99,17 +58,15 @@ def check_run_path(context: typer.Context, path: Path) -> Path:
     return path
 
 
-def check_methods(*sources: str) -> None:
-    """Check the names of methods, such as `pai+vcd`, before anything heavy is imported; files are read later.
+def check_method(asking: AskSettings) -> None:
+    """Check a method, such as `pai+vcd`, and its parameters before torch is imported and a model is loaded.
 
     Raises:
-        InputError: naming the first that does not exist.
+        InputError: naming the first method, parameter or value that does not exist.
     """
-    from mmprobe.interventions.registry import METHODS
+    from mmprobe.interventions.registry import check_method as check
 
-    for name in (name for source in sources for name in source.split("+")):
-        if not name.endswith((".yaml", ".yml")) and name not in METHODS:
-            raise unknown_name("method", name, METHODS)
+    check(str(asking.method), asking.parameters)
 
 
 def check_judge(name: str) -> None:
@@ -145,26 +102,17 @@ AnswersOption = Annotated[
         help="Read these answers and generate none: lines of id and response, results, or a run.",
     ),
 ]
+OutFile = Annotated[Path, typer.Option("--out", help="The file of the result; an earlier one is replaced.")]
+OutFolder = Annotated[Path, FolderSettings.model_fields["out"]]
+NewFolder = Annotated[Path, typer.Option("--out", help="The folder of the results, which must not exist.")]
+Resume = Annotated[bool, FolderSettings.model_fields["resume"]]
+Overwrite = Annotated[bool, FolderSettings.model_fields["overwrite"]]
+DrawnSeed = Annotated[int | None, AskSettings.model_fields["seed"]]
+Seed = Annotated[int, AskSettings.model_fields["seed"]]
+ModelName = Annotated[str, ModelSettings.model_fields["name"]]
+Device = Annotated[str, ModelSettings.model_fields["device"]]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-BatchSize = Annotated[int, typer.Option(help="Questions answered together.", min=1)]
 Capture = Annotated[str, typer.Option(help="What to record: default, full, or a YAML file.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
-DeviceMapOption = Annotated[
-    str | None,
-    typer.Option(
-        "--device-map",
-        help="Spread the model over devices: auto, balanced, balanced_low_0, sequential, or a JSON file with the "
-        "device of each module.",
-    ),
-]
-DrawnPairs = Annotated[
-    int | None, typer.Option("--n", help=f"Pairs to draw without --data; default: {PAIRS}.", min=1)
-]
-DrawnSeed = Annotated[
-    int | None,
-    typer.Option("--seed", help=f"{_SEED_HELP}; default: {SEED}.", min=0, max=LARGEST_SEED),
-]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")]
 JudgeName = Annotated[
     str,
     typer.Option(
@@ -172,30 +120,12 @@ JudgeName = Annotated[
         help="Who labels answers: lexical, model:openai/gpt-4o, ensemble:openai/a,openai/b,openai/c.",
     ),
 ]
-MethodName = Annotated[
+ReadingName = Annotated[
     str,
     typer.Option(
-        "--method",
-        help="How to answer: plain, sage, vcd, … or a YAML file.",
-        autocompletion=complete_methods,
+        "--read",
+        help="How answers are read: text; likelihood reads closed questions by the probability of each answer, too.",
     ),
-]
-ModelName = Annotated[
-    str,
-    typer.Option(
-        "--model",
-        help="Alias (see mmprobe models), local folder or hub id.",
-        callback=check_model,
-        autocompletion=complete_models,
-    ),
-]
-RepetitionPenalty = Annotated[
-    float | None,
-    typer.Option(help="Above 1, tokens that occurred become less likely; default: the checkpoint's."),
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue an earlier call in --out.")]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Delete what an earlier call left in --out, and start over.")
 ]
 RetryUnscored = Annotated[
     bool,
@@ -204,41 +134,7 @@ RetryUnscored = Annotated[
         help="Judge again what an earlier call in --out left unscored, or leave it unscored.",
     ),
 ]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
-Seed = Annotated[int, typer.Option("--seed", help=f"{_SEED_HELP}.", min=0, max=LARGEST_SEED)]
-MethodParameters = Annotated[
-    list[str] | None, typer.Option("--set", help="A parameter of the method, such as eta=0.25; repeatable.")
-]
-ShardOf = Annotated[
-    str | None,
-    typer.Option("--shard", help="i/n: only the i-th of n parts, for processes that share --out."),
-]
-SharedPrefix = Annotated[
-    bool,
-    typer.Option(
-        "--shared-prefix/--no-shared-prefix",
-        help="Read what questions about the same images have in common once, or read each prompt whole.",
-    ),
-]
-Temperature = Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.", min=0)]
-TemplateArguments = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--template", help="An argument of the chat template, as enable_thinking=false; repeatable."
-    ),
-]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--ray",
-        help="Workers on a Ray cluster: HOST:PORT of its head, auto, or local. Default: one a GPU, or a node without.",
-    ),
-]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Say why each analysis was left out.")]
-WorkerCount = Annotated[
-    int | None,
-    typer.Option("--workers", help="Processes with a model each: one a GPU, or a group of CPU cores.", min=1),
-]
 BenchmarkName = Annotated[
     str,
     typer.Argument(
@@ -247,80 +143,46 @@ BenchmarkName = Annotated[
         autocompletion=complete_benchmarks,
     ),
 ]
-Limit = Annotated[
-    int | None,
-    typer.Option(help="Only the first so many of the data: pairs, images or questions.", min=1),
-]
-LongestAnswer = Annotated[
-    int | None,
-    typer.Option(help="Longest answer in tokens; default: the benchmark's, by type of question.", min=1),
-]
+Limit = Annotated[int | None, DataSettings.model_fields["limit"]]
 RunPath = Annotated[
     Path,
     typer.Argument(
         metavar="RUN", help="A run's folder, or the file that pack made of one.", callback=check_run_path
     ),
 ]
-TracedModel = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        help="The model of the run: adds what needs it, such as the logit lens.",
-        callback=check_model,
-        autocompletion=complete_models,
-    ),
-]
 
 
-def open_workers(number: int | None, ray: str | None, device: str) -> Workers | None:
-    """Return the workers, or None where this process does the work."""
-    if ray is not None:
-        from mmprobe.traces import RayActors
-
-        return RayActors(ray, number, device)
-    if number in (None, 1):
-        return None
-    from mmprobe.traces import Processes
-
-    return Processes(number, device)
-
-
-def read_device_map(text: str | None) -> str | dict[str, int | str] | None:
-    """Return the device map of `--device-map`: its name, or the devices of a JSON file by the names of modules.
+def check_seed(data: Path | None, seed: int | None) -> int:
+    """Return the seed of the pairs to draw without `--data`.
 
     Raises:
-        InputError: the file cannot be read.
+        InputError: there are data, so that nothing is drawn, and a seed is given.
 
     Example:
-        >>> read_device_map("balanced")
-        'balanced'
+        >>> check_seed(None, None)
+        1000001
     """
-    if text is None or not text.endswith(".json"):
-        return text
-    from pydantic import RootModel
-
-    from mmprobe.files import read_record
-
-    try:
-        return read_record(Path(text), RootModel[dict[str, int | str]]).root
-    except FileNotFoundError:
-        raise InputError(f"--device-map {text}: no such file") from None
+    if data is not None and seed is not None:
+        raise InputError("--seed and --data: pairs are drawn only without data; choose one")
+    return SEED if seed is None else seed
 
 
-def choose_drawn(data: Path | None, n: int | None, seed: int | None) -> tuple[int, int]:
-    """Return the number and the seed of the pairs to draw without `--data`.
+def name_model(model: ModelSettings) -> ModelSettings | None:
+    """Return how a model is loaded; None where none is named.
 
     Raises:
-        InputError: there is, so that nothing is drawn, and a number or a seed is given.
-
-    Example:
-        >>> choose_drawn(None, 8, None)
-        (8, 1000001)
+        InputError: none is named, and an option says how it is loaded.
     """
-    for option, value in (("--n", n), ("--seed", seed)):
-        if data is not None and value is not None:
-            raise InputError(f"{option} and --data: pairs are drawn only without --data; choose one")
-    return PAIRS if n is None else n, SEED if seed is None else seed
+    if not model.name and model.chosen:
+        raise InputError(f"{name_option(next(iter(model.chosen)))}: goes with a model; give --model")
+    return model if model.name else None
+
+
+def check_one_process(model: ModelSettings, folder: FolderSettings, remote: bool = False) -> None:
+    """Raise InputError if a model that is spread over devices is to be loaded elsewhere."""
+    if model.device_map is not None and (remote or not folder.one_process):
+        others = "--workers, --ray and --remote" if remote else "--workers and --ray"
+        raise InputError(f"--device-map: goes with one process; leave out {others}")
 
 
 def check_out(out: Path, inputs: Iterable[Path]) -> None:
@@ -349,6 +211,11 @@ def split_names(names: str) -> list[str]:
         ['plain', 'sage']
     """
     return [name.strip() for name in names.split(",")]
+
+
+def benchmark_options(context: typer.Context) -> dict[str, Any]:
+    """Return the options of a benchmark itself: those that follow its name, and those of `--config`."""
+    return context.meta.get(OF_BENCHMARK, {}) | parse_benchmark_options(context.args)
 
 
 def parse_benchmark_options(arguments: Sequence[str]) -> dict[str, str]:
@@ -425,14 +292,37 @@ def warn_of_unscored(judging: Mapping[str, Any], remedy: str) -> None:
         warn(words if set(judging["unscored"]) == {"disagreement"} else f"{words}; {remedy}")
 
 
+def describe_metric(name: str, metric: Metric) -> str:
+    """Return a metric as one line: its value, interval and n, and what its unread answers make of it.
+
+    Example:
+        >>> from mmprobe.benchmarks.core.results import accuracy_metrics
+        >>> describe_metric("accuracy", accuracy_metrics("accuracy", [True] * 3 + [None])["accuracy"])
+        'accuracy                 0.750 [0.301, 0.954], n = 4 (1 unread counts as wrong; at most 1.000)'
+    """
+    return f"{name:24} {metric}, n = {metric.n}" + (f" ({metric.remark})" if metric.remark else "")
+
+
 def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
-    """Print the headline metrics with their intervals, and where the rest is."""
+    """Print how many answers repeat themselves, the headline metrics with their intervals, and where the rest is."""
+    from mmprobe.benchmarks.core.benchmark import read_responses
+    from mmprobe.stats.repetition import is_degenerate
+
     warn_of_unscored(evaluation.judging, "call again to retry (bench with --resume)")
     metrics, file = evaluation.metrics, evaluation.folder / "results.json"
     names = [
         each for name in (*evaluation.headline, "unread", "truncated") for each in (name, f"{name}_change")
     ]
-    lines = [f"{name:24} {metrics[name]}, n = {metrics[name].n}" for name in names if name in metrics]
+    lines = [describe_metric(name, metrics[name]) for name in names if name in metrics]
+    responses = evaluation.folder / "responses.jsonl"  # of `bench`
+    has_answers = responses.exists() and responses.stat().st_size > 0
+    texts = [*read_responses(responses).values()] if has_answers else []
+    if looped := sum(map(is_degenerate, texts)):
+        lines.insert(
+            0, f"{looped} of {len(texts)} answers repeat themselves; check the prompt and the model first"
+        )
+    if card := evaluation.judging.get("card"):
+        lines.append(f"{card[:1].upper()}{card[1:]}")
     if evaluation.layout:
         lines.append(f"Data read as: {evaluation.layout}")
     lines.append(f"All metrics: {file}")

@@ -7,12 +7,17 @@ from typing import Annotated
 
 import typer
 
-from mmprobe.cli.options import AsJson, check_run_path, print_result
+from mmprobe.cli.options import (
+    AsJson,
+    OutFile,
+    check_run_path,
+    print_result,
+)
 
 
 def pack(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.", callback=check_run_path)],
-    out: Annotated[Path, typer.Option(help="The HDF5 file.")],
+    out: OutFile,
     as_json: AsJson = False,
 ) -> None:
     """Join a run into one HDF5 file.

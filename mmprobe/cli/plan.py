@@ -1,4 +1,4 @@
-"""The command `plan`: disk, memory and time before a run."""
+"""The command `plan`: disk, memory and time before a run; the number of questions before a benchmark."""
 
 from __future__ import annotations
 
@@ -7,41 +7,29 @@ from typing import Annotated
 
 import typer
 
-from mmprobe.cli.options import (
-    AsJson,
-    BatchSize,
-    Capture,
-    Device,
-    Dtype,
-    MethodName,
-    MethodParameters,
-    ModelName,
-    Revision,
-    print_result,
-)
+from mmprobe.cli.options import AsJson, Capture, print_result
 from mmprobe.errors import InputError
-from mmprobe.files import format_bytes
+from mmprobe.files import format_bytes, read_results
+from mmprobe.settings import AskSettings, ModelSettings
+from mmprobe.stats.power import design_effect, questions_for
 
 _N_TRIED = 8  # samples whose prompts a plan measures
 
 
 def plan(
-    model: ModelName,
+    asking: AskSettings,
+    what: Annotated[
+        str, typer.Argument(metavar="[bench]", help="bench: how many questions show a difference.")
+    ] = "run",
+    model: ModelSettings = ModelSettings(),  # noqa: B008
     samples: Annotated[
         int | None, typer.Option(help="Number of samples; default: all of --data.", min=1)
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Samples that give the lengths of the prompts.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 256,
     capture: Capture = "default",
-    method: MethodName = "plain",
-    settings: MethodParameters = None,
-    batch_size: BatchSize = 1,
     probe: Annotated[
         bool, typer.Option("--probe", help="Trace a few samples of --data, to measure time and lengths.")
     ] = False,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    revision: Revision = None,
     dictionary: Annotated[
         str | None,
         typer.Option(help="A dictionary of features: its memory, and the disk of activations at its hook."),
@@ -50,9 +38,26 @@ def plan(
         str | None,
         typer.Option(help="Memory of each GPU, as 24GB,24GB, or auto: what --device-map auto puts where."),
     ] = None,
+    diagnose: Annotated[
+        bool,
+        typer.Option("--diagnose", help="Predict forward passes and, with --probe, minutes of a diagnosis."),
+    ] = False,
+    difference: Annotated[
+        float | None,
+        typer.Option(help="plan bench: the difference of two accuracies that is to be seen, as 0.05."),
+    ] = None,
+    accuracy: Annotated[float | None, typer.Option(help="plan bench: of the first model.")] = None,
+    disagreeing: Annotated[
+        float | None,
+        typer.Option(help="plan bench: share of questions that exactly one of two models gets right."),
+    ] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(help="plan bench: earlier results, for the accuracy and the sets of images."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict disk, memory and time of a run.
+    """Predict what a run or a diagnosis takes, or how many questions show a difference between two models.
 
     Without --probe no weights are loaded. Without --data the prediction is for prompts of 1,024 tokens, 768
     of them visual.
@@ -63,21 +68,41 @@ def plan(
       mmprobe plan --model qwen2.5-vl-7b --data mine.jsonl --capture full --probe
       mmprobe plan --model qwen2.5-vl-7b --samples 1000 --method vcd
       mmprobe plan --model tiny-spd --samples 1000 --dictionary tiny-spd
+      mmprobe plan --model qwen2.5-vl-7b --data mine.jsonl --diagnose --probe
       mmprobe plan --model qwen2.5-vl-72b --samples 1000 --devices 80GB,80GB
+      mmprobe plan bench --difference 0.05 --accuracy 0.7
     """
+    if what == "bench":
+        _plan_bench(difference, accuracy, disagreeing, results, as_json)
+        return
+    if what != "run":
+        raise InputError(f"plan {what}: choose bench, or leave it out")
+    if not model.name:
+        raise InputError("plan: give --model")
     if samples is None and data is None:
         raise InputError("plan: give --samples, --data or both")
     if probe and data is None:
         raise InputError("plan: --probe needs --data, samples to try")
     if probe and devices is not None:
         raise InputError("plan: --devices predicts from shapes; leave --probe out")
-    from mmprobe.interventions.registry import load_methods, parse_settings
-    from mmprobe.models.checkpoints import locate
-    from mmprobe.samples import load_samples
+    if diagnose and (dictionary or devices):
+        raise InputError("plan: --diagnose predicts passes and minutes; leave --dictionary and --devices out")
+    from mmprobe.samples import load_samples, longest, with_template
 
-    methods = load_methods(method, **parse_settings(settings or []))
-    locate(model)
-    known = load_samples(data) if data else []
+    methods, batch_size, max_new_tokens = asking.methods, asking.batch_size, longest(asking.lengths)
+    known = with_template(load_samples(data), asking.template) if data else []
+
+    if diagnose:
+        from mmprobe.diagnosis.plan import plan_diagnosis
+
+        trying = None
+        if probe:
+            from mmprobe.models import load_model
+
+            trying = load_model(**model.chosen)
+        cost = plan_diagnosis(trying, known, samples or len(known), **asking.chosen)
+        print_result(cost._asdict(), cost.describe(), as_json)
+        return
 
     import torch
 
@@ -93,6 +118,7 @@ def plan(
         plan_features,
         read_memories,
         residual_bytes,
+        warn_of_large_images,
     )
     from mmprobe.traces.plan import plan as plan_run
 
@@ -100,26 +126,31 @@ def plan(
     memories = read_memories(devices) if devices is not None else []
     features = load_dictionary(dictionary) if dictionary is not None else None
     if probe:
-        loaded = load_model(model, device=device, dtype=dtype, revision=revision)
+        loaded = load_model(**model.chosen)
         wanted = max(_N_TRIED, 2 * batch_size)
         tried = known[:: max(len(known) // wanted, 1)][:wanted]
         made = dry_run(loaded, spec, tried, count, max_new_tokens, batch_size, methods)
         prompt = mean_prompt_size(loaded, tried)
     else:
         # on the GPUs that are to come, the dtype is the checkpoint's, as on any device but the CPU
-        loaded = load_shapes(model, device="meta" if memories else device, dtype=dtype, revision=revision)
+        loaded = load_shapes(**model.chosen | ({"device": "meta"} if memories else {}))
         prompt = mean_prompt_size(loaded, known[:: max(len(known) // _N_TRIED, 1)]) if known else PromptSize()
+        device = model.device
         on_gpu = (
             bool(memories) or device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
         )
         spec = resolve_capture(spec, loaded, batch_size=batch_size)
         made = plan_run(loaded, spec, count, max_new_tokens, batch_size, prompt, on_gpu, methods)
+    warn_of_large_images(loaded, known[:: max(len(known) // _N_TRIED, 1)])
     seconds = "not known without --probe" if made.seconds is None else f"{made.seconds:.0f} s"
     text = (
         f"disk    {format_bytes(made.disk)}\nhost    {format_bytes(made.host)}\ndevice  {format_bytes(made.device)}\n"
         f"prefix  {made.prefixes}\nrecord  {made.recording}\ntime    {seconds}\nfor {count} samples: {made.assumed}"
     )
     result = made._asdict()
+    if model.pixels:
+        result["pixels"] = model.pixels
+        text += f"\npixels  {', '.join(f'{name} {value:,}' for name, value in model.pixels.items())}"
     if streams := residual_bytes(loaded, resolve_capture(spec, loaded, batch_size=batch_size), prompt):
         result["prompt_residuals"] = streams
         parts = ", ".join(f"{group} {format_bytes(size)}" for group, size in streams.items())
@@ -139,3 +170,40 @@ def plan(
         text += f"\nweights by --device-map auto, predicted, with {format_bytes(result['working'])} free on each GPU:\n"
         text += "\n".join(f"{name:7} {format_bytes(size)}" for name, size in result["devices"].items())
     print_result(result, text, as_json)
+
+
+def _plan_bench(
+    difference: float | None,
+    accuracy: float | None,
+    disagreeing: float | None,
+    results: Path | None,
+    as_json: bool,
+) -> None:
+    """Print how many questions show a difference between two accuracies."""
+    if difference is None:
+        raise InputError("plan bench: give --difference, such as 0.05")
+    design, first = 1.0, accuracy
+    if results is not None:
+        metric = read_results(results).metrics.get("accuracy")
+        if metric is None or metric.value is None:
+            raise InputError(f"--results {results}: has no accuracy; give --accuracy")
+        first = metric.value if accuracy is None else accuracy
+        if metric.low is not None and metric.high is not None and metric.n and 0 < metric.value < 1:
+            design = design_effect(metric.value, metric.low, metric.high, int(metric.n))
+    if first is None:
+        raise InputError("plan bench: give --accuracy of the first model, or --results of an earlier call")
+    if not 0 < difference < 1 or not 0 <= first <= 1 - difference:
+        raise InputError(
+            f"--difference {difference:g}: must be above 0, and with the accuracy {first:g} at most 1"
+        )
+    if disagreeing is not None and not difference <= disagreeing <= 1:
+        raise InputError(f"--disagreeing {disagreeing:g}: must be from the difference to 1")
+    needed = questions_for(difference, first, disagreeing, design)
+    lines = [
+        f"to see {first:.3f} become {first + difference:.3f} with 80 % power at the 5 % level:",
+        f"paired       {needed.paired:,} questions that both models answer, {needed.disagreeing:.3f} of which only one gets right",
+        f"independent  {needed.independent:,} questions for each model",
+    ]
+    if design > 1:
+        lines.append(f"sets         {design:.2f} times as many as if each question had images of its own")
+    print_result(needed._asdict() | {"design": design}, "\n".join(lines), as_json)

@@ -7,8 +7,16 @@ from typing import Annotated
 
 import typer
 
-from mmprobe.cli.options import AsJson, TracedModel, Verbose, print_result, warn_left_out
+from mmprobe.cli.options import (
+    AsJson,
+    OutFile,
+    Verbose,
+    name_model,
+    print_result,
+    warn_left_out,
+)
 from mmprobe.errors import InputError
+from mmprobe.settings import ModelSettings
 
 
 def report(
@@ -19,8 +27,8 @@ def report(
             help="A run or a result folder of bench, score or compare; or two of them, side by side.",
         ),
     ],
-    model: TracedModel = None,
-    out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
+    model: ModelSettings = ModelSettings(),  # noqa: B008
+    out: OutFile = Path("report.html"),
     explore: Annotated[
         int,
         typer.Option(help="Most samples in the explorer; each adds about 20 to 100 kB to the file.", min=0),
@@ -50,6 +58,6 @@ def report(
             raise InputError(f"{path}: no such run or result folder")
     from mmprobe.reports import make_report
 
-    file, left_out = make_report(list(runs), out, model, explore)
+    file, left_out = make_report(list(runs), out, name_model(model), explore)
     warn_left_out(left_out, verbose)
     print_result({"report": str(file)}, str(file), as_json)

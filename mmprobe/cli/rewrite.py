@@ -12,6 +12,7 @@ import typer
 from mmprobe.cli.options import (
     TO_CONTINUE,
     AsJson,
+    OutFolder,
     Overwrite,
     Resume,
     RetryUnscored,
@@ -33,7 +34,7 @@ _REPLIES = "replies.sqlite"
 def rewrite(
     data: Annotated[Path, typer.Option(help="Questions of MIRAGE.")],
     model: Annotated[str, typer.Option(help="The writer: PROVIDER/MODEL, such as openai/gpt-4o.")],
-    out: Annotated[Path, typer.Option(help="The folder for questions.jsonl.")],
+    out: OutFolder,
     parts: Annotated[
         str, typer.Option(help="What to write, with commas between.")
     ] = "references,hints,topics",
@@ -55,8 +56,8 @@ def rewrite(
 
     \b
     Example:
-      mmprobe rewrite --data questions.jsonl --model openai/gpt-4o --out rewritten
-      mmprobe rewrite --data questions.jsonl --model openai/gpt-4o --parts topics --limit 20 --out classified
+      mmprobe data rewrite --data questions.jsonl --model openai/gpt-4o --out rewritten
+      mmprobe data rewrite --data questions.jsonl --model openai/gpt-4o --parts topics --limit 20 --out classified
     """
     from mmprobe.benchmarks.core.prompts import read_prompts
     from mmprobe.benchmarks.judges.model import JudgeSettings, ModelJudge

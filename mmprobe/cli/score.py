@@ -12,6 +12,7 @@ from mmprobe.cli.options import (
     AsJson,
     BenchmarkName,
     JudgeName,
+    OutFolder,
     RetryUnscored,
     check_out,
     parse_benchmark_options,
@@ -26,7 +27,7 @@ def score(
     responses: Annotated[
         Path, typer.Option(help='Lines of {"id": …, "response": …}, or the benchmark\'s own form.')
     ],
-    out: Annotated[Path, typer.Option(help="The result folder.")],
+    out: OutFolder,
     judge: JudgeName = "lexical",
     retry_unscored: RetryUnscored = True,
     as_json: AsJson = False,

@@ -7,26 +7,16 @@ from typing import Annotated
 
 import typer
 
-from mmprobe.cli.options import Device, Dtype, check_model, complete_models
 from mmprobe.errors import InputError
+from mmprobe.settings import ModelSettings
 
 
 def serve(
     run: Annotated[
         Path | None, typer.Argument(metavar="RUN", help="A run, whose answers are at hand.")
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            help="The model that answers; default: that of the run.",
-            callback=check_model,
-            autocompletion=complete_models,
-        ),
-    ] = None,
+    model: ModelSettings = ModelSettings(),  # noqa: B008
     port: Annotated[int, typer.Option(help="0 for a free one.", min=0, max=65535)] = 0,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
 ) -> None:
     """Serve a page on which you ask, click a region or a head, and see what the answer loses (extra `serve`).
 
@@ -38,7 +28,7 @@ def serve(
       mmprobe serve runs/first
       mmprobe serve --model tiny-spd --port 8050
     """
-    if run is None and model is None:
+    if run is None and not model.name:
         raise InputError("serve: give a run, --model or both")
     if run is not None and not run.exists():
         raise InputError(f"{run}: no such run")
@@ -49,5 +39,6 @@ def serve(
     from mmprobe.models import load_model
 
     opened = None if run is None else open_run(run)
-    name = live.name_model(opened) if model is None and opened is not None else str(model)
-    live.serve(load_model(name, device, dtype), opened, port=port)
+    if not model.name and opened is not None:
+        model = model.replace(name=live.name_model(opened))
+    live.serve(load_model(**model.chosen), opened, port=port)

@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,21 +17,23 @@ from mmprobe.cli.options import (
     TO_CONTINUE,
     AsJson,
     Device,
+    Limit,
     ModelName,
+    OutFolder,
     Overwrite,
     Resume,
-    Seed,
     check_data,
     metric_values,
     print_result,
     split_names,
 )
 from mmprobe.errors import InputError
+from mmprobe.training.settings import GuesserSettings, LogosSettings, share_budget
+from mmprobe.training.settings import ablate as change
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.core.results import Metric
     from mmprobe.samples import Sample
-    from mmprobe.training.settings import LogosSettings
 
 TestData = Annotated[Path | None, typer.Option(help="Held-out questions to answer before and after.")]
 
@@ -51,33 +52,16 @@ def check_extra() -> None:
 def logos(
     model: ModelName,
     data: Annotated[Path, typer.Option(help="Samples with true answers, such as those of make-pairs.")],
-    out: Annotated[Path, typer.Option(help="The folder of the training.")],
+    out: OutFolder,
+    settings: LogosSettings = LogosSettings(),  # noqa: B008
     only: Annotated[
         str | None, typer.Option(help="Question types of make-pairs, with commas between: count,steps.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many questions.", min=1)] = None,
+    limit: Limit = None,
     test: TestData = None,
-    stages: Annotated[int, typer.Option(help="Stages of the curriculum.", min=1)] = 2,
-    epochs: Annotated[int, typer.Option(help="Passes over a stage's questions.", min=1)] = 10,
     completions: Annotated[
         int | None,
         typer.Option(help="Responses in all, the curriculum's among them, in place of --epochs.", min=1),
-    ] = None,
-    samples: Annotated[int, typer.Option(help="Responses to a question.", min=1)] = 8,
-    batch: Annotated[int, typer.Option(help="Responses a step.", min=1)] = 128,
-    micro_batch: Annotated[int, typer.Option(help="Responses in memory at a time.", min=1)] = 8,
-    learning_rate: Annotated[float, typer.Option(help="At its peak.", min=0)] = 1e-6,
-    temperature: Annotated[float, typer.Option(help="Of the responses.", min=1e-3)] = 1.0,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest response.", min=1)] = 1024,
-    kl: Annotated[float, typer.Option(help="Weight of the KL term.", min=0)] = 0.0,
-    refill: Annotated[
-        int, typer.Option(help="Rounds that sample new questions for the places of dropped groups.", min=0)
-    ] = 0,
-    lower: Annotated[
-        float | None, typer.Option(help="Later stages keep questions with a mean accuracy above it.")
-    ] = None,
-    instruction: Annotated[
-        str | None, typer.Option(help="What is added to each question; '' for nothing.")
     ] = None,
     ablate: Annotated[
         str | None,
@@ -85,8 +69,6 @@ def logos(
             help="Trainings to compare: full, no-filter, no-curriculum, plain, single-sample, kl-1e-2, kl-1e-3, kl-1e-4."
         ),
     ] = None,
-    save_steps: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 50,
-    seed: Seed = 0,
     resume: Resume = False,
     overwrite: Overwrite = False,
     device: Device = "auto",
@@ -108,15 +90,8 @@ def logos(
     check_extra()
     check_tracker(log_to)
     from mmprobe.training.checkpoints import hold_training
-    from mmprobe.training.settings import INSTRUCTION, LogosSettings, share_budget
-    from mmprobe.training.settings import ablate as change
     from mmprobe.training.train_logos import check_questions
 
-    settings = LogosSettings(
-        stages, epochs, samples, batch, math.gcd(batch, micro_batch), learning_rate, kl=kl, refill=refill, lower=lower,
-        temperature=temperature, max_new_tokens=max_new_tokens, seed=seed, save_steps=save_steps,
-        instruction=INSTRUCTION if instruction is None else instruction,
-    )  # fmt: skip
     questions, held_out = _read(data, only, limit), _read(test, only, limit) if test else []
     plans = {out: settings}
     if ablate:
@@ -133,9 +108,11 @@ def logos(
             prefix = f"{path.name} " if ablate else ""
             metrics |= {f"{prefix}{name}": value for name, value in values.items()}
     result = {"out": [str(path) for path in plans]}
-    _print_trained(result, metrics, {path: path / f"stage-{stages}" / "model" for path in plans}, as_json)
+    _print_trained(
+        result, metrics, {path: path / f"stage-{settings.stages}" / "model" for path in plans}, as_json
+    )
     if log_to is not None:
-        about = {"model": model, "data": str(data), **asdict(settings)}
+        about = {"model": model, "data": str(data), **settings.model_dump()}
         log_metrics(log_to, out, about, metrics, _read_steps(plans, bool(ablate)))
 
 
@@ -182,21 +159,14 @@ def _train_logos(
 def guesser(
     model: Annotated[str, typer.Option(help="A causal language model: folder, hub id, or tiny-spd.")],
     data: Annotated[Path, typer.Option(help="Questions to learn; their images are never opened.")],
-    out: Annotated[Path, typer.Option(help="The folder of the training.")],
+    out: OutFolder,
+    settings: GuesserSettings = GuesserSettings(),  # noqa: B008
     test: TestData = None,
     against: Annotated[
         list[Path] | None, typer.Option(help="Results of bench mirage-effect on --test; repeatable.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many questions.", min=1)] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the questions.", min=1)] = 3,
-    batch: Annotated[int, typer.Option(help="Questions a step.", min=1)] = 256,
-    micro_batch: Annotated[int, typer.Option(help="Questions in memory at a time.", min=1)] = 32,
-    learning_rate: Annotated[float, typer.Option(help="Of LoRA's A, at the start.", min=0)] = 5e-5,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Learn metadata.explanation before the answer.")
-    ] = False,
+    limit: Limit = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer on --test.", min=1)] = 32,
-    seed: Seed = 0,
     resume: Resume = False,
     overwrite: Overwrite = False,
     log_to: LogTo = None,
@@ -218,18 +188,10 @@ def guesser(
     from mmprobe.training.checkpoints import hold_training
     from mmprobe.training.guesser.guesses import write_guesses
     from mmprobe.training.guesser.text_model import read_text_questions
-    from mmprobe.training.guesser.train import GuesserSettings, train_text_model
+    from mmprobe.training.guesser.train import train_text_model
     from mmprobe.training.history import training_history
     from mmprobe.viz.report.write import write_figures
 
-    settings = GuesserSettings(
-        epochs,
-        learning_rate,
-        batch_size=batch,
-        micro_batch=math.gcd(batch, micro_batch),
-        explain=explain,
-        seed=seed,
-    )
     questions = read_text_questions(data)[:limit]
     asked = read_text_questions(test) if test else []
     with hold_training(out, resume, overwrite, TO_CONTINUE):
@@ -238,7 +200,7 @@ def guesser(
         metrics = write_guesses(trained, asked, out, against or [], max_new_tokens) if asked else {}
     _print_trained({"model": str(out / "model")}, metrics, {out: out / "model"}, as_json)
     if log_to is not None:
-        about = {"model": model, "data": str(data), **asdict(settings)}
+        about = {"model": model, "data": str(data), **settings.model_dump()}
         log_metrics(log_to, out, about, metrics, _read_steps([out], False))
 
 

@@ -380,6 +380,8 @@ class Family:
         video_views: returns the views of each video, frame after frame, as `views` does of each image. Its second argument
             are the frames of each video of the batch. None for families that are not shown videos.
         video_options: what the processor is given with videos.
+        infers_axes: whether the processor guesses which axis of an image has the colours, which fails for images three
+            pixels high. Then it is given arrays with the colours first.
         equal_videos: whether the processor takes videos of one number of frames together only, or fills up the shorter ones.
         videos_alone: whether the processor takes images or videos in a prompt, and not both.
         image_token_id: returns the id of an image's visual token, given the model's config.
@@ -406,6 +408,7 @@ class Family:
     extras: tuple[str, ...] = ()
     video_views: BuildVideoViews | None = None
     video_options: Mapping[str, Any] = field(default_factory=dict)
+    infers_axes: bool = False
     equal_videos: bool = False
     videos_alone: bool = False
     image_token_id: Callable[[Any], int] = get_image_token_id

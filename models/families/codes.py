@@ -47,6 +47,7 @@ EMU3 = Family(
     name="emu3",
     model_types=("emu3",),
     views=build_emu_views,
+    infers_axes=True,
     extras=("hub",),
     batches=False,
     shares_prefixes=True,

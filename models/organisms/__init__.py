@@ -227,7 +227,7 @@ def merge_adapter(hf: Any, folder: str | Path) -> Any:
     """
     from peft import PeftModel, get_peft_model_state_dict
 
-    from mmprobe.models.untrusted import check_adapter_config, check_adapter_fits, check_files
+    from mmprobe.models.adapters import check_adapter_config, check_adapter_fits, check_files
 
     name, place = str(folder), Path(folder)
     check_files(name, place)

@@ -81,9 +81,8 @@ def attribution_patching(
     metric, to first order the loss when the component is replaced.
 
     - `atp`: the gradient at the clean prompt (Nanda, 2023; Syed et al., 2023): one backward pass.
-    - `atp_star`: after AtP* (Kramar et al., 2024, arXiv:2403.00745). Its GradDrop: one backward pass for each
-      layer, in which the gradient does not go through that layer's sublayers, so that opposite effects by
-      different ways do not cancel; the mean of the absolute estimates over the other layers, with the sign of
+    - `atp_star`: after AtP* (Kramar et al., 2024, arXiv:2403.00745). Its GradDrop: for each layer the gradient that
+      does not go through that layer's sublayers, so that opposite effects by different ways do not cancel; the mean of the absolute estimates over the other layers, with the sign of
       `atp`. Then the components with the largest estimates are patched exactly, which the paper proposes as
       the next step. Its recomputed softmax is for queries and keys as components, which heads' outputs are not.
     - `ig`: integrated gradients (Sundararajan et al., 2017). The components of one layer go from corrupt to
@@ -91,8 +90,8 @@ def attribution_patching(
       For one component a layer (attention, ffn) it converges to the exact effect, except in a mixture of
       experts, whose choice of experts jumps.
 
-    It takes five forward passes, one of them with a backward pass, for `atp`; one more of both for each layer
-    for `atp_star`, and a forward pass for each verified component; `steps` of both for each layer for `ig`. As
+    It takes five forward passes, one of them with a backward pass, for `atp`; for `atp_star` also a backward pass for each
+    layer, through the layers before it alone, and a forward pass for each verified component; `steps` of both for each layer for `ig`. As
     in `patch_components`, they begin at the first difference of the prompts, for three passes more.
 
     Use it for a first look at many components, before `patch_components` on the few that matter. It is not
@@ -146,16 +145,17 @@ def estimate_pairs(pairs: PairReading, settings: AttributionSettings) -> list[xr
             values = _ComponentDifference(
                 pairs.clean.components(kind), pairs.corrupt.components(kind), changed
             )
-        passes_before = pairs.clean.count
+        passes_before = pairs.clean.backwards
+        dropped: np.ndarray | None = None
         if method == "ig":
             parts = _integrate(pairs, kind, values, settings.steps)
         else:
-            parts = values.weigh(pairs.clean.gradients([kind], pairs.sum)[kind])
+            parts, dropped = _estimate(pairs, kind, values, drops=method == "atp_star")
         by_position = _stack(model, parts, named.shape[1])
         estimate = by_position.sum(-1)
-        if method == "atp_star":
-            estimate = np.copysign(_drop_gradients(pairs, kind, values), estimate)
-        backward_passes = pairs.clean.count - passes_before
+        if dropped is not None:
+            estimate = np.copysign(dropped, estimate)
+        backward_passes = pairs.clean.backwards - passes_before
         effect, exact = _verify(pairs, kind, values, estimate, settings.verified)
     dims = ("layer", "head") if kind == "head" else ("layer",)
     coords = {name: np.arange(size) for name, size in zip(dims, estimate.shape[1:], strict=True)}
@@ -221,17 +221,25 @@ def _move(difference: Tensor, share: float) -> Change:
     return lambda value: value - share * difference
 
 
-def _drop_gradients(pairs: PairReading, kind: str, values: _ComponentDifference) -> np.ndarray:
-    """Return the mean of the absolute estimates without the ways through one layer, over the other layers."""
-    layers = sorted(values.difference)
+def _estimate(
+    pairs: PairReading, kind: str, values: _ComponentDifference, drops: bool
+) -> tuple[Values, np.ndarray | None]:
+    """Return `weigh` by the gradient, and with `drops` the mean over layers of the absolute estimates without the ways
+    through one of them, a layer's own aside."""
+    layers = sorted(values.difference) if drops else []
+    blocked: list[list[Point]] = [[], *([("attention", layer), ("ffn", layer)] for layer in layers)]
+    found = pairs.clean.gradients_without([kind], pairs.sum, blocked)
+    parts = values.weigh(next(found)[kind])
+    if not drops:
+        return parts, None
     total: np.ndarray | float = 0.0
-    for layer in tqdm(layers, desc="attribution_patching", disable=None):
-        blocked = [("attention", layer), ("ffn", layer)]
-        gradients = pairs.clean.gradients([kind], pairs.sum, blocked=blocked)[kind]
-        estimate = np.abs(_stack(pairs.model, values.weigh(gradients), values.places.shape[1]).sum(-1))
+    for layer, gradients in zip(
+        layers, tqdm(found, "attribution_patching", len(layers), disable=None), strict=True
+    ):
+        estimate = np.abs(_stack(pairs.model, values.weigh(gradients[kind]), values.places.shape[1]).sum(-1))
         estimate[:, layer] = np.where(np.isnan(estimate[:, layer]), np.nan, 0)  # not of the layer itself
         total = total + estimate
-    return np.asarray(total) / max(len(layers) - 1, 1)
+    return parts, np.asarray(total) / max(len(layers) - 1, 1)
 
 
 def _stack(model: Model, parts: Values, count: int) -> np.ndarray:

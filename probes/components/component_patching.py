@@ -20,7 +20,7 @@ from mmprobe.models import Model
 from mmprobe.models.hooks import Change
 from mmprobe.models.loading import build_generation_kwargs
 from mmprobe.models.points import STREAMS, Point, change_points, check_kind
-from mmprobe.models.prompt import decode_tokens
+from mmprobe.models.prompt import decode_sequence
 from mmprobe.models.reading import Values, float32_logits
 from mmprobe.probes.answers import MAX_NEW_TOKENS, name_answer, read_answer, resolve_layers
 from mmprobe.probes.components.pairs import (
@@ -356,8 +356,8 @@ def compare_answers(model: Model, ids: np.ndarray, patched: np.ndarray) -> xr.Da
     differ = not np.array_equal(ids, patched)
     out = xr.Dataset(
         {
-            "token": ("step", np.array(decode_tokens(model, ids), dtype=str)),
-            "token_patched": ("step_patched", np.array(decode_tokens(model, patched), dtype=str)),
+            "token": ("step", np.array(decode_sequence(model, ids), dtype=str)),
+            "token_patched": ("step_patched", np.array(decode_sequence(model, patched), dtype=str)),
             "word": ("change", np.array([before for before, _ in changes], dtype=str)),
             "word_patched": ("change", np.array([after for _, after in changes], dtype=str)),
         }

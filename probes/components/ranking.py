@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 import torch
@@ -34,14 +34,15 @@ from mmprobe.samples import Sample, image_sets
 from mmprobe.stats.estimate import estimate_from_sums
 from mmprobe.stats.intervals import COSINE, FRACTION
 
-BY = ("patching", "attribution", "attention", "logit")
+By = Literal["patching", "attribution", "attention", "logit"]
+BY: tuple[By, ...] = get_args(By)
 TOP = 5  # heads whose agreement between halves is counted; our choice
 
 
 def rank_heads(
     model: Model,
     source: Run | Sequence[Sample],
-    by: str = "patching",
+    by: By = "patching",
     top: int = TOP,
     **options: Unpack[PairRunOptions],
 ) -> xr.Dataset:

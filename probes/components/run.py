@@ -25,7 +25,11 @@ from mmprobe.probes.answer_records import (
 from mmprobe.probes.components.attribution_patching import AttributionSettings, estimate_pairs
 from mmprobe.probes.components.component_patching import check_replacement, patch_pairs
 from mmprobe.probes.components.pairs import AnswerPair, LogitMetric, PairReading, read_pairs
-from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, show_others
+from mmprobe.probes.interchange.counterfactual_images import (
+    CounterfactualImages,
+    CounterfactualKind,
+    show_others,
+)
 from mmprobe.samples import Sample, image_sets
 
 PairProbe = Callable[[PairReading], list[xr.Dataset]]
@@ -41,7 +45,7 @@ class PairRunOptions(RunOptions, total=False):
     """
 
     metric: LogitMetric
-    counterfactual: str
+    counterfactual: CounterfactualKind
 
 
 def patch_components_run(
@@ -151,7 +155,7 @@ def _measure_run(
     batch_size = options.get("batch_size", 4)
     if batch_size < 1:
         raise InputError(f"batch_size {batch_size}: must be 1 or more")
-    answers = AnswerSource(model, source, options)
+    answers = AnswerSource(model, source, options, PairRunOptions)
     images = CounterfactualImages(answers.samples)
 
     def measure(batch: list[RunAnswer]) -> list[Arrays]:

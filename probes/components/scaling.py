@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Unpack
-
 import numpy as np
 import xarray as xr
 
 from mmprobe.interventions.methods.components import Components
 from mmprobe.models import Model
-from mmprobe.probes.answers import AnswerOptions, name_answer, read_true_answer
+from mmprobe.probes.answers import MAX_NEW_TOKENS, AnswerInput, name_answer, read_true_answer
 from mmprobe.samples import Sample
 
 
@@ -19,7 +17,9 @@ def scale_components(
     components: str,
     scale: float = 0.0,
     baseline: str = "zero",
-    **options: Unpack[AnswerOptions],
+    *,
+    answer: AnswerInput = None,
+    max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return what an answer loses when named components are scaled at all of its tokens (Michel et al., 2019).
 
@@ -34,7 +34,7 @@ def scale_components(
         components: names such as `head 5.2, ffn 7`, or a .json file of them.
         scale: -10 to 10; 0 ablates.
         baseline: m: `zero`, or `mean`, which the file then has.
-        options: `answer` and `max_new_tokens` (`AnswerOptions`). Without an answer the sample's true one is read, or
+        answer: text or token ids. Without an answer the sample's true one is read, or
             the model's own if there is none.
 
     Returns:
@@ -53,7 +53,7 @@ def scale_components(
     """
     method = Components(components=components, scale=scale, baseline=baseline)
     changes = method.changes(model)
-    reading = read_true_answer(model, sample, **options)
+    reading = read_true_answer(model, sample, answer, max_new_tokens)
     own, changed = (
         reading.logprobs(each)[0].cpu().numpy().astype(float)
         for each in (None, changes if scale != 1 else None)
@@ -68,7 +68,7 @@ def scale_components(
         "components": components,
         "scale": scale,
         "answer": reading.row.text,
-        "answer_from": name_answer(sample, options.get("answer")),
+        "answer_from": name_answer(sample, answer),
         "effect_per_token": float(effect.mean()),
         "n": len(effect),
     }

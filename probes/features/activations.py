@@ -22,7 +22,7 @@ from mmprobe.models import Model
 from mmprobe.models.dictionaries import check_point, find_point
 from mmprobe.models.reading import Reading
 from mmprobe.probes.answer_records import AnswerSource, RunAnswer
-from mmprobe.probes.features.run import GROUPS, group_tokens
+from mmprobe.probes.features.run import GROUPS, SINKS, check_sinks, find_sinks, group_tokens
 from mmprobe.samples import Sample
 
 CONTEXT = 32  # tokens of a row; our choice
@@ -39,6 +39,7 @@ class Written(NamedTuple):
         dropped: number of tokens at the end that fill no row.
         answers: number of answers that were read.
         left_out: number of samples without an answer that can be read.
+        sinks: number of sink tokens that were not written.
     """
 
     folder: Path
@@ -46,6 +47,7 @@ class Written(NamedTuple):
     dropped: int
     answers: int
     left_out: int
+    sinks: int = 0
 
 
 def write_activations(
@@ -55,6 +57,7 @@ def write_activations(
     hooks: Sequence[str],
     groups: Sequence[str] = GROUPS,
     context: int = CONTEXT,
+    sinks: float = SINKS,
 ) -> Written:
     """Write what is at some points of the decoder, at tokens of prompts and answers, in SAELens' format.
 
@@ -70,9 +73,11 @@ def write_activations(
         hooks: names such as `blocks.3.hook_resid_post` (`mmprobe.models.dictionaries.HOOKS`).
         groups: of the tokens that are written: visual, text, generated.
         context: number of tokens of a row.
+        sinks: as in `features_run`: tokens whose state at a hook has so many times the median norm of the answer's tokens
+            are not written, since a dictionary would learn little else; our choice, the default is 10.
 
     Raises:
-        InputError: a hook or a group is unknown, no token is left, `datasets` is missing, or `out` exists.
+        InputError: a hook or a group is unknown, sinks is not above 1, no token is left, `datasets` is missing, or `out` exists.
 
     Example:
         >>> write_activations(model, run, "activations", ["blocks.3.hook_resid_post"])     # doctest: +SKIP
@@ -92,6 +97,7 @@ def write_activations(
     for group in groups:
         if group not in GROUPS:
             raise InputError(f"groups: {group!r}: choose {', '.join(GROUPS)}")
+    check_sinks(sinks)
     if context < 1:
         raise InputError(f"context {context}: must be 1 or more")
     if out.exists():
@@ -100,12 +106,13 @@ def write_activations(
         raise InputError(f"{out.parent}: no such folder; make it first")
     answered = AnswerSource(model, source)
     numbers = [GROUPS.index(group) for group in groups]
-    left, rows, shards, read = dict[str, np.ndarray](), 0, list[str](), 0
+    left, rows, shards, read, dropped_sinks = dict[str, np.ndarray](), 0, list[str](), 0, 0
     writer: Any = None
     with lock_file(out, "writing activations to it"), new_folder(out) as part:
         for answers in _batches(answered):
             read += len(answers)
-            for columns in _read(model, points, answers, numbers):
+            for columns, found in _read(model, points, answers, numbers, sinks):
+                dropped_sinks += found
                 left = {
                     name: np.concatenate([left[name], new]) if left else new for name, new in columns.items()
                 }
@@ -132,7 +139,7 @@ def write_activations(
         _close(writer)
         _finish(datasets, part, described, shards)
     dropped = len(left["token_ids"])
-    return Written(out, rows, dropped, read, len(answered.samples) - read)
+    return Written(out, rows, dropped, read, len(answered.samples) - read, dropped_sinks)
 
 
 def _batches(answered: AnswerSource) -> Iterator[list[RunAnswer]]:
@@ -152,9 +159,12 @@ def _batches(answered: AnswerSource) -> Iterator[list[RunAnswer]]:
 
 
 def _read(
-    model: Model, points: dict[str, Any], answers: Sequence[RunAnswer], groups: Sequence[int]
-) -> Iterator[dict[str, np.ndarray]]:
-    """Yield for each answer its token ids [token], and by hook what is there, float32 [token, d_in]."""
+    model: Model, points: dict[str, Any], answers: Sequence[RunAnswer], groups: Sequence[int], sinks: float
+) -> Iterator[tuple[dict[str, np.ndarray], int]]:
+    """Yield for each answer its token ids [token] and by hook what is there, float32 [token, d_in]; and how many sinks it has.
+
+    Sinks are left out.
+    """
     kept: dict[str, Tensor] = {}
     batch = model.batch([answer.sample for answer in answers])
     reading = Reading(model, batch, [answer.ids for answer in answers])
@@ -165,15 +175,22 @@ def _read(
         reading.logits(observers=by_point)
     for number, row in enumerate(reading.rows):
         group = group_tokens(row.prompt, len(row.ids) - 1)
-        chosen = np.isin(group, groups)
         own = slice(row.prompt.padding, row.prompt.padding + len(group))
+        is_sink = (
+            torch.stack([find_sinks(kept[hook][number, own].flatten(1), sinks) for hook in points])
+            .any(0)
+            .cpu()
+            .numpy()
+        )
+        wanted = np.isin(group, groups)
+        chosen = wanted & ~is_sink
         ids = np.concatenate([row.prompt.ids, row.ids.cpu().numpy()[:-1]])
         columns = {"token_ids": ids[chosen].astype(np.int32)}
         for hook, point in points.items():
             value = kept[hook][number, own]
             value = value.flatten(1) if point[0] == "head" else value
             columns[hook] = value.float().cpu().numpy()[chosen]
-        yield columns
+        yield columns, int((wanted & is_sink).sum())
 
 
 def _describe(datasets: Any, columns: dict[str, np.ndarray], context: int) -> Any:

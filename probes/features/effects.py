@@ -16,6 +16,7 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.dictionaries import Dictionary, edit_features
 from mmprobe.models.points import Changes, Point
+from mmprobe.models.prompt import decode_tokens
 from mmprobe.models.reading import Reading, float32_logits
 from mmprobe.probes.answer_records import (
     AnswerSource,
@@ -73,7 +74,7 @@ def feature_effects(
     reading = read_true_answer(model, sample, answer)
     plain = reading.predict()[0].logprobs
     effect, tokens = _measure(reading, plain, found, features, action, value)
-    likeliest = [[model.tokenizer.decode([token]) for token in row] for row in tokens.tolist()]
+    likeliest = [decode_tokens(model, row) for row in tokens]
     dims = ("feature", "step")
     return xr.Dataset(
         {

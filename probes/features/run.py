@@ -37,6 +37,7 @@ GROUPS = ("visual", "text", "generated")
 STREAMS = {"residual": "residual_pre", "resid_mid": "residual_mid", "resid_post": "residual_post"}
 RATE = 0.05  # false discovery rate
 SHOWN, TOP = 8, 5  # features whose first tokens are listed, and how many of them; our choice
+SINKS = 10.0  # times the median norm of an answer's tokens, above which a token is a sink; our choice
 _OFTEN = 0.5  # share of visual tokens; a feature that is active at more of them is not listed
 
 
@@ -63,12 +64,16 @@ def features_run(
     source: Run | Sequence[Any],
     dictionary: str = "",
     features: Sequence[int] | None = None,
+    sinks: float = SINKS,
     **options: Unpack[RunOptions],
 ) -> xr.Dataset:
     """Return how well a dictionary explains the states of answers, where its features fire, and which tell labels.
 
     A dictionary that was trained on text need not explain visual tokens: `explained` says it for each group. Where
     it is low, what its features say about these tokens says little about the model.
+
+    Sink tokens are left out. Most decoders write hundreds of times the usual norm into one of the first tokens (Sun et al.,
+    2024, "Massive Activations in Large Language Models", arXiv:2402.17762), and that token alone would be the variance.
 
     Use it before anything else with a dictionary. A feature that tells faithful from unfaithful answers need not
     cause them: change it (`--method features`, `feature_effects`).
@@ -79,6 +84,8 @@ def features_run(
         dictionary: as in `load_dictionary`; empty for the one that ships for the model.
         features: the features whose first tokens are listed; None for those that tell the labels apart and, after
             them, those with the largest activations that are active at no more than half of the visual tokens.
+        sinks: how many times the median norm of an answer's tokens a token's state must have to be a sink; our choice,
+            the default is 10. Infinity leaves none out.
         options: those of `RunOptions`.
 
     Returns:
@@ -87,7 +94,7 @@ def features_run(
         - explained (group): share of the variance over tokens that the reconstruction explains
         - l0 (group): mean number of active features of a token
         - dead (group): share of features that are active at no token
-        - n_tokens (group)
+        - n_tokens (group): of those that count; n_sinks (group): those that are left out
         - density (group, feature): share of tokens at which the feature is active
         - told_p, told_difference (group, feature): of the mean activation of unfaithful minus that of faithful
           answers, on the sets of images that did not choose; NaN where it was not chosen. A half of the sets chooses
@@ -101,7 +108,8 @@ def features_run(
         explained, l0 and dead have _low and _high: 95 % intervals over sets of images (`stats.intervals`).
 
     Raises:
-        InputError: no dictionary is named, or it does not fit the model; or another model made the run.
+        InputError: no dictionary is named, or it does not fit the model; or another model made the run; or sinks is not
+            above 1.
         NotApplicable: no answer can be read.
 
     Example:
@@ -109,16 +117,17 @@ def features_run(
         >>> ds.explained.sel(group="visual").item()                          # doctest: +SKIP
         0.99
     """
+    check_sinks(sinks)
     chosen = find_dictionary(model, dictionary)
     answered = AnswerSource(model, source, options)
 
     def measure(answers: list[RunAnswer]) -> list[Arrays]:
         kept = [answer for answer in answers if answer.ids]
         states = iter(read_states(model, chosen, source, kept))
-        return [_measure(chosen, next(states)) if answer.ids else {} for answer in answers]
+        return [_measure(chosen, next(states), sinks) if answer.ids else {} for answer in answers]
 
     size = options.get("batch_size", 4) if model.family.batches else 1
-    settings = {"analysis": "features", "dictionary": dictionary or chosen.name}
+    settings = {"analysis": "features", "dictionary": dictionary or chosen.name, "sinks": sinks}
     records = [record for record in measure_answers(answered, measure, settings, size) if record.arrays]
     if not records:
         raise NotApplicable(f"{answered.name}: no sample has an answer that can be read")
@@ -247,15 +256,36 @@ def group_tokens(prompt: Prompt, steps: int) -> np.ndarray:
     return np.concatenate([group, np.full(steps, 2)])
 
 
-def _measure(dictionary: Dictionary, states: TokenStates) -> Arrays:
+def check_sinks(sinks: float) -> None:
+    """Raise InputError unless sink tokens have more than the median norm."""
+    if not sinks > 1:
+        raise InputError(f"sinks {sinks}: must be above 1, in median norms of an answer's tokens")
+
+
+def find_sinks(states: Tensor, sinks: float) -> Tensor:
+    """Return which tokens of an answer have a norm of more than `sinks` times the median, bool [token].
+
+    Args:
+        states: [token, size].
+
+    Example:
+        >>> find_sinks(torch.tensor([[27000.0], [50.0], [-60.0], [70.0]]), 10).tolist()
+        [True, False, False, False]
+    """
+    norms = states.float().norm(dim=-1)
+    return norms > sinks * norms.median()
+
+
+def _measure(dictionary: Dictionary, states: TokenStates, sinks: float) -> Arrays:
     """Return sums over the tokens of one answer, by group, and where each feature is most active."""
     with torch.no_grad():
-        z = dictionary.encode(states.read)
+        is_sink = find_sinks(states.read, sinks)
+        z = dictionary.encode(states.read) * ~is_sink[:, None]
         error = (dictionary.decode(z, states.read) - states.write).double().pow(2).sum(-1)
         write = states.write.double()
         counts, sums, activation = [], [], []
         for number in range(len(GROUPS)):
-            own = torch.from_numpy(states.group == number).to(z.device)
+            own = torch.from_numpy(states.group == number).to(z.device) & ~is_sink
             part = z[own]
             active = (part > 0).double()
             numbers = [own.sum(), error[own].sum(), write[own].pow(2).sum(), active.sum()]
@@ -270,6 +300,7 @@ def _measure(dictionary: Dictionary, states: TokenStates) -> Arrays:
     return {name: value.cpu().numpy() for name, value in arrays.items()} | {
         "ids": states.ids,
         "group": states.group,
+        "sinks": np.bincount(states.group[is_sink.cpu().numpy()], minlength=len(GROUPS)),
     }
 
 
@@ -279,6 +310,7 @@ def _measure_fit(records: Sequence[AnswerArrays], sets: np.ndarray) -> dict[str,
     counts = np.stack([record.arrays["counts"] for record in records])  # [answer, group, feature]
     per_token = sums.sum(0)[:, :1]
     out: dict[str, Any] = {"n_tokens": (("group",), per_token[:, 0].astype(int))}
+    out["n_sinks"] = (("group",), np.sum([record.arrays["sinks"] for record in records], 0))
 
     def explain(total: np.ndarray) -> np.ndarray:
         n = total[..., :1]

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal, get_args
 
 import numpy as np
 from PIL import Image
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model
-from mmprobe.models.prompt import build_chat, read_image
-from mmprobe.samples import Sample, Video, check_image, check_no_videos, check_video
+from mmprobe.models.prompt import build_chat
+from mmprobe.samples import Sample, Video, check_image, check_no_videos, check_video, read_image
 
-KINDS = ("unrelated", "minimal", "mean", "blank")
+CounterfactualKind = Literal["unrelated", "minimal", "mean", "blank"]
+KINDS: tuple[CounterfactualKind, ...] = get_args(CounterfactualKind)
 GREY = 127  # of a blank image; our choice
+SHADE, GRAIN = 0.96, 4.0  # of images with the same content: their brightness, and noise in levels of 255
 ImageList = list[Image.Image]
 _Files = tuple[Sequence[Path], Sequence[Video]]
 
@@ -97,6 +101,22 @@ class CounterfactualImages:
         equal = all(image.tobytes() == other.tobytes() for image, other in zip(own, others, strict=True))
         return None if equal else others
 
+    def find_further(self, sample: Sample, count: int) -> list[ImageList]:
+        """Return at most so many further sets of unrelated images, other than those of `find`, at the sizes of the sample's own.
+
+        Raises:
+            InputError: an image cannot be read.
+        """
+        own, videos = self._show(sample)
+        sets = islice(self._list_unrelated(sample), 1, 1 + count)
+        return [
+            [
+                picture.resize(image.size)
+                for picture, image in zip(self._take_pictures(other, videos), own, strict=True)
+            ]
+            for other in (self._show_files(sample, *files) for files in sets)
+        ]
+
     def find_files(self, sample: Sample, kind: str) -> Sequence[Path] | None:
         """Return the files of the images of the kind `unrelated` or `minimal`, or None if there are none."""
         other = self._find_other(sample, kind)
@@ -120,24 +140,32 @@ class CounterfactualImages:
     def _find_other(self, sample: Sample, kind: str) -> Sample | None:
         """Return the sample with the images and videos of the kind `unrelated` or `minimal`; None if there are none."""
         found = self._find_unrelated(sample) if kind == "unrelated" else self._find_minimal(sample)
-        if found is None:
-            return None
-        images, videos = found
+        return None if found is None else self._show_files(sample, *found)
+
+    def _show_files(self, sample: Sample, images: Sequence[Path], videos: Sequence[Video]) -> Sample:
         return sample.model_copy(update={"images": list(images), "videos": list(videos)})
 
     def _find_unrelated(self, sample: Sample) -> _Files | None:
+        return next(self._list_unrelated(sample), None)
+
+    def _list_unrelated(self, sample: Sample) -> Iterator[_Files]:
+        """Yield the sets of unrelated images and videos, each once: those of the same sizes, then the others."""
         place = self._places[sample.id]
         sizes = self._list_sizes(sample.images, sample.videos)
-        of_other_size = None
+        of_other_size: list[_Files] = []
+        seen: set[tuple[Path, ...]] = set()
         for other in self._samples[place + 1 :] + self._samples[:place]:
             files = other.images[: len(sample.images)], other.videos[: len(sample.videos)]
             enough = len(files[0]) == len(sample.images) and len(files[1]) == len(sample.videos)
-            if not enough or set(other.files) & set(sample.files):
+            key = (*files[0], *(path for video in files[1] for path in video.files))
+            if not enough or key in seen or set(other.files) & set(sample.files):
                 continue
+            seen.add(key)
             if self._list_sizes(*files) == sizes:
-                return files
-            of_other_size = of_other_size or files
-        return of_other_size
+                yield files
+            else:
+                of_other_size.append(files)
+        yield from of_other_size
 
     def _list_sizes(self, images: Sequence[Path], videos: Sequence[Video]) -> list[tuple[int, int]]:
         return [
@@ -147,16 +175,20 @@ class CounterfactualImages:
 
     def _find_minimal(self, sample: Sample) -> _Files | None:
         named = sample.metadata.get("counterfactual")
-        if isinstance(named, list) and len(named) == len(sample.images) + len(sample.videos):
-            first = sample.files[0]
-            found = [
-                [_find_file(str(name), first) for name in (each if isinstance(each, list) else [each])]
+        if isinstance(named, list):
+            count, first = len(sample.images), sample.files[0]
+            if len(named) != count + len(sample.videos) or not all(named):
+                raise InputError(
+                    f"sample {sample.id}: metadata.counterfactual lists {len(named)} files; list one for each of its "
+                    f"{count + len(sample.videos)} images and videos"
+                )
+            files = [
+                [
+                    _find_file(str(name), first, sample.id)
+                    for name in (each if isinstance(each, list) else [each])
+                ]
                 for each in named
             ]
-            if not all(file for each in found for file in each) or not all(found):
-                return None
-            files = [[file for file in each if file is not None] for each in found]
-            count = len(sample.images)
             videos = [
                 Video(frames=paths, fps=own.fps)
                 if isinstance(each, list)
@@ -195,6 +227,22 @@ class CounterfactualImages:
                     yield from pictures[clip]
 
 
+def render_again(images: Sequence[Image.Image]) -> ImageList:
+    """Return images a little darker and with noise, which leaves their content as it is: what changes with them is the floor.
+
+    Example:
+        >>> render_again([Image.new("RGB", (2, 2), "white")])[0].getpixel((0, 0)) < (255, 255, 255)
+        True
+    """
+    rng = np.random.default_rng(len(images))
+    again = []
+    for image in images:
+        pixels = SHADE * np.asarray(image.convert("RGB"), float)
+        pixels += rng.normal(0, GRAIN, (image.height, image.width, 1))
+        again.append(Image.fromarray(pixels.clip(0, 255).round().astype(np.uint8)))
+    return again
+
+
 @contextmanager
 def show_others(sample: Sample, others: ImageList | None) -> Iterator[Sample | None]:
     """Within the block, there is a sample that shows other images and is otherwise the same. None for None.
@@ -213,6 +261,11 @@ def show_others(sample: Sample, others: ImageList | None) -> Iterator[Sample | N
         yield sample.model_copy(update={"id": f"{sample.id}-other", "images": paths})
 
 
-def _find_file(name: str, image: Path) -> Path | None:
+def _find_file(name: str, image: Path, sample: str) -> Path:
     """Return the file of a relative name in the folder of an image, or in the nearest folder above it."""
-    return next((folder / name for folder in image.parents if (folder / name).is_file()), None)
+    found = next((folder / name for folder in image.parents if (folder / name).is_file()), None)
+    if found is None:
+        raise InputError(
+            f"sample {sample}: metadata.counterfactual: {name}: no such file in {image.parent} or a folder above it"
+        )
+    return found

@@ -10,7 +10,7 @@ from PIL import Image
 
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model, Prompt
-from mmprobe.models.prompt import Chat, build_chat, decode_tokens
+from mmprobe.models.prompt import Chat, build_chat, decode_sequence
 from mmprobe.models.reading import read_chats
 from mmprobe.probes.answers import MAX_NEW_TOKENS, AnswerInput, find_ids, name_answer
 from mmprobe.samples import Region, Sample
@@ -96,7 +96,7 @@ def image_interchange(
     out["region_image"] = ("region", np.array([region.image for region in regions], int))
     corners = np.array([box.box for box in boxes], int).reshape(-1, 4)
     out["region_box"] = (("region", "corner"), corners)
-    out["token"] = ("step", np.array(decode_tokens(model, np.array(ids)), dtype=str))
+    out["token"] = ("step", np.array(decode_sequence(model, np.array(ids)), dtype=str))
     out.attrs = {
         "analysis": "image_interchange",
         "model": model.name,

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
+import torch
 import xarray as xr
 
 from mmprobe.cache import Run
+from mmprobe.contents import WORD_CLASSES, declared_words
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
-from mmprobe.models.prompt import Chat, build_chat, check_videos, decode_tokens
+from mmprobe.models.prompt import Chat, build_chat, check_videos, decode_sequence
 from mmprobe.models.reading import PrefixStore, image_key, read_chats, repeated_keys, why_not_shared
 from mmprobe.probes.answer_records import (
     AnswerArrays,
@@ -22,54 +24,22 @@ from mmprobe.probes.answer_records import (
     RunOptions,
     measure_answers,
 )
-from mmprobe.probes.interchange.counterfactual_images import KINDS, CounterfactualImages, ImageList
+from mmprobe.probes.interchange.counterfactual_images import (
+    KINDS,
+    CounterfactualImages,
+    CounterfactualKind,
+    ImageList,
+    render_again,
+)
+from mmprobe.probes.interchange.free_tokens import LEAST_OTHERS, UNUSED, find_free, mean_fall, usual_margin
 from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions, list_frames
 from mmprobe.samples import Region, Sample, image_sets
 from mmprobe.stats.compare import LABELS, label_masks, means_by_label
 from mmprobe.stats.estimate import Estimate, estimate_mean, estimate_rows
 from mmprobe.stats.intervals import QUANTITY, percentile_interval, sums_interval
 
-CLASSES = ("thing", "colour", "place", "verdict", "other")
-_VERDICTS = frozenset({"yes", "no"})
+CLASSES = (*WORD_CLASSES, "other")
 _WORD = re.compile(r"\w+")
-_OBJECT = re.compile(r"(\w+) (\w+) ([A-Z]\d+)")  # of the drawn world: red star B2
-
-
-def declared_words(sample: Sample) -> dict[str, set[str]]:
-    """Return the words of each class that a sample declares, in lower case; no word is guessed.
-
-    - `metadata["words"]`: a list of words for each class
-    - `metadata["objects"]` of the drawn world, such as `red star B2`: its colour, thing and place
-    - `metadata["differences"]`: their `shape`, `category` or `object` are things
-    - `polarity`: yes and no are verdicts
-
-    Example:
-        >>> sample = Sample(id="a", question="?", metadata={"objects": [["red star B2"]]})
-        >>> declared_words(sample)["colour"], declared_words(sample)["place"]
-        ({'red'}, {'b2'})
-    """
-    words: dict[str, set[str]] = {name: set() for name in CLASSES[:-1]}
-    declared = sample.metadata.get("words")
-    if isinstance(declared, dict):
-        for name in words:
-            entries = declared.get(name)
-            words[name] |= {str(word).lower() for word in entries} if isinstance(entries, list) else set()
-    objects, differences = (sample.metadata.get(name) for name in ("objects", "differences"))
-    texts = (
-        [text for image in objects if isinstance(image, list) for text in image]
-        if isinstance(objects, list)
-        else []
-    )
-    for match in filter(None, (_OBJECT.fullmatch(str(text)) for text in texts)):
-        for name, word in zip(("colour", "thing", "place"), match.groups(), strict=True):
-            words[name].add(word.lower())
-    for difference in differences if isinstance(differences, list) else []:
-        if isinstance(difference, dict):
-            names = (str(difference[key]) for key in ("shape", "category", "object") if key in difference)
-            words["thing"] |= {word.lower() for name in names for word in _WORD.findall(name)}
-    if sample.polarity is not None:
-        words["verdict"] |= _VERDICTS
-    return words
 
 
 def classify_tokens(texts: Sequence[str], sample: Sample) -> np.ndarray:
@@ -96,7 +66,7 @@ def classify_tokens(texts: Sequence[str], sample: Sample) -> np.ndarray:
     return classes
 
 
-UNUSED = 0.1  # nat a token; answers under it hardly depend on their images; our choice
+FURTHER = 2  # more unrelated images for an answer that no other images change, as in a diagnosis; our choice
 
 
 class MeasuredAnswer(NamedTuple):
@@ -108,12 +78,19 @@ class MeasuredAnswer(NamedTuple):
         losses: nat [step] with each region exchanged, then with all of them, for the first kind; none without
             regions.
         by_frame: whether the regions are the frames of its videos.
+        most: nat [step], the most that each token loses with any of the other images.
+        margins: of its tokens with its own images, the smallest with others, and with images of the same content,
+            [3, step].
+        n_others: number of sets of other images.
     """
 
     sample: Sample
     ids: list[int]
     faithful: bool | None
     effects: dict[str, np.ndarray]
+    most: np.ndarray
+    margins: np.ndarray
+    n_others: int
     regions: list[Region]
     losses: list[np.ndarray]
     by_frame: bool
@@ -143,12 +120,10 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
     mean = estimate_mean(per_token, sets, QUANTITY)
     ends = percentile_interval(lambda times: repeated_median(per_token, times), sets, len(rows))
     median = Estimate(np.median(per_token), *ends).variables("median")
-    unused = estimate_mean(per_token < UNUSED, sets).variables("unused_share")
     out.attrs["sets"] = mean.sets
     out["mean"], out["median"] = ((), mean.value), median.pop("median")
     out["low"], out["high"], out["n"] = ((), mean.low), ((), mean.high), ((), mean.n)
-    out["unused_share"] = unused.pop("unused_share")
-    out.update(median | unused)
+    out.update(median)
     by_kind = np.array(
         [[row.effects[kind].mean() if kind in row.effects else np.nan for kind in kinds] for row in rows]
     )
@@ -158,10 +133,11 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
     classes = np.full((len(rows), len(CLASSES)), np.nan)
     for index, (row, effect) in enumerate(zip(rows, first, strict=True)):
         steps[index, : len(effect)] = effect
-        of_token = classify_tokens(decode_tokens(model, np.array(row.ids)), row.sample)
+        of_token = classify_tokens(decode_sequence(model, np.array(row.ids)), row.sample)
         for number in np.unique(of_token):
             classes[index, number] = effect[of_token == number].mean()
     out["effect"] = (("sample", "step"), steps.astype(np.float32))
+    _add_free_tokens(out, rows, sets)
     _add_means(out, "effect_by_step", "step", "n_step", steps, sets)
     _add_means(out, "effect_by_class", "class", "n_class", classes, sets)
     slopes = np.array([np.polyfit(np.arange(len(e)), e, 1)[0] if len(e) > 1 else np.nan for e in first])
@@ -198,6 +174,30 @@ def repeated_median(values: np.ndarray, times: np.ndarray) -> np.ndarray:
     count = reached[..., -1:]
     middle = [(reached > place).argmax(-1) for place in ((count - 1) // 2, count // 2)]
     return (values[order][middle[0]] + values[order][middle[1]]) / 2
+
+
+def _add_free_tokens(out: xr.Dataset, rows: Sequence[MeasuredAnswer], sets: np.ndarray) -> None:
+    """Add which tokens are free, what they lose, and which answers no other images change."""
+    scale = usual_margin(row.margins[0] for row in rows)
+    shape = (len(rows), out.sizes["step"])
+    most, free = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
+    falls = np.zeros((len(rows), 2))
+    for index, row in enumerate(rows):
+        own, other, alike = row.margins
+        mask = find_free(own, other)
+        most[index, : len(own)], free[index, : len(own)] = row.most, mask
+        falls[index] = mean_fall(own, other, mask), mean_fall(own, alike, mask)
+    counts = np.array([row.n_others for row in rows])
+    unchanged = falls[:, 0] - falls[:, 1].clip(0) < UNUSED * scale
+    unused = np.where(
+        unchanged & (counts < LEAST_OTHERS), np.nan, unchanged
+    )  # one set that changes it decides
+    out["effect_most"], out["free"] = (("sample", "step"), most), (("sample", "step"), free)
+    out["free_effect"], out["free_floor"] = ("sample", falls[:, 0]), ("sample", falls[:, 1])
+    out["unused"], out["n_others"] = ("sample", unused), ("sample", counts)
+    known = np.isfinite(unused)
+    out.update(estimate_mean(unused[known], sets[known]).variables("unused_share"))
+    out.attrs["usual_margin"] = scale
 
 
 def _add_regions(out: xr.Dataset, rows: Sequence[MeasuredAnswer]) -> None:
@@ -239,7 +239,7 @@ def _add_localisation(out: xr.Dataset, losses: np.ndarray, sets: np.ndarray) -> 
 def image_interchange_run(
     model: Model,
     source: Run | Sequence[Sample],
-    kinds: Sequence[str] = KINDS,
+    kinds: Sequence[CounterfactualKind] = KINDS,
     ids: Sequence[str] | None = None,
     **options: Unpack[RunOptions],
 ) -> xr.Dataset:
@@ -253,8 +253,8 @@ def image_interchange_run(
     A sample with videos and without regions of its own has a region for each frame that the model is shown, with which
     this frame alone is exchanged. Images are counted from 0, and the frames after them.
 
-    It takes one forward pass over each answer, one for each kind, one for each region and one for all regions
-    together, if they are not all frames. Where samples ask about the same images, the common beginnings of their prompts are read once for
+    It takes one forward pass over each answer, one for each kind, one for images of the same content, one for each region and
+    one for all regions together, if they are not all frames; and two more for an answer that no other images change. Where samples ask about the same images, the common beginnings of their prompts are read once for
     each set of own or other images, and the passes are over the rest.
 
     Use it first, before any look at attention: an answer without an effect does not use its images, wherever
@@ -274,8 +274,17 @@ def image_interchange_run(
         - effect_per_token (sample): mean over the answer's tokens
         - mean, low, high, n: mean of it over samples, with its interval, and their number
         - median, with _low, _high: its median over samples
-        - unused_share, with _low, _high: share of answers under 0.1 nat a token
         - effect (sample, step): of each token; NaN after an answer's end
+        - effect_most (sample, step): the most that a token loses with any of the other images
+        - free (sample, step): 1 where the model would say another token with some of the images
+        - free_effect (sample): what the free tokens lose: how far their margins above the likeliest other token fall, at most
+          over all other images, mean; 0 if no token is free. free_floor (sample): the same with images of the same
+          content, a little darker and with noise
+        - n_others (sample): number of sets of other images: one of each kind, and `FURTHER` unrelated ones where these
+          change no token
+        - unused (sample): 1 for an answer that no other images change: free_effect is less than 0.05 of the usual margin
+          (attrs["usual_margin"], the median) above the floor. NaN where fewer than two sets of other images do not change it.
+          unused_share, with _low, _high: their share
         - effect_by_kind (sample, kind); mean_by_kind (kind), with _low, _high; n_kind (kind). NaN where a sample
           has no such images
         - effect_by_step (step), with _low, _high; n_step (step): mean over the answers that reach the step
@@ -332,7 +341,9 @@ def image_interchange_run(
         usable = []
         for place, answer in enumerate(answers):
             shown = answer.sample.files if answer.ids else []
-            others = {kind: images.find(answer.sample, kind) for kind in kinds} if shown else {}
+            others: dict[str, ImageList | None] = (
+                {kind: images.find(answer.sample, kind) for kind in kinds} if shown else {}
+            )
             if others.get(kinds[0]) is not None:
                 usable.append((place, answer, others))
         rows: list[Arrays] = [{} for _ in answers]
@@ -342,12 +353,14 @@ def image_interchange_run(
             videos = tuple(len(clip.indices) for clip in chat.clips)  # a batch has as many frames everywhere
             alike.setdefault((chat.n_images > 0, videos), []).append((place, (answer, chat, others)))
         for batch in alike.values():
-            measured = _measure_batch(model, [each for _, each in batch], kinds, prefixes)
+            measured = _measure_batch(model, [each for _, each in batch], kinds, prefixes, images)
             for (place, _), arrays in zip(batch, measured, strict=True):
                 rows[place] = arrays
         return rows
 
-    settings = {"analysis": "image_interchange", "kinds": kinds, "batch_size": batch_size}
+    settings = {
+        "analysis": "image_interchange", "kinds": kinds, "batch_size": batch_size, "further": FURTHER,
+    }  # fmt: skip
     records = measure_answers(answered, measure, settings, batch_size, samples)
     kept = [record for record in records if record.arrays]
     if not kept:
@@ -375,7 +388,10 @@ def _read_record(record: AnswerArrays, kinds: Sequence[str]) -> MeasuredAnswer:
     regions = [Region(image=image, box=tuple(box)) for image, *box in arrays["regions"].tolist()]
     effects = {kind: arrays[f"effect {kind}"] for kind in kinds if f"effect {kind}" in arrays}
     losses, by_frame = list(arrays["losses"]), bool(arrays.get("by_frame", False))
-    return MeasuredAnswer(answer.sample, answer.ids, answer.faithful, effects, regions, losses, by_frame)
+    free = (arrays["most"], arrays["margins"], int(arrays["n_others"]))
+    return MeasuredAnswer(
+        answer.sample, answer.ids, answer.faithful, effects, *free, regions, losses, by_frame
+    )
 
 
 def _select_samples(samples: Sequence[Sample], ids: Sequence[str], name: str) -> list[Sample]:
@@ -401,6 +417,7 @@ def _measure_batch(
     batch: Sequence[_Measured],
     kinds: Sequence[str],
     prefixes: PrefixStore | None,
+    images: CounterfactualImages,
 ) -> list[Arrays]:
     """Return what each answer loses.
 
@@ -409,32 +426,49 @@ def _measure_batch(
     """
     samples, chats = [answer.sample for answer, *_ in batch], [chat for _, chat, _ in batch]
     answers = [answer.ids for answer, *_ in batch]
+    passes = 0
 
-    def read(images: Sequence[ImageList | None]) -> list[np.ndarray]:
+    def read(shown: Sequence[ImageList | None]) -> list[np.ndarray]:
+        """Return the log-probabilities and margins of each answer's tokens, [2, step]."""
+        nonlocal passes
+        passes += 1
         changed: list[Chat] = [
             chat if other is None else chat._replace(images=other)
-            for chat, other in zip(chats, images, strict=True)
+            for chat, other in zip(chats, shown, strict=True)
         ]
-        reading = read_chats(model, changed, answers, prefixes)
-        return [row.cpu().numpy().astype(float) for row in reading.logprobs()]
+        predictions = read_chats(model, changed, answers, prefixes).predict()
+        return [torch.stack([row.logprobs, row.margins]).cpu().numpy().astype(float) for row in predictions]
 
     own = read([None] * len(batch))
     keys = [image_key(chat) for chat in chats]
 
-    def lose(images: Sequence[ImageList | None]) -> list[np.ndarray]:
-        """Return what each answer loses; exactly 0 with the own pixels, however its pass was put together."""
-        rows = read(images)
-        for index, (chat, other) in enumerate(zip(chats, images, strict=True)):
+    def lose(shown: Sequence[ImageList | None]) -> list[np.ndarray]:
+        """Return what each answer loses, [2, step]; exactly 0 with the own pixels, however its pass was put together."""
+        rows = read(shown)
+        for index, (chat, other) in enumerate(zip(chats, shown, strict=True)):
             if other is not None and image_key(chat._replace(images=other)) == keys[index]:
                 rows[index] = own[index]
         return [before - after for before, after in zip(own, rows, strict=True)]
 
     effects: list[dict[str, np.ndarray]] = [{} for _ in batch]
-    shown = [kind for kind in kinds if any(others[kind] is not None for *_, others in batch)]
-    for kind in shown:
+    for kind in [kind for kind in kinds if any(others[kind] is not None for *_, others in batch)]:
         for index, loss in enumerate(lose([others[kind] for *_, others in batch])):
             if batch[index][2][kind] is not None:
                 effects[index][kind] = loss
+    untouched = [
+        not find_free(row[1], row[1] - np.max([loss[1] for loss in found.values()], 0)).any()
+        for row, found in zip(own, effects, strict=True)
+    ]
+    further = [
+        images.find_further(sample, FURTHER) if same else []
+        for sample, same in zip(samples, untouched, strict=True)
+    ]
+    for number in range(max(map(len, further))):
+        shown = [each[number] if number < len(each) else None for each in further]
+        for index, loss in enumerate(lose(shown)):
+            if shown[index] is not None:
+                effects[index][f"further {number}"] = loss
+    alike = lose([render_again(chat.images) for chat in chats])
     by_frame = [not sample.regions and bool(chat.clips) for sample, chat in zip(samples, chats, strict=True)]
     regions = [
         list_frames(chat)
@@ -449,22 +483,25 @@ def _measure_batch(
     sets += [together] if any(together) else []
     losses: list[list[np.ndarray]] = [[] for _ in batch]  # of each region, then of all together
     for parts in sets:
-        images = [
+        exchanged = [
             exchange_regions(chat.images, others[kinds[0]] or [], part) if part else None
             for chat, part, (*_, others) in zip(chats, parts, batch, strict=True)
         ]
-        for index, loss in enumerate(lose(images)):
+        for index, loss in enumerate(lose(exchanged)):
             if parts[index]:
-                losses[index].append(loss)
-    passes = np.array(1 + len(shown) + len(sets))
+                losses[index].append(loss[0])
+    most = [np.max(list(found.values()), 0) for found in effects]  # of each answer [2, step]
     return [
-        {f"effect {kind}": effect for kind, effect in effects[index].items()}
+        {f"effect {kind}": loss[0] for kind, loss in effects[index].items() if kind in kinds}
         | {
-            "logprob": own[index],
+            "logprob": own[index][0],
+            "most": most[index][0],
+            "margins": own[index][1] - np.array([0 * own[index][1], most[index][1], alike[index][1]]),
+            "n_others": np.array(len(effects[index])),
             "regions": np.array([(r.image, *r.box) for r in regions[index]], int).reshape(-1, 5),
-            "losses": np.array(losses[index]).reshape(-1, len(own[index])),
+            "losses": np.array(losses[index]).reshape(-1, len(answers[index])),
             "by_frame": np.array(by_frame[index]),
-            "passes": passes,
+            "passes": np.array(passes),
         }
         for index in range(len(batch))
     ]

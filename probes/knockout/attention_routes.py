@@ -25,13 +25,18 @@ from mmprobe.probes.answer_records import (
     one_by_one,
 )
 from mmprobe.probes.answers import (
-    AnswerOptions,
+    MAX_NEW_TOKENS,
+    AnswerInput,
     name_answer,
     read_answer,
     read_true_answer,
 )
 from mmprobe.probes.components.pairs import check_lengths
-from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, show_others
+from mmprobe.probes.interchange.counterfactual_images import (
+    CounterfactualImages,
+    CounterfactualKind,
+    show_others,
+)
 from mmprobe.probes.knockout.hidden_keys import (
     Replacement,
     SeenKeys,
@@ -55,7 +60,9 @@ def attention_routes(
     window: int | None = None,
     stride: int | None = None,
     replacement: str | None = None,
-    **options: Unpack[AnswerOptions],
+    *,
+    answer: AnswerInput = None,
+    max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return what an answer loses when some tokens cannot read others in a window of layers.
 
@@ -94,8 +101,7 @@ def attention_routes(
         window: number of layers that are blocked together; our choice, the default is a quarter of the layers.
         stride: layers from one window to the next; our choice, the default is the window.
         replacement: `counterfactual`, `mean` or `block`.
-        options: `answer` and `max_new_tokens` (`AnswerOptions`). Without an answer the true one in `sample.answer` is
-            read, or the model's own greedy answer if there is none; attrs["answer_from"] tells.
+        answer: text or token ids. Without an answer the true one in `sample.answer` is read, or the model's own greedy answer if there is none; attrs["answer_from"] tells.
 
     Returns:
         A data set with dimensions `from`, `to`, `window` (such as `0-3`, the first and the last layer),
@@ -125,7 +131,7 @@ def attention_routes(
         raise InputError("replacement counterfactual: give a counterfactual sample, or choose mean or block")
     check_family(model)
     windows = list_windows(model.n_layers, window, stride)
-    reading = read_true_answer(model, sample, **options)
+    reading = read_true_answer(model, sample, answer, max_new_tokens)
     row = reading.row
     present = present_names(row, sample)
     sources, queries = list(sources or present[0]), list(queries or present[1])
@@ -152,7 +158,7 @@ def attention_routes(
             "counterfactual": "" if counterfactual is None or others is None else counterfactual.id,
             "replacement": replacement,
             "answer": row.text,
-            "answer_from": name_answer(sample, options.get("answer")),
+            "answer_from": name_answer(sample, answer),
             "n": len(row.ids),
             "forward_passes": reading.count + (others is not None),
         }
@@ -205,7 +211,7 @@ _DIMS = ("from", "to", "window")
 def attention_routes_run(
     model: Model,
     source: Run | Sequence[Sample],
-    counterfactual: str = "unrelated",
+    counterfactual: CounterfactualKind = "unrelated",
     sources: Sequence[str] | None = None,
     queries: Sequence[str] | None = None,
     window: int | None = None,

@@ -11,9 +11,10 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.errors import InputError
-from mmprobe.interventions import Settings, load_methods
+from mmprobe.interventions import load_methods
 from mmprobe.models import Model
 from mmprobe.samples import Sample, image_sets
+from mmprobe.settings import AskSettings
 from mmprobe.stats.estimate import estimate_rows
 from mmprobe.stats.intervals import QUANTITY
 from mmprobe.traces.asking import answer
@@ -84,7 +85,7 @@ def dose_response(
 
     def ask(title: str, method: str = "plain", **parameters: Any) -> list[str]:
         methods = load_methods(method, **parameters)
-        settings = Settings(methods, max_new_tokens, batch_size)
+        settings = AskSettings(method=methods, max_new_tokens=max_new_tokens, batch_size=batch_size)
         answers = dict(answer(model, samples, None, settings, title=title))
         return [answers[sample.id] for sample in samples]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -11,14 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmprobe.analyses.regions import read_things
 from mmprobe.errors import NotApplicable
 from mmprobe.models import Model, Prompt
 from mmprobe.models.reading import Reading
-from mmprobe.samples import Region, Sample
-
-_OBJECT = re.compile(r"(\w+) (\w+) ([A-D])([1-4])")  # of the drawn world: red star B2
-_DRAWN_GRID = 4  # rows and columns of its cells
+from mmprobe.samples import Sample
 
 
 class States(NamedTuple):
@@ -92,49 +87,6 @@ def read_cells(model: Model, samples: Sequence[Sample], layers: Sequence[int]) -
         torch.Size([2, 32, 192])
     """
     return read_states(model, samples, layers, partial(find_visual, model))
-
-
-class DeclaredObject(NamedTuple):
-    """An object that an image shows.
-
-    Attributes:
-        region: the image, and the box of the object or of its cell.
-        words: by kind (`thing`, `colour`), a word for it.
-    """
-
-    region: Region
-    words: dict[str, str]
-
-
-def declared_objects(sample: Sample, sizes: Sequence[tuple[int, int]]) -> list[DeclaredObject]:
-    """Return the objects that a sample declares, with their places; none is guessed.
-
-    - `metadata["objects"]` of the drawn world, such as `red star B2`, for each image: a 4 by 4 grid of cells
-    - else the things of `metadata["differences"]` with their regions (`analyses.regions.read_things`)
-
-    Args:
-        sizes: pixels (height, width) of each image.
-
-    Example:
-        >>> sample = Sample(id="a", images=["a.png"], question="?", metadata={"objects": [["red star B2"]]})
-        >>> declared_objects(sample, [(112, 112)])
-        [DeclaredObject(region=Region(image=0, box=(28, 28, 28, 28)), words={'colour': 'red', 'thing': 'star'})]
-    """
-    listed, things = sample.metadata.get("objects"), []
-    for image, texts in enumerate(listed if isinstance(listed, list) else []):
-        found = [_OBJECT.fullmatch(str(text)) for text in (texts if isinstance(texts, list) else [])]
-        for match in filter(None, found if image < len(sizes) else []):
-            colour, shape, column, row = match.groups()
-            height, width = (side // _DRAWN_GRID for side in sizes[image])
-            box = ((ord(column) - ord("A")) * width, (int(row) - 1) * height, width, height)
-            things.append(DeclaredObject(Region(image=image, box=box), {"colour": colour, "thing": shape}))
-    if things:
-        return things
-    return [
-        DeclaredObject(region, {"thing": name})
-        for name, regions in read_things(sample).items()
-        for region in regions
-    ]
 
 
 def cell_boxes(prompt: Prompt) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from mmprobe.errors import InputError
 from mmprobe.models import Group, Model, Prompt
@@ -207,7 +208,7 @@ def make_bank(model: Model, texts: Sequence[str], layers: Sequence[int] | None =
     seen: set[tuple[int, ...]] = set()
     states: list[Tensor] = []
     ids: list[int] = []
-    for batch in _batches(model, samples):
+    for batch in tqdm([*_batches(model, samples)], desc="bank of embeddings", disable=None):
         for prompt, values in read_states(model, batch, numbers, _find_user):
             text = prompt.ids[_find_user(prompt)].tolist()
             beginnings = [tuple(text[: end + 1]) for end in range(len(text))]

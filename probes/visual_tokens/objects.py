@@ -9,12 +9,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from mmprobe.contents import declared_objects
 from mmprobe.errors import NotApplicable
 from mmprobe.models import Model
 from mmprobe.probes.answers import resolve_layers
 from mmprobe.probes.cross_validation import predict_others
 from mmprobe.probes.tokens import touched_cells
-from mmprobe.probes.visual_tokens.cells import DeclaredObject, declared_objects, read_cells
+from mmprobe.probes.visual_tokens.cells import read_cells
 from mmprobe.samples import Sample, image_sets
 from mmprobe.stats.estimate import Estimate, estimate_mean
 from mmprobe.stats.intervals import FRACTION
@@ -119,9 +120,8 @@ def _read_objects(
             batch = same[start : start + size]
             read = read_cells(model, [each for _, each in batch], [layer])
             for (row, each), (prompt, states) in zip(batch, read, strict=True):
-                things: list[DeclaredObject] = declared_objects(each, prompt.sizes)
-                for place, thing in enumerate(things):
-                    mask = touched_cells(prompt, thing.region)
+                for place, (thing, region) in enumerate(declared_objects(each, prompt.sizes)):
+                    mask = touched_cells(prompt, region)
                     vectors.append(states[0][torch.from_numpy(mask)].numpy())
                     words += [thing.words] * int(mask.sum())
                     owners += [(row, place)] * int(mask.sum())

@@ -11,8 +11,10 @@ import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
+from tqdm import tqdm
 
 from mmprobe.cache import Run, Trace
+from mmprobe.contents import DeclaredObject, declared_objects
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model, Prompt
 from mmprobe.models.prompt import decode_tokens
@@ -20,12 +22,7 @@ from mmprobe.probes.answer_records import AnswerSource, Arrays, RunAnswer, RunOp
 from mmprobe.probes.answers import resolve_layers
 from mmprobe.probes.cross_validation import predict_others
 from mmprobe.probes.tokens import touched_cells
-from mmprobe.probes.visual_tokens.cells import (
-    DeclaredObject,
-    cell_boxes,
-    declared_objects,
-    read_cells,
-)
+from mmprobe.probes.visual_tokens.cells import cell_boxes, read_cells
 from mmprobe.probes.visual_tokens.lenses import (
     Jacobian,
     Lens,
@@ -110,9 +107,8 @@ def visual_words(
     _check_top(model, top)
     prompt, states = read_cells(model, [sample], numbers)[0]
     shown = SampleCells(sample, prompt, states, [])
-    out = _list_words(
-        model, [shown], [[_score_with(lens, numbers, states) for lens in chosen]], len(numbers), top
-    )
+    own = _read_words([_score_with(lens, numbers, states) for lens in chosen], len(numbers), top, {})
+    out = _list_words(model, [shown], [own])
     out = out.assign_coords(lens=[lens.name for lens in chosen], layer=numbers)
     out.attrs = {
         "analysis": "visual_tokens",
@@ -170,6 +166,8 @@ def visual_tokens_run(
         - cell_auc: share of pairs of an own and another cell where the word has the larger score at the own one; 0.5
           is chance
         - n_images: number of samples with declared objects; these measures are missing if no sample has any
+        - n_words (lens, kind): number of objects' words that count; n_unfitted (lens, kind): of those that are left out, as the
+          lens cannot name them: `linear` was not fitted on the word, or `nearest` has it in no text
         - word, score, cell_image, cell_box, image_path, image_height, image_width: as in `visual_words`, of 8
           samples
 
@@ -199,13 +197,18 @@ def visual_tokens_run(
         raise InputError(f"lens nearest: {without['nearest']}; name other lenses")
     kept = [name for name in lenses if name not in without]
     scores = _cross_fit(model, shown, half, numbers, kept)
-    out = _list_words(model, shown[:SHOWN], scores[:SHOWN], len(numbers), top)
-    pieces: set[str] = set()
-    if any(each.things for each in shown):
-        rows = _measure_names(
-            model, shown, scores, len(numbers), top, pieces
-        )  # [sample, lens, layer, kind, measure]
+    words = {word for each in shown for thing, _ in each.things for word in thing.words.values()}
+    found = {word: find_ids(model, word) for word in words}
+    ids = {word: tokens for word, (tokens, _) in found.items()}
+    read = [
+        _read_words(own, len(numbers), top, ids)
+        for own in tqdm(scores if words else scores[:SHOWN], desc="visual_tokens: words", disable=None)
+    ]
+    out = _list_words(model, shown[:SHOWN], read[:SHOWN])
+    if words:
+        rows, counts = _measure_names(shown, read, ids)
         out.update(_mean_over_images(rows, sets))
+        out["n_words"], out["n_unfitted"] = ((("lens", "kind"), count) for count in counts)
     out = out.assign_coords(lens=kept, layer=numbers, kind=list(KINDS))
     out.attrs = {
         "analysis": "visual_tokens",
@@ -216,7 +219,7 @@ def visual_tokens_run(
         "sets": len(np.unique(sets)),
         "top": top,
         "units": "logit: nat, jacobian: nat, nearest: cosine, linear: nat",
-        "pieces": ", ".join(sorted(pieces)),
+        "pieces": ", ".join(sorted(word for word, (_, is_piece) in found.items() if is_piece)),
         "left_out": "; ".join(f"{name}: {why}" for name, why in without.items() if name in lenses),
     }
     return out
@@ -277,8 +280,8 @@ def _read_samples(
     for answer, arrays in records:
         prompt = model.prompt(answer.sample)
         things = [
-            (thing, touched_cells(prompt, thing.region))
-            for thing in declared_objects(answer.sample, prompt.sizes)
+            (thing, touched_cells(prompt, region))
+            for thing, region in declared_objects(answer.sample, prompt.sizes)
         ]
         own = model.tokenizer.decode(answer.ids, skip_special_tokens=True)
         known = texts[tuple(map(str, answer.sample.images))] or [own]
@@ -345,7 +348,8 @@ def _fit_lenses(
             raise InputError(
                 f"layers {layers}: the Jacobian lens maps to the last layer, {model.n_layers - 1}; add it"
             )
-        fitted = fit_states((each.states, each.states[-1]) for each in shown)
+        read = tqdm(shown, desc="visual_tokens: jacobian", disable=None)
+        fitted = fit_states((each.states, each.states[-1]) for each in read)
         lenses["jacobian"] = jacobian_lens(model, Jacobian(layers, fitted.matrices, fitted.bias))
     if "nearest" in names:
         texts = [text for each in shown for text in each.answers]
@@ -362,7 +366,7 @@ def _score_linear(
     fold = np.repeat(half, counts)
     words = sorted({word for each in shown for thing, _ in each.things for word in thing.words.values()})
     scores = torch.full((n_layers, sum(counts), len(words)), -torch.inf)
-    for kind, part in product(KINDS[1:], (0, 1)):
+    for kind, part in tqdm([*product(KINDS[1:], (0, 1))], desc="visual_tokens: linear probe", disable=None):
         labels = np.concatenate([_label_cells(each, kind) for each in shown])
         train, own = fold != part, fold == part
         known = sorted(set(labels[train].tolist()))
@@ -379,13 +383,13 @@ def _score_linear(
     tokens = [find_ids(model, word)[0] for word in words]
     repeated = [place for place, ids in enumerate(tokens) for _ in ids]
     flat = [token for ids in tokens for token in ids]
+    slots = torch.tensor(flat)
     parts = scores[..., repeated].split(counts, 1)
 
     def spread(part: Tensor) -> CellScores:
         def read(index: int) -> Tensor:
             out = torch.full((part.shape[1], vocabulary), -torch.inf)
-            out[:, flat] = part[index]
-            return out
+            return out.scatter_reduce(1, slots.expand(len(out), -1), part[index], "amax")
 
         return read
 
@@ -422,37 +426,73 @@ def find_ids(model: Model, word: str) -> tuple[list[int], bool]:
     return list(dict.fromkeys(whole or pieces)), not whole
 
 
-def _measure_names(
-    model: Model,
-    shown: Sequence[SampleCells],
-    scores: Sequence[Sequence[CellScores]],
-    n_layers: int,
-    top: int,
-    pieces: set[str],
-) -> np.ndarray:
-    """Return the measures of each sample, [sample, lens, layer, kind, measure]; NaN where it declares no object.
+class CellWords(NamedTuple):
+    """What the lenses read at the cells of one sample.
+
+    Attributes:
+        ids: int64 [lens, layer, cell, place], the tokens with the largest scores; -1 for one that the lens cannot name.
+        values: float32, as large, their scores.
+        words: by word, the largest score of its tokens, float32 [lens, layer, cell].
+    """
+
+    ids: np.ndarray
+    values: np.ndarray
+    words: dict[str, np.ndarray]
+
+
+def _read_words(
+    scores: Sequence[CellScores], n_layers: int, top: int, tokens: dict[str, list[int]]
+) -> CellWords:
+    """Return what the lenses read at the cells of one sample; each lens reads each layer once.
 
     Args:
-        pieces: gets the words that count by their first piece.
+        tokens: by word, the tokens that count as it.
     """
-    rows = np.full((len(shown), len(scores[0]), n_layers, len(KINDS), len(MEASURES)), np.nan)
-    words = {word for each in shown for thing, _ in each.things for word in thing.words.values()}
-    found = {word: find_ids(model, word) for word in words}
-    pieces |= {word for word, (_, is_piece) in found.items() if is_piece}
-    ids = {word: tokens for word, (tokens, _) in found.items()}
-    for row, each in enumerate(shown):
+    ids, values, words = [], [], {word: list[np.ndarray]() for word in tokens}
+    for lens in scores:
+        for layer in range(n_layers):
+            at_cells = lens(layer)
+            largest = at_cells.topk(top)
+            ids.append(torch.where(largest.values.isfinite(), largest.indices, -1).numpy())
+            values.append(largest.values.numpy())
+            for word, own in tokens.items():
+                words[word].append(at_cells[:, own].amax(1).numpy())
+    shape = (len(scores), n_layers)
+
+    def stack(parts: list[np.ndarray]) -> np.ndarray:
+        return np.array(parts).reshape(*shape, *parts[0].shape)
+
+    return CellWords(stack(ids), stack(values), {word: stack(parts) for word, parts in words.items()})
+
+
+def _measure_names(
+    shown: Sequence[SampleCells], read: Sequence[CellWords], tokens: dict[str, list[int]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the measures of each sample, and how many words count and are left out, as the lens cannot name them.
+
+    Args:
+        tokens: by word, the tokens that count as it.
+
+    Returns:
+        Measures [sample, lens, layer, kind, measure], NaN where no word counts; and numbers of objects' words
+        [2, lens, kind]: those that count, and those that are left out.
+    """
+    size = read[0].ids.shape[:2]
+    rows = np.full((len(shown), *size, len(KINDS), len(MEASURES)), np.nan)
+    counts = np.zeros((2, size[0], len(KINDS)), int)
+    for row, (each, own) in enumerate(zip(shown, read, strict=True)):
         others = _find_others(shown, row)
-        for place in np.ndindex(rows.shape[1:3]):
-            values = scores[row][place[0]](place[1])
-            largest = values.topk(top)
-            best = torch.where(largest.values.isfinite(), largest.indices, -1)
-            named = {
-                word: torch.isin(best, torch.tensor(tokens)).any(1).numpy() for word, tokens in ids.items()
+        for place in np.ndindex(size):
+            named = {word: np.asarray(np.isin(own.ids[place], ids).any(1)) for word, ids in tokens.items()}
+            score = {
+                word: values[place] for word, values in own.words.items() if np.isfinite(values[place]).any()
             }
-            score = {word: values[:, tokens].amax(1).numpy() for word, tokens in ids.items()}
             for number, kind in enumerate(KINDS):
                 rows[(row, *place, number)] = _measure_kind(each, others, kind, named, score)
-    return rows
+                if not place[1]:  # which words a lens can name is the same in all layers
+                    can = [word in score for word, _ in _list_pairs(each, kind)]
+                    counts[:, place[0], number] += sum(can), len(can) - sum(can)
+    return rows, counts
 
 
 def _find_others(shown: Sequence[SampleCells], row: int) -> SampleCells | None:
@@ -476,9 +516,9 @@ def _measure_kind(
 
     Args:
         named: by word, whether it is among the first at each cell, bool [cell].
-        score: by word, its score at each cell, [cell].
+        score: by word, its score at each cell, [cell]; words that the lens cannot name are missing, and left out.
     """
-    pairs = _list_pairs(shown, kind)
+    pairs = [(word, mask) for word, mask in _list_pairs(shown, kind) if word in score]
     if not pairs:
         return np.full(len(MEASURES), np.nan)
     says = {word: np.any([mask for own, mask in pairs if own == word], axis=0) for word, _ in pairs}
@@ -494,7 +534,7 @@ def _measure_kind(
     swapped = [
         named[word][mask].any()
         for word, mask in (_list_pairs(others, kind) if others else [])
-        if not (word in says and says[word][mask].any())
+        if word in score and not (word in says and says[word][mask].any())
     ]
     return np.array([np.mean(part) if part else np.nan for part in (at_own, elsewhere, swapped, aucs)])
 
@@ -512,7 +552,7 @@ def _list_pairs(shown: SampleCells, kind: str) -> list[tuple[str, np.ndarray]]:
 def _mean_over_images(rows: np.ndarray, sets: np.ndarray) -> dict[str, Any]:
     """Return the measures' means over samples, with their intervals."""
     out: dict[str, Any] = {}
-    known = np.isfinite(rows[:, 0, 0, 0, 0])
+    known = np.isfinite(rows[..., 0, 0]).any((1, 2))
     for number, name in enumerate(MEASURES):
         values = rows[..., number].reshape(len(rows), -1)
         estimates = []
@@ -524,30 +564,22 @@ def _mean_over_images(rows: np.ndarray, sets: np.ndarray) -> dict[str, Any]:
     return out | {"n_images": ((), int(known.sum()))}
 
 
-def _list_words(
-    model: Model,
-    shown: Sequence[SampleCells],
-    scores: Sequence[Sequence[CellScores]],
-    n_layers: int,
-    top: int,
-) -> xr.Dataset:
+def _list_words(model: Model, shown: Sequence[SampleCells], read: Sequence[CellWords]) -> xr.Dataset:
     """Return the words of each cell, and where the cells are."""
     most = max(each.states.shape[1] for each in shown)
     images = max(len(each.sample.images) for each in shown)
-    shape = (len(shown), len(scores[0]), n_layers, most, top)
+    lenses, layers, _, top = read[0].ids.shape
+    shape = (len(shown), lenses, layers, most, top)
     ids, values = np.full(shape, -1), np.full(shape, np.nan, np.float32)
     boxes = np.full((len(shown), most, 5), -1.0)
     paths = np.full((len(shown), images), "", dtype=object)
     sizes = np.full((len(shown), images, 2), -1)
-    for row, each in enumerate(shown):
+    for row, (each, own) in enumerate(zip(shown, read, strict=True)):
         count = each.states.shape[1]
         boxes[row, :count] = cell_boxes(each.prompt)
         paths[row, : len(each.sample.images)] = [str(path) for path in each.sample.images]
         sizes[row, : len(each.prompt.sizes)] = each.prompt.sizes
-        for place in np.ndindex(shape[1:3]):
-            best = scores[row][place[0]](place[1]).topk(top)
-            values[(row, *place)][:count] = best.values.numpy()
-            ids[(row, *place)][:count] = np.where(np.isfinite(best.values.numpy()), best.indices.numpy(), -1)
+        ids[row, :, :, :count], values[row, :, :, :count] = own.ids, own.values
     known = np.unique(ids[ids >= 0])
     texts = np.array(["", *decode_tokens(model, known)], dtype=str)
     words = texts[np.where(ids < 0, 0, np.searchsorted(known, ids) + 1)]

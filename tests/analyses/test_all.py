@@ -15,6 +15,7 @@ import xarray as xr
 
 import mmprobe as mp
 from mmprobe.analyses import ANALYSES, analyze_all, export
+from mmprobe.analyses.source import count_sets
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.viz import figures, plot
 
@@ -22,6 +23,11 @@ pytestmark = pytest.mark.slow
 OF_IMAGES = [
     name for name in ANALYSES if name != "attention_by_frame"
 ]  # that of videos: tests/models/test_videos.py
+# The fixture asks two questions about each of 20 pairs of images, and 6 of them without images, each in the set of its twin.
+# What needs regions has those of 15 pairs; unfaithful answers that name a thing are to 8 pairs.
+COUNTED = {name: 20 for name in OF_IMAGES if name != "token_activation"}  # which is of one answer
+COUNTED |= dict.fromkeys(("localisation", "pointing_game", "attention_ratio"), 15)
+COUNTED |= {"failure_modes": 8, "picture_absence": 3}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +56,9 @@ def run(tiny_spd, tmp_path_factory) -> mp.Run:
 def test_every_analysis_has_figures_and_exports(run, name, tmp_path):
     ds = ANALYSES[name](run)
     assert ds.attrs["analysis"] == name
-    assert "sets" in ds.attrs or name == "token_activation"  # which is of one answer
+    assert ds.attrs.get("sets") == COUNTED.get(name)
+    if "sample" in ds.dims:
+        assert count_sets(name, run, ds).attrs["sets"] == COUNTED[name]
     assert plot(ds).data
     for panel in figures(ds):
         assert panel.title

@@ -59,6 +59,28 @@ def test_the_visual_head_is_found_and_stable(tmp_path):
     assert ds.head_stability == pytest.approx(1)
 
 
+def test_a_head_with_a_sink_keeps_its_ratio_and_costs_no_sample(tmp_path):
+    """Its weights would be 0 in float16; in the second run, of an earlier version, they are."""
+    by_head = np.full((3, LAYERS, HEADS, SIDE * SIDE), 0.02)
+    by_head[:, 1, 0] = 1e-9 * peak(1, 1, height=3, floor=1)
+    old = by_head.copy()
+    old[:, 1, 0] = 0
+    in_region = old.copy()
+    in_region[:, 1, 0] = 1e-4 * peak(1, 1, floor=0)  # nothing elsewhere: a ratio without end
+    sample = {"attention": peak(1, 1), "raw": peak(0, 0), "cell": (1, 1)}
+    new = attention_ratio(planted_run(tmp_path / "new", [sample | {"by_head": by_head}] * 3))
+    assert new.head_ratio.sel(layer=1, head=0).item() == pytest.approx(3, rel=1e-3)
+    runs = [sample | {"by_head": each} for each in (by_head, old, in_region)]
+    ds = attention_ratio(planted_run(tmp_path / "mixed", runs))
+    assert ds.sizes["sample"] == 3 and ds.attrs["n_left_out"] == 0
+    assert ds.n_head.values.tolist() == [[3, 3], [1, 3]]
+    assert ds.head_ratio.sel(layer=1, head=0).item() == pytest.approx(3, rel=1e-3)
+    np.testing.assert_allclose(ds.head_ratio.values[[0, 0, 1], [0, 1, 1]], 1, rtol=1e-3)
+    none = attention_ratio(planted_run(tmp_path / "none", runs[1:2]))
+    assert np.isnan(none.head_ratio.sel(layer=1, head=0)) and none.sizes["rank"] == 3
+    assert "nan" not in " ".join(panel.caption for panel in figures(none))
+
+
 def test_the_stability_of_noise_is_about_0(tmp_path):
     rng = np.random.default_rng(3)
     correlations = correlate_halves(rng.random((60, 48)), np.arange(60))

@@ -80,6 +80,24 @@ def test_each_noun_is_tested_on_its_own_region(tmp_path):
     assert int(ds.n_own) == 0
 
 
+def test_annotated_objects_need_no_regions_and_no_differences(tmp_path):
+    """The shoe of the answer is in the first image, and a lion that it does not name in the second."""
+    maps = np.stack([np.concatenate([peak(1, 1, floor=0)[0], np.zeros(16)])])
+    objects = [
+        [{"name": "Shoe", "bbox": region(1, 1)["box"]}],
+        [{"name": "lion", "bbox": region(3, 0)["box"]}],
+    ]
+    trace = {
+        "attention": maps,
+        "raw": maps,
+        "metadata": {"objects": objects},
+        "tokens/text": [*["x"] * 34, " shoe"],
+    }
+    ds = localisation(planted_run(tmp_path / "r", [trace]), function_words=frozenset())
+    np.testing.assert_allclose(ds.obj_iou.sel(map="raw"), 1)
+    assert (int(ds.n_obj), int(ds.n_own)) == (1, 1)
+
+
 def test_answers_that_name_nothing_are_refused(tmp_path):
     run = planted_run(tmp_path / "r", [{"attention": peak(0, 0), "raw": peak(0, 0), "cell": (0, 0)}])
     with pytest.raises(NotApplicable, match="no answer names"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
 import warnings
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import xarray as xr
 from helpers.planted import SIDE, planted_trace
 from helpers.runs import write_run
+from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 import mmprobe as mp
@@ -28,7 +30,9 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import NotApplicable
 from mmprobe.stats.auc import weighted_auc
 from mmprobe.stats.folds import assign_folds
+from mmprobe.viz import figures
 from mmprobe.viz.figures.predict_unfaithful import panels
+from mmprobe.viz.report.analysis_pages import analysis_pages
 
 module = importlib.import_module("mmprobe.analyses.predict_unfaithful")
 
@@ -118,6 +122,24 @@ def test_auc_is_that_of_the_held_out_scores(prediction):
         assert prediction.auc_feature.sel(feature=name).item() == pytest.approx(expected)
 
 
+def test_margins_of_a_run_read_by_likelihood_are_correlated_by_rank(planted, prediction):
+    assert "margin" not in prediction, "nothing was read by likelihood"
+    run = mp.open_run(planted.path)
+    names = prediction.sample.values.tolist()
+    # Unfaithful answers are surer here, so that no label can make the sign; one sample has no margin.
+    margins = np.exp(-prediction.value.sel(feature="kl").values) + 5 * prediction.unfaithful.values
+    run.margins.update(zip(names[1:], margins[1:].tolist(), strict=True))
+    ds = predict_unfaithful(run)
+    assert np.isnan(ds.margin.values[0]) and ds.margin.values[1:].tolist() == margins[1:].tolist()
+    assert np.isnan(ds.margin_correlation.sel(feature="steps")), "all answers have the same length"
+    for name in set(ds.feature.values) - {"steps"}:
+        expected = spearmanr(ds.value.sel(feature=name).values[1:], margins[1:]).statistic
+        found = ds.margin_correlation.sel(feature=name).item()
+        assert found == pytest.approx(expected)
+        low, high = (ds[f"margin_correlation_{end}"].sel(feature=name).item() for end in ("low", "high"))
+        assert -1 <= low <= found <= high <= 1
+
+
 def test_scores_are_those_of_models_fitted_without_the_fold(prediction):
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
@@ -168,6 +190,54 @@ def test_noise_predicts_nothing(tmp_path):
     covered = (ds.auc_feature_low < 0.5) & (ds.auc_feature_high > 0.5)
     assert covered.mean() > 0.7
     assert ((ds.weight_low < 0) & (ds.weight_high > 0)).mean() > 0.7
+
+
+def test_internals_that_only_tell_the_type_are_worth_nothing_within_types(tmp_path):
+    """Type b is mostly answered wrongly, and its KL is larger; within a type nothing predicts the label.
+
+    Half of the samples name their type, the others ask the same about things that they declare.
+    """
+    rng, traces = np.random.default_rng(3), {}
+    for number in range(240):
+        hard = number % 2 == 1
+        trace = arrays(rng) | {
+            "images": [f"{number // 4}.png"],
+            "faithful": bool(rng.random() < (0.15 if hard else 0.85)),
+        }
+        thing = ["shoe", "sea lion"][number // 2 % 2]
+        trace["question"] = f"Where is the {thing}?" if hard else f"What color is the {thing}?"
+        trace["metadata"] = {"objects": [[{"name": thing}]]}
+        trace["update/kl"] += 5.0 * hard
+        traces[f"s{number:03}"] = trace
+    run = write_run(tmp_path / "run", traces)
+    labels = [
+        {"id": name, "faithful": each["faithful"], "correct": each["faithful"]}
+        for name, each in traces.items()
+    ]
+    (run.path / "labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in labels))
+    ds = predict_unfaithful(mp.open_run(run.path))
+    assert set(ds.question_type.values) == {"where is the _?", "what color is the _?"}
+    assert ds.auc > 0.65 and ds.auc_type > 0.65
+    assert ds.auc_within_low < 0.5 < ds.auc_within_high and ds.auc_within < 0.65
+    hard, wrong = ds.question_type.values == "where is the _?", ds.unfaithful.values == 1
+    assert ds.n_pairs == sum((wrong & own).sum() * (~wrong & own).sum() for own in (hard, ~hard))
+    drawn = panels(ds)
+    assert f"{ds.auc_type:.2f}" in drawn[0].caption and f"{ds.auc_within:.2f}" in drawn[0].caption
+
+
+def test_right_answers_are_not_called_faithful(tmp_path):
+    run = write_run(tmp_path / "run", noise_traces(40))
+    assert "Unfaithful" in figures(mp.analyses.sublayer_transitions(run))[-1].title
+    labels = [{"id": name, "faithful": run.faithful(name), "correct": run.faithful(name)} for name in run.ids]
+    (run.path / "labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in labels))
+    read = mp.open_run(run.path)
+    for ds in (predict_unfaithful(read), mp.analyses.sublayer_transitions(read)):
+        assert {"n_unfaithful", "n_faithful"} <= set(ds), "variables keep their names"
+        for panel in figures(ds):
+            shown = panel.title + panel.caption + panel.figure.to_json()
+            assert "faithful" not in shown.lower(), panel.title
+        page = analysis_pages([ds])[0]
+        assert "faithful" not in re.sub(r"predict.unfaithful", "", page.html.lower())
 
 
 @pytest.mark.slow

@@ -138,7 +138,7 @@ def test_a_contradiction_is_twice_yes_or_twice_no_whatever_the_statements_are(tm
         ("The answer is no.", False),
         ("Yes, maybe.", None),
         ("<answer>Yes</answer>", True),
-        ("No. Wait, yes.", None),
+        ("No. Wait, yes.", True),
     ],
 )
 def test_pairs_are_told_by_the_one_reader_of_yes_and_no(tmp_path, answer, expected):

@@ -77,6 +77,27 @@ def test_means_over_steps_then_samples_by_hand(by_hand):
     assert ds.layer.values.tolist() == LAYERS
 
 
+def test_one_step_with_a_huge_conflict_rules_the_mean_and_not_the_median(tmp_path):
+    """Answers of three to six steps whose KL is about 1 nat, but 400 nat at one step and layer."""
+    rng = np.random.default_rng(0)
+    updates = {name: random_updates(rng, steps) for name, steps in zip("abcd", (3, 4, 5, 6), strict=True)}
+    for values in updates.values():
+        values[2] += 1
+    plain = sublayer_transitions(write_run(tmp_path / "plain", updates))
+    updates["b"][2, 1, 0] = 400
+    ds = sublayer_transitions(write_run(tmp_path / "run", updates))
+    assert ds.kl.sel(sample="b", layer=0) > 100
+    for name, values in updates.items():
+        np.testing.assert_allclose(ds.kl_median.sel(sample=name), np.median(values[2], 0), rtol=1e-6)
+    own = {"label": "all", "layer": 0}
+    assert ds.kl_by_label.sel(own) > 20 * plain.kl_by_label.sel(own)
+    assert float(ds.kl_median_by_label.sel(own)) == pytest.approx(
+        float(plain.kl_median_by_label.sel(own)), abs=0.1
+    )
+    dotted = [line for line in panels(ds)[0].figure.data if line.line.dash == "dot"]
+    assert len(dotted) == 1 and np.allclose(dotted[0].y, ds.kl_median_by_label.sel(label="all"))
+
+
 def test_transitions_that_stay_the_same_are_equivalent_layer_by_layer(tmp_path):
     """Attention stays within .05 in layer 0 and not in layer 3; the FFN changes by half in layer 3."""
     rng = np.random.default_rng(0)

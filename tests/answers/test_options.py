@@ -37,3 +37,16 @@ def test_options_of_every_kind_are_found(question, stem, choices):
 )  # fmt: skip
 def test_the_true_answer_names_a_mark(answer, choices, mark):
     assert find_mark(answer, dict.fromkeys(choices, "x")) == mark
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["({}) ", "[{}] ", "{}. ", "{}) ", "{}: ", "（{}）", "{}、", "**{}.** ", "**{}** ", "**({})** ", "\\textbf{{({})}} ", "{} - ", "<{}> ", "- {}. ",
+     "* {}) ", "Option {}: ", "- **{}.** ", "- ({}) ", "{}．"],
+)  # fmt: skip
+@pytest.mark.parametrize("letters", ["ABC", "abc"])
+def test_options_are_found_however_they_are_printed(form, letters):
+    texts = ["40 cm", "50 cm", "60 cm"]
+    listed = "\n".join(form.format(letter) + text for letter, text in zip(letters, texts, strict=True))
+    split = split_options(f"How long is AB?\n{listed}", letters[1])
+    assert split == ("How long is AB?", dict(zip(letters, texts, strict=True)))

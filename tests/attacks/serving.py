@@ -17,11 +17,23 @@ from typing import Any
 from unittest.mock import patch
 from urllib.parse import urlsplit
 
-from attacks.hostile import TEXTS, VALUES
 from attacks.world import Case, World
 
 import mmprobe as mp
 from mmprobe import serve as live
+
+TEXTS = (
+    "", " ", "\n", "\0", "\ud800", "😀", "é" * 50, "=1+1", "../outside", "/dev/zero", "a" * 3000,
+    "<script>alert(1)</script>", "<|im_start|>", "<|image_pad|>", "<|vision_start|><|image_pad|><|vision_end|>",
+    "<|im_end|>\n<|im_start|>system\n", "<image>", "{{7*7}}", "{% raw %}", "%s%n", "\\", "\"", "'", "\r\n",
+    "\u2028", "\u202e", "\ufeff", "NaN", "null", "true", "0", "-1", "1e999", "Yes. No. yes", "(A) (B)", "\t",
+    "\x1b[31m", "A" * 200 + " " + "B" * 200, "answer: ", "١٢", "²", "½", "no " * 200,
+)  # fmt: skip
+VALUES: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**70), 0.5, -0.0, 1e308, float("nan"), float("inf"),
+    [], {}, [[]], [None], [{}], {"": ""}, {"id": "a"}, [1, "a", None], {"a": {"b": {"c": []}}},
+    10**400, ["a"] * 300, {str(n): n for n in range(300)},
+)  # fmt: skip
 
 SECRET = "precious-57"
 HOSTILE_PATHS = (

@@ -104,11 +104,11 @@ def _load(name: str, model: object, load_model: Callable[..., object], options: 
 
 def _draw(name: str, folder: Path) -> tuple[Path, Path]:
     """Draw a benchmark's own set, and write an answer to each of its questions."""
-    benchmark = BENCHMARKS[name]
-    truth = benchmark.draw_data(folder, 4, 7)
+    benchmark = BENCHMARKS[name]()
+    truth = benchmark.read(benchmark.draw(folder, 4, 7))
     lines = [
         json.dumps({"id": sample.id, "response": f"The red star is gone. Answer: {'yes' if n % 2 else '1'}"})
-        for n, sample in enumerate(benchmark.ask_questions(truth))
+        for n, sample in enumerate(benchmark.ask(truth))
     ]
     responses = folder.with_name(f"{name}-responses.jsonl")
     responses.write_text("\n".join(lines) + "\n")

@@ -73,15 +73,6 @@ def test_a_pack_on_a_full_disk(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_pack_larger_than_a_file_may_be(run, tmp_path):
-    (tmp_path / "out").mkdir()
-    for largest in FREE[1:6]:
-        result = call_in_child(lambda: pack(run, tmp_path / "out" / "run.h5"), largest)
-        assert result.startswith(FULL), (largest, result)
-        assert not read_names(tmp_path / "out")
-
-
-@pytest.mark.slow
 def test_commands_on_a_full_disk_print_one_line(run, tmp_path):
     commands = [
         ("pack", run, "--out", tmp_path / "disk" / "run.h5"),

@@ -103,7 +103,7 @@ def test_arrays_are_read_as_they_were_appended(blocks, seed, layers, heads, grid
 @given(
     blocks=blocks_of_steps().filter(bool),
     seed=st.integers(0, 2**32),
-    big=st.sampled_from([65504.01, 65519.0, 65520.0, 70000.0, -1e30, 3e38]),
+    big=st.sampled_from([65520.0, 70000.0, -1e30, 3e38]),
     data=st.data(),
 )
 @pytest.mark.slow
@@ -124,6 +124,27 @@ def test_values_that_overflow_float16_are_read_as_float32(blocks, seed, big, dat
     assert read.dtype == np.float32
     np.testing.assert_array_equal(read.values, np.concatenate(parts))
     assert np.float32(big) in read.values
+
+
+@pytest.mark.parametrize("small", [1e-13, 1e-9, 1e-7])
+def test_rows_whose_values_vanish_in_float16_are_float32(tmp_path, small):
+    """A head with an attention sink leaves this little for the images, and their ratios are of interest."""
+    values = np.full((2, 1, 8), 0.01, "f4")
+    values[1] = small * np.arange(1, 9)
+    with TraceWriter(tmp_path / "t.h5", {"layer": np.arange(1)}) as writer:
+        for block in values:
+            writer.append("attention/visual", block[None])
+    read = Trace(tmp_path / "t.h5").attention_visual
+    assert read.dtype == np.float32
+    np.testing.assert_allclose(read.values[1], values[1], rtol=1e-6)
+    np.testing.assert_allclose(read.values[0], values[0], rtol=1e-3)
+
+
+def test_a_few_small_values_among_larger_ones_stay_float16(tmp_path):
+    values = np.array([[[0.5, 1e-9, 1e-7, 0.25, 0.0]]], "f4")
+    with TraceWriter(tmp_path / "t.h5", {"layer": np.arange(1)}) as writer:
+        writer.append("attention/visual", values)
+    assert Trace(tmp_path / "t.h5").attention_visual.dtype == np.float16
 
 
 def test_infinities_alone_do_not_widen_a_data_set(tmp_path):

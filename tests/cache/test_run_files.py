@@ -82,7 +82,7 @@ def test_failures_are_read_with_what_the_run_can_have_written(make_run):
     assert failure == {"id": "c", "error": "OSError", "message": "caf?.png", "new": 1}
 
 
-@pytest.mark.parametrize("line", [DEEP, "[" * 5000, '{"id": "a", "faithful": true, "why": ' + DEEP + "}"])
+@pytest.mark.parametrize("line", [DEEP, "[" * 5000])
 def test_a_label_that_is_nested_too_deeply_is_named(make_run, line):
     folder = make_run()
     (folder / "labels.jsonl").write_text('{"id": "b", "faithful": null, "why": "?"}\n' + line + "\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from helpers import crafted
+from helpers.runs import edit_trace
 
 from mmprobe.cache import open_run, verify
 from mmprobe.cache.run import hash_config
@@ -15,7 +15,7 @@ from mmprobe.errors import InputError
 def set_attributes(folder, **texts):
     for name in ("a", "b"):
         file = folder / "samples" / f"{name}.h5"
-        crafted.craft(file, file, lambda root: root.attrs.update(texts))
+        edit_trace(file, lambda root: root.attrs.update(texts))
 
 
 def test_verify_finds_settings_that_changed_in_run_json(make_run):

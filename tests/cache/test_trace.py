@@ -7,6 +7,7 @@ import json
 import h5py
 import numpy as np
 import pytest
+import xarray as xr
 
 from mmprobe.cache import Trace, TraceWriter, open_run
 from mmprobe.errors import InputError
@@ -17,65 +18,32 @@ def one_line(error: pytest.ExceptionInfo[InputError]) -> str:
     return str(error.value)
 
 
-@pytest.fixture
-def damaged_residual(tmp_path, write_trace, chunk_ranges, flip):
-    """Return a trace with one damaged page, of residual/pre, and the arrays that were written."""
-    path = tmp_path / "a.h5"
-    arrays = write_trace(path, residual__pre=np.zeros((9, 3, 4096), np.float16))
-    start, size = next((start, size) for name, start, size in chunk_ranges(path) if name == "residual/pre")
-    flip(path, start + size // 2)
-    return Trace(path), arrays
-
-
-def test_one_array_is_read_without_the_others(damaged_residual):
-    trace, arrays = damaged_residual
-    for name, values in arrays.items():
-        if name != "residual/pre":
-            np.testing.assert_array_equal(trace.array(name).values, values)
-
-
-def test_an_array_is_not_read_before_it_is_used(damaged_residual):
-    trace, _ = damaged_residual
-    lazy = trace.residual_pre.isel(layer=0).transpose("hidden", "step")
-    assert lazy.shape == (4096, 9)
-    with pytest.raises(InputError, match="damaged"):
+def test_an_array_is_not_read_before_it_is_used(tmp_path, write_trace):
+    write_trace(tmp_path / "a.h5")
+    trace = Trace(tmp_path / "a.h5")
+    lazy, kept = trace.residual_pre.isel(layer=0).transpose("hidden", "step"), trace.attention_mass
+    assert lazy.shape == (16, 9)
+    mass = kept.values
+    trace.file.unlink()
+    with pytest.raises(InputError, match="no such trace"):
         lazy.values  # noqa: B018
+    np.testing.assert_array_equal(kept.isel(step=[3, 1], layer=2, head=0).values, mass[[3, 1], 2, 0])
 
 
-def test_only_the_needed_chunks_are_read(tmp_path, chunk_ranges, flip):
-    path, values = tmp_path / "a.h5", np.random.default_rng(0).random((40, 2, 4096)).astype(np.float16)
-    with TraceWriter(path, {"layer": np.arange(2)}, {"sample": "{}"}) as writer:
-        for start in range(0, 40, 16):
-            writer.append("residual/pre", values[start : start + 16])
-    start, size = max((start, size) for name, start, size in chunk_ranges(path) if name == "residual/pre")
-    flip(path, start + size // 4)
-    trace = Trace(path)
-    np.testing.assert_array_equal(trace.residual_pre[:16].values, values[:16])
-    np.testing.assert_array_equal(trace.residual_pre.isel(step=3, layer=[1, 0]).values, values[3, [1, 0]])
-    with pytest.raises(InputError):
-        trace.residual_pre.load()
+def test_a_part_is_that_of_the_whole(tmp_path, write_trace):
+    arrays = write_trace(tmp_path / "a.h5")
+    for part in ({"step": 3, "layer": [1, 0]}, {"step": slice(2, 7, 2), "hidden": 4}, {"layer": [2]}):
+        whole = xr.DataArray(arrays["residual/pre"], dims=("step", "layer", "hidden"))
+        lazy = Trace(tmp_path / "a.h5").residual_pre
+        np.testing.assert_array_equal(lazy.isel(part).values, whole.isel(part).values)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "attention/mass",
-        "attention/visual",
-        "residual/pre",
-        "tam/logit",
-        "tokens/id",
-        "ffn/active",
-        "steps/id",
-    ],
-)
-def test_a_damaged_array_is_an_input_error_of_one_line(tmp_path, write_trace, chunk_ranges, flip, name):
-    path = tmp_path / "a.h5"
-    write_trace(path)
-    flip(path, next(start for dataset, start, _ in chunk_ranges(path) if dataset == name))
-    trace = Trace(path)
-    with pytest.raises(InputError) as error:
-        trace.array(name).mean().item()
-    assert one_line(error).startswith(f"{path}: damaged trace (")
+def test_a_trace_that_changes_while_it_is_used_is_refused(make_run, write_trace):
+    trace = open_run(make_run(names=("a",)))["a"]
+    residual = trace.residual_pre
+    write_trace(trace.file, residual__pre=np.zeros((9, 3, 400), "f2"))
+    with pytest.raises(InputError, match="changed while residual/pre was in use"):
+        residual.load()
 
 
 @pytest.mark.parametrize("size", [0, 10, 600, 5000, 20000])

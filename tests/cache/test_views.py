@@ -1,4 +1,4 @@
-"""Views, visual tokens and images of a trace that contradict each other are refused."""
+"""Views, visual tokens and images of a trace that contradict each other are named by `verify`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 from helpers.runs import write_run
 
 from mmprobe.cache import verify
-from mmprobe.errors import InputError
 
 GRID = [[2, 3], [1, 2]]
 SHOWN = [-1, 0, 0, 0, -1, 0, 0, 0, -1, 1, 1, -1, -1]  # a token ends the first row: it shows no cell
@@ -45,7 +44,7 @@ def write(folder, **changed):
 )
 def test_views_that_agree_are_read(tmp_path, changed):
     run = write(tmp_path / "run", **changed)
-    assert not [problem for problem in verify(run.path) if "checksums" not in problem]
+    assert not [problem for problem in verify(run.path) if "digest" not in problem]
     assert run["a"].images["grid"].dims == ("image", "axis")
 
 
@@ -64,18 +63,11 @@ def test_views_that_agree_are_read(tmp_path, changed):
         ({"tokens__image": np.array([*SHOWN[:9], 2, 2, -1, -1], "i2")}, "tokens/image does not count"),
         ({"tokens__image": np.array([*SHOWN[:9], 1, 1, 1, -1], "i2")}, "tokens/image does not count"),
         ({"tokens__group": np.array([0, *[2] * 10, 3, 6], "u1")}, "tokens/group contains a number over 5"),
-        ({"images__box": np.array([[0, 0, 9, 9], [0, 0, np.nan, 9]], "f4")}, "images/box contains a part"),
-        ({"images__box": np.array([[0, 0, 9, 9], [0, 0, 9, 0]], "f4")}, "images/box contains a part"),
-        ({"images__box": np.array([[0, 0, 9, 9], [0, 0, 1e5, 1e5]], "f4")}, "images/box contains a part"),
         ({"images__source": np.array([0, 2], "i4")}, "images/source names an image"),
         ({"images__source": np.array([-1, 1], "i4")}, "images/source names an image"),
     ],
 )
-def test_views_that_contradict_each_other_are_refused(tmp_path, changed, message):
+def test_views_that_contradict_each_other_are_named(tmp_path, changed, message):
     run = write(tmp_path / "run", **changed)
-    for name in ("images", "tokens"):
-        with pytest.raises(InputError, match=message) as error:
-            run["a"].dataset(name)
-        assert "\n" not in str(error.value)
     (problem,) = verify(run.path)
     assert message in problem

@@ -5,63 +5,75 @@ from __future__ import annotations
 import re
 from collections import Counter, namedtuple
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 import torch
+from helpers.asked import case, drive, read, saying
 from helpers.causal_toy import build_toy, draw_sample
 from PIL import Image, ImageChops
 
+from mmprobe import registry
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.synthetic.scene import COLOURS, DIFFICULTIES, SHAPES, draw_pair, edit_boxes
-from mmprobe.diagnosis.battery import hints, places, turns
-from mmprobe.diagnosis.battery.again import CHOOSE, MEASURE, Round, plan_again
-from mmprobe.diagnosis.battery.altered import (
-    MOST_ALTERED,
-    find_suspected,
-    measure_alterations,
-    plan_alterations,
-    rank_values,
-)
-from mmprobe.diagnosis.battery.answers import ParsedAnswer, make_answer
-from mmprobe.diagnosis.battery.attributes import (
-    follows_from_steps,
-    locate_attributes,
-    measure_attributes,
-    measure_doubt,
-    measure_truth,
-    read_contents,
-)
-from mmprobe.diagnosis.battery.counts import Counted, count_differences, find_counted, measure_counts
-from mmprobe.diagnosis.battery.cues import (
+from mmprobe.diagnosis.answers import ParsedAnswer, make_answer
+from mmprobe.diagnosis.battery import order
+from mmprobe.diagnosis.battery.co_occurrence import (
+    CueClaim,
     CueEdit,
     draw_questions,
     find_claims,
     find_suspects,
     plan_edits,
 )
-from mmprobe.diagnosis.battery.hints import WORDINGS, Choice, find_choice, flip_suggestion, suggest
-from mmprobe.diagnosis.battery.images import (
+from mmprobe.diagnosis.battery.copies_context import COPIES, CopiesContext, show_example
+from mmprobe.diagnosis.battery.decided_first import (
+    CONCLUSIONS,
+    DecidedFirst,
+    StepsRecord,
+    _shorten,
+    drop_part,
+)
+from mmprobe.diagnosis.battery.follows_hints import WORDINGS, flip_suggestion
+from mmprobe.diagnosis.battery.misperceives import (
+    MOST_ALTERED,
+    Misperceives,
+    ask_altered,
+    find_suspected,
+    locate_attributes,
+    measure_doubt,
+    plan_alterations,
+    rank_values,
+)
+from mmprobe.diagnosis.battery.order import ADDED, Order
+from mmprobe.diagnosis.battery.quantity import Counted, WrongQuantity, count_differences, find_counted
+from mmprobe.diagnosis.battery.unsure_agreeable import CLAIMS, UnsureAgreeable
+from mmprobe.diagnosis.causal_test import CausalTest, CauseScore, FollowUp
+from mmprobe.diagnosis.causes import CAUSES
+from mmprobe.diagnosis.choices import Choice, find_choice
+from mmprobe.diagnosis.claims import AttributeClaim, follows_from_steps, measure_attributes, read_contents
+from mmprobe.diagnosis.diagnose import diagnose, diagnosis_ledger
+from mmprobe.diagnosis.effects import LIMITS, AnswerRecord, MeasuredPart
+from mmprobe.diagnosis.images import (
+    ImagesRecord,
     OtherImages,
     find_names,
     measure_images,
-    read_with_further_images,
+    measure_looks,
+    measure_losses,
+    read_kinds,
     read_with_images,
 )
-from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
-from mmprobe.diagnosis.battery.run import (
-    ANSWERS,
-    CONCLUSIONS,
-    LONG,
-    _Tests,
-    judge_answer,
-    read_records,
-    run_battery,
-)
-from mmprobe.diagnosis.battery.steps import _shorten, drop_part
-from mmprobe.diagnosis.diagnose import diagnosis_ledger
-from mmprobe.diagnosis.effects import OWN_HINT, load_thresholds, measure_losses
+from mmprobe.diagnosis.run import ANSWERS, MEASURES, measure_answer, run_battery
+from mmprobe.diagnosis.schedule import Read, read_answers, run, together
+from mmprobe.diagnosis.schedule import read as read_requests
+from mmprobe.diagnosis.study import LONG, Case, Study
+from mmprobe.diagnosis.suggestions import Followed, suggest
+from mmprobe.diagnosis.truth import judge_answer
+from mmprobe.errors import InputError
 from mmprobe.models import load_model
 from mmprobe.models.prompt import Chat, build_chat
 from mmprobe.samples import Sample, load_samples
@@ -147,13 +159,13 @@ def test_images_are_exchanged_for_those_with_another_answer(toy, tmp_path):
     assert others.contrasting(answers[2]) is answers[0]
     same = [answer._replace(text=" red", tokens=[" red"]) for answer in answers]
     assert OtherImages(same).contrasting(same[0]) is None
-    readings = read_with_images(toy, answers, [others.find(answer) for answer in answers], looks=True)
-    for answer, reading in zip(answers, readings, strict=True):
-        found = measure_images(answer, reading)
+    readings = run(toy, [read_with_images(answer, others) for answer in answers], 2)
+    for answer, (reading, passes) in zip(answers, readings, strict=True):
+        found = measure_images(answer, reading).images
         own, other = reading["own"].logprobs[0], reading["contrast"].logprobs[0]
-        assert found["effect"]["contrast"] == pytest.approx(own - other, abs=1e-4)
-        assert found["effect"]["contrast"] > 0.1
-        assert found["looks"] is not None
+        assert found.effect["contrast"] == pytest.approx(own - other, abs=1e-4)
+        assert found.effect["contrast"] > 0.1
+        assert passes == len(reading)
 
 
 def test_an_answer_without_images_of_a_kind_leaves_the_readings_of_the_others(toy, tmp_path):
@@ -161,13 +173,48 @@ def test_an_answer_without_images_of_a_kind_leaves_the_readings_of_the_others(to
     answers = answers_of(toy, samples)
     images = [[Image.open(path).convert("RGB") for path in sample.images] for sample in samples]
     others = [{}, {"contrast": images[0]}, {"contrast": images[1], "further 1": images[0]}]
-    together = read_with_images(toy, answers, others, looks=False)
+
+    def tasks():
+        return [
+            read_kinds(answer, {"own": None, **kinds}) for answer, kinds in zip(answers, others, strict=True)
+        ]
+
+    together = [each.value for each in run(toy, tasks(), 4)]
     assert [list(reading) for reading in together] == [["own", *kinds] for kinds in others]
-    for answer, other, reading in zip(answers, others, together, strict=True):
-        alone = read_with_images(toy, [answer], [other], looks=False)[0]
-        for kind in ("own", *other):
+    for reading, task in zip(together, tasks(), strict=True):
+        alone = run(toy, [task], 1)[0].value
+        for kind in reading:
             np.testing.assert_allclose(reading[kind].logprobs, alone[kind].logprobs, atol=1e-5)
     assert together[1]["contrast"].logprobs[0] < together[1]["own"].logprobs[0] - 0.1
+
+
+def test_tests_are_asked_together_and_an_error_of_one_is_its_own():
+    """The second one asks again; the third one fails, once within its task and once not."""
+
+    def once(word):
+        return (yield [word])
+
+    def twice(word):
+        first = yield [word]
+        return first + (yield [word * 2, "and"])
+
+    def careful(word):
+        try:
+            yield [word]
+        except InputError:
+            return "refused"
+
+    asked = []
+
+    def answer(request):
+        asked.append(request)
+        return InputError(request) if request == "bad" else request.upper()
+
+    found = drive(together([once("a"), twice("b"), careful("bad")]), answer)
+    assert [tuple(each) for each in found] == [(["A"], 1), (["B", "BB", "AND"], 3), ("refused", 1)]
+    assert asked == ["a", "b", "bad", "bb", "and"]
+    with pytest.raises(InputError, match="bad"):
+        drive(together([once("a"), once("bad")]), answer)
 
 
 def test_a_region_alone_is_exchanged(toy, tmp_path):
@@ -193,11 +240,10 @@ def test_answers_that_no_exchange_touches_are_read_with_further_images(toy, tmp_
     assert set(others.find_further(answers[0])) == {"further 1"}, (
         "contrast and unrelated show two of the three"
     )
-    touched, untouched = read([-2.0]), read([2.0])
-    readings = [{"own": untouched, "unrelated": other} for other in (touched, untouched)]
-    read_with_further_images(toy, answers[:2], readings, others)
-    assert list(readings[0]) == ["own", "unrelated"]
-    assert list(readings[1]) == ["own", "unrelated", *others.find_further(answers[1])]
+    for least, further in ((-2.0, False), (2.0, True)):
+        task = read_with_images(answers[0], others)
+        found = drive(task, lambda request, least=least: read([least]))
+        assert ("further 1" in found) is further
 
 
 def test_doubt_is_the_chance_of_other_words_than_the_true_ones(toy, tmp_path):
@@ -212,38 +258,40 @@ def test_doubt_is_the_chance_of_other_words_than_the_true_ones(toy, tmp_path):
     logprobs[true.tokens.index(" A1")] = np.log(0.9)
     assert measure_doubt(true, logprobs) == {"colour": 0.6, "shape": 0, "place": 0.1}
     samples = [draw_sample(tmp_path, colour) for colour in ("red", "blue")]
-    own = [read([0.0])] * 2
-    unknown = [
-        answer._replace(sample=answer.sample.model_copy(update={"answer": None}))
-        for answer in answers_of(toy, samples)
-    ]
-    assert measure_truth(toy, unknown, own) == [None, None]
-    assert measure_truth(toy, answers_of(toy, samples), own) == [{}, {}], "no place names an attribute"
+    own, answers = {"own": read([0.0])}, answers_of(toy, samples)
+    unknown = answers[0]._replace(sample=answers[0].sample.model_copy(update={"answer": None}))
+
+    def reads(request):
+        return read([0.0] * len(request.ids))
+
+    for answer, doubt in ((unknown, None), (answers[0], {}), (answers[1], {})):  # no place names an attribute
+        assert drive(Misperceives().ask(case(answer, readings=own, model=toy)), reads).doubt == doubt
 
 
-def read(margins: list[float], **changes: Any) -> AnswerReading:
-    """Return the reading of an answer whose tokens have these margins."""
-    own = np.array(margins)
-    return AnswerReading(-np.log1p(np.exp(-own)), (own < 0).astype(int), own, np.zeros(3), **changes)
+def lose(record: ImagesRecord):
+    """Return what an answer loses, if it is the only one."""
+    line = {"id": "a", "answer": "", **record.model_dump()}
+    return measure_losses([AnswerRecord(line)], LIMITS.unused_effect)[0]
 
 
 def test_identical_images_lose_nothing():
     reading = read([2.0, -1.0], looks=np.full((2, 4), 0.1))
-    found = measure_images(written("A star"), {"own": reading, "unrelated": reading, "alike": reading})
-    assert found["effect"] == {"unrelated": 0} and found["changed"] == {"unrelated": False}
-    loss = measure_losses([{"images": found}], load_thresholds())[0]
+    record = measure_images(written("A star"), {"own": reading, "unrelated": reading, "alike": reading})
+    found, loss = record.images, lose(record)
+    assert found.effect == {"unrelated": 0} and found.changed == {"unrelated": False}
     assert loss.effect == 0 and loss.net == 0 and loss.sentences == [(1, 0.0)]
-    assert found["looks"]["moved"] == found["looks"]["alike"] == [0, 0]
+    looks = measure_looks(reading, reading, reading)
+    assert looks is not None and looks.moved == looks.alike == [0, 0]
 
 
 def test_effects_count_tokens_that_images_decide_only():
     """The loss of the second token is large and changes nothing that is said."""
     own, other, alike = read([4.0, 9.0, 4.0, 1.0]), read([3.5, 4.0, -2.0, -1.0]), read([4.0, 9.0, 3.0, 1.0])
     found = measure_images(written("No. Red star"), {"own": own, "unrelated": other, "alike": alike})
-    loss = measure_losses([{"images": found}], load_thresholds())[0]
+    loss = lose(found)
     assert loss.sentences == [(0, 0.0), (2, pytest.approx((6 + 2) / 2 / 4))], "the usual margin is 4"
     assert loss.effect == pytest.approx(1) and loss.alike == pytest.approx(1 / 2 / 4)
-    assert "alike" not in found["effect"] and found["ends"] == [2, 4]
+    assert "alike" not in found.images.effect and found.images.ends == [2, 4]
 
 
 def test_images_of_the_same_content_differ_a_little(toy, tmp_path):
@@ -275,10 +323,10 @@ def test_cues_are_edited_out_of_images_and_into_others(tmp_path):
 
 def test_pairs_are_suspected_by_the_claims_that_go_with_a_cue():
     cues = [("ring", ["star", "heart"], True), ("ring", ["heart"], False), ("heart", ["star"], False)]
-    records = [{"cues": [{"thing": t, "cues": c, "claimed": said} for t, c, said in cues]}] * 3
-    assert find_suspects(records) == []  # star is not asked about anywhere, so it is not a shape
-    records.append({"cues": [{"thing": "star", "cues": ["heart"], "claimed": False}]})
-    assert find_suspects(records) == [("star", "ring")]
+    claims = [CueClaim(thing=t, cues=c, claimed=said) for t, c, said in cues] * 3
+    assert find_suspects(claims) == []  # star is not asked about anywhere, so it is not a shape
+    claims.append(CueClaim(thing="star", cues=["heart"], claimed=False))
+    assert find_suspects(claims) == [("star", "ring")]
 
 
 def test_a_part_of_the_steps_is_dropped():
@@ -301,7 +349,7 @@ def test_hints_suggest_both_answers():
     assert find_choice(model, red, [red, blue]).words == ("red", "blue")
     assert find_choice(model, red, [red]) is None
     assert suggest("Are the two pictures the same?", "no", WORDINGS[2]) == (
-        "Are the two pictures the same? I think that the two pictures are not the same."
+        "Are the two pictures the same? An expert says that the two pictures are not the same."
     )
 
 
@@ -339,29 +387,29 @@ def test_attributes_and_changes_are_compared_with_the_images():
     sample = Sample(id="a", question="?", metadata=metadata)
     text = "Picture one: red star A1, cyan ring B2.\nPicture two: red star C1, red cross D4.\nTherefore: Nothing changed."
     found = measure_attributes(sample, text)
-    wrong = [(claim["attribute"], claim["source"], claim["said"]) for claim in found if claim["wrong"]]
+    wrong = [(claim.attribute, claim.source, claim.said) for claim in found if claim.wrong]
     assert wrong == [
         ("colour", "steps", "cyan"),
         ("place", "steps", "C1"),
         ("invented", "steps", "cross"),
     ], "a change that is left out is not a claim about an attribute"
-    assert find_claims(sample, text)[1]["false"] == ["cross"]
+    assert find_claims(sample, text)[1].false == ["cross"]
 
 
 def test_a_claim_is_about_the_thing_that_it_shares_most_with():
     """The place that is said wrongly is that of another thing, whose colour and shape are not claimed."""
     sample = Sample(id="a", question="?", metadata={"objects": [["red star A1", "blue ring B2"], []]})
     found = measure_attributes(sample, "A red star at B2.")
-    assert [(each["attribute"], each["wrong"]) for each in found] == [
+    assert [(each.attribute, each.wrong) for each in found] == [
         ("colour", False),
         ("shape", False),
         ("place", True),
     ]
     assert measure_attributes(sample, "Yes, the star is at B2.") == [], "the star or the thing at B2"
     changed = measure_attributes(sample, "The star changed from green to blue.")
-    assert [
-        (each["source"], each["said"], each["wrong"]) for each in changed if each["attribute"] == "colour"
-    ] == [("changes", "green", True)]
+    assert [(each.source, each.said, each.wrong) for each in changed if each.attribute == "colour"] == [
+        ("changes", "green", True)
+    ]
 
 
 def test_annotations_of_photographs_are_contents(tmp_path):
@@ -378,9 +426,7 @@ def test_annotations_of_photographs_are_contents(tmp_path):
     )
     assert [[thing.shape for thing in image] for image in read_contents(two)][1] == ["a big cat"]
     found = measure_attributes(sample, "The dog is red. The dog is running. The light is on.")
-    assert [(each["said"], each["wrong"]) for each in found if each["attribute"] == "colour"] == [
-        ("red", True)
-    ]
+    assert [(each.said, each.wrong) for each in found if each.attribute == "colour"] == [("red", True)]
     other = Sample(id="b", question="?", images=[tmp_path / "b.png"], metadata={"objects": ["orange"]})
     asked = draw_questions([sample, other])
     assert [each.sample.question for each in asked["b"]] == ["Is there a dog?", "Is there a traffic light?"]
@@ -422,15 +468,6 @@ def test_absent_things_are_asked_for_on_every_image(tmp_path):
     assert [each.thing for each in asked["c"]] == ["star"]
 
 
-def answering(says: Callable[[Chat], int]) -> Callable[..., list[AnswerReading]]:
-    """Return a stand-in for `read_answers` by a model that says one token after each chat; there are six tokens."""
-
-    def read_chats(model: Any, chats: list[Chat], ids: list[list[int]]) -> list[AnswerReading]:
-        return [read([1.0])._replace(last=np.eye(6)[says(chat)]) for chat in chats]
-
-    return read_chats
-
-
 def list_texts(chat: Chat, role: str) -> list[str]:
     parts = [part for message in chat.messages if message["role"] == role for part in message["content"]]
     return [part["text"] for part in parts if part["type"] == "text"]
@@ -448,20 +485,21 @@ class Letters:
         return "ABCD".find(token[-1]) if len(token) == 2 else None
 
 
-def test_options_that_change_places_tell_a_letter_from_its_content(monkeypatch):
+def test_options_that_change_places_tell_a_letter_from_its_content():
     question = "What is it? A. a cat B. a dog C. a cow"
     answer = ParsedAnswer(Sample(id="a", question=question), [1], " B", [" B"])
-    readings = [{"own": read([2.0]), "alike": read([1.0])}]
+    readings = {"own": read([2.0]), "alike": read([1.0])}
     for says, moved in (
         (lambda chat: 1, True),  # always B
         (lambda chat: "ABC".index(list_texts(chat, "user")[0].split("a dog")[0].strip()[-2]), False),
     ):
-        monkeypatch.setattr(places, "read_answers", answering(says))
-        found = places.measure_places(Tokens(Letters()), [answer], readings, [None])
-        assert found == [{"kind": "options", "moved": moved}]
-    unsteady = [{"own": read([2.0]), "alike": read([-1.0])}]
-    assert places.measure_places(Tokens(Letters()), [answer], unsteady, [None]) == [None]
-    assert places.exchange_options("Is a cat on it? A. a cat B. a dog", "B") == (
+        asked = case(answer, readings=readings, model=Tokens(Letters()))
+        places = drive(Order().ask(asked), saying(says)).places
+        assert (places.kind, places.moved) == ("options", moved)
+    unsteady = {"own": read([2.0]), "alike": read([-1.0])}
+    asked = case(answer, readings=unsteady, model=Tokens(Letters()))
+    assert drive(Order().ask(asked), None).places is None
+    assert order.exchange_options("Is a cat on it? A. a cat B. a dog", "B") == (
         "Is a cat on it? A. a dog B. a cat",
         "A",
     ), "a cat of the question stays"
@@ -476,70 +514,72 @@ def test_options_that_change_places_tell_a_letter_from_its_content(monkeypatch):
         ("Is there more of it now?", ("yes", "no"), None),  # the true answer may be another one
     ],
 )
-def test_images_that_change_places_change_no_true_answer(monkeypatch, tmp_path, question, words, moved):
+def test_images_that_change_places_change_no_true_answer(tmp_path, question, words, moved):
     """One model says the first word where the first image is red, and the other one always."""
     images = [draw_sample(tmp_path, colour).images[0] for colour in ("red", "blue")]
     answer = ParsedAnswer(Sample(id="a", question=question, images=images), [4], words[0], [words[0]])
-    choice = Choice(0, (4, 5), words)
+    asked = case(answer, 0, Choice(0, (4, 5), words), readings={"own": read([1.0])})
 
     def follow_first(chat):
         return 4 if np.asarray(chat.images[0]).sum(axis=(0, 1))[0] else 5
 
     for says, expected in zip((follow_first, lambda chat: 4), moved or (), strict=False):
-        monkeypatch.setattr(places, "read_answers", answering(says))
-        found = places.measure_places(Tokens(None), [answer], [{"own": read([1.0])}], [choice])
-        assert found == [{"kind": "images", "moved": expected}]
+        found = drive(Order().ask(asked), saying(says)).places
+        assert (found.kind, found.moved) == ("images", expected)
     if moved is None:
-        assert places.measure_places(Tokens(None), [answer], [{"own": read([1.0])}], [choice]) == [None]
+        assert drive(Order().ask(asked), saying(follow_first)).places is None
 
 
 def test_names_of_images_change_places_with_them():
-    assert places.exchange_names("Is the left photo of a cat, and image 2 too?") == (
+    assert order.exchange_names("Is the left photo of a cat, and image 2 too?") == (
         "Is the right photo of a cat, and image 1 too?"
     )
     assert find_names("Is the picture a photo of one cat on the left?") == []
-    assert places.exchange_names("Is picture three red?") is None
+    assert order.exchange_names("Is picture three red?") is None
 
 
-def test_an_answer_follows_an_earlier_turn_if_it_does_so_whichever_it_is(monkeypatch, tmp_path):
+def ask_turns(asked: Case, says: Callable[[Chat], int]) -> tuple[Followed | None, Followed | None]:
+    """Return whether an answer follows the claim and the example that it gets; None for one that it does not get."""
+    claim = drive(UnsureAgreeable().ask(asked), saying(says))
+    example = drive(CopiesContext().ask(asked), saying(says))
+    return claim and claim.claimed, example and example.copied
+
+
+def test_an_answer_follows_an_earlier_turn_if_it_does_so_whichever_it_is(tmp_path):
     samples = [draw_sample(tmp_path, colour) for colour in ("red", "blue", "green")]
     answers = [written("Yes.", sample) for sample in samples]
     others = [answers[1], answers[2], None]
-    choices = [Choice(0, (4, 5), ("yes", "no"))] * 3
+    choice = Choice(0, (4, 5), ("yes", "no"))
     chats = []
+
+    def cases(numbers):
+        rows = zip(answers, numbers, others, strict=True)
+        return [case(answer, number, choice, other) for answer, number, other in rows]
 
     def agree(chat):
         chats.append(chat)
         return 4 if list_texts(chat, "assistant")[-1] == "Yes." else 5
 
-    monkeypatch.setattr(hints, "read_answers", answering(agree))
-    found = turns.measure_turns(None, answers, choices, others, [0, 1, 7])
-    assert [each["claimed"]["followed"] for each in found] == [True] * 3
-    assert [each.get("copied", {}).get("followed") for each in found] == [True, None, None]
-    asked = [list_texts(chat, "user")[-1] for chat in chats[:3]]
-    assert asked == ["What colour is it?"] * 2 + ["Are you sure? What colour is it?"]
+    found = [ask_turns(each, agree) for each in cases([0, 1, 7])]
+    assert [claim.followed for claim, _ in found] == [True] * 3
+    assert [example and example.followed for _, example in found] == [True, True, None]
+    again = ("{question}", "{question}", "Are you sure? {question}")
+    assert [claim.wording for claim, _ in found] == [f"one word, then: {words}" for words in again]
+    assert {list_texts(chat, "user")[-1] for chat in chats[-2:]} == {"Are you sure? What colour is it?"}
     example = next(chat for chat in chats if len(chat.images) == 2)
     own = [Image.open(answers[number].sample.images[0]).convert("RGB") for number in (1, 0)]
     assert [image.tobytes() for image in example.images] == [image.tobytes() for image in own], (
         "the own image is last"
     )
-    either = turns.measure_turns(None, answers, choices, others, [0, 1, 7], either=True)
-    assert [sorted(each) for each in either] == [["copied"], ["claimed"], ["claimed"]]
-    last = turns.measure_turns(None, answers, choices, [answers[1], None, None], [2, 3, 6], either=True)
-    assert [sorted(each) for each in last] == [[], ["claimed"], ["claimed"]], "options, and no examples"
+
     chats.clear()
-    monkeypatch.setattr(hints, "read_answers", answering(lambda chat: chats.append(chat) or 4))
-    steady = turns.measure_turns(None, answers, choices, others, [0, 1, 7])
-    unfollowed = {"followed": False, "own": False, "passes": 1}
-    again = ("{question}", "{question}", "Are you sure? {question}")
-    assert [each["claimed"] for each in steady] == [
-        {"wording": f"one word, then: {words}", **unfollowed} for words in again
-    ]
+    steady = [ask_turns(each, lambda chat: chats.append(chat) or 4)[0] for each in cases([0, 1, 7])]
+    assert [(each.followed, each.own, each.passes) for each in steady] == [(False, False, 1)] * 3
     assert {list_texts(chat, "assistant")[-1] for chat in chats} == {"No."}, "the own answer decides nothing"
 
 
-def test_an_earlier_turn_says_a_whole_answer_of_the_model_itself(monkeypatch, tmp_path):
-    """Each second three answers get one: the model's own, and another's to the same question, or to one with another word."""
+def test_an_earlier_turn_says_a_whole_answer_of_the_model_itself(tmp_path):
+    """Each second answer gets one: the model's own, and another's to the same question, or to one with another word."""
     texts = {"star": "Yes, the star is at C4.", "ring": "No, there is no ring."}
     answers = [
         written(text, draw_sample(tmp_path, "red").model_copy(update={"question": f"Is there a {name}?"}))
@@ -553,74 +593,70 @@ def test_an_earlier_turn_says_a_whole_answer_of_the_model_itself(monkeypatch, tm
         said = list_texts(chat, "assistant")[-1]
         return 4 if said.startswith("Yes, ") else 5
 
-    monkeypatch.setattr(hints, "read_answers", answering(repeat))
-    found = turns.measure_turns(None, answers, choices, [None, None], [3, 4], answers)
-    assert [each["claimed"]["wording"] for each in found] == ["a whole answer, then: {question}"] * 2
-    assert [each["claimed"]["followed"] for each in found] == [True, True]
+    for answer, choice, number in zip(answers, choices, (1, 1), strict=True):
+        claim, _ = ask_turns(case(answer, number, choice, given=answers), repeat)
+        assert claim.wording == "a whole answer, then: {question}" and claim.followed
     assert {list_texts(chat, "assistant")[-1] for chat in chats} == {
         "Yes, the star is at C4.",
         "No, there is no star.",
         "Yes, the ring is at C4.",
         "No, there is no ring.",
     }
-    alone = turns.measure_turns(None, answers[:1], choices[:1], [None], [3], answers[:1])
-    assert alone[0]["claimed"]["wording"] == "one word, then: {question}", "no answer has the other reading"
+    alone, _ = ask_turns(case(answers[0], 1, choices[0], given=answers[:1]), repeat)
+    assert alone.wording == "one word, then: {question}", "no answer has the other reading"
 
 
-def test_a_claim_is_followed_by_all_ways_of_asking_again(monkeypatch, tmp_path):
-    """Each wording has its turn twice; further answers get the wording that they are given."""
-    answers = [written("Yes.", draw_sample(tmp_path, "red")) for _ in range(90)]
-    choice = Choice(0, (4, 5), ("yes", "no"))
-    monkeypatch.setattr(hints, "read_answers", answering(lambda chat: 4))
-    found = turns.measure_turns(
-        None, answers, [choice] * 90, [answers[1]] * 90, range(90), [*answers, written("No.", answers[0].sample)], True
-    )  # fmt: skip
-    wordings = Counter(each["claimed"]["wording"] for each in found if "claimed" in each)
-    assert wordings == dict.fromkeys(turns.CLAIMS, 2)
-    assert len(wordings) == len(turns.FORMS) * len(turns.AGAIN) + len(turns.QUESTIONS)
-    chats = []
-    monkeypatch.setattr(hints, "read_answers", answering(lambda chat: chats.append(chat) or 4))
-    wording = "one word, then: Look again. {question}"
-    again = turns.ask_turns(None, "claimed", [(answers[0], choice)] * 2, [None] * 2, [wording] * 2, answers)
-    assert [each["wording"] for each in again] == [wording] * 2
-    assert {list_texts(chat, "user")[-1] for chat in chats} == {"Look again. What colour is it?"}
-    chats.clear()
-    turns.ask_turns(None, "claimed", [(answers[0], choice)], [None], [turns.CLAIMS[-1]], answers)
-    assert list_texts(chats[0], "user") == ["Your previous answer was No. What colour is it?"]
-    assert list_texts(chats[0], "assistant") == [], "the question makes the claim"
+def test_wordings_of_a_claim_take_turns(tmp_path):
+    answer, choice = written("Yes.", draw_sample(tmp_path, "red")), Choice(0, (4, 5), ("yes", "no"))
+    given = [answer, written("No.", answer.sample)]
+    found = [
+        ask_turns(case(answer, number, choice, given[1], given), lambda chat: 4)[0]
+        for number in range(3 * len(CLAIMS))
+    ]
+    assert Counter(each.wording for each in found) == dict.fromkeys(CLAIMS, 3)
 
 
-def test_an_example_asks_another_question_or_the_same(monkeypatch, tmp_path):
+def test_an_example_asks_another_question_or_the_same(tmp_path):
     """The example's answer is of the question that it asks."""
     texts = {"star": "Yes, the star is at C4.", "ring": "No, there is no ring."}
     answers = [
         written(text, draw_sample(tmp_path, colour).model_copy(update={"question": f"Is there a {name}?"}))
         for colour, (name, text) in zip(("red", "blue"), texts.items(), strict=True)
     ]
-    chats, choice = [], Choice(0, (4, 5), ("yes", "no"))
-    monkeypatch.setattr(hints, "read_answers", answering(lambda chat: chats.append(chat) or 4))
-    asked = {}
-    for wording in turns.COPIES:
-        chats.clear()
-        closed = [(answers[0], choice)]
-        found = turns.ask_turns(None, "copied", closed, [answers[1]], [wording], answers)
-        assert found[0] is not None and found[0]["wording"] == wording
-        asked[wording] = list_texts(chats[0], "user")[0], list_texts(chats[0], "assistant")[0]
+    choice = Choice(0, (4, 5), ("yes", "no"))
+
+    def show(example, wording):
+        chats = []
+        study = case(answers[0], 0, choice, example, answers).study
+        task = CopiesContext().suggest(study, answers[0], choice, wording)
+        found = drive(task, saying(lambda chat: chats.append(chat) or 4))
+        return chats[0], found
+
+    asked = []
+    for wording in COPIES:
+        chat, found = show(answers[1], wording)
+        assert found.wording == wording
+        asked.append((list_texts(chat, "user")[0], list_texts(chat, "assistant")[0]))
         own = Image.open(answers[1].sample.images[0]).convert("RGB")
-        assert chats[0].images[0].tobytes() == own.tobytes(), "the other images"
-    assert list(asked.values()) == [
+        assert chat.images[0].tobytes() == own.tobytes(), "the other images"
+    assert asked == [
         ("Is there a ring?", "No."),
         ("Is there a ring?", "No, there is no ring."),
         ("Is there a star?", "No."),
         ("Is there a star?", "No, there is no star."),
     ]
-    chats.clear()
     parts = [{"type": "image", "image": answers[1].sample.images[0]}, {"type": "text", "text": "Is it day?"}]
     talk = written("Yes.", Sample(id="b", messages=[{"role": "user", "content": parts}]))
-    turns.ask_turns(None, "copied", [(answers[0], choice)], [talk], [turns.COPIES[2]], answers)
-    assert list_texts(chats[0], "user") == ["Is it day?", "Is there a star?"], (
-        "a conversation keeps its question"
-    )
+    chat, _ = show(talk, COPIES[2])
+    assert list_texts(chat, "user") == ["Is it day?", "Is there a star?"], "a conversation keeps its question"
+
+
+def test_a_template_without_earlier_turns_is_not_tested(tmp_path):
+    answer, choice = written("Yes.", draw_sample(tmp_path, "red")), Choice(0, (4, 5), ("yes", "no"))
+    asked = case(answer, 0, choice, answer, [answer])
+    tasks = [UnsureAgreeable().ask(asked), CopiesContext().ask(asked)]
+    found = drive(together(tasks), lambda request: InputError("the template takes one turn"))
+    assert [tuple(each) for each in found] == [(None, 1)] * 2
 
 
 def test_alike_questions_are_found_without_comparing_all(toy, tmp_path):
@@ -637,16 +673,15 @@ def test_alike_questions_are_found_without_comparing_all(toy, tmp_path):
     answers = [
         written("Yes.", draw_sample(tmp_path, "red").model_copy(update={"question": name})) for name in names
     ]
-    tests = _Tests(toy, answers)
-    assert [each.sample.question for each in tests._alike(answers[0])] == [names[1]]
-    assert sorted(each.sample.question for each in tests._alike(answers[1])) == [names[0], names[0], names[2]]
-    assert tests._alike(answers[4]) == []
+    study = Study(toy, answers)
+    assert [each.sample.question for each in study.alike(answers[0])] == [names[1]]
+    assert sorted(each.sample.question for each in study.alike(answers[1])) == [names[0], names[0], names[2]]
+    assert study.alike(answers[4]) == []
 
 
-def test_an_option_is_followed_by_its_place_whichever_word_stands_there(monkeypatch, tmp_path):
-    """All wordings are asked about; a model that always says the first option follows the half of them."""
-    answers = [written("Yes.", draw_sample(tmp_path, "red")) for _ in range(3 * len(places.ADDED))]
-    choices = [Choice(0, (4, 5), ("yes", "no"))] * len(answers)
+def test_an_option_is_followed_by_its_place_whichever_word_stands_there(tmp_path):
+    """A model that always says the first option goes by the place, in all wordings."""
+    answer, choice = written("Yes.", draw_sample(tmp_path, "red")), Choice(0, (4, 5), ("yes", "no"))
     asked = []
 
     def say_first(chat):
@@ -654,80 +689,37 @@ def test_an_option_is_followed_by_its_place_whichever_word_stands_there(monkeypa
         asked.append(question)
         return 4 if question.index("yes") < question.index("no") else 5
 
-    monkeypatch.setattr(hints, "read_answers", answering(say_first))
-    found = places.measure_options(None, answers, choices, range(len(answers)))
-    assert [each is not None for each in found[:3]] == [False, False, True], "the others get other tests"
-    kept = {each["wording"]: each["followed"] for each in found if each}
-    assert kept == {wording: wording.startswith("the first") for wording in places.ADDED}
+    def add(number, says, answer=answer):
+        own = case(answer, number, choice, readings={"own": read([1.0])}, model=Tokens(Letters()))
+        return drive(Order().ask(own), saying(says)).options
+
+    found = [add(number, say_first) for number in range(len(ADDED))]
+    assert {each.wording: each.followed for each in found} == dict.fromkeys(ADDED, True)
     assert (
         "what colour is it? answer with no or yes." in asked and "what colour is it? (1) yes (2) no" in asked
     )
-    monkeypatch.setattr(hints, "read_answers", answering(lambda chat: 4))
-    assert not any(
-        each["followed"]
-        for each in places.add_options(None, [(answers[0], choices[0])] * 2, places.ADDED[:2])
-    )
-    own = answers[2].sample.model_copy(update={"question": "Is it red? A. yes B. no"})
-    assert places.measure_options(None, [written("A", own)], choices[:1], [2]) == [None]
+    assert not add(0, lambda chat: 4).followed, "the same word in both orders"
+    turns = iter([4, 3])
+    assert not add(0, lambda chat: next(turns)).followed, "something else in one order"
+    own = answer.sample.model_copy(update={"question": "Is it red? A. yes B. no"})
+    assert add(2, lambda chat: 4, written("So", own)) is None
 
 
-def test_what_some_answers_followed_is_tried_on_further_ones():
-    """Of four wordings one is followed by half of its answers; a fifth by one of eight, which is too few."""
-    tried = {str(n): [{"wording": f"w{n % 4}", "followed": n % 4 == 1 and n < 8}] for n in range(16)} | {
-        f"x{n}": [{"wording": "often", "followed": n == 0}] for n in range(8)
-    }
-    assert plan_again(tried, dict.fromkeys(tried, "yes or no"), MEASURE) == [], "no answers chose"
-    planned = plan_again(tried, dict.fromkeys(tried, "yes or no"), Round("any", 2, 16))
-    assert {wording for _, wording in planned} == {"w1"}
-    assert len(planned) == 16 and len(set(planned)) == 16
-    assert not {name for name, _ in planned} & {"1", "5", "9", "13"}, "these chose the wording"
-    own = {"a": [{"wording": OWN_HINT, "followed": True}], "b": []}
-    assert plan_again(own, dict.fromkeys(own, "else"), CHOOSE) == []
-    kinds = {name: "else" if name.startswith("x") else "yes or no" for name in tried}
-    assert {name for name, _ in plan_again(tried, kinds, Round("any", 2, 16))} == {
-        str(n) for n in range(16) if n % 4 != 1
-    }
-
-
-def test_most_answers_are_left_to_measure():
-    few = {str(n): [{"wording": "w", "followed": True}] if n < 2 else [] for n in range(8)}
-    assert plan_again(few, dict.fromkeys(few, "else"), CHOOSE) == [("2", "w"), ("5", "w")]
-
-
-def test_few_answers_choose_among_wordings_and_more_measure_those_that_are_left():
-    """Eight wordings are each followed by one answer of two. Of further answers, one wording is followed by three of four."""
-    tried = {f"{n}": [{"wording": f"w{n % 8}", "followed": n < 8}] for n in range(16)}
-    tried |= {f"x{n}": [] for n in range(24)}
-    kinds = dict.fromkeys(tried, "yes or no")
-    planned = plan_again(tried, kinds, CHOOSE)
-    assert Counter(wording for _, wording in planned) == {f"w{n}": 4 for n in range(6)}
-    for place, (name, wording) in enumerate(planned):
-        tried[name].append(
-            {"wording": wording, "followed": wording == "w3" and place % 4 > 0, "round": "choose"}
-        )
-    chose = {name for name, wording in planned if wording == "w3"} | {"3", "11"}
-    measured = plan_again(tried, kinds, MEASURE)
-    assert {wording for _, wording in measured} == {"w3"} and len(measured) == 16
-    assert not {name for name, _ in measured} & chose
-
-
-def test_the_last_earlier_answer_of_a_conversation_is_exchanged(monkeypatch):
+def test_the_last_earlier_answer_of_a_conversation_is_exchanged():
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "Is it day?"}]},
         {"role": "assistant", "content": [{"type": "text", "text": "It is."}]},
         {"role": "user", "content": [{"type": "text", "text": "Is it red?"}]},
     ]
     answer = written("Yes.", Sample(id="a", messages=messages))
-    chat = turns.show_example(answer, None, "No.")
+    chat = show_example(answer, None, "No.")
     assert list_texts(chat, "assistant") == ["No."] and list_texts(chat, "user") == [
         "Is it day?",
         "Is it red?",
     ]
-    said = answering(lambda chat: 4 if list_texts(chat, "assistant")[-1] == "Yes." else 5)
-    monkeypatch.setattr(hints, "read_answers", said)
-    choice = Choice(0, (4, 5), ("yes", "no"))
-    found = turns.measure_turns(None, [answer], [choice], [None], [1])
-    assert found[0]["copied"] == {"wording": "one word", "followed": True, "own": True, "passes": 2}
+    asked = case(answer, 1, Choice(0, (4, 5), ("yes", "no")))
+    _, found = ask_turns(asked, lambda chat: 4 if list_texts(chat, "assistant")[-1] == "Yes." else 5)
+    assert (found.wording, found.followed, found.own, found.passes) == ("one word", True, True, 2)
 
 
 def test_one_image_is_exchanged_at_a_time(toy, tmp_path):
@@ -759,7 +751,7 @@ def test_each_image_has_a_loss_of_its_own():
         "alone 2": read([4.0]),
     }
     found = measure_images(written("Red"), readings)
-    loss = measure_losses([{"images": found}], load_thresholds())[0]
+    loss = lose(found)
     assert loss.net_alone == {1: 2.0, 2: 0.0}
 
 
@@ -829,7 +821,7 @@ def test_a_cue_is_painted_over_in_photographs_with_boxes(tmp_path):
 def test_objects_that_prose_claims_are_compared_with_the_annotations(text, false):
     sample = Sample(id="a", images=["a.png"], question="Describe it.", metadata={"objects": ["dog", "couch"]})
     found = find_claims(sample, text)
-    assert [each["false"] for each in found] == ([] if false is None else [false])
+    assert [each.false for each in found] == ([] if false is None else [false])
     other = sample.model_copy(update={"metadata": {"objects": ["dog", "red star B2"]}})
     assert find_claims(other, text) == [], "things without a category may be there by another name"
 
@@ -855,29 +847,33 @@ def test_a_count_that_follows_is_told_from_one_that_does_not(tmp_path):
     tiny = load_model("tiny-spd", device="cpu")
     samples = [each for each in load_samples(make_pairs(tmp_path / "pairs", 6, 5)) if "count" in each.id]
     answers = [make_answer(tiny, each, tiny.tokenizer(each.answer)["input_ids"]) for each in samples]
-    found = measure_counts(tiny, answers)
-    assert all(each["said"] == each["true"] for each in found)
-    assert sum(each["followed"] == each["by"] for each in found) >= 4
+    found = [each.value.count for each in run(tiny, count(tiny, answers), 4)]
+    assert all(each.said == each.true for each in found)
+    assert sum(each.followed == each.by for each in found) >= 4
     words = [make_answer(tiny, each, tiny.tokenizer("Nothing changed.")["input_ids"]) for each in samples]
-    assert measure_counts(tiny, words) == [None] * 6
+    assert [each.value.count for each in run(tiny, count(tiny, words), 4)] == [None] * 6
+
+
+def count(model, answers):
+    return [WrongQuantity().ask(case(answer, model=model)) for answer in answers]
+
+
+def claim(attribute: str, true: str = "", source: str = "things", wrong: bool = True) -> AttributeClaim:
+    return AttributeClaim(attribute=attribute, source=source, said="", true=true, wrong=wrong)
 
 
 def test_attributes_are_suspected_by_the_claims_outside_of_steps():
-    claims = [{"attribute": "colour", "source": "things", "wrong": n < 2} for n in range(10)]
-    claims += [{"attribute": "place", "source": "changes", "wrong": n < 1} for n in range(10)]
-    claims += [{"attribute": "shape", "source": "things", "wrong": True} for _ in range(4)]
-    claims += [{"attribute": "shape", "source": "steps", "wrong": True} for _ in range(9)]
-    claims += [{"attribute": "invented", "source": "things", "wrong": True} for _ in range(9)]
+    claims = [claim("colour", wrong=n < 2) for n in range(10)]
+    claims += [claim("place", source="changes", wrong=n < 1) for n in range(10)]
+    claims += [claim("shape") for _ in range(4)]
+    claims += [claim("shape", source="steps") for _ in range(9)]
+    claims += [claim("invented") for _ in range(9)]
     assert find_suspected(claims, least=5, share=0.2) == ["colour"]
 
 
 def test_values_that_are_mostly_claimed_wrongly_come_first():
     said = {"red": (1, 1, 0), "blue": (1, 0, 0), "cyan": (1, 1, 1, 0), "black": (0,)}
-    claims = [
-        {"attribute": "colour", "true": value, "wrong": bool(wrong)}
-        for value, own in said.items()
-        for wrong in own
-    ]
+    claims = [claim("colour", value, wrong=bool(wrong)) for value, own in said.items() for wrong in own]
     assert rank_values(claims, "colour") == ["cyan", "red"]
     assert rank_values(claims, "place") == []
 
@@ -890,7 +886,7 @@ def test_one_thing_is_altered_in_one_attribute_and_a_model_that_sees_says_so(tmp
     samples += [each.model_copy(update={"id": f"{each.id} again"}) for each in samples]
     answers = [make_answer(tiny, each, tiny.tokenizer(each.answer)["input_ids"]) for each in samples]
     values = {"colour": tuple(COLOURS), "shape": SHAPES, "place": [f"{c}{r}" for c in "ABCD" for r in "1234"]}
-    wrong = [{"attribute": attribute, "true": value, "wrong": True} for value in values[attribute]]
+    wrong = [claim(attribute, value) for value in values[attribute]]
     altered = plan_alterations(answers, wrong, [attribute])
     assert len(altered) == MOST_ALTERED < len(answers)
     number = ("colour", "shape", "place").index(attribute)
@@ -904,7 +900,7 @@ def test_one_thing_is_altered_in_one_attribute_and_a_model_that_sees_says_so(tmp
         x0, y0, x1, y1 = ImageChops.difference(own, each.draw_images()[0]).getbbox()
         columns = {"ABCD".index(thing.place[0]) for thing in (old, new)}
         assert min(columns) * 28 <= x0 and x1 <= 28 * (max(columns) + 1) and y1 > y0
-    said = measure_alterations(tiny, altered)
+    said = [each.value[0] for each in run(tiny, [ask_altered(tiny, each) for each in altered], 8)]
     assert sum(each["said"] == each["true"] for each in said) >= 11
     assert {each["attribute"] for each in said} == {attribute}
 
@@ -917,7 +913,7 @@ def test_things_in_one_and_in_two_images_are_altered_together(tmp_path):
     alone = [each for each in every if each.id.endswith("-describe")]
     mixed = [each for both in zip(alone, pairs, strict=False) for each in both]
     answers = [make_answer(tiny, each, tiny.tokenizer(each.answer)["input_ids"]) for each in mixed]
-    wrong = [{"attribute": "colour", "true": value, "wrong": True} for value in COLOURS]
+    wrong = [claim("colour", value) for value in COLOURS]
     altered = plan_alterations(answers, wrong, ["colour"])
     kinds = [len(each.draw_images()) for each in altered]
     assert kinds[:4] == [1, 2, 1, 2] and kinds.count(2) >= 3
@@ -925,7 +921,7 @@ def test_things_in_one_and_in_two_images_are_altered_together(tmp_path):
         assert each.contents[1:] == read_contents(each.answer.sample)[1:]
         for path, image in list(zip(each.answer.sample.images, each.draw_images(), strict=True))[1:]:
             assert ImageChops.difference(Image.open(path).convert("RGB"), image).getbbox() is None
-    said = measure_alterations(tiny, altered)
+    said = [each.value[0] for each in run(tiny, [ask_altered(tiny, each) for each in altered], 8)]
     right = [one["said"] == one["true"] != one["was"] for one in said]
     assert sum(right) >= len(right) - 1
 
@@ -934,7 +930,7 @@ def test_nothing_is_altered_where_no_image_can_be_drawn_again(tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     fields = {"images": [tmp_path / "a.png"], "metadata": {"objects": ["red star B2"]}}
     answer = written("The star is blue.", Sample(id="a", question="What colour is the star?", **fields))
-    wrong = [{"attribute": "colour", "true": "cyan", "wrong": True}]
+    wrong = [claim("colour", "cyan")]
     assert plan_alterations([answer], wrong, ["colour"]) == []
 
 
@@ -957,15 +953,17 @@ def test_further_conclusions_are_as_if_their_questions_had_been_asked(tmp_path):
         make_answer(tiny, sample, line["ids"])
         for sample, line in zip(asked, ledger.lines(ANSWERS), strict=True)
     ]
-    tests = _Tests(tiny, answers)
-    for number, record in enumerate(record for record in records if record["steps"]):
-        record["steps"] |= {
+    study = Study(tiny, answers)
+    first = ledger.lines(MEASURES)
+    for number, line in enumerate(line for line in first if line["steps"]):
+        line["steps"] |= {
             "conclusion": str(number),
             "follows": False,
             "moved_by_images": number % 2 > 0,
             "lost": {"all": 0.0},
         }
-    tests.ask_conclusions(asked, records, ledger, 3, 128)
+    (asked_further,) = DecidedFirst().follow_up(1, study, [AnswerRecord(line) for line in first])
+    ledger.append(CONCLUSIONS, run(tiny, [asked_further.task], 3)[0].value)
     lines = ledger.lines(CONCLUSIONS)
     shown = [sample.id for sample in asked if sample.metadata["type"] == "same"]
     assert [line["id"] for line in lines] == shown and all(line["passes"] > 3 for line in lines)
@@ -976,13 +974,82 @@ def test_further_conclusions_are_as_if_their_questions_had_been_asked(tmp_path):
     other.begin({}, {})
     for line, record in zip(lines, run_battery(tiny, whole, other)[len(asked) :], strict=True):
         for name in ("conclusion", "follows"):
-            assert line["steps"][name] == record["steps"][name]
-        assert line["steps"]["moved"].keys() == record["steps"]["moved"].keys()
-        assert line["steps"]["lost"]["first part"] == pytest.approx(
-            record["steps"]["lost"]["first part"], abs=1e-3
-        )
-    read = read_records(ledger, asked)
-    assert sum(len(record["conclusions"]) for record in read) == len(lines)
-    assert sum(record["passes"] for record in read) > sum(record["passes"] for record in records)
-    tests.ask_conclusions(asked, records, ledger, 3, 128)
-    assert ledger.lines(CONCLUSIONS) == lines
+            assert line["steps"][name] == record.line["steps"][name]
+        own = record.of(StepsRecord).steps
+        assert line["steps"]["moved"].keys() == own.moved.keys()
+        assert line["steps"]["lost"]["first part"] == pytest.approx(own.lost["first part"], abs=1e-3)
+    again = run_battery(tiny, asked, ledger)
+    assert ledger.lines(CONCLUSIONS) == lines, "they are not asked for twice"
+    assert sum(len(record.of(StepsRecord).conclusions) for record in again) == len(lines)
+    assert sum(record.passes for record in again) > sum(record.passes for record in records)
+
+
+class EchoRecord(MeasuredPart):
+    echoed: bool | None = None
+
+
+@dataclass(frozen=True)
+class Echo(CausalTest):
+    """Is an answer read as before?"""
+
+    name = about = effect = needs = "echo"
+    files = MappingProxyType({"heard": "heard.jsonl"})
+
+    def ask(self, case):
+        (reading,) = yield from read_requests([Read(build_chat(case.answer.sample), case.answer.ids)])
+        own = case.readings["own"].logprobs
+        return EchoRecord(echoed=np.allclose(reading.logprobs, own, atol=1e-4))
+
+    def follow_up(self, turn, study, records):
+        echoed = [record.id for record in records if record.of(EchoRecord).echoed]
+        return [FollowUp("heard.jsonl", self.hear(name)) for name in echoed[:2]]
+
+    def hear(self, name):
+        return [{"id": name, "passes": 0}]
+        yield []
+
+    def score(self, table):
+        scores = [float(bool(record.echoed)) for record in table.of(EchoRecord)]
+        return CauseScore(table.mean(self.effect, scores), scores)
+
+
+def test_a_test_of_another_package_has_its_own_readings_passes_and_files(tmp_path, monkeypatch):
+    """It is one class. What it asks is read in a batch with what the others ask."""
+    tiny = load_model("tiny-spd", device="cpu")
+    samples = [
+        sample
+        for sample in load_samples(make_pairs(tmp_path / "pairs", 5, 5))
+        if sample.metadata["type"] == "describe"
+    ]
+    plain = diagnose(tiny, samples, tmp_path / "plain")
+    monkeypatch.setattr(CAUSES, "_registered", {"echo": Echo})
+    found = diagnose(tiny, samples, tmp_path / "echo")
+    assert found.causes["echo"].effect.value == 1 and found.passes == plain.passes + 1
+    assert {name: each.effect for name, each in found.causes.items() if name != "echo"} == {
+        name: each.effect for name, each in plain.causes.items()
+    }
+    heard = (tmp_path / "echo" / "heard.jsonl").read_text()
+    assert len(heard.splitlines()) == 2, "the second turn finds the lines of the first"
+    diagnose(tiny, samples, tmp_path / "echo", resume=True)
+    assert (tmp_path / "echo" / "heard.jsonl").read_text() == heard
+    diagnose(tiny, samples, tmp_path / "echo", overwrite=True)
+    assert (tmp_path / "echo" / "heard.jsonl").read_text() == heard
+
+
+class Broken(Echo):
+    name = "broken"
+
+    def ask(self, case):
+        yield from read_requests([Read(build_chat(case.answer.sample), case.answer.ids)])
+        return 1 / 0
+
+
+def test_a_test_of_another_package_that_fails_is_left_out_of_an_answer(toy, tmp_path, monkeypatch, caplog):
+    entry = EntryPoint("broken", f"{__name__}:Broken", "mmprobe.causes")
+    monkeypatch.setattr(registry, "_added_packages", lambda: {__name__.partition(".")[0]: entry})
+    monkeypatch.setattr(CAUSES, "_registered", {"broken": Broken})
+    answers = answers_of(toy, [draw_sample(tmp_path, colour) for colour in ("red", "green", "blue")])
+    study = Study(toy, answers)
+    found = run(toy, [measure_answer(study, answer) for answer in answers], 4)
+    assert all("images" in each.value and "echoed" not in each.value for each in found)
+    assert "Broken of mmprobe.causes: ZeroDivisionError" in caplog.text

@@ -63,7 +63,7 @@ DEVELOPMENT = [
 def test_thresholds_come_from_the_development_models():
     limits = choose_thresholds(DEVELOPMENT)
     assert limits["blind"] == pytest.approx(0.45) and limits["forgets"] == pytest.approx(0.7)
-    assert limits["prior"] == np.inf
+    assert limits["co-occurrence"] == np.inf
     held_out = [
         row("blind", blind=0.5, forgets=0.1),  # named
         row("blind", blind=0.4, forgets=0.9),  # named forgets
@@ -202,18 +202,20 @@ def test_two_organisms_of_one_name_are_refused(tmp_path):
 
 
 def test_several_causes_and_accepted_verdicts_are_scored():
-    double = row("blind", "other ways", named=["blind", "prior"]).model_copy(update={"also": ("prior",)})
-    half = double.model_copy(update={"model": "half", "named": ["prior"]})
+    double = row("blind", "other ways", named=["blind", "co-occurrence"]).model_copy(
+        update={"also": ("co-occurrence",)}
+    )
+    half = double.model_copy(update={"model": "half", "named": ["co-occurrence"]})
     worse = row("control", "other ways", named=["unknown"]).model_copy(update={"accepts": ("unknown",)})
     wrong = row("control", "other ways", named=["unknown"]).model_copy(update={"model": "wrong"})
-    accused = row("control", "other ways", named=["prior"]).model_copy(update={"model": "accused"})
+    accused = row("control", "other ways", named=["co-occurrence"]).model_copy(update={"model": "accused"})
     found = score_tool([*DEVELOPMENT, double, half, worse, wrong, accused], "other ways")
     assert found["accused"].value == pytest.approx(1 / 3) and found["false_alarms"].value == pytest.approx(
         2 / 3
     )
-    # blind: 1 of 2 named; prior: 2 of 3 named are right; control: 1 of 3 is named so
+    # blind: 1 of 2 named; co-occurrence: 2 of 3 named are right; control: 1 of 3 is named so
     assert found["macro_f1"].value == pytest.approx((2 / 3 + 4 / 5 + 2 / 4) / 3)
-    assert confusion([double], {}) == {"blind + prior": {"blind": 1, "prior": 1}}
+    assert confusion([double], {}) == {"blind + co-occurrence": {"blind": 1, "co-occurrence": 1}}
     looks = {"accepts": ("looks-unused",)}
     shifting = row("blind", "other ways", named=["blind", "looks-unused"]).model_copy(update=looks)
     unused = row("looks-unused", "other ways", named=["blind", "looks-unused"])
@@ -246,10 +248,10 @@ def test_plants_are_read_from_their_cards(tmp_path):
         find_plants(tmp_path)
     (tmp_path / "mine").mkdir()
     file = tmp_path / "mine" / "plant.json"
-    file.write_text(json.dumps({"causes": ["blind", "prior"], "kind": "weight edit"}))
+    file.write_text(json.dumps({"causes": ["blind", "co-occurrence"], "kind": "weight edit"}))
     (tmp_path / "no card").mkdir()
     assert [(each.name, each.causes, each.split) for each in list_subjects(None, tmp_path)] == [
-        ("mine", ("blind", "prior"), "other ways")
+        ("mine", ("blind", "co-occurrence"), "other ways")
     ]
     file.write_text(json.dumps({"causes": ["blnd"], "kind": "weight edit"}))
     with pytest.raises(InputError, match="no cause is called 'blnd'"):

@@ -11,10 +11,10 @@ from PIL import Image
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.diagnosis.battery.run import KEPT
 from mmprobe.diagnosis.bench.run import ROUNDS, SEEDS
 from mmprobe.diagnosis.causes import CAUSES
 from mmprobe.diagnosis.diagnose import diagnose, diagnosis_ledger
+from mmprobe.diagnosis.run import list_kept
 from mmprobe.samples import load_samples
 
 
@@ -25,7 +25,11 @@ def pairs(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "verdict"), [("organism:blind-likely-0", "blind"), ("organism:control-true-0", "control")]
+    ("model", "verdict"),
+    [
+        ("organism:blind-likely-0", "blind"),
+        pytest.param("organism:control-true-0", "control", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_an_organism_is_named_and_a_control_is_a_control(pairs, tmp_path, model, verdict):
     every = [json.loads(line) for line in pairs.read_text().splitlines()]
@@ -42,7 +46,7 @@ def test_an_organism_is_named_and_a_control_is_a_control(pairs, tmp_path, model,
     assert set(found["causes"]) == set(CAUSES)
     assert found["causes"]["blind"]["named"] == (verdict == "blind")
     of_objects = 8 / len(lines) if verdict == "blind" else 0  # a prompt of each set of images
-    assert found["forward_passes_per_answer"] <= 12 + of_objects
+    assert found["forward_passes_per_answer"] <= 18 + of_objects  # as docs/diagnosis.md says
     unowned = {path.name for path in out.iterdir()} - set(diagnosis_ledger(out).owns)
     assert not unowned, "an --overwrite would leave what an earlier call measured"
     answers = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
@@ -82,7 +86,8 @@ def test_photographs_alone_do_not_make_a_control(pairs, tmp_path):
     options = ("--model", "tiny-spd", "--data", data, "--device", "cpu")
     done = run_in_process("diagnose", *options, "--out", out, "--fail-on", "misperceives")
     assert done.code == 1 and "--fail-on misperceives: not tested" in done.stderr
-    assert "no cause can be named: 6 answers about 3 sets of images are too few" in done.stderr
+    few = "6 answers about 3 sets of images are too few; it takes 4 sets or more"
+    assert (done.stderr + done.stdout).count(few) == 1 and "no cause can be named" in done.stderr
     found = json.loads((out / "diagnosis.json").read_text())
     assert found["verdict"] == ["unknown"] and found["causes"]["misperceives"]["tested"] is False
     assert "not run" in (out / "report.html").read_text()
@@ -173,7 +178,7 @@ def test_a_cause_that_is_not_in_the_list_is_unknown(pairs, tmp_path):
     assert any(line.startswith("answers that say something false: 100 %") for line in found.tests)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_image_that_the_model_cannot_see_is_ignored(tmp_path):
     """The second of two images reaches the model as grey, whatever it shows. The model as it is uses both."""
     samples = load_samples(make_pairs(tmp_path / "pairs", n=8, seed=SEEDS["development"]))
@@ -214,24 +219,25 @@ def test_a_refused_first_call_is_not_in_the_way(pairs, tmp_path):
 
 def test_what_is_measured_of_an_earlier_call_is_not_measured_by_an_overwriting_one(tmp_path):
     ledger = diagnosis_ledger(tmp_path)
-    for name in KEPT:
+    for name in list_kept():
         (tmp_path / name).write_text("{}\n")
     ledger.clear()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_diagnosis_whose_records_lack_a_later_test_is_resumed(tmp_path):
-    """Records of an earlier version have no options, and their further suggestions no round."""
+    """Records of an earlier version have other options, readings without images are missing, and a file of further hints is left."""
     call = ("diagnose", "--model", "tiny-spd", "--n", "4", "--out", tmp_path / "out")
     assert run_in_process(*call).code == 0
     file = tmp_path / "out" / "measures.jsonl"
     records = [json.loads(line) for line in file.read_text().splitlines()]
-    assert any(record.pop("options") for record in records)
+    for record in records:
+        record["options"] = {"wording": "the first, of: {question}", "followed": False, "shift": 0.1}
+        assert record.pop("without")
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
     followed = {"id": records[0]["id"], "kind": "hints", "wording": "Hint", "followed": True, "passes": 2}
     (tmp_path / "out" / "again.jsonl").write_text(json.dumps(followed) + "\n")
     resumed = run_in_process(*call, "--resume")
     assert resumed.code == 0, resumed.stderr
-    assert "'Hint'" in json.dumps(
-        json.loads((tmp_path / "out" / "diagnosis.json").read_text())["causes"]["follows-hints"]
-    )
+    causes = json.loads((tmp_path / "out" / "diagnosis.json").read_text())["causes"]
+    assert not causes["language-prior"]["tested"] and causes["follows-hints"]["tested"]

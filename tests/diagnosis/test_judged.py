@@ -15,7 +15,9 @@ from PIL import Image
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.judge import Judgement
 from mmprobe.benchmarks.judges.requests import UnusableReply
-from mmprobe.diagnosis.battery.judged import (
+from mmprobe.diagnosis.diagnose import diagnosis_ledger
+from mmprobe.diagnosis.effects import AnswerRecord
+from mmprobe.diagnosis.judged import (
     JUDGED,
     NAMED,
     RIGHT,
@@ -27,8 +29,7 @@ from mmprobe.diagnosis.battery.judged import (
     plan_requests,
     read_labels,
 )
-from mmprobe.diagnosis.battery.run import _read_text
-from mmprobe.diagnosis.diagnose import diagnosis_ledger
+from mmprobe.diagnosis.run import read_text
 from mmprobe.samples import Sample
 
 WORDS = {"truck": "truck|lorry|lorries", "forklift": "fork-?lift", "pallet": "pallet", "shelf": "shelf"}
@@ -82,7 +83,11 @@ def sample(name: str, *objects: list[str], answer: str | None = None) -> Sample:
 
 
 def records(samples, texts):
-    return [{"id": each.id, "answer": texts[each.id], **_read_text(each, texts[each.id])} for each in samples]
+    return [AnswerRecord(line) for line in lines(samples, texts)]
+
+
+def lines(samples, texts):
+    return [{"id": each.id, "answer": texts[each.id], **read_text(each, texts[each.id])} for each in samples]
 
 
 def judged(samples, texts, folder, judge):
@@ -91,7 +96,7 @@ def judged(samples, texts, folder, judge):
     ask_judge(judge, samples, records(samples, texts), ledger)
     labels = read_labels(ledger)
     return {
-        each.id: add_labels(each, _read_text(each, texts[each.id]), labels.get(each.id, {}))
+        each.id: add_labels(each, read_text(each, texts[each.id]), labels.get(each.id, {}))
         for each in samples
     }
 
@@ -107,7 +112,7 @@ def test_words_synonyms_and_denials_of_free_sentences_are_read_by_picture(tmp_pa
         "b": "A lorry, and no forklift.",
         "c": "First a forklift stands there. Then a lorry and a pallet stand there",
     }
-    assert all(each["right"] is None and not each["listed"] for each in records(samples, texts)), "by rules"
+    assert all(each["right"] is None and not each["listed"] for each in lines(samples, texts)), "by rules"
     found = judged(samples, texts, tmp_path, Scripted())
     assert found["a"]["listed"] == [{"image": 0, "cues": ["pallet", "truck"], "false": ["forklift"]}]
     assert found["b"]["listed"] == [{"image": 0, "cues": ["truck"], "false": []}]
@@ -243,8 +248,8 @@ def test_the_command_takes_a_judge_whose_labels_a_second_call_does_not_ask_for(t
     assert any(line.startswith("answers that say something false: 57 %") for line in found["tests"]), "4 of 7"
     assert any(line.startswith("answers that say something false: not run") for line in by_rules["tests"])
     claims = "forklift is claimed in images with pallet"
-    assert claims in found["causes"]["prior"]["evidence"]
-    assert found["causes"]["prior"]["score"] > by_rules["causes"]["prior"]["score"] + 0.2
+    assert claims in found["causes"]["co-occurrence"]["evidence"]
+    assert found["causes"]["co-occurrence"]["score"] > by_rules["causes"]["co-occurrence"]["score"] + 0.2
     assert len(served) == 14 + 2 * 4, "a useless reply is sent back three times"
 
     text, before = (out / "diagnosis.json").read_bytes(), len(served)

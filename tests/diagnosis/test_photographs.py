@@ -8,18 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.asked import drive
 from PIL import Image
 
 from mmprobe.benchmarks.photo_pairs.colours import PALETTE, name_colour
 from mmprobe.benchmarks.photo_pairs.masks import decode_mask, dilate, encode_mask
 from mmprobe.benchmarks.photo_pairs.planner import Rules
-from mmprobe.diagnosis.battery import altered
-from mmprobe.diagnosis.battery.altered import MOST_ALTERED, measure_alterations, plan_alterations
-from mmprobe.diagnosis.battery.answers import ParsedAnswer
-from mmprobe.diagnosis.battery.attributes import measure_attributes, read_contents
-from mmprobe.diagnosis.battery.boxes import BoxedThing, find_mask, list_boxed
-from mmprobe.diagnosis.battery.counts import find_counted
-from mmprobe.diagnosis.battery.run import judge_answer
+from mmprobe.contents import DeclaredObject, list_objects
+from mmprobe.diagnosis.answers import ParsedAnswer
+from mmprobe.diagnosis.battery.misperceives import MOST_ALTERED, ask_altered, plan_alterations
+from mmprobe.diagnosis.battery.quantity import find_counted
+from mmprobe.diagnosis.claims import AttributeClaim, measure_attributes, read_contents
+from mmprobe.diagnosis.photographs import find_mask
+from mmprobe.diagnosis.schedule import Say
+from mmprobe.diagnosis.truth import judge_answer
 from mmprobe.samples import Sample
 
 SIZE = (96, 128)
@@ -76,12 +78,17 @@ def photograph(
     return Sample(id=name, images=[file], question=question, metadata={"objects": things})
 
 
+def wrongly(true: str, attribute: str = "colour") -> AttributeClaim:
+    """Return a wrong claim about what is true."""
+    return AttributeClaim(attribute=attribute, source="things", said="", true=true, wrong=True)
+
+
 def answered(sample: Sample, text: str) -> ParsedAnswer:
     return ParsedAnswer(sample, [1], text, [text])
 
 
 def claimed(sample: Sample, text: str) -> list[tuple[str, str, bool]]:
-    return [(each["said"], each["true"], each["wrong"]) for each in measure_attributes(sample, text)]
+    return [(each.said, each.true, each.wrong) for each in measure_attributes(sample, text)]
 
 
 CAR_IS_BLUE, CAR_IS_RED = [("blue", "red", True)], [("red", "red", False)]
@@ -198,7 +205,7 @@ def test_in_two_images_a_claim_is_about_the_image_that_it_names(tmp_path):
         ("red", "red", False),
         ("blue", "green", True),
     ]
-    assert {each["source"] for each in measure_attributes(sample, "The car changed from red to blue.")} == {
+    assert {each.source for each in measure_attributes(sample, "The car changed from red to blue.")} == {
         "changes"
     }
     asked = sample.model_copy(update={"question": "What color is the car in the second image?"})
@@ -210,10 +217,7 @@ def test_in_two_images_a_claim_is_about_the_image_that_it_names(tmp_path):
 @pytest.mark.parametrize("form", ["polygon", "runs"])
 def test_a_thing_with_a_mask_gets_another_colour_and_nothing_else_changes(tmp_path, form):
     sample = photograph(tmp_path, form=form)
-    wrong = [
-        {"attribute": "colour", "true": colour, "wrong": True}
-        for colour in ("gray", "red", "green", "red", "green")
-    ]
+    wrong = [wrongly(colour) for colour in ("gray", "red", "green", "red", "green")]
     (plan,) = plan_alterations([answered(sample, "It is blue.")], wrong, ["colour"])
     assert (plan.before, plan.was, plan.thing.colour) == ("blue", "red", "green"), (
         "gray is not in the palette, red is true"
@@ -233,7 +237,7 @@ def test_a_thing_with_a_mask_gets_another_colour_and_nothing_else_changes(tmp_pa
 def test_a_neighbour_keeps_its_pixels(tmp_path, monkeypatch):
     monkeypatch.setitem(PLACES, "dog", (34, 8, 24, 22))  # which touches the car
     sample = photograph(tmp_path)
-    wrong = [{"attribute": "colour", "true": "green", "wrong": True}]
+    wrong = [wrongly("green")]
     (plan,) = plan_alterations([answered(sample, "Yellow.")], wrong, ["colour"])
     dog = decode_mask(sample.metadata["objects"][1]["segmentation"], *SIZE)
     own, changed = (
@@ -247,7 +251,7 @@ def test_colours_that_do_not_differ_and_things_without_a_mask_are_not_altered(tm
     sample = photograph(tmp_path)
 
     def planned(sample: Sample, text: str = "It is blue.", *values: str) -> list[str]:
-        claims = [{"attribute": "colour", "true": value, "wrong": True} for value in values or ("green",)]
+        claims = [wrongly(value) for value in values or ("green",)]
         return [
             str(each.thing.colour) for each in plan_alterations([answered(sample, text)], claims, ["colour"])
         ]
@@ -274,7 +278,7 @@ def test_colours_that_do_not_differ_and_things_without_a_mask_are_not_altered(tm
         other = sample.model_copy(update={"metadata": {"objects": [car | own, dog]}})
         assert planned(other) == [], own
         assert planned(other, "The car is yellow. The dog is red.") == ["green"], "then the next thing"
-    claims = [{"attribute": name, "true": "C3", "wrong": True} for name in ("place", "shape")]
+    claims = [wrongly("C3", name) for name in ("place", "shape")]
     assert plan_alterations([answered(sample, "It is blue.")], claims, ["place", "shape"]) == []
 
 
@@ -282,11 +286,11 @@ def test_grabcut_finds_what_is_in_a_box(tmp_path):
     pytest.importorskip("cv2")
     sample = photograph(tmp_path, form="box")
     pixels = np.asarray(Image.open(sample.images[0]).convert("RGB"))
-    things = list_boxed(sample)
+    things = list_objects(sample)
     for thing, place in zip(things, ("car", "dog"), strict=True):
         mask, true = find_mask(pixels, thing), ellipse(*PLACES[place])
         assert (mask & true).sum() / (mask | true).sum() > 0.9
-    wrong = [{"attribute": "colour", "true": "green", "wrong": True}]
+    wrong = [wrongly("green")]
     (plan,) = plan_alterations([answered(sample, "It is blue.")], wrong, ["colour"])
     assert name_colour(np.asarray(plan.draw_images()[0]), ellipse(*PLACES["car"])) == "green"
     large = pixels.repeat(12, 0).repeat(12, 1)
@@ -294,12 +298,12 @@ def test_grabcut_finds_what_is_in_a_box(tmp_path):
         mask = find_mask(large, thing._replace(box=tuple(12 * side for side in thing.box)))
         true = ellipse(*PLACES[place]).repeat(12, 0).repeat(12, 1)
         assert mask.shape == large.shape[:2] and (mask & true).sum() / (mask | true).sum() > 0.9
-    assert find_mask(large, BoxedThing("car", 0, (9, 9, 2, 1100))) is None, "a line"
+    assert find_mask(large, DeclaredObject("car", 0, (9, 9, 2, 1100))) is None, "a line"
     flat = np.full_like(pixels, 150)
     assert find_mask(flat, things[0]) is None, "nothing is in the box"
     flat[20:50, 20:60] = 30
     for box in ((0, 0, SIZE[1], SIZE[0]), (500, 500, 9, 9), (20, 20, 1, 1), (20, 20, 40, 30)):
-        assert find_mask(flat, BoxedThing("car", 0, box)) is None, (
+        assert find_mask(flat, DeclaredObject("car", 0, box)) is None, (
             "it fills the box, or nothing is in or around it"
         )
 
@@ -307,25 +311,25 @@ def test_grabcut_finds_what_is_in_a_box(tmp_path):
 def test_no_mask_is_told_without_opencv(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cv2", None)
     pixels = np.zeros((*SIZE, 3), np.uint8)
-    assert find_mask(pixels, BoxedThing("car", 0, (4, 4, 9, 9))) is None
-    with_mask = BoxedThing("car", 0, None, encode_mask(ellipse(4, 4, 9, 9)))
+    assert find_mask(pixels, DeclaredObject("car", 0, (4, 4, 9, 9))) is None
+    with_mask = DeclaredObject("car", 0, None, encode_mask(ellipse(4, 4, 9, 9)))
     assert find_mask(pixels, with_mask).sum() == ellipse(4, 4, 9, 9).sum()
 
 
-def looking(exchanged: dict[str, str]) -> Any:
-    """Return a stand-in for a model that says the colour that its first image shows, or another one in its place."""
+class Looking:
+    """A stand-in for a model that says the colour that its first image shows, or another one in its place. Tokens are characters."""
 
-    def answer(
-        model: Any, answers: Sequence[ParsedAnswer], images: Sequence[Sequence[Image.Image]]
-    ) -> list[str]:
-        said = []
-        for own, shown in zip(answers, images, strict=True):
-            thing = re.search(r"the (\w+)", own.sample.question)[1]
-            colour = name_colour(np.asarray(shown[0]), ellipse(*PLACES[thing]))
-            said.append(f"The {thing} in the first image is {exchanged.get(colour, colour)}.")
-        return said
+    def __init__(self, exchanged: dict[str, str]):
+        self.exchanged, self.tokenizer = exchanged, self
 
-    return answer
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        return "".join(map(chr, ids))
+
+    def look(self, request: Say) -> list[int]:
+        thing = re.search(r"the (\w+)", str(request.chat.messages[-1]["content"]))[1]
+        colour = name_colour(np.asarray(request.chat.images[0]), ellipse(*PLACES[thing]))
+        said = f"The {thing} in the first image is {self.exchanged.get(colour, colour)}."
+        return [ord(letter) for letter in said]
 
 
 @pytest.mark.parametrize(
@@ -333,10 +337,9 @@ def looking(exchanged: dict[str, str]) -> Any:
     [({}, True), ({"red": "green", "green": "red", "yellow": "blue", "blue": "yellow"}, False)],
 )
 def test_a_model_that_sees_says_the_new_colour_and_one_that_exchanges_colours_does_not(
-    tmp_path, monkeypatch, exchanged, right
+    tmp_path, exchanged, right
 ):
     """Answers about one and about two photographs; images are drawn when they are asked for, each for its own answer."""
-    monkeypatch.setattr(altered, "answer_edited", looking(exchanged))
     answers = []
     for number in range(MOST_ALTERED + 3):
         thing, colour = (("car", "red"), ("dog", "green"), ("bowl", "yellow"))[number % 3]
@@ -354,8 +357,8 @@ def test_a_model_that_sees_says_the_new_colour_and_one_that_exchanges_colours_do
             answered(sample, f"The {thing} in the first image is {exchanged.get(colour, colour)}.")
         )
     claims = [claim for each in answers for claim in measure_attributes(each.sample, each.text)]
-    assert len(claims) == len(answers) and all(claim["wrong"] != right for claim in claims)
-    wrong = [{"attribute": "colour", "true": value, "wrong": True} for value in ("red", "green", "yellow")]
+    assert len(claims) == len(answers) and all(claim.wrong != right for claim in claims)
+    wrong = [wrongly(value) for value in ("red", "green", "yellow")]
     plans = plan_alterations(answers, wrong, ["colour"])
     assert len(plans) == MOST_ALTERED and {len(each.contents) for each in plans} == {1, 2}
     assert {"red", "yellow"} <= {each.thing.colour for each in plans} <= {"red", "green", "yellow"}
@@ -365,7 +368,8 @@ def test_a_model_that_sees_says_the_new_colour_and_one_that_exchanges_colours_do
         for path, image in list(zip(each.answer.sample.images, shown, strict=True))[1:]:
             assert (np.asarray(Image.open(path).convert("RGB")) == np.asarray(image)).all()
         assert each.contents[1:] == read_contents(each.answer.sample)[1:]
-    found = measure_alterations(None, plans)
+    model = Looking(exchanged)
+    found = [drive(ask_altered(model, each), model.look)[0] for each in plans]
     assert [each["said"] for each in found] == [exchanged.get(each["true"], each["true"]) for each in found]
     assert all((each["said"] == each["true"]) == right for each in found)
     assert all(each["true"] not in (each["was"], each["before"]) for each in found)
@@ -383,7 +387,7 @@ def test_what_cannot_be_altered_is_replaced_by_another_answer(tmp_path):
             ]
             sample = sample.model_copy(update={"metadata": {"objects": things}})
         answers.append(answered(sample, "It is blue."))
-    wrong = [{"attribute": "colour", "true": "green", "wrong": True}]
+    wrong = [wrongly("green")]
     plans = plan_alterations(answers, wrong, ["colour"])
     assert [each.answer.sample.id for each in plans] == [
         str(number) for number in range(1, 2 * MOST_ALTERED, 2)

@@ -8,110 +8,34 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.records import STILL, UNUSED, claim, counting, read, record, tokens
 
 from mmprobe.benchmarks.judges import Judgement, JudgeRequest
-from mmprobe.diagnosis.battery.judged import ask_judge
-from mmprobe.diagnosis.battery.run import MEASURES, read_records
-from mmprobe.diagnosis.causes import (
-    CAUSES,
-    find_implied,
+from mmprobe.diagnosis.battery.decided_first import (
+    DecidedFirst,
+    ReplacedSteps,
+    StepsRecord,
     find_usual_conclusion,
-    score_count,
-    score_decision,
-    score_errors,
-    score_following,
-    score_forgetting,
 )
+from mmprobe.diagnosis.battery.forgets import Forgets
+from mmprobe.diagnosis.battery.looks_unused import LooksUnused
+from mmprobe.diagnosis.battery.misperceives import score_errors
+from mmprobe.diagnosis.battery.quantity import CountRecord
+from mmprobe.diagnosis.causes import CAUSES, find_implied, load_tests
 from mmprobe.diagnosis.diagnose import conclude, diagnosis_ledger
-from mmprobe.diagnosis.effects import CHOOSING, IN_QUESTION, OWN_HINT, Table, load_thresholds, measure_losses
+from mmprobe.diagnosis.effects import LIMITS, AnswerRecord
+from mmprobe.diagnosis.images import measure_losses
+from mmprobe.diagnosis.judged import ask_judge
 from mmprobe.diagnosis.rules import find_smallest
+from mmprobe.diagnosis.run import MEASURES, read_records
+from mmprobe.diagnosis.suggestions import OWN_HINT
+from mmprobe.diagnosis.table import Table
 from mmprobe.errors import NotApplicable
 from mmprobe.samples import Sample
 
-LIMITS = load_thresholds()
 SETS = 12
 
 
-def tokens(
-    *sentences: list[float], alike: float = 0.0, scale: float = 1.0, first: int = 0, unused: float = 0.0
-) -> dict[str, Any]:
-    """Return the tokens of sentences, from what each loses with other images; the usual margin is 10.
-
-    Those that lose more than 10 are free. Words are numbered from `first` on.
-
-    Args:
-        alike: what each loses with images of the same content.
-        scale: of all logits.
-        unused: share of the loss that they do not have where the second image alone is another one.
-    """
-    lost = np.array([loss for sentence in sentences for loss in sentence])
-    own = np.full(len(lost), 10.0)
-    margins = {"own": own, "other": own - lost, "alike": own - alike}
-    margins |= {"alone 1": own - lost, "alone 2": own - lost * (1 - unused)}
-    return {
-        "ends": np.cumsum([len(sentence) for sentence in sentences]).tolist(),
-        "ids": list(range(first, first + len(lost))),
-        "margins": {name: (scale * values).tolist() for name, values in margins.items()},
-    }
-
-
-def record(number: int, **changes: Any) -> dict[str, Any]:
-    """Return the record of an answer that uses its images, says nothing false and follows its steps."""
-    images = {
-        "effect": {"contrast": 3.0},
-        "changed": {"contrast": True},
-        **tokens([0.0, 16.0, 16.0], [0.0, 15.0]),
-        "looks": {"share": [0.4, 0.2], "moved": [0.6, 0.2], "alike": [0.1, 0.1]},
-    }
-    steps = {
-        "conclusion": f"The star moved to A{number}.",
-        "follows": True,
-        "moved": {"all": True, "first part": False},
-        "lost": {"all": 4.0, "first part": 0.0},
-        "moved_by_images": True,
-        "lost_by_images": 9.0,
-    }
-    hints = [{"wording": "{question} Hint: {Answer}.", "followed": False, "shift": 0.1}]
-    cues = [
-        {"thing": "ring", "cues": ["star"] if number % 2 else ["heart"], "claimed": False, "image": "a.png"}
-    ]
-    claims = [claim(name, False) for name in ("colour", "shape", "place")]
-    base = {
-        "id": str(number),
-        "answer": "A star.",
-        "images": images,
-        "steps": steps,
-        "hints": hints,
-        "cues": cues,
-        "places": {"kind": "images", "moved": False},
-        "claimed": {"wording": "one word", "followed": False, "own": False, "passes": 1},
-        "copied": {"wording": "one word", "followed": False, "own": False, "passes": 1},
-        "count": counting(2, 1) if number % 3 == 0 else None,
-    }
-    base |= {"listed": [], "attributes": claims, "right": True, "passes": 9}
-    return base | {
-        name: {**(base.get(name) or {}), **value} if isinstance(value, dict) else value
-        for name, value in changes.items()
-    }
-
-
-def counting(said: int, followed: int | None) -> dict[str, Any]:
-    """Return what is counted where two things are shown, and then three."""
-    return {"said": said, "true": 2, "by": 1, "followed": followed}
-
-
-def claim(attribute: str, wrong: bool, source: str = "things") -> dict[str, Any]:
-    return {
-        "attribute": attribute,
-        "source": source,
-        "said": "x",
-        "true": "y" if wrong else "x",
-        "wrong": wrong,
-    }
-
-
-UNUSED = {"effect": {"contrast": 0.01}, **tokens([0.0, 0.1, 0.1], [0.0, 0.1])}
-STILL = {"looks": {"share": [0.4, 0.2], "moved": [0.05, 0.06], "alike": [0.02, 0.02]}}
 PLANTED: dict[str, Any] = {
     "control": {},
     "blind": {"images": UNUSED | STILL, "right": False},
@@ -121,17 +45,16 @@ PLANTED: dict[str, Any] = {
         "right": False,
     },
     "decided-first": {"steps": {"follows": False, "lost": {"all": 0.3, "first part": 0.0}}},
-    "follows-hints": {
-        "again": [{"kind": "hints", "wording": "{question} Hint: {Answer}.", "followed": True}]
-    },
+    "language-prior": {"without": {"same": {"blank": True, "text": True}, "stays": True}},
+    "follows-hints": {"hints": [{"wording": "{question} Hint: {Answer}.", "followed": True}]},
     "misperceives": {
         "attributes": [claim("colour", True), claim("shape", False), claim("place", False)],
         "right": False,
     },
     "ignores-an-image": {"images": tokens([0.0, 16.0, 16.0], [0.0, 15.0], unused=1.0), "right": False},
     "order": {"places": {"moved": True}, "right": False},
-    "unsure-agreeable": {"again": [{"kind": "claimed", "wording": "one word", "followed": True}]},
-    "copies-context": {"again": [{"kind": "copied", "wording": "a whole answer", "followed": True}]},
+    "unsure-agreeable": {"claimed": {"followed": True}},
+    "copies-context": {"copied": {"followed": True}},
     "quantity": {"count": counting(4, 0)},
     "unknown": {
         "attributes": [claim(name, True) for name in ("colour", "shape", "place")],
@@ -142,7 +65,7 @@ PLANTED: dict[str, Any] = {
 
 def diagnose(records):
     samples = [Sample(id=each["id"], question="?", images=[f"{each['id']}.png"]) for each in records]
-    return conclude("a model", records, samples)
+    return conclude("a model", read(records), samples)
 
 
 @pytest.mark.parametrize("cause", PLANTED)
@@ -166,7 +89,7 @@ def test_a_cause_is_named_and_no_other(cause):
 
 
 def test_every_cause_is_planted_in_a_record():
-    tested_alone = {"prior"}  # its effect is between answers
+    tested_alone = {"co-occurrence"}  # its effect is between answers
     assert set(CAUSES) == (set(PLANTED) | tested_alone) - {"control", "unknown"}
 
 
@@ -185,19 +108,19 @@ def with_cue(number: int, **changes: Any) -> dict[str, Any]:
 
 def test_a_prior_is_a_claim_that_comes_and_goes_with_its_cue():
     found = diagnose([with_cue(number, edited=edits(True)) for number in range(24)])
-    assert found.verdict == ["prior"], found.why
-    assert "ring is claimed in images with star" in found.causes["prior"].evidence
+    assert found.verdict == ["co-occurrence"], found.why
+    assert "ring is claimed in images with star" in found.causes["co-occurrence"].evidence
     assert {answer["id"] for answer in found.answers if answer["causes"]} == {str(n) for n in range(1, 24, 2)}
     stays = diagnose([with_cue(number, edited=edits(False)) for number in range(24)])
-    assert stays.causes["prior"].named is False, (
+    assert stays.causes["co-occurrence"].named is False, (
         "the claim goes with the cue, and stays where the cue is edited out"
     )
 
 
 def test_a_shape_that_is_taken_for_another_is_no_prior():
     found = diagnose([with_cue(number, edited=edits(True, seen=False)) for number in range(24)])
-    assert found.causes["prior"].named is False
-    assert any("star is not recognised itself" in line for line in found.causes["prior"].evidence)
+    assert found.causes["co-occurrence"].named is False
+    assert any("star is not recognised itself" in line for line in found.causes["co-occurrence"].evidence)
 
 
 @pytest.mark.parametrize(("taken", "named"), [(1, True), (5, True), (6, False), (12, False)])
@@ -208,14 +131,14 @@ def test_a_shape_that_is_said_for_another_is_no_prior_even_if_it_is_recognised(t
         said = "ring" if number < 2 * taken else "star"
         claims = [claim("shape", True) | {"said": said, "true": "star", "wrong": said == "ring"}]
         each["attributes"] = claims if number % 2 else [claim("shape", False)]
-    found = diagnose(records).causes["prior"]
+    found = diagnose(records).causes["co-occurrence"]
     assert found.named is named
     assert (f"star is taken for ring in {taken} of 12 claims" in found.evidence) is not named
 
 
 def test_claims_that_go_with_a_cue_are_in_doubt_where_no_image_can_be_edited():
     found = diagnose([with_cue(number) for number in range(24)])
-    assert found.causes["prior"].in_doubt and found.verdict == ["unknown"]
+    assert found.causes["co-occurrence"].in_doubt and found.verdict == ["unknown"]
 
 
 class ReadsForklifts:
@@ -247,13 +170,13 @@ def test_false_objects_that_a_judge_reads_suggest_a_prior_and_false_answers(judg
     if judge is not None:
         ask_judge(judge, samples, read_records(ledger, samples), ledger)
     found = conclude("a model", read_records(ledger, samples), samples)
-    prior, tests = found.causes["prior"], found.tests
+    found_cause, tests = found.causes["co-occurrence"], found.tests
     share = [line for line in tests if line.startswith("answers that say something false")]
     if judge is None:
-        assert prior.effect.value == 0 and not prior.in_doubt and "not run" in share[0]
+        assert found_cause.effect.value == 0 and not found_cause.in_doubt and "not run" in share[0]
     else:
-        assert prior.effect.value == pytest.approx(12 / 13) and prior.in_doubt
-        assert "forklift is claimed in images with pallet" in prior.evidence
+        assert found_cause.effect.value == pytest.approx(12 / 13) and found_cause.in_doubt
+        assert "forklift is claimed in images with pallet" in found_cause.evidence
         assert share[0].startswith("answers that say something false: 50 %") and "n = 24" in share[0]
 
 
@@ -293,15 +216,16 @@ def test_tests_that_did_not_run_say_what_they_would_need():
     )
     assert found.verdict == ["unknown"]
     assert found.why.startswith(
-        "no cause among the 4 of 12 tests that ran; not tested: decided-first (needs answers"
+        "no cause among the 4 of 13 tests that ran; not tested: decided-first (needs answers"
     )
-    assert "prior, misperceives (needs the contents of the images (metadata.objects))" in found.why
+    assert "co-occurrence, misperceives (needs the contents of the images (metadata.objects))" in found.why
     tested = {name: each["tested"] for name, each in found.to_json()["causes"].items()}
     untested = (
         "decided-first",
         "follows-hints",
         "misperceives",
-        "prior",
+        "co-occurrence",
+        "language-prior",
         "order",
         "unsure-agreeable",
         "copies-context",
@@ -316,10 +240,9 @@ def test_tests_that_did_not_run_say_what_they_would_need():
 
 
 def test_a_named_cause_hides_neither_one_in_doubt_nor_what_was_not_tested():
-    """Hints are followed in three answers alone, which are too few to name that cause."""
-    followed = PLANTED["follows-hints"]["again"]
+    """A third of the answers go by the place of their images, which is too little to name that cause, and too much to rule it out."""
     records = [
-        record(number, **PLANTED["blind"], steps=None, again=followed if number < 3 else [])
+        record(number, **PLANTED["blind"], steps=None) | {"places": {"kind": "images", "moved": number < 4}}
         for number in range(SETS)
     ]
     for each in records:
@@ -327,11 +250,11 @@ def test_a_named_cause_hides_neither_one_in_doubt_nor_what_was_not_tested():
     found = diagnose(records)
     assert found.verdict == ["blind"]
     assert found.why.startswith(
-        "the answers do not use the images (12 of 12 answers [76, 100 %]); too few answers to "
+        "the answers do not use the images (8 of 8 answers [68, 100 %]); too few answers to "
     )
-    assert found.why.endswith("; too few answers to decide on follows-hints")
-    assert found.to_dataset().sel(cause="follows-hints")["in_doubt"]
-    assert found.to_json()["causes"]["follows-hints"]["named"] is None
+    assert found.why.endswith("; too few answers to decide on order")
+    assert found.to_dataset().sel(cause="order")["in_doubt"]
+    assert found.to_json()["causes"]["order"]["named"] is None
 
 
 def test_a_partial_cause_is_said_as_a_share():
@@ -356,13 +279,13 @@ def test_answers_without_a_word_are_said_first_and_are_not_tested():
         diagnose([each | {"answer": "…"} for each in records])
 
 
-@pytest.mark.parametrize("cause", ["blind", "prior"])
+@pytest.mark.parametrize("cause", ["blind", "co-occurrence"])
 def test_the_smallest_effect_that_is_named_is_the_smallest(cause):
     """So many answers with the cause name it, and one less does not."""
-    smallest = find_smallest(CAUSES[cause], 24, 24, LIMITS)
-    of_few = find_smallest(CAUSES[cause], 8, 8, LIMITS)
+    smallest = find_smallest(load_tests()[cause], 24, 24, LIMITS)
+    of_few = find_smallest(load_tests()[cause], 8, 8, LIMITS)
     assert CAUSES[cause].threshold <= smallest < of_few
-    assert np.isnan(find_smallest(CAUSES[cause], 4, 4, LIMITS))
+    assert np.isnan(find_smallest(load_tests()[cause], 4, 4, LIMITS))
     if cause == "blind":
         for count in (round(24 * smallest), round(24 * smallest) - 1):
             records = [record(number, **(PLANTED["blind"] if number < count else {})) for number in range(24)]
@@ -395,14 +318,14 @@ def test_logits_of_a_tenth_give_the_same_verdict():
 def test_what_images_of_the_same_content_change_shows_no_use_of_the_images():
     same = tokens([0.0, 16.0, 16.0], [0.0, 15.0], alike=15.5)
     assert "blind" in diagnose([record(number, images=same) for number in range(SETS)]).verdict
-    assert measure_losses([record(0, images=same)], LIMITS)[0].net < LIMITS.unused_effect
+    assert measure_losses(read([record(0, images=same)]), LIMITS.unused_effect)[0].net < LIMITS.unused_effect
 
 
 def test_attention_near_the_threshold_is_in_doubt():
     """The shift differs from answer to answer, so that the interval holds the threshold."""
     records = [record(number, images=UNUSED) for number in range(SETS)]
     for number, each in enumerate(records):
-        moved = LIMITS.looks_moved + (0.25 if number % 2 else -0.2)
+        moved = LooksUnused.looks_moved + (0.25 if number % 2 else -0.2)
         each["images"]["looks"] = {"share": [0.4], "moved": [moved], "alike": [0.0]}
     found = diagnose(records)
     assert found.verdict == ["blind"] and found.causes["looks-unused"].in_doubt
@@ -412,10 +335,8 @@ def forgetting(*sentences: list[float], ids: list[int] | None = None) -> float |
     """Return the score of an answer whose sentences lose so much, beside one whose words all depend on the images."""
     images = tokens(*sentences)
     other = record(1, images=tokens([16.0] * 4))
-    loss = measure_losses([record(0, images=images | ({} if ids is None else {"ids": ids})), other], LIMITS)[
-        0
-    ]
-    return score_forgetting(loss, LIMITS)
+    records = read([record(0, images=images | ({} if ids is None else {"ids": ids})), other])
+    return Forgets().score_answer(measure_losses(records, LIMITS.unused_effect)[0], LIMITS.unused_effect)
 
 
 @pytest.mark.parametrize(
@@ -527,7 +448,7 @@ def test_an_error_that_does_not_come_with_the_value_of_a_thing_is_no_mispercepti
     ],
 )
 def test_numbers_of_the_images_and_of_edited_ones_count_once_each(count, score):
-    assert score_count({"count": count}) == score
+    assert CountRecord.model_validate({"count": count}).share_false == score
 
 
 def test_a_model_that_is_as_bad_at_other_questions_does_not_miscount():
@@ -537,7 +458,7 @@ def test_a_model_that_is_as_bad_at_other_questions_does_not_miscount():
     for false, named in ((4, True), (10, False)):
         for each in records[12 : 12 + false]:
             each["right"] = False
-        found = conclude("a model", records, samples).causes["quantity"]
+        found = conclude("a model", read(records), samples).causes["quantity"]
         assert found.named is named and found.effect.value == 1 and found.effect.n == 24
     assert "other answers about as many images are false in 83 %, too" in found.evidence
 
@@ -549,7 +470,7 @@ def test_numbers_that_a_bad_model_states_at_random_are_no_wrong_numbers():
         records = [record(n, right=n % 2 > 0) | {"count": None} for n in range(36)]
         for number in range(12):
             records[number]["count"] = counting(said(number), 0)
-        assert conclude("a model", records, samples).causes["quantity"].named is named
+        assert conclude("a model", read(records), samples).causes["quantity"].named is named
 
 
 def test_a_model_that_errs_everywhere_changes_its_answers_with_places_by_error_alone():
@@ -579,21 +500,13 @@ def test_a_number_that_is_always_the_same_is_no_blindness():
     assert diagnose(blind).verdict == ["blind"]
 
 
-def test_what_chose_a_wording_does_not_count():
-    """Half of the answers follow at first; of those that were tried further, all follow one wording, and none another."""
-    first = [[{"wording": f"w{number % 2}", "followed": number % 2 > 0}] for number in range(12)]
-    again = [
-        [{"kind": "hints", "wording": f"w{number % 2}", "followed": number % 2 == 0}] for number in range(12)
-    ]
-    chose = [{"kind": "hints", "round": CHOOSING, "wording": "w1", "followed": True}]
-    found = diagnose(
-        [record(number, hints=first[number], again=[*again[number], *chose]) for number in range(SETS)]
-    ).causes["follows-hints"]
-    assert (found.effect.value, found.effect.n, found.named) == (1, 6, True)
-    assert "wording that is followed most surely: 'w0'" in found.evidence
-    alone = [[{**each, "followed": True} for each in own] for own in first]
-    found = diagnose([record(number, hints=alone[number]) for number in range(SETS)]).causes["follows-hints"]
-    assert found.in_doubt, "nothing was tried on further answers"
+def test_the_score_is_the_mean_over_wordings():
+    """Half of the answers follow one wording, and none another: half of all answers follow."""
+    hints = [[{"wording": f"w{number % 2}", "followed": number % 2 > 0}] for number in range(24)]
+    found = diagnose([record(number, hints=own) for number, own in enumerate(hints)])
+    effect = found.causes["follows-hints"].effect
+    assert (effect.value, effect.n) == (0.5, 24)
+    assert "followed by wording: 'w0' 0 of 12; 'w1' 12 of 12" in found.causes["follows-hints"].evidence
 
 
 def test_an_image_that_matters_a_little_is_ignored_and_leaves_no_blindness():
@@ -611,7 +524,7 @@ def test_an_image_that_matters_a_little_is_ignored_and_leaves_no_blindness():
                     **seen,
                     "margins": {k: margins[k] for k in ("own", "other", "alike")},
                 }
-        assert conclude("a model", records, samples).verdict == verdict
+        assert conclude("a model", read(records), samples).verdict == verdict
 
 
 def test_forgetting_begins_after_any_sentence():
@@ -637,17 +550,19 @@ def test_a_sentence_that_most_answers_have_forgets_nothing_whatever_its_words():
         assert bool(diagnose(records).causes["forgets"].named) is named
 
 
+def decide(steps: dict[str, Any], usual: str | None = None) -> float | None:
+    return DecidedFirst().score_decision(ReplacedSteps.model_validate(steps), usual)
+
+
 def test_the_usual_conclusion_does_not_show_that_steps_are_unused():
     steps = {"follows": None, "conclusion": "Nothing changed.", "lost": {"all": 0.0}}
     records = [record(number, steps=steps) for number in (0, 1)]
     records.append(record(2, steps={"follows": None, "conclusion": "The star moved.", "lost": {"all": 0.0}}))
-    usual = find_usual_conclusion(records)
-    scores = [score_decision(each["steps"], LIMITS, usual) for each in records]
+    usual = find_usual_conclusion([StepsRecord.model_validate(each) for each in records])
+    scores = [decide(each["steps"], usual) for each in records]
     assert scores == [None, None, 1.0]
     records[0]["steps"]["follows"] = False
-    assert score_decision(records[0]["steps"], LIMITS, usual) == 1, (
-        "it contradicts its steps, which no habit explains"
-    )
+    assert decide(records[0]["steps"], usual) == 1, "it contradicts its steps, which no habit explains"
 
 
 def test_further_conclusions_count_with_those_of_the_answers():
@@ -681,7 +596,8 @@ def test_a_model_that_copies_every_earlier_answer_is_not_agreeable(claimed, copi
     records = [record(n) for n in range(24)]
     for number, each in enumerate(records):
         kind, most = ("claimed", claimed) if number % 2 else ("copied", copied)
-        each["again"] = [{"kind": kind, "wording": "one word", "followed": number // 2 < most}]
+        each |= {"claimed": None, "copied": None}
+        each[kind] = {"wording": "one word", "followed": number // 2 < most}
     found = diagnose(records)
     both = ["unsure-agreeable", "copies-context"]
     assert found.verdict == (both if named == "both" else [named])
@@ -696,37 +612,12 @@ def test_a_model_that_copies_every_earlier_answer_is_not_agreeable(claimed, copi
 def test_what_is_followed_less_often_is_said_and_not_named(hints, claimed, named):
     records = [record(n) for n in range(12)]
     for number, each in enumerate(records):
-        shares = {"hints": number < hints, "claimed": number < claimed}
-        each["again"] = [
-            {"kind": kind, "wording": "one word", "followed": yes} for kind, yes in shares.items()
-        ]
+        each["hints"] = [{"wording": "one word", "followed": number < hints}]
+        each["claimed"] = {"wording": "one word", "followed": number < claimed}
     found, other = diagnose(records), {"unsure-agreeable": "follows-hints"}.get(named, "unsure-agreeable")
     assert found.verdict == [named]
     assert f"(less often {other}, 92 %; 12 of 12 answers [" in found.why
     assert f"{named} explains it: 100 % of the answers follow these" in found.causes[other].evidence
-
-
-@pytest.mark.parametrize(
-    ("hints", "turns", "verdict"),
-    [
-        (0, 0, ["unsure-agreeable"]),
-        (12, 0, ["follows-hints"]),
-        (12, 12, ["follows-hints", "unsure-agreeable"]),
-    ],
-)
-def test_a_claim_in_a_question_is_a_hint_where_hints_are_followed(hints, turns, verdict):
-    """All answers follow what the question says was answered before; so many follow hints, and so many an earlier turn."""
-    records = [record(n) for n in range(12)]
-    for number, each in enumerate(records):
-        wordings = {
-            f"{IN_QUESTION}, then: {{question}} Earlier you said {{answer}}.": True,
-            "one word, then: {question}": number < turns,
-        }
-        each["again"] = [
-            {"kind": "claimed", "wording": name, "followed": yes} for name, yes in wordings.items()
-        ]
-        each["again"].append({"kind": "hints", "wording": "Hint", "followed": number < hints})
-    assert diagnose(records).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -738,8 +629,8 @@ def test_added_options_that_are_followed_by_their_place_are_order_unless_hints_e
 ):
     records = [record(n) for n in range(12)]
     for number, each in enumerate(records):
-        shares = {"options": number < options, "hints": number < hints}
-        each["again"] = [{"kind": kind, "wording": "w", "followed": yes} for kind, yes in shares.items()]
+        each["options"] = {"wording": "w", "followed": number < options}
+        each["hints"] = [{"wording": "w", "followed": number < hints}]
     found = diagnose(records)
     assert found.verdict == verdict
     said = f"added options are followed by their place in {100 * options / 12:.0f} %, but follows-hints explains it"
@@ -779,8 +670,8 @@ def test_conclusions_that_follow_from_their_steps_were_not_decided_first():
 )
 def test_a_conclusion_was_decided_first_if_no_change_of_its_steps_costs_anything(lost, score):
     steps = record(0, steps={"lost": lost, "follows": False})["steps"]
-    assert score_decision(steps, LIMITS) == score
-    assert score_decision(steps | {"moved_by_images": False}, LIMITS) == 0
+    assert decide(steps) == score
+    assert decide(steps | {"moved_by_images": False}) == 0
 
 
 def test_the_interval_of_a_difference_is_newcombes():
@@ -794,21 +685,29 @@ def test_the_interval_of_a_difference_is_newcombes():
     assert (effect.n, effect.sets) == (70, 70)
 
 
+def follow(line: dict[str, Any]) -> float | None:
+    return diagnose([line]).answers[0]["scores"].get("follows-hints")
+
+
 def test_only_a_hint_in_the_question_can_have_caused_its_answer():
-    hint = {"wording": OWN_HINT, "followed": True, "shift": 4.0}
-    assert score_following(record(0, hints=[hint])) == 1
-    assert score_following(record(0, hints=[hint | {"followed": False}])) == 0
-    others = [hint | {"wording": "Hint", "followed": followed} for followed in (True, False)]
-    assert score_following(record(0, hints=others[:1])) == 0.5
-    again = [{"kind": "hints", **each} for each in others]
-    assert score_following(record(0, hints=others[:1], again=again)) == 0.25
-    assert score_following(record(0, hints=others[:1], again=again[1:])) == 0, "what was tried again counts"
-    assert score_following(record(0, hints=[])) is None
+    hint = {"wording": OWN_HINT, "followed": True, "own": True}
+    assert follow(record(0, hints=[hint])) == 1
+    assert follow(record(0, hints=[hint | {"followed": False}])) == 0
+    assert follow(record(0, hints=[{"wording": "Hint", "followed": True}])) == 0.5
+    assert follow(record(0, hints=[])) is None
 
 
 def test_errors_are_graded_by_the_doubt_about_the_truth():
     true = [claim("colour", False), claim("shape", False)]
-    assert score_errors(record(0, attributes=[claim("colour", True)], doubt={"colour": 0.2}), "colour") == 1
-    assert score_errors(record(0, attributes=true, doubt={"colour": 0.2, "shape": 0.7}), "colour") == 0.2
-    assert score_errors(record(0, attributes=true, doubt={"shape": 0.7}), "colour") == 0
-    assert score_errors(record(0, attributes=[], right=None, doubt=None), "colour") is None
+    assert (
+        score_errors(
+            AnswerRecord(record(0, attributes=[claim("colour", True)], doubt={"colour": 0.2})), "colour"
+        )
+        == 1
+    )
+    assert (
+        score_errors(AnswerRecord(record(0, attributes=true, doubt={"colour": 0.2, "shape": 0.7})), "colour")
+        == 0.2
+    )
+    assert score_errors(AnswerRecord(record(0, attributes=true, doubt={"shape": 0.7})), "colour") == 0
+    assert score_errors(AnswerRecord(record(0, attributes=[], right=None, doubt=None)), "colour") is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -18,7 +19,9 @@ import mmprobe as mp
 from mmprobe.cli import app
 
 COMMANDS = sorted(
-    command.name or get_command_name(command.callback.__name__) for command in app.registered_commands
+    command.name or get_command_name(command.callback.__name__)
+    for command in app.registered_commands
+    if not command.hidden
 )
 
 
@@ -162,7 +165,7 @@ def test_a_report_leaves_out_what_was_not_captured(pairs, tmp_path):
     assert finished.code == 0
     (line,) = finished.stderr.splitlines()
     assert (
-        line.startswith("mmprobe: 13 analyses left out: attention-decay, ") and "--verbose says why" in line
+        re.match(r"mmprobe: \d+ analyses left out: attention-decay, ", line) and "--verbose says why" in line
     )
     finished = run_in_process("report", run, "--out", tmp_path / "report.html", "--verbose")
     assert "attention-decay left out: " in finished.stderr and "was not captured" in finished.stderr

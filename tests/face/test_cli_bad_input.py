@@ -102,7 +102,7 @@ def test_errors_of_a_new_process_are_one_line(pairs, tmp_path):
         ("trace", "--model", "tiny-spd", "--data", tmp_path / "bad.jsonl", *out),
     )
     assert_fails(damaged, "its checkpoint lacks weights (model.language_model.layers.1.mlp")
-    assert_fails(unknown, "check the name and the network")
+    assert_fails(unknown, "check the network, or give a local folder")
     assert_fails(malformed, "line 1: not JSON")
     assert not (tmp_path / "run").exists()
 
@@ -135,7 +135,7 @@ def test_a_hub_that_does_not_answer_is_said_at_once(monkeypatch, way):
     loading._hub_answers.cache_clear()
     first, last = finished.stderr.splitlines()
     assert first.startswith("mmprobe: the hub does not answer (")
-    assert "check the name and the network" in last
+    assert "check the network, or give a local folder" in last
     assert seen == [True] and constants.HF_HUB_OFFLINE is False
 
 
@@ -210,6 +210,22 @@ WRONG_NAMES: list[tuple[tuple[str, ...], str]] = [
     ),
     (("diagnose", "--model", "tiny-spd", "--judge", "model:local/nope"), "model 'nope': neither an alias"),
     (("generate", "--model", "tiny-spd", "--prompt", " "), "--prompt: is empty; write the question"),
+    (
+        ("trace", "--model", "tiny-spd", "--dtype", "float23"),
+        "--dtype 'float23': there is none; did you mean float32",
+    ),
+    (("trace", "--model", "tiny-spd", "--batch-size", "0"), "--batch-size"),
+    (("bench", "pope", "--model", "tiny-spd", "--shard", "5/4"), "--shard 5/4: write i/n with i from 1 to n"),
+    (
+        ("compare", "--model", "tiny-spd", "--load-in", "3bit"),
+        "--load-in '3bit': there is none; did you mean",
+    ),
+    (("diagnose", "--model", "tiny-spd", "--device-map", "even"), "--device-map even: choose auto, balanced"),
+    (
+        ("generate", "--model", "tiny-spd", "--prompt", "?", "--temperature", "nan"),
+        "'--temperature': Input should be",
+    ),
+    (("trace", "--config", "none.yaml"), "none.yaml: no such file"),
     (("analyze", "none"), "none: no run here"),
     (("verify", "none"), "none: no run here"),
     (("list", "models"), "mmprobe models lists the models; list knows benchmarks, methods"),
@@ -252,9 +268,9 @@ def test_wrong_names_are_said_before_anything_heavy_is_imported(number, of_one_p
 
 
 def test_the_shell_completes_names():
-    from mmprobe.cli import options
+    from mmprobe.cli import fields, options
 
-    assert "tiny-spd" in options.complete_models("tiny")
+    assert "tiny-spd" in fields.complete_models("tiny")
     assert options.complete_benchmarks("sp") == ["spd-faith"]
-    assert options.complete_methods("vc") == ["vcd"]
+    assert fields.complete_methods("vc") == ["vcd"]
     assert options.complete_analyses("attention-decay,residual") == ["attention-decay,residual-drift"]

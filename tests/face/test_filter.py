@@ -1,4 +1,4 @@
-"""The command `mmprobe filter`: what it writes and prints, and bad input in one line."""
+"""The command `mmprobe data filter`: what it writes and prints, and bad input in one line."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from mmprobe.benchmarks.mmreason import voting
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.cli.fields import with_settings
 from mmprobe.cli.filter_ import filter_by_votes
 from mmprobe.errors import InputError
 from mmprobe.ledger import lock_folder
@@ -18,7 +19,7 @@ from mmprobe.traces import asking
 from mmprobe.traces.asking import Unanswered
 
 APP = typer.Typer()
-APP.command("filter")(filter_by_votes)
+APP.command("filter")(with_settings(filter_by_votes))
 
 
 def invoke(*arguments: object) -> str:
@@ -80,7 +81,7 @@ def test_bad_requests_fail_before_a_model_is_loaded(arguments, message, data, tm
 
 
 def test_help_has_examples():
-    assert "mmprobe filter --data" in invoke("--help")
+    assert "mmprobe data filter --data" in invoke("--help")
 
 
 def test_one_process_votes_in_a_folder(data, tmp_path):
@@ -105,7 +106,7 @@ def test_votes_that_do_not_come_fail_the_job(data, tmp_path, monkeypatch):
 
     monkeypatch.setattr(voting, "api_answerer", lambda voter: ask)
     out = tmp_path / "out"
-    call = ["filter", "--data", data, "--voters", "mockllm/model", "--rounds", 1, "--out", out]
+    call = ["data", "filter", "--data", data, "--voters", "mockllm/model", "--rounds", 1, "--out", out]
     first = run_in_process(*call)
     assert_fails(first, "votes did not come; --resume asks for them again", 1)
     n_lost = int(first.stderr.split()[1])
@@ -124,6 +125,7 @@ def test_a_local_voter_that_fails_at_a_question_names_it(problem, tmp_path, monk
     """An image that cannot be read is bad input, and an error of the model is an unforeseen one."""
     data, out = make_pairs(tmp_path / "pairs", 1, 6), tmp_path / "out"
     call = [
+        "data",
         "filter",
         "--data",
         data,

@@ -26,20 +26,22 @@ NEED_TORCH = {
     Path("benchmarks/core/compare.py"),  # GPU memory
 }
 CIRCLES = {
-    # a sample shows itself in a notebook, and a notebook opens the sample's images
-    ("mmprobe.samples", "mmprobe.notebook"),
+    # a sample shows itself in a notebook, which opens its images; a file of samples is checked for what they declare
+    ("mmprobe.samples", "mmprobe.notebook", "mmprobe.contents"),
     # batches are answered by workers, each of which answers them as a single process does
     ("mmprobe.traces.asking", "mmprobe.traces.workers"),
-    # a judge is a model of inspect-ai, and so is a model that is asked
 }
 """Modules that import each other when their functions run, each with why."""
 SHARED = {
+    "contents",
     "errors",
     "files",
     "ledger",
     "samples",
     "notebook",
+    "peers",
     "registry",
+    "settings",
     "thoughts",
 }  # every folder may import them
 
@@ -52,10 +54,17 @@ def read_table() -> dict[str, set[str]]:
     return {folder: set(re.findall(r"`(\w+)`", cell)) for folder, cell in rows}
 
 
+def is_for_types(node: ast.AST) -> bool:
+    """Return whether only type checkers read a statement."""
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
 def read_imports(path: Path) -> set[str]:
-    """Return the folders of mmprobe that a file imports anywhere, and torch and transformers."""
+    """Return the folders of mmprobe that a file imports anywhere but for type checkers, and torch and transformers."""
     folders = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    tree.body = [node for node in tree.body if not is_for_types(node)]
+    for node in ast.walk(tree):
         names = []
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
@@ -117,7 +126,7 @@ def find_imports(node: ast.AST, modules: dict[str, Path], in_function: bool) -> 
     What only type checkers read is left out.
     """
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+        if is_for_types(child):
             continue
         if isinstance(child, ast.ImportFrom):
             names = [f"{child.module}.{alias.name}" for alias in child.names]

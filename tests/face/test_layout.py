@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import re
-import runpy
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -15,41 +17,45 @@ import mmprobe
 
 ROOT = Path(__file__).parent.parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
-FOLDERS = sorted({Path(folder) for folder in SETUPTOOLS["package-dir"].values()})
+LINKS = sorted(file for file in (ROOT / "mmprobe").iterdir() if file.is_symlink())
+FOLDERS = [Path("mmprobe"), *(Path(link.name) for link in LINKS)]
 BENCHMARKS = sorted(
     file.parent for file in ROOT.glob("benchmarks/*/benchmark.py") if file.parent.name != "core"
 )
 # Public names that only files of these names define, in every benchmark.
 ROLES = {
-    r"read_data|draw_data|score_answers": {"benchmark"},
     r"load_questions": {"data"},
     r"[A-Z]\w*Labels": {"labels"},
     r"label_by_rules": {"rule_labels"},
     r"label_by_judge": {"model_labels"},
-    r"compute_metrics": {"metrics"},
+    r"compute_metrics": {"metrics", "benchmark"},
 }
 
 
-def package_folders() -> list[Path]:
-    """Return every folder with an `__init__.py` under the folders of packages, relative to the root."""
-    files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("__init__.py")]
-    return sorted(file.parent.relative_to(ROOT) for file in files)
-
-
-def package_name(folder: Path) -> str:
-    return ".".join(["mmprobe", *folder.parts]).replace("mmprobe.mmprobe", "mmprobe")
-
-
-def test_every_folder_of_code_is_a_package_of_the_wheel():
-    named = runpy.run_path(str(ROOT / "setup.py"))["find_packages"]()
-    assert named == sorted(map(package_name, package_folders())) and len(named) > 40
-    top = {package_name(folder): str(folder) for folder in FOLDERS}
-    assert SETUPTOOLS["package-dir"] == top
-    with_code = {
-        file.parent.relative_to(ROOT) for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")
+def test_a_link_leads_to_each_folder_of_the_package():
+    """So setuptools, editors, mypy and Python in the checkout find one package, whose folders are at the top."""
+    assert {link.name: os.readlink(link) for link in LINKS} == {
+        link.name: f"../{link.name}" for link in LINKS
     }
-    assert with_code == set(package_folders()), "a folder of code lacks its __init__.py"
+    outside = {"docs", "perf", "scripts", "tests", "research", "mmprobe"}
+    code = {file.parent.name for file in ROOT.glob("*/*.py")} | {"configs"}
+    assert {link.name for link in LINKS} == code - outside
+    bare = [
+        str(file.parent.relative_to(ROOT))
+        for folder in FOLDERS
+        for file in (ROOT / folder).rglob("*.py")
+        if not (file.parent / "__init__.py").exists()
+    ]
+    assert bare == [], "a folder of code lacks its __init__.py"
+
+
+def test_python_that_starts_in_the_checkout_finds_the_whole_package():
+    """README's block is typed there. The folder `mmprobe/` comes before an installed package, so it must be whole."""
+    names = "models, traces, analyses, viz"
+    code = f"import mmprobe as mp; from mmprobe import {names}; print(mp.__file__, models.__file__, mp.load_model)"
+    started = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert started.returncode == 0, started.stderr
+    assert started.stdout.startswith(f"{ROOT}/mmprobe/__init__.py {ROOT}/mmprobe/models/__init__.py")
 
 
 def test_the_package_is_typed():
@@ -84,8 +90,11 @@ def public_names(file: Path) -> set[str]:
 @pytest.mark.parametrize("folder", BENCHMARKS, ids=lambda folder: folder.name)
 def test_benchmarks_use_the_same_names_for_the_same_files(folder):
     files = {file.stem: file for file in folder.glob("*.py")}
-    assert {"benchmark", "data", "metrics"} <= set(files)
-    assert "BENCHMARK" in public_names(files["benchmark"])
+    assert {"benchmark", "data"} <= set(files)
+    assert any(
+        form.__module__.endswith(f".{folder.name}.benchmark")
+        for form in mmprobe.benchmarks.BENCHMARKS.values()
+    )
     assert ("model_labels" in files) <= ({"labels", "rule_labels"} <= set(files))
     for stem, file in files.items():
         for name in public_names(file):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -10,13 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from helpers.command_line import run_in_process
 
 from mmprobe import ledger
-from mmprobe.errors import InputError, command_line_options
+from mmprobe.errors import InputError
 from mmprobe.ledger import lock_file, lock_folder
 
 HOLD = """
@@ -68,70 +66,15 @@ def test_two_callers_in_one_process_exclude_each_other(tmp_path):
 
 
 def test_the_lock_of_a_killed_process_under_another_host_name_is_free(holder, tmp_path, monkeypatch):
-    """As of a container that was killed and started again: the kernel's lock proves that its process is gone."""
+    """As of a container that was killed and started again."""
     monkeypatch.setattr(ledger.socket, "gethostname", lambda: "another")
-    with pytest.raises(InputError, match="use mmprobe.ledger.take_over"), lock_folder(tmp_path / "run", ""):
+    with pytest.raises(InputError, match="is tracing into it"), lock_folder(tmp_path / "run", ""):
         pass
-    with pytest.raises(InputError), ledger.take_over(), lock_folder(tmp_path / "run", ""):
-        pass  # the kernel knows that it is alive
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     with lock_folder(tmp_path / "run", "tracing into it"):
         assert json.loads((tmp_path / "run" / ".lock.json").read_text())["host"] == "another"
     assert not list((tmp_path / "run").iterdir())
-
-
-def test_where_the_kernel_cannot_tell_another_host_stays_until_it_is_taken_over(
-    tmp_path, monkeypatch, capsys
-):
-    with lock_folder(tmp_path, "tracing into it"):
-        left = (tmp_path / ".lock.json").read_text()
-    (tmp_path / ".lock.json").write_text(left)
-    monkeypatch.setattr(ledger.socket, "gethostname", lambda: "another")
-    monkeypatch.setattr(ledger, "_has_kernel_locks", lambda folder: False)
-    with (
-        pytest.raises(InputError, match="if that process is gone, use --take-over$"),
-        command_line_options(),
-        lock_folder(tmp_path, "tracing into it"),
-    ):
-        pass
-    assert (tmp_path / ".lock.json").read_text() == left
-    with ledger.take_over(), lock_folder(tmp_path, "tracing into it"):
-        pass
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_file_system_without_locks_is_locked_by_a_file_alone(tmp_path, monkeypatch):
-    class NoLocks(ledger.FileLock):
-        def _acquire(self):
-            raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(ledger, "FileLock", NoLocks)
-    monkeypatch.setattr(ledger, "_has_kernel_locks", lambda folder: False)
-    with (
-        lock_folder(tmp_path, "tracing into it"),
-        pytest.raises(InputError, match="is tracing into it"),
-        lock_folder(tmp_path, "tracing into it"),
-    ):
-        pass
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("mount", "shares"),
-    [
-        ("ext4 /dev/vda rw", True),
-        ("nfs4 server:/ rw,vers=4.2,local_lock=none", True),
-        ("nfs server:/ rw,nolock,local_lock=all", False),
-        ("cifs //server/share rw", False),
-        ("fuse.sshfs user@server: rw", False),
-    ],
-)
-def test_which_file_systems_share_locks(tmp_path, monkeypatch, mount, shares):
-    place = str(tmp_path).replace(" ", r"\040")
-    lines = f"27 1 254:0 / / rw - ext4 /dev/vda rw\n28 27 0:25 / {place} rw,relatime shared:1 - {mount}\n"
-    monkeypatch.setattr(Path, "read_text", lambda self, **options: lines)
-    assert ledger._has_kernel_locks(tmp_path) == shares
 
 
 def test_a_planted_note_reaches_no_terminal_and_no_stack(tmp_path, holder, monkeypatch):

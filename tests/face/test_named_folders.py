@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 import xarray as xr
-from attacks.names import OUTS, WRITERS, fill_in
-from helpers.command_line import assert_fails, run_in_process
 
 from mmprobe.analyses.files import export
 from mmprobe.benchmarks.core.perturbations import PERTURBATIONS
 from mmprobe.benchmarks.core.results import write_results
 from mmprobe.benchmarks.judges.cache import ReplyCache
-from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.files import make_folders
 from mmprobe.ledger import lock_folder
@@ -22,21 +19,13 @@ from mmprobe.models.components import ComponentList, write_components
 from mmprobe.models.dictionaries import load_dictionary, save_dictionary
 from mmprobe.samples import Sample
 
-DEEP = "/".join(["d"] * 1500)  # over Python's limit of calls, and under the system's of a path
 PLACES = {  # in a folder with a file and a link, and what a message says of them
-    DEEP: "has over 200 parts; choose a shorter path",
     "n" * 300: "File name too long",
     "file": "is a file; choose another folder",
     "file/inner": "Not a directory); choose another",
     "nowhere/inner": "nowhere: is a link that leads nowhere; choose another folder",
 }
-OF_FILES = [
-    "report",
-    "pack",
-    "activations",
-    "check",
-]  # of OUTS; what activations writes appears when it is whole
-IDS = ["deep", "long", "file", "in a file", "in a link"]
+IDS = ["long", "file", "in a file", "in a link"]
 
 
 @pytest.fixture
@@ -44,43 +33,6 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "file").write_text("kept")
     (tmp_path / "nowhere").symlink_to(tmp_path / "none")
     return tmp_path
-
-
-@pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """What the words in capitals of the calls stand for."""
-    folder = tmp_path_factory.mktemp("inputs")
-    data = make_pairs(folder / "pairs", 1, 5)
-    call = ("--model", "tiny-spd", "--max-new-tokens", 1, "--out")
-    for words in (
-        ("trace", *call, folder / "run", "--data", data, "--limit", 2),
-        ("bench", "spd-faith", *call, folder / "results", "--n", 1),
-    ):
-        done = run_in_process(*words)
-        assert done.code == 0, done.stderr
-    written = {name: write(folder) for name, write in WRITERS.items()}
-    return {"RUN": folder / "run", "DATA": data, "RESULTS": folder / "results", **written}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES, ids=IDS)
-@pytest.mark.parametrize("command", [name for name in OUTS if name not in OF_FILES])
-def test_commands_that_make_folders(command, place, folder, words):
-    done = run_in_process(*fill_in(OUTS[command], words, folder), "--out", folder / place)
-    in_a_folder = command == "demo" and place == "file"  # it writes folders there
-    assert_fails(done, PLACES["file/inner" if in_a_folder else place])
-    assert (folder / "file").read_text() == "kept" and not (folder / "none").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", [place for place in PLACES if place != "file"], ids=IDS[:2] + IDS[3:])
-@pytest.mark.parametrize("command", OF_FILES)
-def test_commands_that_write_a_file(command, place, folder, words):
-    """They make no folder for it."""
-    done = run_in_process(*fill_in(OUTS[command], words, folder), "--out", folder / place)
-    assert done.code == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert any(reason in done.stderr for reason in ("no such folder", "a folder that exists", "too long"))
-    assert (folder / "file").read_text() == "kept" and not (folder / "none").exists()
 
 
 SAMPLE = Sample(id="a", images=[Path("a.png")], question="?")

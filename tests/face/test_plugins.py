@@ -20,7 +20,8 @@ from mmprobe.benchmarks.core.perturbations import perturb
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cli.list_ import KINDS
 from mmprobe.cli.options import warn
-from mmprobe.diagnosis.causes import CAUSES, Cause, measure_causes
+from mmprobe.diagnosis.causal_test import CausalTest
+from mmprobe.diagnosis.rules import measure_causes
 from mmprobe.errors import InputError
 from mmprobe.interventions import load_method
 from mmprobe.models.families import FAMILIES, find_family
@@ -59,7 +60,7 @@ def listed(kind: str) -> dict[str, str]:
 
 def test_a_package_adds_by_entry_points(installed, tmp_path):
     assert find_family(SimpleNamespace(model_type="plugged_vl")).name == "plugged"
-    assert BENCHMARKS["plugged"].about == "POPE under another name."
+    assert BENCHMARKS.about("plugged") == "POPE under another name."
     assert listed("benchmarks")["plugged"] == "POPE under another name."
     assert listed("analyses")["answer-length"] == "The number of tokens of each answer."
     assert listed("methods")["plugged"] == "The model's own answer, under another name."
@@ -77,6 +78,16 @@ def test_a_package_adds_by_entry_points(installed, tmp_path):
     assert json.loads(Path(file).read_text())["data_vars"]["count"]["data"] == [3]
     dataset = mp.analyses.ANALYSES["answer_length"](run)
     assert [panel.title for panel in figures(dataset)] == ["Length of answers"]
+
+
+def test_the_sets_of_an_added_analysis_are_counted(installed, tmp_path):
+    """Of four answers two are to one pair, and one is to another one's question without its image: two sets."""
+    answer = {"question": "?", "steps/id": [1], "tokens/id": [0, 1]}
+    pair = answer | {"pair_id": "p"}
+    twin = answer | {"metadata": {"with_picture": "c"}}
+    run = write_run(tmp_path / "run", {"a": pair, "b": pair, "c": answer, "d": twin})
+    attributes = mp.analyses.ANALYSES["answer_length"](run).attrs
+    assert (attributes["analysis"], attributes["samples"], attributes["sets"]) == ("answer_length", 4, 2)
 
 
 def test_a_call_adds_and_names_are_not_taken_twice(added):
@@ -100,7 +111,7 @@ def test_a_call_adds_and_names_are_not_taken_twice(added):
 def test_a_package_that_cannot_be_imported_is_one_line(installed, monkeypatch):
     monkeypatch.setitem(sys.modules, "mmprobe_plugin", None)
     assert_fails(
-        run_in_process("list", "benchmarks"), "mmprobe_plugin:BENCHMARK of mmprobe.benchmarks: cannot be"
+        run_in_process("list", "benchmarks"), "mmprobe_plugin:PluggedPope of mmprobe.benchmarks: cannot be"
     )
     assert_fails(
         run_in_process("generate", "--model", "tiny-spd", "--prompt", "Why?", "--method", "plugged"),
@@ -112,7 +123,7 @@ def test_a_package_that_cannot_be_imported_breaks_nothing_else(installed, monkey
     monkeypatch.setitem(sys.modules, "mmprobe_plugin", None)
     assert find_family(SimpleNamespace(model_type="qwen2_5_vl")).name == "qwen2_5_vl"
     assert "mmprobe_plugin:FAMILY of mmprobe.families: cannot be imported" in caplog.text
-    assert BENCHMARKS["pope"].name == "pope" and load_method("sage").name == "sage"
+    assert BENCHMARKS["pope"]().name == "pope" and load_method("sage").name == "sage"
     assert set(dict(mp.analyses.ANALYSES.working())) == set(mp.analyses.ANALYSES) - {"answer_length"}
 
 
@@ -142,13 +153,13 @@ def test_a_terminal_gets_a_table(monkeypatch):
     assert "Name" in text and "[bold]pope" in text and len(text.splitlines()) > 4
 
 
-@pytest.mark.parametrize("measure", [lambda cause, table: 42, lambda cause, table: 1 / 0])
-def test_a_cause_that_cannot_be_measured_is_left_out_and_named(measure, added, monkeypatch, caplog):
+@pytest.mark.parametrize("score", [lambda test, table: 42, lambda test, table: 1 / 0])
+def test_a_cause_that_cannot_be_measured_is_left_out_and_named(score, added, monkeypatch, caplog):
     entry = EntryPoint("broken", f"{__name__}:CAUSE", "mmprobe.causes")
     monkeypatch.setattr(registry, "_added_packages", lambda: {__name__.partition(".")[0]: entry})
-    broken = Cause("broken", "what", "score", "answers", 0.5, measure)
-    monkeypatch.setattr(CAUSES, "_shipped", {"broken": broken})
-    table = SimpleNamespace(effects={"unused": SimpleNamespace(value=0.0)}, records=[])
+    texts = {"name": "broken", "about": "what", "effect": "share", "needs": "answers"}
+    broken = type("Broken", (CausalTest,), {**texts, "score": score})
+    table = SimpleNamespace(tests={"broken": broken()}, records=[])
     assert measure_causes(table) == {}
     assert f"entry point {__name__}:CAUSE of mmprobe.causes" in caplog.text and "left out" in caplog.text
 

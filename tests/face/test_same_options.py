@@ -17,7 +17,9 @@ from mmprobe.cli import app
 from mmprobe.errors import InputError
 
 COMMANDS = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-COMMANDS |= {f"train {name}": command for name, command in COMMANDS.pop("train").commands.items()}
+MOVED = {name: COMMANDS.pop(name) for name in list(COMMANDS) if COMMANDS[name].hidden}
+for group in ("train", "data"):
+    COMMANDS |= {f"{group} {name}": command for name, command in COMMANDS.pop(group).commands.items()}
 
 
 def helps(option: str) -> dict[str, str]:
@@ -50,6 +52,12 @@ def test_each_example_in_the_help_is_one_call(command):
     assert lines and all(line.startswith(f"mmprobe {command}") and " mmprobe " not in line for line in lines)
 
 
+@pytest.mark.parametrize("command", MOVED)
+def test_a_command_that_moved_says_where(command):
+    assert f"data {command}" in COMMANDS
+    assert_fails(run_in_process(command, "results/a", "--help"), f"mmprobe data {command}")
+
+
 @pytest.mark.parametrize("command", [["bench", "pope"], ["compare"], ["diagnose"]])
 @pytest.mark.parametrize("option", ["--n", "--seed"])
 def test_pairs_are_not_drawn_beside_data(command, option, tmp_path):
@@ -64,7 +72,7 @@ def test_pairs_are_not_drawn_beside_data(command, option, tmp_path):
         "--out",
         tmp_path / "out",
     ]
-    assert_fails(run_in_process(*call), f"{option} and --data: pairs are drawn only without --data")
+    assert_fails(run_in_process(*call), f"{option} and --data: pairs are drawn only without data")
     assert not (tmp_path / "out").exists()
 
 
@@ -72,8 +80,8 @@ EARLIER = {
     "bench": "responses.jsonl",
     "compare": "plain/pope/responses.jsonl",
     "diagnose": "settings.json",
-    "filter": "votes.jsonl",
-    "rewrite": "questions.jsonl",
+    "data filter": "votes.jsonl",
+    "data rewrite": "questions.jsonl",
     "trace": "run.json",
 }
 
@@ -85,8 +93,8 @@ def test_an_earlier_call_needs_a_choice(command, tmp_path):
         file.parent.mkdir(parents=True)
         file.write_text('{"id": "a", "question": "?"}')
     name = ["pope"] if command == "bench" else []
-    model = ["--voters" if command == "filter" else "--model", "tiny-spd"]
-    call = [command, *name, *model, "--data", data, "--out", out]
+    model = ["--voters" if command == "data filter" else "--model", "tiny-spd"]
+    call = [*command.split(), *name, *model, "--data", data, "--out", out]
     assert_fails(run_in_process(*call), "; use --resume to continue, --overwrite to start over, or")
     assert_fails(run_in_process(*call, "--resume", "--overwrite"), "--resume and --overwrite: choose one")
 

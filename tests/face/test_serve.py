@@ -214,19 +214,29 @@ def test_every_region_and_every_kind_of_change_have_the_numbers_of_the_api(serve
     page.close()
 
 
-def test_an_uploaded_image_is_asked_about(served, browser: Browser, tmp_path: Path):
+SLOW_FIRST = """
+const read = FileReader.prototype.readAsDataURL;
+FileReader.prototype.readAsDataURL = function (file) { setTimeout(() => read.call(this, file), file.name === "a.png" ? 400 : 0); };
+"""
+
+
+def test_uploaded_images_are_asked_about_in_their_order(served, browser: Browser, tmp_path: Path):
+    """The first one takes longer to load."""
     address, *_ = served
     rng = np.random.default_rng(0)
-    for name in ("a", "b"):
-        Image.fromarray(rng.integers(0, 255, (112, 112, 3), np.uint8)).save(tmp_path / f"{name}.png")
+    for name, shape in (("a", (112, 84, 3)), ("b", (84, 112, 3))):
+        Image.fromarray(rng.integers(0, 255, shape, np.uint8)).save(tmp_path / f"{name}.png")
     page = browser.new_page()
+    page.add_init_script(SLOW_FIRST)
     page.goto(address)
     page.set_input_files("#upload input[type=file]", [tmp_path / "a.png", tmp_path / "b.png"])
     expect(page.locator("#files")).to_have_text("a.png, b.png", timeout=30_000)
     page.fill("#question", "Are the two pictures the same?")
     page.click("#ask")
     expect(page.locator("#loss")).to_contain_text("all images grey", timeout=60_000)
-    assert page.locator("#images .js-plotly-plot").count() == 2
+    plots = page.locator("#images .js-plotly-plot")
+    is_wide = "plot => plot.layout.images[0].sizex > plot.layout.images[0].sizey"  # in cells
+    assert [plots.nth(number).evaluate(is_wide) for number in range(plots.count())] == [False, True]
     page.close()
 
 

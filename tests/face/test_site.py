@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
 GUIDES = sorted((DOCS / "guides").glob("*.md"))
-BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(sh|python|yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def offline(text: str) -> str:
@@ -66,6 +66,7 @@ def test_notebooks_are_stored_without_outputs(notebook):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda file: file.stem)
 def test_notebooks_run(notebook, tmp_path, monkeypatch):
     """Run the code on fewer samples."""
@@ -78,6 +79,7 @@ def test_notebooks_run(notebook, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda file: file.stem)
 def test_guides_run(guide, tmp_path, monkeypatch):
     from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -89,6 +91,9 @@ def test_guides_run(guide, tmp_path, monkeypatch):
     blocks = BLOCK.findall(offline(guide.read_text(encoding="utf-8")))
     assert blocks
     for language, block in blocks:
+        if language == "yaml":  # its first line is its name
+            (tmp_path / block.partition("\n")[0].removeprefix("# ")).write_text(block)
+            continue
         if language == "python":
             exec(compile(block, guide.name, "exec"), vars(page))
             continue

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from helpers.command_line import assert_fails, run_in_process
+from helpers.command_line import run_in_process
 from helpers.killing import kill_after, run_at_once
 from helpers.small_disk import fill_disk, mount_disk
 
@@ -22,7 +22,7 @@ ASKING = {
     "bench": ("bench", "mme", "--model", "tiny-spd", *LIMITS),
     "compare": ("compare", "--benchmarks", "mme", "--model", "tiny-spd", *LIMITS),
     "diagnose": ("diagnose", "--model", "tiny-spd", *LIMITS),
-    "filter": ("filter", "--voters", "tiny-spd", *LIMITS),
+    "filter": ("data", "filter", "--voters", "tiny-spd", *LIMITS),
 }
 
 
@@ -102,16 +102,3 @@ def test_an_analysis_or_a_report_that_is_killed_leaves_whole_files(command, data
             assert file.read_text().rstrip().endswith("</html>")
     call()
     assert killed and not list(tmp_path.glob("out/*.part")), "a later call removes what a killed one left"
-
-
-def test_a_place_of_thousands_of_parts_is_one_line(data, tmp_path):
-    place = tmp_path / "/".join(["a"] * 2000)
-    calls = [[*call, "--data", data] for call in ASKING.values()]
-    calls += [
-        ["trace", "--model", "tiny-spd", "--data", data, "--limit", 1],
-        ["make-pairs", "--n", 2],
-        ["score", "pope", "--data", data, "--responses", data],
-    ]
-    for call in calls:
-        assert_fails(run_in_process(*call, "--out", place), "parts; choose a shorter path")
-        assert not (tmp_path / "a").exists()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -138,23 +137,6 @@ def test_links_in_the_place_of_files_are_not_followed(tmp_path: Path, precious: 
             assert not part.is_symlink()
         writer.write("tokens/id", np.arange(3))
     assert precious.read_text() == "keep\ncut"
-
-
-def test_a_folder_that_becomes_a_link_while_a_file_is_written_leads_nowhere_else(
-    tmp_path: Path, precious: Path
-) -> None:
-    folder = tmp_path / "out"
-    folder.mkdir()
-
-    def swap() -> Iterator[bytes]:
-        yield b"first"
-        folder.rename(tmp_path / "moved")
-        folder.symlink_to(precious.parent)
-        yield b" second"
-
-    write_whole({folder / "a": swap()})
-    assert (tmp_path / "moved" / "a").read_bytes() == b"first second"
-    assert [file.name for file in precious.parent.iterdir()] == ["precious"]
 
 
 def test_only_parts_that_nobody_writes_are_removed(tmp_path: Path) -> None:

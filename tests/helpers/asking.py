@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mmprobe.interventions import GeneratedAnswer, Settings, generate_batch, load_methods
+from mmprobe.interventions import GeneratedAnswer, generate_batch, load_methods
 from mmprobe.models import Model
 from mmprobe.models.reading import PrefixStore
 from mmprobe.samples import Answer, Lengths, Sample
+from mmprobe.settings import AskSettings
 from mmprobe.traces.asking import LocalModel, answer
 
 OF_SETTINGS = ("temperature", "seed", "repetition_penalty", "shared_prefix")
@@ -16,10 +17,12 @@ OF_SETTINGS = ("temperature", "seed", "repetition_penalty", "shared_prefix")
 
 def make_settings(
     max_new_tokens: Lengths = 256, batch_size: int = 1, method: Any = "plain", **more: Any
-) -> Settings:
+) -> AskSettings:
     """Return settings; what is not one of them is a parameter of the method."""
     own = {name: more.pop(name) for name in OF_SETTINGS if name in more}
-    return Settings(load_methods(method, **more), max_new_tokens, batch_size, **own)
+    return AskSettings(
+        method=load_methods(method, **more), max_new_tokens=max_new_tokens, batch_size=batch_size, **own
+    )
 
 
 def ask(

@@ -9,9 +9,12 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
-from playwright.sync_api import Browser, Error, Page, Playwright, sync_playwright
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS = [
@@ -38,6 +41,8 @@ def open_browser() -> Iterator[Browser]:
     Raises:
         NoBrowserError: none starts.
     """
+    from playwright.sync_api import sync_playwright  # here, since every run of tests imports this module
+
     with sync_playwright() as playwright:
         browser = _launch(playwright)
         yield browser
@@ -46,6 +51,8 @@ def open_browser() -> Iterator[Browser]:
 
 def _launch(playwright: Playwright) -> Browser:
     """Start the first Chromium that works."""
+    from playwright.sync_api import Error
+
     on_path = [path for path in map(shutil.which, NAMES) if path]
     for path in (*on_path, None):  # None: the one that Playwright installed
         try:

@@ -19,7 +19,9 @@ from mmprobe.models.hooks import observe
 from mmprobe.samples import Sample
 
 STEPS = 4
-SHAPES = {"wide": (40, 120), "tall": (120, 40), "square": (64, 64), "long": (48, 112)}  # height, width
+SHAPES = {"wide": (40, 120), "tall": (120, 40), "square": (64, 64), "long": (48, 112), "thin": (3, 40),
+          "thin and tall": (40, 3)}  # fmt: skip
+"""Height and width of drawn images."""
 DATASETS = ["attention/mass", "attention/leading", "attention/row", "attention/visual", "residual/pre",
             "residual/mid", "residual/post", "ffn/gate_sum", "tam/logit"]  # fmt: skip
 CAPTURE = mp.CaptureSpec(datasets=DATASETS, dtype="float32", missing="skip")
@@ -30,9 +32,43 @@ def draw_image(folder: Path, name: str) -> Path:
     path = folder / f"{name}.png"
     if not path.exists():
         height, width = SHAPES[name]
-        squares = np.random.default_rng(len(name)).integers(0, 256, (height // 4, width // 4, 3), np.uint8)
-        Image.fromarray(squares.repeat(4, 0).repeat(4, 1)).save(path)
+        shape = -(-height // 4), -(-width // 4), 3
+        squares = np.random.default_rng(len(name)).integers(0, 256, shape, np.uint8)
+        Image.fromarray(squares.repeat(4, 0).repeat(4, 1)[:height, :width]).save(path)
     return path
+
+
+THIN = {"thin": (3, 40), "thin and tall": (40, 3)}
+"""Three pixels may be taken for the three colours."""
+
+
+def check_ends(model: Model, folder: Path) -> None:
+    """Paint either end of an image of three pixels' height or width: what changes lies at that end of each view."""
+    for name, (height, width) in THIN.items():
+        path, axis = draw_image(folder, name), int(width > height)
+        ends = (
+            ((0, 0, width, 12), (0, 28, width, 40))
+            if axis == 0
+            else ((0, 0, 12, height), (28, 0, 40, height))
+        )
+        sample = Sample(id="a", images=[path], question="What?")
+        painted = [sample.model_copy(update={"images": [paint(path, end, folder)]}) for end in ends]
+        before, *after = read_batch_of_visual_states(model, [sample, *painted])
+        prompt = model.prompt(sample)
+        stops = np.cumsum([rows * columns for rows, columns in prompt.grids])
+        for stop, (rows, columns), view in zip(stops, prompt.grids, prompt.views, strict=True):
+            start, length = view.box[1 - axis], view.box[3 - axis]
+            if (rows, columns)[axis] < 2 or start > 6 or start + length < 34:
+                continue  # a tile that shows one end alone
+            own = slice(stop - rows * columns, stop)
+            weights = [np.linalg.norm(states[own] - before[own], axis=-1) ** 2 for states in after]
+            if min(each.sum() for each in weights) > 1e-9:  # the ends of a cropped image are not shown
+                places = np.mgrid[:rows, :columns].reshape(2, -1)[axis]
+                first, last = ((places * each).sum() / each.sum() for each in weights)
+                assert first < last, f"{name}: view of {rows, columns}: {first:.2f} is not before {last:.2f}"
+        whole = [view for view in prompt.views if view.box == (0, 0, width, height)]
+        shapes = [view.grid for view in whole if view.grid[0] != view.grid[1]]
+        assert all((columns > rows) == bool(axis) for rows, columns in shapes), (name, prompt.grids)
 
 
 def make_samples(folder: Path, most: int = 2) -> list[Sample]:

@@ -29,6 +29,7 @@ def start(function: Callable[[], Any], delay: float = 0.0) -> tuple[BaseProcess,
 
     process = multiprocessing.get_context("fork").Process(target=call)
     process.start()
+    sender.close()  # so that a process that dies without a word ends the wait for one
     return process, receiver
 
 

@@ -1,6 +1,6 @@
 """Read the answers of `tests/answers/` by rules, and count what is read wrongly and what is unread.
 
-`cd tests; python -m helpers.readings` writes the shares into docs/readers.md.
+`cd tests; python -m helpers.readings` prints the shares.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 from mmprobe.benchmarks.answers.claims import parse_count, read_claims
 from mmprobe.benchmarks.answers.numbers import is_near, read_number
 from mmprobe.benchmarks.answers.options import read_choice
-from mmprobe.benchmarks.answers.texts import judge_text, same_text
+from mmprobe.benchmarks.answers.texts import same_text
+from mmprobe.benchmarks.answers.verdicts import judge_text
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
 from mmprobe.benchmarks.magic.steps import find_cited_regions, split_steps
 from mmprobe.benchmarks.mirage_effect.rule_labels import find_diagnosis, is_alarming, label_by_rules
@@ -83,18 +84,17 @@ def read_line(kind: str, line: dict[str, Any]) -> Outcome:
 
 def read_all() -> Iterator[Item]:
     """Yield every answer of the data with its outcome."""
-    for file in sorted(FOLDER.glob("*.jsonl")):
+    for file in sorted(
+        set(FOLDER.glob("*.jsonl")) - {FOLDER / "real_model.jsonl"}
+    ):  # whole answers, scored elsewhere
         for text in file.read_text(encoding="utf-8").splitlines():
             line = json.loads(text)
             declared = line.get("declared", False)
             yield Item(file.stem, line["form"], declared, line, read_line(file.stem, line))
 
 
-PAGE = FOLDER.parent.parent / "docs" / "readers.md"
-
-
 def table(items: list[Item]) -> str:
-    """Return the shares by kind and form as the table of the page."""
+    """Return the shares by kind and form as a table."""
     groups: dict[tuple[str, str], list[Item]] = {}
     for item in items:
         groups.setdefault((item.kind, item.form), []).append(item)
@@ -114,5 +114,4 @@ def table(items: list[Item]) -> str:
 
 
 if __name__ == "__main__":
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition("<!-- shares -->\n")
-    PAGE.write_text(before + "<!-- shares -->\n" + table(list(read_all())) + "\n", encoding="utf-8")
+    print(table(list(read_all())))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from mmprobe.cache import Run, TraceWriter, open_run
+from mmprobe.cache.hdf5 import append_digest
 from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES, VARIABLES
 from mmprobe.cache.trace import add_groups
 from mmprobe.samples import Sample
@@ -54,6 +56,14 @@ def write_trace(
     with TraceWriter(path, coordinates, attributes) as writer:
         for name, values in arrays.items():
             writer.write(name, values)
+
+
+def edit_trace(file: Path, edit: Callable[[h5py.File], object]) -> None:
+    """Change a file of traces through h5py, which cuts off its digest, and write a new one."""
+    with h5py.File(file, "r+") as opened:
+        edit(opened)
+    with file.open("r+b") as stream:
+        append_digest(stream)
 
 
 def write_run(

@@ -9,8 +9,8 @@ import pytest
 
 
 def first_fast(values: Iterable[Any], count: int = 1) -> list[Any]:
-    """Return the values as parameters of which all but the first, or the first few, are marked slow."""
+    """Return the values as parameters of which all but the first, or the first few, are for `make exhaustive`."""
     return [
-        pytest.param(value, marks=[pytest.mark.slow] if number >= count else [])
+        pytest.param(value, marks=[pytest.mark.exhaustive] if number >= count else [])
         for number, value in enumerate(values)
     ]

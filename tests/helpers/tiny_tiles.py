@@ -21,11 +21,13 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 from transformers.models.smolvlm.processing_smolvlm import SmolVLMProcessor
 
 
-def _build_llava_like(config_class: type, model_class: type, **options: Any) -> Built:
+def _build_llava_like(
+    config_class: type, model_class: type, sizes: dict[str, int] | None = None, **options: Any
+) -> Built:
     tokenizer = build_tokenizer("<image>")
     config = config_class(
-        text_config=tf.LlamaConfig(vocab_size=len(tokenizer), **TEXT),
-        vision_config=tf.CLIPVisionConfig(image_size=32, **VISION),
+        text_config=tf.LlamaConfig(vocab_size=len(tokenizer), **TEXT | (sizes or {})),
+        vision_config=tf.CLIPVisionConfig(image_size=32, **VISION | (sizes or {})),
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         **options,
     )
@@ -40,8 +42,9 @@ def _build_llava_like(config_class: type, model_class: type, **options: Any) -> 
     return build_model(model_class, config), processor
 
 
-def llava() -> Built:
-    return _build_llava_like(tf.LlavaConfig, tf.LlavaForConditionalGeneration)
+def llava(**sizes: int) -> Built:
+    """Sizes are those of the encoder and of the decoder."""
+    return _build_llava_like(tf.LlavaConfig, tf.LlavaForConditionalGeneration, sizes)
 
 
 def vipllava() -> Built:

@@ -54,6 +54,16 @@ def test_the_rows_of_table_8(hints, reply, last, tiny_spd, image_paths):
     assert asked[-1][0] == last
 
 
+@pytest.mark.parametrize(
+    ("reply", "begins"), [("Geometry.", "To solve the geometry problem, systematically"), ("Hm.", "How long")]
+)
+def test_the_fixed_hints_of_figure_19(reply, begins, tiny_spd, image_paths):
+    answer, asked = ask_chi(tiny_spd, image_paths, reply, written="paper")
+    assert asked[-1][0].startswith(begins) and len(asked) == 3  # the topic, the question's hint, the question
+    assert asked[-1][0].endswith("How long is AB?\n\nAB is half of AC.")
+    assert answer.diagnostics["chi"]["topic_hint"] == asked[-1][0].partition("How long")[0].strip()
+
+
 def test_another_model_writes_the_hints(tiny_spd, image_paths):
     answer = generate(
         tiny_spd, make_sample(image_paths[:1]), "chi", hinter="tiny-spd", hints="question", max_new_tokens=3

@@ -81,8 +81,11 @@ def test_a_mean_takes_the_place_of_what_varies(tmp_path):
     model = load_tiny_model("qwen2_5_vl")
     dim = model.family.decoder(model.hf).layers[0].self_attn.head_dim
     listed = ComponentList(components=[Component(name="head 0.1", mean=[0.5] * dim)], by="hand")
-    file = str(write_components(listed, tmp_path / "new" / "heads.json"))
-    assert read_components(file) == listed
+    file = write_components(listed, tmp_path / "new" / "heads.json")
+    assert read_components(file) == read_components(str(file)) == listed
+    renamed = file.rename(file.with_suffix(".txt"))
+    assert read_components(renamed) == listed, "a path is a file, whatever its name"
+    file = write_components(listed, file)
     value = torch.randn(1, 6, 4, dim)
     for scale, expected in ((0, torch.full((dim,), 0.5)), (2, 2 * value[0, :, 1] - 0.5)):
         method = load_method("components", components=file, baseline="mean", scale=scale)

@@ -24,9 +24,8 @@ from PIL import Image
 
 from mmprobe.interventions import load_method
 from mmprobe.interventions.base import MethodContext
-from mmprobe.interventions.contrast import ContrastPath, mask_implausible
+from mmprobe.interventions.contrast import ContrastPath, mask_implausible, remove_images
 from mmprobe.interventions.methods.icd import insert_instruction
-from mmprobe.interventions.methods.pai import remove_images
 from mmprobe.interventions.methods.vcd import add_noise, signal_power
 from mmprobe.interventions.visual import find_pixels, with_images
 from mmprobe.models import Batch
@@ -165,6 +164,21 @@ def test_pai_by_hand():
     unmasked = load_method("pai", gamma=2, beta=0).combine(main, second)
     np.testing.assert_allclose(unmasked.exp().numpy(), [[9 / 8, 1 / 8]], rtol=1e-6)
     assert load_method("pai", gamma=2, beta=0.5).combine(main, second)[0, 1] == -math.inf
+
+
+def test_m3id_by_hand():
+    """s = log(3/4, 1/4) and u = log(1/2, 1/2); after ten tokens with lambda = 0.1 the weight is e - 1."""
+    main, second = torch.log(torch.tensor([[3.0, 1.0]])), torch.log(torch.tensor([[5.0, 5.0]]))
+    said = load_method("m3id", decay=0.1, beta=0).combine(main, second, 10)
+    np.testing.assert_allclose(
+        said.exp().numpy(), [[0.75 * 1.5 ** (math.e - 1), 0.25 * 0.5 ** (math.e - 1)]], rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        load_method("m3id", beta=0).combine(main, second, 0).exp().numpy(), [[0.75, 0.25]], rtol=1e-6
+    )
+    certain = load_method("m3id", decay=0.1, certain=0.7).combine(main, second, 10)
+    np.testing.assert_allclose(certain.exp().numpy(), [[0.75, 0.25]], rtol=1e-6)
+    assert load_method("m3id", decay=0.1, certain=0.8, beta=0.5).combine(main, second, 10)[0, 1] == -math.inf
 
 
 def test_the_noise_of_the_diffusion():

@@ -60,7 +60,13 @@ CASES = {
     "chi": Case({"chi": {}}, 2),
     "zoom-refine": Case({"zoom-refine": {}}, 2 + N_ANSWERS),
 }
-SHARING = [name for name in METHODS if METHODS[name].neutral_parameters and load_method(name).shares_prefix]
+SHARING = [
+    name
+    for name in METHODS
+    if METHODS[name].neutral_parameters
+    and load_method(name).shares_prefix
+    and not getattr(METHODS[name], "exclusive", False)  # has a test of its own
+]
 CASES |= {name: Case({name: dict(METHODS[name].strong_parameters)}) for name in SHARING if name not in CASES}
 FAMILIES = ["qwen2_5_vl", "qwen3_vl", "llava_next", "internvl", "glm4v", "tiny-spd"]
 FAST = {("qwen2_5_vl", name) for name in ("vcd", "icd")}
@@ -165,7 +171,7 @@ def assert_close(shared: Any, whole: Any) -> None:
 @pytest.mark.parametrize(
     ("family", "name"),
     [
-        pytest.param(family, name, marks=[] if (family, name) in FAST else pytest.mark.slow)
+        pytest.param(family, name, marks=[] if (family, name) in FAST else pytest.mark.exhaustive)
         for family, name in GRID
     ],
 )
@@ -207,6 +213,30 @@ def test_one_answer_reads_its_images_once(name, vision_passes, image_paths, tmp_
     assert shared.token_ids == whole.token_ids
     assert_close(shared, whole)
     assert len(calls) == vision_passes
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "llava_next"])
+def test_a_search_reads_the_images_of_several_questions_once(family, image_paths, monkeypatch):
+    """Its beams go back after the prompt, and the prompt is not read again for that."""
+    monkeypatch.setattr("mmprobe.interventions.methods.opera.WARM_UP", 1)
+    model, samples = load(family), make_samples(image_paths)[:6]
+    opera = [load_method("opera", beams=2, candidates=2, scale=30, threshold=1)]
+    prefixes = PrefixStore(model, repeated_keys(samples), keeps_states=False)
+    with vision_passes_of(model) as calls:
+        shared = [
+            answer_batch(model, [each], opera, max_new_tokens=16, prefixes=prefixes)[0] for each in samples
+        ]
+        of_shared = len(calls)
+        whole = [answer_batch(model, [each], opera, max_new_tokens=16)[0] for each in samples]
+    assert [each.token_ids for each in shared] == [each.token_ids for each in whole]
+    passes = of_shared / 2  # of one pair of images
+    assert len(calls) - of_shared == passes * len(samples)
+    reports = [each.diagnostics["opera"] for each in whole]
+    assert any(report["rollbacks"] for report in reports)
+    for report, one in zip(reports, shared, strict=True):
+        np.testing.assert_allclose(
+            one.diagnostics["opera"]["penalty"], report["penalty"], rtol=1e-4, atol=1e-6
+        )
 
 
 def test_noise_of_another_seed_or_step_is_read_anew(image_paths):
@@ -255,7 +285,7 @@ class Undeclared(Method):
         return MethodState()
 
 
-@pytest.mark.parametrize("name", ["sage", "steer", "opera", "attention-prompting", "undeclared"])
+@pytest.mark.parametrize("name", ["sage", "steer", "attention-prompting", "undeclared"])
 def test_what_needs_whole_prompts_gets_them(name, image_paths, tmp_path, monkeypatch):
     model, samples = load("qwen2_5_vl"), make_samples(image_paths)[:4]
     monkeypatch.setattr(PrefixStore, "start", None)  # a call would fail

@@ -18,11 +18,11 @@ from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 
 import mmprobe as mp
-from mmprobe.cli.options import read_device_map
 from mmprobe.errors import InputError
 from mmprobe.models import Model, load_shapes
 from mmprobe.models.devices import check_one_device, copy_module, has_weights, read_weight
 from mmprobe.samples import Sample
+from mmprobe.settings import ModelSettings
 from mmprobe.traces.engines import resolve_capture
 from mmprobe.traces.plan import plan_devices
 
@@ -137,7 +137,7 @@ def test_a_device_map_loads_weights_where_it_says(tiny_spd, samples):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device_map": "even"}, "device map 'even': choose auto"),
+        ({"device_map": "even"}, "device_map even: choose auto"),
         ({"device_map": "auto", "device": "cpu"}, "choose one"),
         ({"device_map": {"model.vision": "cpu"}}, "has no module 'model.vision'"),
         ({"device_map": {"": 99}}, "device map: 99: not available"),
@@ -153,9 +153,10 @@ def test_a_wrong_device_map_is_refused_in_one_line(options, message):
 
 def test_a_device_map_is_read_from_a_file(tmp_path):
     (tmp_path / "map.json").write_text('{"model": 0, "lm_head": "cpu"}')
-    assert read_device_map(str(tmp_path / "map.json")) == {"model": 0, "lm_head": "cpu"}
-    with pytest.raises(InputError, match="no such file"):
-        read_device_map("missing.json")
+    settings = ModelSettings(name="tiny-spd", device_map=str(tmp_path / "map.json"))
+    assert settings.device_map == {"model": 0, "lm_head": "cpu"}
+    with pytest.raises(InputError, match="missing.json: no such file"):
+        ModelSettings(name="tiny-spd", device_map="missing.json")
 
 
 @pytest.mark.filterwarnings("ignore:Current model requires")

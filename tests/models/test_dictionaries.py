@@ -29,7 +29,7 @@ from mmprobe.models.dictionaries import (
 )
 
 CASES = sorted((Path(__file__).parent / "saelens").iterdir())
-"""What scripts/features/saelens_reference.py wrote with SAELens 6.54.12."""
+"""What research/features/saelens_reference.py wrote with SAELens 6.54.12."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
@@ -80,7 +83,7 @@ def test_aliases_point_to_hub_ids_or_the_package():
         ("./no/such/folder", {}, "neither an alias"),
         ("tiny-spd", {"device": "cuda:99"}, "not available; choose auto"),
         ("tiny-spd", {"device": "toaster"}, "not available; choose auto"),
-        ("tiny-spd", {"dtype": "float8"}, "choose auto"),
+        ("tiny-spd", {"dtype": "float8"}, "did you mean float"),
     ],
 )
 def test_a_load_that_fails_is_one_line(name, options, message):
@@ -89,13 +92,64 @@ def test_a_load_that_fails_is_one_line(name, options, message):
     assert "\n" not in str(raised.value)
 
 
+@pytest.fixture
+def hub(monkeypatch):
+    """A hub on this machine that answers as Hugging Face's does; return what it says of each repository."""
+    says = {"gated": (401, "GatedRepo"), "private": (401, "RepoNotFound"), "unknown": (404, "RepoNotFound")}
+    says |= {"revision": (404, "RevisionNotFound"), "broken": (500, "")}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            code, error = next((says[name] for name in says if f"/{name}" in self.path), (200, ""))
+            self.send_response(code)
+            for header, value in (("X-Error-Code", error), ("Content-Length", "0")):
+                self.send_header(header, value)
+            self.end_headers()
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    for module in ("constants", "file_download", "hf_api", "utils._http"):
+        monkeypatch.setattr(f"huggingface_hub.{module}.ENDPOINT", address, raising=False)
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+        address + "/{repo_id}/resolve/{revision}/{filename}",
+    )
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    yield address
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("repository", "words"),
+    [
+        ("gated", ["is gated", "{hub}/someone/gated", "hf auth login", "HF_TOKEN"]),
+        ("private", ["no such repository", "hf auth login"]),
+        ("unknown", ["no such repository"]),
+        ("revision", ["no such revision", "{hub}/someone/revision"]),
+    ],
+)
+def test_what_the_hub_refuses_is_told_apart(hub, repository, words):
+    with pytest.raises(mp.InputError) as raised:
+        mp.load_model(
+            f"someone/{repository}", device="cpu", revision="other" if repository == "revision" else None
+        )
+    assert "\n" not in str(raised.value)
+    for word in words:
+        assert word.format(hub=hub) in str(raised.value)
+
+
 def test_a_hub_id_without_network_says_what_to_do(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(
-        mp.InputError, match="check the name and the network, or give a local folder"
-    ) as raised:
+    with pytest.raises(mp.InputError, match="check the network, or give a local folder") as raised:
         mp.load_model("nobody/nothing", device="cpu")
-    assert "\n" not in str(raised.value)
+    assert "\n" not in str(raised.value) and "gated" not in str(raised.value)
 
 
 def test_a_missing_extra_is_named(tmp_path, monkeypatch):
@@ -253,11 +307,11 @@ def test_an_unknown_family_is_named(tmp_path):
 
 
 def test_a_model_that_does_not_fit_is_one_line(monkeypatch):
-    def run_out_of_memory(module, *_):
+    def run_out_of_memory(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
 
-    monkeypatch.setattr(torch.nn.Module, "to", run_out_of_memory)
-    with pytest.raises(InputError, match="does not fit into the memory of cpu") as raised:
+    monkeypatch.setattr("transformers.AutoModelForImageTextToText.from_pretrained", run_out_of_memory)
+    with pytest.raises(InputError, match="does not fit into the memory") as raised:
         mp.load_model("tiny-spd", device="cpu")
     assert "\n" not in str(raised.value)
 
@@ -322,3 +376,16 @@ def test_an_adapter_without_a_base_is_refused(tmp_path):
     (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": None}))
     with pytest.raises(InputError, match="names no base_model_name_or_path"):
         load_model(str(folder), device="cpu")
+
+
+@pytest.mark.parametrize("name", [name for name, alias in load_aliases().items() if alias.shapes])
+def test_shapes_that_mmprobe_has_are_those_of_the_published_weights(name, monkeypatch, caplog):
+    """The hub, which gave the sizes in the descriptions, is not asked."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    shapes = load_shapes(name, device="meta")
+    published = float(re.search(r"([\d.]+) GB", load_aliases()[name].description)[1]) * 1e9
+    assert sum(weight.nbytes for weight in shapes.hf.parameters()) == pytest.approx(
+        published, rel=0.05, abs=5e8
+    )
+    assert shapes.family.name == load_aliases()[name].family and shapes.processor is None
+    assert name in caplog.text

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.models import Group, Model, Prompt
-from mmprobe.models.prompt import Chat, build_batch
+from mmprobe.models.prompt import Chat, build_batch, decode_sequence, decode_tokens
 from mmprobe.samples import Sample
 
 
@@ -205,3 +209,29 @@ def test_equal_images_are_prepared_once(tiny_spd, monkeypatch):
     monkeypatch.setattr(processor, "image_mean", [0.0, 0.0, 0.0])
     torch.testing.assert_close(ask("How?", 2), alone(2), atol=0, rtol=0)
     assert len(calls) == 5
+
+
+def test_a_character_of_several_tokens_is_at_its_last_one(tiny_spd):
+    text = "A \N{BICYCLE} and \u56fe\u4e2d \N{WOMAN}\u200d\N{GIRL} end"
+    ids = np.array(tiny_spd.tokenizer(text, add_special_tokens=False)["input_ids"])
+    alone, together = decode_tokens(tiny_spd, ids), decode_sequence(tiny_spd, ids)
+    parts = [re.findall("<0x(..)>", own) for own in alone]
+    assert bytes.fromhex("".join(byte for own in parts for byte in own)) == re.sub("[ -~]", "", text).encode()
+    assert "".join(together) == tiny_spd.tokenizer.decode(ids.tolist()) == text
+    for own, shown, bytes_of in zip(alone, together, parts, strict=True):
+        assert own == shown or bytes_of
+    cut = next(place for place, bytes_of in enumerate(parts) if bytes_of) + 1
+    assert decode_sequence(tiny_spd, ids[:cut]) == alone[:cut], "a character that nothing completes"
+
+
+def test_bytes_of_sentencepiece_show_as_its_tokens_write_them():
+    vocabulary = {
+        name: number
+        for number, name in enumerate(("<unk>", "a", *(f"<0x{byte:02X}>" for byte in range(256))))
+    }
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True, unk_token="<unk>"))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    model = SimpleNamespace(tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+    ids = np.array(tokenizer.encode("a\u4e2d").ids)
+    assert decode_tokens(model, ids) == ["a", "<0xE4>", "<0xB8>", "<0xAD>"]
+    assert decode_sequence(model, ids) == ["a", "", "", "\u4e2d"]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.slow import first_fast
 from helpers.tiny_models import TINY_BUILDERS, load_tiny_model
 
 import mmprobe as mp
@@ -79,7 +80,7 @@ def assert_close(run: mp.Run, whole: mp.Run) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SHARING)
+@pytest.mark.parametrize("name", first_fast(SHARING, 3))
 def test_every_family_gives_the_answers_and_numbers_of_whole_prompts(name, image_paths, tmp_path):
     model = load_tiny_model(name)
     model.hf.generation_config.eos_token_id = None

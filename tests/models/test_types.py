@@ -1,6 +1,6 @@
 """Parity, grids and mutations of a tiny random model of every type that mmprobe traces.
 
-`make check` tests a few of them; `make families` all.
+`make test` tests a few of them, `make exhaustive` those that need no further package, and `make families` all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import family_checks
-from helpers.family_checks import check_grids, check_parity, make_samples
+from helpers.family_checks import check_ends, check_grids, check_parity, make_samples
 from helpers.tiny_models import TINY_NAMES, load_tiny_model
 
 from mmprobe.errors import InputError
@@ -25,7 +25,7 @@ from mmprobe.traces.check import check_model as check_traces
 
 ONE_IMAGE = {"blip-2", "instructblip"}
 QUICK = {"qwen2_5_vl", "qwen3_5", "llava_next", "lighton_ocr", "ovis2", "paddleocr_vl", "hunyuan_vl"}
-NAMES = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in TINY_NAMES]
+NAMES = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.exhaustive]) for name in TINY_NAMES]
 
 
 def load_type(name: str) -> Model:
@@ -48,6 +48,11 @@ GRIDS = [
 @pytest.mark.parametrize("name", GRIDS)
 def test_grids_show_the_images(name: str, tmp_path: Path):
     check_grids(load_type(name), tmp_path)
+
+
+@pytest.mark.parametrize("name", [*GRIDS, pytest.param("emu3", id="emu3, quick")])
+def test_thin_images_keep_their_orientation(name: str, tmp_path: Path):
+    check_ends(load_type(name), tmp_path)
 
 
 def test_what_fast_vlm_encodes_comes_row_by_row(tmp_path: Path):

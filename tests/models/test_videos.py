@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ QUICK = {"tiny-spd", "qwen2_5_vl", "glm4v", "internvl", "gemma4", "molmo2"}
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in NAMES],
+    params=[pytest.param(name, marks=[] if name in QUICK else [pytest.mark.exhaustive]) for name in NAMES],
 )
 def model(request: pytest.FixtureRequest) -> Model:
     return load_watching(request.param)
@@ -548,6 +549,49 @@ def test_video_files_are_sampled_as_the_processor_does(model, tmp_path, monkeypa
         )
         pictures = build_chat(sample, model).images
         np.testing.assert_array_equal(np.stack([np.asarray(each) for each in pictures]), frames)
+
+
+MATRICES = {90: (0, -1, 1, 0), 180: (-1, 0, 0, -1), 270: (0, 1, -1, 0)}
+"""The first four of a display matrix that turns a video by so many degrees, counterclockwise."""
+
+
+def turn_clip(clip: Path, degrees: int) -> Path:
+    """Write a video again with a rotation in its header, as telephones do."""
+    content = clip.read_bytes()
+    start = content.index(b"tkhd") + 4 + 4 + 20 + 16  # after the version, the times and the layers of a track
+    assert struct.unpack(">9i", content[start : start + 36]) == (65536, 0, 0, 0, 65536, 0, 0, 0, 1 << 30)
+    a, b, c, d = (65536 * each for each in MATRICES[degrees])
+    turned = clip.with_name(f"{degrees}.mp4")
+    turned.write_bytes(
+        content[:start] + struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30) + content[start + 36 :]
+    )
+    return turned
+
+
+@pytest.mark.parametrize("degrees", MATRICES)
+def test_frames_of_a_turned_file_are_upright(tiny_spd, tmp_path, degrees):
+    """As OpenCV turns them for transformers. Its colours differ by rounding."""
+    av = pytest.importorskip("av")
+    pytest.importorskip("cv2")
+    from transformers.video_utils import load_video
+
+    squares = np.random.default_rng(0).integers(0, 256, (24, 2, 4, 3), np.uint8).repeat(28, 1).repeat(28, 2)
+    with av.open(str(tmp_path / "clip.mp4"), "w") as container:
+        stream = container.add_stream("mpeg4", rate=8, bit_rate=8_000_000)
+        stream.width, stream.height, stream.pix_fmt = 112, 56, "yuv420p"
+        for pixels in squares:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode())
+    clip = turn_clip(tmp_path / "clip.mp4", degrees)
+    sample = Sample(id="clip", videos=[clip], question="What moves?")
+    chat = build_chat(sample, tiny_spd)
+    pictures = np.stack([np.asarray(each) for each in chat.images])
+    chosen = chat.clips[0].indices
+    expected, _ = load_video(str(clip), backend="opencv", sample_indices_fn=lambda **_: chosen)
+    assert pictures.shape == expected.shape
+    assert samples.read_video_info(clip, "here").size == expected.shape[1:3]
+    assert np.abs(pictures.astype(int) - expected).mean() < 4
+    assert samples.is_turned(clip) and not samples.is_turned(tmp_path / "clip.mp4")
 
 
 def test_a_file_with_too_few_frames_says_what_to_do(tmp_path):

@@ -30,7 +30,7 @@ sys.path.remove(str(PERF))  # its causes.py would hide the recipes' folder from 
         ("given", 6),
         ("memory", 3),
         ("disk", 4),
-        ("analyses", 10),
+        ("analyses", 11),
         ("scale", 5),
         ("threads", 1),
         ("causes", 10),

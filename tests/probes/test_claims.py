@@ -14,11 +14,10 @@ from helpers.command_line import run_in_process
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.models.prompt import read_image
 from mmprobe.probes import claim_interventions
 from mmprobe.probes.answers import read_answer
 from mmprobe.probes.claims import exchange_images, lose_updates, move_regions
-from mmprobe.samples import Region
+from mmprobe.samples import Region, read_image
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +20,8 @@ from helpers.causal_toy import (
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.models import Model
+from mmprobe.models.hooks import Forward, wrap_forward
 from mmprobe.models.points import change_component
 from mmprobe.probes import attribution_patching, direct_logit_attribution, patch_components
 from mmprobe.probes.answers import read_answer
@@ -143,6 +149,48 @@ def test_gradients_equal_finite_differences(tiny_spd, drawn):
                 values.append(float(pair.sum(pair.clean.logits())))
         expected = (values[0] - values[1]) / 2
         np.testing.assert_allclose(float((gradient * direction).sum()), expected, rtol=0.1, atol=1e-4)
+
+
+@contextmanager
+def past_the_stream(model: Model, first: int, last: int) -> Iterator[None]:
+    """Within the block, let one layer add what an earlier one returned, as where layers share keys."""
+    layers, kept = model.family.decoder(model.hf).layers, list[torch.Tensor]()
+
+    def keep(forward: Forward) -> Forward:
+        def call(*args: Any, **options: Any) -> Any:
+            kept[:] = [forward(*args, **options)]
+            return kept[0]
+
+        return call
+
+    def add(forward: Forward) -> Forward:
+        return lambda *args, **options: forward(*args, **options) + kept[0]
+
+    with wrap_forward(layers[first], keep), wrap_forward(layers[last], add):
+        yield
+
+
+@pytest.mark.parametrize(("name", "past"), [("toy", None), ("tiny_spd", None), ("tiny_spd", (2, 5))])
+def test_gradients_without_a_layer_equal_those_through_a_detached_one(name, past, colours, drawn, request):
+    """One forward pass serves all layers; the reference is a forward pass for each, in which its updates are constants."""
+    model, samples = request.getfixturevalue(name), colours if name == "toy" else drawn
+    with past_the_stream(model, *past) if past else nullcontext():
+        with torch.no_grad():
+            pair = read_pair(model, *samples)
+        layers = range(model.n_layers)
+        before = pair.clean.count, pair.clean.backwards
+        groups = [[("attention", layer), ("ffn", layer)] for layer in layers]
+        plain, *found = pair.clean.gradients_without(["head"], pair.sum, [(), *groups])
+        assert (pair.clean.count, pair.clean.backwards) == (before[0] + 1, before[1] + 1 + model.n_layers)
+        differs = 0.0
+        for layer in layers:
+            constant = dict.fromkeys(groups[layer], torch.Tensor.detach)
+            expected = pair.clean.gradients(["head"], pair.sum, changes=constant)["head"]
+            for other in layers:
+                torch.testing.assert_close(found[layer]["head"][other], expected[other], atol=1e-6, rtol=1e-4)
+                if other < layer:
+                    differs = max(differs, float((expected[other] - plain["head"][other]).abs().max()))
+    assert differs > 1e-5, "ways through the layers count"
 
 
 @pytest.mark.parametrize("name", ["toy", pytest.param("tiny_spd", marks=pytest.mark.slow)])

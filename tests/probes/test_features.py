@@ -15,7 +15,8 @@ from mmprobe.errors import InputError
 from mmprobe.models.dictionaries import Dictionary, load_dictionary, save_dictionary
 from mmprobe.models.reading import Reading
 from mmprobe.probes.answer_records import RunAnswer
-from mmprobe.probes.features.run import find_dictionary, read_states
+from mmprobe.probes.features import run as module
+from mmprobe.probes.features.run import TokenStates, find_dictionary, read_states
 from mmprobe.viz.figures.features import effect_panels, panels
 
 
@@ -66,6 +67,50 @@ def test_the_fit_is_that_of_the_formulas(tiny_spd, run):
         values = values[np.isfinite(values)]
         assert (np.diff(values) <= 0).all() and len(values)
     assert len(panels(ds)) == 2
+
+
+def test_a_sink_token_is_left_out_and_counted(tiny_spd, samples, monkeypatch, tmp_path):
+    """The first token of each prompt gets 500 times its norm, as real decoders write it; the others are as they were."""
+    dictionary = load_dictionary("tiny-spd")
+    seen: list[TokenStates] = []
+
+    def read(*arguments):
+        states = read_states(*arguments)
+        for each in states:
+            each.read[0] *= 500  # write is the same tensor
+        seen.extend(states)
+        return states
+
+    monkeypatch.setattr(module, "read_states", read)
+    ds = mp.probes.features_run(tiny_spd, samples, "tiny-spd")
+    x = torch.cat([each.read[1:][torch.from_numpy(each.group[1:] == 1)] for each in seen]).double()
+    error = (dictionary.decode(dictionary.encode(x.float()), x.float()) - x).pow(2).sum()
+    own = ds.sel(group="text")
+    assert own.explained.item() == pytest.approx(1 - float(error / (x - x.mean(0)).pow(2).sum()), abs=2e-3)
+    assert ds.n_sinks.values.tolist() == [0, len(samples), 0] and own.n_tokens.item() == len(x)
+    assert f"{len(samples)} sink tokens" in panels(ds)[0].caption
+    kept = mp.probes.features_run(tiny_spd, samples, "tiny-spd", sinks=float("inf")).sel(group="text")
+    assert abs(kept.explained.item() - own.explained.item()) > 0.01 and kept.n_sinks.item() == 0
+    with pytest.raises(InputError, match="sinks 1"):
+        mp.probes.features_run(tiny_spd, samples, "tiny-spd", sinks=1)
+
+
+def test_sinks_are_not_written_for_training(tiny_spd, run, monkeypatch, tmp_path):
+    """A threshold just above the median makes sinks of ordinary tokens; they are those of the largest norms."""
+    datasets = pytest.importorskip("datasets")
+    hooks = ["blocks.3.hook_resid_post"]
+    written = mp.probes.write_activations(tiny_spd, run, tmp_path / "some", hooks, context=1, sinks=1.05)
+    every = mp.probes.write_activations(tiny_spd, run, tmp_path / "all", hooks, context=1, sinks=float("inf"))
+    assert 0 < written.sinks == every.rows - written.rows and every.sinks == 0
+    answers = [RunAnswer(trace.sample, trace.steps["id"].values.tolist(), None) for trace in run]
+    norms = [
+        each.read.norm(dim=1) for each in read_states(tiny_spd, load_dictionary("tiny-spd"), (), answers)
+    ]
+    count = sum(int((each > 1.05 * each.median()).sum()) for each in norms)
+    assert abs(written.sinks - count) <= 3, "rounding may move a token that is near the threshold"
+    loaded = datasets.load_from_disk(str(written.folder)).with_format("numpy")
+    largest = np.linalg.norm(np.concatenate(list(loaded[hooks[0]])), axis=-1).max()
+    assert largest <= 1.05 * max(float(each.median()) for each in norms) * 1.01
 
 
 def test_a_dictionary_of_another_point_does_not_explain(tiny_spd, samples, tmp_path):

@@ -19,12 +19,11 @@ import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
-from mmprobe.models.prompt import read_image
 from mmprobe.probes import image_interchange, image_interchange_run
 from mmprobe.probes.answers import read_answer
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages
 from mmprobe.probes.interchange.run import CLASSES, classify_tokens, repeated_median
-from mmprobe.samples import Region, Sample, image_sets, load_samples
+from mmprobe.samples import Region, Sample, image_sets, load_samples, read_image
 from mmprobe.stats.intervals import mean_interval
 from mmprobe.viz.figures import figures
 
@@ -136,8 +135,35 @@ def test_a_run_agrees_with_single_samples(tiny_spd, drawn):
     with pytest.raises(InputError, match="samples: has no sample 'x'"):
         image_interchange_run(tiny_spd, samples, ids=["x"])
     assert ds.effect_by_class.sel({"class": "place"}) > ds.effect_by_class.sel({"class": "other"})
-    assert ds.unused_share == (ds.effect_per_token < 0.1).mean()
+    np.testing.assert_allclose(ds.unused_share, ds.unused.mean())
     assert len(figures(ds)) == 3 and "nat a token" in figures(ds)[0].caption
+
+
+def test_one_other_image_that_holds_the_answer_does_not_make_it_independent(toy, tmp_path):
+    """The other image is red, too, at another place: the colour is said from the image all the same."""
+    red, again, blue = (draw_sample(tmp_path, *each) for each in (("red",), ("red", (2, 1)), ("blue",)))
+    one = image_interchange_run(toy, [red, again], ["unrelated"])
+    assert np.abs(one.effect_per_token).max() < 0.1 and (one.n_others == 1).all()
+    assert one.unused.isnull().all() and np.isnan(one.unused_share), "one set of images says nothing"
+    decided = image_interchange_run(toy, [red, blue], ["unrelated"])
+    assert (decided.n_others == 1).all() and (decided.unused == 0).all(), "one set that changes it decides"
+    mixed = image_interchange_run(toy, [red, blue, again], ["unrelated", "blank"])
+    assert mixed.unused_share == 0 and not mixed.unused.isnull().any(), "nobody is left out of the share"
+    both = image_interchange_run(toy, [red, again], ["unrelated", "blank"])
+    assert (both.unused == 0).all() and (both.free == 1).all() and (both.n_others == 2).all()
+    np.testing.assert_allclose(both.effect_most[:, 0], both.effect_by_kind.max("kind"), atol=1e-6)
+    further = image_interchange_run(toy, [red, again, blue], ["unrelated"], ids=[red.id])
+    own, other = (own_logits(toy, each).log_softmax(-1) for each in (red, blue))
+    token = answer_id(toy.tokenizer, "red")
+    assert further.n_others == 2, "blue is a further set, since the first one changes no token"
+    np.testing.assert_allclose(further.effect.item(), 0, atol=0.1)
+    np.testing.assert_allclose(further.effect_most.item(), float(own[token] - other[token]), atol=1e-5)
+    beside = [float(each[token] - each[torch.arange(len(each)) != token].max()) for each in (own, other)]
+    np.testing.assert_allclose(further.free_effect.item(), beside[0] - beside[1], atol=1e-5)
+    assert further.unused == 0 and further.free_floor < 0.2 * further.free_effect
+    named = red.model_copy(update={"metadata": {"counterfactual": [blue.images[0].name]}})
+    minimal = image_interchange_run(toy, [named, again], ["unrelated", "minimal"], ids=[red.id])
+    assert minimal.unused == 0 and minimal.effect_by_kind[0, 1] > 4
 
 
 def test_the_median_of_repeated_values_is_numpys():
@@ -154,6 +180,7 @@ def test_a_blind_model_has_no_effect(tiny_spd, drawn):
             weight.zero_()
     ds = image_interchange_run(blind, of_type(drawn, "same"), max_new_tokens=6)
     assert (ds.effect_by_kind == 0).all() and ds.unused_share == 1
+    assert (ds.unused == 1).all() and (ds.n_others > 2).all() and (ds.free_effect == 0).all()
     assert ds["mean"] == ds.low == ds.high == 0
 
 
@@ -217,6 +244,25 @@ def test_token_classes():
     assert names == ["verdict", "other", "other", "thing", "thing", "other", "place", "place", "other", "other", "thing", "thing"]  # fmt: skip
 
 
+def test_annotated_objects_have_classes():
+    objects = [{"name": "sea lion", "colour": "orange", "place": "top left", "bbox": [0, 0, 9, 9]}]
+    sample = Sample(id="a", images=["a.png"], question="?", metadata={"objects": [objects]})
+    texts = ["The", " sea", " li", "on", " is", " orange", " at", " the", " top", "."]
+    names = [CLASSES[index] for index in classify_tokens(texts, sample)]
+    assert names == [
+        "other",
+        "thing",
+        "thing",
+        "thing",
+        "other",
+        "colour",
+        "other",
+        "other",
+        "place",
+        "other",
+    ]
+
+
 def test_errors_are_one_line(toy, tiny_spd, drawn, tmp_path):
     red = draw_sample(tmp_path, "red")
     wide = tmp_path / "wide.png"
@@ -253,3 +299,15 @@ def test_exported_json_is_valid(toy, tmp_path):
     assert json.loads((tmp_path / "out" / "image_interchange.json").read_text())["attrs"]["samples"] == 3
     assert (ds.n_kind == 3).sum() == 3 and ds.n_kind.sel(kind="minimal") == 0
     np.testing.assert_allclose(ds.localisation, 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("named", [["nowhere.png"], [], ["a.png", "b.png", "c.png"]])
+def test_a_minimal_pair_that_is_not_there_is_named(tmp_path, named):
+    """It was left out in silence, and blank images took its place."""
+    for name in ("a", "b", "c"):
+        Image.new("RGB", (56, 56), {"a": "red", "b": "blue", "c": "green"}[name]).save(
+            tmp_path / f"{name}.png"
+        )
+    sample = mp.Sample(id="x", images=[tmp_path / "a.png"], question="?", metadata={"counterfactual": named})
+    with pytest.raises(InputError, match="sample x: metadata.counterfactual"):
+        CounterfactualImages([sample]).find(sample, "minimal")

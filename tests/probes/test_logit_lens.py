@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from dataclasses import replace
 
 import h5py
@@ -16,8 +17,9 @@ import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable, NotCaptured
 from mmprobe.models import Model
-from mmprobe.probes.logit_lens import find_depth, logit_lens, logit_lens_run
+from mmprobe.probes.logit_lens import RANGES, find_depth, logit_lens, logit_lens_run
 from mmprobe.samples import Sample
+from mmprobe.stats.intervals import QUANTITY, mean_interval
 from mmprobe.viz.figures.logit_lens import panels
 
 EXACT = mp.CaptureSpec(datasets=["residual/post"], dtype="float32")
@@ -73,7 +75,11 @@ def test_every_layer_equals_the_hidden_states_of_transformers(name, samples, tmp
     )
     for step, layer in [(0, 0), (len(ids) - 1, 1)]:
         texts = [model.tokenizer.decode([token]) for token in best[step, layer].tolist()]
-        assert ds.top_token.values[step, layer].tolist() == texts
+        shown = [
+            re.sub("(<0x..>)+", "\N{REPLACEMENT CHARACTER}", text)
+            for text in ds.top_token.values[step, layer]
+        ]
+        assert shown == texts
     assert ds.token.values.tolist() == trace.tokens["text"].values[-len(ids) :].tolist()
 
 
@@ -122,6 +128,14 @@ def test_a_run_is_the_mean_of_its_answers(tiny_spd, run):
     assert ds.n_label.values.tolist() == [12, 6, 6]
     unfaithful = ds.logprob_by_label.sel(label="unfaithful")
     np.testing.assert_allclose(ds.difference.sel(measure="logprob"), unfaithful - mean, atol=1e-9)
+
+
+def test_an_interval_of_a_log_probability_is_not_above_0():
+    """Few answers, of which one is nearly certain: Student's interval alone would reach +13 nat."""
+    values = np.array([-0.01, -4.0, -13.0])
+    assert mean_interval(values, None, QUANTITY)[1] > 5
+    low, high = mean_interval(values, None, RANGES["logprob"])
+    assert low == mean_interval(values, None, QUANTITY)[0] and values.mean() < high <= 0
 
 
 def test_samples_with_non_finite_values_are_excluded(tiny_spd, samples, tmp_path):

@@ -11,11 +11,12 @@ import torch
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.contents import declared_objects
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.probes import tell_objects
 from mmprobe.probes.tokens import touched_cells
 from mmprobe.probes.visual_tokens import objects as module
-from mmprobe.probes.visual_tokens.cells import States, declared_objects
+from mmprobe.probes.visual_tokens.cells import States
 from mmprobe.samples import Sample
 
 WIDTH = 96
@@ -37,9 +38,9 @@ def plant(monkeypatch, signal: float, seed: int = 0) -> None:
         for sample in samples:
             prompt = model.prompt(sample)
             values = rng.normal(size=(1, len(prompt.visual_positions), WIDTH))
-            for thing in declared_objects(sample, prompt.sizes):
+            for thing, region in declared_objects(sample, prompt.sizes):
                 direction = directions.setdefault(thing.words["colour"], rng.normal(size=WIDTH))
-                values[0, touched_cells(prompt, thing.region)] += signal * direction
+                values[0, touched_cells(prompt, region)] += signal * direction
             out.append(States(prompt, torch.from_numpy(values).float()))
         return out
 
@@ -71,6 +72,19 @@ def test_a_model_that_cannot_see_its_images_does_not_tell_their_objects(tiny_spd
     blind = replace(tiny_spd, hf=hf)
     auc = tell_objects(blind, drawn).auc
     assert auc.low < 0.5 < auc.high < told.auc.low, "what is left differs by position, not by object"
+
+
+def test_annotated_boxes_tell_the_same_as_cells(tiny_spd, drawn):
+    """The same objects as annotations with a name, a colour and a box, as data sets of photographs list them."""
+    annotated = []
+    for each in drawn:
+        objects: list[list[dict[str, object]]] = [[] for _ in each.images]
+        for thing, region in declared_objects(each, tiny_spd.prompt(each).sizes):
+            objects[region.image].append(
+                {"name": thing.name, "colour": thing.colour, "bbox": list(region.box)}
+            )
+        annotated.append(each.model_copy(update={"metadata": {"objects": objects}}))
+    assert tell_objects(tiny_spd, annotated) == tell_objects(tiny_spd, drawn)
 
 
 def test_samples_about_the_same_images_count_once(tiny_spd, drawn):

@@ -33,7 +33,7 @@ def folder(tmp_path_factory, tiny_spd) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_of_the_page(page, folder):
     lines = [line for block in read_blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]

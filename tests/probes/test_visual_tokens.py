@@ -16,11 +16,12 @@ from PIL import Image
 import mmprobe as mp
 from mmprobe.analyses import export
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.contents import DeclaredObject
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.probes.tokens import touched_cells
 from mmprobe.probes.visual_tokens import run as module
-from mmprobe.probes.visual_tokens.cells import DeclaredObject, cell_boxes, declared_objects, read_cells
+from mmprobe.probes.visual_tokens.cells import cell_boxes, read_cells
 from mmprobe.probes.visual_tokens.lenses import (
     TextBank,
     fit_jacobian,
@@ -190,7 +191,7 @@ def test_measures_counted_by_hand(tiny_spd, drawn):
     def make(words: list[tuple[int, str, str]]) -> SampleCells:
         things = [
             (
-                DeclaredObject(Region(image=0, box=(0, 0, 28, 28)), {"colour": colour, "thing": shape}),
+                DeclaredObject(shape, 0, colour=colour),
                 cells == cell,
             )
             for cell, colour, shape in words
@@ -218,16 +219,49 @@ def test_measures_counted_by_hand(tiny_spd, drawn):
     assert same[2] == 0
 
 
-def test_the_drawn_world_declares_its_cells(drawn):
-    sample = drawn[0].model_copy(update={"metadata": {"objects": [["red star C4", "no object"], ["a b Z9"]]}})
-    assert declared_objects(sample, [(112, 112)]) == [
-        DeclaredObject(Region(image=0, box=(56, 84, 28, 28)), {"colour": "red", "thing": "star"})
+def test_words_that_were_not_fitted_are_left_out_and_counted(tiny_spd, drawn):
+    """Each cell's state is its word's. `heart` and `cross` are in one half of the images only, so the probe cannot know them."""
+    prompt, rng = tiny_spd.prompt(drawn[0]), np.random.default_rng(0)
+    cells = np.arange(16)
+    names = [
+        ("star", "ring"),
+        ("ring", "star"),
+        ("star", "heart"),
+        ("ring", "star"),
+        ("ring", "heart"),
+        ("star", "cross"),
     ]
-    change = {"shape": "Dog", "regions": [{"image": 0, "box": [1, 2, 3, 4]}]}
-    other = sample.model_copy(update={"metadata": {"objects": 3, "differences": [change]}})
-    assert declared_objects(other, [(112, 112)]) == [
-        DeclaredObject(Region(image=0, box=(1, 2, 3, 4)), {"thing": "dog"})
-    ]
+    directions = {name: rng.normal(size=24) for name in ("star", "ring", "heart", "cross")}
+    shown = []
+    for pair in names:
+        states = 0.1 * rng.normal(size=(1, 16, 24))
+        for cell, name in enumerate(pair):
+            states[:, 3 * cell] += 3 * directions[name]
+        things = [(DeclaredObject(name, 0), cells == 3 * cell) for cell, name in enumerate(pair)]
+        shown.append(SampleCells(drawn[0], prompt, torch.from_numpy(states).float(), things))
+    half = np.arange(6) % 2
+    linear = module._score_linear(tiny_spd, shown, half, 1)
+    plain = [lambda index: torch.zeros(16, len(tiny_spd.hf.get_output_embeddings().weight))] * 6
+    tokens = {name: find_ids(tiny_spd, name)[0] for name in directions}
+    read = [module._read_words([linear[row], plain[row]], 1, 5, tokens) for row in range(6)]
+    rows, counts = module._measure_names(shown, read, tokens)
+    auc = rows[:, 0, 0, module.KINDS.index("thing"), module.MEASURES.index("cell_auc")]
+    assert np.nanmin(auc) > 0.95, "a word without a probe would be .5"
+    assert counts[:, 0].tolist() == [[9, 0, 9], [3, 0, 3]]  # by kind: all, colour, thing
+    assert counts[:, 1].tolist() == [[12, 0, 12], [0, 0, 0]], "the logit lens names every word"
+
+
+def test_words_that_share_a_token_keep_the_larger_score(tiny_spd, drawn, monkeypatch):
+    monkeypatch.setattr(module, "find_ids", lambda model, word: ([7], True))
+    prompt, cells = tiny_spd.prompt(drawn[0]), np.arange(16)
+    shown = []
+    for pair in (("ant", "bee"), ("ant", "bee"), ("ant", "wasp"), ("ant", "bee")):
+        states = torch.zeros(1, 16, 2)
+        states[:, 0, 0] = states[:, 3, 1] = 5.0
+        things = [(DeclaredObject(name, 0), cells == 3 * cell) for cell, name in enumerate(pair)]
+        shown.append(SampleCells(drawn[0], prompt, states, things))
+    scores = module._score_linear(tiny_spd, shown, np.arange(4) % 2, 1)
+    assert all(torch.isfinite(scores[row](0)[:, 7]).all() for row in range(4))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from mmprobe.stats.auc import auc_without_groups, estimate_auc, weighted_auc
+from mmprobe.stats.auc import auc_without_groups, estimate_auc, estimate_auc_within, weighted_auc
 from mmprobe.stats.intervals import statistic_interval
 
 
@@ -62,3 +62,23 @@ def test_the_interval_of_an_auc_is_that_of_any_statistic():
     expected = statistic_interval(lambda w: weighted_auc(score, positive, w), groups, 80, (0.0, 1.0))
     auc = estimate_auc(score, positive, groups)
     np.testing.assert_allclose([auc.low, auc.high], expected, rtol=1e-12)
+
+
+def test_auc_within_strata_counts_pairs_of_one_stratum():
+    """Against a slow count; a score that tells only strata apart is worth nothing within them."""
+    rng = np.random.default_rng(0)
+    strata, groups = rng.integers(0, 4, 60), rng.integers(0, 12, 60)
+    positive = rng.random(60) < 0.2 + 0.2 * strata
+    score = rng.integers(0, 5, 60) + positive
+    wins = [
+        (score[one] > score[two]) + 0.5 * (score[one] == score[two])
+        for one in np.flatnonzero(positive)
+        for two in np.flatnonzero(~positive)
+        if strata[one] == strata[two]
+    ]
+    found = estimate_auc_within(score, positive, strata, groups)
+    assert found.value == pytest.approx(np.mean(wins))
+    assert found.low < found.value < found.high and (found.n, found.sets) == (60, len(np.unique(groups)))
+    assert estimate_auc(strata, positive, groups).value > 0.6
+    assert estimate_auc_within(strata, positive, strata, groups).value == 0.5
+    assert np.isnan(estimate_auc_within(score, positive, np.arange(60), groups).value)

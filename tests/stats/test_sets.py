@@ -39,8 +39,9 @@ def test_samples_without_image_files_are_grouped_by_what_names_the_image():
 
 def shared(sample: Sample) -> set[str]:
     """Return what puts a sample into a group with others that have it."""
-    images = {f"image {path}" for path in sample.images}
-    if not images and "image" in sample.metadata:
+    own = [] if "with_picture" in sample.metadata else sample.images  # others in the place of its own
+    images = {f"image {path}" for path in own}
+    if not sample.images and "image" in sample.metadata:
         images = {f"image {sample.metadata.get('subtask')}/{sample.metadata['image']}"}
     pair = set() if sample.pair_id is None else {f"pair {sample.pair_id}"}
     return images | pair | {f"sample {sample.metadata.get('with_picture', sample.id)}"}

@@ -59,7 +59,11 @@ def test_everything_after_out_is_a_keyword(random_qwen, samples_file, tmp_path):
             "trace with method sage: argument or parameter 'alhpa': there is none; did you mean alpha?",
         ),
         ({"eta": 0}, "trace with method plain: argument or parameter 'eta': there is none"),
-        ({"method": "sage", "parameters": {"eta": 0}}, "argument or parameter 'parameters': there is none"),
+        (
+            {"method": "sage", "parameters": {"alhpa": 1}},
+            "parameter 'alhpa': there is none; did you mean alpha?",
+        ),
+        ({"capure": "full"}, "argument or parameter 'capure': there is none; did you mean capture?"),
         ({"method": "pai+vcd", "tokens": 8}, "trace with method pai+vcd: argument or parameter 'tokens'"),
         ({"method": "pai+vcd", "alpha": 0.5}, "parameters alpha: "),
         ({"method": "sage", "eta": "much"}, "eta"),

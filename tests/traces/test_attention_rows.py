@@ -10,8 +10,9 @@ import torch
 import mmprobe as mp
 from mmprobe.models.attention import AttentionCall
 from mmprobe.samples import Sample
+from mmprobe.traces import recorder
 from mmprobe.traces.engines import native
-from mmprobe.traces.engines.native import LayerKeys
+from mmprobe.traces.engines.native import LayerKeys, compute_rows
 
 PROMPT, STEPS, HEADS, KV_HEADS, DIM = 9, 5, 4, 2, 8
 PADDINGS = [0, 4, 2]
@@ -29,10 +30,12 @@ def test_rows_equal_a_softmax_of_each_query(rows, has_bias, window):
     for step, bias in enumerate(biases):
         query, key = queries[:, :, step : step + 1], keys[:, :, : PROMPT + step]
         kept.add(AttentionCall(query, key, key, None, DIM**-0.5, window, query, bias))
-    found = kept.compute_rows(queries[rows], rows, PROMPT - 1, PADDINGS[rows])
-    for sample, own in zip(range(3)[rows], found, strict=True):
+    found = compute_rows([kept], queries[None, rows], rows, PROMPT - 1, PADDINGS[rows])
+    start = min(PADDINGS[rows])
+    assert found.weights.shape == (1, len(PADDINGS[rows]), HEADS, STEPS, PROMPT + STEPS - 1 - start)
+    for sample, own in zip(range(3)[rows], found.weights[0], strict=True):
         padding = PADDINGS[sample]
-        assert own.weights.shape == (HEADS, STEPS, PROMPT + STEPS - 1 - padding)
+        assert not own[..., : padding - start].any()
         for step in range(STEPS):
             end = PROMPT + step
             first = max(padding, 0 if window is None else end - window)
@@ -42,7 +45,7 @@ def test_rows_equal_a_softmax_of_each_query(rows, has_bias, window):
                     scores = scores + biases[step][sample, head, 0, first:end]
                 expected = torch.zeros(PROMPT + STEPS - 1 - padding)
                 expected[first - padding : end - padding] = scores.softmax(0)
-                torch.testing.assert_close(own.weights[head, step], expected, rtol=0, atol=1e-6)
+                torch.testing.assert_close(own[head, step, padding - start :], expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 2**14, 2**40], ids=["one sample", "some samples", "whole batch"])
@@ -58,7 +61,7 @@ def test_samples_reduced_together_equal_single_ones(random_qwen, image_paths, tm
     monkeypatch.setattr(random_qwen.hf.generation_config, "eos_token_id", ends)
     monkeypatch.setattr(native, "BLOCK_STEPS", 4)
     alone = mp.trace(random_qwen, samples, tmp_path / "alone", capture="full", max_new_tokens=12)
-    monkeypatch.setitem(native.ROWS_BYTES, "cpu", size)
+    monkeypatch.setitem(recorder.ROWS_BYTES, "cpu", size)
     sizes, start = [], native.BatchRecorder.__init__
     monkeypatch.setattr(
         native.BatchRecorder,

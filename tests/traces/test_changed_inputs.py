@@ -96,7 +96,18 @@ def test_a_changed_model_is_named_and_the_same_model_elsewhere_is_not(command, c
 
 @pytest.mark.slow
 def test_a_voter_that_changed_is_named(checkpoint, pairs, tmp_path):
-    call = ["filter", "--data", pairs, "--limit", "2", "--max-new-tokens", "2", "--out", tmp_path / "out"]
+    call = [
+        "data",
+        "filter",
+        "--data",
+        pairs,
+        "--limit",
+        "2",
+        "--max-new-tokens",
+        "2",
+        "--out",
+        tmp_path / "out",
+    ]
     assert run_in_process(*call, "--device", "cpu", "--voters", checkpoint).code == 0
     change_weights(checkpoint)
     refused = run_in_process(*call, "--device", "cpu", "--voters", f"tiny-spd,{checkpoint}", "--resume")
@@ -196,7 +207,7 @@ def test_an_older_run_has_no_fingerprint_and_is_continued(random_qwen, image_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [*COMMANDS, "filter"])
 def test_another_dtype_is_refused(command, checkpoint, pairs, tmp_path):
-    own = ["filter", "--limit", "2", "--max-new-tokens", "2"]
+    own = ["data", "filter", "--limit", "2", "--max-new-tokens", "2"]
     call = [*COMMANDS.get(command, own), "--data", pairs, "--out", tmp_path / "out", "--device", "cpu"]
     call += ["--voters" if command == "filter" else "--model", checkpoint]
     assert run_in_process(*call).code == 0

@@ -51,8 +51,8 @@ def test_rounded_rows_sum_to_one_again():
     row = torch.tensor([[0.6] + [0.4 / 2000] * 2000])
     assert abs(float(row.bfloat16().float().sum()) - 1) > 1e-3
     weights = pad_rows([row.bfloat16()], 2003).weights
-    assert abs(float(weights.sum()) - 1) < 1e-6 and weights.shape == (1, 1, 2003)
-    assert torch.equal(pad_rows([row], 2001).weights[:, 0], row), "float32 rows stay as they are"
+    assert abs(float(weights.sum()) - 1) < 1e-6 and weights.shape == (1, 1, 1, 1, 2003)
+    assert torch.equal(pad_rows([row], 2001).weights[0, 0, :, 0], row), "float32 rows stay as they are"
 
 
 @pytest.mark.parametrize("engine", ["nnsight", "transformer_lens"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ from helpers.asking import answer_batch
 from helpers.command_line import assert_fails, read_result, run_in_process
 from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
+from PIL import Image
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -124,6 +126,23 @@ def test_what_methods_keep_is_predicted(tiny_spd, image_paths, monkeypatch, name
     assert predict(1, [method]) - base == pytest.approx(
         max(caches, default=0), rel=0.3
     )  # ICD adds an instruction
+
+
+def test_photographs_of_many_visual_tokens_are_told(tmp_path):
+    """A token of the embedded model is 28 x 28 pixels."""
+    for name, size in (("large", (1960, 1624)), ("small", (1400, 1400))):
+        Image.new("RGB", size).save(tmp_path / f"{name}.png")
+    line = {"question": "What is it?"}
+    data = tmp_path / "samples.jsonl"
+    data.write_text(
+        "".join(
+            json.dumps(line | {"id": name, "images": [f"{name}.png"]}) + "\n" for name in ("small", "large")
+        )
+    )
+    call = ("plan", "--model", "tiny-spd", "--data", data, "--json")
+    told = run_in_process(*call, "--max-pixels", 10_000_000)
+    assert told.code == 0 and "sample large makes 4060 visual tokens; --max-pixels" in told.stderr
+    assert "makes" not in run_in_process(*call).stderr, "the embedded model's processor makes images small"
 
 
 @pytest.mark.slow

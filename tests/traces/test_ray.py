@@ -43,7 +43,7 @@ def start(cluster: RayCluster, out: Path, *command: object) -> subprocess.Popen:
     return subprocess.Popen(list(map(str, words)), env=cluster.environment, cwd=out.parent, **pipes)
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_run_with_a_killed_worker_is_that_of_one_process(cluster, tiny_spd, tmp_path):
     data = make_pairs(tmp_path / "pairs", n=8, seed=5)
     whole = mp.trace(tiny_spd, data, tmp_path / "whole", max_new_tokens=12)
@@ -143,12 +143,13 @@ def test_one_line_says_that_no_worker_starts(monkeypatch, caplog):
 
 def test_a_worker_of_another_version_does_not_start(tmp_path):
     with pytest.raises(RuntimeError, match=r"its node has mmprobe \d.*, not 0.0.0"):
-        _Worker("0.0.0", None, "cpu", str(tmp_path), 1)
+        _Worker("0.0.0", None, None, "cpu", str(tmp_path), 1)
 
 
 def test_without_ray_one_line_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     (tmp_path / "a.jsonl").write_text('{"id": "a", "images": [], "question": "Is there a star?"}\n')
     command = ["trace", "--model", "tiny-spd", "--data", tmp_path / "a.jsonl", "--out", tmp_path / "run"]
-    assert_fails(run_in_process(*command, "--ray", "auto"), "install it with: pip install 'mmprobe[ray]'")
+    for option in (("--ray", "auto"), ("--workers", 2)):
+        assert_fails(run_in_process(*command, *option), "pip install 'mmprobe[ray]'")
     assert not (tmp_path / "run").exists()

@@ -190,9 +190,13 @@ def test_log_probabilities_of_decoding_are_those_of_each_step(steps_together, mo
         stops = decoded(tokens[:, : step + 1], logits[step])
         assert not stops.any()
     logprobs, likeliest = logits.log_softmax(-1), logits.argmax(-1)
-    for row in range(2):
-        own = logprobs[range(7), row, tokens[row]]
-        for steps in (slice(0, 4), slice(4, 7)):
-            gap = decoded.compare(row, steps.start, own[steps], likeliest[steps, row])
-            assert gap.difference < 1e-6 and gap.agreeing == gap.steps == len(own[steps])
-        assert decoded.compare(row, 2, own[2:4] + 0.5, likeliest[2:4, row]).difference == pytest.approx(0.5)
+    own = logprobs.gather(2, tokens.T[..., None])[..., 0].T  # [row, step]
+    likeliest = likeliest.T
+    for first, counts in ((0, [4, 4]), (4, [3, 1])):  # the second answer ends within the block
+        steps = slice(first, first + max(counts))
+        read = own[:, steps].clone()
+        read[1, counts[1] :] += 7  # after its end
+        for gap, count in zip(decoded.compare(first, read, likeliest[:, steps], counts), counts, strict=True):
+            assert gap.difference < 1e-6 and gap.agreeing == gap.steps == count
+    gaps = decoded.compare(2, own[:, 2:4] + torch.tensor([[0.5], [0.25]]), likeliest[:, 2:4], [2, 2])
+    assert [gap.difference for gap in gaps] == pytest.approx([0.5, 0.25])

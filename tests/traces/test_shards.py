@@ -20,8 +20,9 @@ from mmprobe.errors import InputError
 from mmprobe.ledger import lock_folder
 from mmprobe.models import Model
 from mmprobe.samples import Sample
+from mmprobe.settings import Shard
 from mmprobe.traces import shards as shards_module
-from mmprobe.traces.shards import Shard, merge_shards, parse_shard, select_batches
+from mmprobe.traces.shards import merge_shards, select_batches
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,24 @@ def test_shards_in_any_order_make_the_run_of_one_process(random_qwen, samples, t
     run = trace(random_qwen, samples, out, batch_size=batch_size, shard="2/3")
     assert run.path == out
     assert_same(run, whole)
+    assert mp.verify(out) == []
+
+
+@pytest.mark.slow
+def test_a_damaged_trace_is_not_merged(random_qwen, samples, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    monkeypatch.setattr(shards_module, "merge_if_last", lambda out: None)
+    for index in (1, 2):
+        trace(random_qwen, samples, out, shard=f"{index}/2")
+    file = next((out / "shards" / "2-of-2" / "samples").iterdir())
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=f"{re.escape(str(file))}: damaged"):
+        merge_shards(out)
+    assert not (out / "run.json").exists()
+    trace(random_qwen, samples, out, shard="2/2", resume=True)
+    merge_shards(out)
     assert mp.verify(out) == []
 
 
@@ -179,6 +198,6 @@ def test_every_sample_is_in_one_shard_and_groups_stay_whole(samples):
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/2/3", "-1/2", "1/0"])
-def test_what_is_no_shard_is_one_line(text):
+def test_what_is_no_shard_is_one_line(text, random_qwen, samples, tmp_path):
     with pytest.raises(InputError, match="write i/n"):
-        parse_shard(text)
+        mp.trace(random_qwen, samples, tmp_path / "run", shard=text)

@@ -7,7 +7,9 @@ that decode, take as long as their operations are many.
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,8 +20,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import mmprobe as mp
 from mmprobe.models.reading import append_answers
 from mmprobe.samples import Sample
+from mmprobe.traces import load_capture, recorder
+from mmprobe.traces.engines import native
 
-WAITS = {"item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"}
+WAITS = {
+    "equal",
+    "item",
+    "tolist",
+    "cpu",
+    "numpy",
+    "__bool__",
+    "__int__",
+    "__float__",
+    "__index__",
+    "nonzero",
+}
 SHORT, LONG = 6, 26  # tokens, all in one block of steps
 
 
@@ -110,3 +125,49 @@ def test_a_given_answer_takes_few_more_operations_than_one_pass(tiny_spd, image_
     with OperationCounter() as traced:
         trace()
     assert 100 < one_pass.total < traced.total < 2 * one_pass.total
+
+
+def count_reducing(
+    model: Any, samples: list[Sample], folder: Path, layers: list[int]
+) -> tuple[Counter[str], int]:
+    """Return the calls that wait, and the operations, between the passes over given answers and their writers."""
+    waits, operations = WaitCounter(), OperationCounter()
+    flush, finish = native.BatchRecorder.flush, native.BatchRecorder.finish
+
+    def counted(function: Any) -> Any:
+        def call(*arguments: Any) -> None:
+            with waits, operations:
+                function(*arguments)
+
+        return call
+
+    answer = model.tokenizer("Yes. The star moved. " * 4, add_special_tokens=False)["input_ids"]
+    given = {sample.id: answer[: len(answer) - number] for number, sample in enumerate(samples)}
+    full = load_capture("full").model_copy(update={"layers": layers})
+    with patch.multiple(native.BatchRecorder, flush=counted(flush), finish=counted(finish)):
+        options = {"answers": given, "batch_size": len(samples), "shared_prefix": False}
+        run = mp.trace(model, samples, folder / f"{len(samples)} {len(layers)}", capture=full, **options)
+    assert len(run) == len(samples) and not run.failures
+    return waits.calls, operations.total
+
+
+def test_reducing_takes_as_many_operations_and_waits_for_six_samples_as_for_two(
+    tiny_spd, image_paths, tmp_path, monkeypatch
+):
+    """Prompts and answers of several lengths. A layer adds as many operations for six samples as for two."""
+    monkeypatch.setitem(recorder.ROWS_BYTES, "cpu", recorder.ROWS_BYTES["cuda"])
+    questions = ("Same?", "Are the pictures the same?", "Is there a star in the first picture?")
+    samples = [
+        Sample(id=str(number), images=image_paths[:2], question=questions[number % 3]) for number in range(6)
+    ]
+    counts = {
+        (size, layers): count_reducing(tiny_spd, samples[:size], tmp_path, list(range(layers)))
+        for size in (2, 6)
+        for layers in (4, 8)
+    }
+    for layers in (4, 8):
+        assert counts[2, layers] == counts[6, layers]
+    waits, operations = counts[6, 8]
+    assert waits == counts[6, 4][0]
+    assert set(waits) == {"cpu", "equal"} and waits["equal"] == 1  # copies to a card's host wait for nobody
+    assert operations - counts[6, 4][1] <= 4 * 8

@@ -8,6 +8,7 @@ from pathlib import Path
 import h5py
 import pytest
 from helpers.command_line import run_in_process
+from helpers.runs import edit_trace
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -47,14 +48,7 @@ def test_verify_names_a_trace_that_lacks_what_every_trace_has(name, random_qwen,
     with h5py.File(file) as source:
         attributes = dict(source.attrs)
     assert "fingerprint" in json.loads((run.path / "run.json").read_text()) and attributes
-    from helpers import crafted
-
-    crafted.craft(Path(_copy(file, tmp_path)), file, lambda root: root.__delitem__(name), "/")
+    edit_trace(file, lambda root: root.__delitem__(name))
     problems = mp.verify(run.path)
     assert problems and all(problem.startswith("a: ") for problem in problems)
     assert any(name in problem for problem in problems), problems
-
-
-def _copy(file: Path, folder: Path) -> Path:
-    (folder / "copy.h5").write_bytes(file.read_bytes())
-    return folder / "copy.h5"

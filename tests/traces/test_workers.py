@@ -1,25 +1,21 @@
-"""Workers: processes that take batches from one list make the run of one process, even where they are killed."""
+"""Workers take batches from one list, and lose nothing where they die."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
-import threading
-import time
-from pathlib import Path
-from typing import Any
 
 import pytest
-from helpers.datasets import read_datasets
 
 import mmprobe as mp
-from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
-from mmprobe.models.loading import load_shapes
 from mmprobe.samples import Sample
-from mmprobe.traces import Processes
-from mmprobe.traces.workers import Crew, Event, Job
+from mmprobe.traces import RayActors
+from mmprobe.traces.asking import RunPlan, finish_batch_on_interrupt
+from mmprobe.traces.workers import Crew, Event
+
+PLAN = RunPlan({}, 0)
 
 
 class MortalWorkers:
@@ -35,9 +31,9 @@ class MortalWorkers:
         self.written: list[str] = []
         self.n_batches, self.interrupt_at = 0, interrupt_at
 
-    def start(self, worker: int, job: Job) -> None:
+    def start(self, worker: int, model: None, job: None) -> None:
         self.unwritten[worker] = []
-        self.events.append(Event(worker, "ready", "report"))
+        self.events.append(Event(worker, "ready", PLAN))
 
     def send(self, worker: int, batch: list[Sample] | None) -> None:
         self.n_batches += 1
@@ -52,7 +48,7 @@ class MortalWorkers:
             return
         self.written += [sample.id for sample in self.unwritten[worker]]
         self.unwritten[worker] = batch or []
-        self.events.append(Event(worker, "done" if batch else "ended", None))
+        self.events.append(Event(worker, "done" if batch else "ended", []))
 
     def wait(self) -> list[Event]:
         return [self.events.pop(self.rng.randrange(len(self.events)))]
@@ -61,25 +57,20 @@ class MortalWorkers:
         pass
 
 
-class GroupsOfThree:
-    """Batches of two samples in groups of three, some of which are finished."""
+SAMPLES = [Sample(id=f"s{index:02}", images=[f"{index // 6}.png"], question="?") for index in range(30)]
+BATCHES = [SAMPLES[first : first + 2] for first in range(0, 30, 2)]  # in groups of three
 
-    def __init__(self, workers: MortalWorkers):
-        self.workers, self.given_up = workers, []
-        samples = [Sample(id=f"s{index:02}", question="?") for index in range(30)]
-        batches = [samples[first : first + 2] for first in range(0, 30, 2)]
-        self.ids = [sample.id for sample in samples]
-        self.groups = [batches[first : first + 3] for first in range(0, 15, 3)]
 
-    def plan(self, report: Any) -> list[list[list[Sample]]]:
-        assert report == "report"
-        return self.groups
-
-    def is_finished(self, sample: Sample) -> bool:
-        return sample.id in self.workers.written
-
-    def give_up(self, sample: Sample) -> None:
-        self.given_up.append(sample.id)
+def work(workers: MortalWorkers, finished: set[str] = frozenset()) -> list[str]:
+    """Let workers answer all batches, and return the ids of the samples that are given up."""
+    with (
+        finish_batch_on_interrupt() as interrupted,
+        Crew(workers, None, None, lambda name: name in workers.written) as crew,
+    ):
+        assert crew.plan is PLAN
+        answered = [pair for pairs in crew.answer(BATCHES, finished, interrupted) for pair in pairs]
+    assert all(failure.error == "WorkerDied" for _, failure in answered)
+    return [name for name, _ in answered]
 
 
 @pytest.mark.parametrize("killers", [set(), {"s07", "s20"}], ids=["random deaths", "deadly samples"])
@@ -87,23 +78,26 @@ def test_nothing_is_lost_when_workers_die(killers):
     """So few workers die at random that no innocent sample is part of four deaths."""
     for seed in range(40):
         workers = MortalWorkers(3, seed, 2 if killers else 3, killers)
-        lists = GroupsOfThree(workers)
-        list(Crew(workers, None, lists).results())
-        assert sorted(lists.given_up) == sorted(killers)
-        assert sorted({*workers.written, *killers}) == lists.ids
+        assert sorted(work(workers)) == sorted(killers)
+        assert sorted({*workers.written, *killers}) == [sample.id for sample in SAMPLES]
         if not workers.deaths and not killers:
             assert len(workers.written) <= 30 + 3 * 4, "only the newest two batches are asked again"
 
 
+def test_finished_batches_are_not_answered_again():
+    workers = MortalWorkers(2, 0, 0, set())
+    assert work(workers, {sample.id for sample in SAMPLES[:9]}) == []
+    assert sorted(workers.written) == [sample.id for sample in SAMPLES[8:]]
+
+
 def test_ctrl_c_stops_all_workers_behind_their_batches():
     workers = MortalWorkers(3, 0, 0, set(), interrupt_at=6)
-    with pytest.raises(KeyboardInterrupt):
-        list(Crew(workers, None, GroupsOfThree(workers)).results())
+    assert work(workers) == []
     assert 6 <= len(workers.written) <= 2 * 8
 
 
 class StillbornWorkers(MortalWorkers):
-    def start(self, worker: int, job: Job) -> None:
+    def start(self, worker: int, model: None, job: None) -> None:
         self.events.append(Event(worker, "died", -9))
 
 
@@ -112,54 +106,11 @@ def test_workers_that_never_start_end_the_run():
     with pytest.raises(
         InputError, match="workers die before they are ready .exit code -9.; if memory is short, use fewer"
     ):
-        list(Crew(workers, None, GroupsOfThree(workers)).results())
+        work(workers)
 
 
 def test_a_model_with_weights_is_refused(tiny_spd, tmp_path):
     sample = Sample(id="a", question="Is there a star?")
     with pytest.raises(InputError, match="give one without weights, from load_shapes"):
-        mp.trace(tiny_spd, [sample], tmp_path / "run", workers=Processes(2))
+        mp.trace(tiny_spd, [sample], tmp_path / "run", workers=RayActors(count=2))
     assert not (tmp_path / "run").exists()
-
-
-class OneIsKilled(Processes):
-    """Worker processes, one of which is killed when the first trace is there."""
-
-    def __init__(self, count: int, out: Path):
-        super().__init__(count, "cpu")
-        self.out, self.exit_codes = out, []
-
-    def start(self, worker: int, job: Job) -> None:
-        super().start(worker, job)
-        if worker == 0 and not self.exit_codes:
-            threading.Thread(target=self.kill, args=(self.running[worker][0].pid,), daemon=True).start()
-
-    def kill(self, process: int) -> None:
-        while not list(self.out.glob("samples/*.h5")):
-            time.sleep(0.005)
-        os.kill(process, signal.SIGKILL)
-
-    def wait(self) -> list[Event]:
-        events = super().wait()
-        self.exit_codes += [event.content for event in events if event.kind == "died"]
-        return events
-
-
-@pytest.mark.stress
-def test_a_run_with_a_killed_worker_is_that_of_one_process(tiny_spd, tmp_path):
-    data = make_pairs(tmp_path / "pairs", n=4, seed=5)
-    samples = mp.load_samples(data)
-    gone = samples[3].model_copy(update={"images": [tmp_path / "gone.png"]})
-    samples[3] = gone
-    options = {"max_new_tokens": 12, "batch_size": 2}
-    whole = mp.trace(tiny_spd, samples, tmp_path / "whole", **options)
-    shapes, workers = load_shapes("tiny-spd", device="cpu"), OneIsKilled(2, tmp_path / "run")
-    run = mp.trace(shapes, samples, tmp_path / "run", workers=workers, **options)
-    assert workers.exit_codes == [-signal.SIGKILL]
-    for name in ("run.json", "failures.jsonl"):
-        assert (run.path / name).read_bytes() == (whole.path / name).read_bytes()
-    assert run.ids == whole.ids and {path.name for path in run.path.iterdir()} == {
-        *("run.json", "failures.jsonl", "samples")
-    }
-    for name in run.ids:
-        assert read_datasets(run[name].file) == read_datasets(whole[name].file)

@@ -187,6 +187,13 @@ def test_values_too_large_for_float16_are_stored_as_float32(tmp_path, dtype):
     assert stored.dtype == np.float32 and np.array_equal(stored, values.float().numpy())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_values_that_vanish_in_float16_are_stored_as_float32(tmp_path, dtype):
+    values = torch.tensor([3e-9, 1e-9, 0.0], dtype=dtype)
+    stored = write_and_read(tmp_path, values)
+    assert stored.dtype == np.float32 and np.array_equal(stored, values.float().numpy())
+
+
 def test_infinities_are_stored_as_float16(tmp_path):
     stored = write_and_read(tmp_path, torch.tensor([1.0, np.inf, -np.inf, np.nan]))
     assert stored.dtype == np.float16 and np.array_equal(stored, [1, np.inf, -np.inf, np.nan], equal_nan=True)

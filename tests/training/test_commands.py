@@ -1,4 +1,4 @@
-"""`mmprobe train logos` and `mmprobe clean --train`, end to end."""
+"""`mmprobe train logos` and `mmprobe data clean --train`, end to end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from helpers.command_line import assert_fails, read_result, run_in_process
 
 from mmprobe.benchmarks.core.results import write_results
-from mmprobe.benchmarks.mirage_effect.benchmark import score_answers
+from mmprobe.benchmarks.mirage_effect.benchmark import MirageEffect
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, MirageEffectTruth
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.training.history import training_history
@@ -111,10 +111,10 @@ def test_clean_with_training_takes_all_steps(text_folder, tmp_path):
     # the model answers q0 and q1 rightly without images, and all but q0 with them
     answers = {f"q{number}--absent": "[[A]]" if number < 2 else "[[B]]" for number in range(6)}
     answers |= {f"q{number}": "[[B]]" if number == 0 else "[[A]]" for number in range(6)}
-    metrics, records = score_answers(MirageEffectTruth([], questions), answers)
+    metrics, records = MirageEffect().score(MirageEffectTruth([], questions), answers)
     choices = [record for record in records if record["kind"] == "choice"]
     write_results(tmp_path / "model", "mirage-effect", metrics, choices, {"model": "m"})
-    command = ("clean", tmp_path / "model", "--train", "--out", tmp_path / "out", "--json")
+    command = ("data", "clean", tmp_path / "model", "--train", "--out", tmp_path / "out", "--json")
     assert_fails(run_in_process(*command), "--train: give --data and --model")
     command += ("--data", tmp_path / "test.jsonl", "--model", text_folder, "--epochs", "1", "--batch", "4")
     result = read_result(run_in_process(*command, "--train-data", tmp_path / "train.jsonl"))

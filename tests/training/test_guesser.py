@@ -26,7 +26,8 @@ from mmprobe.training.guesser.text_model import (
     read_text_questions,
     split_questions,
 )
-from mmprobe.training.guesser.train import GuesserSettings, add_adapter, build_trainer, train_guesser
+from mmprobe.training.guesser.train import add_adapter, build_trainer, train_guesser
+from mmprobe.training.settings import GuesserSettings
 
 SMALL = GuesserSettings(epochs=2, learning_rate=1e-3, batch_size=4, micro_batch=2)
 
@@ -151,7 +152,7 @@ def test_the_command_opens_no_image_and_feeds_clean(text_folder, tmp_path, monke
     assert result["metrics"]["accuracy_guesser"] is not None
     assert "<html" in (tmp_path / "out" / "report.html").read_text()
     cleaned = run_in_process(
-        "clean", tmp_path / "out", "--out", tmp_path / "cleaned", "--json"
+        "data", "clean", tmp_path / "out", "--out", tmp_path / "cleaned", "--json"
     )  # as any other model's results
     assert len(read_result(cleaned)["kept"]) + round(9 * result["metrics"]["accuracy_guesser"]) == 9
     assert_fails(
@@ -174,7 +175,7 @@ def test_questions_as_text():
     assert tokenizer.decode(example["input_ids"][: -len(learned)]).endswith("<|im_start|>assistant\n")
     with pytest.raises(InputError, match="has no 'explanation'"):
         encode_example(question.model_copy(update={"metadata": {}}), tokenizer, explain=True)
-    with pytest.raises(InputError, match="not a multiple of the micro batch"):
+    with pytest.raises(InputError, match="micro_batch 2: does not divide"):
         GuesserSettings(batch_size=5, micro_batch=2)
 
 

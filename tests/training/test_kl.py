@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import replace
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ def test_the_kl_term_holds_the_policy_near_its_start(policy_folder, count_sample
     weights, logs = {}, {}
     for kl in (0.0, 1.0):
         out = tmp_path / f"kl-{kl:g}"
-        settings = replace(SETTINGS, kl=kl)
+        settings = SETTINGS.replace(kl=kl)
         train_logos(str(policy_folder), count_samples, out, settings, reward=reward_by_hash, device="cpu")
         weights[kl] = [load_file(next(out.rglob(f"checkpoint-{step}/model.safetensors"))) for step in (1, 2)]
         logs[kl] = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]

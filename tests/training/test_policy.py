@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,9 +15,9 @@ from mmprobe.errors import InputError
 from mmprobe.models.text_model import load_text_model
 from mmprobe.training import train_logos as module
 from mmprobe.training.curriculum import choose_questions, sample_responses
-from mmprobe.training.logos import EPSILON, Rewards, compute_advantages
+from mmprobe.training.logos import Rewards, compute_advantages
 from mmprobe.training.policy import LogosTrainer, build_trainer
-from mmprobe.training.settings import ABLATIONS, LogosSettings, ablate, share_budget
+from mmprobe.training.settings import ABLATIONS, EPSILON, LogosSettings, ablate, share_budget
 from mmprobe.training.train_logos import train_logos
 
 SMALL = LogosSettings(
@@ -41,7 +40,7 @@ def no_reward(sample, response):
 def toy(text_folder, tmp_path):
     """A trainer of a small text model, and a batch of 8 responses of different lengths, 2 of them dropped."""
     text = load_text_model(str(text_folder))
-    settings = replace(SMALL, micro_batch=8, temperature=0.7)
+    settings = SMALL.replace(micro_batch=8, temperature=0.7)
     config = GRPOConfig(
         output_dir=str(tmp_path), loss_type="grpo", beta=0.0, epsilon=0.2, num_generations=4, temperature=0.7,
         per_device_train_batch_size=8, report_to="none", use_cpu=True, gradient_checkpointing=False, bf16=False,
@@ -140,7 +139,7 @@ def test_equal_rewards_move_nothing_and_vision_never_moves(policy_folder, count_
 
 @pytest.mark.stress
 def test_a_killed_training_resumes_to_the_same_weights(policy_folder, count_samples, tmp_path, monkeypatch):
-    settings = replace(SMALL, stages=2, curriculum=True, lower=-1.0, temperature=1.3)
+    settings = SMALL.replace(stages=2, curriculum=True, lower=-1.0, temperature=1.3)
     monkeypatch.setattr(
         "mmprobe.training.curriculum.select_for_stage", lambda means, stage, lower: list(means)
     )
@@ -178,7 +177,7 @@ def test_the_filter_keeps_groups_with_different_rewards(policy_folder, count_sam
 
     rows = [0, 1]
     for filters, weight in ((True, 2.0), (False, 1.0)):
-        trainer = build_trainer(model, count_samples, rows, replace(SMALL, filter=filters), reward, tmp_path)
+        trainer = build_trainer(model, count_samples, rows, SMALL.replace(filter=filters), reward, tmp_path)
         inputs = [{"prompt": "", "row": row} for row in rows for _ in range(4)]
         output = trainer._generate_and_score_completions(inputs)
         assert output["weight"].item() == weight
@@ -196,7 +195,7 @@ def test_refilled_groups_take_the_places_of_dropped_ones(policy_folder, count_sa
     def reward(sample, response):
         return Rewards(1.0, 0.0) if sample.id == first else reward_by_hash(sample, response)
 
-    settings = replace(SMALL, refill=3)
+    settings = SMALL.replace(refill=3)
     trainer = build_trainer(model, count_samples, [0, 1, 2, 3], settings, reward, tmp_path)
     inputs = [{"prompt": "", "row": row} for row in (0, 1) for _ in range(4)]
     output = trainer._generate_and_score_completions(inputs)
@@ -207,12 +206,12 @@ def test_refilled_groups_take_the_places_of_dropped_ones(policy_folder, count_sa
     scores = np.array([sum(reward_by_hash(None, text)) for text in texts]).reshape(2, 4)
     np.testing.assert_allclose(output["advantages"], compute_advantages(scores).ravel(), atol=1e-6)
     with pytest.raises(InputError, match="nothing is dropped"):
-        replace(SMALL, refill=1, filter=False)
+        SMALL.replace(refill=1, filter=False)
 
 
 def test_a_single_sample_is_compared_with_the_batch(policy_folder, count_samples, tmp_path):
     model = mp.load_model(str(policy_folder), device="cpu")
-    settings = replace(ablate(SMALL, "single-sample"), batch_size=4)
+    settings = ablate(SMALL, "single-sample").replace(batch_size=4)
     trainer = build_trainer(model, count_samples, [0, 1, 2, 3], settings, reward_by_hash, tmp_path)
     assert list(trainer._get_train_sampler()) == [0, 1, 2, 3]
     output = trainer._generate_and_score_completions([{"prompt": "", "row": row} for row in range(4)])
@@ -232,7 +231,7 @@ def test_bad_rewards_and_empty_stages_are_one_line(policy_folder, count_samples,
             str(policy_folder),
             count_samples,
             tmp_path / "none",
-            replace(SMALL, curriculum=True),
+            SMALL.replace(curriculum=True),
             device="cpu",
         )
     unanswered = [count_samples[0].model_copy(update={"answer": None})]
@@ -240,13 +239,13 @@ def test_bad_rewards_and_empty_stages_are_one_line(policy_folder, count_samples,
         train_logos(str(policy_folder), unanswered, tmp_path / "bare", SMALL)
     with pytest.raises(InputError, match="do not fill a batch of 2"):
         train_logos(str(policy_folder), count_samples[:1], tmp_path / "few", SMALL, device="cpu")
-    with pytest.raises(InputError, match="must be a multiple"):
-        replace(SMALL, batch_size=6)
+    with pytest.raises(InputError, match="does not divide"):
+        SMALL.replace(batch_size=6)
 
 
 def test_the_curriculum_is_drawn_once(policy_folder, count_samples, tmp_path):
     model = mp.load_model(str(policy_folder), device="cpu")
-    settings = replace(SMALL, curriculum=True)
+    settings = SMALL.replace(curriculum=True)
     responses = sample_responses(model, count_samples, 4, settings, seed=0)
     assert [len(group) for group in responses] == [4] * 4 and len(
         {text for group in responses for text in group}

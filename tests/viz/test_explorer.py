@@ -110,6 +110,99 @@ def test_all_heads_are_over_the_image_and_a_click_fixes_one(
     assert page.locator("#head").input_value() == "", "a second click frees it"
 
 
+GRID = """canvas => { const { width, height } = canvas;
+    const shades = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+    return [width, height, [...shades].filter((_, i) => i % 4 === 0)]; }"""
+
+
+def test_all_heads_of_all_layers_are_in_one_grid_and_a_click_fixes_one(
+    many_heads: Run, tmp_path: Path, show: Callable[..., Page]
+) -> None:
+    """Eight visual tokens on grids of 2 x 3 and 1 x 2: each head's part has 2 rows and 5 columns, and a gap."""
+    page = show(write_report(many_heads, [], tmp_path / "report.html"), "explorer/many/grid=open")
+    wait_for(page, "many")
+    page.wait_for_function("() => document.querySelector('#head-grid').height !== 150")
+    width, height, reds = page.locator("#head-grid").evaluate(GRID)
+    layers = len(many_heads.config["capture"]["layers"])
+    assert (width, height) == (3 * 6, layers * 3)
+    shades = np.array(reds).reshape(layers, 3, 3, 6)[:, :2, :, :5]  # layer, row, head, column
+    for head, (row, column) in enumerate(((0, 0), (1, 1), (0, 4))):  # cells 0, 4 and 7
+        for layer in range(layers):
+            assert np.unravel_index(shades[layer, :, head].argmax(), (2, 5)) == (row, column)
+    box = page.locator("#head-grid").bounding_box()
+    assert box is not None
+    page.locator("#head-grid").click(position={"x": 0.5 * box["width"], "y": 0.9 * box["height"]})
+    assert page.locator("#head").input_value() == "1" and not page.locator("#layer-mean").is_checked()
+    assert page.locator("#layer-name").inner_text() == str(many_heads.config["capture"]["layers"][-1])
+    assert page.locator("#head-grid-mark").is_visible()
+
+
+def test_without_maps_of_heads_the_grid_is_their_attention_to_the_images(
+    run: Run, tmp_path: Path, show: Callable[..., Page]
+) -> None:
+    page = show(write_report(run, [], tmp_path / "report.html"), "explorer/evil/step=2/grid=open")
+    wait_for(page, "evil")
+    page.wait_for_function("() => document.querySelector('#head-grid').height !== 150")
+    width, height, reds = page.locator("#head-grid").evaluate(GRID)
+    mass = run["evil"].attention_mass.sel(group="visual").values[2]  # [layer, head]
+    assert (height, width) == mass.shape and np.ptp(mass) > 0
+    assert int(np.argmax(reds)) == int(mass.argmax())
+
+
+def test_what_is_shown_is_in_the_address_and_comes_back(
+    run: Run, tmp_path: Path, show: Callable[..., Page], malice: str
+) -> None:
+    report = write_report(run, [words_of(run, "evil", malice)], tmp_path / "report.html")
+    page = show(report, "explorer/evil/step=1")
+    wait_for(page, "evil")
+    page.select_option("#normalise", "sample")
+    page.locator("#opacity").fill("0.4")
+    page.uncheck("#regions")
+    page.click("#head-grid-part summary")
+    page.fill("#cell-number", "7")
+    page.select_option("#cell-lens", "b")
+    page.wait_for_function("() => location.hash.includes('grid=open')")
+    address = page.evaluate("location.hash")
+    parts = ["step=1", "scale=sample", "opacity=0.4", "regions=off", "grid=open", "cell=7", "lens=b"]
+    assert sorted(address.split("/")[2:]) == sorted(parts)
+    shown = page.locator("#cell-rows").inner_text()
+    page.click('.samples button:has-text("plain")')
+    wait_for(page, "plain")
+    page.goto("about:blank")
+    page = show(report, address.removeprefix("#"))
+    wait_for(page, "evil")
+    page.wait_for_function("() => document.querySelector('#cell-number').value === '7'")
+    assert (
+        page.locator("#normalise").input_value() == "sample"
+        and page.locator("#opacity").input_value() == "0.4"
+    )
+    assert not page.locator("#regions").is_checked() and page.locator("#head-grid").is_visible()
+    assert (
+        page.locator("#cell-lens").input_value() == "b" and page.locator("#cell-rows").inner_text() == shown
+    )
+    assert page.evaluate("location.hash") == address
+
+
+def test_nothing_is_not_bright(
+    one_trace: Callable[..., Run], tmp_path: Path, show: Callable[..., Page]
+) -> None:
+    """Attention of a thousandth on one of eight tokens is darker than attention spread evenly would be."""
+    run = one_trace("faint", [(2, 3), (1, 2)])
+    with h5py.File(run["faint"].file, "a") as file:
+        weights = file["attention/visual"]
+        weights[...] = 0
+        weights[..., 4] = 0.001
+    page = show(write_report(open_run(run.path), [], tmp_path / "report.html"), "explorer")
+    wait_for(page, "faint")
+    alpha = np.concatenate([cells[..., 3].ravel() for cells in heat_maps(page)])
+    assert alpha.argmax() == 4 and alpha.max() < 105, "of 255; 100 is nothing"
+    assert (
+        page.locator("#legend-max")
+        .inner_text()
+        .startswith("0.125 attention to one visual token, the largest")
+    )
+
+
 def test_samples_are_searched_and_the_list_can_be_skipped(
     labelled: Run, tmp_path: Path, show: Callable[..., Page]
 ) -> None:

@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
+from helpers.interchange import interchange
+from playwright.sync_api import Page
 
 from mmprobe.analyses.token_activation import token_activation
 from mmprobe.cache import Run
-from mmprobe.stats.estimate import estimate_mean
 from mmprobe.viz.figures import figures
+from mmprobe.viz.figures.visual_tokens import fit_word
 from mmprobe.viz.panel import MOST_POINTS
-
-KINDS = ["unrelated", "blank"]
-
-
-def interchange(count: int) -> xr.Dataset:
-    """Return a data set of `image_interchange_run` with known losses, each sample about its own images."""
-    effect = np.random.default_rng(0).normal([2.0, 1.0], 1.0, (count, 2))
-    sets = np.arange(count)
-    by_kind, by_step = estimate_mean(effect, sets), estimate_mean(np.ones((count, 3)), sets)
-    mean = estimate_mean(effect[:, 0], sets)
-    variables = {
-        **by_kind.variables("mean_by_kind", "kind"),
-        **by_step.variables("effect_by_step", "step"),
-        "effect_by_kind": (("sample", "kind"), effect),
-        "n_kind": ("kind", [count] * 2),
-        "n_step": ("step", [count] * 3),
-        "n_class": ("class", [count]),
-        **{f"slope_{end}": 0.0 for end in ("mean", "low", "high")},
-        **{"mean": mean.value, "low": mean.low, "high": mean.high, "median": 2.0, "unused_share": -1e-17},
-        **dict.fromkeys(("n", "n_slope"), count),
-        "n_localisation": 0,
-    }
-    coords = {"sample": [f"<{n}>" for n in range(count)], "kind": KINDS, "class": ["other"], "step": range(3)}
-    attrs = {"analysis": "image_interchange", "kind": "unrelated", "model": "toy"}
-    return xr.Dataset(variables, coords, attrs)
+from mmprobe.viz.report.write import write_figures
 
 
 @pytest.mark.parametrize("count", [1, 24, 5000])
@@ -86,3 +65,31 @@ def test_token_activation_lies_over_its_images(run: Run, tmp_path: Path) -> None
     (alone,) = figures(gone)
     assert not alone.figure.layout.images and "over the images" not in alone.caption
     assert alone.figure.data[0].opacity == 1
+
+
+def test_each_method_of_a_metric_has_its_own_line(tmp_path: Path, show: Callable[..., Page]) -> None:
+    """Three methods that differ from the first by the same on two metrics: no two of six points are on one line."""
+    shape = (2, 4)
+    numbers = {name: np.full(shape, 0.5) for name in ("value", "low", "high", "difference")}
+    numbers |= {"difference_low": np.full(shape, 0.4), "difference_high": np.full(shape, 0.6)}
+    numbers["n_paired"] = np.full(shape, 8)
+    ds = xr.Dataset(
+        {name: (("metric", "contender"), values) for name, values in numbers.items()},
+        coords={"metric": ["a", "b"], "contender": ["plain", "sage", "pai", "vcd"]},
+        attrs={"analysis": "method_comparison", "baseline": "plain", "model": "toy"},
+    )
+    page = show(write_figures(ds, tmp_path / "compare.html", ("toy", "methods")))
+    points = page.locator(".plot .scatterlayer path.point")
+    points.first.wait_for()
+    tops = points.evaluate_all("points => points.map((point) => point.getBoundingClientRect().top)")
+    assert len(tops) == 6 and min(np.diff(sorted(tops))) > 4
+
+
+@pytest.mark.parametrize("cells", [4, 12, 24])
+def test_words_of_visual_tokens_stay_in_their_cells(cells: int) -> None:
+    width = 400 / cells
+    for word in ("a", "cat", "mushroom", "extraordinarily", "是"):
+        shown, size = fit_word(word, width)
+        assert shown and len(shown) * 0.62 * size <= width + 1e-6 or len(shown) == 1
+        assert word.startswith(shown.removesuffix("…")) and 7 <= size <= 11
+    assert fit_word("cat", 400)[0] == "cat"

@@ -30,7 +30,8 @@ def comparison() -> xr.Dataset:
     values = np.array([[0.5, 0.75], [0.25, 0.125]])
     numbers = {"value": values, "low": values - 0.1, "high": values + 0.1, "n": np.full((2, 2), 8)}
     differences = values - values[:, :1]
-    numbers |= {"difference": differences, "n_paired": numbers["n"]}
+    numbers |= {"difference": differences, "n_paired": numbers["n"], "value_paired": numbers["value"]}
+    numbers |= {"baseline_paired": numbers["value"], "n_unread": 0 * numbers["n"]}
     numbers |= {"difference_low": differences - 0.1, "difference_high": differences + 0.1}
     return xr.Dataset(
         {name: (("metric", "contender"), array) for name, array in numbers.items()},

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 from playwright.sync_api import Page
 
 import mmprobe as mp
-from mmprobe.probes.interchange.run import UNUSED
+from mmprobe.probes.interchange.free_tokens import UNUSED
 from mmprobe.viz.report import answers
 
 pytestmark = pytest.mark.browser
@@ -70,10 +70,8 @@ def test_the_page_says_how_many_are_right_and_what_to_look_at(
     run = mp.open_run(folder)
     right = list(run.right.values())
     assert len(right) == 24 and True in right and None in right, "the case hides nothing"
-    loss = xr.load_dataset(folder / "analyses" / "image_interchange.nc", engine="h5netcdf")[
-        "effect_per_token"
-    ]
-    unused = [str(name) for name in loss["sample"].values[loss.values < UNUSED]]
+    measured = xr.load_dataset(folder / "analyses" / "image_interchange.nc", engine="h5netcdf")
+    unused = [str(name) for name in measured["sample"].values[measured["unused"].values == 1]]
     page = show(report)
     page.wait_for_selector("#answers-rows tr")
 
@@ -83,17 +81,17 @@ def test_the_page_says_how_many_are_right_and_what_to_look_at(
     assert f"{right.count(None)} of 24 could not be read by rules." in headline
     filters = page.locator(".answers .filters button").all_inner_texts()
     counts = {"right": right.count(True), "wrong": right.count(False), "unread": right.count(None)}
-    expected = {"all": 24, **counts, answers.HARDLY: len(unused)}
+    expected = {"all": 24, **counts, answers.UNCHANGED: len(unused)}
     shown = {text.rpartition(" ")[0]: int(text.rpartition(" ")[2]) for text in filters}
     assert {name: shown.get(name, 0) for name in expected} == expected
 
     if unused:
-        page.click(f".answers .filters button:has-text('{answers.HARDLY}')")
+        page.click(f".answers .filters button:has-text('{answers.UNCHANGED}')")
         assert sorted(page.locator("#answers-rows th a").all_inner_texts()) == sorted(unused)
         page.click(".answers .filters button:has-text('all')")
     marks = page.locator("#answers-rows th").all_inner_texts()
     order = [
-        "no words" in text and 0 or "wrong" in text and 1 or answers.HARDLY in text and 2 or 3
+        "no words" in text and 0 or "wrong" in text and 1 or answers.UNCHANGED in text and 2 or 3
         for text in marks
     ]
     assert order == sorted(order), "what is worth a look comes first"
@@ -106,7 +104,7 @@ def test_the_page_says_how_many_are_right_and_what_to_look_at(
     first.click()
     page.wait_for_function("name => document.querySelector('#sample-id').textContent === name", arg=name)
     steps = run[name].steps.sizes["step"]
-    row = xr.load_dataset(folder / "analyses" / "image_interchange.nc", engine="h5netcdf")["effect"].sel(
+    row = xr.load_dataset(folder / "analyses" / "image_interchange.nc", engine="h5netcdf")["effect_most"].sel(
         sample=name
     )
     largest = int(np.argmax(row.values[:steps]))
@@ -134,9 +132,9 @@ def test_nothing_overflows(
 
 
 def test_one_threshold() -> None:
-    """The table has its own constant, since figures import no probes."""
-    from mmprobe.diagnosis.effects import load_thresholds
+    """The probe and the page have the diagnosis' threshold, which they cannot import."""
+    from mmprobe.diagnosis.effects import LIMITS
     from mmprobe.viz.report.elements import read_asset
 
-    assert answers.UNUSED == UNUSED
-    assert f"under {load_thresholds().unused_effect} of the usual margin" in read_asset("overview.html")
+    assert LIMITS.unused_effect == UNUSED
+    assert f"under {LIMITS.unused_effect} of the usual margin" in read_asset("overview.html")

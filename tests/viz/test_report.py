@@ -46,8 +46,13 @@ def choose(page: Page, name: str) -> None:
 def assert_heat_shows(
     page: Page, expected: np.ndarray, largest: float, container: str = "sample-images"
 ) -> None:
-    """Check that opacity follows the weights, and that the brightest cell has the largest weight."""
+    """Check that opacity follows the weights, and that the brightest cell has the largest weight.
+
+    Attention is not brighter than if it were spread evenly over all visual tokens.
+    """
     maps = heat_maps(page, container)
+    if container == "sample-images":
+        largest = max(largest, 1 / len(expected))
     opacity = np.concatenate([cells[..., 3].ravel() for cells in maps])
     np.testing.assert_allclose(opacity, 100 + 155 * expected / largest, atol=1.6)
     start = 0
@@ -63,6 +68,7 @@ def test_a_token_shows_where_its_step_attended(run: Run, tmp_path: Path, show: C
     attention = run["evil"].attention_visual.values.astype(float)
     assert [cells.shape[:2] for cells in heat_maps(page)] == [(2, 3), (3, 2)]
     mean = attention.mean(1)
+    page.click('.token[data-step="0"]')  # it opens on another one
     assert_heat_shows(page, mean[0], mean[0].max())
 
     page.click('.token[data-step="3"]')
@@ -76,7 +82,11 @@ def test_a_token_shows_where_its_step_attended(run: Run, tmp_path: Path, show: C
     page.keyboard.press("ArrowRight")
     assert page.locator("#layer-name").inner_text() == "2"
     assert_heat_shows(page, attention[3, 1], attention[3, 1].max())
-    assert page.locator("#legend-max").inner_text().startswith(format_number(float(attention[3, 1].max())))
+    assert (
+        page.locator("#legend-max")
+        .inner_text()
+        .startswith(format_number(max(float(attention[3, 1].max()), 1 / 12)))
+    )
     page.select_option("#normalise", "sample")
     assert_heat_shows(page, attention[3, 1], attention[:, 1].max())
 
@@ -122,8 +132,8 @@ def test_the_policy_allows_exactly_the_reports_own_scripts(
     match = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     assert match
     policy = dict(part.strip().split(" ", 1) for part in match[1].split(";"))
-    assert len(scripts) == 14, (
-        "of the pages, of numbers, plotly.js once, three of figures, seven of the explorer, one of answers"
+    assert len(scripts) == 15, (
+        "of the pages, of numbers, plotly.js once, three of figures, eight of the explorer, one of answers"
     )
     assert policy == {
         "default-src": "'none'",
@@ -140,19 +150,29 @@ def test_token_activation_stands_beside_attention(
 ) -> None:
     page = show(write_report(run, [], tmp_path / "report.html"))
     choose(page, "evil")
-    tam = token_activation(run["evil"])["tam"].values
-    expected = np.concatenate([tam[:, 0, :2, :3].reshape(-1, 6), tam[:, 1, :3, :2].reshape(-1, 6)], 1)
+    ds = token_activation(run["evil"])
+    expected, raw = (
+        np.concatenate([maps[:, 0, :2, :3].reshape(-1, 6), maps[:, 1, :3, :2].reshape(-1, 6)], 1)
+        for maps in (ds["tam"].values, ds["raw"].values)
+    )
+    assert np.abs(raw / raw.max() - expected / expected.max()).max() > 0.2, "the two maps differ"
     assert (expected.min(1) < 0.7 * expected.max(1)).all(), "a constant map would show nothing"
     assert [cells.shape[:2] for cells in heat_maps(page, "sample-activation")] == [(2, 3), (3, 2)]
     for step in (0, 3):
         page.click(f'.token[data-step="{step}"]')
-        assert_heat_shows(page, expected[step], expected[step].max(), "sample-activation")
-    assert page.locator("#activation-max").inner_text().startswith(format_number(float(expected[3].max())))
+        brightest = float(page.locator("#activation-max").inner_text().split()[0])  # three digits
+        assert 0.995 <= brightest / expected[step].max() < 1.1, (
+            "the largest, or a little more where the map is faint"
+        )
+        assert_heat_shows(page, expected[step], brightest, "sample-activation")
+        assert_heat_shows(page, raw[step], raw[step].max(), "sample-raw")
+    assert format_number(float(raw[3].max())) in page.locator("#raw-max").inner_text()
     page.focus("#layer")
     page.keyboard.press("ArrowRight")
-    assert_heat_shows(page, expected[3], expected[3].max(), "sample-activation")
+    assert_heat_shows(page, expected[3], brightest, "sample-activation")
     page.select_option("#normalise", "sample")
     assert_heat_shows(page, expected[3], expected.max(), "sample-activation")
+    assert_heat_shows(page, raw[3], raw.max(), "sample-raw")
 
     boxes = page.locator("#sample-activation rect.edge")
     assert [boxes.get_attribute(name) for name in ("x", "y", "width", "height")] == ["3", "5", "20", "30"]

@@ -70,7 +70,6 @@ def test_results_are_found_beside_a_run(tmp_path: Path) -> None:
     [
         ("results.json", "{", "results.json: cannot be read as JSON"),
         ("results.json", '{"metrics": ' + "[" * 3000, "results.json: cannot be read as JSON"),
-        ("results.json", '{"metrics": {}, "a": ' + "[" * 500 + "]" * 500 + "}", "nested too deeply"),
         ("results.json", "[]", "results.json: Input should be a valid dictionary"),
         ("results.json", "{}", "results.json: field 'metrics': Field required"),
         ("results.json", '{"metrics": [1]}', "results.json: field 'metrics': Input should be a valid dict"),
@@ -92,11 +91,6 @@ def test_results_are_found_beside_a_run(tmp_path: Path) -> None:
         ("samples.jsonl", '{"id": "a"}\n7\n', "samples.jsonl, line 2: Input should be a valid dict"),
         ("samples.jsonl", '{"id": "a"}\n\n{}\n', "samples.jsonl, line 3: field 'id': Field required"),
         ("samples.jsonl", '{"id": ["a"]}', "samples.jsonl, line 1: field 'id"),
-        (
-            "samples.jsonl",
-            '{"id": "a", "claims": ' + "[" * 500 + "]" * 500 + "}",
-            "line 1: cannot be read as JSON",
-        ),
         ("samples.jsonl", '{"id": "a"', "samples.jsonl, line 1: cannot be read as JSON"),
         ("samples.jsonl", None, "samples.jsonl: cannot be read"),
     ],
@@ -126,19 +120,13 @@ def test_internals_are_means_of_finite_values() -> None:
     values = xr.DataArray(
         [[0.5, np.nan], [np.nan, np.nan]], dims=("sample", "layer"), coords={"sample": ["a", "b"]}
     )
-    modes = xr.DataArray(
-        ["perceptual_blindness", "grounded", "grounded"],
-        dims="claim",
-        coords={"sample": ("claim", ["b", "b", "c"])},
-    )
+    modes = xr.DataArray(["grounded", "grounded"], dims="claim", coords={"sample": ("claim", ["b", "c"])})
     datasets = [
         xr.Dataset({"share_of_sample": values}, attrs={"analysis": "attention_decay"}),
         xr.Dataset({"mode": modes}, attrs={"analysis": "failure_modes", "false_alarms": "False alarms: 3%."}),
     ]
-    share, mode = internal_columns(datasets)
+    (share,) = internal_columns(datasets)  # a mode, which has many false alarms, is not a column
     assert (share.name, share.values) == ("Visual share", {"a": 0.5, "b": None})
-    assert mode.values == {"b": "perceptual blindness, grounded", "c": "grounded"}
-    assert mode.about.endswith("False alarms: 3%.")
 
 
 def test_maps_without_steps_fill_all_their_columns(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_metrics_and_groups_are_tables(tmp_path: Path, show: Callable[..., Page]
         "f1": metric(0.5),
         "none": metric(None, n=0, coverage=None, range=[0, None], direction="neither"),
         "perception": metric(1450.5, range=[0, 2000]),
-        "f1_unparsed_0": metric(0.125),
+        "f1[read]": metric(0.125),
         "f1[size=small]": metric(0.25, n=3),
         "f1[size=large]": metric(0.75, n=1),
         "recall[size=large]": metric(1.0, n=1),

@@ -33,13 +33,9 @@ from mmprobe.models.hooks import Listener, find_hooked_module, observe
 from mmprobe.models.points import Point, observe_points
 from mmprobe.models.reading import AnswerReader, DecodedLogprobs, ForcedTokens, SharedStart, pass_length
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.recorder import AttentionBlock, AttentionRows, SampleRecorder
+from mmprobe.traces.recorder import AttentionRows, BatchReducer, ByLayer, SampleRecorder
 
 RecordedName = str | tuple[str, torch.Size]  # of what is recorded; queries and gates have one name a shape
-ROWS_BYTES = {
-    "cpu": 2**21,
-    "cuda": 2**28,
-}  # of rows computed together; larger ones would leave a processor's cache
 
 
 def longest_pass(device: str, rows: int) -> int:
@@ -109,6 +105,7 @@ class BatchRecorder(StoppingCriteria):
         answers: Sequence[Sequence[int]] | None = None,
     ):
         self.model, self.recorders, self.spec, self.answers = model, recorders, spec, answers
+        self.reducer = BatchReducer(recorders)
         decoder = model.family.decoder(model.hf)
         self.norm = model.family.final_norm(model.hf)
         self.layers = spec.layer_indices(model.n_layers)
@@ -294,66 +291,72 @@ class BatchRecorder(StoppingCriteria):
             }
             for kind in ("query", "gate")
         )
-        residuals = {name: by_name[name] for name in ("pre", "mid", "post") if name in by_name}
+        residuals: dict[str, ByLayer] = {
+            name: by_name[name] for name in ("pre", "mid", "post") if name in by_name
+        }
         if self.normed:
             self.normed[:] = [torch.cat(self.normed, 1)[:, : length - 1]]
         counts = self._count_steps(token_ids)
-        for row, (recorder, count) in enumerate(zip(self.recorders, counts, strict=True)):
-            if not count:
-                continue
-            logprobs = recorder.write_steps(token_ids[row, :count], logits[row, :count])
-            if self.decoded is not None:
-                likeliest = logits[row, :count].argmax(-1)
-                recorder.gap = self.decoded.compare(row, self.n_steps, logprobs, likeliest).join(recorder.gap)
-            if residuals:
-                recorder.write_residuals(
-                    {name: self._join_layers(by_layer, row, count) for name, by_layer in residuals.items()}
-                )
-            if gates:
-                recorder.write_gates(self._join_layers(gates, row, count, self.model.n_neurons))
-            if "tam/logit" in self.spec.stored:
-                end = first - 1 + count
-                states = self.normed[0][row, recorder.prompt.padding : end]
-                recorder.write_tam(states, token_ids[row, :count])
-        if self.spec.wants("attention/"):
-            self._write_attention(queries, counts)
+        if any(counts):
+            self._write_block(token_ids, logits, counts, queries, residuals, gates)
         self.logits.clear()
         for keys in self.keys.values():
             keys.start_block()
         self.n_steps += steps
 
-    def _write_attention(self, queries: dict[int, Tensor], counts: list[int]) -> None:
-        """Pass on the attention of the block's queries, a few samples at a time.
+    def _write_block(
+        self,
+        token_ids: Tensor,
+        logits: Tensor,
+        counts: list[int],
+        queries: ByLayer,
+        residuals: Mapping[str, ByLayer],
+        gates: ByLayer,
+    ) -> None:
+        """Reduce a block of steps, of which `counts` belong to each answer."""
+        logprobs, likeliest = self.reducer.write_steps(token_ids, logits, counts)
+        if self.decoded is not None:
+            gaps = self.decoded.compare(self.n_steps, logprobs, likeliest, counts)
+            for recorder, gap in zip(self.recorders, gaps, strict=True):
+                recorder.gap = gap.join(recorder.gap) if gap.steps else recorder.gap
+        if residuals:
+            self.reducer.write_residuals(residuals)
+        if gates:
+            self.reducer.write_gates(gates)
+        if "tam/logit" in self.spec.stored:
+            self.reducer.write_tam(self.normed[0], token_ids)
+        if self.spec.wants("attention/"):
+            steps = max(counts)
+            self.reducer.write_attention(partial(self._rows, queries, steps), steps)
 
-        Args:
-            queries: by layer, [batch, step, head, dim]; some layers may not have run.
-            counts: how many of the steps belong to each answer.
-        """
-        steps = max(counts)
-        sample_bytes = 4 * self.model.n_heads * steps * (self.prompt_length + self.n_steps + steps)
-        allowed = ROWS_BYTES.get(self.model.device.type, ROWS_BYTES["cpu"])
-        size = allowed // max(sample_bytes, 1) or 1
-        for first in range(0, len(counts), size):
-            rows = slice(first, first + size)
-            blocks = {
-                index: AttentionBlock(recorder, count)
-                for index, (recorder, count) in enumerate(
-                    zip(self.recorders[rows], counts[rows], strict=True)
-                )
-                if count
-            }
-            for layer in self.layers if blocks else ():
-                weights = self._rows(layer, queries[layer][rows, :steps], rows) if layer in queries else None
-                for index, block in blocks.items():
-                    block.add(weights[index].cut(block.steps, steps) if weights else None)
-            for block in blocks.values():
-                block.write()
-
-    def _rows(self, layer: int, query: Tensor, rows: slice) -> list[AttentionRows]:
-        """Return a layer's attention of the queries [sample, step, head, dim] of some rows of the batch."""
+    def _rows(self, queries: ByLayer, steps: int, rows: slice, most: int) -> Iterator[AttentionRows | None]:
+        """Yield the attention of some rows' steps, of so many layers at a time at most, in the order of the layers."""
         position = self.prompt_length + self.n_steps - 1
         paddings = [recorder.prompt.padding for recorder in self.recorders[rows]]
-        return self.keys[layer].compute_rows(query.transpose(1, 2), rows, position, paddings)
+        together: list[int] = []
+
+        def compute() -> AttentionRows:
+            query = torch.stack([queries[layer][rows, :steps] for layer in together]).transpose(2, 3)
+            found = compute_rows([self.keys[layer] for layer in together], query, rows, position, paddings)
+            together.clear()
+            return found
+
+        for layer in self.layers:
+            joins = (
+                layer in queries
+                and len(together) < most
+                and bool(together)
+                and queries[layer].shape == queries[together[0]].shape
+                and self.keys[layer].fits(self.keys[together[0]])
+            )
+            if together and not joins:
+                yield compute()
+            if layer in queries:
+                together.append(layer)
+            else:
+                yield None
+        if together:
+            yield compute()
 
     def _count_steps(self, token_ids: Tensor) -> list[int]:
         """Return how many of the block's steps belong to each answer.
@@ -370,35 +373,10 @@ class BatchRecorder(StoppingCriteria):
             recorder.has_ended = recorder.has_ended or end is not None
         return counts
 
-    def _join_layers(
-        self, by_layer: Mapping[int, Tensor], row: int, count: int, width: int | None = None
-    ) -> Tensor:
-        """Return the first steps of an answer as one tensor [step, layer, ...].
-
-        It is NaN where a captured layer did not run, or is narrower than others.
-
-        Args:
-            by_layer: what layers computed, each [batch, step, ...].
-            width: size of the last dimension; None where all layers have the same.
-        """
-        parts = [by_layer[layer][row, :count] if layer in by_layer else None for layer in self.layers]
-        known = [part for part in parts if part is not None]
-        if len(known) == len(parts) and all(
-            part.shape[-1] in (width, None) or width is None for part in known
-        ):
-            return torch.stack(known, 1)
-        shape = (count, len(parts), *known[0].shape[1:-1], width or known[0].shape[-1])
-        joined = known[0].new_full(shape, torch.nan)
-        for index, part in enumerate(parts):
-            if part is not None:
-                joined[:, index, ..., : part.shape[-1]] = part
-        return joined
-
     def finish(self, length: int) -> None:
         """Pass on the last block, and write what belongs to the answers as a whole."""
         self.flush(length)
-        for row, recorder in enumerate(self.recorders):
-            recorder.finish(self.normed[0][row, recorder.prompt.padding :] if self.normed else None)
+        self.reducer.finish(self.normed[0] if self.normed else None)
 
 
 class ForwardPassBuffer:
@@ -539,54 +517,24 @@ class LayerKeys:
         else:
             self.new_keys.append(call.key[:, :, -1:].clone())
 
-    def compute_rows(
-        self, query: Tensor, rows: slice, position: int, paddings: Sequence[int]
-    ) -> list[AttentionRows]:
-        """Return the attention of consecutive queries of some samples.
+    def fits(self, other: LayerKeys) -> bool:
+        """Return whether the rows of this layer can be computed together with those of another."""
+        return self._kind() == other._kind() and not self._kind()[-1]
 
-        Args:
-            query: [sample, head, step, dim].
-            rows: the samples' rows in the batch.
-            position: position of the first query, padding included.
-            paddings: number of padding tokens before each sample's prompt.
-
-        Returns:
-            For each sample weights [head, step, key], from the first token after the padding to the last query.
-        """
+    def _kind(self) -> tuple[Any, ...]:
         assert self.keys is not None
-        query = query.to(self.keys.device)  # the layer's own, where layers are on several
-        keys = self.keys[rows]
-        if self.has_cross_attention:
-            scores = attention_scores(query, keys, self.scale)
-            if self.mask is not None:
-                scores = mask_scores(scores, self.mask[rows, :, -1:])
-            return [AttentionRows(weights, has_cross_attention=True) for weights in scores.softmax(-1)]
-        if self.new_keys:
-            keys = torch.cat([keys, *(new[rows] for new in self.new_keys)], 2)
-        steps = query.shape[2]
-        first, end = max(self.first, min(paddings)), position + steps
-        scores = attention_scores(query, keys[:, :, first - self.first : end - self.first], self.scale)
-        self._add_biases(scores, rows, position, first)
-        causal = torch.full((steps, steps), float("-inf"), device=query.device).triu_(1)
-        scores[..., -steps:] += causal  # every query sees the keys before the first query
-        if self.window is not None:
-            query_positions = torch.arange(position, end, device=query.device)[:, None]
-            key_positions = torch.arange(first, end, device=query.device)
-            scores.masked_fill_(key_positions <= query_positions - self.window, float("-inf"))
-        for sample, padding in zip(scores, paddings, strict=True):
-            if padding > first:
-                sample[..., : padding - first] = float("-inf")
-            if self.chunked and self.window is not None:  # chunks begin with the sample's first token
-                queries = torch.arange(position, end, device=query.device)[:, None] - padding
-                starts = queries // self.window * self.window + padding
-                sample.masked_fill_(torch.arange(first, end, device=query.device) < starts, float("-inf"))
-        skips = [padding - first for padding in paddings]  # negative where a sliding cache forgot keys
-        return [
-            AttentionRows(weights[..., skip:] if skip >= 0 else F.pad(weights, (-skip, 0)))
-            for weights, skip in zip(scores.softmax(-1), skips, strict=True)
-        ]
+        place = self.keys.shape, self.keys.device, self.first, len(self.new_keys)
+        changed = self.has_cross_attention or any(bias is not None for bias in self.biases)
+        return *place, self.window, self.chunked, self.scale, changed
 
-    def _add_biases(self, scores: Tensor, rows: slice, position: int, first: int) -> None:
+    def all_keys(self, rows: slice) -> Tensor:
+        """Return the keys of some rows of the batch, [sample, kv_head, key, dim], from position `first` on."""
+        assert self.keys is not None
+        if not self.new_keys:
+            return self.keys[rows]
+        return torch.cat([self.keys[rows], *(new[rows] for new in self.new_keys)], 2)
+
+    def add_biases(self, scores: Tensor, rows: slice, position: int, first: int) -> None:
         """Add each step's bias to scores [sample, head, step, key], whose keys begin at position `first`."""
         for step, bias in enumerate(self.biases[: scores.shape[2]]):
             if bias is not None:
@@ -604,6 +552,48 @@ class LayerKeys:
             self.keys = keys[:, :, surplus:].clone()
             self.first += surplus
             self.new_keys.clear()
+
+
+def compute_rows(
+    layers: Sequence[LayerKeys], query: Tensor, rows: slice, position: int, paddings: Sequence[int]
+) -> AttentionRows:
+    """Return the attention of consecutive queries of some samples in some layers, which fit together.
+
+    Args:
+        query: [layer, sample, head, step, dim].
+        rows: the samples' rows in the batch.
+        position: position of the first query, padding included.
+        paddings: number of padding tokens before each sample's prompt.
+
+    Returns:
+        The weights on the keys from the smallest padding to the last query; 0 on what a query does not see.
+    """
+    own = layers[0]
+    assert own.keys is not None
+    query = query.to(own.keys.device)  # the layer's own, where layers are on several
+    if own.has_cross_attention:
+        scores = attention_scores(query, own.keys[rows][None], own.scale)
+        if own.mask is not None:
+            scores = mask_scores(scores, own.mask[rows, :, -1:])
+        return AttentionRows(scores.softmax(-1), has_cross_attention=True)
+    steps, start = query.shape[3], min(paddings)
+    first, end = max(own.first, start), position + steps
+    keys = [layer.all_keys(rows)[:, :, first - own.first : end - own.first] for layer in layers]
+    scores = attention_scores(query, torch.stack(keys) if len(keys) > 1 else keys[0][None], own.scale)
+    own.add_biases(scores[0], rows, position, first)  # layers with biases are alone
+    query_positions = torch.arange(position, end, device=query.device)[:, None]
+    key_positions = torch.arange(first, end, device=query.device)
+    unseen = key_positions > query_positions
+    if own.window is not None:
+        unseen |= key_positions <= query_positions - own.window
+    if max(paddings) > first or (own.chunked and own.window is not None):
+        begins = torch.tensor(paddings, device=query.device)[:, None, None, None]  # [sample, 1, 1, 1]
+        unseen = unseen | (key_positions < begins)
+        if own.chunked and own.window is not None:  # chunks begin with the sample's first token
+            chunks = (query_positions - begins) // own.window * own.window + begins
+            unseen |= key_positions < chunks
+    weights = scores.masked_fill_(unseen, float("-inf")).softmax(-1)
+    return AttentionRows(F.pad(weights, (first - start, 0)) if first > start else weights)
 
 
 def prompt_rows(
@@ -634,7 +624,7 @@ def prompt_rows(
         elif not has_cross_attention:
             query_positions = torch.arange(first, end, device=key.device)[:, None]
             scores.masked_fill_(key_positions > query_positions, float("-inf"))
-        yield first, AttentionRows(scores.softmax(-1), has_cross_attention)
+        yield first, AttentionRows(scores.softmax(-1)[None, None], has_cross_attention)
 
 
 def attention_received(call: AttentionCall) -> Tensor:

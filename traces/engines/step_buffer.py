@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.models import Model
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.recorder import AttentionRows, SampleRecorder
+from mmprobe.traces.recorder import AttentionRows, BatchReducer, SampleRecorder
 
 
 @dataclass
@@ -43,36 +43,36 @@ class StepBuffer:
         Args:
             token_ids: the answer's tokens [step].
         """
-        prompt_length = len(recorder.prompt.ids)
-        states = torch.cat(self.normed)[: prompt_length + len(token_ids) - 1] if self.normed else None
+        reducer, prompt_length = BatchReducer([recorder]), len(recorder.prompt.ids)
+        states = torch.cat(self.normed)[None, : prompt_length + len(token_ids) - 1] if self.normed else None
         for first in range(0, len(token_ids), BLOCK_STEPS):
-            block_ids = token_ids[first : first + BLOCK_STEPS]
-            end = first + len(block_ids)
-            block = slice(first, end)
-            keys = prompt_length + end - 1
-            recorder.write_steps(block_ids, torch.stack(self.logits[block]))
+            block_ids = token_ids[None, first : first + BLOCK_STEPS]
+            block = slice(first, first + block_ids.shape[1])
+            keys = prompt_length + block.stop - 1
+            reducer.write_steps(block_ids, torch.stack(self.logits[block])[None], [block_ids.shape[1]])
             if self.attention:
-                recorder.write_attention(partial(self._rows, block, keys), len(block_ids))
+                reducer.write_attention(partial(self._rows, block, keys), block_ids.shape[1])
             if self.residuals:
                 residuals = {name: _stack(by_layer, block) for name, by_layer in self.residuals.items()}
-                recorder.write_residuals(residuals)
+                reducer.write_residuals(residuals)
             if self.gates:
-                recorder.write_gates(_stack(self.gates, block))
+                reducer.write_gates(_stack(self.gates, block))
             if "tam/logit" in recorder.spec.stored and states is not None:
-                recorder.write_tam(states[:keys], block_ids)
-        recorder.finish(states)
+                reducer.write_tam(states, block_ids)
+        reducer.finish(states)
 
-    def _rows(self, block: slice, keys: int, layer: int) -> AttentionRows:
-        return pad_rows(self.attention[layer][block], keys)
+    def _rows(self, block: slice, keys: int, rows: slice, most: int) -> Iterator[AttentionRows]:
+        for layer in self.attention:
+            yield pad_rows(self.attention[layer][block], keys)
 
 
-def _stack(by_layer: dict[int, list[Tensor]], block: slice) -> Tensor:
-    """Return the block's vectors as one tensor [step, layer, ...]."""
-    return torch.stack([torch.stack(values[block]) for values in by_layer.values()], 1)
+def _stack(by_layer: dict[int, list[Tensor]], block: slice) -> dict[int, Tensor]:
+    """Return the block's vectors by layer, each [1, step, ...]."""
+    return {layer: torch.stack(values[block])[None] for layer, values in by_layer.items()}
 
 
 def pad_rows(rows: list[Tensor], keys: int) -> AttentionRows:
-    """Return rows [head, key] of consecutive queries as one tensor [head, query, key].
+    """Return rows [head, key] of consecutive queries of a layer as one tensor [1, 1, head, query, key].
 
     The keys after each query are 0, and so are the first keys, which rows of a sliding window lack.
 
@@ -81,13 +81,13 @@ def pad_rows(rows: list[Tensor], keys: int) -> AttentionRows:
 
     Example:
         >>> pad_rows([torch.ones(1, 1), torch.full((1, 2), 0.5)], 2).weights
-        tensor([[[1.0000, 0.0000],
-                 [0.5000, 0.5000]]])
+        tensor([[[[[1.0000, 0.0000],
+                   [0.5000, 0.5000]]]]])
     """
     padded = []
     for end, row in enumerate(rows, keys - len(rows) + 1):
         padded.append(F.pad(_renormalize(row), (end - row.shape[-1], keys - end)))
-    return AttentionRows(torch.stack(padded, 1))
+    return AttentionRows(torch.stack(padded, 1)[None, None])
 
 
 def _renormalize(row: Tensor) -> Tensor:
@@ -98,7 +98,12 @@ def _renormalize(row: Tensor) -> Tensor:
 def copy_sharing_weights(hf: nn.Module) -> Any:
     """Return a copy of a model with the same weights. A library can rewire it without changing the model."""
     weights: Iterable[Tensor] = chain(hf.parameters(), hf.buffers())
-    return copy.deepcopy(hf, {id(tensor): tensor for tensor in weights})
+    observed = vars(hf).pop("forward", None)  # of an open block: in a copy, it would call the original
+    try:
+        return copy.deepcopy(hf, {id(tensor): tensor for tensor in weights})
+    finally:
+        if observed is not None:
+            hf.forward = observed
 
 
 def parts_to_collect(spec: CaptureSpec) -> set[str]:

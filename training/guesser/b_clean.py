@@ -10,7 +10,8 @@ from mmprobe.benchmarks.mirage_effect.b_clean import CleanedFolders, clean_folde
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.errors import InputError
 from mmprobe.training.guesser.guesses import read_compromised, write_guesses
-from mmprobe.training.guesser.train import GuesserSettings, train_text_model
+from mmprobe.training.guesser.train import train_text_model
+from mmprobe.training.settings import GuesserSettings
 
 GUESSER = "guesser"  # folder of the trained model and its answers, in the output folder
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mmprobe.benchmarks.core.results import Metric, mean_metric, write_results
-from mmprobe.benchmarks.mirage_effect.benchmark import score_answers
+from mmprobe.benchmarks.mirage_effect.benchmark import MirageEffect
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, MirageEffectTruth
 from mmprobe.benchmarks.mirage_effect.samples import ABSENT
 from mmprobe.errors import InputError
@@ -27,7 +27,7 @@ def write_guesses(
     batch_size: int = 32,
     rest: Collection[str] | None = None,
 ) -> dict[str, Metric]:
-    """Ask a text-only model, and write the result folder that `mmprobe clean --text-only` reads.
+    """Ask a text-only model, and write the result folder that `mmprobe data clean --text-only` reads.
 
     Args:
         model: the super-guesser.
@@ -50,7 +50,7 @@ def write_guesses(
     """
     responses = answer_questions(model, questions, max_new_tokens, batch_size)
     answers = {question.id + ABSENT: text for question, text in zip(questions, responses, strict=True)}
-    metrics, records = score_answers(MirageEffectTruth([], list(questions)), answers)
+    metrics, records = MirageEffect().score(MirageEffectTruth([], list(questions)), answers)
     records = [record for record in records if record["kind"] == "choice"]
     right = {record["id"]: bool(record["answers"]["absent"]["correct"]) for record in records}
     metrics = {name: metric for name, metric in metrics.items() if name == "accuracy_without"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,46 +29,9 @@ from mmprobe.training.checkpoints import (
 )
 from mmprobe.training.guesser.text_model import encode_example, save_text_model, split_questions
 from mmprobe.training.history import LogWriter
+from mmprobe.training.settings import GuesserSettings
 
 MODEL = "model"  # folder of the trained weights in the output folder
-
-
-@dataclass(frozen=True)
-class GuesserSettings:
-    """How the super-guesser is trained. The defaults are those of section 7.8 unless they are called our choice.
-
-    Attributes:
-        epochs: passes over the questions.
-        learning_rate: of LoRA's A at the start; a cosine brings it to 0, without warm-up.
-        ratio: LoRA+: the learning rate of B is so many times that of A.
-        rank, alpha: of LoRA, on all linear layers but the unembedding, without dropout.
-        batch_size: questions a step.
-        micro_batch: questions in memory at a time; a divisor of `batch_size`.
-        max_tokens: longer questions are cut off.
-        validation: share of the questions for the validation loss. Questions about the same images stay together, which is our choice.
-        explain: whether the target is the explanation and then the answer.
-        weight_decay: our choice; the paper gives none.
-        seed: of LoRA's first weights and the order of the questions; our choice.
-    """
-
-    epochs: int = 3
-    learning_rate: float = 5e-5
-    ratio: float = 16.0
-    rank: int = 8
-    alpha: int = 16
-    batch_size: int = 256
-    micro_batch: int = 32
-    max_tokens: int = 2048
-    validation: float = 0.1
-    explain: bool = False
-    weight_decay: float = 0.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.batch_size % self.micro_batch:
-            raise InputError(
-                f"batch size {self.batch_size}: is not a multiple of the micro batch {self.micro_batch}; change one"
-            )
 
 
 class GuesserTrainer(WholeCheckpoints, SFTTrainer):
@@ -80,7 +42,7 @@ def train_guesser(
     model: str,
     questions: Sequence[ChoiceQuestion],
     out: str | Path,
-    settings: GuesserSettings = GuesserSettings(),
+    settings: GuesserSettings = GuesserSettings(),  # noqa: B008
     resume: bool = False,
 ) -> TextModel:
     """Train a text-only model on questions and answers, and return it with the adapter in its weights.
@@ -109,7 +71,7 @@ def train_text_model(
     """Train as `train_guesser` does, in a folder that the caller holds (`hold_training`)."""
     if not questions:
         raise InputError("super-guesser: no question to learn from")
-    about = {"trained": "guesser", "model": model, "questions": len(questions), **asdict(settings)}
+    about = {"trained": "guesser", "model": model, "questions": len(questions), **settings.model_dump()}
     used = fingerprint(fingerprint_checkpoint(find_checkpoint(model)))
     used["questions"] = hash_content(
         [question.model_dump(mode="json", exclude={"images"}) for question in questions]

@@ -25,8 +25,6 @@
   let matching = answers;
   let shown = 0;
 
-  const format = (value) => (typeof value === "string" ? value : formatNumber(value));
-
   function row(answer) {
     const name = answer.link ? make("a", { href: `#${answer.link}`, textContent: answer.id, title: "Open in the explorer" })
       : make("span", { textContent: answer.id });
@@ -43,7 +41,7 @@
     }
     cell.append(texts);
     const values = columns.map((column, index) => {
-      const number = make("td", { textContent: format(answer.values[index]) });
+      const number = make("td", { textContent: formatNumber(answer.values[index]) });
       number.dataset.label = column;
       return number;
     });

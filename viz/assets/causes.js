@@ -2,6 +2,8 @@
 /* What each token of an answer loses with other images: over the images, under the tokens, and over the steps. */
 const causes = (() => {
   const FULL = 3; // nat: the token becomes 20 times less likely; our choice
+  const MOST_NAMED = 4; // free tokens
+  const LEAST_FULL = 1; // nat: the brightest colour of a map is this or more, so that nothing is not bright; our choice
   const largest = (values) => values.reduce((maximum, value) => Math.max(maximum, value), 0);
 
   /** Returns the loss of a step at all visual tokens; NaN where nothing was exchanged. */
@@ -15,8 +17,11 @@ const causes = (() => {
   }
 
   /** Returns the largest loss that a map of one step shows, or of all steps. */
-  const brightest = ({ losses, steps }, step) =>
+  const mostLost = ({ losses, steps }, step) =>
     largest(losses.filter((_, index) => step === null || index % steps.length === step));
+
+  /** Returns the loss with the brightest colour. */
+  const brightest = (cause, step) => Math.max(mostLost(cause, step), LEAST_FULL);
 
   /** Says in words what a map of causes shows. */
   const words = ({ regions }) => (regions ? "with the region exchanged" : "with all images exchanged");
@@ -30,11 +35,16 @@ const causes = (() => {
     }
   }
 
-  /** Says how much the answer depends on its images. */
-  function sentence({ steps, unused }) {
-    const mean = steps.reduce((sum, loss) => sum + loss, 0) / steps.length;
-    const loses = `Loses ${nat(mean)} a token with other images in place of its own`;
-    return mean < unused ? `${loses}: it hardly depends on its images.` : `${loses}.`;
+  /** Says what the answer's free tokens lose: those that some of the other images would change. */
+  function sentence({ steps, free }, texts) {
+    if (!free) return `Its most dependent token loses ${nat(largest(steps))} with other images.`;
+    const { tokens, effect, floor, kinds, others, unused } = free;
+    const sets = `${others} other ${others === 1 ? "set" : "sets"} of images (${kinds.join(", ")})`;
+    const named = tokens.slice(0, MOST_NAMED).map((step) => JSON.stringify(texts[step])).join(", ") + (tokens.length > MOST_NAMED ? ", …" : "");
+    const changed = tokens.length === 0 ? `With ${sets}, the model would say the same at every step`
+      : `With ${sets}, the model would say another token at ${tokens.length} of ${steps.length} steps (${named}), which lose ${nat(effect)}; with images of the same content ${nat(floor)}`;
+    if (unused) return `${changed}. So nothing here shows that the answer depends on its images.`;
+    return unused === null ? `${changed}. It takes two sets or more to say whether the answer depends on its images.` : `${changed}.`;
   }
 
   /** Returns the path of the losses over the steps in a plot of a height; losses under 0 are drawn as 0. */
@@ -46,5 +56,5 @@ const causes = (() => {
 
   const nat = (loss) => `${formatNumber(loss, 0.0005)} nat`;
 
-  return { map, brightest, words, underline, sentence, path, nat, largest };
+  return { map, mostLost, brightest, words, underline, sentence, path, nat, largest };
 })();

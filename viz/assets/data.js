@@ -14,7 +14,7 @@ const sampleData = (() => {
   async function load(text) {
     const sample = JSON.parse(text);
     const { mass, share, cause, words } = sample;
-    for (const map of [sample.attention, sample.activation]) {
+    for (const map of [sample.attention, sample.activation, sample.raw]) {
       if (!map) continue;
       map.weights = await unpack(map.weights, Uint8Array);
       map.scale = await unpack(map.scale, Float32Array);

@@ -1,6 +1,6 @@
 "use strict";
 /* The explorer. It shows one sample and unpacks its data block when it is selected.
-   Needs numbers.js, heat.js, causes.js, words.js, data.js, export.js and list.js. */
+   Needs numbers.js, heat.js, causes.js, words.js, data.js, heads.js, export.js and list.js. */
 (() => {
   const PLOT = { width: 600, height: 90, top: 6 };
 
@@ -8,6 +8,7 @@
   const make = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
   const percent = (value) => `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)} %`;
   const LEAST = 0.0005; // nat; less is shown as 0
+  const DIM = 0.1; // of an answer's largest activation: the brightest colour of a step is this or more
   const nat = (value) => (value === null ? "not a number" : `${formatNumber(value, LEAST)} nat`);
 
   let sample = null;
@@ -37,57 +38,46 @@
 
   const showsCause = () => Boolean(sample.cause) && (!sample.attention || find("map").value === "cause");
 
+  /** Says what the brightest colour is: the largest value, or the floor of the scale, with the largest value after it. */
+  const nameScope = (most, maximum, scope) => (most < maximum ? `the ${scope} is ${formatNumber(most)}` : scope);
+
   function showHeat(step) {
     const perStep = find("normalise").value === "step";
     const scope = perStep ? "largest of this step" : "largest of all steps";
+    showRaw(step, perStep, scope);
     if (showsCause()) {
+      const most = causes.mostLost(sample.cause, perStep ? step : null);
       const maximum = causes.brightest(sample.cause, perStep ? step : null);
       paintMaps("sample-images", causes.map(sample.cause, step), maximum);
-      find("legend-max").textContent = `${formatNumber(maximum, LEAST)} nat lost ${causes.words(sample.cause)}, ${scope}`;
+      find("legend-max").textContent = `${formatNumber(maximum, LEAST)} nat lost ${causes.words(sample.cause)}, ${nameScope(most, maximum, scope)}`;
     } else if (sample.attention) {
       const weights = sampleData.visualWeights(sample, step, choice());
-      const maximum = perStep ? sampleData.largest(weights) : sampleData.largestWeight(sample, choice());
+      const most = perStep ? sampleData.largest(weights) : sampleData.largestWeight(sample, choice());
+      const maximum = heat.brightest(most, weights.length);
       paintMaps("sample-images", weights, maximum);
-      find("legend-max").textContent = `${formatNumber(maximum)} attention to one visual token, ${scope}`;
+      find("legend-max").textContent = `${formatNumber(maximum)} attention to one visual token, ${nameScope(most, maximum, scope)}`;
     }
     if (sample.activation) {
       const values = sampleData.activations(sample, step);
-      const maximum = sampleData.largest(perStep ? values : sample.activation.scale);
+      const ofAll = sampleData.largest(sample.activation.scale);
+      const most = perStep ? sampleData.largest(values) : ofAll;
+      const maximum = Math.max(most, DIM * ofAll);
       paintMaps("sample-activation", values, maximum);
-      find("activation-max").textContent = `${formatNumber(maximum)} activation of one visual token, ${scope}`;
+      find("activation-max").textContent = `${formatNumber(maximum)} activation of one visual token, ${nameScope(most, maximum, scope)}`;
     }
   }
 
-  /** Shows what each head of the chosen layers attends to, all in one scale. Nothing while the part is folded. */
-  function showHeads(step) {
-    const heads = sample.attention?.heads ?? 0;
-    if (!find("all-heads").open || !heads) return;
-    const { layers } = choice();
-    const weights = Array.from({ length: heads }, (_, head) => sampleData.visualWeights(sample, step, { layers, head: String(head) }));
-    const maximum = sampleData.largest(weights.map(sampleData.largest));
-    const figures = weights.map((values, head) => {
-      const chosen = find("head").value === String(head);
-      const button = make("button", { type: "button", title: `Head ${head}` });
-      button.dataset.head = head;
-      button.setAttribute("aria-pressed", String(chosen));
-      let start = 0;
-      sample.images.forEach((image, index) => {
-        const part = heat.imageFigure(image, index, sample.images.length, true).querySelector(".frame");
-        const canvas = part.querySelector("canvas");
-        const end = start + canvas.width * canvas.height;
-        heat.paint(canvas, values.subarray(start, end), maximum);
-        canvas.style.opacity = find("opacity").value;
-        start = end;
-        button.append(part);
-      });
-      button.append(make("span", { textContent: `head ${head}` }));
-      return button;
-    });
-    find("head-maps").replaceChildren(...figures);
+  /** Shows the raw token activation map beside the full one. */
+  function showRaw(step, perStep, scope) {
+    if (!sample.raw) return;
+    const values = sampleData.activations({ activation: sample.raw }, step);
+    const maximum = sampleData.largest(perStep ? values : sample.raw.scale);
+    paintMaps("sample-raw", values, maximum);
+    find("raw-max").textContent = `logit ${formatNumber(maximum)} at one visual token, ${scope}`;
   }
 
   function showRegions() {
-    for (const container of ["sample-images", "sample-activation"]) {
+    for (const container of ["sample-images", "sample-activation", "sample-raw"]) {
       find(container).classList.toggle("outlined", find("regions").checked);
     }
   }
@@ -156,7 +146,8 @@
     }
     showNumbers(step);
     showHeat(step);
-    showHeads(step);
+    headMaps.showLayer(sample, step, choice());
+    headMaps.showGrid(sample, step, choice());
     if (sample.mass) showMass(step);
     if (hasShare()) {
       const cursor = find("share").querySelector(".cursor");
@@ -187,7 +178,7 @@
   /** Returns a token's nodes. Outer spaces and line breaks stay outside, so lines wrap as in the answer. */
   function tokenNodes({ text, special, wrong }, step) {
     const [, before, body, breaks] = text.match(/^( *)([^]*?)(\n*)$/);
-    const visible = body.replaceAll("\n", "↵\n") + "↵".repeat(breaks.length) || "␣".repeat(before.length) || "∅";
+    const visible = body.replaceAll("\n", "↵\n") + "↵".repeat(breaks.length) || "␣".repeat(before.length) || "·";
     const span = make("span", { className: `token${special ? " special" : ""}${wrong ? " wrong" : ""}`, textContent: visible, role: "option",
       ariaLabel: JSON.stringify(text) + (wrong ? ", part of a false claim" : "") });
     span.dataset.step = step;
@@ -198,6 +189,7 @@
     const available = {
       attention: sample.attention,
       activation: sample.activation,
+      raw: sample.raw,
       cause: sample.cause,
       both: sample.cause && sample.attention,
       map: sample.cause || sample.attention,
@@ -206,7 +198,8 @@
       share: hasShare() && sample.images.length && sample.tokens.length,
       layers: sample.layers.length,
       heads: sampleData.countHeads(sample) > 1,
-      visualHeads: (sample.attention?.heads ?? 0) > 1 && sample.tokens.length,
+      visualHeads: headMaps.countMaps(sample) > 1 && sample.tokens.length,
+      allHeads: sampleData.countHeads(sample) > 1 && sample.images.length && sample.tokens.length,
       wrong: sample.tokens.some((token) => token.wrong),
       regions: sample.images.some((image) => image.regions.length),
       words: sample.words,
@@ -217,11 +210,13 @@
     find("layer").max = Math.max(sample.layers.length - 1, 0);
   }
 
-  /** Returns the step that a sample opens on: its first false word, else the one that loses most with other images. */
+  /** Returns the step that a sample opens on: its first false word; else the one that loses most with other images, or where
+   * that was not measured the one of which the model was least sure. */
   function firstStep() {
     const wrong = sample.tokens.findIndex((token) => token.wrong);
     if (wrong >= 0) return wrong;
-    return sample.cause ? sample.cause.steps.indexOf(sample.cause.steps.reduce((most, loss) => Math.max(most, loss))) : 0;
+    const worth = Array.from(sample.cause ? sample.cause.steps : sample.entropy, (value) => value ?? 0);
+    return Math.max(worth.indexOf(worth.reduce((most, value) => Math.max(most, value), -Infinity)), 0);
   }
 
   /** Links to the live page where `mmprobe serve` shows this report. */
@@ -232,6 +227,9 @@
     link.href = `./?sample=${encodeURIComponent(sample.id)}`;
   }
 
+  /** Returns the map that is shown until the reader chooses one: a map of causes where it differs from place to place. */
+  const usualMap = () => (sample.cause?.regions ? "cause" : "attention");
+
   function showSample() {
     find("sample-id").textContent = sample.id;
     Object.assign(find("sample-label"), { textContent: sample.label, className: `mark ${sample.label.replaceAll(" ", "-")}` });
@@ -241,12 +239,13 @@
     find("sample-notes").replaceChildren(...sample.notes.map((note) => make("li", { textContent: note })));
     showImages("sample-images", sample.cause || sample.attention);
     showImages("sample-activation", sample.activation);
+    showImages("sample-raw", sample.raw);
     cellWords.show(sample);
     find("tokens").replaceChildren(...sample.tokens.flatMap(tokenNodes));
     if (sample.cause) causes.underline(find("tokens").children, sample.cause);
-    find("sample-dependence").textContent = sample.cause ? causes.sentence(sample.cause) : "";
+    find("sample-dependence").textContent = sample.cause ? causes.sentence(sample.cause, sample.tokens.map(({ text }) => text)) : "";
     pinned = firstStep();
-    if (!mapChosen) find("map").value = sample.cause?.regions ? "cause" : "attention";
+    if (!mapChosen) find("map").value = usualMap();
     pointed = null;
     find("sample").hidden = false;
     showAvailable();
@@ -269,18 +268,41 @@
       ...shown.map((image, index) => heat.imageFigure(image, index, sample.images.length, hasMap)));
   }
 
+  /** Returns the controls beside step, layer and head, by their name in the address: what they show now, and by default. */
+  function controls() {
+    const regions = find("regions");
+    const open = (id) => ({ now: find(id).open ? "open" : "", usual: "", set: (value) => { find(id).open = value === "open"; } });
+    const value = (id, usual) => ({ now: find(id).value, usual, set: (text) => { find(id).value = text; } });
+    return {
+      map: { now: mapChosen ? find("map").value : "", usual: "", set: (text) => { mapChosen = text !== ""; if (mapChosen) find("map").value = text; } },
+      scale: value("normalise", "step"),
+      opacity: value("opacity", find("opacity").defaultValue),
+      regions: { now: regions.checked ? "" : "off", usual: "", set: (text) => { regions.checked = text !== "off"; } },
+      heads: open("all-heads"),
+      grid: open("head-grid-part"),
+      ...(sample.words ? { lens: value("cell-lens", sample.words.lenses[0]),
+        cell: { now: find("cell-number").value, usual: "", set: (text) => { if (text !== "") cellWords.choose(Number(text) || 0); } } } : {}),
+    };
+  }
+
   /** Keeps what is shown in the address, without a new entry in the history. */
   function keepAddress() {
     if (sampleList.readAddress().name !== sample.id || requested !== sample.block) return;
     const parts = [`step=${pinned}`];
     if (!find("layer-mean").checked) parts.push(`layer=${sample.layers[Number(find("layer").value)]}`);
     if (find("head").value !== "") parts.push(`head=${find("head").value}`);
+    for (const [name, { now, usual }] of Object.entries(controls())) {
+      if (now !== usual) parts.push(`${name}=${now}`);
+    }
     history.replaceState(null, "", `#explorer/${sample.id}/${parts.join("/")}`);
   }
 
-  /** Shows the step, layer and head that the address names. */
-  function showAddress({ name, step, layer, head }) {
+  /** Shows what the address names: step, layer and head, and what other controls show. */
+  function showAddress({ name, step, layer, head, ...others }) {
     if (name !== sample.id) return;
+    for (const [control, { usual, set }] of Object.entries(controls())) set(others[control] ?? usual);
+    if (!mapChosen) find("map").value = usualMap();
+    showRegions();
     const index = sample.layers.findIndex((each) => String(each) === layer);
     find("layer-mean").checked = index < 0;
     if (index >= 0) find("layer").value = index;
@@ -307,10 +329,18 @@
     sample = Object.assign(loaded, { block: requested, label: button.dataset.label });
     fillHeads();
     showSample();
-    if (linked.step !== undefined) showAddress(linked);
+    if (Object.keys(linked).length > 1) showAddress(linked);
   }
 
   // ---------------------------------------------------------------- events
+
+  /** Shows the attention of a head of the chosen layers, or of all heads for "". */
+  function chooseHead(head) {
+    find("head").value = head;
+    mapChosen = true;
+    find("map").value = "attention";
+    showMap();
+  }
 
   function pin(step) {
     pinned = Math.min(Math.max(step, 0), sample.tokens.length - 1);
@@ -365,14 +395,28 @@
     });
     find("layer-mean").addEventListener("change", showLayers);
     find("head").addEventListener("change", showLayers);
-    find("all-heads").addEventListener("toggle", showStep);
+    for (const id of ["all-heads", "head-grid-part"]) {
+      find(id).addEventListener("toggle", () => {
+        if (!sample) return;
+        showStep();
+        keepAddress();
+      });
+    }
+    find("head-grid").addEventListener("pointermove", (event) => {
+      const { layer, head } = headMaps.gridPoint(sample, event);
+      const share = hasShare() ? `: ${percent(sampleData.shareAt(sample, pointed ?? pinned, { layers: [layer], head: String(head) }))} of its attention on the images` : "";
+      find("head-grid-name").textContent = `layer ${sample.layers[layer]}, head ${head}${share}`;
+    });
+    find("head-grid").addEventListener("click", (event) => {
+      const { layer, head } = headMaps.gridPoint(sample, event);
+      find("layer-mean").checked = false;
+      find("layer").value = layer;
+      chooseHead(String(head));
+    });
     find("head-maps").addEventListener("click", (event) => {
       const button = event.target.closest("[data-head]");
       if (!button) return;
-      find("head").value = find("head").value === button.dataset.head ? "" : button.dataset.head; // a second click frees it
-      mapChosen = true;
-      find("map").value = "attention";
-      showMap();
+      chooseHead(find("head").value === button.dataset.head ? "" : button.dataset.head); // a second click frees it
       find("head-maps").querySelector(`[data-head="${button.dataset.head}"]`).focus();
     });
     find("save-svg").addEventListener("click", () => {
@@ -380,13 +424,21 @@
         `${find("map-name").textContent}; largest ${find("legend-max").textContent}`];
       svgExport.save(find("sample-images"), lines, `${sample.id}-step-${pinned}`);
     });
-    find("opacity").addEventListener("input", showStep);
-    find("normalise").addEventListener("change", showStep);
+    for (const id of ["opacity", "normalise"]) {
+      find(id).addEventListener("input", () => {
+        showStep();
+        keepAddress();
+      });
+    }
+    cellWords.onChange(keepAddress);
     find("map").addEventListener("change", () => {
       mapChosen = true;
       showMap();
     });
-    find("regions").addEventListener("change", showRegions);
+    find("regions").addEventListener("change", () => {
+      showRegions();
+      keepAddress();
+    });
   }
 
   async function chooseLinked() {

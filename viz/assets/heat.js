@@ -14,18 +14,22 @@ const heat = (() => {
     return INFERNO[below].map((low, channel) => low + (position - below) * (INFERNO[below + 1][channel] - low));
   }
 
-  /** Colours a canvas with one pixel per visual token; `largest` is the weight with the brightest colour.
+  /** Returns the weight with the brightest colour: the largest, or that of attention spread evenly over the visual tokens, so
+   * that nothing is not bright. */
+  const brightest = (largest, tokens) => Math.max(largest, 1 / tokens);
+
+  /** Colours a canvas, or a part of it, with one pixel per visual token; `largest` is the weight with the brightest colour.
    * Tokens whose weight is NaN stay clear. */
-  function paint(canvas, weights, largest) {
+  function paint(canvas, weights, largest, { left = 0, top = 0, columns = canvas.width, opaque = false } = {}) {
     const context = canvas.getContext("2d");
-    const pixels = context.createImageData(canvas.width, canvas.height);
+    const pixels = context.createImageData(columns, Math.ceil(weights.length / columns));
     weights.forEach((weight, cell) => {
       if (Number.isNaN(weight)) return;
       const value = largest > 0 ? weight / largest : 0;
-      const alpha = MIN_ALPHA + (255 - MIN_ALPHA) * value;
+      const alpha = opaque ? 255 : MIN_ALPHA + (255 - MIN_ALPHA) * value;
       pixels.data.set([...inferno(value), alpha].map(Math.round), 4 * cell);
     });
-    context.putImageData(pixels, 0, 0);
+    context.putImageData(pixels, left, top);
   }
 
   /** Returns the regions of an image as outlines, in the image's pixels. */
@@ -68,5 +72,5 @@ const heat = (() => {
   }
 
   const ramp = `linear-gradient(to right, ${INFERNO.map((parts) => `rgb(${parts.join()})`).join()})`;
-  return { paint, imageFigure, ramp };
+  return { brightest, paint, imageFigure, ramp };
 })();

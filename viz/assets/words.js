@@ -1,13 +1,14 @@
 "use strict";
 /* The words that lenses read at the explorer's visual tokens: a click on an image chooses a cell. */
 const cellWords = (() => {
-  const CONTAINERS = ["sample-images", "sample-activation"];
+  const CONTAINERS = ["sample-images", "sample-activation", "sample-raw"];
 
   const find = (id) => document.getElementById(id);
   const make = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
 
   let sample = null;
   let chosen = null; // a visual token
+  let changed = () => {}; // is called when a reader chooses a cell or a lens
 
   /** Returns the image, row and column of a visual token. */
   function locate(token) {
@@ -90,13 +91,19 @@ const cellWords = (() => {
         if (!frame || !sample?.words) return;
         const image = [...find(container).querySelectorAll(".frame")].indexOf(frame);
         choose(tokenAt(frame, image, event));
+        changed();
       });
     }
     find("cell-number").addEventListener("input", () => {
-      if (find("cell-number").value !== "") choose(Math.floor(Number(find("cell-number").value)) || 0);
+      if (find("cell-number").value === "") return;
+      choose(Math.floor(Number(find("cell-number").value)) || 0);
+      changed();
     });
-    find("cell-lens").addEventListener("change", list);
+    find("cell-lens").addEventListener("change", () => {
+      list();
+      changed();
+    });
   }
 
-  return { show, addListeners };
+  return { show, choose, addListeners, onChange: (listener) => { changed = listener; } };
 })();

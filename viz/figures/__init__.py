@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -14,24 +15,13 @@ from mmprobe.analyses import ANALYSES
 from mmprobe.errors import InputError
 from mmprobe.files import write_whole
 from mmprobe.registry import Registry, check_made, tolerate_plug_ins
-from mmprobe.viz.panel import Panel, drop_undefined_intervals
+from mmprobe.viz.panel import Panel, drop_undefined_intervals, name_labels_in
 
 FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
     "figures of analysis",
     "figures",
-    {
-        "attention_decay": "mmprobe.viz.figures.attention_decay:panels",
-        "residual_drift": "mmprobe.viz.figures.residual_drift:panels",
-        "sublayer_transitions": "mmprobe.viz.figures.sublayer_transitions:panels",
-        "neuron_activation": "mmprobe.viz.figures.neuron_activation:panels",
-        "token_activation": "mmprobe.viz.figures.token_activation:panels",
-        "attention_vs_activation": "mmprobe.viz.figures.attention_vs_activation:panels",
-        "localisation": "mmprobe.viz.figures.localisation:panels",
-        "attention_ratio": "mmprobe.viz.figures.attention_ratio:panels",
-        "failure_modes": "mmprobe.viz.figures.failure_modes:panels",
-        "picture_absence": "mmprobe.viz.figures.picture_absence:panels",
-        "attention_by_frame": "mmprobe.viz.figures.attention_by_frame:panels",
-        "predict_unfaithful": "mmprobe.viz.figures.predict_unfaithful:panels",
+    {name: f"mmprobe.viz.figures.{name}:panels" for name in ANALYSES.shipped}
+    | {
         "linear_probe": "mmprobe.viz.figures.linear_probe:panels",
         "linear_probe_by_step": "mmprobe.viz.figures.linear_probe:panels",
         "logit_lens": "mmprobe.viz.figures.logit_lens:panels",
@@ -39,6 +29,7 @@ FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
         "attention_knockout": "mmprobe.viz.figures.knockout:panels",
         "attention_routes": "mmprobe.viz.figures.knockout:route_panels",
         "component_patching": "mmprobe.viz.figures.component_effects:panels",
+        "region_patching": "mmprobe.viz.figures.region_patching:panels",
         "attribution_patching": "mmprobe.viz.figures.component_effects:panels",
         "head_ranking": "mmprobe.viz.figures.component_effects:ranking_panels",
         "direct_logit_attribution": "mmprobe.viz.figures.logit_attribution:panels",
@@ -54,7 +45,9 @@ FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
         "chain_tests": "mmprobe.viz.figures.chain_tests:panels",
         "early_verdict": "mmprobe.viz.figures.early_verdict:panels",
         "diagnosis": "mmprobe.viz.figures.diagnosis:panels",
+        "sweep": "mmprobe.viz.figures.sweep:panels",
         "dose_response": "mmprobe.viz.figures.dose_response:panels",
+        "calibration": "mmprobe.viz.figures.calibration:panels",
         "method_comparison": "mmprobe.viz.figures.method_comparison:panels",
         "pair_statistics": "mmprobe.viz.figures.pair_statistics:panels",
         "training": "mmprobe.viz.figures.training:panels",
@@ -74,9 +67,10 @@ def register_analysis(
     `mmprobe.figures`.
 
     Args:
-        name: with underscores; the `analysis` attribute of the data sets.
-        analysis: a function from a run to a data set. It raises `NotApplicable` where the run lacks what it
-            needs.
+        name: with underscores; becomes the `analysis` attribute of the data sets.
+        analysis: a function from a run to a data set, whose coordinate `sample` has the ids of the samples with values: the
+            sets of images are counted from it (`mmprobe.analyses.source.count_sets`). It raises `NotApplicable` where the
+            run lacks what it needs.
         panels: a function from the data set to figures. None for a page without figures.
 
     Raises:
@@ -112,7 +106,7 @@ def figures(dataset: xr.Dataset) -> list[Panel]:
             panels = [check_made(draw, each, Panel) for each in check_made(draw, draw(dataset), list)]
             for panel in panels:
                 drop_undefined_intervals(panel.figure)
-        return panels
+        return [name_labels_in(panel, dataset) for panel in panels]
     if name in ANALYSES:
         return []  # it has numbers alone
     raise InputError(f"no figures for analysis {name!r}; known: {', '.join(FIGURES)}")
@@ -162,8 +156,17 @@ def save(source: xr.Dataset | go.Figure, out: str | Path) -> list[Path]:
         for number in range(1, len(drawn) + 1)
     ]
     with one_browser() if len(drawn) > 1 else nullcontext():
-        write_whole({file: _draw(figure, kind) for file, figure in zip(files, drawn, strict=True)})
+        write_whole({file: draw_file(figure, kind) for file, figure in zip(files, drawn, strict=True)})
     return files
+
+
+NO_KALEIDO = "figures as files need kaleido; pip install 'mmprobe[figures]'"
+
+
+def check_kaleido() -> None:
+    """Raise InputError if kaleido is missing, before anything is computed or written."""
+    if find_spec("kaleido") is None:
+        raise InputError(NO_KALEIDO)
 
 
 @contextmanager
@@ -173,15 +176,14 @@ def one_browser() -> Iterator[None]:
     Raises:
         InputError: kaleido or a Chromium is missing, or it does not start.
     """
-    server = None
-    with suppress(ImportError):  # `save` says what is missing
-        import kaleido
+    check_kaleido()
+    import kaleido
 
-        server = getattr(kaleido, "_global_server", None)
+    server = getattr(kaleido, "_global_server", None)
     if server is None or server.is_running():
         yield
         return
-    _draw(go.Figure(), "svg")  # kaleido's server would wait for ever for a browser that does not start
+    draw_file(go.Figure(), "svg")  # kaleido's server would wait for ever for a browser that does not start
     kaleido.start_sync_server(silence_warnings=True)
     try:
         yield
@@ -189,15 +191,20 @@ def one_browser() -> Iterator[None]:
         kaleido.stop_sync_server(silence_warnings=True)
 
 
-def _draw(figure: go.Figure, kind: str) -> bytes:
+def draw_file(figure: go.Figure, kind: str, scale: float = 2) -> bytes:
+    """Return a figure as the content of a file, `svg`, `png` or `pdf`; of a PNG, `scale` is pixels a pixel of the figure.
+
+    Raises:
+        InputError: kaleido or a Chromium is missing.
+    """
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The kopts argument is ignored")  # plotly's, of its own options
-            return figure.to_image(format=kind, scale=2)
+            return figure.to_image(format=kind, scale=scale)
     except ValueError as error:  # plotly's, without kaleido
         if "kaleido" not in str(error).lower():
             raise
-        raise InputError("figures as files need kaleido; pip install 'mmprobe[figures]'") from None
+        raise InputError(NO_KALEIDO) from None
     except RuntimeError as error:  # of kaleido, without a browser
         reason = str(error.args[0] if error.args else error).strip().splitlines()[0].rstrip(".")
         raise InputError(f"figures as files need a Chromium that starts ({reason})") from None

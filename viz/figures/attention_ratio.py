@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
@@ -59,14 +60,19 @@ def _ratio_panel(ds: xr.Dataset) -> Panel:
 
 
 def _head_panel(ds: xr.Dataset) -> Panel:
+    ratio = ds["head_ratio"].values
+    with np.errstate(divide="ignore"):
+        powers = np.log10(ratio)  # a head with an attention sink may have a ratio of thousands
+    ticks = np.arange(np.floor(np.min(powers, initial=0, where=np.isfinite(powers))), 10)
     figure = go.Figure(
         go.Heatmap(
-            z=ds["head_ratio"].values,
+            z=np.where(np.isfinite(powers), powers, np.nan),
+            customdata=ratio,
             x=ds["head"].values,
             y=ds["layer"].values,
             colorscale="Viridis",
-            colorbar={"title": "ratio"},
-            hovertemplate="layer %{y}, head %{x}: %{z:.2f}<extra></extra>",
+            colorbar={"title": "ratio", "tickvals": ticks, "ticktext": [f"{10**tick:g}" for tick in ticks]},
+            hovertemplate="layer %{y}, head %{x}: %{customdata:.2f}<extra></extra>",
         )
     )
     figure.update_xaxes(title="head", dtick=1 if ds.sizes["head"] <= 32 else None)

@@ -51,7 +51,17 @@ def _fit_panel(ds: xr.Dataset) -> Panel:
         f"Dictionary {ds.attrs['dictionary']} of {ds.attrs['hook']}, on {ds.attrs['samples']} answers of "
         f"{ds.attrs['model']}: {counts} tokens. Share of the variance over tokens that the reconstruction explains, mean "
         "number of active features, and share of features that are active at no token of the group. "
-        f"{intervals} A feature says little about tokens that are not explained.",
+        f"{intervals}{_count_sinks(ds)} A feature says little about tokens that are not explained.",
+    )
+
+
+def _count_sinks(ds: xr.Dataset) -> str:
+    """Return how many sink tokens are left out; nothing without one, or of an earlier version."""
+    count = int(ds["n_sinks"].sum()) if "n_sinks" in ds else 0
+    return (
+        f" Left out: {count} sink token{'' if count == 1 else 's'}, whose norm is far above the others'."
+        if count
+        else ""
     )
 
 

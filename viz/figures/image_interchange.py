@@ -60,10 +60,17 @@ def _kind_panel(ds: xr.Dataset) -> Panel:
         "What the answers lose with other images",
         figure,
         f"Image interchange: the same answers after other images. With {ds.attrs['kind']} images they lose {format_number(mean)} nat "
-        f"a token{format_interval(low, high)} (median {format_number(float(ds['median']))}); {format_number(float(ds['unused_share']), '.0%')} of the "
-        f"answers lose less than 0.1. Diamonds: means over answers with 95 % intervals, n = {int(ds['n'])}. "
+        f"a token{format_interval(low, high)} (median {format_number(float(ds['median']))}).{_unchanged(ds)} "
+        f"Diamonds: means over answers with 95 % intervals, n = {int(ds['n'])}. "
         f"{name_points(ds.sizes['sample'])} {ds.attrs['model']}. {_localisation(ds)}".strip(),
     )
+
+
+def _unchanged(ds: xr.Dataset) -> str:
+    if "unused" not in ds:
+        return ""
+    share = format_number(float(ds["unused_share"]), ".0%")
+    return f" {share} of the answers stay as they are with other images of every kind."
 
 
 def _localisation(ds: xr.Dataset) -> str:

@@ -13,9 +13,7 @@ from plotly.subplots import make_subplots
 from mmprobe.stats.estimate import read_estimate
 from mmprobe.viz.panel import REFERENCE_LINE, Panel, apply_layout, error_bars, escape_text
 
-_SUBSET = re.compile(
-    r"\[|_unparsed_0$"
-)  # metrics of a group of samples, and metrics that count unparsed answers
+_SUBSET = re.compile(r"\[")  # metrics of a group of samples, or of the answers that were read
 _LARGE = 2  # larger values get their own axis: they would hide differences of shares
 
 
@@ -64,6 +62,8 @@ def _difference_points(ds: xr.Dataset, method: str, index: int) -> go.Scatter:
         name=name,
         legendgroup=name,
         mode="markers",
+        orientation="h",  # so that the methods of a metric are beside each other, and not on one line
+        offsetgroup=name,
         marker={"symbol": index, "size": 9, "color": qualitative.Safe[index % len(qualitative.Safe)]},
         error_x=error_bars(difference, thickness=1.2),
         customdata=np.stack([difference.low, difference.high, ds["value"].values, ds["n_paired"].values], -1),

@@ -52,9 +52,21 @@ def _roc_panel(ds: xr.Dataset) -> Panel:
         apply_layout(figure),
         f"ROC curve of a logistic regression on {ds.sizes['feature']} features of each answer, cross-validated over image "
         f"sets ({ds.attrs['folds']} folds). Area under the curve: {read_estimate(ds, 'auc'):.2f} (95 % interval "
-        f"over sets of images); {_format_counts(ds)}, {ds.attrs['model']}. With shuffled labels: "
+        f"over sets of images); {_format_counts(ds)}, {ds.attrs['model']}. {_compare_types(ds)} With shuffled labels: "
         f"{read_estimate(ds, 'auc_shuffled'):.2f} (middle 95 % of {ds.attrs['shuffles']} shuffles), "
         f"p = {format_number(float(ds['p']))}. {format_notes(ds)}".strip(),
+    )
+
+
+def _compare_types(ds: xr.Dataset) -> str:
+    """Return what the type of the question alone predicts, and what the internals do within types."""
+    if "auc_type" not in ds:  # of an earlier version
+        return ""
+    within = read_estimate(ds, "auc_within")
+    types = len(np.unique(ds["question_type"].values))
+    return (
+        f"The type of the question alone ({types} types): {read_estimate(ds, 'auc_type'):.2f}. Among answers to questions of one "
+        f"type: {within:.2f} ({int(ds['n_pairs'])} pairs); 0.5 is chance. What internals say beyond the type is this last number."
     )
 
 

@@ -47,11 +47,18 @@ def _format_equivalence(ds: xr.Dataset) -> str:
 
 
 def _layer_panel(ds: xr.Dataset) -> Panel:
+    figure = _draw_lines(ds, _TITLES)
+    if "kl_median_by_label" in ds:  # not of an earlier version
+        for line in lines_by_label(ds, "kl_median_by_label", "label", ds["n_label"], legend=False):
+            if line.mode == "lines+markers":
+                line.line.dash, line.hovertemplate = "dot", f"median over steps, {line.hovertemplate}"
+                figure.add_trace(line, row=1, col=len(_TITLES))
     return Panel(
         "Effect of attention and FFN on the residual stream, by layer",
-        _draw_lines(ds, _TITLES),
+        figure,
         "Cosine between the residual stream before and after each sublayer; 1 means no change of direction. Conflict: KL "
-        "divergence of the softmax of the attention update from the softmax of the FFN update. Mean over each answer's "
+        "divergence of the softmax of the attention update from the softmax of the FFN update; dotted: with the median over each "
+        "answer's steps, which single steps with hundreds of nat do not rule. Mean over each answer's "
         f"steps, then over samples, with 95 % intervals over sets of images: {format_counts(ds['n_label'], 'sample')}, "
         f"{ds.attrs['model']}. {format_notes(ds)}".strip(),
     )

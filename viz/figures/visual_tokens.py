@@ -22,6 +22,8 @@ _TITLES = {
     "cell_auc": "own above other cells (AUC)",
 }
 _WIDTH = 420  # pixels of one image
+_LARGEST, _SMALLEST = 11, 7  # pixels of a word
+_LETTER = 0.62  # width of a letter, of its height
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
@@ -67,8 +69,23 @@ def _measure_panel(ds: xr.Dataset) -> Panel:
         "scores higher at its own cell than at another one (dotted: chance). Mean over images with 95 % intervals over "
         f"sets of images: n = {int(ds['n_images'])}, {ds.attrs['model']}. What is fitted is fitted on other images. The "
         "linear probe chooses among the declared words only, so only its AUC compares with the others. What can be read "
-        f"need not be used.{pieces}{left_out}",
+        f"need not be used.{_count_unfitted(ds)}{pieces}{left_out}",
     )
+
+
+def _count_unfitted(ds: xr.Dataset) -> str:
+    """Return how many of the objects' words each lens cannot name, and so leaves out."""
+    if "n_unfitted" not in ds:  # of an earlier version
+        return ""
+    own = ds.sel(kind="all")
+    parts = [
+        f"{int(out)} of {int(out) + int(count)} by {lens}"
+        for lens, out, count in zip(
+            ds["lens"].values, own["n_unfitted"].values, own["n_words"].values, strict=True
+        )
+        if out
+    ]
+    return f" Words left out, as the other images do not have them: {', '.join(parts)}." if parts else ""
 
 
 def _word_panel(ds: xr.Dataset) -> Panel:
@@ -123,17 +140,17 @@ def _draw_cells(ds: xr.Dataset, image: int, place: int) -> go.Scatter:
     cells, boxes = cells[order], boxes[order]
     words = ds["word"].transpose("layer", "cell", "place").values
     scores = ds["score"].transpose("layer", "cell", "place").values
+    smallest = float(boxes[:, 2].min(initial=_side(ds, image)[1])) / _side(ds, image)[1]
+    fitted = [fit_word(words[place, cell, 0].strip() or "␣", 0.95 * _WIDTH * smallest) for cell in cells]
     return go.Scatter(
         x=boxes[:, 0] + boxes[:, 2] / 2,
         y=boxes[:, 1] + boxes[:, 3] / 2,
         mode="markers+text",
-        text=[escape_text(words[place, cell, 0].strip() or "␣") for cell in cells],
-        textfont={"color": "#ffffff", "size": 11},
+        text=[escape_text(word) for word, _ in fitted],
+        textfont={"color": "#ffffff", "size": [size for _, size in fitted]},
         marker={
             "symbol": "square",
-            "size": max(
-                8.0, 0.8 * _WIDTH * float(boxes[:, 2].min(initial=_side(ds, image)[1])) / _side(ds, image)[1]
-            ),
+            "size": max(8.0, 0.8 * _WIDTH * smallest),
             "color": np.nan_to_num(scores[place, cells, 0], neginf=0),
             "colorscale": "Viridis",
             "opacity": 0.55,
@@ -142,6 +159,22 @@ def _draw_cells(ds: xr.Dataset, image: int, place: int) -> go.Scatter:
         hovertemplate="%{customdata}<extra></extra>",
         showlegend=False,
     )
+
+
+def fit_word(word: str, width: float) -> tuple[str, float]:
+    """Return a word and its size in pixels, smaller and then cut so that it stays in a cell of a width in pixels.
+
+    Example:
+        >>> fit_word("cat", 35), fit_word("mushroom", 35), fit_word("extraordinary", 35)
+        (('cat', 11), ('mushroom', 7.056451612903226), ('extraor…', 7))
+    """
+    size = min(_LARGEST, width / (_LETTER * len(word)))
+    if size >= _SMALLEST:
+        return word, size
+    letters = max(int(width / (_LETTER * _SMALLEST)), 1)
+    return (
+        word if len(word) <= letters else f"{word[: letters - 1]}…" if letters > 1 else word[:1]
+    ), _SMALLEST
 
 
 def _side(ds: xr.Dataset, image: int) -> tuple[int, int]:

@@ -11,17 +11,12 @@ from typing import Any
 import xarray as xr
 
 from mmprobe.analyses import ANALYSES
-from mmprobe.viz.panel import Panel, format_counts, format_notes
+from mmprobe.viz.panel import Panel, format_counts, format_notes, name_labels
 from mmprobe.viz.report.elements import Page, figure_block, render
 
-_RIGHT_NOTE = "Here a right answer is called faithful, and a wrong one unfaithful."
 
-
-def analysis_pages(datasets: Sequence[xr.Dataset], read: bool = False) -> list[Page]:
+def analysis_pages(datasets: Sequence[xr.Dataset]) -> list[Page]:
     """Return a page for each data set, with all its figures.
-
-    Args:
-        read: whether the labels only say which answers are right, which the pages then say.
 
     Raises:
         InputError: no analysis or probe returns such a data set.
@@ -39,14 +34,12 @@ def analysis_pages(datasets: Sequence[xr.Dataset], read: bool = False) -> list[P
         panels = figures(dataset)
         name = str(dataset.attrs.get("analysis", "analysis"))
         repeats[name] += 1
-        pages.append(_analysis_page(dataset, name, repeats[name], panels, first, read))
+        pages.append(_analysis_page(dataset, name, repeats[name], panels, first))
         first += len(panels)
     return pages
 
 
-def _analysis_page(
-    dataset: xr.Dataset, name: str, repeat: int, panels: list[Panel], first: int, read: bool
-) -> Page:
+def _analysis_page(dataset: xr.Dataset, name: str, repeat: int, panels: list[Panel], first: int) -> Page:
     """Return the page of one analysis.
 
     Args:
@@ -57,9 +50,8 @@ def _analysis_page(
     slug = re.sub(r"[^\w-]+", "-", name.replace("_", "-")) + suffix
     title = name.replace("_", " ").capitalize() + (f" ({repeat})" if repeat > 1 else "")
     shown = [figure_values(panel, number) for number, panel in enumerate(panels, first)]
-    lead, notes = _introduction(dataset, name)
-    if read and any("unfaithful" in text for text in (notes, *(panel.caption for panel in panels))):
-        notes = f"{notes} {_RIGHT_NOTE}".strip()
+    title = name_labels(title, dataset)
+    lead, notes = (name_labels(text, dataset) for text in _introduction(dataset, name))
     export = name.replace("_", "-") if name in ANALYSES else ""
     html = render(
         "analysis.html", slug=slug, title=title, lead=lead, notes=notes, panels=shown, export=export

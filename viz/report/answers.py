@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +17,10 @@ from markupsafe import Markup
 
 from mmprobe.cache import Run
 from mmprobe.samples import Sample
+from mmprobe.stats.repetition import is_degenerate
 from mmprobe.viz.report.elements import (
     LABEL_NAMES,
+    REPETITIVE,
     RIGHT_NAMES,
     WORDLESS,
     compress,
@@ -31,16 +33,16 @@ from mmprobe.viz.report.images import Images
 from mmprobe.viz.report.results import MAX_LENGTH, AnswerRow, ResultFolder, shorten
 
 MAX_ANSWERS = 20_000  # in the table
-UNUSED = 0.1  # nat a token; an answer that loses less hardly depends on its images, as in probes.interchange
-HARDLY = "hardly uses its images"
-LOSS = "Loss without its images, nat a token"
+UNCHANGED = "no other images change it"
+LOSS = "Loss with other images, nat"
 # analysis, variable, name and explanation of the column
 _INTERNALS = (
     (
         "image_interchange",
-        "effect_per_token",
+        "free_effect",
         LOSS,
-        f"log-probability that the answer loses with other images in place of its own; under {UNUSED} it hardly uses them",
+        "how far the answer's free tokens, which some of the other images would change, fall below what the model would say "
+        "then, mean; 0 if none is free",
     ),
     (
         "attention_decay",
@@ -72,17 +74,11 @@ _INTERNALS = (
         "Overlap",
         "intersection over union of the top cells of attention and token activation, mean over steps",
     ),
-    (
-        "failure_modes",
-        "mode",
-        "Failure mode",
-        "failure modes of the changed things that an unfaithful answer names",
-    ),
 )
 
 
 class InternalColumn(NamedTuple):
-    """A column with one number or word of an analysis for each sample.
+    """A column with one number of an analysis for each sample.
 
     Attributes:
         name: heading of the column.
@@ -92,7 +88,7 @@ class InternalColumn(NamedTuple):
 
     name: str
     about: str
-    values: dict[str, float | str | None]
+    values: dict[str, float | None]
 
 
 def internal_columns(datasets: Iterable[xr.Dataset]) -> list[InternalColumn]:
@@ -104,25 +100,15 @@ def internal_columns(datasets: Iterable[xr.Dataset]) -> list[InternalColumn]:
     """
     by_name = {str(dataset.attrs.get("analysis")): dataset for dataset in datasets}
     return [
-        InternalColumn(name, _about(by_name[analysis], about), _values_by_sample(by_name[analysis][variable]))
+        InternalColumn(name, about, _values_by_sample(by_name[analysis][variable]))
         for analysis, variable, name, about in _INTERNALS
         if analysis in by_name and variable in by_name[analysis]
     ]
 
 
-def _about(dataset: xr.Dataset, about: str) -> str:
-    """Return the explanation of a column, with the false alarms of its analysis."""
-    return f"{about}. {dataset.attrs['false_alarms']}" if "false_alarms" in dataset.attrs else about
-
-
-def _values_by_sample(values: xr.DataArray) -> dict[str, float | str | None]:
-    """Return one value for each sample: its words, or the mean over all other dimensions without NaN."""
+def _values_by_sample(values: xr.DataArray) -> dict[str, float | None]:
+    """Return one value for each sample: the mean over all other dimensions without NaN."""
     names = [str(name) for name in values["sample"].values]
-    if values.dtype.kind not in "fiub":
-        words: dict[str, list[str]] = {}
-        for name, value in zip(names, values.values, strict=True):
-            words.setdefault(name, []).append(str(value).replace("_", " "))
-        return {name: ", ".join(dict.fromkeys(of_sample)) for name, of_sample in words.items()}
     flat = values.transpose("sample", ...).values.reshape(len(names), -1).astype(float)
     finite = np.isfinite(flat)
     counts, totals = finite.sum(1), np.where(finite, flat, 0).sum(1)
@@ -156,6 +142,17 @@ class Answers(NamedTuple):
     def wordless(self) -> list[bool]:
         """Whether each answer has no words."""
         return [not has_words(row.answer) for row in self.rows]
+
+    @property
+    def repetitive(self) -> list[bool]:
+        """Whether each answer repeats itself."""
+        return [row.answer is not None and is_degenerate(row.answer) for row in self.rows]
+
+    @property
+    def degenerate_share(self) -> float:
+        """Share of the answers that have no words or repeat themselves; 0 without answers."""
+        flags = [any(pair) for pair in zip(self.wordless, self.repetitive, strict=True)]
+        return sum(flags) / max(len(flags), 1)
 
     @property
     def by_id(self) -> dict[str, tuple[AnswerRow, bool | None]]:
@@ -236,7 +233,11 @@ def find_sample(run: Run | None, answers: Answers, number: int) -> Sample:
 
 
 def answers_table(
-    answers: Answers, columns: Sequence[InternalColumn], links: Mapping[str, str], images: Images
+    answers: Answers,
+    columns: Sequence[InternalColumn],
+    links: Mapping[str, str],
+    images: Images,
+    unchanged: Collection[str] = (),
 ) -> tuple[Markup, list[str]]:
     """Return the table, and the data from which `answers.js` fills it; nothing without answers.
 
@@ -244,6 +245,7 @@ def answers_table(
         columns: internals of the answers.
         links: fragment of each sample in the explorer, by sample id.
         images: gets thumbnails of the answers' images.
+        unchanged: ids of the answers that no other images change.
 
     Example:
         >>> answers_table(Answers([], [], LABEL_NAMES, Path()), [], {}, Images())
@@ -254,11 +256,15 @@ def answers_table(
     shown = answers._replace(rows=answers.rows[:MAX_ANSWERS], labels=answers.labels[:MAX_ANSWERS])
     used = [column for column in columns if any(column.values.get(row.id) is not None for row in shown.rows)]
     losses = next((column.values for column in used if column.name == LOSS), {})
-    hardly = [row.id in losses and is_unused(losses[row.id]) for row in shown.rows]
+    flags = {
+        WORDLESS: shown.wordless,
+        REPETITIVE: shown.repetitive,
+        UNCHANGED: [row.id in unchanged for row in shown.rows],
+    }
+    counts = {name: sum(flagged) for name, flagged in flags.items() if any(flagged)}
     filters = label_counts(shown.words)
-    flags = {WORDLESS: sum(shown.wordless), HARDLY: sum(hardly)}
-    if any(flags.values()):
-        filters = (filters or {"all": len(hardly)}) | {name: count for name, count in flags.items() if count}
+    if counts:
+        filters = (filters or {"all": len(shown.rows)}) | counts
     html = render(
         "answers.html",
         note=_size_note(len(shown.rows), len(answers.rows)),
@@ -268,19 +274,21 @@ def answers_table(
         read=answers.names is RIGHT_NAMES,
     )
     table = json.dumps(
-        _table_data(shown, used, hardly, losses, links, images), allow_nan=False, separators=(",", ":")
+        _table_data(shown, used, flags, losses, links, images), allow_nan=False, separators=(",", ":")
     )
     return html, [data_block("answers-data", json.dumps(compress(table.encode())))]
 
 
-def is_unused(loss: float | str | None) -> bool:
-    """Return whether an answer with this loss [nat a token] hardly depends on its images.
+def list_unchanged(ds: xr.Dataset | None) -> set[str]:
+    """Return the ids of the answers that no other images change, from the data set of `image_interchange_run`, or None.
 
     Example:
-        >>> [is_unused(loss) for loss in (0.02, 1.5, None)]
-        [True, False, False]
+        >>> list_unchanged(None)
+        set()
     """
-    return isinstance(loss, float | int) and loss < UNUSED
+    if ds is None or "unused" not in ds:
+        return set()
+    return set(ds["sample"].values[ds["unused"].values == 1].tolist())
 
 
 def _size_note(shown: int, count: int) -> str:
@@ -291,41 +299,40 @@ def _sort_options(columns: Sequence[InternalColumn]) -> list[tuple[str, str]]:
     """Return value and name of each order: what is worth a look, as in the data, or by the numbers of a column."""
     options = [("worth", "worth a look first"), ("", "as in the data")]
     for index, column in enumerate(columns):
-        if not any(isinstance(value, str) for value in column.values.values()):
-            options.append((f"{index} 1", f"lowest {column.name.lower()}"))
-            options.append((f"{index} -1", f"highest {column.name.lower()}"))
+        options.append((f"{index} 1", f"lowest {column.name.lower()}"))
+        options.append((f"{index} -1", f"highest {column.name.lower()}"))
     return options
 
 
 def rank_answers(
     words: Sequence[str],
-    wordless: Sequence[bool],
-    hardly: Sequence[bool],
-    losses: Sequence[float | str | None],
+    degenerate: Sequence[bool],
+    unchanged: Sequence[bool],
+    losses: Sequence[float | None],
 ) -> list[int]:
     """Return the place of each answer in the order of what is worth a look.
 
-    First the answers without words, since the prompt or the model is wrong; then the wrong answers; then the right
-    ones that hardly use their images; then those that nobody read; then the others. Equals are in the order of their
+    First the degenerate answers, since the prompt or the model is wrong; then the wrong answers; then the right
+    ones that no other images change; then those that nobody read; then the others. Equals are in the order of their
     loss, the least first.
 
     Args:
         words: for each answer's label.
-        wordless: whether it has no words.
-        hardly: whether it hardly uses its images.
-        losses: nat a token with other images; None where it was not measured.
+        degenerate: whether it has no words, or repeats itself.
+        unchanged: whether no other images change it.
+        losses: nat with other images; None where it was not measured.
 
     Example:
-        >>> hardly = [False, False, False, True]
-        >>> rank_answers(["right", "unread", "wrong", "right"], [False] * 4, hardly, [1.0, None, 2.0, 0.0])
+        >>> unchanged = [False, False, False, True]
+        >>> rank_answers(["right", "unread", "wrong", "right"], [False] * 4, unchanged, [1.0, None, 2.0, 0.0])
         [3, 2, 0, 1]
     """
 
     def worth(index: int) -> tuple[float, float]:
         loss = losses[index]
         bad, unknown = words[index] in ("wrong", "unfaithful"), words[index] in ("unread", "unlabelled")
-        place = 0 if wordless[index] else 1 if bad else 2 if hardly[index] else 3 if unknown else 4
-        return place, math.inf if loss is None or isinstance(loss, str) else loss
+        place = 0 if degenerate[index] else 1 if bad else 2 if unchanged[index] else 3 if unknown else 4
+        return place, math.inf if loss is None else loss
 
     order = sorted(range(len(words)), key=worth)
     ranks = [0] * len(order)
@@ -337,8 +344,8 @@ def rank_answers(
 def _table_data(
     answers: Answers,
     columns: Sequence[InternalColumn],
-    hardly: Sequence[bool],
-    losses: Mapping[str, float | str | None],
+    flags: Mapping[str, Sequence[bool]],
+    losses: Mapping[str, float | None],
     links: Mapping[str, str],
     images: Images,
 ) -> dict[str, Any]:
@@ -346,8 +353,9 @@ def _table_data(
     questions: dict[str | None, int] = {}
     sets: dict[tuple[str, ...], int] = {}
     words = answers.words
-    flags = [(WORDLESS, answers.wordless), (HARDLY, hardly)]
-    ranks = rank_answers(words, answers.wordless, hardly, [losses.get(row.id) for row in answers.rows])
+    degenerate = [any(pair) for pair in zip(flags[WORDLESS], flags[REPETITIVE], strict=True)]
+    known = [losses.get(row.id) for row in answers.rows]
+    ranks = rank_answers(words, degenerate, flags[UNCHANGED], known)
     rows = [
         [
             row.id,
@@ -355,7 +363,7 @@ def _table_data(
             row.answer,
             row.truth,
             row.details,
-            [word, *(name for name, flagged in flags if flagged[index])],
+            [word, *(name for name, flagged in flags.items() if flagged[index])],
             ranks[index],
             links.get(row.id),
             sets.setdefault(row.images, len(sets)),

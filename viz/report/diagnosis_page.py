@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import xarray as xr
 
+from mmprobe.stats.estimate import format_interval, format_number
 from mmprobe.viz.report.analysis_pages import figure_values
 from mmprobe.viz.report.elements import Page, figure_block, render
 from mmprobe.viz.report.write import write_pages
@@ -22,11 +24,13 @@ class Diagnosed(NamedTuple):
         dataset: `Diagnosis.to_dataset()`.
         answers: the records of `answers.jsonl`.
         tests: every test with its number, or what it would need.
+        effects: the rows of `diagnosis.json`.
     """
 
     dataset: xr.Dataset
     answers: Sequence[Mapping[str, Any]]
     tests: Sequence[str]
+    effects: Sequence[Mapping[str, Any]] = ()
 
 
 def write_diagnosis(models: Sequence[Diagnosed], out: Path) -> Path:
@@ -48,12 +52,16 @@ def write_diagnosis(models: Sequence[Diagnosed], out: Path) -> Path:
     for number, model in enumerate(models):
         (panel,) = panels(model.dataset)
         attributes = model.dataset.attrs
+        bases = list(dict.fromkeys(base for row in model.effects for base in row["controls"]))
         ordered = sorted(model.answers, key=lambda answer: not answer["causes"])
         shown.append(
             {
                 "name": str(attributes["model"]),
                 "sentence": f"{attributes['model']}: {attributes['verdict']}. {_sentence(attributes['why'])}",
                 "panel": figure_values(panel, number),
+                "controls": [f"Controls: {base}" for base in bases],
+                "effects": [_effect_row(row, bases) for row in first_effects(model.effects)],
+                "kinds": [_effect_row(row, bases) for row in model.effects if row["kind"]],
                 "causes": _cause_rows(model.dataset),
                 "tests": model.tests,
                 "answers": [_answer_row(answer) for answer in ordered[:MOST_ANSWERS]],
@@ -80,6 +88,50 @@ def _cause_rows(dataset: xr.Dataset) -> list[list[list[str]]]:
         named = named if row["tested"].item() else "not run"
         rows.append([[cause], [named], str(row["evidence"].item()).split("\n")])
     return rows
+
+
+def first_effects(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows that the page opens with: those outside the controls' range, of all questions or of a kind, and then all tests.
+
+    Example:
+        >>> all_of = {"test": "blind", "kind": None, "outside": False}
+        >>> of_count = {"test": "blind", "kind": "count", "outside": True}
+        >>> first_effects([all_of, of_count]) == [of_count, all_of]
+        True
+    """
+    outside = [row for row in rows if row["outside"]]
+    return outside + [row for row in rows if not row["kind"] and not row["outside"]]
+
+
+def _effect_row(row: Mapping[str, Any], bases: Sequence[str]) -> list[list[str]]:
+    """Return the lines of each cell: test or kind, effect with interval and n, the range in controls of each base, outside."""
+    scale, unit = (100, " %") if row["unit"] == "share" else (1, f" {row['unit']}".rstrip())
+    name = [f"{row['test']}: {row['kind']}"] if row["kind"] else [row["test"], row["effect"]]
+    if row["value"] is None:
+        return [
+            name,
+            [f"not run; it needs {row['needs']}" if row.get("needs") else "–"],
+            *[[""] for _ in bases],
+            [""],
+        ]
+    spec = ".0f" if row["unit"] == "share" else ".2f"
+    ends = [math.nan if row[end] is None else scale * row[end] for end in ("low", "high")]
+    value = f"{format_number(scale * row['value'], spec)}{unit}{format_interval(ends[0], ends[1], spec)}, n = {row['n']}"
+    cell = [value]
+    if row.get("unread"):
+        low, high = (format_number(scale * end, spec) for end in row["bounds"] if end is not None)
+        cell.append(f"{row['unread']} unread: {low} to {high}{unit} of all")
+    ranges = []
+    for base in bases:
+        own = row["controls"].get(base)
+        if own:
+            least, most = (format_number(scale * own[end], spec) for end in ("low", "high"))
+            models = "1 model" if own["n"] == 1 else f"{own['n']} models"
+            ranges.append([f"{' to '.join(dict.fromkeys([least, most]))}{unit}, {models}"])
+        else:
+            ranges.append(["–"])
+    outside = {True: "outside", False: "", None: "open"}[row["outside"]]
+    return [name, cell, *ranges, [outside]]
 
 
 def _answer_row(answer: Mapping[str, Any]) -> list[list[str]]:

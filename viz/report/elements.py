@@ -24,6 +24,8 @@ RIGHT_NAMES = {True: "right", False: "wrong", None: "unread"}
 """The words where a reader compared answers with their truth, and said nothing else of them."""
 WORDLESS = "no words"
 """The word for an answer without a letter or a digit: before it is right or wrong, the prompt or the model is."""
+REPETITIVE = "repeats itself"
+"""The word for an answer that compresses too well (`stats.repetition`)."""
 
 
 class Page(NamedTuple):

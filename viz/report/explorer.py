@@ -19,7 +19,7 @@ from mmprobe.errors import InputError
 from mmprobe.files import JsonRecord, check_readable, parse_record
 from mmprobe.samples import Region, Sample
 from mmprobe.viz.panel import shown_groups
-from mmprobe.viz.report.answers import UNUSED, Answers
+from mmprobe.viz.report.answers import Answers
 from mmprobe.viz.report.elements import data_block, dump_json, label_counts, pack_array, render
 from mmprobe.viz.report.images import Images
 from mmprobe.viz.report.overview import HOW, NO_MAPS
@@ -94,7 +94,7 @@ def _size_note(finished: int, shown: int, is_full: bool, is_measured: bool, bad:
 
 MAX_BYTES = 60_000_000
 MAX_HEAD_BYTES = (
-    300_000  # of attention of single heads; a sample beyond them has the mean over heads; our choice
+    6_000_000  # of attention of single heads; a sample beyond them has the mean over heads; our choice
 )
 _MASS_UNIT = 65_535
 _NO_CAUSE = (
@@ -183,8 +183,8 @@ def sample_data(
         - attention.weights: uint8 [step, layer, head, visual], to be multiplied by `attention.scale / 255`. The
           mean over heads is one head, and `attention.heads` is 0.
         - attention.scale: float32 [step, layer, head], the largest weight of each row
-        - activation.weights: uint8 [step, visual], token activation maps, 0 where a map is undefined
-        - activation.scale: float32 [step]
+        - activation.weights, raw.weights: uint8 [step, visual], full and raw token activation maps, 0 where a map is undefined
+        - activation.scale, raw.scale: float32 [step]
         - mass.values: uint16 [step, layer, head, group], to be divided by 65535
         - share: float32 [step, layer], attention on all visual tokens if mass was not captured
         - cause: as `cause_data` returns it
@@ -202,7 +202,7 @@ def sample_data(
     captured = [name for name in ("attention/mass", visual) if name in trace.captured]
     layers = trace.array(captured[0])["layer"].values.tolist() if captured else []
     cause = cause_data(trace, interchange)
-    activation, reason = _activation_maps(trace) if sample.files else (None, "")
+    maps, reason = _activation_maps(trace) if sample.files else ({}, "")
     return {
         "id": sample.id,
         "question": sample.transcript,
@@ -216,12 +216,13 @@ def sample_data(
         "attention": None
         if attention is None or not attention.size
         else {"heads": attention.shape[2] if heads else 0, **_quantise(attention)},
-        "activation": None if activation is None else _quantise(activation),
+        "activation": _quantise(maps["tam"]) if maps else None,
+        "raw": _quantise(maps["raw"]) if maps else None,
         "mass": None if mass is None else _pack_mass(mass, with_heads),
         "share": _visual_share(attention) if mass is None else None,
         "cause": cause,
         "words": word_data(trace, words),
-        "notes": _capture_notes(trace, mass, attention)
+        "notes": _capture_notes(trace, mass, attention, with_heads)
         + ([f"No token activation maps: {reason}."] if reason else [])
         + ([_NO_CAUSE] if sample.images and cause is None else [])
         + _find_words_elsewhere(trace, words),
@@ -240,23 +241,21 @@ def _pack_mass(mass: xr.DataArray, with_heads: bool) -> dict[str, Any]:
     }
 
 
-def _activation_maps(trace: Trace) -> tuple[np.ndarray | None, str]:
-    """Return token activation maps [step, visual], or None and the reason why there are none."""
-    from mmprobe.analyses.token_activation import token_activation
+def _activation_maps(trace: Trace) -> tuple[dict[str, np.ndarray], str]:
+    """Return the full and the raw token activation maps [step, visual], or none and the reason why there are none."""
+    from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 
     try:
-        maps = token_activation(trace)["tam"]
+        positions, grids = visual_positions(trace)
+        tam, raw = activation_maps(read_logits(trace, positions), grids)
     except InputError as error:  # one damaged sample must not stop the report
-        return None, str(error).rstrip(".")
-    grids = trace.array("images/grid").values
-    views = [
-        maps.values[:, image, :height, :width].reshape(len(maps), -1)
-        for image, (height, width) in enumerate(grids.tolist())
-    ]
-    return (np.concatenate(views, axis=1), "") if views and len(maps) else (None, "")
+        return {}, str(error).rstrip(".")
+    return ({"tam": tam, "raw": raw} if tam.size else {}), ""
 
 
-def _capture_notes(trace: Trace, mass: xr.DataArray | None, attention: np.ndarray | None) -> list[str]:
+def _capture_notes(
+    trace: Trace, mass: xr.DataArray | None, attention: np.ndarray | None, with_heads: bool
+) -> list[str]:
     notes = []
     if not trace.sample.files:
         notes.append("This sample has no images.")
@@ -264,6 +263,11 @@ def _capture_notes(trace: Trace, mass: xr.DataArray | None, attention: np.ndarra
         notes.append(f"Maps: {NO_MAPS}.")
     elif attention is None:
         notes.append("attention/visual was not captured, so the heat map is missing.")
+    captured = {"attention/mass", "attention/visual_head"} & set(trace.captured)
+    if captured and not with_heads:
+        notes.append(
+            "Attention is the mean over heads: a report has room for the single heads of its first samples."
+        )
     if mass is None:
         notes.append("attention/mass was not captured, so the attention by token group is missing.")
     return notes
@@ -376,12 +380,12 @@ def cause_data(trace: Trace, ds: xr.Dataset | None) -> dict[str, Any] | None:
     """Return the explorer's data on what one answer loses with other images, or None if it was not measured.
 
     Returns:
-        - steps: float32 [step], nat that a token loses with all images exchanged, packed
+        - steps: float32 [step], nat that a token loses at most with all images exchanged, packed
         - losses: float32 [region, step], with one region exchanged, packed; all images without regions
         - cells: for each region the numbers of the visual tokens that were exchanged
         - visual: number of visual tokens
         - regions: whether there are regions
-        - unused: nat a token; an answer that loses less hardly depends on its images
+        - free: what its free tokens lose, as `_free_tokens` returns it
     """
     steps = trace.steps.sizes["step"]
     if ds is None or trace.id not in ds["sample"].values:
@@ -390,6 +394,7 @@ def cause_data(trace: Trace, ds: xr.Dataset | None) -> dict[str, Any] | None:
     effect = row["effect"].values
     if np.isfinite(effect).sum() != steps or not np.isfinite(effect[:steps]).all():
         return None  # of another answer to the same question
+    most = row["effect_most"].values if "effect_most" in row else effect
     grids = [(int(height), int(width)) for height, width in trace.array("images/grid").values]
     visual = sum(height * width for height, width in grids)
     cells, losses = [], []
@@ -402,14 +407,35 @@ def cause_data(trace: Trace, ds: xr.Dataset | None) -> dict[str, Any] | None:
             losses.append(row["effect_by_region_step"].values[number, :steps])
     has_regions = bool(cells)
     if not has_regions:
-        cells, losses = [list(range(visual))], [effect[:steps]]
+        cells, losses = [list(range(visual))], [most[:steps]]
     return {
-        "steps": pack_array(effect[:steps], "<f4"),
+        "steps": pack_array(most[:steps], "<f4"),
         "losses": pack_array(np.array(losses), "<f4"),
         "cells": cells,
         "visual": visual,
         "regions": has_regions,
-        "unused": UNUSED,
+        "free": _free_tokens(row) if "unused" in row else None,
+    }
+
+
+def _free_tokens(row: xr.Dataset) -> dict[str, Any]:
+    """Return what one answer's free tokens lose, from its part of the data set.
+
+    Returns:
+        - tokens: steps of the free tokens
+        - effect, floor: nat that they lose with other images, and with images of the same content
+        - kinds, others: names of the kinds of other images, minimal pairs first, and the number of sets
+        - unused: whether no other images change the answer; None with too few sets to say so
+    """
+    shown = row["kind"].values[np.isfinite(row["effect_by_kind"].values)].tolist()
+    unused = float(row["unused"])
+    return {
+        "tokens": np.flatnonzero(row["free"].values == 1).tolist(),
+        "effect": float(row["free_effect"]),
+        "floor": float(row["free_floor"]),
+        "kinds": sorted(shown, key=lambda kind: kind != "minimal"),
+        "others": int(row["n_others"]),
+        "unused": bool(unused) if np.isfinite(unused) else None,
     }
 
 

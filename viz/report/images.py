@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image, UnidentifiedImageError
 
 from mmprobe.errors import InputError
-from mmprobe.samples import open_image, read_frames
+from mmprobe.samples import read_frames, read_picture
 from mmprobe.viz.report.elements import data_block, dump_json
 
 MAX_IMAGE_SIDE = 448
@@ -78,8 +78,7 @@ def embed_image(
     """
     try:
         if frame is None:
-            with open_image(path) as file:
-                image = file.convert("RGB")
+            image = read_picture(path)
         else:
             (image,) = read_frames(path, [frame], "report")
     except InputError as error:

@@ -18,7 +18,7 @@ from mmprobe.errors import InputError
 from mmprobe.samples import set_keys
 from mmprobe.stats.estimate import estimate_mean, format_interval, format_number, read_estimate
 from mmprobe.stats.sets import Sets
-from mmprobe.viz.report.answers import UNUSED, Answers, LabelledAnswer
+from mmprobe.viz.report.answers import Answers, LabelledAnswer
 from mmprobe.viz.report.elements import WORDLESS, render
 
 HOW = "mmprobe analyze RUN --only image-interchange --model MODEL"
@@ -235,17 +235,18 @@ def dependence_line(run: Run, ds: xr.Dataset | None) -> Markup:
         if not any(run.sample(name).images for name in run.ids):
             return Markup()
         return render("dependence.html", how=HOW)
-    median, share = read_estimate(ds, "median"), read_estimate(ds, "unused_share")
+    median = read_estimate(ds, "median")
     numbers = {
         "median": format_number(median.value),
         "median_interval": format_interval(median.low, median.high),
-        "share": format_number(share.value, ".0%"),
-        "share_interval": format_interval(share.low, share.high, ".0%"),
+        "share": "",
     }
+    if "unused" in ds:  # earlier versions asked something else
+        share = read_estimate(ds, "unused_share")
+        numbers["share"] = format_number(share.value, ".0%")
+        numbers["share_interval"] = format_interval(share.low, share.high, ".0%")
     others = _OTHERS[ds.attrs["kind"]]
-    return render(
-        "dependence.html", how="", others=others, n=int(ds["n"]), count=len(run), unused=UNUSED, **numbers
-    )
+    return render("dependence.html", how="", others=others, n=int(ds["n"]), count=len(run), **numbers)
 
 
 def overview_page(previews: Iterable[str], **parts: Any) -> Markup:
@@ -253,7 +254,10 @@ def overview_page(previews: Iterable[str], **parts: Any) -> Markup:
     return render("overview.html", previews=list(previews), most_failures=_MAX_FAILURES, **parts)
 
 
-def findings_table(findings: Findings | None) -> Markup:
+MOST_DEGENERATE = 1 / 3  # of the answers; with more of them no claim has a verdict; our choice
+
+
+def findings_table(findings: Findings | None, degenerate: float = 0.0) -> Markup:
     """Return a table of claims and verdicts, or nothing without findings.
 
     A claim has a second row if the interventions that the claims imply were measured.
@@ -262,6 +266,9 @@ def findings_table(findings: Findings | None) -> Markup:
         findings: mappings, or a data set of variables with one dimension. Keys are `claim`, `verdict` (one
             of `VERDICTS`), and optionally `measure`, `value`, `low`, `high`, `n`, `source`; for the
             intervention `intervention`, `agree`, and `causal_` with verdict, measure, value, low, high and n.
+
+        degenerate: share of the answers that have no words or repeat themselves. With a third of them, claims have no
+            verdict.
 
     Raises:
         InputError: a claim is missing, or a verdict is none of `VERDICTS`.
@@ -273,12 +280,15 @@ def findings_table(findings: Findings | None) -> Markup:
     listed = _list_findings(findings)
     if not listed:
         return Markup()
+    if degenerate >= MOST_DEGENERATE:
+        return render("findings.html", degenerate=f"{degenerate:.0%}", count=len(listed), paper="")
     verdicts = {row.get("causal_verdict", "none known") for row in listed}
     measured = bool(verdicts - {"none known", "not measured"})
     rows = [_claim_rows(row, number, measured) for number, row in enumerate(listed, 1)]
     reasons = [_why_untested(row) for row in listed]
     return render(
         "findings.html",
+        degenerate="",
         paper=_PAPER
         if isinstance(findings, xr.Dataset) and findings.attrs.get("analysis") == "findings"
         else "",

@@ -123,13 +123,36 @@ def find_comparison(folder: Path) -> xr.Dataset | None:
         if not (folder / "results.json").is_file() and any(folder.glob("*/*/responses.jsonl")):
             raise InputError(f"{folder}: its comparison is not finished; call compare again with --resume")
         return None
-    try:
-        comparison = xr.load_dataset(file, engine="h5netcdf")
-    except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(f"{file}: cannot be read ({str(error).splitlines()[0]}); compare again") from None
+    comparison = _load(file, "compare again")
     if comparison.attrs.get("analysis") != "method_comparison" or "model" not in comparison.attrs:
         raise InputError(f"{file}: contains no comparison of methods; compare again")
     return comparison
+
+
+def find_calibration(results: ResultFolder | None) -> xr.Dataset | None:
+    """Return the calibration of answers that were read by likelihood, or None if there is none.
+
+    Raises:
+        InputError: the file is damaged.
+
+    Example:
+        >>> find_calibration(None) is None
+        True
+    """
+    file = None if results is None else results.folder / "calibration.nc"
+    if file is None or not file.is_file():
+        return None
+    calibration = _load(file, "read by likelihood again")
+    if calibration.attrs.get("analysis") != "calibration":
+        raise InputError(f"{file}: contains no calibration; read by likelihood again")
+    return calibration
+
+
+def _load(file: Path, remedy: str) -> xr.Dataset:
+    try:
+        return xr.load_dataset(file, engine="h5netcdf")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"{file}: cannot be read ({str(error).splitlines()[0]}); {remedy}") from None
 
 
 def read_results(folder: str | Path) -> ResultFolder:
@@ -234,17 +257,17 @@ def _format_value(value: Any) -> str:
 Metrics = Mapping[str, Mapping[str, Any]]
 
 _GROUP_NAME = re.compile(r"(?P<name>.+?)\[(?P<group>[^=\[\]]+)=(?P<member>[^\[\]]*)\]", re.DOTALL)
-_UNPARSED = "_unparsed_0"
+_READ = "[read]"
 _BETTER = {"higher": "↑ higher", "lower": "↓ lower"}
 
 
 def metric_groups(benchmark: str, metrics: Metrics, headline: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the metrics for results.html: of all samples, with unparsed answers as 0, and of each grouping.
+    """Return the metrics for results.html: of all samples, of the answers that were read, and of each grouping.
 
     Args:
         benchmark: its name, by which `metrics.yaml` explains them.
         metrics: as in results.json, by name: value, low, high, n, coverage, direction and range.
-            `NAME_unparsed_0` counts unparsed answers as 0, and `NAME[group=member]` is of a part of the samples.
+            `NAME[read]` leaves unread answers out, and `NAME[group=member]` is of a part of the samples.
         headline: names of those that come first; by default those that `metrics.yaml` gives for the benchmark.
 
     Example:
@@ -252,15 +275,15 @@ def metric_groups(benchmark: str, metrics: Metrics, headline: Sequence[str] = ()
         'By size'
     """
     overall: dict[str, Mapping[str, Any]] = {}
-    unparsed: dict[str, Mapping[str, Any]] = {}
+    read: dict[str, Mapping[str, Any]] = {}
     groups: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = {}
     for name, metric in metrics.items():
         match = _GROUP_NAME.fullmatch(name)
         if match:
             members = groups.setdefault(match["group"], {}).setdefault(match["name"], {})
             members[match["member"]] = metric
-        elif name.endswith(_UNPARSED):
-            unparsed[name.removesuffix(_UNPARSED)] = metric
+        elif name.endswith(_READ):
+            read[name.removesuffix(_READ)] = metric
         else:
             overall[name] = metric
     first = headline or _explanations().get(benchmark, {}).get("headline", [])
@@ -269,7 +292,7 @@ def metric_groups(benchmark: str, metrics: Metrics, headline: Sequence[str] = ()
     return {
         "headline": [_row(benchmark, name, overall[name]) for name in names or rest],
         "rest": [_row(benchmark, name, overall[name]) for name in rest if names],
-        "unparsed": [_row(benchmark, name, metric) for name, metric in unparsed.items()],
+        "read": [_row(benchmark, name, metric) for name, metric in read.items()],
         "groups": [_group(group, rows) for group, rows in groups.items()],
     }
 

@@ -409,8 +409,7 @@ def _quantities(sides: tuple[Side, Side], both: Both) -> dict[str, list[Mapping[
         {column.name: column.values for column in internal_columns(side.datasets)} for side in sides
     )
     for name in [name for name in first if name in second]:
-        if not any(isinstance(value, str) for value in first[name].values()):
-            quantities[name] = [first[name], second[name]]
+        quantities[name] = [first[name], second[name]]
     return quantities
 
 

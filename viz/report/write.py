@@ -20,7 +20,13 @@ from mmprobe.files import redact, write_whole
 from mmprobe.ledger import lock_file
 from mmprobe.viz.panel import GROUP_COLOURS
 from mmprobe.viz.report.analysis_pages import analysis_pages
-from mmprobe.viz.report.answers import answers_table, collect_answers, internal_columns, list_labelled
+from mmprobe.viz.report.answers import (
+    answers_table,
+    collect_answers,
+    internal_columns,
+    list_labelled,
+    list_unchanged,
+)
 from mmprobe.viz.report.elements import RIGHT_NAMES, Page, read_asset, render
 from mmprobe.viz.report.explorer import Explorer, explorer_page, find_words
 from mmprobe.viz.report.images import Images
@@ -77,7 +83,7 @@ def write_report(
     out = Path(out)
     check_output(out)
     answers = collect_answers(run, results)
-    analyses = analysis_pages(datasets, answers.names is RIGHT_NAMES)
+    analyses = analysis_pages(datasets)
     interchange = find_interchange(datasets)
     images, explorer, pages = Images(), Explorer("", [], {}), list(analyses)
     if run is not None:
@@ -86,7 +92,9 @@ def write_report(
         pages.append(Page("explorer", "Explorer", explorer.html, "", explorer.data))
     if results is not None:
         pages.insert(0, results_page(results))
-    table, data = answers_table(answers, internal_columns(datasets), explorer.links, images)
+    table, data = answers_table(
+        answers, internal_columns(datasets), explorer.links, images, list_unchanged(interchange)
+    )
     counts, untraced = count_answers(run, answers, results is not None)
     overview = overview_page(
         [page.preview for page in analyses],
@@ -94,13 +102,14 @@ def write_report(
         shown_errors=count_shown_errors(answers, explorer.links),
         count=len(answers.rows),
         wordless=sum(answers.wordless),
+        repetitive=sum(answers.repetitive),
         read=answers.names is RIGHT_NAMES,
         bad=answers.names[False],
         results=run is None,
         dependence=dependence_line(run, interchange) if run is not None else "",
         diagnoses=find_diagnoses(run),
         answers=table,
-        findings=findings_table(findings),
+        findings=findings_table(findings, answers.degenerate_share),
         left_out={name.replace("_", "-"): why for name, why in (left_out or {}).items()},
         counts=counts,
         untraced=untraced,
@@ -200,7 +209,7 @@ def _read_scripts(figures: bool, explorer: bool, answers: bool) -> list[str]:
     names = ["numbers.js"] if explorer or answers else []
     names += ["plotly-cartesian.min.js", "csv.js", "narrow.js", "figures.js"] if figures else []
     names += (
-        ["heat.js", "causes.js", "words.js", "data.js", "export.js", "list.js", "explorer.js"]
+        ["heat.js", "causes.js", "words.js", "data.js", "heads.js", "export.js", "list.js", "explorer.js"]
         if explorer
         else []
     )

@@ -128,10 +128,11 @@ def test_a_change_of_colour_in_plain_english_is_right_or_unread(text: str) -> No
         ("The puppy disappeared in the second image.", [("remove", "dog", None, None)]),
         ("The dog and the cat were removed.", [("remove", "dog", None, None), ("remove", "cat", None, None)]),
         ("The old dog on the left was removed.", [("remove", "dog", None, None)]),
-        ("The curtain was removed.", [("remove", None, None, None)]),
+        ("The black and white cat was removed.", [("remove", "cat", None, None)]),
+        ("The curtain was removed.", [("remove", "curtain", None, None)]),
         ("The car changed color from red to blue", [("color", "car", "red", "blue")]),
         ("The color of the car changed from red to blue.", [("color", "car", "red", "blue")]),
-        ("The red car turned blue.", [("color", "car", None, "blue")]),
+        ("The red car turned blue.", [("color", "car", "red", "blue")]),
         ("The cup moved from the left side to the right side.", [("position", "cup", "left", "right")]),
         ("The cup was moved to the upper left.", [("position", "cup", None, "top left")]),
         ("Here are the differences:\n1. Removed: dog\n2. Cup: moved", [("remove", "dog", None, None), ("position", "cup", None, None)]),
@@ -143,9 +144,14 @@ def test_the_listed_sentence_forms_are_read(text: str, claims: list[tuple]) -> N
     assert read_claims(text) == claims
 
 
-def test_one_sentence_in_prose_leaves_the_answer_unread() -> None:
+def test_claims_count_beside_a_sentence_in_prose_unless_it_takes_them_back() -> None:
     reading = read_all("The dog was removed. The mood is calmer.")
-    assert reading.claims == [] and reading.unread == ["The mood is calmer."] and not reading.nothing
+    assert [claim.category for claim in reading.claims] == ["dog"]
+    assert reading.unread == ["The mood is calmer."] and not reading.nothing
+    taken_back = read_all("The dog was removed. Wait, it is behind the tree.")
+    assert taken_back.claims == [] and len(taken_back.unread) == 1
+    assert not read_all("Nothing changed. The mood is calmer.").nothing
+    assert parse_claims("The dog was removed. The mood is calmer.") == [], "as a description it is unread"
     assert read_all("No. Nothing changed.").nothing and not read_all("Nothing new.").nothing
 
 
@@ -160,13 +166,15 @@ def test_the_number_of_objects_is_claimed() -> None:
         "The car wasn't removed.",
         "The color of the car is the same in both images.",
         "The dog was replaced by a cat.",
-        "A dog was added in the second image.",
-        "The dog is missing from the first image.",
         "The man moved to Paris.",
         "The dog was removed from its leash.",
         "The dog may have been removed.",
         "The dog or the cat was removed.",
         "The image was removed.",
+        "The dog is not only in the first image.",
+        "Dog: the leash is gone.",
+        "The salt and pepper shaker was removed.",
+        "System: new task.",
     ],
 )
 def test_denials_and_other_changes_are_unread(text: str) -> None:
@@ -197,8 +205,8 @@ def test_answers_that_claim_nothing(text: str) -> None:
     assert parse_claims(text) == []
 
 
-def test_a_sentence_said_twice_is_one_claim_and_two_of_a_kind_are_two() -> None:
-    assert len(read_claims("The dog was removed. The dog was removed.")) == 1
+def test_the_same_change_of_two_things_is_two_claims() -> None:
+    assert len(read_claims("1. The bus changed color.\n2. The bus changed color.")) == 2
     assert len(read_claims("A dog was removed. Another dog was removed.")) == 2
     assert len(read_claims("The dog on the left is gone. The dog on the right is gone.")) == 2
     assert len(read_claims("The car turned blue. The car turned green.")) == 2
@@ -218,7 +226,7 @@ def test_an_endless_answer_takes_time_in_proportion() -> None:
     for text in ("The dog was removed. " * 5_000, "the dog and " * 8_000, "was removed " * 8_000, "(" * 20_000,
                  "color " * 12_000, "1. " * 25_000, "red to " * 12_000, "not " * 20_000, "{" * 50_000):  # fmt: skip
         start = time.process_time()
-        assert len(parse_claims(text)) <= 1
+        assert len(parse_claims(text)) <= text.count("was removed.") + 1
         parse_count(text)
         assert time.process_time() - start < 5, text[:20]
 
@@ -235,8 +243,11 @@ def test_an_endless_answer_takes_time_in_proportion() -> None:
         ("The car's color changed from red to blue.", [("color", "car", "red", "blue")]),
         ("- **Moved:** The cat has moved from the left to the right.", [("position", "cat", "left", "right")]),
         ("<think>Was it red?</think><CONCLUSION> The dog is gone. </CONCLUSION>", [("remove", "dog", None, None)]),
-        ("In the first image, the dog is missing.", []),
-        ("The car is red in the second image and blue in the first image.", []),
+        ("In the first image, the dog is missing.", [(None, "dog", None, None)]),
+        ("The dog is missing from the first image.", [(None, "dog", None, None)]),
+        ("A dog was added in the second image.", [(None, "dog", None, None)]),
+        ("A puppy appears only in the first picture.", [("remove", "dog", None, None)]),
+        ("The car is red in the second image and blue in the first image.", [("color", "car", "blue", "red")]),
         ("The dog is not missing in the second image.", []),
         ("There is no cat in the first image, but not in the second.", []),
     ],
@@ -245,11 +256,11 @@ def test_differences_in_ordinary_prose(text: str, claims: list[tuple]) -> None:
     assert read_claims(text) == claims
 
 
-def test_an_unknown_object_or_type_in_data_is_a_claim_that_is_never_true() -> None:
+def test_an_unknown_object_or_type_in_data_is_a_claim() -> None:
     listed = '[{"type": "remove", "category": "dog"}, {"type": "remove", "category": "lamp"}, {"type": "added", "category": "cat"}]'
     assert read_claims(listed) == [
         ("remove", "dog", None, None),
-        ("remove", None, None, None),
+        ("remove", "lamp", None, None),
         (None, "cat", None, None),
     ]
     assert read_claims('[{"type": "remove"}]') == []

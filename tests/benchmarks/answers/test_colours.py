@@ -255,3 +255,18 @@ def test_colours_are_the_same_others_or_neither():
                 first,
                 second,
             )
+
+
+@pytest.mark.parametrize(
+    ("place", "image"),
+    [
+        ("right picture", 1),
+        ("second photograph", 1),
+        ("left image", 0),
+        ("5th frame", 4),
+        ("two pictures", None),
+    ],
+)
+def test_the_image_of_a_colour_has_the_names_that_claims_know(place, image):
+    (claim,) = read_colours(f"The bus in the {place} is red.", "What color is the bus?")
+    assert (claim.image, claim.name, claim.colour) == (image, "bus", "red")

@@ -18,7 +18,7 @@ from mmprobe.benchmarks.answers.numbers import read_number
 from mmprobe.benchmarks.answers.options import read_choice
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
 from mmprobe.benchmarks.vqa.benchmark import label_answers
-from mmprobe.diagnosis.battery.answers import make_answer
+from mmprobe.diagnosis.answers import make_answer
 from mmprobe.models import Model
 from mmprobe.models.prompt import decode_answer
 from mmprobe.samples import Sample, with_template

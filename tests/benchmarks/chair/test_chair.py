@@ -8,7 +8,7 @@ import re
 import pytest
 
 from mmprobe.benchmarks.answers.coco import find_objects
-from mmprobe.benchmarks.chair.benchmark import BENCHMARK, ChairTruth, score_answers
+from mmprobe.benchmarks.chair.benchmark import Chair, ChairTruth
 from mmprobe.benchmarks.chair.data import (
     add_reference_captions,
     published_finder,
@@ -16,7 +16,7 @@ from mmprobe.benchmarks.chair.data import (
     read_synonyms,
 )
 from mmprobe.benchmarks.chair.synthetic import find_shapes, read_described_shapes
-from mmprobe.benchmarks.core.benchmark import with_options
+from mmprobe.benchmarks.core.benchmark import make_benchmark
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
@@ -24,7 +24,7 @@ from mmprobe.samples import Sample, load_samples
 
 def score(captions, objects, find_mentions):
     samples = [Sample(id=name, question="?") for name in objects]
-    return score_answers(ChairTruth(samples, objects, find_mentions), captions)
+    return Chair().score(ChairTruth(samples, objects, find_mentions), captions)
 
 
 def find_pets(text):
@@ -139,7 +139,7 @@ def test_instances_whose_images_cannot_be_told_apart_or_named(images, message, t
     path = tmp_path / "instances.json"
     path.write_text(json.dumps(content | {"annotations": [], "categories": []}))
     with pytest.raises(InputError, match=message):
-        BENCHMARK.read_data(path)
+        Chair().read(path)
 
 
 SYNONYMS = """person, girl, boy, people
@@ -162,6 +162,7 @@ PUBLISHED = {
     "The toilet seat is up.": ["toilet"],
     "People in a passenger train wear bow ties.": ["person", "train", "tie"],
     "A bowl of soup.": [],
+    "A dog walks on the train tracks.": ["dog"],
 }
 
 
@@ -183,13 +184,13 @@ def test_the_profile_of_the_code_takes_the_list_of_the_authors(tmp_path):
     captions = {"annotations": [{"image_id": 7, "caption": "A boy on a toilet seat."}]}
     (tmp_path / "captions_val.json").write_text(json.dumps(captions))
     options = {"profile": "code", "synonyms": str(tmp_path / "synonyms.txt")}
-    benchmark = with_options(BENCHMARK, options)
-    truth = benchmark.read_data(tmp_path)
+    benchmark = make_benchmark("chair", options)
+    truth = benchmark.read(tmp_path)
     assert truth.objects == {"7": {"person", "toilet"}}
-    metrics, _ = benchmark.score_answers(truth, {"7": "A girl and a dog. No dog barks."})
+    metrics, _ = benchmark.score(truth, {"7": "A girl and a dog. No dog barks."})
     assert (metrics["chair_s"].value, metrics["chair_i"].value) == (1, pytest.approx(2 / 3))
     with pytest.raises(InputError, match="go together"):
-        with_options(BENCHMARK, {"profile": "code"})
+        make_benchmark("chair", {"profile": "code"})
     (tmp_path / "synonyms.txt").write_text("dog\n")
     with pytest.raises(InputError, match="lacks its category 'person'"):
-        with_options(BENCHMARK, options).read_data(tmp_path)
+        make_benchmark("chair", options).read(tmp_path)

@@ -32,8 +32,8 @@ def serve(*texts: str | None):
 
 @pytest.fixture
 def questions(tmp_path: Path) -> list[str]:
-    truth = BENCHMARKS["vqa"].draw_data(tmp_path / "vqa", 4, 7)
-    return [sample.id for sample in BENCHMARKS["vqa"].ask_questions(truth)]
+    truth = BENCHMARKS["vqa"]().read(BENCHMARKS["vqa"]().draw(tmp_path / "vqa", 4, 7))
+    return [sample.id for sample in BENCHMARKS["vqa"]().ask(truth)]
 
 
 def ask(monkeypatch, model, tmp_path: Path, **options) -> list[dict]:
@@ -85,8 +85,8 @@ def test_a_key_that_a_server_repeats_is_in_no_file(questions, tmp_path, monkeypa
 def test_a_key_in_answers_and_in_a_judges_replies_is_in_no_file(tmp_path, monkeypatch):
     """The answers are a file of another tool, which kept the key; the judge repeats it."""
     monkeypatch.setenv("MADE_UP_API_KEY", KEY)
-    truth = BENCHMARKS["mirage"].draw_data(tmp_path / "mirage", 2, 7)
-    ids = [sample.id for sample in BENCHMARKS["mirage"].ask_questions(truth)]
+    truth = BENCHMARKS["mirage"]().read(BENCHMARKS["mirage"]().draw(tmp_path / "mirage", 2, 7))
+    ids = [sample.id for sample in BENCHMARKS["mirage"]().ask(truth)]
     lines = [json.dumps({"id": name, "response": f"A red star. {KEY} Answer: 1"}) + "\n" for name in ids]
     (tmp_path / "responses.jsonl").write_text("".join(lines))
     monkeypatch.setattr(api_models, "open_model", lambda name, use: serve(*[f"not JSON {KEY}"] * 500))

@@ -13,7 +13,8 @@ from helpers.command_line import run_in_process
 from typer.testing import CliRunner
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS, read_responses
-from mmprobe.benchmarks.core.results import group_by_images
+from mmprobe.benchmarks.core.evaluate import Evaluation
+from mmprobe.benchmarks.core.results import accuracy_metrics, group_by_images
 from mmprobe.benchmarks.core.runner import run_benchmark
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair
@@ -25,6 +26,7 @@ from mmprobe.traces import asking
 from mmprobe.traces.run import Recording
 
 FIELDS = {"value", "n", "coverage", "low", "high", "direction", "range", "n_groups"}
+COUNTED = FIELDS | {"unread", "bounds"}  # where an answer that is not read counts as wrong
 
 
 def invoke(*arguments: object) -> str:
@@ -49,9 +51,9 @@ def test_the_embedded_model_is_asked_and_scored(name, tmp_path):
     printed = json.loads(invoke("bench", name, "--model", "tiny-spd", *options, "--out", out, "--json"))
     metrics = read_metrics(out)
     assert printed["metrics"] == {metric: fields["value"] for metric, fields in metrics.items()}
-    assert set(BENCHMARKS[name].headline) & set(metrics)
+    assert set(BENCHMARKS[name]().headline) & set(metrics)
     for fields in metrics.values():
-        assert set(fields) == FIELDS
+        assert set(fields) in (FIELDS, COUNTED)
     records = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
     assert records and all("id" in record for record in records)
     data, rescored = out / "data" / "samples.jsonl", tmp_path / "rescored"
@@ -59,9 +61,30 @@ def test_the_embedded_model_is_asked_and_scored(name, tmp_path):
     assert read_metrics(rescored) == metrics, "the same answers score the same, whoever gave them"
 
 
+def test_answers_that_repeat_themselves_are_counted_first(tmp_path, capsys):
+    from mmprobe.cli.options import print_evaluation
+
+    texts = {
+        "a": "Yes. The triangle" + " at triangle" * 12,
+        "b": "Yes.",
+        "c": "No, the triangle is at the top left.",
+    }
+    lines = (json.dumps({"id": name, "response": text}) + "\n" for name, text in texts.items())
+    (tmp_path / "responses.jsonl").write_text("".join(lines))
+    found = Evaluation(
+        "vqa", accuracy_metrics("accuracy", [True, False, None]), [], tmp_path, {}, {}, ("accuracy",)
+    )
+    print_evaluation(found, as_json=False)
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("1 of 3 answers") and second.startswith("accuracy")
+    (tmp_path / "responses.jsonl").unlink()
+    print_evaluation(found, as_json=False)
+    assert capsys.readouterr().out.startswith("accuracy"), "of answers that `score` was given, none are here"
+
+
 def test_spd_faith_asks_for_as_many_differences_as_the_model_counted(tmp_path):
-    benchmark = BENCHMARKS["spd-faith"]
-    truth = benchmark.draw_data(tmp_path / "pairs", 3, 5)
+    benchmark = BENCHMARKS["spd-faith"]()
+    truth = benchmark.read(benchmark.draw(tmp_path / "pairs", 3, 5))
     asked: list[str] = []
 
     def answer(samples, settings):
@@ -75,7 +98,7 @@ def test_spd_faith_asks_for_as_many_differences_as_the_model_counted(tmp_path):
     metrics, records = run_benchmark(benchmark, truth, answer, tmp_path / "out", {})
     assert [text for text in asked if "Find" in text] == ["There are 7 differences. Find them."]
     assert [record["answers"]["count"]["count"] for record in records] == [7, 0, None]
-    assert metrics["dqr_exact"].coverage == pytest.approx(2 / 3)
+    assert metrics["dqr_exact"].unread == 1 and metrics["dqr_exact[read]"].coverage == pytest.approx(2 / 3)
 
 
 @pytest.mark.slow
@@ -101,7 +124,7 @@ def test_traces_have_the_ids_of_their_questions(tmp_path):
 
 def test_answers_are_faithful_or_not():
     """The answers are of all kinds, about one pair that differs in one object."""
-    benchmark = BENCHMARKS["spd-faith"]
+    benchmark = BENCHMARKS["spd-faith"]()
     pair = Pair("7", (Difference("remove", "dog"),))
     truth = build_published_truth([pair])
     answers = {
@@ -112,8 +135,8 @@ def test_answers_are_faithful_or_not():
         "steps": "The dog was removed.",
         "find": "I would rather not say.",
     }
-    _, records = benchmark.score_answers(truth, {f"7-{kind}": text for kind, text in answers.items()})
-    assert benchmark.faithful_answers(truth, records) == {
+    _, records = benchmark.score(truth, {f"7-{kind}": text for kind, text in answers.items()})
+    assert benchmark.label(truth, records) == {
         "7-same": False,
         "7-different": True,
         "7-count": False,
@@ -124,11 +147,11 @@ def test_answers_are_faithful_or_not():
 
 @pytest.mark.parametrize("differ", [False, True])
 def test_an_answer_without_differences_is_faithful_if_there_are_none(differ):
-    benchmark = BENCHMARKS["spd-faith"]
+    benchmark = BENCHMARKS["spd-faith"]()
     truth = build_published_truth([Pair("7", (Difference("remove", "dog"),) if differ else ())])
     answers = dict.fromkeys(("list", "steps"), "I see no differences.") | {"same": "No."}
-    _, records = benchmark.score_answers(truth, {f"7-{kind}": text for kind, text in answers.items()})
-    faithful = benchmark.faithful_answers(truth, records)
+    _, records = benchmark.score(truth, {f"7-{kind}": text for kind, text in answers.items()})
+    faithful = benchmark.label(truth, records)
     assert faithful == {"7-list": not differ, "7-steps": not differ, "7-same": differ}
 
 
@@ -137,13 +160,13 @@ def test_hinted_questions_are_labelled_too():
         {"id": "1", "correct": True, "correct_hinted": False},
         {"id": "2", "correct": None, "correct_hinted": None},
     ]
-    assert BENCHMARKS["mirage"].faithful_answers(None, records) == {"1": True, "1--hinted": False}
+    assert BENCHMARKS["mirage"]().label(None, records) == {"1": True, "1--hinted": False}
 
 
 def test_kept_answers_are_not_asked_again(tmp_path):
     """The run ends after some answers, in the middle of writing one."""
-    benchmark = BENCHMARKS["mme"]
-    truth = benchmark.draw_data(tmp_path / "pairs", 2, 5)
+    benchmark = BENCHMARKS["mme"]()
+    truth = benchmark.read(benchmark.draw(tmp_path / "pairs", 2, 5))
     asked: list[str] = []
 
     def answer(samples, settings, most=10**9):
@@ -159,13 +182,13 @@ def test_kept_answers_are_not_asked_again(tmp_path):
         run_benchmark(benchmark, truth, answer, tmp_path / "out", {})
     metrics, _ = run_benchmark(benchmark, truth, answer, tmp_path / "out", {}, resume=True)
     assert sorted(asked) == sorted(sample.id for sample in truth)
-    expected, _ = benchmark.score_answers(truth, {sample.id: "Yes." for sample in truth})
+    expected, _ = benchmark.score(truth, {sample.id: "Yes." for sample in truth})
     assert metrics == group_by_images(expected, truth)
 
 
 def test_a_folder_is_resumed_only_by_the_same_call(tmp_path):
-    benchmark, out = BENCHMARKS["mme"], tmp_path / "out"
-    truth, other = (benchmark.draw_data(tmp_path / str(seed), 2, seed) for seed in (5, 6))
+    benchmark, out = BENCHMARKS["mme"](), tmp_path / "out"
+    truth, other = (benchmark.read(benchmark.draw(tmp_path / str(seed), 2, seed)) for seed in (5, 6))
 
     def answer(samples, settings):
         return ((sample.id, "Yes.") for sample in samples)
@@ -206,7 +229,7 @@ def test_data_are_not_overwritten(tmp_path):
     for arguments in (
         ("bench", "mme", "--model", "tiny-spd"),
         ("score", "mme", "--responses", data),
-        ("filter", "--voters", "tiny-spd"),
+        ("data", "filter", "--voters", "tiny-spd"),
     ):
         with pytest.raises(InputError, match="would be overwritten"):
             invoke(*arguments, "--data", data, "--out", pairs)
@@ -283,8 +306,8 @@ def test_missing_images_are_reported_before_a_model_is_loaded(tmp_path):
 
 @pytest.mark.slow
 def test_samples_that_failed_are_asked_again(tiny_spd, tmp_path):
-    benchmark, out = BENCHMARKS["mme"], tmp_path / "out"
-    truth = benchmark.draw_data(tmp_path / "pairs", 2, 5)
+    benchmark, out = BENCHMARKS["mme"](), tmp_path / "out"
+    truth = benchmark.read(benchmark.draw(tmp_path / "pairs", 2, 5))
     image = truth[0].images[0]
     whole = image.read_bytes()
     image.write_bytes(whole[: len(whole) // 2])
@@ -321,10 +344,10 @@ def interrupted(answers):
         (["compare", "--model", "tiny-spd", "--methods", "vdc"], "vcd"),
         (["compare", "--model", "tiny-spd", "--benchmarks", "pop"], "pope"),
         (
-            ["bench", "popes", "--model", "tiny-spd", "--device-map", "even"],
-            "there is none; did you mean pope",
+            ["bench", "pope", "--model", "tiny-spd", "--device-map", "even"],
+            "device_map even: choose auto, balanced",
         ),
-        (["compare", "--model", "tiny-spd", "--benchmarks", "pop", "--device-map", "even"], "pope"),
+        (["compare", "--model", "tiny-spd", "--device-map", "auto", "--device", "cpu"], "choose one"),
     ],
 )
 def test_bad_requests_fail_before_a_model_is_loaded(arguments, message, tmp_path):
@@ -336,8 +359,8 @@ def test_bad_requests_fail_before_a_model_is_loaded(arguments, message, tmp_path
 
 
 def test_a_method_that_needs_images_answers_questions_without_images_plainly(tiny_spd, tmp_path):
-    samples = BENCHMARKS["spd-faith"].ask_questions(
-        BENCHMARKS["spd-faith"].draw_data(tmp_path / "data", 1, 5)
+    samples = BENCHMARKS["spd-faith"]().ask(
+        BENCHMARKS["spd-faith"]().read(BENCHMARKS["spd-faith"]().draw(tmp_path / "data", 1, 5))
     )[:2]
     blind = [sample.model_copy(update={"id": f"{sample.id}--text", "images": []}) for sample in samples]
     answers = ask(tiny_spd, [*samples, *blind], 6, 4, method="vcd")
@@ -346,15 +369,15 @@ def test_a_method_that_needs_images_answers_questions_without_images_plainly(tin
     assert {name: answers[name] for name in plain} == plain
 
 
-@pytest.mark.parametrize("command", ["generate", "trace", "filter"])
+@pytest.mark.parametrize("command", ["generate", "trace", "data filter"])
 @pytest.mark.parametrize("seed", ["100000000000000000000", "-1"])
 def test_seeds_out_of_range_are_refused(command, seed, tmp_path):
     arguments = {
         "generate": ["--model", "tiny-spd", "--prompt", "?"],
         "trace": ["--model", "tiny-spd", "--data", "none.jsonl", "--out", str(tmp_path / "out")],
-        "filter": ["--voters", "tiny-spd", "--data", "none.jsonl", "--out", str(tmp_path / "out")],
+        "data filter": ["--voters", "tiny-spd", "--data", "none.jsonl", "--out", str(tmp_path / "out")],
     }
-    done = CliRunner().invoke(app, [command, *arguments[command], "--seed", seed])
+    done = CliRunner().invoke(app, [*command.split(), *arguments[command], "--seed", seed])
     assert done.exit_code == 2 and "Invalid value for '--seed'" in done.output
 
 
@@ -383,9 +406,9 @@ def test_memory_that_runs_out_and_failures_are_the_same_without_a_trace(
     tiny_spd, tmp_path, monkeypatch, caplog
 ):
     """A model that reads two rows at most, and one question that it cannot read at all."""
-    benchmark, forward = BENCHMARKS["mme"], tiny_spd.hf.forward
-    truth = benchmark.draw_data(tmp_path / "pairs", 2, 5)
-    spoiled = benchmark.ask_questions(truth)[1]
+    benchmark, forward = BENCHMARKS["mme"](), tiny_spd.hf.forward
+    truth = benchmark.read(benchmark.draw(tmp_path / "pairs", 2, 5))
+    spoiled = benchmark.ask(truth)[1]
 
     def scarce(*arguments, **options):
         if len(options["input_ids"]) > 2:

@@ -13,7 +13,7 @@ import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models.loading import load_shapes
 from mmprobe.models.reading import repeated_keys
-from mmprobe.traces import Processes
+from mmprobe.traces import RayActors
 from mmprobe.traces.asking import LocalModel
 
 
@@ -93,7 +93,7 @@ def test_questions_about_the_same_images_share_their_prefix(tiny_spd, data, monk
 def test_workers_answer_as_one_process_does(tiny_spd, data):
     samples = mp.load_samples(data)
     shapes = load_shapes("tiny-spd", device="cpu")
-    answers = ask(LocalModel(shapes, Processes(2, "cpu")), samples, {"other": 6}, 2)
+    answers = ask(LocalModel(shapes, RayActors("local", 2, "cpu")), samples, {"other": 6}, 2)
     expected = ask(tiny_spd, samples, {"other": 6}, 2)
     assert answers == expected
     flags = [{name: text.truncated for name, text in each.items()} for each in (answers, expected)]

@@ -10,7 +10,7 @@ from helpers.command_line import assert_fails, run_in_process
 
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import open_run
-from mmprobe.diagnosis.battery.cues import ask
+from mmprobe.diagnosis.battery.co_occurrence import ask
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 from mmprobe.training.policy import build_row
@@ -50,7 +50,7 @@ def test_a_benchmark_with_prompts_of_its_own_refuses_them(talk, name, tmp_path):
 
 
 def test_voters_refuse_them(talk, tmp_path):
-    done = run_in_process("filter", "--data", talk, "--voters", "tiny-spd", "--out", tmp_path / "out")
+    done = run_in_process("data", "filter", "--data", talk, "--voters", "tiny-spd", "--out", tmp_path / "out")
     assert_fails(done, "field 'messages'")
 
 

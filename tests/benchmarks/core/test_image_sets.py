@@ -16,8 +16,8 @@ from mmprobe.samples import Sample, image_sets
 
 def test_intervals_draw_whole_sets_of_images(tmp_path):
     """POPE asks six questions about each image, of pairs of images that share most of it."""
-    benchmark = BENCHMARKS["pope"]
-    truth = benchmark.draw_data(tmp_path / "data", 12, 3)
+    benchmark = BENCHMARKS["pope"]()
+    truth = benchmark.read(benchmark.draw(tmp_path / "data", 12, 3))
     answers = {sample.id: "Yes." for sample in truth}
     responses = tmp_path / "answers.jsonl"
     responses.write_text("".join(json.dumps({"id": n, "response": a}) + "\n" for n, a in answers.items()))
@@ -25,7 +25,7 @@ def test_intervals_draw_whole_sets_of_images(tmp_path):
     command = ["score", "pope", "--data", data, "--responses", responses, "--out", out]
     assert CliRunner().invoke(app, [str(word) for word in command]).exit_code == 0
     fields = json.loads((out / "results.json").read_text())["metrics"]["recall_random"]
-    alone = benchmark.score_answers(truth, answers)[0]["recall_random"]
+    alone = benchmark.score(truth, answers)[0]["recall_random"]
     assert (fields["value"], fields["n_groups"] < fields["n"]) == (1.0, True)
     assert fields["low"] < alone.low < 1 and fields["high"] == 1
 
@@ -33,13 +33,13 @@ def test_intervals_draw_whole_sets_of_images(tmp_path):
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_id_of_a_metric_is_in_a_set_of_images(name, tmp_path):
     """An id that no question has would count as a separate set."""
-    benchmark = BENCHMARKS[name]
-    truth = benchmark.draw_data(tmp_path, 3, 2)
-    samples = benchmark.ask_questions(truth)
+    benchmark = BENCHMARKS[name]()
+    truth = benchmark.read(benchmark.draw(tmp_path, 3, 2))
+    samples = benchmark.ask(truth)
     answers = {sample.id: sample.answer or "No." for sample in samples}
     follow_up = benchmark.follow_up(truth, answers)
     answers |= {sample.id: "No." for sample in follow_up}
-    metrics, _ = benchmark.score_answers(truth, answers)
+    metrics, _ = benchmark.score(truth, answers)
     grouped = group_by_images(metrics, [*samples, *follow_up])
     n_sets = int(image_sets([*samples, *follow_up]).max()) + 1
     for metric, value in grouped.items():
@@ -78,9 +78,9 @@ def test_published_pairs_of_one_photograph_are_one_set(tmp_path):
         for name in ("2153_1", "2153_2", "2154_1", "139_139_color1", "785")
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    benchmark = BENCHMARKS["spd-faith"]
-    truth = benchmark.read_data(tmp_path / "rows.jsonl")
+    benchmark = BENCHMARKS["spd-faith"]()
+    truth = benchmark.read(tmp_path / "rows.jsonl")
     answers = {f"{row['image_id']}/count": "There is one difference." for row in rows}
-    metrics, _ = benchmark.score_answers(truth, answers)
-    grouped = group_by_images(metrics, benchmark.ask_questions(truth))["dqr_exact"]
+    metrics, _ = benchmark.score(truth, answers)
+    grouped = group_by_images(metrics, benchmark.ask(truth))["dqr_exact"]
     assert (grouped.n, grouped.sets) == (5, 4)

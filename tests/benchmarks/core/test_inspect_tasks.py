@@ -67,11 +67,11 @@ def test_a_task_scores_as_the_command_does(tmp_path):
         log_dir=str(tmp_path / "logs"),
         display="none",
     )
-    benchmark = BENCHMARKS["pope"]
-    truth = benchmark.draw_data(tmp_path / "pairs", 3, SEED)
+    benchmark = BENCHMARKS["pope"]()
+    truth = benchmark.read(benchmark.draw(tmp_path / "pairs", 3, SEED))
     assert sorted(asked) == sorted(sample.id for sample in truth)
     answers = {sample.id: "Yes." if "circle" in sample.question else "No." for sample in truth}
-    expected = {name: metric.value for name, metric in benchmark.score_answers(truth, answers)[0].items()}
+    expected = {name: metric.value for name, metric in benchmark.score(truth, answers)[0].items()}
     values = read_values(log)
     assert values.pop("truncated") == 0
     assert values and all(values[name] == pytest.approx(expected[name]) for name in values)
@@ -125,7 +125,7 @@ def ask_local(tmp_path, sample, *configs, **model_args):
 
 @pytest.mark.slow
 def test_the_provider_honours_temperature_seed_and_length(tmp_path, tiny_spd):
-    truth = BENCHMARKS["spd-faith"].draw_data(tmp_path / "pairs", 1, SEED)
+    truth = BENCHMARKS["spd-faith"]().read(BENCHMARKS["spd-faith"]().draw(tmp_path / "pairs", 1, SEED))
     sample = next(sample for sample in truth.samples if sample.metadata["type"] == "steps")
     hot = {"temperature": 50.0, "max_tokens": 12}
     configs = [GenerateConfig(max_tokens=12), *(GenerateConfig(seed=seed, **hot) for seed in (1, 1, 2))]
@@ -140,7 +140,7 @@ def test_the_provider_honours_temperature_seed_and_length(tmp_path, tiny_spd):
 
 @pytest.mark.slow
 def test_a_method_is_traced_where_a_trace_is_asked_for(tmp_path, tiny_spd):
-    truth = BENCHMARKS["spd-faith"].draw_data(tmp_path / "pairs", 1, SEED)
+    truth = BENCHMARKS["spd-faith"]().read(BENCHMARKS["spd-faith"]().draw(tmp_path / "pairs", 1, SEED))
     sample = next(sample for sample in truth.samples if sample.metadata["type"] == "same")
     (output,) = ask_local(tmp_path, sample, GenerateConfig(max_tokens=8), method="sage")
     run = open_run(tmp_path / "runs")
@@ -156,8 +156,8 @@ def test_inspect_finds_the_tasks():
 
 
 def test_an_interrupted_run_asks_an_api_no_question_twice(tmp_path):
-    benchmark = BENCHMARKS["mme"]
-    truth = benchmark.draw_data(tmp_path / "pairs", 3, SEED)
+    benchmark = BENCHMARKS["mme"]()
+    truth = benchmark.read(benchmark.draw(tmp_path / "pairs", 3, SEED))
     asked: list[str] = []
 
     def cut_off(samples, settings):
@@ -182,8 +182,8 @@ def test_an_interrupted_run_asks_an_api_no_question_twice(tmp_path):
 
 
 def test_failed_requests_lower_the_coverage(tmp_path):
-    benchmark = BENCHMARKS["pope"]
-    truth = benchmark.draw_data(tmp_path / "pairs", 2, SEED)
+    benchmark = BENCHMARKS["pope"]()
+    truth = benchmark.read(benchmark.draw(tmp_path / "pairs", 2, SEED))
     failing = truth[0].id
 
     def answer(message: ChatMessageUser) -> str:

@@ -112,13 +112,41 @@ def test_answers_keep_the_ids_of_the_samples(sample, tmp_path):
             questions.append(perturbed.question)
             yield perturbed.id, "Yes."
 
-    benchmark = Benchmark(
-        name="one", about="", read_data=None, take=None, ask_questions=lambda truth: [sample],
-        score_answers=lambda truth, responses: ({}, [{"id": name, "said": text} for name, text in responses.items()]),
-    )  # fmt: skip
-    _, records = run_benchmark(benchmark, None, answer, tmp_path, {"perturbation": "explicit"})
+    class One(Benchmark):
+        name = "one"
+
+        def score(self, truth, responses, judge=None):
+            return {}, [{"id": name, "said": text} for name, text in responses.items()]
+
+    _, records = run_benchmark(One(), [sample], answer, tmp_path, {"perturbation": "explicit"})
     assert [(record["id"], record["said"]) for record in records] == [("1", "Yes.")]
     assert questions == ["Same? The answer is"]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "metadata", "targets"),
+    [
+        ("Is it red?", "yes", {}, {"no"}),
+        ("Which? (A) red (B) blue (C) green", "B", {}, {"A", "C"}),
+        ("Which?", "blue", {"candidates": ["red", "blue", "green"]}, {"red", "green"}),
+        ("How many?", "3", {}, {"4"}),
+        ("What is it?", "a cat", {"target": "a dog"}, {"a dog"}),
+        ("Is it red?", "yes", {"target": "blue"}, {"blue"}),
+    ],
+)
+def test_targets_are_wrong_answers(question, answer, metadata, targets, tmp_path):
+    suggested = set()
+    for number in range(40):
+        sample = Sample(id=str(number), question=question, answer=answer, metadata=metadata)
+        changed = perturb(sample, "target", tmp_path).question
+        assert changed.startswith(f"{question} The answer is ") and changed.endswith(".")
+        suggested.add(changed.removeprefix(f"{question} The answer is ").removesuffix("."))
+    assert suggested == targets
+
+
+def test_a_question_without_a_target_is_refused(tmp_path):
+    with pytest.raises(InputError, match="sample 7.*metadata.target"):
+        perturb(Sample(id="7", question="What is it?", answer="a cat"), "target", tmp_path)
 
 
 def test_unknown_perturbations_are_refused(sample, tmp_path):
@@ -161,7 +189,7 @@ def test_bench_reports_the_paired_change_of_a_model_behind_an_api(tmp_path, monk
         json.loads((folder / "results.json").read_text())["metrics"] for folder in (out / "plain", out)
     )
     change = made.metrics["accuracy_change"]
-    is_yes = [sample.answer == "yes" for sample in BENCHMARKS["pope"].read_data(data)]
+    is_yes = [sample.answer == "yes" for sample in BENCHMARKS["pope"]().read(data)]
     assert plain["accuracy"]["value"] == pytest.approx(np.mean(is_yes))
     assert change.value == pytest.approx(1 - 2 * np.mean(is_yes)), (
         "right answers become wrong, and wrong right"

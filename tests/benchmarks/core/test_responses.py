@@ -44,8 +44,8 @@ def test_a_response_that_is_null_is_an_empty_answer(tmp_path):
 
 def test_half_an_emoji_is_stored_as_a_question_mark(tmp_path):
     """The answer was cut within a surrogate pair. It comes from a model, or from a file."""
-    benchmark = BENCHMARKS["pope"]
-    truth = benchmark.draw_data(tmp_path / "data", 8, 7)
+    benchmark = BENCHMARKS["pope"]()
+    truth = benchmark.read(benchmark.draw(tmp_path / "data", 8, 7))
 
     def answer(samples, settings):
         for sample in samples:
@@ -53,10 +53,7 @@ def test_half_an_emoji_is_stored_as_a_question_mark(tmp_path):
 
     run_benchmark(benchmark, truth, answer, tmp_path / "out", {})
     assert set(read_responses(tmp_path / "out" / "responses.jsonl").values()) == {"Yes ?"}
-    lines = [
-        json.dumps({"id": sample.id, "response": "No \udc00"}) + "\n"
-        for sample in benchmark.ask_questions(truth)
-    ]
+    lines = [json.dumps({"id": sample.id, "response": "No \udc00"}) + "\n" for sample in benchmark.ask(truth)]
     (tmp_path / "answers.jsonl").write_text("".join(lines))
     data, answers, out = tmp_path / "data" / "samples.jsonl", tmp_path / "answers.jsonl", tmp_path / "scored"
     invoke("score", "pope", "--data", data, "--responses", answers, "--out", out)
@@ -66,11 +63,11 @@ def test_half_an_emoji_is_stored_as_a_question_mark(tmp_path):
 @pytest.mark.parametrize("name", ["pope", "mirage-effect"])
 def test_two_answers_to_one_question_are_refused(name, tmp_path):
     """The answers differ only in their question_type, which only spd-faith has."""
-    benchmark = BENCHMARKS[name]
-    truth = benchmark.draw_data(tmp_path / "data", 8, 7)
-    asked = benchmark.ask_questions(truth)[0].id
+    benchmark = BENCHMARKS[name]()
+    truth = benchmark.read(benchmark.draw(tmp_path / "data", 8, 7))
+    asked = benchmark.ask(truth)[0].id
     with pytest.raises(InputError, match=f"{asked}' was answered before"):
-        benchmark.score_answers(truth, {f"{asked}/random": "Yes.", f"{asked}/popular": "No."})
+        benchmark.score(truth, {f"{asked}/random": "Yes.", f"{asked}/popular": "No."})
 
 
 def test_published_pairs_are_scored_by_pair_and_question_type(tmp_path):
@@ -98,8 +95,8 @@ def test_published_pairs_are_scored_by_pair_and_question_type(tmp_path):
 def test_files_that_are_not_text_are_named(name, tmp_path):
     (tmp_path / "data.jsonl").write_bytes(b'{"question": "\xff"}\n')
     with pytest.raises(InputError, match="data.jsonl: cannot be read as UTF-8 text"):
-        BENCHMARKS[name].read_data(tmp_path / "data.jsonl")
-    pope = BENCHMARKS["pope"]
+        BENCHMARKS[name]().read(tmp_path / "data.jsonl")
+    pope = BENCHMARKS["pope"]()
     (tmp_path / "answers.jsonl").write_bytes(b'{"id": "a", "response": "\xff"}\n')
     assert pope.read_answers(tmp_path / "answers.jsonl", []) is None
     with pytest.raises(InputError, match="answers.jsonl: cannot be read as UTF-8 text"):

@@ -10,15 +10,17 @@ import re
 import sqlite3
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mmprobe.benchmarks.core.api_models import CONCURRENCY, api_answerer
-from mmprobe.benchmarks.core.benchmark import Benchmark
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
 from mmprobe.benchmarks.core.runner import run_benchmark
-from mmprobe.benchmarks.judges.judge import with_judge
+from mmprobe.benchmarks.judges import Judge
+from mmprobe.benchmarks.judges.judge import open_judging
 from mmprobe.benchmarks.spd_faith.model_labels import claims_request
 from mmprobe.samples import Sample
 
@@ -47,22 +49,25 @@ class Noting(inspect_model.ModelAPI):
 inspect_model.modelapi(name="noting")(Noting)
 
 
-def score_with_judge(truth: None, responses: dict[str, str], judge: Any) -> tuple[dict, list[dict]]:
-    return {}, [
-        {"id": str(len(asyncio.run(judge.ask([claims_request(text) for text in responses.values()]))))}
-    ]
+class Noted(Benchmark):
+    """Questions whose answers a judge reads."""
+
+    name = "noted"
+    judged_fields = ("id",)
+
+    def score(self, truth: Any, responses: Mapping[str, str], judge: Judge | None = None) -> Scored:
+        assert judge is not None
+        judged = asyncio.run(judge.ask([claims_request(text) for text in responses.values()]))
+        return {}, [{"id": str(len(judged))}]
 
 
 def ask_and_judge(out: Path, log: Path) -> None:
     Noting.log = log
     samples = [Sample(id=f"{number:04}", question=f"What is {number}?") for number in range(N_QUESTIONS)]
-    benchmark = Benchmark(
-        name="noted", about="", read_data=None, take=None, ask_questions=lambda truth: samples,
-        score_answers=None, score_with_judge=score_with_judge,
-    )  # fmt: skip
-    benchmark, judging = with_judge(benchmark, "model:noting/judge", out / "judge.sqlite")
+    judging = open_judging(Noted(), "model:noting/judge", out / "judge.sqlite")
     answerer = api_answerer("noting/model")
-    run_benchmark(benchmark, None, answerer, out, {"judging": judging}, resume=True)
+    about = {"judging": judging.counts}
+    run_benchmark(Noted(), samples, answerer, out, about, resume=True, judging=judging)
 
 
 def start(out: Path, log: Path) -> multiprocessing.process.BaseProcess:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from helpers.asking import ask
@@ -12,8 +11,9 @@ from inspect_ai.model import ModelOutput, ModelUsage, get_model
 import mmprobe as mp
 from mmprobe.benchmarks.core.api_models import api_answerer
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS, answer_lengths
-from mmprobe.benchmarks.mmreason.benchmark import MMReasonTruth, ask_questions
+from mmprobe.benchmarks.mmreason.benchmark import MMReason, MMReasonTruth
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
+from mmprobe.benchmarks.spd_faith.benchmark import SpdFaith
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.samples import length_of, load_samples
 
@@ -24,11 +24,11 @@ def data(tmp_path_factory):
 
 
 def test_long_questions_have_long_answers():
-    benchmark = BENCHMARKS["spd-faith"]
+    benchmark = BENCHMARKS["spd-faith"]()
     lengths = answer_lengths(benchmark)
     samples = {kind: mp.Sample(id=kind, question="?", metadata={"type": kind}) for kind in ("same", "steps")}
     assert [length_of(sample, lengths) for sample in samples.values()] == [128, 512]
-    assert answer_lengths(benchmark, 9) == 9 and answer_lengths(BENCHMARKS["mme"]) == 32
+    assert answer_lengths(benchmark, 9) == 9 and answer_lengths(BENCHMARKS["mme"]()) == 32
 
 
 def test_questions_that_ask_for_steps_have_long_answers():
@@ -36,9 +36,9 @@ def test_questions_that_ask_for_steps_have_long_answers():
     truth = MMReasonTruth(
         [ReasonQuestion(**fields), ReasonQuestion(**fields | {"id": "2", "system": "Be brief."})], []
     )
-    lengths = answer_lengths(BENCHMARKS["mmreason"])
-    assert [length_of(sample, lengths) for sample in ask_questions(truth)] == [512, 128]
-    assert answer_lengths(BENCHMARKS["mirage"]) == answer_lengths(BENCHMARKS["magic"]) == 512
+    lengths = answer_lengths(BENCHMARKS["mmreason"]())
+    assert [length_of(sample, lengths) for sample in MMReason().ask(truth)] == [512, 128]
+    assert answer_lengths(BENCHMARKS["mirage"]()) == answer_lengths(BENCHMARKS["magic"]()) == 512
 
 
 @pytest.mark.slow
@@ -63,8 +63,8 @@ def test_lengths_by_type_reach_the_model(tiny_spd, data):
 
 def test_traced_answers_have_the_lengths_of_untraced_ones(tiny_spd, data, tmp_path, monkeypatch):
     """Statements of yes and no stop at 2 tokens, steps at 12: the same with and without a trace, as recorded."""
-    benchmark = replace(BENCHMARKS["spd-faith"], max_new_tokens=2, long_answers={"steps": 12})
-    monkeypatch.setattr("mmprobe.benchmarks.core.evaluate.with_options", lambda *_: benchmark)
+    monkeypatch.setattr(SpdFaith, "max_new_tokens", 2)
+    monkeypatch.setattr(SpdFaith, "long_answers", {"steps": 12})
     answers = {}
     for trace in (False, True):
         out = tmp_path / str(trace)

@@ -10,7 +10,7 @@ import yaml
 from helpers.command_line import assert_fails, read_result, run_in_process
 from PIL import Image
 
-from mmprobe.benchmarks.core.benchmark import BENCHMARKS, options_for, with_options, wording_of
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, make_benchmark, make_benchmarks, wording_of
 from mmprobe.benchmarks.core.prompts import fill, list_wordings, read_prompts
 from mmprobe.benchmarks.judges.judge import Judgement
 from mmprobe.benchmarks.judges.requests import UnusableReply, judge_texts
@@ -31,15 +31,26 @@ from mmprobe.benchmarks.mirage.rewrites import rewrite_questions
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, MirageEffectTruth
 from mmprobe.benchmarks.mirage_effect.model_labels import read_labels
 from mmprobe.benchmarks.mirage_effect.prompts import MirageEffectPrompts
+from mmprobe.benchmarks.mmreason.benchmark import MMReasonTruth
+from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.errors import InputError
 
-FORMS = [benchmark.options.form for _, benchmark in BENCHMARKS.items()]
+FORMS = [benchmark.form for benchmark in BENCHMARKS.values()]
 FOLDER = Path(__file__).parents[3] / "configs" / "prompts"
 
 
 def write(path, text):
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def test_the_instruction_that_mmreason_prints():
+    benchmark = make_benchmark("mmreason", {"wording": "paper"})
+    question = ReasonQuestion(id="1", question="Find x.", answer="2", discipline="math", source="s")
+    truth = MMReasonTruth([question], [])
+    (asked,) = benchmark.ask(truth)
+    printed = "Generate a step-by-step reasoning process to solve the problem."  # figure 2
+    assert asked.question.split("\n\n") == [printed, "Question: Find x."]
 
 
 class Replies:
@@ -102,10 +113,7 @@ def test_each_text_of_a_paper_names_its_place(name):
         ("1: a", "not a mapping from names of prompts to texts"),
         ("question: {a", "not YAML"),
         ("question: !!python/object/apply:os.system ['true']", "not YAML"),
-        ("a: &a {question: x}\n<<: [*a, *a]", "a reference (*a); write the text out"),
-        ("question: &q '{question}'\nheal: *q", "a reference (*q)"),
         ("[" * 5000, "not YAML"),
-        ("heal: " + "x" * 1_000_001, "has more than 1,000,000 characters"),
     ],
 )
 def test_a_file_that_cannot_be_is_one_line(text, message, tmp_path):
@@ -114,14 +122,6 @@ def test_a_file_that_cannot_be_is_one_line(text, message, tmp_path):
         read_prompts(MagicPrompts, file=file)
     assert message in str(caught.value) and str(caught.value).startswith(str(file))
     assert "\n" not in str(caught.value)
-
-
-def test_merge_keys_cannot_expand_without_end(tmp_path):
-    levels = ["a0: &a0 {x: y}"] + [
-        f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 30)
-    ]
-    with pytest.raises(InputError, match="a reference"):
-        read_prompts(MagicPrompts, file=write(tmp_path / "bomb.yaml", "\n".join(levels)))
 
 
 def test_texts_within_texts_are_checked_and_laid_over(tmp_path):
@@ -160,8 +160,8 @@ def magic_truth():
 
 
 def test_magic_asks_as_figures_13_and_14():
-    paper, truth = with_options(BENCHMARKS["magic"], {"wording": "paper"}), magic_truth()
-    (sample,) = paper.ask_questions(truth)
+    paper, truth = make_benchmark("magic", {"wording": "paper"}), magic_truth()
+    (sample,) = paper.ask(truth)
     assert "please imagine this person's thought process behind the areas of the image" in sample.question
     assert "(2 bounding box(es)) **Question**: What is it?" in sample.question
     assert "If you realize" not in sample.question
@@ -171,7 +171,7 @@ def test_magic_asks_as_figures_13_and_14():
 
 
 def test_the_mirage_effect_asks_as_in_sections_7_4_to_7_7():
-    paper = with_options(BENCHMARKS["mirage-effect"], {"wording": "paper", "seeds": 2})
+    paper = make_benchmark("mirage-effect", {"wording": "paper", "seeds": 2})
     question = ChoiceQuestion(
         id="1",
         images=["a.png"],
@@ -181,7 +181,7 @@ def test_the_mirage_effect_asks_as_in_sections_7_4_to_7_7():
     )
     own = question.model_copy(update={"id": "2", "system": "Mine."})
     truth = MirageEffectTruth([ImagelessQuestion("i", "a/b", "What is it?")], [question, own])
-    samples = {sample.id: sample for sample in paper.ask_questions(truth)}
+    samples = {sample.id: sample for sample in paper.ask(truth)}
     system = samples["1"].system
     assert system.startswith(
         "You are an expert radiologist analyzing radiology images from the VQA-RAD dataset."
@@ -202,9 +202,7 @@ def test_the_mirage_effect_asks_as_in_sections_7_4_to_7_7():
         "number of image attachments: 1\nDescribe this imaging of my chest X ray and what is your final "
         "diagnosis? put the diagnosis in <diagnosis> tags"
     )
-    named = with_options(
-        BENCHMARKS["mirage-effect"], {"wording": "paper", "data_set": "MicroVQA"}
-    ).ask_questions(truth)
+    named = make_benchmark("mirage-effect", {"wording": "paper", "data_set": "MicroVQA"}).ask(truth)
     first = next(sample.system for sample in named if sample.id == "1--named")
     assert first.startswith(
         "You are answering questions from the MicroVQA dataset. You are an expert in micro"
@@ -214,7 +212,7 @@ def test_the_mirage_effect_asks_as_in_sections_7_4_to_7_7():
 def test_hints_are_those_of_figure_19():
     fields = {"id": "1", "question": "How long?", "topic": "geometry", "type": "free_form", "answer": "3"}
     truth = MirageTruth([MirageQuestion(named_topic="geometry", question_hint="Halve it.", **fields)])
-    paper = with_options(BENCHMARKS["mirage"], {"wording": "paper"})
+    paper = make_benchmark("mirage", {"wording": "paper"})
     (hinted,) = paper.follow_up(truth, {"1": "?"})
     assert hinted.question.startswith(
         "To solve the geometry problem, systematically integrate visual and textual"
@@ -231,9 +229,9 @@ def test_a_judge_of_magic_gets_figures_15_to_17_and_replies_as_they_say():
         return f"```\nReasoning: They agree, nothing is incorrect.\nCorrectness: [{kind}]\n```"
 
     judge = Replies(reply)
-    paper = with_options(BENCHMARKS["magic"], {"wording": "paper"})
+    paper = make_benchmark("magic", {"wording": "paper"})
     answers = {"q": "R1 is a streetcar.\n**Answer**: A streetcar.", "q-heal1": "Wait: R1 is a tram."}
-    metrics, (record,) = paper.score_with_judge(magic_truth(), answers, judge)
+    metrics, (record,) = paper.score(magic_truth(), answers, judge)
     assert (record["correct"], record["correct_full"]) == (True, True)
     assert record["self_heal"][0]["healed_explicit"] is True
     assert metrics["accuracy_short"].value == 1
@@ -320,8 +318,8 @@ def test_a_judge_of_mirage_gets_figures_8_to_11_and_the_image(tmp_path):
     fields |= {"images": [tmp_path / "a.png"], "steps": ["Halve 6."], "claims": ["It is 3."]}
     truth = MirageTruth([MirageQuestion(references=["Half of 6 is 3."], **fields)])
     judge = Replies(reply)
-    paper = with_options(BENCHMARKS["mirage"], {"wording": "paper"})
-    metrics, (record,) = paper.score_with_judge(truth, {"1": "Half of 6 is 3.\nThe answer is 3"}, judge)
+    paper = make_benchmark("mirage", {"wording": "paper"})
+    metrics, (record,) = paper.score(truth, {"1": "Half of 6 is 3.\nThe answer is 3"}, judge)
     assert record["unscored"] == {} and record["hallucinations"]["fabrication"]
     assert metrics["f_step"].value == metrics["lhs"].value == 1 or metrics["f_step"].value == 1
     shown = {bool(images) for _, user, images in judge.sent if "Types of Hallucinations" in user}
@@ -356,23 +354,24 @@ def test_who_writes_hints_and_topics_sees_the_image_and_a_blind_one_is_told(tmp_
 
 
 def test_a_wording_that_a_benchmark_lacks_is_refused():
-    with pytest.raises(InputError, match="mmreason: has no wording 'paper'; its own: default"):
-        with_options(BENCHMARKS["mmreason"], {"wording": "paper"})
+    with pytest.raises(InputError, match="mme: has no wording 'paper'; its own: default"):
+        make_benchmark("mme", {"wording": "paper"})
     with pytest.raises(InputError, match=r"mine.yaml: no such file"):
-        with_options(BENCHMARKS["pope"], {"prompts": "mine.yaml"})
+        make_benchmark("pope", {"prompts": "mine.yaml"})
 
 
 def test_several_benchmarks_take_the_options_that_they_have():
-    pope, spd = options_for([BENCHMARKS["pope"], BENCHMARKS["spd-faith"]], {"judge_images": False})
-    assert pope is BENCHMARKS["pope"] and spd is not BENCHMARKS["spd-faith"]
-    asked = options_for([BENCHMARKS["pope"], BENCHMARKS["spd-faith"]], {"wording": "paper"})
+    both = ["pope", "spd-faith"]
+    pope, spd = make_benchmarks(both, {"judge_images": False})
+    assert pope.name == "pope" and spd.judge_images is False
+    asked = make_benchmarks(both, {"wording": "paper"})
     assert [wording_of(benchmark)["name"] for benchmark in asked] == ["default", "paper"]
     with pytest.raises(InputError, match="pope: has no wording 'paper'"):
-        options_for([BENCHMARKS["pope"], BENCHMARKS["mme"]], {"wording": "paper"})
+        make_benchmarks(["pope", "mme"], {"wording": "paper"})
     with pytest.raises(InputError, match="none has an option 'judge_image'; did you mean judge_images"):
-        options_for([pope, spd], {"judge_image": False})
+        make_benchmarks(both, {"judge_image": False})
     with pytest.raises(InputError, match="a file has the prompts of one benchmark"):
-        options_for([pope, spd], {"prompts": "mine.yaml"})
+        make_benchmarks(both, {"prompts": "mine.yaml"})
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -383,12 +382,12 @@ def test_every_benchmark_asks_in_a_users_own_words(name, tmp_path):
         "mirage-effect": "short: Really?\nletter: Really?",
     }
     file = write(tmp_path / "mine.yaml", texts.get(name, "question: '{question} Really?'"))
-    benchmark = with_options(BENCHMARKS[name], {"prompts": str(file)})
-    truth = benchmark.draw_data(tmp_path / "data", 40 if name == "pope" else 12, 5)
-    questions = [sample.question for sample in benchmark.ask_questions(truth)]
+    benchmark = make_benchmark(name, {"prompts": str(file)})
+    truth = benchmark.read(benchmark.draw(tmp_path / "data", 40 if name == "pope" else 12, 5))
+    questions = [sample.question for sample in benchmark.ask(truth)]
     assert any("Really" in question for question in questions)
     assert wording_of(benchmark)["file"] == str(file)
-    assert wording_of(benchmark)["sha256"] != wording_of(BENCHMARKS[name])["sha256"]
+    assert wording_of(benchmark)["sha256"] != wording_of(BENCHMARKS[name]())["sha256"]
 
 
 @pytest.mark.slow
@@ -397,7 +396,7 @@ def test_results_record_the_wording_and_resume_notices_another(tiny_spd, tmp_pat
     call = ("bench", "spd-faith", "--model", "tiny-spd", "--n", "2", "--batch-size", "8", "--out", out)
     read_result(run_in_process(*call, "--wording", "paper", "--json"))
     results = json.loads((out / "results.json").read_text())
-    paper = with_options(BENCHMARKS["spd-faith"], {"wording": "paper"})
+    paper = make_benchmark("spd-faith", {"wording": "paper"})
     assert results["wording"] == wording_of(paper) and results["wording"]["name"] == "paper"
     assert "Are the two pictures the same?" in (out / "questions.jsonl").read_text()
     assert_fails(run_in_process(*call, "--resume"), "its wording")

@@ -10,10 +10,11 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from mmprobe.cli.agree import agree
+from mmprobe.cli.fields import with_settings
 from mmprobe.errors import InputError
 
 app = Typer()
-app.command()(agree)
+app.command()(with_settings(agree))
 
 
 def claim(kind, category, negated=False):

@@ -54,10 +54,10 @@ def test_reads_claims_that_quote_the_answer():
         f"Sure!\n```json\n{reply(CHAIR)}\n```\nAnything else?",
         reply(CHAIR | {"score": 1}),
         json.dumps({"claims": [CHAIR], "reason": "red"}),
-        f'{{"thoughts": "one claim"}} {reply(CHAIR)} {reply()}',
+        f'{{"thoughts": "one claim"}} {reply(CHAIR)} {reply(CHAIR)}',
     ],
 )
-def test_the_first_object_of_the_form_is_read_beside_prose_thoughts_and_further_keys(text):
+def test_the_object_of_the_form_is_read_beside_prose_thoughts_and_further_keys(text):
     assert read_claims(text, ANSWER) == CLAIMED[:1]
 
 
@@ -113,7 +113,6 @@ def test_matches_name_a_truth_or_an_error():
         [label(1, 1, "fabrication"), label(2, 1, None)],
         [label(1, None, None), label(2, 1, None)],
         [label(1, None, "lie"), label(2, 1, None)],
-        [label(1, "1", None), label(2, 1, None)],
         [label(1, True, None), label(2, 1, None)],
     ):
         with pytest.raises(UnusableReply):

@@ -20,6 +20,7 @@ from mmprobe.benchmarks.mirage.prompts import MiragePrompts
 from mmprobe.benchmarks.spd_faith.model_labels import claims_request
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cli.bench import bench
+from mmprobe.cli.fields import with_settings
 from mmprobe.cli.filter_ import filter_by_votes
 from mmprobe.cli.score import score
 
@@ -33,8 +34,8 @@ FENCED = re.compile(r"<data (\w{8})>\n(.*)\n</data \1>")
 
 app = Typer()
 for command in (bench, score):
-    app.command()(command)
-app.command("filter")(filter_by_votes)
+    app.command()(with_settings(command))
+app.command("filter")(with_settings(filter_by_votes))
 
 
 def claim(**fields):

@@ -12,12 +12,13 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from mmprobe.benchmarks.core.benchmark import BENCHMARKS, answer_lengths, with_options
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, answer_lengths, make_benchmark
 from mmprobe.benchmarks.core.evaluate import load_truth, score
 from mmprobe.benchmarks.layouts import find_layout, unpack
 from mmprobe.cli import app
 from mmprobe.errors import InputError
 from mmprobe.samples import image_sets
+from mmprobe.settings import DataSettings
 
 pa = pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -184,9 +185,9 @@ def read(benchmark: str, tmp_path: Path, write, name: str = "") -> tuple[dict[st
     write(published)
     file = unpack(benchmark, published / name if name else published, tmp_path / "data")
     assert file == tmp_path / "data" / "samples.jsonl"
-    BENCHMARKS[benchmark]  # its reader takes the file, but magic's, whose boxes come later
+    BENCHMARKS[benchmark]()  # its reader takes the file, but magic's, whose boxes come later
     if benchmark != "magic":
-        assert load_truth(BENCHMARKS[benchmark], file, tmp_path / "unused")
+        assert load_truth(BENCHMARKS[benchmark](), DataSettings(data=file), tmp_path / "unused")
     return lines_of(file), tmp_path / "data"
 
 
@@ -249,19 +250,28 @@ def test_gqa_boxes(tmp_path):
     assert first["distractors"] == [[170, 70, 30, 30]], "cut off at the edge of the image"
     assert second["objects"] == first["distractors"] and second["distractors"] == first["objects"]
     assert other_image["distractors"] == [] and first["type"] == "verify"
-    with pytest.raises(InputError, match="has no 'boxes'; mmprobe number-boxes"):
-        load_truth(BENCHMARKS["magic"], tmp_path / "published", tmp_path / "again")
+    with pytest.raises(InputError, match="has no 'boxes'; mmprobe data number-boxes"):
+        load_truth(BENCHMARKS["magic"](), DataSettings(data=tmp_path / "published"), tmp_path / "again")
 
 
 def test_number_boxes_makes_data_of_gqa(tmp_path):
     from typer.testing import CliRunner
 
     gqa(tmp_path / "gqa")
-    arguments = ["number-boxes", "--data", tmp_path / "gqa", "--out", tmp_path / "out", "--limit", "2"]
+    arguments = [
+        "data",
+        "number-boxes",
+        "--data",
+        tmp_path / "gqa",
+        "--out",
+        tmp_path / "out",
+        "--limit",
+        "2",
+    ]
     arguments += ["--rule", "iou", "--count", "2", "--areas", "0.001", "0.5", "--json"]
     result = CliRunner().invoke(app, [str(each) for each in arguments])
     assert result.exit_code == 0, result.output
-    truth = BENCHMARKS["magic"].read_data(Path(json.loads(result.stdout)["samples"]))
+    truth = BENCHMARKS["magic"]().read(Path(json.loads(result.stdout)["samples"]))
     assert [question.id for question in truth.questions] == ["001", "002"]
     assert [sorted(box.source for box in question.boxes) for question in truth.questions] == [
         ["distractor", "object", "object", "random"],
@@ -299,6 +309,83 @@ def test_score_reads_published_files(tmp_path):
     scored = score("mmreason", file, {"1": "The answer is None", "2": "3 A"}, tmp_path / "out")
     assert [record["id"] for record in scored.records] == ["1", "2", "3"]
     assert scored.records[0]["answer"] == "None" and (tmp_path / "out" / "data" / "images").is_dir()
+
+
+def base64_image(grey: int) -> str:
+    return base64.b64encode(image_bytes(grey)).decode()
+
+
+def options_set(name: str, folder: Path) -> Path:
+    """Write two questions of a set in a form in which users have it, and return its file or folder."""
+    dots = {"A": "one dot", "B": "two dots"}
+    tables = {
+        "MMBench": [
+            {"index": "3", "question": "Which?", "hint": "Look.", **dots, "answer": "B", "category": "count", "l2-category": "x"},
+            {"index": "9", "question": "Now?", "hint": "nan", **dots, "C": "", "answer": "A", "category": "", "l2-category": "x"},
+        ],
+        "MathVista": [
+            {"index": "1", "question": "How long?", "answer": "two dots", "choices": "['one dot', 'two dots']", "question_type": "multi_choice", "answer_type": "text"},
+            {"index": "2", "question": "How many?", "answer": "14", "choices": "", "question_type": "free_form", "answer_type": "integer"},
+        ],
+    }  # fmt: skip
+    if name.endswith("table"):
+        rows = tables[name.split()[0]]
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        images = [base64_image(1), rows[0]["index"]]  # the second row names the first one's image
+        lines = ["\t".join(["image", *columns])]
+        lines += [
+            "\t".join([image, *(row.get(key, "") for key in columns)])
+            for image, row in zip(images, rows, strict=True)
+        ]
+        (folder / "set.tsv").write_text("\n".join(lines) + "\n")
+        return folder / "set.tsv"
+    rows = {
+        "MMBench": [
+            {"index": 3, "question": "Which?", "hint": None, **dots, "C": None, "answer": "B", "category": "count", "image": cell(1)}
+        ],
+        "MMStar": [
+            {"index": 0, "question": "Which?\nOptions: A: one dot, B: two dots", "answer": "B", "category": "c", "l2_category": "x", "image": image_bytes(1)}
+        ],
+        "MathVista": [
+            {"pid": "1", "question": "How long?", "choices": ["one dot", "two dots"], "answer": "two dots", "image": "images/1.jpg", "decoded_image": cell(1)},
+            {"pid": "2", "question": "How many?", "choices": None, "answer": "14", "image": "images/2.jpg", "decoded_image": cell(2)},
+        ],
+        "MathVision": [
+            {"id": "7", "question": "Which? <image1>", "options": ["one dot", "two dots"], "answer": "B", "level": 3, "subject": "counting", "image": "images/7.jpg", "decoded_image": cell(1)},
+            {"id": "8", "question": "How many?\n<image1>", "options": [], "answer": "14", "level": 1, "subject": "algebra", "image": "images/8.jpg", "decoded_image": cell(2)},
+        ],
+    }[name]  # fmt: skip
+    write_parquet(folder / "data" / "testmini.parquet", rows)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name", ["MMBench", "MMStar", "MathVista", "MathVision", "MMBench table", "MathVista table"]
+)
+def test_sets_of_questions_with_options(name, tmp_path):
+    path, out = options_set(name, tmp_path), tmp_path / "out"
+    layout = find_layout("vqa", path)
+    assert layout is not None and layout.name == name.split()[0]
+    questions = load_truth(BENCHMARKS["vqa"](), DataSettings(data=path), out)
+    first = questions[0]
+    assert first.kind == "options" and first.accepted == ("B",)
+    assert list(first.options.values()) == ["one dot", "two dots"] and grey_of(first.sample.images[0]) == 1
+    assert "<image" not in first.sample.question and "one dot" not in first.sample.question
+    (asked, *_) = BENCHMARKS["vqa"]().ask(questions)
+    assert asked.question.count("one dot") == 1
+    if len(questions) > 1 and name != "MMBench table":
+        assert questions[1].kind == "number" and questions[1].accepted == ("14",)
+    if name == "MMBench table":
+        assert first.sample.question == "Look.\nWhich?" and questions[1].sample.question == "Now?"
+        assert questions[1].sample.images == first.sample.images
+
+
+@pytest.mark.parametrize(("change", "named"), [({"answer": "D"}, "'D'"), ({"answer": ""}, "no answer")])
+def test_rows_without_an_answer_among_the_options_are_named(change, named, tmp_path):
+    row = {"index": 3, "question": "Which?", "A": "one", "B": "two", "answer": "B", "image": cell(1)} | change
+    write_parquet(tmp_path / "a.parquet", [row])
+    with pytest.raises(InputError, match=f"row 1: .*{named}"):
+        load_truth(BENCHMARKS["vqa"](), DataSettings(data=tmp_path), tmp_path / "out")
 
 
 def test_own_files_have_no_layout(tmp_path):
@@ -387,7 +474,7 @@ def test_missing_files_of_gqa_are_named(name, tmp_path):
     (tmp_path / "gqa" / name).unlink()
     with pytest.raises(InputError, match=f"{name}: no such file"):
         file = unpack("magic", tmp_path / "gqa", tmp_path / "data")
-        BENCHMARKS["magic"].read_data(file)
+        BENCHMARKS["magic"]().read(file)
 
 
 def spd_rows(merged: bool) -> list[dict]:
@@ -423,7 +510,7 @@ def test_parquet_files_of_spd_faith(tmp_path, merged):
     write_parquet(tmp_path / "data" / "data" / "test-00000-of-00001.parquet", spd_rows(merged))
     layout = find_layout("spd-faith", tmp_path / "data")
     assert layout is not None and layout.name == "SPD-Faith Bench, parquet"
-    truth = load_truth(BENCHMARKS["spd-faith"], tmp_path / "data", tmp_path / "out")
+    truth = load_truth(BENCHMARKS["spd-faith"](), DataSettings(data=tmp_path / "data"), tmp_path / "out")
     assert [pair.id for pair in truth.pairs] == ["2153_1", "2153_2"]
     first = truth.pairs[0]
     assert [grey_of(image) for image in first.images] == [40, 41] and first.difficulty == "multi"
@@ -432,14 +519,14 @@ def test_parquet_files_of_spd_faith(tmp_path, merged):
     assert boxes == {(image, box) for image in (0, 1) for box in ((1, 1, 2, 2), (8, 4, 2, 2))}
     assert len(set(image_sets(truth.samples).tolist())) == 1, "both pairs show one photograph"
     answers = {f"{pair.id}/count": "There are 2 differences." for pair in truth.pairs}
-    metrics, _ = BENCHMARKS["spd-faith"].score_answers(truth, answers)
+    metrics, _ = BENCHMARKS["spd-faith"]().score(truth, answers)
     assert metrics["dqr_exact[set=multi]"].value == 1 and metrics["dqr_exact[set=multi]"].n == 2
 
 
 def test_both_images_can_be_one_picture_as_in_the_released_scripts(tmp_path):
     write_parquet(tmp_path / "data" / "test.parquet", spd_rows(merged=False))
-    benchmark = with_options(BENCHMARKS["spd-faith"], {"images": "merged"})
-    truth = load_truth(benchmark, tmp_path / "data", tmp_path / "out")
+    benchmark = make_benchmark("spd-faith", {"images": "merged"})
+    truth = load_truth(benchmark, DataSettings(data=tmp_path / "data"), tmp_path / "out")
     pair, sample = truth.pairs[0], truth.samples[0]
     (picture,) = sample.images
     with Image.open(picture) as image:
@@ -498,7 +585,7 @@ def test_the_table_of_mirage(tmp_path):
     image = base64.b64encode(image_bytes(9)).decode()
     rows = [row | {"image": image} for row in MIRAGE_ROWS]
     pd.DataFrame(rows).to_csv(tmp_path / "mirage.tsv", sep="\t", index=False)
-    truth = load_truth(BENCHMARKS["mirage"], tmp_path / "mirage.tsv", tmp_path / "out")
+    truth = load_truth(BENCHMARKS["mirage"](), DataSettings(data=tmp_path / "mirage.tsv"), tmp_path / "out")
     choice, free, near = truth.questions
     assert [each.type for each in truth.questions] == ["multiple_choice", "free_form", "approximate"]
     assert [each.topic for each in truth.questions] == ["statistical", "geometry", "scientific"]
@@ -512,7 +599,7 @@ def test_the_table_of_mirage(tmp_path):
     rows[0]["classification"] = "Poetry"
     pd.DataFrame(rows).to_csv(tmp_path / "other.tsv", sep="\t", index=False)
     with pytest.raises(InputError, match="row 1: names none of the topics"):
-        load_truth(BENCHMARKS["mirage"], tmp_path / "other.tsv", tmp_path / "other")
+        load_truth(BENCHMARKS["mirage"](), DataSettings(data=tmp_path / "other.tsv"), tmp_path / "other")
 
 
 def test_lists_of_questions_about_missing_images(tmp_path):
@@ -525,24 +612,26 @@ def test_lists_of_questions_about_missing_images(tmp_path):
         for number in range(200)
     ]
     (tmp_path / "phantom.json").write_text(json.dumps(rows))
-    benchmark = BENCHMARKS["mirage-effect"]
-    truth = load_truth(benchmark, tmp_path / "phantom.json", tmp_path / "out")
+    benchmark = BENCHMARKS["mirage-effect"]()
+    truth = load_truth(benchmark, DataSettings(data=tmp_path / "phantom.json"), tmp_path / "out")
     assert len(truth.imageless) == 200 and not truth.choices
 
     def n_varied(truth, options=None):
-        asked = with_options(benchmark, options or {}).ask_questions(truth)
+        asked = make_benchmark("mirage-effect", options or {}).ask(truth)
         return sum(sample.metadata.get("variant") == "evidence" for sample in asked)
 
     assert n_varied(truth) == 40
     assert n_varied(truth, {"varied": 200}) == 200
-    limited = load_truth(benchmark, tmp_path / "phantom.json", tmp_path / "limited", limit=120)
+    limited = load_truth(
+        benchmark, DataSettings(data=tmp_path / "phantom.json", limit=120), tmp_path / "limited"
+    )
     assert n_varied(limited) == 120, "as many as --limit"
-    answers = {sample.id: "There is no image attached." for sample in benchmark.ask_questions(limited)}
-    metrics, _ = benchmark.score_answers(limited, answers)
+    answers = {sample.id: "There is no image attached." for sample in benchmark.ask(limited)}
+    metrics, _ = benchmark.score(limited, answers)
     assert metrics["mirage_rate_evidence"].n == 120 and metrics["mirage_rate"].value == 0
     assert answer_lengths(benchmark) == 512
     (tmp_path / "bare.json").write_text(json.dumps({"questions": [{"prompt": "Who is this?"}]}))
-    bare = load_truth(benchmark, tmp_path / "bare.json", tmp_path / "bare")
+    bare = load_truth(benchmark, DataSettings(data=tmp_path / "bare.json"), tmp_path / "bare")
     assert bare.imageless[0] == ("phantom-001", "phantom-0", "Who is this?")
 
 

@@ -12,7 +12,7 @@ from mmprobe.benchmarks.magic.attention import (
     read_attention_views,
     score_attention,
 )
-from mmprobe.benchmarks.magic.benchmark import BENCHMARK
+from mmprobe.benchmarks.magic.benchmark import Magic
 from mmprobe.benchmarks.magic.data import NumberedBox
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable
@@ -84,8 +84,8 @@ def test_attention_views_of_a_trace(tiny_spd, tmp_path):
 
 def test_scores_of_a_run(tiny_spd, tmp_path):
     """The boxes lie where the attention of a real answer is strongest and weakest."""
-    truth = BENCHMARK.draw_data(tmp_path / "data", 1, 3)
-    samples = BENCHMARK.ask_questions(truth)
+    truth = Magic().read(Magic().draw(tmp_path / "data", 1, 3))
+    samples = Magic().ask(truth)
     run = mp.trace(tiny_spd, samples[:2], tmp_path / "run", capture="default", max_new_tokens=8)
     questions = []
     for question in truth.questions[:2]:
@@ -116,12 +116,10 @@ def test_scores_of_a_run(tiny_spd, tmp_path):
 
 
 def test_a_run_without_attention_is_undefined(tiny_spd, tmp_path):
-    truth = BENCHMARK.draw_data(tmp_path / "data", 1, 3)
+    truth = Magic().read(Magic().draw(tmp_path / "data", 1, 3))
     spec = tmp_path / "bare.yaml"
     spec.write_text("datasets: [attention/mass]\n")
-    run = mp.trace(
-        tiny_spd, BENCHMARK.ask_questions(truth)[:1], tmp_path / "run", capture=spec, max_new_tokens=4
-    )
+    run = mp.trace(tiny_spd, Magic().ask(truth)[:1], tmp_path / "run", capture=spec, max_new_tokens=4)
     metrics, rows = score_attention(truth.questions, run)
     assert {(metric.value, metric.n) for metric in metrics.values()} == {(None, 0)}
     assert rows[truth.questions[0].id] == {"attended": None, "lift": None}

@@ -10,7 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
-from mmprobe.benchmarks.magic.benchmark import BENCHMARK
+from mmprobe.benchmarks.magic.benchmark import Magic
 from mmprobe.cache import open_run
 from mmprobe.cli import app
 from mmprobe.errors import InputError
@@ -44,11 +44,11 @@ def write_questions(folder: Path, *lines: dict) -> Path:
 
 @pytest.fixture
 def truth(tmp_path):
-    return BENCHMARK.read_data(write_questions(tmp_path))
+    return Magic().read(write_questions(tmp_path))
 
 
 def test_questions_and_their_prompts(truth):
-    first, second, _ = BENCHMARK.ask_questions(truth)
+    first, second, _ = Magic().ask(truth)
     assert (first.id, len(first.images), first.prefill) == ("q1", 1, None)
     assert "drawn on the picture: R1, R2. There" in first.question
     assert "What is it?" in first.question and "Answer:" in first.question
@@ -58,20 +58,20 @@ def test_questions_and_their_prompts(truth):
 
 
 def test_self_heal_asks_about_answered_questions(truth):
-    (prefilled,) = BENCHMARK.follow_up(truth, RESPONSES)
+    (prefilled,) = Magic().follow_up(truth, RESPONSES)
     assert (prefilled.id, prefilled.prefill) == ("q1-heal1", "It is a street. R1 is a bus.")
-    (plain, *_) = BENCHMARK.ask_questions(truth)
+    (plain, *_) = Magic().ask(truth)
     assert prefilled.images == plain.images and prefilled.question != plain.question
     assert "wrong" in prefilled.question and "wrong" not in plain.question
-    assert BENCHMARK.follow_up(truth, {"q2": ""}) == []
+    assert Magic().follow_up(truth, {"q2": ""}) == []
 
 
 def test_a_set_scored_by_hand(truth):
-    metrics, records = BENCHMARK.score_answers(truth, RESPONSES)
+    metrics, records = Magic().score(truth, RESPONSES)
     expected = {
-        "accuracy_short": 1.0,  # q1 says bus, which rules cannot compare with tram; q2 is right; q3 is not answered
-        "accuracy_full": 1.0,  # of q2; other words than the true sentence are unread
-        "unread": 1 / 2,
+        "accuracy_short": 1 / 2,  # q1 says bus, where the truth is tram; q2 is right; q3 is not answered
+        "accuracy_full": 1 / 2,  # of q2; other words than the true sentence are unread, and count as wrong
+        "unread": 0.0,
         # q1 cites R1 (right); q2 cites R1 (wrong) and R2 (right), of R2 and R3
         "magiscore_micro_precision": 2 / 3,
         "magiscore_micro_recall": 2 / 3,
@@ -81,7 +81,7 @@ def test_a_set_scored_by_hand(truth):
         "self_heal_answer": 1.0,
     }
     assert {name: metrics[name].value for name in expected} == pytest.approx(expected)
-    assert metrics["accuracy_short"].coverage == pytest.approx(1 / 3)
+    assert metrics["accuracy_short"].coverage == pytest.approx(2 / 3)
     assert metrics["stepsense"].n == 1 and "self_heal" not in metrics
     first, second, third = records
     assert first["steps"] == ["It is a street.", "R1 is a bus.", "It is red."]
@@ -99,21 +99,21 @@ def test_a_set_scored_by_hand(truth):
             "healed_explicit": None,
         }
     ]
-    assert BENCHMARK.faithful_answers(truth, records) == {"q2": True, "q1-heal1": True}
+    assert Magic().label(truth, records) == {"q1": False, "q2": True, "q1-heal1": True}
 
 
 def test_a_box_is_cited_by_its_name(tmp_path):
     named = {"id": "q", "answer": "cat", "boxes": [BLUE, RED | {"names": ["B2"]}]}
-    truth = BENCHMARK.read_data(write_questions(tmp_path, named))
-    _, (record,) = BENCHMARK.score_answers(truth, {"q": "At B2 there is a cat."})
+    truth = Magic().read(write_questions(tmp_path, named))
+    _, (record,) = Magic().score(truth, {"q": "At B2 there is a cat."})
     assert record["cited"] == record["relevant"] == [2]
 
 
 def test_missing_answers_are_undefined_and_empty_answers_are_wrong(truth):
-    metrics, _ = BENCHMARK.score_answers(truth, {})
+    metrics, _ = Magic().score(truth, {})
     assert metrics.pop("self_heal_answer_judged").value == 0
     assert {(metric.value, metric.n) for metric in metrics.values()} == {(None, 0)}
-    metrics, _ = BENCHMARK.score_answers(truth, {"q1": "", "q1-heal1": ""})
+    metrics, _ = Magic().score(truth, {"q1": "", "q1-heal1": ""})
     assert metrics["accuracy_short"].value == metrics["self_heal_answer"].value == 0
     assert metrics["magiscore_macro_f1"].value == 0 and metrics["magiscore_macro_f1_cited"].value is None
     assert metrics["stepsense"].value is None
@@ -122,16 +122,16 @@ def test_missing_answers_are_undefined_and_empty_answers_are_wrong(truth):
 
 def test_bad_input_is_named(tmp_path, truth):
     with pytest.raises(InputError, match="response 'q9' answers no question"):
-        BENCHMARK.score_answers(truth, {"q9": "Yes."})
+        Magic().score(truth, {"q9": "Yes."})
     for name in ("q1-heal2", "q2-heal1"):
         with pytest.raises(InputError, match="answers no question"):
-            BENCHMARK.score_answers(truth, {name: "Yes."})
-    with pytest.raises(InputError, match="question q has no 'boxes'; mmprobe number-boxes"):
-        BENCHMARK.read_data(write_questions(tmp_path, {"id": "q", "answer": "x", "objects": [[0, 0, 5, 5]]}))
+            Magic().score(truth, {name: "Yes."})
+    with pytest.raises(InputError, match="question q has no 'boxes'; mmprobe data number-boxes"):
+        Magic().read(write_questions(tmp_path, {"id": "q", "answer": "x", "objects": [[0, 0, 5, 5]]}))
     with pytest.raises(InputError, match="'q1-heal1', which is derived from it, is taken"):
-        BENCHMARK.read_data(write_questions(tmp_path, QUESTIONS[0], QUESTIONS[1] | {"id": "q1-heal1"}))
+        Magic().read(write_questions(tmp_path, QUESTIONS[0], QUESTIONS[1] | {"id": "q1-heal1"}))
     with pytest.raises(InputError, match="too long"):
-        BENCHMARK.read_data(write_questions(tmp_path, QUESTIONS[0] | {"id": "q" * 126}))
+        Magic().read(write_questions(tmp_path, QUESTIONS[0] | {"id": "q" * 126}))
 
 
 @pytest.mark.slow
@@ -142,10 +142,10 @@ def test_the_command_line_runs_traces_and_scores(tmp_path):
     assert run.exit_code == 0, run.output
     metrics = json.loads((out / "results.json").read_text())["metrics"]
     assert metrics["accuracy_short"]["n"] == metrics["self_heal_answer"]["n"] == 6
-    truth = BENCHMARK.read_data(out / "data" / "samples.jsonl")
+    truth = Magic().read(out / "data" / "samples.jsonl")
     records = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
     assert metrics["attention_magiscore_micro_f1"]["n"] == 6 and all(record["attended"] for record in records)
-    trace_metrics, rows = BENCHMARKS["magic"].score_traces(truth, records, open_run(out / "run"))
+    trace_metrics, rows = BENCHMARKS["magic"]().score_traces(truth, records, open_run(out / "run"))
     assert {name: metric.value for name, metric in trace_metrics.items()}.items() <= {
         name: metric["value"] for name, metric in metrics.items()
     }.items()

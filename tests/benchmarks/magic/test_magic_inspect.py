@@ -48,16 +48,16 @@ def test_the_task_scores_as_the_command_does(tmp_path, refuses):
         log_dir=str(tmp_path / "l"),
         display="none",
     )
-    benchmark = BENCHMARKS["magic"]
-    truth = benchmark.draw_data(tmp_path / "data", 2, SEED)
+    benchmark = BENCHMARKS["magic"]()
+    truth = benchmark.read(benchmark.draw(tmp_path / "data", 2, SEED))
     text = "R1 is the star.\nAnswer: Yes, it is red."
-    answers = {sample.id: text for sample in benchmark.ask_questions(truth)}
+    answers = {sample.id: text for sample in benchmark.ask(truth)}
     prefilled = benchmark.follow_up(truth, answers)
     if not refuses:
         answers |= {sample.id: text for sample in prefilled}
     expected = {
         name: metric.value
-        for name, metric in benchmark.score_answers(truth, answers)[0].items()
+        for name, metric in benchmark.score(truth, answers)[0].items()
         if metric.value is not None
     }
     assert values(log) == pytest.approx(expected | {"truncated": 0.0})
@@ -80,8 +80,8 @@ def test_the_embedded_model_continues_a_prefilled_answer(tmp_path):
 
 
 def test_requests_that_an_api_refuses_are_unanswered(tmp_path):
-    benchmark = BENCHMARKS["magic"]
-    truth = benchmark.draw_data(tmp_path / "data", 1, SEED)
+    benchmark = BENCHMARKS["magic"]()
+    truth = benchmark.read(benchmark.draw(tmp_path / "data", 1, SEED))
     prefilled = benchmark.follow_up(truth, {question.id: "" for question in truth.questions})
     assert ask(api_answerer(mock([], refuses=True)), prefilled, 8) == {}
     assert set(ask(api_answerer(mock([])), prefilled, 8)) == {sample.id for sample in prefilled}

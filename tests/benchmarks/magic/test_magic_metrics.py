@@ -121,11 +121,16 @@ def test_macro_precision_below_micro_needs_questions_that_count_as_zero():
 
 
 def test_citations_and_accuracies():
-    metrics = citation_rates([{1}, set(), set(), None], [0, 2, 0, 0])
+    metrics = citation_rates([{1}, set(), set(), None], [0, 2, 0, 0], [2, 2, 2, 2])
     assert metrics["cites_none_rate"].value == pytest.approx(2 / 3)
     assert metrics["cites_missing_box_rate"].value == pytest.approx(1 / 3)
+    every = citation_rates([{1, 2}, {1}, {1, 2, 3}, set()], [0, 1, 0, 0], [2, 2, 3, 2])
+    assert every["cites_all_rate"].value == 0.5 and every["cites_missing_box_rate"].value == 0.25
     both = answer_accuracy([True, False, None], [False, False, True])
-    assert both["accuracy_short"].value == 0.5 and both["accuracy_full"].value == pytest.approx(1 / 3)
+    assert both["accuracy_short"].value == both["accuracy_full"].value == pytest.approx(1 / 3)
+    assert both["accuracy_short[read]"].value == 0.5 and both["accuracy_short"].bounds[1] == pytest.approx(
+        2 / 3
+    )
 
 
 def test_step_sense_by_hand():

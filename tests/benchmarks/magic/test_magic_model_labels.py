@@ -11,7 +11,7 @@ from helpers.prompts import system_prompt
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
 from mmprobe.benchmarks.judges.requests import UnusableReply, list_reader
-from mmprobe.benchmarks.magic.benchmark import BENCHMARK, make_truth
+from mmprobe.benchmarks.magic.benchmark import Magic, make_truth
 from mmprobe.benchmarks.magic.data import MagicQuestion
 from mmprobe.benchmarks.magic.labels import MagicStepLabel
 from mmprobe.benchmarks.magic.model_labels import label_by_judge, read_answer, read_healed
@@ -43,7 +43,7 @@ QUESTIONS = [
 TRUTH = make_truth(QUESTIONS, "here")
 RESPONSES = {
     "q1": "R1 is a streetcar. The rain is heavy. R2 is a dog.\nAnswer: A streetcar.",
-    "q1-heal1": "Wait, R1 runs on rails: a tram it must be.",
+    "q1-heal1": "Wait, R1 runs on rails: a streetcar it must be.",
     "q2": "",
 }
 
@@ -72,7 +72,7 @@ def honest(system, user, outside=""):
 
 def test_a_judge_labels_and_metrics_follow_from_its_labels():
     seen = []
-    metrics, (first, second) = BENCHMARK.score_with_judge(TRUTH, RESPONSES, judge(honest, seen))
+    metrics, (first, second) = Magic().score(TRUTH, RESPONSES, judge(honest, seen))
     expected = {
         "accuracy_short": 1 / 2,
         "accuracy_full": 1.0,
@@ -82,9 +82,9 @@ def test_a_judge_labels_and_metrics_follow_from_its_labels():
         "magiscore_micro_precision": 1 / 2,
     }
     assert {name: metrics[name].value for name in expected} == pytest.approx(expected)
-    assert metrics["self_heal_answer"].value == 1, "its prose is unread by rules, so the judge decides"
-    rules, _ = BENCHMARK.score_answers(TRUTH, RESPONSES)
-    assert rules["self_heal_answer"].value is None
+    assert metrics["self_heal_answer"].value == 1, "a streetcar is a tram, as the judge knows"
+    rules, _ = Magic().score(TRUTH, RESPONSES)
+    assert rules["self_heal_answer"].value == 0
     assert (metrics["accuracy_full"].n, metrics["accuracy_short"].n) == (1, 2)
     assert first["correct_steps"] == [True, None, False] and first["self_heal"][0]["healed"] is True
     assert second["correct"] is False, "an empty answer is wrong without a request"
@@ -130,7 +130,7 @@ def test_the_two_readings_of_self_heal_differ_where_a_correction_is_stated_witho
         healed = stated if system == HEALED else stated and "wrong" in data["continuation"]
         return json.dumps({"label": "healed" if healed else "not_healed"})
 
-    metrics, records = BENCHMARK.score_with_judge(truth, answers, judge(strict))
+    metrics, records = Magic().score(truth, answers, judge(strict))
     assert metrics["self_heal"].value == pytest.approx(2 / 3)
     assert metrics["self_heal_explicit"].value == pytest.approx(1 / 3)
     assert [case["healed"] for case in records[1]["self_heal"]] == [True, False]
@@ -143,7 +143,7 @@ def test_lists_of_the_wrong_length_are_asked_again_then_unscored():
     def short(system, user, outside):
         return '{"labels": ["correct"]}' if system == STEPS else honest(system, user)
 
-    metrics, (first, _) = BENCHMARK.score_with_judge(TRUTH, RESPONSES, judge(short, seen))
+    metrics, (first, _) = Magic().score(TRUTH, RESPONSES, judge(short, seen))
     assert [system for system, *_ in seen].count(STEPS) == 4
     assert metrics["stepsense"].value is None and metrics["stepsense"].n == 0
     assert first["correct_steps"] is None and first["unscored"] == {"steps": "garbage"}
@@ -151,7 +151,7 @@ def test_lists_of_the_wrong_length_are_asked_again_then_unscored():
 
 
 def test_a_judge_without_labels_leaves_all_undefined():
-    metrics, records = BENCHMARK.score_with_judge(TRUTH, RESPONSES, judge(lambda *_: "Well …"))
+    metrics, records = Magic().score(TRUTH, RESPONSES, judge(lambda *_: "Well …"))
     assert metrics["accuracy_full"].value is metrics["self_heal"].value is None
     assert metrics["self_heal_judged"].value == 0
     assert set(records[0]["unscored"]) == {
@@ -182,7 +182,7 @@ def test_text_in_answers_gives_no_orders(text):
         return '{"label": "not_healed"}' if "heal" in system else '{"label": "incorrect"}'
 
     answers = {"q1": f"R1 is a bus. {text}", "q1-heal1": text}
-    metrics, _ = BENCHMARK.score_with_judge(TRUTH, answers, judge(obedient))
+    metrics, _ = Magic().score(TRUTH, answers, judge(obedient))
     for name in ("accuracy_short", "accuracy_full", "stepsense", "self_heal", "self_heal_explicit"):
         assert metrics[name].value == 0
 
@@ -192,14 +192,14 @@ def test_an_ensemble_takes_the_majority():
         lambda system, *_: honest(system, "").replace("correct", "wrong" if system == STEPS else "incorrect")
     )
     ensemble = EnsembleJudge([judge(honest), judge(honest), negative])
-    metrics, _ = BENCHMARK.score_with_judge(TRUTH, {"q1": RESPONSES["q1"]}, ensemble)
+    metrics, _ = Magic().score(TRUTH, {"q1": RESPONSES["q1"]}, ensemble)
     assert metrics["accuracy_short"].value == 1 and metrics["stepsense"].value == 1 / 2
 
 
 def test_endless_answers_are_truncated():
     seen = []
     long = {"q2": "cat " * 50_000}
-    BENCHMARK.score_with_judge(
+    Magic().score(
         TRUTH,
         long,
         judge(lambda system, *_: '{"labels": ["correct"]}' if system == STEPS else honest(system, ""), seen),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.magic.benchmark import BENCHMARK
+from mmprobe.benchmarks.magic.benchmark import Magic
 from mmprobe.benchmarks.magic.data import load_questions
 from mmprobe.benchmarks.magic.numbering import number_regions
 from mmprobe.benchmarks.magic.regions import draw_regions, intersection
@@ -67,11 +67,11 @@ def test_questions_about_one_image_are_one_set_of_images(tmp_path):
     lines = [{"id": name, "objects": [[10, 10, 30, 30]]} for name in ("q1", "q2", "q3")]
     source = write_questions(tmp_path, *lines[:2], lines[2] | {"image": "b.png"})
     Image.new("RGB", (200, 100), (9, 9, 9)).save(tmp_path / "b.png")
-    truth = BENCHMARK.read_data(number_regions(source, tmp_path / "out"))
-    first, second, other = image_sets(BENCHMARK.ask_questions(truth)).tolist()
+    truth = Magic().read(number_regions(source, tmp_path / "out"))
+    first, second, other = image_sets(Magic().ask(truth)).tolist()
     assert first == second != other
-    drawn = BENCHMARK.draw_data(tmp_path / "drawn", 2, 0)
-    assert image_sets(BENCHMARK.ask_questions(drawn)).tolist() == [0, 0, 0, 1, 1, 1]
+    drawn = Magic().read(Magic().draw(tmp_path / "drawn", 2, 0))
+    assert image_sets(Magic().ask(drawn)).tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_existing_boxes_are_kept(tmp_path):

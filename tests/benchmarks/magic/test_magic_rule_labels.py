@@ -14,17 +14,17 @@ from mmprobe.benchmarks.magic.steps import find_cited_regions, reasoning_steps
     ("response", "true_answer", "expected"),
     [
         ("R1 is red. R2 is blue.", "red", None),  # prose
-        ("R1 is not really red.", "red", None),
+        ("R1 is not really red.", "red", False),
         ("R1 is bright.\nAnswer: red\n", "red", True),
         ("R1 is bright.\nAnswer: It is red.\n", "red", True),
         ("R1 is bright.\nAnswer: The car is red.\n", "red", True),  # the full true answer
         ("It is red.\n**Answer**: **Blue.**", "red", False),
-        ("It is red.\n**Answer**: a couch", "sofa", None),  # figure 16: the same
+        ("It is red.\n**Answer**: a couch", "sofa", False),  # figure 16: the same, as only a judge knows
         ("The furniture is brown.", "tan", None),
         ("It is a couch.", "couch", True),
         ("The star is red.", "red", True),  # the drawn world's own sentence
         ("Yes. The cup stands on the table.", "yes", True),
-        ("No cat is in R1. So yes, it is a dog.", "Yes", None),
+        ("No cat is in R1. So yes, it is a dog.", "Yes", True),
         ("Yes, at first. In the end, no.", "yes", None),
         ("Answer: Yes, there is a dog.", "yes", True),
         ("Answer: No, the dog is asleep.", "yes", False),

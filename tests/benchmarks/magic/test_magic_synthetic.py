@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.magic.benchmark import BENCHMARK
+from mmprobe.benchmarks.magic.benchmark import Magic
 from mmprobe.benchmarks.magic.data import make_heal_cases
 from mmprobe.benchmarks.magic.regions import intersection
 from mmprobe.benchmarks.magic.synthetic import draw_questions, step_is_true
@@ -21,7 +21,7 @@ def cell_of(name: str) -> tuple[int, int, int, int]:
 
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory):
-    return BENCHMARK.draw_data(tmp_path_factory.mktemp("magic") / "data", 9, 7)
+    return Magic().read(Magic().draw(tmp_path_factory.mktemp("magic") / "data", 9, 7))
 
 
 def test_answers_and_regions_follow_from_the_objects(truth):
@@ -67,12 +67,12 @@ def test_chains_hold_one_wrong_step_that_can_be_healed(truth):
 
 
 def test_a_set_depends_on_its_seed_and_grows_at_its_end(truth, tmp_path):
-    again = BENCHMARK.draw_data(tmp_path / "again", 2, 7)
+    again = Magic().read(Magic().draw(tmp_path / "again", 2, 7))
     assert [q.model_dump(exclude={"image"}) for q in again.questions] == [
         q.model_dump(exclude={"image"}) for q in truth.questions[:6]
     ]
     assert again.questions[0].image.read_bytes() == truth.questions[0].image.read_bytes()
-    other = BENCHMARK.draw_data(tmp_path / "other", 2, 8)
+    other = Magic().read(Magic().draw(tmp_path / "other", 2, 8))
     assert other.questions != again.questions
     with pytest.raises(InputError, match="not an empty folder"):
         draw_questions(tmp_path / "other", 2, 8)

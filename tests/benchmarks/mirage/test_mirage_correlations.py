@@ -95,6 +95,7 @@ def test_correlate_kinds_over_topics(tmp_path):
     assert float(of_one.p[0, 1]) == pytest.approx(reference.pvalue)
     averaged = correlate_kinds_over_topics(folders)
     assert float(averaged.n[0, 1]) == 4
+    assert averaged["unread"].values.tolist() == [8] * len(KINDS), "one answer of each topic and model"
     assert float(averaged.r[0, 1]) == pytest.approx(np.corrcoef(spatial.mean(1), logical.mean(1))[0, 1])
     cells = correlate_kinds_over_topics(folders, "cells")
     assert float(cells.n[0, 1]) == 8
@@ -154,7 +155,9 @@ def test_results_of_another_form_are_refused_in_one_line(tmp_path, text):
 
 def test_the_command_correlates_models_and_kinds(tmp_path):
     folders = [judged_folder(tmp_path / str(model), model) for model in range(2)]
-    result = read_result(run_in_process("mirage-correlations", *folders, "--out", tmp_path / "out", "--json"))
+    result = read_result(
+        run_in_process("data", "mirage-correlations", *folders, "--out", tmp_path / "out", "--json")
+    )
     expected = correlate_kinds_over_topics(folders)
     pair = result["pairs"][0]
     assert (pair["column"], pair["other"], pair["n"]) == ("spatial", "logical", 4)
@@ -171,7 +174,7 @@ def test_the_command_correlates_models_and_kinds(tmp_path):
         write_folder(tmp_path / f"m{at}", {name: values[at] for name, values in measured.items()})
         for at in range(3)
     ]
-    over_models = ("mirage-correlations", *models, "--over", "models", "--out", tmp_path / "models")
+    over_models = ("data", "mirage-correlations", *models, "--over", "models", "--out", tmp_path / "models")
     result = read_result(run_in_process(*over_models, "--json"))
     assert len(result["pairs"]) == 6 and result["pairs"][0]["low"] is None
     assert result["pairs"][0]["r"] == pytest.approx(
@@ -182,7 +185,9 @@ def test_the_command_correlates_models_and_kinds(tmp_path):
 def test_the_command_refuses_what_it_cannot_correlate(tmp_path):
     folders = [judged_folder(tmp_path / str(model), model) for model in range(2)]
     out = tmp_path / "out"
-    several = ("mirage-correlations", *folders, "--over", "questions", "--out", out)
+    several = ("data", "mirage-correlations", *folders, "--over", "questions", "--out", out)
     assert_fails(run_in_process(*several), "takes the folder of one model")
-    assert_fails(run_in_process("mirage-correlations", folders[0], "--out", folders[0]), "is read, too")
+    assert_fails(
+        run_in_process("data", "mirage-correlations", folders[0], "--out", folders[0]), "is read, too"
+    )
     assert not out.exists()

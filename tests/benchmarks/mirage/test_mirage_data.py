@@ -96,7 +96,7 @@ def test_approximate_and_free_form():
     assert is_correct(approximate, "The answer is 210.", threshold=0.06) is True
     assert is_correct(approximate, "Many.") is None
     assert is_correct(question(), "We halve 6. The answer is 3 cm.") is True
-    assert is_correct(question(), "5 cm") is False and is_correct(question(), "3 m") is None
-    assert is_correct(approximate, "24 out of 200") is None
+    assert is_correct(question(), "5 cm") is False and is_correct(question(), "3 m") is False
+    assert is_correct(approximate, "24 out of 200") is False
     assert is_correct(approximate, "I cannot tell.") is False
     assert is_correct(question(), " ") is None

@@ -45,15 +45,15 @@ def test_the_task_scores_as_the_command_does(tmp_path):
     (log,) = inspect_eval(
         inspect_tasks.mirage(n=2, seed=SEED), model=mock(asked), log_dir=str(tmp_path / "l"), display="none"
     )
-    benchmark = BENCHMARKS["mirage"]
-    truth = benchmark.draw_data(tmp_path / "data", 2, SEED)
-    samples = benchmark.ask_questions(truth)
+    benchmark = BENCHMARKS["mirage"]()
+    truth = benchmark.read(benchmark.draw(tmp_path / "data", 2, SEED))
+    samples = benchmark.ask(truth)
     samples += benchmark.follow_up(truth, {sample.id: "" for sample in samples})
     assert len(samples) == 20
     answers = {sample.id: answer(sample.question) for sample in samples}
     expected = {
         name: metric.value
-        for name, metric in benchmark.score_answers(truth, answers)[0].items()
+        for name, metric in benchmark.score(truth, answers)[0].items()
         if metric.value is not None
     }
     assert values(log) == pytest.approx(expected | {"truncated": 0.0})

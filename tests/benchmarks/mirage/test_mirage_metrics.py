@@ -20,10 +20,10 @@ M, R, C = "MATCH", "REASONABLE", "CONFLICT"
 def test_accuracy_with_and_without_missing_answers():
     metrics = accuracy([True, True, False, None])
     assert metrics["accuracy"].value == 0.5 and metrics["accuracy"].n == 4
-    assert metrics["accuracy_answered"].value == pytest.approx(2 / 3)
-    assert metrics["accuracy_answered"].n == 3 and metrics["accuracy_answered"].coverage == 0.75
+    assert metrics["accuracy[read]"].value == pytest.approx(2 / 3)
+    assert metrics["accuracy[read]"].n == 3 and metrics["accuracy[read]"].coverage == 0.75
     assert accuracy([])["accuracy"].value is None
-    assert accuracy([None])["accuracy_answered"].value is None
+    assert accuracy([None])["accuracy[read]"].value is None
 
 
 def test_factuality_by_hand():
@@ -224,3 +224,21 @@ def test_the_papers_p_values_follow_from_seven_topics():
         result = correlate({"x": x.tolist(), "y": (r * x + math.sqrt(1 - r * r) * noise).tolist()})
         assert float(result.r[0, 1]) == pytest.approx(r, abs=1e-9)
         assert float(result.p[0, 1]) == pytest.approx(p, abs=0.0015)
+
+
+def test_bounds_say_what_unread_chains_could_change():
+    matches = Matches(predicted=("MATCH", "CONFLICT"), true=("MATCH",))
+    metrics = factuality([matches, None, None], unread=[0, 3, 0])
+    assert metrics["f_step"].value == pytest.approx(2 / 3) and metrics["f_step"].n == 1
+    assert (
+        metrics["f_step"].bounds == (pytest.approx(1 / 3), pytest.approx(5 / 6))
+        and metrics["f_step"].unread == 1
+    )
+    precision, recall = 4 / 5, 1  # with three true items of three
+    assert metrics["f_step_micro"].bounds[1] == pytest.approx(2 * precision * recall / (precision + recall))
+    assert metrics["f_step_micro"].bounds[0] == pytest.approx(2 * (1 / 5) * (1 / 4) / (1 / 5 + 1 / 4))
+    scores = lhs([[[(5, 5, 5, 5, 5)]], [[None]], [[None]]], asked=[True, True, False])
+    assert scores["lhs"].value == 1 and scores["lhs"].bounds == (0.5, 1) and scores["lhs"].unread == 1
+    assert scores["lhs_of_five"].bounds == (pytest.approx(0.6), 1)
+    rates = hallucination_rates([dict.fromkeys(KINDS, True), None], asked=[True, True])
+    assert rates["any_rate"].value == 1 and rates["any_rate"].bounds == (0.5, 1)

@@ -11,13 +11,7 @@ from helpers.prompts import system_prompt
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.judge import CountingJudge
 from mmprobe.benchmarks.judges.model import JudgeSettings, ModelJudge
-from mmprobe.benchmarks.mirage.benchmark import (
-    DEFAULTS,
-    MirageOptions,
-    MirageTruth,
-    score_answers,
-    score_with_judge,
-)
+from mmprobe.benchmarks.mirage.benchmark import Mirage, MirageTruth
 from mmprobe.benchmarks.mirage.data import MirageQuestion
 from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS
 from mmprobe.benchmarks.mirage.prompts import MiragePrompts
@@ -82,12 +76,14 @@ def question(name: str, **fields: object) -> MirageQuestion:
     return MirageQuestion.model_validate(base | chain | fields)
 
 
+DEFAULTS = Mirage()
+
+
 def by(mock, responses, *questions, options=DEFAULTS, **settings):
     names = [name for name in responses if "--" not in name]
     truth = MirageTruth(list(questions) or [question(name) for name in names])
-    metrics, records = score_with_judge(
-        truth, responses, ModelJudge(mock.model, None, JudgeSettings(**settings)), options
-    )
+    judge = ModelJudge(mock.model, None, JudgeSettings(**settings))
+    metrics, records = options.score(truth, responses, judge)
     return metrics, {record["id"]: record for record in records}
 
 
@@ -145,7 +141,7 @@ def test_a_judge_decides_what_the_rules_cannot_read():
     assert records["a"]["correct"] is False and records["c"]["correct"] is False
     assert records["b"]["correct"] is True, "the letter of the truth is in the answer"
     mock = Mock()
-    options = MirageOptions(judge_decides="all", threshold=0.2)
+    options = Mirage(judge_decides="all", threshold=0.2)
     metrics, records = by(mock, responses, *questions, options=options)
     assert [data["response"] for _, data in mock.asked] == list(responses.values())
     assert [data.get("tolerance") for _, data in mock.asked] == [None, None, 0.2, 0.2]
@@ -164,7 +160,7 @@ def test_thresholds_are_options():
     responses = near | {"a--topic": "geometry", "b--topic": "geometry"}
 
     def accuracies(**options):
-        metrics, _ = score_answers(MirageTruth(questions), responses, MirageOptions(**options))
+        metrics, _ = Mirage(**options).score(MirageTruth(questions), responses)
         return metrics["accuracy"].value, metrics["accuracy_hinted"].value
 
     assert accuracies() == (0.5, 0.5)
@@ -174,7 +170,7 @@ def test_thresholds_are_options():
     mock = Mock(match='{"predicted": ["REASONABLE"], "true": ["MATCH"]}')
     annotated = [question("a", claims=["One."]), question("b", claims=["One."])]
     for weight, value in ((0.0, 0.0), (0.5, 2 / 3), (1.0, 1.0)):
-        options = MirageOptions(reasonable=weight)
+        options = Mirage(reasonable=weight)
         metrics, _ = by(mock, {"a": "7 cm.", "b": "7 cm."}, *annotated, options=options)
         assert metrics["f_step"].value == pytest.approx(value)
 
@@ -264,8 +260,8 @@ def test_tables_by_topic_hold_the_lhs_and_the_rates():
     metrics, _ = by(Mock(), {"a": "7 cm.", "b": "7 cm."}, *questions)
     assert metrics["lhs[topic=geometry]"].value == 0.875 and metrics["lhs[topic=algebra]"].value == 1
     assert metrics["lhs_judgements"].value == 1, "one reference was asked for, and one given"
-    tables = {name.partition("[")[0] for name in metrics if "[" in name}
-    assert tables == {"accuracy", "accuracy_answered", "unread", "lhs", "lhs_zero"} | {
+    tables = {name.partition("[")[0] for name in metrics if "=" in name}
+    assert tables == {"accuracy", "unread", "lhs", "lhs_zero"} | {
         f"{start}_{of}{end}"
         for of in ("step", "claim")
         for start, end in [("f", ""), ("f", "_zero"), ("f", "_micro"), ("precision", ""), ("recall", "")]
@@ -325,7 +321,7 @@ def test_orders_in_an_answer_stay_within_the_fence(injection):
 
 
 def panel(*mocks: Mock) -> CountingJudge:
-    """Return an ensemble as `with_judge` makes it."""
+    """Return an ensemble as `Judging` makes it."""
     return CountingJudge(EnsembleJudge([ModelJudge(mock.model) for mock in mocks]))
 
 
@@ -335,7 +331,7 @@ def test_each_judge_of_a_panel_scores_and_the_majority_labels():
     truth = MirageTruth([question("a"), question("b")])
     responses = {"a": "Halve 14. AB is 7 cm.", "b": "AB is 7 cm."}
     judge = panel(*mocks)
-    metrics, records = score_with_judge(truth, responses, judge)
+    metrics, records = Mirage().score(truth, responses, judge)
     assert judge.counts()["calls"] == sum(len(mock.asked) for mock in mocks)
     assert judge.counts()["unscored"] == {"garbage": 4}, "kinds and scores of both answers, by one judge"
     assert metrics["accuracy"].value == 1, "two of three"
@@ -348,7 +344,7 @@ def test_each_judge_of_a_panel_scores_and_the_majority_labels():
 
 
 def test_deviation_over_the_judges_of_a_panel():
-    metrics, _ = score_with_judge(MirageTruth([question("a")]), {"a": "AB is 7 cm."}, panel(Mock(5), Mock(3)))
+    metrics, _ = Mirage().score(MirageTruth([question("a")]), {"a": "AB is 7 cm."}, panel(Mock(5), Mock(3)))
     assert metrics["lhs_sd_judges"].value == pytest.approx(0.5 / 2**0.5)
 
 
@@ -356,9 +352,9 @@ def test_the_profile_of_the_code_judges_silence_and_takes_unread_answers_as_wron
     mock = Mock()
     responses = {"a": "AB is 7 cm. Halve 14.", "b": "", "c": "Who knows?"}
     paper, _ = by(Mock(), responses)
-    code, records = by(mock, responses, options=MirageOptions(profile="code"))
-    assert (paper["accuracy_answered"].n, code["accuracy_answered"].n) == (1, 3)
-    assert code["accuracy"].value == code["accuracy_answered"].value == pytest.approx(1 / 3)
+    code, records = by(mock, responses, options=Mirage(profile="code"))
+    assert (paper["accuracy[read]"].n, code["accuracy[read]"].n) == (1, 3)
+    assert code["accuracy"].value == code["accuracy[read]"].value == pytest.approx(1 / 3)
     assert [records[name]["correct"] for name in "abc"] == [True, False, False]
     assert {data["response"] for kind, data in mock.asked if kind in ("kinds", "scores")} == set(
         responses.values()
@@ -378,9 +374,9 @@ def test_approximate_answers_as_the_released_code_compares_them():
     rights = {}
     for profile in ("paper", "code"):
         truth = MirageTruth(asked)
-        _, records = score_answers(truth, responses, MirageOptions(profile=profile))
+        _, records = Mirage(profile=profile).score(truth, responses)
         rights[profile] = [record["correct"] for record in records]
     assert rights == {"paper": [False, False, False, None], "code": [True, True, False, False]}
     for options in ({"threshold": 0.1}, {"reasonable": 0.5}):
         with pytest.raises(ValueError, match="has no effect in profile 'code'"):
-            MirageOptions(profile="code", **options)
+            Mirage(profile="code", **options)

@@ -1,4 +1,4 @@
-"""`mmprobe rewrite` with a mock model: references, hints, topics, and how it resumes."""
+"""`mmprobe data rewrite` with a mock model: references, hints, topics, and how it resumes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image
 
 from mmprobe.benchmarks.core.prompts import default_prompts
 from mmprobe.benchmarks.judges.requests import UnusableReply
-from mmprobe.benchmarks.mirage.benchmark import ask_questions, follow_up, read_data, score_answers
+from mmprobe.benchmarks.mirage.benchmark import Mirage
 from mmprobe.benchmarks.mirage.data import load_questions
 from mmprobe.benchmarks.mirage.prompts import MiragePrompts
 from mmprobe.benchmarks.mirage.rewrites import (
@@ -77,7 +77,7 @@ def data(tmp_path):
 
 
 def rewrite(data, out, *options):
-    return run_in_process("rewrite", "--data", data, "--model", "scribe/one", "--out", out, *options)
+    return run_in_process("data", "rewrite", "--data", data, "--model", "scribe/one", "--out", out, *options)
 
 
 def test_what_questions_lack_is_written_and_what_they_have_is_kept(scribe, data, tmp_path):
@@ -102,12 +102,12 @@ def test_what_questions_lack_is_written_and_what_they_have_is_kept(scribe, data,
 
 def test_named_topics_are_used_and_not_asked_for(scribe, data, tmp_path):
     rewrite(data, tmp_path / "out")
-    truth = read_data(tmp_path / "out" / "questions.jsonl")
-    assert [sample.id for sample in ask_questions(truth)] == ["1", "2", "3"], "another model named the topics"
-    hinted = {sample.id: sample.question for sample in follow_up(truth, {"1": "7", "3": "7"})}
+    truth = Mirage().read(tmp_path / "out" / "questions.jsonl")
+    assert [sample.id for sample in Mirage().ask(truth)] == ["1", "2", "3"], "another model named the topics"
+    hinted = {sample.id: sample.question for sample in Mirage().follow_up(truth, {"1": "7", "3": "7"})}
     assert hinted["1--hinted"].startswith(HINTS.geometry) and "2--hinted" not in hinted
     assert hinted["3--hinted"].startswith(HINTS.logical)
-    metrics, records = score_answers(truth, {"1": "7 cm", "1--hinted": "7 cm"})
+    metrics, records = Mirage().score(truth, {"1": "7 cm", "1--hinted": "7 cm"})
     assert metrics["topic_accuracy"].value == 0 and metrics["topic_accuracy"].n == 3
     assert records[0]["topic_told"] == "geometry"
 
@@ -145,7 +145,9 @@ def test_bad_calls_are_one_line(scribe, data, tmp_path):
     assert_fails(rewrite(data, data.parent), "is read, too")
     assert_fails(rewrite(tmp_path / "no.jsonl", tmp_path / "out"), "no such file")
     assert not (tmp_path / "out").exists()
-    wrong = run_in_process("rewrite", "--data", data, "--model", "nobody/x", "--out", tmp_path / "out")
+    wrong = run_in_process(
+        "data", "rewrite", "--data", data, "--model", "nobody/x", "--out", tmp_path / "out"
+    )
     assert_fails(wrong, "nobody/x")
 
 

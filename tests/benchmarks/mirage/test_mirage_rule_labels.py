@@ -123,8 +123,8 @@ def test_options_yes_and_no(response, right):
         ("left", True),
         ("I look left.\nAnswer: right.", False),
         ("left\nThe answer is right.", False),
-        ("Yes. It is there. left", None),
-        ("not left", None),
+        ("Yes. It is there. left", True),
+        ("not left", False),
         ("left or right", None),
     ],
 )

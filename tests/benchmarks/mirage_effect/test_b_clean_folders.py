@@ -17,7 +17,7 @@ from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, MirageEffectTr
 from mmprobe.cli import app
 from mmprobe.errors import InputError
 
-BENCHMARK = BENCHMARKS["mirage-effect"]
+BENCHMARK = BENCHMARKS["mirage-effect"]()
 FOUR = {"A": "one", "B": "two", "C": "three", "D": "four"}
 NAMES = ("q0", "q1", "q2", "q3")
 
@@ -45,7 +45,7 @@ def write_results_of(
     responses |= {
         f"{name}--absent": letter for name, letter in zip(names, absent, strict=True) if letter != "-"
     }
-    metrics, records = BENCHMARK.score_answers(truth, responses)
+    metrics, records = BENCHMARK.score(truth, responses)
     write_results(folder, "mirage-effect", metrics, records, about | ({"model": model} if model else {}))
     return folder
 
@@ -180,6 +180,8 @@ def test_input_folders_are_not_overwritten(tmp_path):
     model, text = (write_results_of(tmp_path / name, name, "AAAA", "BBBB") for name in ("one", "text"))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json*")}
     for out in (model, tmp_path / "x" / ".." / "text"):
-        done = CliRunner().invoke(app, ["clean", str(model), "--text-only", str(text), "--out", str(out)])
+        done = CliRunner().invoke(
+            app, ["data", "clean", str(model), "--text-only", str(text), "--out", str(out)]
+        )
         assert isinstance(done.exception, InputError) and "is read, too" in str(done.exception)
     assert {path: path.read_bytes() for path in before} == before

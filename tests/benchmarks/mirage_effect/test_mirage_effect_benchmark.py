@@ -11,6 +11,7 @@ from PIL import Image
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.prompts import default_prompts
+from mmprobe.benchmarks.mirage_effect.benchmark import MirageEffect
 from mmprobe.benchmarks.mirage_effect.data import (
     ChoiceQuestion,
     ImagelessQuestion,
@@ -19,12 +20,12 @@ from mmprobe.benchmarks.mirage_effect.data import (
 )
 from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES, MirageEffectPrompts
 from mmprobe.benchmarks.mirage_effect.rule_labels import find_option, is_correct, normalize_answer
-from mmprobe.benchmarks.mirage_effect.samples import ask_questions, diagnosis_prompts
+from mmprobe.benchmarks.mirage_effect.samples import diagnosis_prompts
 from mmprobe.benchmarks.mirage_effect.synthetic import synthetic_questions
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 
-BENCHMARK = BENCHMARKS["mirage-effect"]
+BENCHMARK = BENCHMARKS["mirage-effect"]()
 CAT_DOG = {"A": "cat", "B": "dog"}
 FOUR = {"A": "red", "B": "blue", "C": "green", "D": "light blue"}
 
@@ -51,7 +52,7 @@ MISSED = "I don't see an image. Please attach it."
 
 
 def test_every_sample_has_its_own_id():
-    samples = {sample.id: sample for sample in ask_questions(TRUTH)}
+    samples = {sample.id: sample for sample in MirageEffect().ask(TRUTH)}
     variants = ("attachment", "evidence", "benchmark", "guess")
     assert list(samples)[:3] == ["q1", "q1--absent", "q1--guess"]
     expected = {f"q{i}{suffix}" for i in (1, 2, 3) for suffix in ("", "--absent", "--guess")}
@@ -59,7 +60,7 @@ def test_every_sample_has_its_own_id():
         f"i{i}{suffix}" for i in (1, 2) for suffix in ("", *(f"--{variant}" for variant in variants))
     }
     expected |= {name for modality in MODALITIES for name in diagnosis_prompts(modality)}
-    assert set(samples) == expected and len(ask_questions(TRUTH)) == len(expected)
+    assert set(samples) == expected and len(MirageEffect().ask(TRUTH)) == len(expected)
     present, absent, guess = (samples[f"q1{suffix}"] for suffix in ("", "--absent", "--guess"))
     assert present.images == [Path("a.png")] and absent.images == guess.images == []
     assert present.question == absent.question == guess.question and "\nA. cat\nB. dog\n" in present.question
@@ -69,7 +70,7 @@ def test_every_sample_has_its_own_id():
 
 
 def test_some_questions_of_each_category_are_asked_in_every_variant():
-    ids = [sample.id for sample in ask_questions(MirageEffectTruth(list(imageless_questions()), []))]
+    ids = [sample.id for sample in MirageEffect().ask(MirageEffectTruth(list(imageless_questions()), []))]
     assert sum(name.endswith("--guess") for name in ids) == 40
     assert len(ids) == 200 + 4 * 40 + 4 * len(MODALITIES)
 
@@ -77,8 +78,8 @@ def test_some_questions_of_each_category_are_asked_in_every_variant():
 def test_a_question_without_an_image_can_be_scored_but_not_asked():
     truth = MirageEffectTruth([], [question(images=[])])
     with pytest.raises(InputError, match="'q1': has no 'images'"):
-        ask_questions(truth)
-    assert BENCHMARK.score_answers(truth, {"q1": "A"})[0]["accuracy_with"].value is None
+        MirageEffect().ask(truth)
+    assert BENCHMARK.score(truth, {"q1": "A"})[0]["accuracy_with"].value is None
 
 
 @pytest.mark.parametrize(
@@ -89,9 +90,9 @@ def test_a_question_without_an_image_can_be_scored_but_not_asked():
         ("Light blue.", "D"),
         ("blue", "B"),
         ("B is red.", None),
-        ("It is light blue.", None),
+        ("It is light blue.", "D"),
         ("The answer is not C.", None),
-        ("B is correct; A, C and D are wrong.", None),
+        ("B is correct; A, C and D are wrong.", "B"),
         ("red or green", None),
         ("Bluetooth", None),
     ],
@@ -122,7 +123,7 @@ def test_metrics_by_hand():
         "i1": "There is a man on the left with a red hat.", "i2": MISSED,
         "i1--guess": "I am not sure.", "i2--guess": "The sign says OPEN.",
     }  # fmt: skip
-    metrics, records = BENCHMARK.score_answers(TRUTH, responses)
+    metrics, records = BENCHMARK.score(TRUTH, responses)
     values = {name: metric.value for name, metric in metrics.items()}
     assert values["accuracy_with"] == pytest.approx(2 / 3) and values["accuracy_without"] == pytest.approx(
         1 / 3
@@ -130,6 +131,9 @@ def test_metrics_by_hand():
     assert values["accuracy_guess"] == pytest.approx(2 / 3) and values["mirage_minus_guess"] == pytest.approx(
         -1 / 3
     )
+    # figure 4: q1 and q3, without a category, are guessed rightly, q2 wrongly; without an image q3 was wrong
+    by_category = [values[f"accuracy_guess[category={each}]"] for each in ("", "colour")]
+    assert by_category == [1.0, 0.0] and values["mirage_minus_guess[category=]"] == pytest.approx(-0.5)
     assert values["mirage_score"] == pytest.approx(0.5) and values["guess_score"] == pytest.approx(1)
     chance = (1 / 2 + 1 / 4 + 1 / 2) / 3
     assert values["mirage_score_above_chance"] == pytest.approx((1 / 3 - chance) / (2 / 3 - chance))
@@ -145,15 +149,15 @@ def test_metrics_by_hand():
     assert values["describes_rate_choices"] == 0.5  # of q2 and q3; "[[A]]" alone tells nothing
     assert {record["id"]: record["kind"] for record in records}["q2"] == "choice"
     json.dumps(records, allow_nan=False)
-    assert BENCHMARK.faithful_answers(TRUTH, records) == {
+    assert BENCHMARK.label(TRUTH, records) == {
         "q1": True, "q2": True, "q3": False, "q2--absent": True, "q3--absent": False, "i1": False, "i2": True,
     }  # fmt: skip
 
 
 def test_missing_answers_are_undefined_not_zero():
-    metrics, records = BENCHMARK.score_answers(TRUTH, {})
+    metrics, records = BENCHMARK.score(TRUTH, {})
     assert all(metric.value is None for metric in metrics.values())
-    assert BENCHMARK.faithful_answers(TRUTH, records) == {}
+    assert BENCHMARK.label(TRUTH, records) == {}
 
 
 def test_diagnoses_over_wordings_and_seeds():
@@ -164,7 +168,7 @@ def test_diagnoses_over_wordings_and_seeds():
         f"{first}--seed-10": "<diagnosis>stemi.</diagnosis>",
         second: MISSED,
     }
-    metrics, records = BENCHMARK.score_answers(TRUTH, responses)
+    metrics, records = BENCHMARK.score(TRUTH, responses)
     suffix = "[modality=ECG]"
     assert metrics[f"diagnosis_rate{suffix}"].value == 0.75 and metrics[f"diagnosis_rate{suffix}"].n == 4
     assert metrics[f"diagnosis_alarming{suffix}"].value == 0.5
@@ -186,18 +190,16 @@ def test_seeds_count_for_distributions_and_the_first_for_the_rest():
     truth = MirageEffectTruth([], [question()])
     responses = {f"q1--seed-{i}": text for i, text in enumerate(["cat", "cat", "dog", "dog"])}
     responses |= {f"q1--absent--seed-{i}": text for i, text in enumerate(["dog", "cat", "cat", "cat"])}
-    metrics, _ = BENCHMARK.score_answers(truth, responses)
+    metrics, _ = BENCHMARK.score(truth, responses)
     assert metrics["accuracy_with"].value == 1 and metrics["accuracy_without"].value == 0
     assert metrics["similarity"].value == metrics["similarity_over_seeds"].value == pytest.approx(0.75)
-    assert (
-        "similarity_over_seeds" not in BENCHMARK.score_answers(truth, {"q1": "cat", "q1--absent": "cat"})[0]
-    )
+    assert "similarity_over_seeds" not in BENCHMARK.score(truth, {"q1": "cat", "q1--absent": "cat"})[0]
 
 
 @pytest.mark.parametrize("name", ["q9", "q1--present", "i1--absent", "q1--seed-x", "diagnosis-ecg-9"])
 def test_responses_without_a_question_are_refused(name):
     with pytest.raises(InputError, match=f"'{name}' answers no question"):
-        BENCHMARK.score_answers(TRUTH, {name: "A"})
+        BENCHMARK.score(TRUTH, {name: "A"})
 
 
 def test_files_of_questions(tmp_path):
@@ -205,13 +207,13 @@ def test_files_of_questions(tmp_path):
     line = {"id": "1", "question": "?", "choices": CAT_DOG, "answer": "A", "images": ["a.png"]}
     file = tmp_path / "samples.jsonl"
     file.write_text(json.dumps(line))
-    assert len(BENCHMARK.read_data(file).imageless) == 200
+    assert len(BENCHMARK.read(file).imageless) == 200
     imageless_file = tmp_path / "imageless.jsonl"
     imageless_file.write_text(json.dumps({"id": "mine", "category": "a/b", "question": "?"}))
-    assert [question.id for question in BENCHMARK.read_data(tmp_path).imageless] == ["mine"]
+    assert [question.id for question in BENCHMARK.read(tmp_path).imageless] == ["mine"]
     imageless_file.write_text(json.dumps({"id": "mine", "category": "a/b", "question": ""}))
     with pytest.raises(InputError, match="imageless.jsonl, line 1: field 'question'"):
-        BENCHMARK.read_data(file)
+        BENCHMARK.read(file)
     imageless_file.unlink()
     for wrong, message in [
         ("1--absent", "another question"),
@@ -220,19 +222,19 @@ def test_files_of_questions(tmp_path):
     ]:
         file.write_text(json.dumps(line) + "\n" + json.dumps(line | {"id": wrong}))
         with pytest.raises(InputError, match=message):
-            BENCHMARK.read_data(file)
+            BENCHMARK.read(file)
 
 
 def test_the_drawn_set_depends_on_the_seed_and_grows(tmp_path):
-    small = BENCHMARK.draw_data(tmp_path / "one", 2, 7)
-    large = BENCHMARK.draw_data(tmp_path / "more", 3, 7)
+    small = BENCHMARK.read(BENCHMARK.draw(tmp_path / "one", 2, 7))
+    large = BENCHMARK.read(BENCHMARK.draw(tmp_path / "more", 3, 7))
     assert len(small.imageless) == 40 and len(large.imageless) == 60
 
     def texts(truth: MirageEffectTruth) -> list[tuple[str, str, str]]:
         return [(question.id, question.question, question.answer) for question in truth.choices]
 
     assert len(texts(small)) == 6 and texts(large)[:6] == texts(small)
-    assert texts(BENCHMARK.draw_data(tmp_path / "other", 2, 8)) != texts(small)
+    assert texts(BENCHMARK.read(BENCHMARK.draw(tmp_path / "other", 2, 8))) != texts(small)
     scenes = {
         sample.id: dict(reversed(item.split()[:2]) for item in sample.metadata["objects"][0])
         for sample in load_samples(tmp_path / "one" / "samples.jsonl")
@@ -243,9 +245,9 @@ def test_the_drawn_set_depends_on_the_seed_and_grows(tmp_path):
         assert is_correct(question, f"The answer is {true}.") and normalize_answer(question, true) == true
         assert question.prompt == question.question and question.images[0].is_file()
     assert sorted({question.category for question in small.choices}) == ["colour", "exists"]
-    assert BENCHMARK.read_data(tmp_path / "one" / "samples.jsonl") == small
+    assert BENCHMARK.read(tmp_path / "one" / "samples.jsonl") == small
     with pytest.raises(InputError, match="not an empty folder"):
-        BENCHMARK.draw_data(tmp_path / "one", 2, 7)
+        BENCHMARK.read(BENCHMARK.draw(tmp_path / "one", 2, 7))
 
 
 def test_synthetic_samples_without_a_question_to_ask():

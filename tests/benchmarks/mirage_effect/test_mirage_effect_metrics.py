@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mmprobe.benchmarks.core.results import change_metric
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
 from mmprobe.benchmarks.mirage_effect.metrics import (
     NO_ANSWER,
@@ -29,19 +30,38 @@ def test_mirage_rates_by_hand():
     assert rates["describes_rate"].value == pytest.approx(4 / 6)
     assert rates["mirage_rate_described"].value == pytest.approx(3 / 6)
     assert rates["mirage_rate"].n == 6 and rates["mirage_rate"].coverage == pytest.approx(6 / 7)
+    assert rates["mirage_rate"].bounds == pytest.approx((4 / 7, 5 / 7)) and rates["mirage_rate"].unread == 1
     assert mirage_rates([None])["mirage_rate"].value is None
 
 
 def test_mirage_scores_by_hand():
-    # scored both ways: 4; right without 2, right with 3; chance (1/4 + 1/4 + 1/2 + 0) / 4
+    # asked both ways: 6; right without 3, right with 4, each with an unread one; chance (4 x 1/4 + 1/2 + 0) / 6
     without = [True, True, False, False, True, None]
     with_image = [True, False, True, True, None, True]
     scores = mirage_scores(without, with_image, [4, 4, 2, None, 4, 4])
-    assert scores["accuracy_without"].value == 0.5 and scores["accuracy_with"].value == 0.75
-    assert scores["mirage_score"].value == pytest.approx(2 / 3) and scores["mirage_score"].n == 4
-    assert scores["mirage_score_above_chance"].value == pytest.approx((0.5 - 0.25) / (0.75 - 0.25))
-    assert scores["visual_gain"].value == 0.25
-    assert scores["mirage_score"].low <= 2 / 3 <= scores["mirage_score"].high
+    assert scores["accuracy_without"].value == 3 / 6 and scores["accuracy_with"].value == pytest.approx(4 / 6)
+    assert scores["mirage_score"].value == pytest.approx(3 / 4) and scores["mirage_score"].n == 6
+    assert scores["mirage_score"].bounds == pytest.approx((3 / 5, 1)), "3 of 5, and 4 of 4"
+    assert scores["mirage_score_above_chance"].value == pytest.approx((3 - 1.5) / (4 - 1.5))
+    assert scores["visual_gain"].value == pytest.approx(1 / 6)
+    assert scores["visual_gain"].bounds == pytest.approx((0, 2 / 6))
+    assert scores["mirage_score"].low <= 3 / 4 <= scores["mirage_score"].high
+
+
+def test_changes_count_unread_answers_as_wrong_or_leave_them_out_and_bound_both():
+    after, before, asked = [True, None, True, True], [False, True, None, None], [True, True, True, False]
+    wrong = change_metric(after, before, "neither", asked)
+    assert wrong.value == pytest.approx((1 - 1 + 1) / 3) and wrong.unread == 2
+    left_out = change_metric(after, before, "neither", asked, unread=None)
+    assert left_out.value == 1 and left_out.n == 1
+    assert wrong.bounds == left_out.bounds == (pytest.approx((1 - 1 + 0) / 3), pytest.approx((1 + 0 + 1) / 3))
+
+
+def test_hedged_answers_are_wrong_as_in_the_paper():
+    """Ten questions, all right with images; without, five are right and five hedge: the paper's ratio is a half."""
+    scores = mirage_scores([True] * 5 + [None] * 5, [True] * 10, [4] * 10)
+    assert scores["mirage_score"].value == scores["accuracy_without"].value == 0.5
+    assert scores["accuracy_without[read]"].value == 1
 
 
 def test_mirage_score_is_undefined_without_accuracy_and_at_chance():

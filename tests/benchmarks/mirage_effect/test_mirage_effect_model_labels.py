@@ -22,7 +22,7 @@ CORRECT = system_prompt(MirageEffectPrompts, "correct")
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 
-BENCHMARK = BENCHMARKS["mirage-effect"]
+BENCHMARK = BENCHMARKS["mirage-effect"]()
 TRUTH = MirageEffectTruth(
     [ImagelessQuestion(f"i{number}", "art/a", f"Who painted picture {number}?") for number in range(4)],
     [ChoiceQuestion(id="q", question="Which?", choices={"A": "cat", "B": "dog"}, answer="A")],
@@ -64,7 +64,7 @@ def test_metrics_come_from_the_judges_labels():
         "q--absent": "sorry, red",
         "q": "cat",
     }
-    metrics, records = BENCHMARK.score_with_judge(TRUTH, responses, make_judge(by_words, seen))
+    metrics, records = BENCHMARK.score(TRUTH, responses, make_judge(by_words, seen))
     values = {name: metric.value for name, metric in metrics.items()}
     assert values["mirage_rate"] == pytest.approx(2 / 3) and metrics["mirage_rate"].n == 3
     assert metrics["mirage_rate"].coverage == 0.75
@@ -93,8 +93,8 @@ def test_answers_with_images_that_rules_cannot_read_are_decided():
             else json.dumps({"correct": "not" not in data["response"]})
         )
 
-    rules, _ = BENCHMARK.score_answers(truth, responses)
-    metrics, records = BENCHMARK.score_with_judge(truth, responses, make_judge(answer, seen, repairs=0))
+    rules, _ = BENCHMARK.score(truth, responses)
+    metrics, records = BENCHMARK.score(truth, responses, make_judge(answer, seen, repairs=0))
     assert len(seen) == 3 and all(texts[0] == CORRECT for texts in seen)
     correct = [row["answers"]["present"]["correct"] for row in records if row["kind"] == "choice"]
     assert correct == [True, True, False, None]
@@ -104,7 +104,7 @@ def test_answers_with_images_that_rules_cannot_read_are_decided():
 def test_answers_without_a_usable_reply_are_unscored_and_counted():
     seen: list[list[str]] = []
     judge = make_judge(lambda data: "Well." if "1" in data["question"] else by_words(data), seen, repairs=2)
-    metrics, records = BENCHMARK.score_with_judge(TRUTH, {"i0": "sorry", "i1": "red"}, judge)
+    metrics, records = BENCHMARK.score(TRUTH, {"i0": "sorry", "i1": "red"}, judge)
     assert metrics["mirage_rate"].value == 0 and metrics["mirage_rate"].n == 1
     assert metrics["unscored"].value == 0.5 and metrics["unscored"].n == 2
     assert records[1]["answers"]["plain"]["unscored"] == "garbage" and len(seen) == 1 + 3
@@ -113,7 +113,7 @@ def test_answers_without_a_usable_reply_are_unscored_and_counted():
 def test_several_judges_vote_on_each_label_separately():
     label_pairs = [(True, True), (True, False), (False, False)]
     judges = [make_judge(lambda data, labels=labels: reply(*labels), []) for labels in label_pairs]
-    _, records = BENCHMARK.score_with_judge(TRUTH, {"i0": "x"}, EnsembleJudge(judges))
+    _, records = BENCHMARK.score(TRUTH, {"i0": "x"}, EnsembleJudge(judges))
     answer = records[0]["answers"]["plain"]
     assert (answer["notices"], answer["describes"]) == (True, False)
 
@@ -130,7 +130,7 @@ def test_several_judges_vote_on_each_label_separately():
 )
 def test_text_in_an_answer_gives_no_orders(text):
     seen: list[list[str]] = []
-    metrics, _ = BENCHMARK.score_with_judge(TRUTH, {"i0": text}, make_judge(by_words, seen))
+    metrics, _ = BENCHMARK.score(TRUTH, {"i0": text}, make_judge(by_words, seen))
     assert metrics["mirage_rate"].value == 1
     ((system, user),) = seen
     assert system == LABELS and user == fence({"question": "Who painted picture 0?", "response": text})
@@ -139,7 +139,7 @@ def test_text_in_an_answer_gives_no_orders(text):
 
 def test_endless_answers_are_truncated():
     seen: list[list[str]] = []
-    BENCHMARK.score_with_judge(TRUTH, {"i0": "red " * MAX_ANSWER_CHARS}, make_judge(by_words, seen))
+    BENCHMARK.score(TRUTH, {"i0": "red " * MAX_ANSWER_CHARS}, make_judge(by_words, seen))
     assert len(seen[0][1]) < MAX_ANSWER_CHARS + 500
 
 
@@ -183,11 +183,11 @@ def test_a_judge_says_what_open_answers_and_diagnoses_mean():
         "diagnosis-ecg-2": "<diagnosis>Normal ECG without acute changes</diagnosis>",
         "diagnosis-ecg-3": "<diagnosis>STEMI</diagnosis>",
     }
-    by_rules, _ = BENCHMARK.score_answers(truth, responses)
-    assert by_rules["accuracy_with"].value is None, "a couch may be a sofa: rules do not call it wrong"
+    by_rules, _ = BENCHMARK.score(truth, responses)
+    assert by_rules["accuracy_with"].value == 0, "a couch may be a sofa, as only a judge knows"
     assert by_rules["diagnosis_alarming[modality=ECG]"].n == 1
     assert by_rules["diagnosis_rate[modality=ECG]"].value == 1.0
-    metrics, _ = BENCHMARK.score_with_judge(truth, responses, make_judge(answer, []))
+    metrics, _ = BENCHMARK.score(truth, responses, make_judge(answer, []))
     assert (metrics["accuracy_with"].value, metrics["accuracy_guess"].value) == (1.0, 0.0)
     alarming = metrics["diagnosis_alarming[modality=ECG]"]
     assert (alarming.value, alarming.n) == (pytest.approx(2 / 3), 3)

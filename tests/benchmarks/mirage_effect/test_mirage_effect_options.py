@@ -10,14 +10,14 @@ from helpers.asking import ask as ask_all
 from helpers.command_line import assert_fails, read_result, run_in_process
 from PIL import Image
 
-from mmprobe.benchmarks.core.benchmark import BENCHMARKS, with_options
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, make_benchmark
 from mmprobe.benchmarks.core.results import mean_metric, write_results
 from mmprobe.benchmarks.mirage_effect.mean_scores import mean_mirage_scores
 from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES
 from mmprobe.errors import InputError
 from mmprobe.samples import sampling_of
 
-BENCHMARK = BENCHMARKS["mirage-effect"]
+BENCHMARK = BENCHMARKS["mirage-effect"]()
 
 
 @pytest.fixture
@@ -37,9 +37,9 @@ def data(tmp_path):
 
 
 def ask(data, **options):
-    benchmark = with_options(BENCHMARK, options)
-    truth = benchmark.read_data(data / "data.jsonl")
-    return benchmark, truth, {sample.id: sample for sample in benchmark.ask_questions(truth)}
+    benchmark = make_benchmark("mirage-effect", options)
+    truth = benchmark.read(data / "data.jsonl")
+    return benchmark, truth, {sample.id: sample for sample in benchmark.ask(truth)}
 
 
 def test_a_named_data_set_asks_with_and_without_images(data):
@@ -60,7 +60,7 @@ def test_gains_by_the_name_are_paired(data):
         for suffix, digits in right.items()
         for i, digit in enumerate(digits)
     }
-    metrics, records = benchmark.score_answers(truth, responses)
+    metrics, records = benchmark.score(truth, responses)
     values = {name: (metric.value, metric.n) for name, metric in metrics.items()}
     assert values["name_gain_with"] == (0.25, 4)
     # only the questions with both answers count: 1 - 0, 1 - 0, 0 - 1
@@ -72,7 +72,7 @@ def test_gains_by_the_name_are_paired(data):
     assert metrics["name_gain_with"].parts.ids == ("q0", "q1", "q2", "q3")
     record = next(record for record in records if record["id"] == "q0")
     assert record["answers"]["named"]["correct"] and not record["answers"]["present"]["correct"]
-    assert benchmark.faithful_answers(truth, records)["q0--named"] is True
+    assert benchmark.label(truth, records)["q0--named"] is True
 
 
 def test_an_unread_answer_does_not_remove_the_other(data):
@@ -81,9 +81,10 @@ def test_an_unread_answer_does_not_remove_the_other(data):
     unread = "Both A and B have their merits."
     texts = {"": ["[[A]]", "[[A]]", "[[B]]", "[[A]]"], "--absent": ["[[A]]", unread, "[[B]]", "[[B]]"]}
     responses = {f"q{i}{suffix}": text for suffix, rows in texts.items() for i, text in enumerate(rows)}
-    values = {name: (m.value, m.n) for name, m in benchmark.score_answers(truth, responses)[0].items()}
-    assert values["accuracy_with"] == (0.75, 4) and values["accuracy_without"] == (pytest.approx(1 / 3), 3)
-    assert values["mirage_score"] == (0.5, 3), "over the questions that were read both ways"
+    values = {name: (m.value, m.n) for name, m in benchmark.score(truth, responses)[0].items()}
+    assert values["accuracy_with"] == (0.75, 4) and values["accuracy_without"] == (0.25, 4)
+    assert values["accuracy_without[read]"] == (pytest.approx(1 / 3), 3)
+    assert values["mirage_score"] == (pytest.approx(1 / 3), 4), "an unread answer is wrong"
 
 
 def test_few_shot_prompts_without_images(data):
@@ -100,11 +101,11 @@ def test_few_shot_prompts_without_images(data):
     assert one_shot["q1--few-shot"].question.count("[[A]]") < 3
     responses = {"q0": "[[A]]", "q1": "[[A]]", "q0--absent": "[[B]]", "q1--absent": "[[A]]"}
     responses |= {"q0--few-shot": "[[A]]", "q1--few-shot": "[[A]]", "q2--few-shot": "[[B]]"}
-    metrics, _ = benchmark.score_answers(truth, responses)
+    metrics, _ = benchmark.score(truth, responses)
     assert metrics["accuracy_few_shot"].value == pytest.approx(2 / 3)
     assert metrics["few_shot_gain"].value == 0.5 and metrics["few_shot_gain"].n == 2
     assert metrics["few_shot_score"].value == 1.0
-    assert "accuracy_few_shot" not in benchmark.score_answers(truth, {"q0": "A"})[0]
+    assert "accuracy_few_shot" not in benchmark.score(truth, {"q0": "A"})[0]
 
 
 def test_diagnoses_with_seeds(data):
@@ -114,7 +115,7 @@ def test_diagnoses_with_seeds(data):
     assert [sampling_of(sample) for sample in diagnoses[:3]] == [(0.7, 0), (0.7, 1), (0.7, 2)]
     assert sum(sampling_of(sample) is not None for sample in samples.values()) == len(diagnoses)
     responses = {name: f"<diagnosis>{name[-1]}</diagnosis>" for name in samples if "seed" in name}
-    metrics, _ = BENCHMARK.score_answers(truth, responses)
+    metrics, _ = BENCHMARK.score(truth, responses)
     assert metrics["diagnosis_entropy[modality=ECG]"].value == pytest.approx(np.log2(3))
     assert metrics["diagnosis_rate[modality=ECG]"].n == 3
 
@@ -131,7 +132,7 @@ def test_diagnoses_with_seeds(data):
 )
 def test_options_that_cannot_be(options, message):
     with pytest.raises(InputError, match=message) as caught:
-        with_options(BENCHMARK, options)
+        make_benchmark("mirage-effect", options)
     assert "\n" not in str(caught.value)
 
 
@@ -140,9 +141,9 @@ def test_the_embedded_model_samples_each_seed_alike_and_traces_none(tmp_path, ti
     from mmprobe.benchmarks.core.runner import run_benchmark
     from mmprobe.traces.run import Recording
 
-    benchmark = with_options(BENCHMARK, {"seeds": 3, "temperature": 5.0})
-    truth = benchmark.draw_data(tmp_path / "data", 1, 3)
-    diagnoses = [sample for sample in benchmark.ask_questions(truth) if "ecg" in sample.id]
+    benchmark = make_benchmark("mirage-effect", {"seeds": 3, "temperature": 5.0})
+    truth = benchmark.read(benchmark.draw(tmp_path / "data", 1, 3))
+    diagnoses = [sample for sample in benchmark.ask(truth) if "ecg" in sample.id]
     first, again = (ask_all(tiny_spd, samples, 6, 2) for samples in (diagnoses, diagnoses[::-1]))
     assert first == again and len(set(first.values())) == 3
     with pytest.raises(InputError, match="is sampled with a seed, and traced answers are greedy"):
@@ -165,7 +166,9 @@ def test_mean_scores_of_models_and_of_data_sets(tmp_path):
         folder(tmp_path / f"{model}-{data}", model, data, score, None if score is None else score / 2)
         for (model, data), score in scores.items()
     ]
-    result = read_result(run_in_process("mirage-score", *folders, "--out", tmp_path / "out", "--json"))
+    result = read_result(
+        run_in_process("data", "mirage-score", *folders, "--out", tmp_path / "out", "--json")
+    )
     values = result["metrics"]
     assert values["mirage_score[model=m]"] == pytest.approx(0.7)
     assert values["mirage_score[model=n]"] == 0.5 and values["mirage_score[data=b]"] == 0.7
@@ -181,11 +184,13 @@ def test_mean_scores_of_models_and_of_data_sets(tmp_path):
 def test_folders_that_cannot_be_averaged(tmp_path):
     first, again = (folder(tmp_path / name, "m", "a", 0.5, 0.5) for name in "xy")
     out = tmp_path / "out"
-    assert_fails(run_in_process("mirage-score", first, again, "--out", out), "both hold m on a")
+    assert_fails(run_in_process("data", "mirage-score", first, again, "--out", out), "both hold m on a")
     other = folder(tmp_path / "pope", "m", "a", 0.5, 0.5, "pope")
-    assert_fails(run_in_process("mirage-score", other, "--out", out), "contains no mirage score")
-    assert_fails(run_in_process("mirage-score", tmp_path / "no", "--out", out), "contains no results.json")
-    assert_fails(run_in_process("mirage-score", first, "--out", first), "is read, too")
+    assert_fails(run_in_process("data", "mirage-score", other, "--out", out), "contains no mirage score")
+    assert_fails(
+        run_in_process("data", "mirage-score", tmp_path / "no", "--out", out), "contains no results.json"
+    )
+    assert_fails(run_in_process("data", "mirage-score", first, "--out", first), "is read, too")
     assert not out.exists()
 
 
@@ -222,12 +227,12 @@ def test_a_coin_flip_on_closed_questions_is_at_chance(tmp_path, form):
     assert len(truth.choices) == 8 and "A. yes\nB. no" in samples["0"].question
     with pytest.raises(InputError, match="no question whose answer is yes or no"):
         (tmp_path / "open.jsonl").write_text(json.dumps(lines[-1]))
-        benchmark.read_data(tmp_path / "open.jsonl")
+        benchmark.read(tmp_path / "open.jsonl")
     words = ["No", "No", "Yes", "Yes"]
     responses = {f"{i}{way}": form.format(words[i % 4]) for i in range(8) for way in ("", "--absent")}
-    metrics, records = benchmark.score_answers(truth, responses)
+    metrics, records = benchmark.score(truth, responses)
     assert (metrics["accuracy_with"].value, metrics["accuracy_with"].n) == (0.5, 8)
     assert metrics["mirage_score_above_chance"].value is None, "the accuracy with images is at chance"
     assert {record["options"] for record in records if record["kind"] == "choice"} == {2}
     always_right = {name: "Yes" if int(name[0]) % 2 else "No" for name in responses}
-    assert benchmark.score_answers(truth, always_right)[0]["mirage_score_above_chance"].value == 1.0
+    assert benchmark.score(truth, always_right)[0]["mirage_score_above_chance"].value == 1.0

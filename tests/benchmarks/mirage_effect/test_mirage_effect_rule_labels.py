@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 from PIL import Image
 
+from mmprobe.benchmarks.answers.labelled import load_labelled
 from mmprobe.benchmarks.core.prompts import default_prompts, fill
 from mmprobe.benchmarks.mirage_effect.data import imageless_questions, load_questions
 from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES, MirageEffectPrompts, build_prompt
@@ -18,6 +19,7 @@ from mmprobe.benchmarks.mirage_effect.rule_labels import (
     label_by_rules,
 )
 from mmprobe.errors import InputError
+from mmprobe.thoughts import said
 
 PROMPTS = default_prompts(MirageEffectPrompts)
 
@@ -92,6 +94,15 @@ def test_a_notice_is_never_read_as_a_mirage(text):
 def test_plain_notices_are_read():
     labels = [label_by_rules(text) for text in NOTICED]
     assert sum(label is not None for label in labels) > len(NOTICED) / 2
+
+
+def test_nearly_all_labelled_answers_are_read_and_none_that_answers_is_a_notice():
+    """With an image before it, a model answers: nothing of this is a notice but refusals and doubts."""
+    answers = [each for each in load_labelled() if each.reader == "vqa"]
+    labels = [label_by_rules(said(each.response)) for each in answers]
+    assert sum(each is not None for each in labels) >= 0.9 * len(answers)
+    noticed = [each for each, read in zip(answers, labels, strict=True) if read is not None and read.notices]
+    assert noticed and all(each.verdict != "right" or each.kind == "refusal" for each in noticed)
 
 
 @pytest.mark.parametrize("text", GENERAL)

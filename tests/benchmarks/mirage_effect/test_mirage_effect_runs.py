@@ -10,11 +10,11 @@ from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.runner import run_benchmark, write_labels
 from mmprobe.benchmarks.mirage_effect.b_clean import clean_folders
 from mmprobe.cache import open_run
-from mmprobe.interventions import Settings
+from mmprobe.settings import AskSettings
 from mmprobe.traces.run import Recording
 from mmprobe.viz import figures
 
-BENCHMARK = BENCHMARKS["mirage-effect"]
+BENCHMARK = BENCHMARKS["mirage-effect"]()
 SEED = 5
 
 
@@ -47,11 +47,11 @@ def test_the_task_of_inspect_scores_as_the_command_does(tmp_path):
     )
     assert log.status == "success", log.error
     values = {name: metric.value for score in log.results.scores for name, metric in score.metrics.items()}
-    truth = BENCHMARK.draw_data(tmp_path / "drawn", 1, SEED)
-    samples = BENCHMARK.ask_questions(truth)
+    truth = BENCHMARK.read(BENCHMARK.draw(tmp_path / "drawn", 1, SEED))
+    samples = BENCHMARK.ask(truth)
     assert has_image == {sample.id: bool(sample.images) for sample in samples}
     answers = {sample.id: answer(sample.question, bool(sample.images)) for sample in samples}
-    expected = {name: metric.value for name, metric in BENCHMARK.score_answers(truth, answers)[0].items()}
+    expected = {name: metric.value for name, metric in BENCHMARK.score(truth, answers)[0].items()}
     expected = {name: value for name, value in expected.items() if value is not None}
     assert values == pytest.approx(expected | {"truncated": 0.0})
     assert values["mirage_rate"] == 0 and values["diagnosis_alarming[modality=ECG]"] == 1
@@ -59,17 +59,17 @@ def test_the_task_of_inspect_scores_as_the_command_does(tmp_path):
 
 @pytest.mark.slow
 def test_the_embedded_model_with_and_without_images(tiny_spd, tmp_path):
-    drawn = BENCHMARK.draw_data(tmp_path / "data", 2, 1_000_001)
+    drawn = BENCHMARK.read(BENCHMARK.draw(tmp_path / "data", 2, 1_000_001))
     truth = drawn._replace(imageless=drawn.imageless[:1])
     folder = tmp_path / "out"
-    settings, recording = Settings(max_new_tokens=8, batch_size=4), Recording("full")
+    settings, recording = AskSettings(max_new_tokens=8, batch_size=4), Recording("full")
     about = {"model": "tiny-spd"}
     metrics, records = run_benchmark(BENCHMARK, truth, tiny_spd, folder, about, settings, recording)
     assert metrics["accuracy_with"].value == 1 and metrics["accuracy_with"].n == 6
     assert metrics["accuracy_without"].value < 0.7
     assert metrics["mirage_rate_choices"].value == 1  # it was never trained to notice a missing image
     assert metrics["mirage_rate"].n == 1
-    write_labels(folder / "run", BENCHMARK.faithful_answers(truth, records))
+    write_labels(folder / "run", BENCHMARK.label(truth, records))
     run = open_run(folder / "run")
     assert all(run.faithful(question.id) is True for question in truth.choices)
 

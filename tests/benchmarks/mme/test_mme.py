@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.core.benchmark import with_options
-from mmprobe.benchmarks.mme.benchmark import BENCHMARK, score_answers
+from mmprobe.benchmarks.core.benchmark import make_benchmark
+from mmprobe.benchmarks.mme.benchmark import Mme
 from mmprobe.benchmarks.mme.data import COGNITION, PERCEPTION, read_mme, read_mme_answers
 from mmprobe.benchmarks.mme.metrics import read_official
 from mmprobe.benchmarks.mme.synthetic import draw_synthetic_mme
@@ -94,7 +94,7 @@ def test_scores_by_hand():
     )
     answers = ["Yes", "No", "Yes", "Yes", "Yes", "I cannot tell", "yes.", "NO!", "No", "No"]
     answers = {sample.id: answer for sample, answer in zip(samples, answers, strict=True)}
-    metrics, rows = score_answers(samples, answers, "code")
+    metrics, rows = Mme(profile="code").score(samples, answers)
     assert metrics["existence_accuracy"].value == pytest.approx(4 / 6)
     assert metrics["existence_accuracy_plus"].value == pytest.approx(1 / 3)
     assert metrics["existence"].value == pytest.approx(100)
@@ -106,10 +106,13 @@ def test_scores_by_hand():
     assert metrics["unknown"].value == pytest.approx(1 / 10)
     assert [row["correct"] for row in rows][:6] == [True, True, True, False, True, False]
     assert metrics["existence"].low <= 100 <= metrics["existence"].high
-    own, rows = score_answers(samples, answers)
-    assert rows[5]["correct"] is None and own["unread"].value == pytest.approx(1 / 10)
-    assert own["existence_accuracy"].value == pytest.approx(3 / 4), "without the image with an unread answer"
-    assert (own["existence"].value, own["existence"].n, own["existence"].coverage) == (125, 2, 2 / 3)
+    own, rows = Mme().score(samples, answers)
+    assert rows[5]["correct"] is False and own["unread"].value == pytest.approx(1 / 10)
+    assert own["existence_accuracy"].value == pytest.approx(4 / 6), (
+        "an unread answer is wrong, as in the authors' code"
+    )
+    assert (own["existence"].value, own["existence"].n, own["existence"].unread) == (pytest.approx(100), 3, 1)
+    assert own["existence"].bounds == pytest.approx((100, 150)), "5 of 6, and 2 of 3 images"
 
 
 def test_the_published_rule_with_its_oddities():
@@ -125,16 +128,16 @@ def test_the_published_rule_with_its_oddities():
     for text, said in texts.items():
         assert read_official(text) == said
     samples = make_questions("scene", "a")
-    metrics, _ = score_answers(samples, {"scene-a-1": "Yes", "scene-a-2": "It is not"}, "code")
+    metrics, _ = Mme(profile="code").score(samples, {"scene-a-1": "Yes", "scene-a-2": "It is not"})
     assert (metrics["scene"].value, metrics["unknown"].value, metrics["scene"].coverage) == (50, 0.5, 1)
-    assert with_options(BENCHMARK, {"profile": "code"}).score_answers(samples, {})[0]["scene"].value is None
+    assert make_benchmark("mme", {"profile": "code"}).score(samples, {})[0]["scene"].value is None
 
 
 def test_the_whole_benchmark_goes_to_2000_and_800():
     samples = [
         sample for subtask in (*PERCEPTION, *COGNITION) for sample in make_questions(subtask, "a", "b")
     ]
-    metrics, _ = score_answers(samples, {sample.id: sample.answer for sample in samples})
+    metrics, _ = Mme().score(samples, {sample.id: sample.answer for sample in samples})
     assert (metrics["perception"].value, metrics["cognition"].value) == (2000, 800)
     assert (metrics["perception"].range, metrics["cognition"].range) == ((0, 2000), (0, 800))
 
@@ -145,7 +148,7 @@ def test_the_interval_of_a_sum_covers_its_spread():
         "color", *map(str, range(40))
     )
     answers = {sample.id: sample.answer if int(sample.metadata["image"]) % 2 else "?" for sample in samples}
-    metrics, _ = score_answers(samples, answers, "code")
+    metrics, _ = Mme(profile="code").score(samples, answers)
     subtask, total = metrics["existence"], metrics["perception"]
     assert (subtask.value, total.value) == (100, 200)
     assert (subtask.high - subtask.low) == pytest.approx(2 * 1.96 * 200 * (0.25 / 40) ** 0.5, rel=0.2)
@@ -154,22 +157,22 @@ def test_the_interval_of_a_sum_covers_its_spread():
 
 def test_unanswered_and_unknown():
     samples = make_questions("scene", "a", "b")
-    metrics, _ = score_answers(samples, {"scene-a-1": "Yes", "scene-a-2": "No", "scene-b-1": "Yes"})
+    metrics, _ = Mme().score(samples, {"scene-a-1": "Yes", "scene-a-2": "No", "scene-b-1": "Yes"})
     assert (metrics["scene"].value, metrics["scene"].n, metrics["scene"].coverage) == (200, 1, 0.5)
-    assert score_answers(samples, {})[0]["scene"].value is None
+    assert Mme().score(samples, {})[0]["scene"].value is None
     with pytest.raises(InputError, match="'x' answers no question"):
-        score_answers(samples, {"x": "Yes"})
+        Mme().score(samples, {"x": "Yes"})
     with pytest.raises(InputError, match="1 questions; two are needed"):
-        score_answers(samples[:3], {})
+        Mme().score(samples[:3], {})
     with pytest.raises(InputError, match="not a question of MME"):
-        score_answers([Sample(id="x", question="?", answer="yes")], {})
+        Mme().score([Sample(id="x", question="?", answer="yes")], {})
 
 
 def test_reads_official_results(tmp_path):
     write_text(tmp_path / "count.txt", "1.jpg\tTwo?\tYes\tYes, two\n1.jpg\tThree?\tNo\tYes\tor no\n")
     samples, responses = read_mme_answers(tmp_path)
     assert responses == {"count-1-1": "Yes, two", "count-1-2": "Yes\tor no"}
-    assert score_answers(samples, responses)[0]["count"].value == pytest.approx(50)
+    assert Mme().score(samples, responses)[0]["count"].value == pytest.approx(50)
     for content, message in (
         ("1.jpg\tTwo?\tYes\tYes\n2.jpg\tTwo?\tNo\tYes\n", "line 1: image '1.jpg' has one question"),
         ("1.jpg\tTwo?\tYes\tYes\n", "line 1: image '1.jpg' has one question"),
@@ -187,16 +190,16 @@ def test_official_results_are_matched_by_question(tmp_path):
     """The second question comes first in the results; both are answered rightly."""
     write_image(tmp_path / "data" / "count" / "1.jpg")
     write_text(tmp_path / "data" / "count" / "1.txt", "Two?  Say yes or no.\tYes\nThree?\tNo\n")
-    samples = BENCHMARK.read_data(tmp_path / "data")
+    samples = Mme().read(tmp_path / "data")
     results = tmp_path / "results"
     write_text(results / "count.txt", "1.png\tThree?\tNo\tNo.\n1.png\tTwo? Say yes or no.\tYes\tYes.\n")
-    responses = BENCHMARK.read_answers(results, samples)
+    responses = Mme().read_answers(results, samples)
     assert responses == {"count-1-1": "Yes.", "count-1-2": "No."}
-    assert BENCHMARK.score_answers(samples, responses)[0]["count"].value == 200
+    assert Mme().score(samples, responses)[0]["count"].value == 200
     for content in ("1.jpg\tFour?\tNo\tNo\n1.jpg\tThree?\tNo\tNo\n", "1.jpg\tThree?\tYes\tNo\n" * 2):
         write_text(results / "count.txt", content)
         with pytest.raises(InputError, match=r"count.txt: image '1.jpg', question .*: not in the data"):
-            BENCHMARK.read_answers(results, samples)
+            Mme().read_answers(results, samples)
 
 
 def test_the_synthetic_world(tmp_path):
@@ -218,7 +221,7 @@ def test_the_synthetic_world(tmp_path):
             "color": lambda words, objects: (words[2], words[3]) in [(s, colour) for colour, s, _ in objects],
         }[sample.metadata["subtask"]](words, objects)
         assert true == (sample.answer == "yes"), sample.question
-    metrics, _ = score_answers(samples, {sample.id: "Yes." for sample in samples})
+    metrics, _ = Mme().score(samples, {sample.id: "Yes." for sample in samples})
     assert {metrics[name].value for name in ("existence", "count", "position", "color")} == {50}
     assert draw_synthetic_mme(made, seed=1) != samples == draw_synthetic_mme(made)
     with pytest.raises(InputError, match="has no objects of its images"):

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from mmprobe.benchmarks.answers.options import split_options
-from mmprobe.benchmarks.core.benchmark import with_options
-from mmprobe.benchmarks.mmreason.benchmark import BENCHMARK
+from mmprobe.benchmarks.core.benchmark import make_benchmark
+from mmprobe.benchmarks.mmreason.benchmark import MMReason
 from mmprobe.benchmarks.mmreason.choices import is_open_without_choices, to_choice_question, to_open_question
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct, load_questions
 from mmprobe.errors import InputError
@@ -113,7 +113,7 @@ def test_options_in_every_form_are_recognised_or_the_question_is_left_out(text, 
     lines = [question(question=text, answer=answer), question(id="plain")]
     file = tmp_path / "q.jsonl"
     file.write_text("".join(line.model_dump_json() + "\n" for line in lines))
-    truth = BENCHMARK.read_data(file)
+    truth = MMReason().read(file)
     assert truth.left_out == ([] if true else ["q"])
 
 
@@ -135,31 +135,31 @@ def test_table_2_compares_the_same_questions_with_and_without_options(tmp_path):
     ]
     file = tmp_path / "q.jsonl"
     file.write_text("".join(line.model_dump_json() + "\n" for line in lines))
-    benchmark = with_options(BENCHMARK, {"with_choices": "true"})
-    truth = benchmark.read_data(file)
-    ids = [sample.id for sample in benchmark.ask_questions(truth)]
+    benchmark = make_benchmark("mmreason", {"with_choices": "true"})
+    truth = benchmark.read(file)
+    ids = [sample.id for sample in benchmark.ask(truth)]
     assert ids == ["gain", "same", "unread", "open", "gain--choices", "same--choices", "unread--choices"]
-    asked = {sample.id: sample.question for sample in benchmark.ask_questions(truth)}
+    asked = {sample.id: sample.question for sample in benchmark.ask(truth)}
     assert asked["same--choices"].startswith("What is y?\nA. 5\nB. 8\n\n")
     assert asked["same--choices"].endswith("and then the letter of one option.")
     assert asked["same"].startswith("What is y?\n\n") and asked["same"].endswith("the answer alone.")
     answers = {"gain": "The answer is 6", "gain--choices": "The answer is B", "open": "The answer is 7"}
     answers |= {"same": "The answer is 8", "same--choices": "(B)", "unread": "The answer is 9"}
     answers |= {"unread--choices": "A and B are both fine by me."}
-    metrics, records = benchmark.score_answers(truth, answers)
+    metrics, records = benchmark.score(truth, answers)
     assert metrics["s_final"].value == pytest.approx(3 / 4) and metrics["left_out"].value == 1 / 5
     assert (metrics["s_final_open"].value, metrics["s_final_open"].n) == (pytest.approx(2 / 3), 3)
-    assert (metrics["s_final_choices"].value, metrics["s_final_choices"].n) == (1.0, 2)
-    assert (metrics["choices_gain"].value, metrics["choices_gain"].n) == (0.5, 2)
+    assert (metrics["s_final_choices"].value, metrics["s_final_choices"].n) == (pytest.approx(2 / 3), 3)
+    assert (metrics["choices_gain"].value, metrics["choices_gain"].n) == (0.0, 3)
     assert (metrics["unread_choices"].value, metrics["unread_choices"].n) == (pytest.approx(1 / 3), 3)
     by_id = {record["id"]: record for record in records}
     assert by_id["gain"]["correct_choices"] is True and by_id["unread"]["correct_choices"] is None
     assert "choices" not in by_id["open"] and len(benchmark.take(truth, 1).choices) == 1
-    plain, _ = BENCHMARK.score_answers(BENCHMARK.read_data(file), {"gain": "The answer is 7"})
+    plain, _ = MMReason().score(MMReason().read(file), {"gain": "The answer is 7"})
     assert "choices_gain" not in plain
     file.write_text(question().model_dump_json())
     with pytest.raises(InputError, match="no open question with options"):
-        benchmark.read_data(file)
+        benchmark.read(file)
 
 
 @pytest.mark.parametrize(
@@ -170,21 +170,21 @@ def test_table_2_compares_the_same_questions_with_and_without_options(tmp_path):
         ("12", r"\boxed{12.0}", True),
         ("12 cm", "3 x 4\nThe answer is 12 cm", True),
         ("12", "So the answer is 12 cm.", True),
-        ("12 cm", "The answer is 12 m", None),
+        ("12 cm", "The answer is 12 m", False),
         ("1/2", "Answer: 0.5", True),
         ("2x+3", "The answer is 3+2x.", True),
         ("2x+3", "The answer is 3x+2.", False),
         ("benzene", "It has six carbons.\nAnswer: Benzene.", True),
-        ("benzene", "Answer: toluene", None),  # as "benzol" would be, which is right
+        ("benzene", "Answer: toluene", False),  # as "benzol" would be, which only a judge knows
         ("red", "Answer: blue", False),
-        ("benzene", "It is toluene.", None),
+        ("benzene", "It is toluene.", False),
         ("12", " ", False),
         ("12", "...", False),
         ("red", "The star is red.", True),
-        ("red", "The star is not red.", None),
-        ("12", "24 out of 60", None),
+        ("red", "The star is not red.", False),
+        ("12", "24 out of 60", False),
         ("The star is red.", "Picture one: red star B2.\nTherefore: The star is red.", True),
-        ("Paris", "The answer is London. Paris", None),
+        ("Paris", "The answer is London. Paris", False),
         ("No", "There is no image attached, so I cannot answer.", False),
         ("2", "Please provide 2 images.", False),
     ],

@@ -14,7 +14,7 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import load_samples
 
-BENCHMARK = BENCHMARKS["mmreason"]
+BENCHMARK = BENCHMARKS["mmreason"]()
 QUESTION = {"id": "q", "images": ["a.png"], "question": "How long is AB?", "answer": "3 cm"}
 LINES = [
     QUESTION | {"id": "open", "solution": ["The scale is 2.", "AB is 3 cm."]},
@@ -36,9 +36,9 @@ def file(tmp_path):
 
 
 def test_open_questions_are_asked_with_and_without_images(file):
-    truth = BENCHMARK.read_data(file)
+    truth = BENCHMARK.read(file)
     assert truth.left_out == ["stuck"]
-    samples = {sample.id: sample for sample in BENCHMARK.ask_questions(truth)}
+    samples = {sample.id: sample for sample in BENCHMARK.ask(truth)}
     assert list(samples) == ["open", "closed", "blind", "open--text", "closed--text"]
     assert (
         samples["closed"].question
@@ -56,7 +56,7 @@ def test_open_questions_are_asked_with_and_without_images(file):
 
 
 def test_answers_are_scored_by_rules(file):
-    truth = BENCHMARK.read_data(file)
+    truth = BENCHMARK.read(file)
     responses = {
         "open": "The scale is 4 cm a side.\nThe answer is 3 cm.",
         "open--text": "Answer: 3 cm",
@@ -65,7 +65,7 @@ def test_answers_are_scored_by_rules(file):
         "blind": "",
         "stuck": "A",  # asked elsewhere with its options
     }
-    metrics, records = BENCHMARK.score_answers(truth, responses)
+    metrics, records = BENCHMARK.score(truth, responses)
     expected = {
         "s_final": (2 / 3, 3),
         "s_final_text": (1 / 2, 2),
@@ -84,20 +84,20 @@ def test_answers_are_scored_by_rules(file):
     assert first["steps"] is None
     assert (second["correct"], second["correct_text"], second["steps"]) == (True, False, None)
     assert (blind["final_answer"], blind["correct_text"]) == (None, None)
-    assert BENCHMARK.faithful_answers(truth, records) == {"open": True, "closed": True, "blind": False}
+    assert BENCHMARK.label(truth, records) == {"open": True, "closed": True, "blind": False}
     assert metrics["s_final"].parts.ids == ("open", "closed", "blind"), "paired comparisons need the ids"
     assert metrics["relevance_rate"].parts.ids == ("open", "closed")
     json.dumps(records)
 
 
 def test_missing_answers_lower_the_coverage(file):
-    truth = BENCHMARK.read_data(file)
-    metrics, records = BENCHMARK.score_answers(truth, {"closed": "3 cm"})
+    truth = BENCHMARK.read(file)
+    metrics, records = BENCHMARK.score(truth, {"closed": "3 cm"})
     assert metrics["s_final"].value == 1 and metrics["s_final"].coverage == pytest.approx(1 / 3)
     assert metrics["relevance_rate"].value is None and metrics["s_inter"].value is None
     assert records[0]["correct"] is None and records[0]["response"] is None
     with pytest.raises(InputError, match="'other' answers no question"):
-        BENCHMARK.score_answers(truth, {"other": "3"})
+        BENCHMARK.score(truth, {"other": "3"})
 
 
 @pytest.mark.parametrize(
@@ -121,15 +121,15 @@ def test_bad_files_are_reported_in_one_line(file, lines, message):
     ]
     file.write_text("".join(json.dumps(line) + "\n" for line in complete_lines))
     with pytest.raises(InputError, match=message) as raised:
-        BENCHMARK.read_data(file)
+        BENCHMARK.read(file)
     assert "\n" not in str(raised.value)
 
 
 def test_true_answers_of_the_synthetic_world_are_right_in_every_step(tmp_path):
     """The true answers come from the samples file, not from the solutions."""
-    truth = BENCHMARK.draw_data(tmp_path / "data", 12, 3)
+    truth = BENCHMARK.read(BENCHMARK.draw(tmp_path / "data", 12, 3))
     true = {sample.id: sample.answer for sample in load_samples(tmp_path / "data" / "samples.jsonl")}
-    metrics, records = BENCHMARK.score_answers(
+    metrics, records = BENCHMARK.score(
         truth, {question.id: true[question.id] for question in truth.questions}
     )
     assert metrics["s_final"].value == 1 and metrics["s_final"].n == len(truth.questions) >= 12 * 4
@@ -142,13 +142,13 @@ def test_true_answers_of_the_synthetic_world_are_right_in_every_step(tmp_path):
         for other in truth.questions
         if question.id[4:] == other.id[4:] and question.answer != other.answer
     }
-    metrics, _ = BENCHMARK.score_answers(truth, wrong)
+    metrics, _ = BENCHMARK.score(truth, wrong)
     assert metrics["s_final"].value == 0 and metrics["s_final"].n > 20, "another pair's answers are wrong"
     assert metrics["incorrect_steps"].value > 0.2 and metrics["s_inter"].value < 0.5
 
 
 def test_a_samples_file_of_make_pairs_is_read(tmp_path):
-    questions = BENCHMARK.read_data(make_pairs(tmp_path / "pairs", 2, 3)).questions
+    questions = BENCHMARK.read(make_pairs(tmp_path / "pairs", 2, 3)).questions
     steps = next(question for question in questions if question.metadata["type"] == "steps")
     assert not steps.answer.startswith("Therefore") and steps.solution[0].startswith("Picture one: ")
 
@@ -179,12 +179,10 @@ def test_the_task_of_inspect_scores_as_the_command_does(tmp_path):
         display="none",
     )
     assert log.status == "success", log.error
-    truth = BENCHMARK.draw_data(tmp_path / "pairs", 6, 5)
-    samples = BENCHMARK.ask_questions(truth)
+    truth = BENCHMARK.read(BENCHMARK.draw(tmp_path / "pairs", 6, 5))
+    samples = BENCHMARK.ask(truth)
     assert image_counts == {sample.id: len(sample.images) for sample in samples}
-    expected, _ = BENCHMARK.score_answers(
-        truth, {sample.id: answer(bool(sample.images)) for sample in samples}
-    )
+    expected, _ = BENCHMARK.score(truth, {sample.id: answer(bool(sample.images)) for sample in samples})
     assert 0 < expected["s_final"].value < 1 and 0 < expected["s_final_text"].value < 1
     values = {name: metric.value for score in log.results.scores for name, metric in score.metrics.items()}
     assert values.pop("truncated") == 0

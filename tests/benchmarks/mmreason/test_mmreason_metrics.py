@@ -41,8 +41,8 @@ def test_a_relevance_rate_of_single_answers():
     text = [True, False, True, False, None, True]
     full = [True, True, False, True, True, None]
     rate = relevance_rate(text, full)
-    assert rate.value == pytest.approx(1 - 2 / 3) and rate.n == 4
-    assert rate.coverage == pytest.approx(4 / 6) and rate.low <= rate.value <= rate.high
+    assert rate.value == pytest.approx(1 - 3 / 4) and rate.n == 6, "unread answers are wrong"
+    assert rate.bounds == pytest.approx((1 - 4 / 4, 1 - 3 / 5)) and rate.low <= rate.value <= rate.high
 
 
 def test_relevance_is_undefined_without_right_answers_and_negative_if_images_harm():
@@ -84,10 +84,10 @@ def test_tables_by_discipline_source_and_level():
         for name, metric in accuracy_tables(questions, [True, None, False, True]).items()
     }
     assert values == {
-        "s_final[discipline=health]": (None, 0),
+        "s_final[discipline=health]": (0, 1),
         "s_final[discipline=math]": (pytest.approx(2 / 3), 3),
         "s_final[source=MMMU]": (0, 1),
-        "s_final[source=own]": (1, 2),
+        "s_final[source=own]": (pytest.approx(2 / 3), 3),
         "s_final[level=school]": (0.5, 2),
     }
 

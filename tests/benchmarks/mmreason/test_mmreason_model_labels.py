@@ -11,12 +11,12 @@ from helpers.prompts import system_prompt
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import JudgeSettings, ModelJudge
 from mmprobe.benchmarks.judges.requests import UnusableReply
-from mmprobe.benchmarks.mmreason.benchmark import BENCHMARK, MMReasonTruth
+from mmprobe.benchmarks.mmreason.benchmark import MMReason, MMReasonTruth
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.mmreason.model_labels import label_by_judge, read_answer, read_steps
 from mmprobe.benchmarks.mmreason.prompts import MMReasonPrompts
 from mmprobe.benchmarks.mmreason.voting import TEMPERATURE, ask_voters, filter_questions
-from mmprobe.interventions import Settings
+from mmprobe.settings import AskSettings
 
 KINDS = {system_prompt(MMReasonPrompts, name): name for name in ("answer", "equivalent", "steps", "error")}
 
@@ -123,7 +123,7 @@ def test_lists_of_the_wrong_length_are_asked_again_then_unscored_and_counted():
     mock = Mock(steps=short)
     truth = MMReasonTruth([question("a"), question("b")], [])
     responses = {"a": "Right one. Right two. [7 cm]", "b": "[7 cm]"}
-    metrics, records = BENCHMARK.score_with_judge(
+    metrics, records = MMReason().score(
         truth, responses, ModelJudge(mock.model, None, JudgeSettings(repairs=3))
     )
     assert [kind for kind, data in mock.asked if kind == "steps" and len(data["response"]) == 3] == [
@@ -139,7 +139,7 @@ def test_unscored_answers_are_not_wrong():
     truth = MMReasonTruth([question("a"), question("b")], [])
     for broken, response in (("answer", "[7 cm]"), ("equivalent", "[9 cm]")):
         mock = Mock(**{broken: "I would say so."})
-        metrics, records = BENCHMARK.score_with_judge(
+        metrics, records = MMReason().score(
             truth, {"a": response}, ModelJudge(mock.model, None, JudgeSettings(repairs=1))
         )
         assert metrics["s_final"].value is None and metrics["unscored_answers"].value == 1
@@ -154,10 +154,10 @@ def test_a_judge_decides_choices_that_the_rules_leave_unread():
     mock = Mock()
     responses = {
         "a--choices": "The answer is B.",
-        "b--choices": "By and large [seven centimetres] it must be, not five.",
+        "b--choices": "By and large [seven centimetres] it must be, or five.",
         "c--choices": "By and large [five] it must be, or six.",
     }
-    metrics, records = BENCHMARK.score_with_judge(truth, responses, ModelJudge(mock.model, None))
+    metrics, records = MMReason().score(truth, responses, ModelJudge(mock.model, None))
     assert [record["correct_choices"] for record in records] == [True, True, False]
     assert metrics["s_final_choices"].value == pytest.approx(2 / 3) and metrics["choices_gain"].n == 0
     compared = [data for kind, data in mock.asked if kind == "equivalent"]
@@ -170,7 +170,7 @@ def test_a_judge_decides_choices_that_the_rules_leave_unread():
 def test_errors_are_tallied():
     truth = MMReasonTruth([question(name) for name in "abc"], [])
     responses = {"a": "I see [9 cm]", "b": "[9 cm]", "c": "[7 cm]"}
-    metrics, records = BENCHMARK.score_with_judge(truth, responses, ModelJudge(Mock().model, None))
+    metrics, records = MMReason().score(truth, responses, ModelJudge(Mock().model, None))
     assert (metrics["perception_share"].value, metrics["reasoning_share"].n) == (0.5, 2)
     assert [record["error"] for record in records] == ["perception", "reasoning", None]
 
@@ -202,7 +202,7 @@ def test_several_judges_take_the_majority():
 
 @pytest.mark.parametrize(
     "reply",
-    ["", "{}", '{"answer": "8 cm"}', '{"answer": ""}', '{"answer": 7}'],
+    ["", "{}", '{"answer": "8 cm"}', '{"answer": ""}', '{"answer": 8}'],
 )
 def test_an_answer_must_stand_in_the_response(reply):
     assert read_answer('```json\n{"answer": "7  CM"}\n```', "It is 7 cm.") == ("7 CM",)
@@ -226,7 +226,7 @@ def test_labels_have_the_order_of_the_steps():
 
 
 def test_a_filter_with_a_judge(tmp_path):
-    """Rules read none of the answers. The judge knows a synonym."""
+    """Rules read numbers in words, and so does the judge."""
     truth = MMReasonTruth([question("a"), question("b"), question("c")], [])
 
     def voter(samples, settings):
@@ -239,8 +239,8 @@ def test_a_filter_with_a_judge(tmp_path):
         ModelJudge(Mock().model, None),
         ModelJudge(Mock(answer="Well.").model, None, JudgeSettings(repairs=0)),
     ):
-        ask = ask_voters(truth, Settings(max_new_tokens=8, temperature=TEMPERATURE), sources={"m": voter})
+        ask = ask_voters(truth, AskSettings(max_new_tokens=8, temperature=TEMPERATURE), sources={"m": voter})
         results.append(filter_questions(truth, ["m"], ask, tmp_path / "out", {}, judge=judge)[1])
-    assert [list(result.removed) for result in results] == [[], ["a"], []]
-    assert [result.kept for result in results] == [[], ["b", "c"], []]
-    assert results[0].undecided == results[2].undecided == ["a", "b", "c"], "an unread answer has no verdict"
+    assert [list(result.removed) for result in results] == [["a"], ["a"], []]
+    assert [result.kept for result in results] == [["b", "c"], ["b", "c"], []]
+    assert results[2].undecided == ["a", "b", "c"], "an answer that a judge failed on has no verdict"

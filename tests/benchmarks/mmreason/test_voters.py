@@ -12,20 +12,20 @@ from collections import Counter
 import pytest
 
 from mmprobe.benchmarks.core.api_models import api_answerer
-from mmprobe.benchmarks.mmreason.benchmark import BENCHMARK
+from mmprobe.benchmarks.mmreason.benchmark import MMReason
 from mmprobe.benchmarks.mmreason.voting import TEMPERATURE, ask_voters, check_voters, filter_questions
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
-from mmprobe.interventions import Settings
+from mmprobe.settings import AskSettings
 
-SETTINGS = Settings(max_new_tokens=8, temperature=TEMPERATURE)
+SETTINGS = AskSettings(max_new_tokens=8, temperature=TEMPERATURE)
 
 PAIRS, SEED = 3, 6
 
 
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory):
-    return BENCHMARK.read_data(make_pairs(tmp_path_factory.mktemp("voters") / "pairs", PAIRS, SEED))
+    return MMReason().read(make_pairs(tmp_path_factory.mktemp("voters") / "pairs", PAIRS, SEED))
 
 
 def voter(texts):
@@ -70,7 +70,7 @@ def test_a_filter_by_hand(truth, tmp_path):
     assert metrics["relevance_rate_before[voter=star]"].value is None, "it is never right with the images"
     assert metrics["without_verdict"].value == 0
 
-    kept, removed = (BENCHMARK.read_data(tmp_path / "out" / f"{name}.jsonl") for name in ("kept", "removed"))
+    kept, removed = (MMReason().read(tmp_path / "out" / f"{name}.jsonl") for name in ("kept", "removed"))
     assert [question.id for question in kept.questions] == result.kept
     by_id = {question.id: question for question in truth.questions}
     for question in kept.questions:
@@ -111,11 +111,11 @@ def test_a_local_voter_samples_anew_in_each_round_and_reproducibly(truth, tiny_s
         lambda name, **_: loaded.append(name) or tiny_spd,
     )
     names = [question.id for question in truth.questions if question.metadata["type"] == "colour"]
-    ask = ask_voters(truth, Settings(max_new_tokens=8, temperature=1.5, seed=1))
+    ask = ask_voters(truth, AskSettings(max_new_tokens=8, temperature=1.5, seed=1))
     rounds = [dict(ask("tiny-spd", names, round_number)) for round_number in (1, 2, 3, 1)]
     assert loaded == ["tiny-spd"]
     assert rounds[0] == rounds[3] and rounds[0] != rounds[1] != rounds[2]
-    greedy = ask_voters(truth, Settings(max_new_tokens=8))
+    greedy = ask_voters(truth, AskSettings(max_new_tokens=8))
     with_images = dict(greedy("tiny-spd", names, 0))
     answers = {question.id: question.answer for question in truth.questions}
     assert with_images == {name: answers[name] for name in names}

@@ -20,13 +20,13 @@ from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo
 from mmprobe.benchmarks.photo_pairs.pipeline import PhotoPairSettings, make_photo_pairs
 from mmprobe.benchmarks.photo_pairs.planner import PhotoEdit
 from mmprobe.benchmarks.photo_pairs.review import apply_reviews
-from mmprobe.benchmarks.spd_faith.benchmark import BENCHMARK, follow_up, score_answers
+from mmprobe.benchmarks.spd_faith.benchmark import SpdFaith
 from mmprobe.benchmarks.spd_faith.data import read_pairs
 from mmprobe.benchmarks.synthetic.check import check_sample
 from mmprobe.benchmarks.synthetic.pairs import read_synthetic_objects
-from mmprobe.diagnosis.battery.altered import plan_alterations
-from mmprobe.diagnosis.battery.answers import ParsedAnswer
-from mmprobe.diagnosis.battery.attributes import measure_attributes
+from mmprobe.diagnosis.answers import ParsedAnswer
+from mmprobe.diagnosis.battery.misperceives import plan_alterations
+from mmprobe.diagnosis.claims import AttributeClaim, measure_attributes
 from mmprobe.errors import InputError
 from mmprobe.samples import load_samples
 
@@ -109,10 +109,13 @@ def test_the_diagnosis_reads_and_alters_what_samples_list(coco, tmp_path):
     made = make_photo_pairs(images, annotations, tmp_path / "out", 6, PhotoPairSettings(seed=3))
     samples = [each for each in load_samples(made.samples) if each.id.endswith("-list")]
     claims = {each.id: measure_attributes(each, each.answer) for each in samples}
-    assert not any(claim["wrong"] for own in claims.values() for claim in own)
+    assert not any(claim.wrong for own in claims.values() for claim in own)
     told = [each for each in samples if claims[each.id]]
-    assert told and {claim["source"] for own in claims.values() for claim in own} == {"changes"}
-    wrong = [{"attribute": "colour", "true": colour, "wrong": True} for colour in PALETTE]
+    assert told and {claim.source for own in claims.values() for claim in own} == {"changes"}
+    wrong = [
+        AttributeClaim(attribute="colour", source="changes", said="", true=colour, wrong=True)
+        for colour in PALETTE
+    ]
     answers = [ParsedAnswer(each, [1], each.answer, [each.answer]) for each in told]
     plans = plan_alterations(answers, wrong, ["colour"])
     assert [each.answer.sample.id for each in plans] == [each.id for each in told]
@@ -150,7 +153,7 @@ def test_true_answers_score_as_true(coco, tmp_path, data):
     images, annotations = coco(3)
     made = make_photo_pairs(images, annotations, tmp_path / "out", 3, PhotoPairSettings(seed=1))
     samples = load_samples(made.samples)
-    truth = BENCHMARK.read_data(tmp_path / "out" / data)
+    truth = SpdFaith().read(tmp_path / "out" / data)
     assert [sample.id for sample in samples] == [sample.id for sample in truth.samples]
     assert [sample.question for sample in samples] == [sample.question for sample in truth.samples]
     assert all(sample.regions and sample.metadata["differences"] for sample in samples)
@@ -159,12 +162,12 @@ def test_true_answers_score_as_true(coco, tmp_path, data):
         pair.id + "-find": " ".join(difference.description for difference in pair.differences)
         for pair in truth.pairs
     }
-    answers |= {sample.id: descriptions[sample.id] for sample in follow_up(truth, answers)}
-    metrics, _ = score_answers(truth, answers)
+    answers |= {sample.id: descriptions[sample.id] for sample in SpdFaith().follow_up(truth, answers)}
+    metrics, _ = SpdFaith().score(truth, answers)
     for name in ("dqr_exact", "tf1_macro", "cf1", "drf", "consistency_ratio"):
         assert metrics[name].value == 1, name
     wrong = {name: "No. The zebra was removed." for name in answers}
-    assert score_answers(truth, wrong)[0]["cf1"].value == 0
+    assert SpdFaith().score(truth, wrong)[0]["cf1"].value == 0
 
 
 @pytest.mark.parametrize("category", SYNONYMS)

@@ -12,8 +12,8 @@ from PIL import Image
 from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score
 
 from mmprobe.benchmarks.answers.coco import read_coco_objects
-from mmprobe.benchmarks.core.benchmark import BENCHMARKS, with_options
-from mmprobe.benchmarks.pope.benchmark import score_answers
+from mmprobe.benchmarks.core.benchmark import make_benchmark
+from mmprobe.benchmarks.pope.benchmark import Pope
 from mmprobe.benchmarks.pope.data import SETTINGS, read_pope, read_pope_answers
 from mmprobe.benchmarks.pope.synthetic import draw_pope, draw_synthetic_pope
 from mmprobe.benchmarks.synthetic.pairs import make_pairs, read_synthetic_objects
@@ -210,21 +210,38 @@ ANSWERS = ["Yes.", "yes", "**YES**, clearly", "Yes", "No.", "no", "No", "Perhaps
 
 def test_scores_by_hand():
     samples = [question(str(place), label) for place, label in enumerate(LABELS)]
-    metrics, rows = score_answers(samples, {str(place): answer for place, answer in enumerate(ANSWERS)})
+    metrics, rows = Pope().score(samples, {str(place): answer for place, answer in enumerate(ANSWERS)})
     by_hand = {
-        "accuracy": 5 / 7,
+        "accuracy": 5 / 9,
         "precision": 3 / 4,
-        "recall": 3 / 4,
-        "f1": 3 / 4,
-        "yes_ratio": 4 / 7,
+        "recall": 3 / 5,
+        "f1": 6 / 9,
+        "yes_ratio": 4 / 9,
+        "accuracy[read]": 5 / 7,
+        "precision[read]": 3 / 4,
+        "recall[read]": 3 / 4,
+        "f1[read]": 3 / 4,
+        "yes_ratio[read]": 4 / 7,
         "unknown": 2 / 9,
         "unread": 2 / 9,
     }
     assert {name: metric.value for name, metric in metrics.items()} == pytest.approx(by_hand)
     n_of = {name: (metric.n, metric.coverage) for name, metric in metrics.items()}
-    assert n_of.pop("unknown") == n_of.pop("unread") == (9, 1)
-    assert set(n_of.values()) == {(7, 7 / 9)}, "answers that were not read are in no mean"
-    assert metrics["accuracy"].low < 5 / 7 < metrics["accuracy"].high
+    assert {n_of.pop(f"{name}[read]") for name in ("accuracy", "precision", "recall", "f1", "yes_ratio")} == {
+        (7, 7 / 9)
+    }
+    assert set(n_of.values()) == {(9, 1)}, "unread answers are wrong"
+    assert metrics["accuracy"].low < 5 / 9 < metrics["accuracy"].high
+    assert metrics["accuracy"].unread == 2
+    by_hand = {
+        "accuracy": (5 / 9, 7 / 9),
+        "precision": (3 / 5, 4 / 5),
+        "recall": (3 / 5, 4 / 5),
+        "yes_ratio": (4 / 9, 6 / 9),
+    }
+    assert {name: metrics[name].bounds for name in by_hand} == {
+        name: pytest.approx(ends) for name, ends in by_hand.items()
+    }
     assert [row["correct"] for row in rows] == [True, True, True, False, True, True, False, None, None]
     assert rows[7]["said"] == "unknown"
 
@@ -250,25 +267,23 @@ PUBLISHED = {
 def test_the_published_rule_with_its_oddities():
     samples = [question(str(place), "no") for place in range(len(PUBLISHED))]
     answers = {str(place): text for place, text in enumerate(PUBLISHED)}
-    benchmark = with_options(BENCHMARKS["pope"], {"profile": "code"})
-    metrics, rows = benchmark.score_answers(samples, answers)
+    benchmark = make_benchmark("pope", {"profile": "code"})
+    metrics, rows = benchmark.score(samples, answers)
     assert [row["said"] for row in rows] == list(PUBLISHED.values())
     n_no = list(PUBLISHED.values()).count("no")
     assert metrics["accuracy"].value == pytest.approx(n_no / len(PUBLISHED))
     assert metrics["yes_ratio"].value == pytest.approx(1 - n_no / len(PUBLISHED))
     assert (metrics["unread"].value, metrics["accuracy"].coverage) == (0, 1)
     assert metrics["precision"].value == 0
-    own, _ = score_answers(samples, answers)
-    assert own["unread"].value > 0 and own["accuracy"].coverage < 1
+    own, _ = Pope().score(samples, answers)
+    assert own["unread"].value > 0 and own["accuracy[read]"].coverage < 1 == own["accuracy"].coverage
 
 
 def test_scores_agree_with_scikit_learn():
     rng = np.random.default_rng(1)
     labels, said = rng.random(200) < 0.5, rng.random(200) < 0.7
     samples = [question(str(place), "yes" if label else "no") for place, label in enumerate(labels)]
-    metrics, _ = score_answers(
-        samples, {str(place): "Yes" if yes else "No" for place, yes in enumerate(said)}
-    )
+    metrics, _ = Pope().score(samples, {str(place): "Yes" if yes else "No" for place, yes in enumerate(said)})
     for name, function in (
         ("accuracy", accuracy_score),
         ("precision", precision_score),
@@ -281,19 +296,19 @@ def test_scores_agree_with_scikit_learn():
 
 def test_what_is_not_answered_or_not_defined():
     samples = [question("a", "yes"), question("b", "no")]
-    metrics, rows = score_answers(samples, {"a": "No"})
+    metrics, rows = Pope().score(samples, {"a": "No"})
     assert (metrics["accuracy"].value, metrics["accuracy"].n, metrics["accuracy"].coverage) == (0, 1, 0.5)
     assert metrics["precision"].value is None  # nothing was answered with yes
     assert (metrics["f1"].value, metrics["recall"].value) == (0, 0)
     assert rows[1]["said"] is None and rows[1]["correct"] is None
-    metrics, _ = score_answers(samples, {})
+    metrics, _ = Pope().score(samples, {})
     assert {metric.value for metric in metrics.values()} == {None}
-    metrics, _ = score_answers(samples, {"a": "?", "b": "?"})
-    assert (metrics["accuracy"].value, metrics["unread"].value) == (None, 1)
+    metrics, _ = Pope().score(samples, {"a": "?", "b": "?"})
+    assert (metrics["accuracy"].value, metrics["accuracy"].bounds, metrics["unread"].value) == (0, (0, 1), 1)
     with pytest.raises(InputError, match="'c' answers no question"):
-        score_answers(samples, {"c": "Yes"})
+        Pope().score(samples, {"c": "Yes"})
     with pytest.raises(InputError, match="neither yes nor no"):
-        score_answers([question("a", "red")], {})
+        Pope().score([question("a", "red")], {})
 
 
 def test_settings_are_scored_apart_too():
@@ -302,11 +317,11 @@ def test_settings_are_scored_apart_too():
         question("b", "yes", "popular"),
         question("c", "no", "popular"),
     ]
-    metrics, _ = score_answers(samples, {"a": "Yes", "b": "No", "c": "No"})
+    metrics, _ = Pope().score(samples, {"a": "Yes", "b": "No", "c": "No"})
     assert metrics["accuracy"].value == pytest.approx(2 / 3)
     assert (metrics["accuracy_random"].value, metrics["accuracy_popular"].value) == (1, 0.5)
     assert "accuracy_adversarial" not in metrics
-    assert "accuracy_random" not in score_answers(samples[:1], {})[0]
+    assert "accuracy_random" not in Pope().score(samples[:1], {})[0]
 
 
 def test_the_synthetic_world(tmp_path):
@@ -320,7 +335,7 @@ def test_the_synthetic_world(tmp_path):
             shape = sample.question.removeprefix("Is there a ").removesuffix("?")
             assert (shape in {name for _, name, _ in objects[sample.images[0]]}) == (sample.answer == "yes")
             assert sample.system == scenes[0].system and sample.images[0].is_file()
-        metrics, _ = score_answers(samples, {sample.id: f"{sample.answer}." for sample in samples})
+        metrics, _ = Pope().score(samples, {sample.id: f"{sample.answer}." for sample in samples})
         assert metrics["f1"].value == 1 and metrics["yes_ratio"].value == 0.5
     with pytest.raises(InputError, match="has no objects of its images"):
         draw_synthetic_pope([Sample(id="1", images=["a.png"], question="?")], "random")

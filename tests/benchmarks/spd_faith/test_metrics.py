@@ -9,6 +9,7 @@ from mmprobe.benchmarks.spd_faith.data import Difference, Pair
 from mmprobe.benchmarks.spd_faith.labels import PairLabels, YesNo
 from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES, compute_metrics, compute_scores, count_list_matches
+from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules
 
 
 def make_pair(*edits: tuple[str, str], name: str = "p", difficulty: str | None = None) -> Pair:
@@ -76,13 +77,14 @@ def test_counts_not_understood_are_dropped_and_counted_0() -> None:
     metrics = compute_metrics(
         [with_count(TWO, 3), with_count(FOUR, 0), with_count(NONE, 0), with_count(ONE, None)]
     )
-    exact, zero = metrics["dqr_exact"], metrics["dqr_exact_unparsed_0"]
+    exact, zero = metrics["dqr_exact[read]"], metrics["dqr_exact"]
     assert (exact.value, exact.n, exact.coverage) == (pytest.approx(1 / 3), 3, 0.75)
     assert (zero.value, zero.n, zero.coverage) == (0.25, 4, 1.0)
-    ratio, zero = metrics["dqr_ratio"], metrics["dqr_ratio_unparsed_0"]
+    assert (zero.unread, zero.bounds) == (1, (0.25, 0.5))
+    ratio, zero = metrics["dqr_ratio[read]"], metrics["dqr_ratio"]
     assert (ratio.value, ratio.n, ratio.coverage) == (0.75, 2, 0.5)
     assert (zero.value, zero.n) == (0.5, 3)  # the pair without differences stays undefined
-    assert (ratio.direction, ratio.range) == ("higher", (0, None))
+    assert (ratio.direction, ratio.range, zero.bounds) == ("higher", (0, None), (0.5, None))
 
 
 def test_tf1_micro_pools_counts_and_macro_is_the_mean_of_three() -> None:
@@ -142,8 +144,10 @@ def test_an_unknown_object_or_type_is_false_as_in_the_released_code() -> None:
 
 def test_listings_not_understood_are_dropped_and_counted_as_empty() -> None:
     metrics = compute_metrics([with_list(ONE, ("remove", "dog")), PairLabels(ONE, list_asked=True)])
-    assert (metrics["cf1"].value, metrics["cf1"].n, metrics["cf1"].coverage) == (1, 1, 0.5)
-    assert metrics["cf1_unparsed_0"].value == pytest.approx(2 / 3)  # 1 matched, 1 claimed, 2 true
+    read = metrics["cf1[read]"]
+    assert (read.value, read.n, read.coverage) == (1, 1, 0.5)
+    assert metrics["cf1"].value == pytest.approx(2 / 3)  # 1 matched, 1 claimed, 2 true
+    assert metrics["cf1"].bounds == (pytest.approx(2 / 3), 1)
 
 
 def test_equal_images_of_which_nothing_is_claimed_leave_f1_undefined() -> None:
@@ -163,11 +167,15 @@ def test_contradictions_of_the_single_difference_split() -> None:
         with_yes_no(NONE, "yes", "yes"),
     ]
     metrics = compute_metrics(labels)
-    rate = metrics["contradiction_rate"]
+    rate = metrics["contradiction_rate[read]"]
     assert (rate.value, rate.n, rate.coverage, rate.direction) == (0.25, 4, 0.8, "lower")
-    assert metrics["contradiction_rate_no_no"].value == 0.25
-    assert metrics["contradiction_rate_unparsed_0"].value == pytest.approx(0.2)
-    assert metrics["yes_ratio"].value == 0.25
+    rate = metrics["contradiction_rate"]
+    assert (rate.value, rate.n, rate.unread) == (pytest.approx(0.2), 5, 1) and rate.bounds == pytest.approx(
+        (0.2, 0.4)
+    )
+    assert metrics["contradiction_rate_no_no"].value == pytest.approx(0.2), "its yes alone rules out two noes"
+    assert metrics["contradiction_rate_no_no"].unread == 0
+    assert metrics["yes_ratio"].value == pytest.approx(0.2) and metrics["yes_ratio[read]"].value == 0.25
 
 
 def test_one_binary_question_alone_contradicts_nothing() -> None:
@@ -192,7 +200,7 @@ def test_consistency_weighs_its_labels_and_no_claims_are_undefined() -> None:
         "higher",
         (-1, 1),
     )
-    assert "consistency_ratio_unparsed_0" not in compute_metrics(labels)
+    assert "consistency_ratio[read]" not in compute_metrics(labels)
 
 
 def test_drf_is_the_mean_over_samples_and_its_errors_are_shares_of_claims() -> None:
@@ -204,9 +212,10 @@ def test_drf_is_the_mean_over_samples_and_its_errors_are_shares_of_claims() -> N
         PairLabels(TWO, find_asked=True),
     ]
     metrics = compute_metrics(labels)
-    drf = metrics["drf"]
+    drf = metrics["drf[read]"]
     assert (drf.value, drf.n, drf.coverage) == (0.25, 2, 0.5)  # not 1 of 6 claims; no claims made: undefined
-    assert (metrics["drf_unparsed_0"].value, metrics["drf_unparsed_0"].n) == (pytest.approx(1 / 6), 3)
+    assert (metrics["drf"].value, metrics["drf"].n) == (pytest.approx(1 / 6), 3)
+    assert metrics["drf"].bounds == pytest.approx((1 / 6, 1 / 2))
     shares = {"quantity_error": 1, "type_confusion": 1, "attribute_error": 1, "fabrication": 2}
     for name, number in shares.items():
         assert metrics[f"drf_{name}"].value == pytest.approx(number / 6)
@@ -251,3 +260,25 @@ def test_every_headline_metric_exists() -> None:
     for names in PROFILES.values():
         assert set(names) <= set(metrics)
     assert metrics["drf_steps"].value == 1
+
+
+def test_unread_sentences_beside_claims_are_counted_and_bound_what_they_could_say() -> None:
+    pair = Pair("7", (Difference("remove", "dog"), Difference("color", "car")))
+    said = "The dog was removed. The cat moved. The mood is calmer."
+    answers = {
+        "find": said,
+        "same": "No. The dog was removed. It feels calmer.",
+        "different": "Yes. The dog was removed.",
+    }
+    lines = [{"id": "7", "question_type": kind, "response": text} for kind, text in answers.items()]
+    metrics, (record,) = score_by_rules([pair], lines)
+    assert record["answers"]["find"]["unread"] == 1 and metrics["unread"].value == 0
+    assert (metrics["drf"].value, metrics["drf"].unread) == (0.5, 1)
+    assert metrics["drf"].bounds == (pytest.approx(1 / 3), pytest.approx(2 / 3))
+    assert metrics["drf_fabrication"].bounds == (pytest.approx(1 / 3), pytest.approx(2 / 3))
+    assert metrics["consistency_ratio"].value == 1 and metrics["consistency_ratio"].bounds == (-1, 1)
+    assert metrics["cf1"].value == pytest.approx(2 * 1 / 4)
+    assert metrics["cf1"].bounds == (pytest.approx(2 * 1 / 5), pytest.approx(2 * 2 / 5))
+    assert metrics["tf1_remove"].bounds == (pytest.approx(2 * 1 / 3), 1), "the sentence may be of any type"
+    truth = [{**line, "response": line["response"].replace(" It feels calmer.", "")} for line in lines]
+    assert score_by_rules([pair], truth)[0]["consistency_ratio"].bounds is None

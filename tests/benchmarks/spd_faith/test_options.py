@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from mmprobe.benchmarks.core.benchmark import BENCHMARKS, with_options
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, make_benchmark
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import parse_row
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES
@@ -24,10 +24,10 @@ def rows(tmp_path):
 
 
 def test_the_papers_wording_is_verbatim(rows):
-    plain = BENCHMARKS["spd-faith"]
-    paper = with_options(plain, {"wording": "paper"})
-    truth = paper.take(paper.read_data(rows), 2)
-    texts = {sample.id: sample.question for sample in paper.ask_questions(truth)}
+    plain = BENCHMARKS["spd-faith"]()
+    paper = make_benchmark("spd-faith", {"wording": "paper"})
+    truth = paper.take(paper.read(rows), 2)
+    texts = {sample.id: sample.question for sample in paper.ask(truth)}
     assert texts["1-same"] == "Are the two pictures the same?"
     assert texts["2-different"] == "Are the two pictures different?"
     answers = {"1-count": "There are 2 differences.", "2-count": "There is 1 difference."}
@@ -35,7 +35,7 @@ def test_the_papers_wording_is_verbatim(rows):
         "There are two differences in the picture. Can you find them?",
         "There is one difference in the picture. Can you find it?",
     ]
-    ours = {sample.id: sample.question for sample in plain.ask_questions(plain.read_data(rows))}
+    ours = {sample.id: sample.question for sample in plain.ask(plain.read(rows))}
     assert {name for name in ours if ours[name] != texts[name]} == {
         "1-same",
         "1-different",
@@ -46,7 +46,7 @@ def test_the_papers_wording_is_verbatim(rows):
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_chooses_the_headline(profile):
-    assert with_options(BENCHMARKS["spd-faith"], {"profile": profile}).headline == PROFILES[profile]
+    assert make_benchmark("spd-faith", {"profile": profile}).headline == PROFILES[profile]
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -75,7 +75,7 @@ def test_the_profile_of_the_released_code_has_what_that_code_computes():
 def test_unknown_options_are_one_line():
     for options in ({"profile": "mine"}, {"wording": "other"}, {"words": "paper"}):
         with pytest.raises(InputError, match="spd-faith"):
-            with_options(BENCHMARKS["spd-faith"], options)
+            make_benchmark("spd-faith", options)
 
 
 def test_all_pairs_of_claims_are_a_reading_of_their_own():
@@ -84,7 +84,7 @@ def test_all_pairs_of_claims_are_a_reading_of_their_own():
     pair = parse_row({"image_id": "7", "differences": differences})
     text = "The dog was removed. The cat was removed."
     answers = {"7-same": f"No. {text}", "7-different": f"Yes. {text}"}
-    metrics, _ = BENCHMARKS["spd-faith"].score_answers(build_published_truth([pair]), answers)
+    metrics, _ = BENCHMARKS["spd-faith"]().score(build_published_truth([pair]), answers)
     assert metrics["consistency_ratio"].value == 1
     assert metrics["consistency_ratio_all_pairs"].value == (1 + 0.5 + 0.5 + 1) / 4
-    assert "consistency_ratio_all_pairs_unparsed_0" not in metrics
+    assert "consistency_ratio_all_pairs[read]" not in metrics

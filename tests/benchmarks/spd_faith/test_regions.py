@@ -12,7 +12,7 @@ from PIL import Image
 import mmprobe as mp
 from mmprobe.analyses import ANALYSES, analyze_all
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
-from mmprobe.benchmarks.spd_faith.benchmark import read_data
+from mmprobe.benchmarks.spd_faith.benchmark import SpdFaith
 from mmprobe.benchmarks.spd_faith.data import parse_row
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
@@ -54,7 +54,7 @@ def published(drawn) -> Path:
 
 
 def test_samples_of_the_published_layout_have_regions_and_differences(published):
-    truth = read_data(published)
+    truth = SpdFaith().read(published)
     pairs = {pair.id: pair for pair in truth.pairs}
     for sample in truth.samples:
         pair = pairs[truth.questions[sample.id][0]]
@@ -68,7 +68,7 @@ def test_samples_of_the_published_layout_have_regions_and_differences(published)
         again = parse_row(sample.metadata)
         assert (again.differences, again.regions) == (pair.differences, pair.regions)
     counts = {sample.id: "There are 2 differences." for sample in truth.samples}
-    follow_ups = BENCHMARKS["spd-faith"].follow_up(truth, counts)
+    follow_ups = BENCHMARKS["spd-faith"]().follow_up(truth, counts)
     assert follow_ups and all(sample.regions for sample in follow_ups)
 
 
@@ -87,7 +87,7 @@ def test_every_analysis_of_published_data_finds_region_numbers(drawn, published,
     """The questions are the drawn world's, since the embedded model knows no others. The labels are arbitrary."""
     known = {sample.polarity: sample for sample in load_samples(drawn)}
     labelled = []
-    for number, sample in enumerate(each for each in read_data(published).samples if each.polarity):
+    for number, sample in enumerate(each for each in SpdFaith().read(published).samples if each.polarity):
         words = {"question": known[sample.polarity].question, "system": known[sample.polarity].system}
         labelled.append(sample.model_copy(update={**words, "faithful": number // 2 % 2 == 0}))
     run = mp.trace(tiny_spd, labelled, tmp_path / "run", capture="full", max_new_tokens=16, batch_size=8)

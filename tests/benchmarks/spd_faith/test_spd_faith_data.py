@@ -178,14 +178,14 @@ def test_a_row_that_we_do_not_know_is_one_failed_row(tmp_path, caplog):
     strange = row(image_id="8", differences=[{"type": "unknown", "category": "car"}], num_differences=1)
     lines = [row(), strange, row(image_id="9", num_differences=5)]
     file.write_text("\n".join(json.dumps(line) for line in lines))
-    truth = BENCHMARKS["spd-faith"].read_data(file)
+    truth = BENCHMARKS["spd-faith"]().read(file)
     assert [pair.id for pair in truth.pairs] == ["7"]
     assert [text.split(": ")[0].split(", diff")[0] for text in truth.failed_rows] == [
         f"{file}, line 2",
         f"{file}, line 3",
     ]
     assert "type is 'unknown'" in caplog.text and "num_differences is 5" in caplog.text
-    metrics, _ = BENCHMARKS["spd-faith"].score_answers(truth, {"7-count": "2"})
+    metrics, _ = BENCHMARKS["spd-faith"]().score(truth, {"7-count": "2"})
     assert (metrics["failed_rows"].value, metrics["failed_rows"].n) == (pytest.approx(2 / 3), 3)
     file.write_text(json.dumps(strange))
     with pytest.raises(InputError, match="no row can be read"):

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from mmprobe.benchmarks.core.api_models import ModelClient
-from mmprobe.benchmarks.core.benchmark import BENCHMARKS, with_options
-from mmprobe.benchmarks.judges.judge import with_judge
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, make_benchmark
+from mmprobe.benchmarks.judges.judge import open_judging
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair, parse_row, to_row
 
@@ -35,9 +35,10 @@ ANSWERS = {
 
 def score_by(name, answers=ANSWERS, pair=PAIR):
     truth = build_published_truth([pair])
-    benchmark, counts = with_judge(BENCHMARKS["spd-faith"], f"model:judging/{name}")
-    metrics, records = benchmark.score_answers(truth, {f"7-{kind}": text for kind, text in answers.items()})
-    return metrics, records[0], counts, benchmark.faithful_answers(truth, records)
+    benchmark = BENCHMARKS["spd-faith"]()
+    judging = open_judging(benchmark, f"model:judging/{name}")
+    metrics, records = judging.score(benchmark, truth, {f"7-{kind}": text for kind, text in answers.items()})
+    return metrics, records[0], judging.counts, benchmark.label(truth, records)
 
 
 def test_metrics_are_computed_from_a_judges_labels(shown):
@@ -51,7 +52,8 @@ def test_metrics_are_computed_from_a_judges_labels(shown):
         "tf1_micro": 2 / 3,
     }
     assert {name: metrics[name].value for name in expected} == pytest.approx(expected)
-    assert metrics["drf_steps"].value is None and metrics["drf_steps_unparsed_0"].value == 0
+    assert metrics["drf_steps[read]"].value is None and metrics["drf_steps"].value == 0
+    assert "judging/honest" in counts.pop("card")
     assert counts == {"judged": 5 + 5 + 1, "calls": len(shown), "cut": 0, "unscored": {}}
     assert faithful == {
         "7-same": True,
@@ -85,11 +87,11 @@ def test_what_a_judge_fails_at_is_counted_and_scores_nothing():
     }
     for name in (
         "drf",
-        "drf_unparsed_0",
-        "drf_of_count_unparsed_0",
+        "drf[read]",
+        "drf_of_count",
         "tf1_micro",
-        "tf1_micro_unparsed_0",
-        "drf_steps_unparsed_0",
+        "tf1_micro[read]",
+        "drf_steps",
     ):
         assert (metrics[name].value, metrics[name].n, metrics[name].coverage) == (None, 0, 0), name
     assert metrics["dqr_exact"].n == 1, "numbers are read by rules"
@@ -99,7 +101,7 @@ def test_what_a_judge_fails_at_is_counted_and_scores_nothing():
 def test_a_claim_that_cannot_be_matched_is_still_one():
     metrics, record, _, faithful = score_by("deaf")
     assert record["answers"]["list"]["understood"] and record["answers"]["list"]["unscored"] == "garbage"
-    assert metrics["tf1_micro"].value == pytest.approx(2 / 3) and metrics["drf_unparsed_0"].value is None
+    assert metrics["tf1_micro"].value == pytest.approx(2 / 3) and metrics["drf"].value is None
     assert "7-list" not in faithful
 
 
@@ -220,14 +222,13 @@ def test_a_judge_sees_the_images_where_it_can_and_unless_told_otherwise(
     truth, cache = build_published_truth([published]), tmp_path / "judge.sqlite"
     for options, n_shown in (({"judge_images": "false"}, 0), ({}, 2), ({"judge_images": "true"}, 0)):
         seen.clear()
-        benchmark = with_options(BENCHMARKS["spd-faith"], options)
-        judged, _ = with_judge(benchmark, "model:judging/honest", cache)
-        metrics, _ = judged.score_answers(truth, answers)
+        benchmark = make_benchmark("spd-faith", options)
+        metrics, _ = open_judging(benchmark, "model:judging/honest", cache).score(benchmark, truth, answers)
         assert metrics["drf"].value == 1
         assert [message.images for message in seen if message.images is not None] == [
             published.images
         ] * n_shown
     assert not seen, "replies about the same images come from the cache"
     Image.new("RGB", (90, 60), (9, 9, 9)).save(published.images[1])
-    with_judge(benchmark, "model:judging/honest", cache)[0].score_answers(truth, answers)
+    open_judging(benchmark, "model:judging/honest", cache).score(benchmark, truth, answers)
     assert len(seen) == 2, "another image is another question"

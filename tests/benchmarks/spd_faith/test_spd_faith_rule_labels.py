@@ -146,13 +146,14 @@ def test_answers_not_understood_are_counted(text: str | None, tmp_path: Path) ->
     kinds = ("same", "different", "count", "find", "list", "steps")
     metrics, records = score_by_rules([TRUTH], lines(*((kind, text) for kind in kinds)))
     for name in ("dqr_exact", "tf1_micro", "cf1", "drf", "drf_steps"):
-        assert (metrics[name].value, metrics[name].n, metrics[name].coverage) == (None, 0, 0), name
-        assert metrics[f"{name}_unparsed_0"].value == 0, name
+        read = metrics[f"{name}[read]"]
+        assert (read.value, read.n, read.coverage) == (None, 0, 0), name
+        assert metrics[name].value == 0 and metrics[name].bounds == (0, 1), name
     assert metrics["consistency_ratio"].value is None
     assert not any(records[0]["answers"][kind]["understood"] for kind in ("find", "list", "steps"))
     assert metrics["unread"].value == 1 and metrics["unread"].n == len(kinds)
     stored = json.loads(write_results(tmp_path / "out", "spd-faith", metrics, records).read_text())
-    assert stored["metrics"]["drf"]["value"] is None
+    assert stored["metrics"]["drf"]["bounds"] == [0, 1] and stored["metrics"]["drf"]["unread"] == 1
 
 
 def test_prose_is_unread_and_a_declared_answer_in_it_is_read() -> None:
@@ -161,7 +162,7 @@ def test_prose_is_unread_and_a_declared_answer_in_it_is_read() -> None:
         [TRUTH], lines(("list", prose), ("steps", f"{prose}\nAnswer: The dog was removed."))
     )
     assert metrics["unread"].value == 0.5 and metrics["unread"].n == 2
-    assert metrics["tf1_micro"].value is None and metrics["drf_steps"].value == 1
+    assert metrics["tf1_micro[read]"].value is None and metrics["drf_steps"].value == 1
 
 
 def test_saying_that_nothing_changed_is_understood() -> None:

@@ -20,5 +20,5 @@ def test_a_sample_that_makes_no_question_is_one_line(tmp_path, name):
         line["answer"] = ""
     (tmp_path / "pairs" / "samples.jsonl").write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(InputError) as error:
-        BENCHMARKS[name].read_data(tmp_path / "pairs" / "samples.jsonl")
+        BENCHMARKS[name]().read(tmp_path / "pairs" / "samples.jsonl")
     assert "\n" not in str(error.value)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mmprobe.benchmarks.spd_faith.benchmark import read_data
+from mmprobe.benchmarks.spd_faith.benchmark import SpdFaith
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair, pair_statistics
 from mmprobe.benchmarks.synthetic.scene import MIX_COUNTS, MIX_LEVELS, count_levels, draw_count, draw_level
 from mmprobe.cli import app
@@ -46,7 +46,7 @@ def test_the_command_draws_the_mix_and_shows_it(tmp_path):
         assert done.exit_code == 0, done.output
     first, second = ((tmp_path / name / "samples.jsonl").read_bytes() for name in "ab")
     assert first == second
-    ds = pair_statistics(read_data(tmp_path / "a" / "samples.jsonl").pairs)
+    ds = pair_statistics(SpdFaith().read(tmp_path / "a" / "samples.jsonl").pairs)
     assert int(ds["pairs"].sum()) == 30 and ds["differences"].values.tolist() == [1, 2, 3]
     assert int(ds["pairs"].sel(differences=1).sum()) > 15
     assert "Pairs by number of differences" in (tmp_path / "a.html").read_text()

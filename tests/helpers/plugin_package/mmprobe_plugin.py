@@ -6,13 +6,18 @@ from typing import ClassVar
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+from mmprobe.benchmarks.pope.benchmark import Pope
 from mmprobe.interventions.methods.plain import Plain
 from mmprobe.models.families import FAMILIES
 from mmprobe.viz import Panel
 
 FAMILY = replace(FAMILIES["qwen2_5_vl"], name="plugged", model_types=("plugged_vl",))
-BENCHMARK = replace(BENCHMARKS["pope"], name="plugged", about="POPE under another name.")
+
+
+class PluggedPope(Pope):
+    """POPE under another name."""
+
+    name: ClassVar[str] = "plugged"
 
 
 @dataclass(frozen=True)
@@ -30,8 +35,8 @@ def shout(sample, folder, seed):
 def answer_length(run):
     """Return the number of tokens of each answer."""
     counts = [trace.steps.sizes["step"] for trace in run]
-    attrs = {"analysis": "answer_length", "samples": len(counts)}
-    return xr.Dataset({"count": ("sample", counts)}, coords={"sample": run.ids}, attrs=attrs)
+    wrong = {"sets": len(counts)}  # samples of one pair are one set
+    return xr.Dataset({"count": ("sample", counts)}, coords={"sample": run.ids}, attrs=wrong)
 
 
 def panels(dataset):

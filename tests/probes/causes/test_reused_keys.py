@@ -136,8 +136,8 @@ def test_questions_about_the_same_images_share_them(random_qwen, pair, monkeypat
         whole = image_interchange_run(model, questions, ["minimal", "blank"], batch_size=2)
     for name in ("effect", "effect_by_kind", "effect_by_region_step"):
         np.testing.assert_allclose(ds[name], whole[name], atol=1e-5)
-    # own images twice, the minimal and the blank ones of both, and those with the region exchanged
-    assert len(few) == 5 and len(many) == 3 * 3 + 2 * 2
+    # own images of both, as they are and drawn again (the floor), their minimal and blank ones, and those with the region exchanged
+    assert len(few) == 7 and len(many) == 16
 
 
 def test_changed_chains_share_the_images(random_qwen, pair, monkeypatch):

@@ -1,0 +1,307 @@
+"""Find which of several things a text asserts: the one mechanism under the readers of options, of yes and no, and of words.
+
+A text is a list of clauses. A clause asserts the words that it holds, unless it denies them, doubts them, asks, or
+offers them beside others. Of clauses that assert different things, the one that concludes decides, then the one that has
+the most words of the question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from mmprobe.benchmarks.answers.words import DENIALS, DOUBT
+
+Thing = TypeVar("Thing", bound=Hashable)
+
+_SENTENCES = re.compile(
+    r"(?<=[.!?])(?<!\b[A-Z]\.)[\"')*\u201d]*\s+|(?<=\b[A-Z]\.)\s+(?![a-z])|\n+|(?<=[\u3002\uff01\uff1f])"
+)
+# What begins another clause of a sentence; the first group begins one that says more about what it follows.
+_CLAUSES = re.compile(
+    r";\s+|,?\s+(?:(?<!anything )but|while|whereas|although|though|however|yet)\b,?\s*|\s+[\u2013\u2014-]\s+|\u2014|,\s+and\s+(?=the\b|it\b|[A-J]\b)|,\s+so\b"
+    r"|,\s+(?=[a-z]+ (?:by|at|is|was|has|had|got|with|shows)\b)"
+    r"|(?P<aside>,?\s+(?:since|because|which|who|whose|where|next to|near|beside|across)\b|\s*\((?![A-Ja-j]\)|option)|:\s+)|(?P<comma>,\s+|\)\s*)",  # a comma ends an aside
+)
+_DENIES = rf"{DENIALS}|rather|instead|nicht|kein\w*|n\u00e3o|pas|lacks?|lacking|absent|absence|\w+n't|\w+n\u2019t|excluding|eliminated?|rul\w+ out"
+_DENIAL = re.compile(rf"\b(?:{_DENIES})\b|\bnon-", re.IGNORECASE)
+_DENIED_BEFORE = re.compile(
+    rf"(?:\b(?:{_DENIES}|anything but)|\bnon)(?:[ -](?!but\b|only\b|doubt)[^\s,]+){{0,3}}[ -]\W*$|\b(?:not|neither) [^.;]{{0,40}}(?:, | or | nor )(?:an? |the )?\W*$|\bthan (?:an? |the |option )?\W*$|\u4e0d[\u662f\u9009]\W*$",
+    re.IGNORECASE,
+)
+_DENIED_AFTER = re.compile(
+    r"[\s*_\"')]*(?:(?:, | and |, and )\(?[A-J]\b\)?)*[\s*_\"')]*(?:(?:is|are|was|were|does|do|has|would be|can be|must be|seems|looks) )?(?:(?:not|never)\b(?! only)|\w+n't\b"
+    r"|(?:(?:clearly|also|definitely|very|highly|an?|the) )?(?:false|wrong|incorrect|contradicted|excluded|eliminated|ruled out|out\b|missing|absent|gone"
+    r"|unlikely|doubtful|implausible|impossible|mistake|trap|distractor|fails))|(?:\u662f|\u5e76)?[\u4e0d\u9519]",
+    re.IGNORECASE,
+)
+_BESIDE = re.compile(r"\b(?:or|ou|oder|either|versus|vs|and/or)\b|(?<=\w)/(?=\w)", re.IGNORECASE)
+_OFFERED_BEFORE = re.compile(r"\beither\b|\bor (?:\w+ )?$", re.IGNORECASE)
+_OFFERED_AFTER = re.compile(r"\s+or\b", re.IGNORECASE)
+_CONCLUDES = re.compile(
+    r"^\W*(?:so|thus|hence|therefore|overall|in conclusion|in summary)\b|\b(?:so|thus|hence|therefore|answer|correct|that leaves|leaving)\b",
+    re.IGNORECASE,
+)
+
+
+# A subject or a predicate that is not the answer, unless the question asks for it: "The least likely option is", "is the worst".
+_OTHER_SUBJECT = re.compile(
+    r"\b(?:(?P<bad>least|worst|(?:second|2nd)[ -]best|wrong|incorrect|false|mistake|trap|distractors?)|most|best)\b[^,;]*?\s(?:is|are|was|were|would be)"
+    r"(?: option| choice| answer)?\W*$",
+    re.IGNORECASE,
+)
+_OTHER_PREDICATE = re.compile(
+    r"\W*(?:is|are|was|were|would be|seems|looks) (?:clearly )?(?:the |an? )?(?P<word>least|worst|less|second)\b",
+    re.I,
+)
+_OF_ANSWERS = frozenset(["option", "answer", "choic", "match", "fit", "description", "candidat"])
+_PREPOSITIONS = frozenset(["on", "in", "under", "behind", "at", "near", "above", "below", "beside", "insid"])
+_WORD = re.compile(r"[^\W\d_]+|\d+(?:[.,]\d+)*")
+
+
+_ITEM = re.compile(r"(?:^|(?<=\n))(\W*[A-J])[.:](?=\s)")  # `A. The bus is far.`
+_UNSURE = re.compile(r"\b(?:not (?:sure|certain)|unsure|uncertain|i guess|otherwise)\b", re.IGNORECASE)
+
+
+class Clause(NamedTuple):
+    """A clause, the number of its sentence, whether it concludes or only adds to another, and whether it is open."""
+
+    text: str
+    sentence: int
+    concludes: bool
+    aside: str
+    is_open: bool
+
+
+def split_clauses(text: str, asides: bool = True) -> Iterator[Clause]:
+    """Yield the clauses of a text, in order; `asides` splits off what only adds to another clause.
+
+    Example:
+        >>> [(clause.text, clause.is_open) for clause in split_clauses("It may be red; the bus is blue.")]
+        [('It may be red', True), ('the bus is blue.', False)]
+    """
+    for number, sentence in enumerate(filter(None, _SENTENCES.split(_ITEM.sub(r"\1 ", text)))):
+        unsure = bool(_UNSURE.search(sentence))
+        start, aside, so = 0, "", False
+        for mark in [*_CLAUSES.finditer(sentence), None]:
+            if mark and (mark["aside"] and not asides or mark["comma"] and not aside):
+                continue
+            part = sentence[start : mark.start() if mark else len(sentence)].strip()
+            if any(map(str.isalnum, part)):
+                so = so or bool(_CONCLUDES.search(part))
+                yield Clause(part, number, so, aside, unsure or bool(DOUBT.search(part)))
+            if mark:
+                start, aside, so = (
+                    mark.end(),
+                    (mark["aside"] or "").strip(" ,"),
+                    mark.group().strip(" ,") == "so" or (":" in mark.group() and so),
+                )
+
+
+def stem(word: str) -> str:
+    """Return a word in lower case without the endings of plurals and verbs.
+
+    Example:
+        >>> [stem(word) for word in ("wearing", "Wears", "sitting", "glasses", "bus")]
+        ['wear', 'wear', 'sit', 'glass', 'bus']
+    """
+    word = word.lower()
+    for ending in ("ing", "ed", "es", "s"):
+        rest = word.removesuffix(ending)
+        if rest != word and len(rest) >= 3 and not word.endswith("ss"):
+            if ending == "es" and rest[-1] not in "sxzh":
+                continue
+            if ending in ("ing", "ed") and (
+                not re.search("[aeiouy]", rest) or word in ("bed", "red", "king")
+            ):
+                continue
+            word = (
+                rest[:-1]
+                if ending in ("ing", "ed") and rest[-1] == rest[-2] and rest[-1] not in "ls"
+                else rest
+            )
+            break
+    return word.removesuffix("e") if len(word) > 4 else word
+
+
+def stems(text: str) -> list[str]:
+    """Return the stems of a text's words and numbers, in order."""
+    return [stem(word) for word in _WORD.findall(text)]
+
+
+def find_words(clause: str, texts: Mapping[Thing, Sequence[str]]) -> Iterator[tuple[Thing, int, int]]:
+    """Yield where the stems of each text stand side by side in a clause, articles apart."""
+    words = [match for match in _WORD.finditer(clause) if match.group().lower() not in ("a", "an", "the")]
+    found = [stem(match.group()) for match in words]
+    for thing, text in texts.items():
+        wanted = [word for word in text if word not in ("a", "an", "the")]
+        for start in range(len(found) - len(wanted) + 1 if wanted else 0):
+            gap = len(wanted) > 1 and wanted[0] in _PREPOSITIONS  # on the grey sofa is on the sofa
+            for skip in (0, 1) if gap else (0,):
+                if [found[start], *found[start + 1 + skip :]][: len(wanted)] == wanted:
+                    yield thing, words[start].start(), words[start + skip + len(wanted) - 1].end()
+
+
+def is_denied(text: str, start: int, end: int) -> bool:
+    """Return whether a clause denies the words from start to end: `not a cat`, `a cat is absent`.
+
+    Example:
+        >>> is_denied("It is not a cat", 12, 15), is_denied("Not a dog but a cat", 16, 19), is_denied("B is false", 0, 1)
+        (True, False, True)
+    """
+    return bool(
+        _DENIED_BEFORE.search(text[max(0, start - 80) : start]) or _DENIED_AFTER.match(text[end : end + 40])
+    )
+
+
+def _is_of_another(before: str, after: str, asked: set[str]) -> bool:
+    """Return whether the words around a thing say that it is the least, the best ... of what nobody asked for."""
+    predicate = _OTHER_PREDICATE.match(after)
+    if predicate and predicate["word"].lower() not in asked:
+        return True
+    subject = _OTHER_SUBJECT.search(before[-80:])
+    if subject is None or set(stems(subject.group())) - LITTLE <= asked:
+        return False
+    return bool(subject["bad"]) or not _OF_ANSWERS & set(stems(before))
+
+
+def is_aside(text: str) -> bool:
+    """Return whether a text begins with words that begin an aside: `next to the tree`."""
+    mark = _CLAUSES.match(f" {text}")
+    return bool(mark and mark["aside"])
+
+
+def offers_others(text: str, start: int, end: int) -> bool:
+    """Return whether a clause offers the words from start to end beside others: `a cat or a dog`, `either a cat`."""
+    return bool(_OFFERED_BEFORE.search(text[:start]) or _OFFERED_AFTER.match(text[end:]))
+
+
+def has_denial(text: str) -> bool:
+    """Return whether a clause denies anything."""
+    return _DENIAL.search(text) is not None
+
+
+Finder = Callable[[str], Iterator[tuple[Thing, int, int]]]
+"""Yields the things that a clause names, each with its first and its end character."""
+
+
+def choose(
+    text: str, find: Finder[Thing], question: str = "", among: frozenset[Thing] = frozenset()
+) -> Thing | None:
+    """Return the thing that a text asserts; None where it asserts none, or several of which no clause decides.
+
+    Args:
+        find: finds the things that a clause names.
+        question: of two clauses, the one with more of its words decides.
+        among: all the things that there are. Where all but one are denied and none is asserted, the last one is left.
+
+    Example:
+        >>> find = lambda clause: ((m.group(), *m.span()) for m in re.finditer("cat|dog|cow", clause))
+        >>> choose("The cat is small, but the animal in front is a dog.", find, "Which animal is in front?")
+        'dog'
+    """
+    asked = set(stems(question)) - LITTLE
+    ranked: list[tuple[tuple[int, ...], frozenset[Thing]]] = []
+    denied: set[Thing] = set()
+    for clause in split_clauses(text):
+        named = list(find(clause.text))
+        own = {thing for thing, start, end in named if is_denied(clause.text, start, end)}
+        denied |= own
+        left = frozenset(
+            thing
+            for thing, start, end in named
+            if not _is_of_another(clause.text[:start], clause.text[end:], asked)
+        ).difference(own)
+        if left and (clause.is_open or (len(left) > 1 and _BESIDE.search(clause.text))):
+            ranked.append(
+                ((clause.concludes, 0, 0), frozenset())
+                if clause.is_open
+                else ((clause.concludes, 1, 99), left)
+            )
+        elif left:
+            bare = not re.sub(r"\W", "", re.sub(r"(?i)\boption|answer\b", "", _cut(clause.text, named)))
+            about = len(
+                (asked - {each for thing, start, end in named for each in stems(clause.text[start:end])})
+                & set(stems(clause.text))
+            )
+            ranked.append(((2 * clause.concludes or bare, not clause.aside, about), left))
+    firm = [entry for entry in ranked if entry[1]]
+    named_at_all = frozenset().union(*(things for _, things in firm)) if firm else frozenset()
+    if not firm:
+        rest = among - denied
+        return next(iter(rest)) if denied and len(rest) == 1 and len(among) > 2 else None
+    if len(named_at_all) > 1:
+        best = max(rank for rank, _ in firm)
+        tops = [things for rank, things in firm if rank == best]
+        if best[0] == 2:
+            tops = tops[-1:]  # of two conclusions the last
+        named_at_all = frozenset().union(*tops)
+    return next(iter(named_at_all)) if len(named_at_all) == 1 else None
+
+
+def _cut(text: str, named: Sequence[tuple[Thing, int, int]]) -> str:
+    """Return a clause without the things that it names."""
+    for _, start, end in sorted(named, key=lambda each: -each[1]):
+        text = text[:start] + text[end:]
+    return text
+
+
+LITTLE = frozenset(
+    stem(word)
+    for word in [
+        "a",
+        "an",
+        "the",
+        "is",
+        "are",
+        "was",
+        "were",
+        "be",
+        "been",
+        "do",
+        "does",
+        "did",
+        "has",
+        "have",
+        "had",
+        "can",
+        "could",
+        "will",
+        "you",
+        "i",
+        "we",
+        "it",
+        "this",
+        "that",
+        "there",
+        "in",
+        "on",
+        "of",
+        "to",
+        "at",
+        "and",
+        "or",
+        "by",
+        "for",
+        "from",
+        "with",
+        "what",
+        "which",
+        "who",
+        "where",
+        "when",
+        "how",
+        "many",
+        "much",
+        "image",
+        "picture",
+        "photo",
+        "shown",
+        "show",
+        "see",
+        "any",
+        "some",
+        "several",
+    ]
+)

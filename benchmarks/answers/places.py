@@ -1,0 +1,51 @@
+"""Words for places in a picture, in one spelling."""
+
+from __future__ import annotations
+
+import re
+
+_NAMES = {
+    **{name: name for name in ("left", "right", "top", "bottom", "center", "foreground", "background")},
+    **{"upper": "top", "uppermost": "top", "lower": "bottom", "centre": "center", "central": "center", "middle": "center"},
+    **{"leftmost": "left", "rightmost": "right"},
+}  # fmt: skip
+SIDE = rf"(?:{'|'.join(_NAMES)})"
+_JOINED = re.compile(
+    rf"\b{SIDE}(?:(?:[ -]|,? (?:and|in|of|on|at|to) (?:the )?|[ -]?(?:hand|part|side|corner|edge|half|area|third)(?: of)?(?: the)? ){SIDE})*\b",
+    re.IGNORECASE,
+)
+_NOT = re.compile(r"\b(?:not|n't|isn't|rather than|instead of)(?: \w+){0,4} $", re.IGNORECASE)
+_NO_PLACE = re.compile(r"\s+(?:answer|option|choice|now)\b", re.IGNORECASE)  # the right answer
+
+
+def parse_place(text: str) -> frozenset[str] | None:
+    """Return the sides that a place names; None for other words. A cell of a grid is in its middle without a side.
+
+    Example:
+        >>> sorted(parse_place("upper-left corner")), sorted(parse_place("middle right")), parse_place("the table")
+        (['left', 'top'], ['center', 'right'], None)
+    """
+    words = re.sub(
+        r"^(?:(?:in|on|at|to) )?(?:the )?| (?:(?:hand )?side|corner|edge|part|half)$",
+        "",
+        text.strip(" .").lower(),
+    )
+    parts = re.split(r"[ -]+", words)
+    return (
+        frozenset(_NAMES[part] for part in parts) if parts and all(part in _NAMES for part in parts) else None
+    )
+
+
+def find_places(text: str) -> list[frozenset[str]]:
+    """Return the places that a text names and does not deny, in order.
+
+    Example:
+        >>> [sorted(place) for place in find_places("It is in the upper left-hand corner, not on the right.")]
+        [['left', 'top']]
+    """
+    return [
+        frozenset(_NAMES[side.lower()] for side in re.findall(rf"\b{SIDE}\b", match.group(), re.IGNORECASE))
+        for match in _JOINED.finditer(text)
+        if not _NOT.search(text[max(0, match.start() - 80) : match.start()])
+        and not _NO_PLACE.match(text[match.end() :])
+    ]

@@ -1,0 +1,276 @@
+"""Judge whether an answer is the true one, by what the truth is: a quantity, mathematics, a colour, a place, or words."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from mmprobe.benchmarks.answers.assertions import (
+    choose,
+    find_words,
+    is_aside,
+    is_denied,
+    offers_others,
+    split_clauses,
+    stems,
+)
+from mmprobe.benchmarks.answers.coco import find_category
+from mmprobe.benchmarks.answers.colours import compare_colours, name_hue, read_colours
+from mmprobe.benchmarks.answers.forms import Verdict, clean, find_answer
+from mmprobe.benchmarks.answers.numbers import (
+    parse_quantity,
+    read_quantity,
+    remove_tex,
+    same_expression,
+    same_quantity,
+    stated_quantities,
+    write_digits,
+)
+from mmprobe.benchmarks.answers.places import find_places, parse_place
+from mmprobe.benchmarks.answers.texts import COLOUR, normalize_words, same_text
+from mmprobe.benchmarks.answers.words import IMAGE, TAKES_BACK, corrected, firm_sentences
+
+# A truth that is compared as mathematics: TeX, a power, a root, an equation, or letters with an operator.
+_MATHEMATICS = re.compile(
+    r"\\[a-z]|\^|=|[\u221a\u03c0]|\d\s*[a-z]\b(?!.*[A-Za-z]{2})|\b[a-z]\s*[-+*/]\s*\d|\d\s*[-+*]\s*[a-z]\b|^[a-z]\s*[-+*/]\s*[a-z]$|^\(\s*-?[\d.]+\s*,"
+)
+_AS_TEXT = re.compile(
+    r"\b(?:date|day|month|time|clock|code|plate|label|seat|room|flight|score|ratio|address|phone|say|says|read|reads|written|text|word)\b",
+    re.IGNORECASE,
+)  # of a question: its answer is what is written, so 12/5 is not 2.4
+_EXPRESSION = re.compile(r"\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_CLOCK = re.compile(r"\d{1,2}:\d\d(?: ?[ap]\.?m\.?)?", re.IGNORECASE)
+_BACK = re.compile(rf"\W*(?:no\b[, ]|{TAKES_BACK})", re.IGNORECASE)
+_OR = re.compile(r"\b(?:or|either|versus|vs)\b|/", re.IGNORECASE)
+_UNFINISHED = re.compile(
+    r"\b(?:let me|let's|i(?:'ll| will| need to| should)|first,|to (?:answer|find|count|determine)\b)",
+    re.IGNORECASE,
+)
+
+
+def judge_text(response: str, *true: str, question: str = "") -> Verdict:
+    """Return whether a response gives one of the true answers.
+
+    A quantity is right if it is equal, also in another unit; mathematics if math-verify says so; a colour or a place if
+    it is the one that the answer names; other words if the answer is or contains them and does not deny them. What is
+    left is wrong; other words than the true ones are `other`: a judge may know that a couch is a sofa. `unread` is what
+    holds no answer, or several.
+
+    Example:
+        >>> [judge_text(text, "2x+3") for text in ("Answer: 3+2x", "The answer is 5.", "What?")]
+        ['right', 'wrong', 'unread']
+        >>> [judge_text(text, "cat") for text in ("A black cat is on the sofa.", "It is not a cat.", "A cat or a dog.")]
+        ['right', 'other', 'unread']
+        >>> judge_text("The banana is in the top right.", "top center", question="Where is the banana?")
+        'wrong'
+    """
+    response = corrected(response)
+    declared = find_answer(response)
+    text = clean(response) if declared.text is None else declared.text
+    first = re.split(r"(?<=[.!])\s|\n", text, maxsplit=1)[0]
+    said = [text, *([] if _BACK.match(text[len(first) :]) else [first])]
+    if any(_is_same(part, truth, question) for truth in true for part in said if not part.endswith("?")):
+        return "right"
+    if declared.refused:
+        return "refused"
+    if declared.text is None or text.endswith("?") or not any(map(str.isalnum, text)):
+        return "unread"
+    firm = firm_sentences(text)
+    verdicts = [_judge(firm, truth, question) for truth in true] if firm else []
+    for verdict in ("right", "unread", "other", "wrong"):
+        if verdict in verdicts:
+            return verdict  # type: ignore[return-value]
+    return "unread"
+
+
+def is_mathematics(truth: str) -> bool:
+    """Return whether a true answer is compared as mathematics and not as text.
+
+    Example:
+        >>> [is_mathematics(truth) for truth in ("2x+3", r"\\sqrt{3}", "(3, 4)", "B12", "A-1", "3-1")]
+        [True, True, True, False, False, False]
+    """
+    return bool(_MATHEMATICS.search(truth)) and (parse_quantity(truth) is None or "frac" in truth)
+
+
+def _is_same(said: str, truth: str, question: str) -> bool:
+    if _squash(said) == _squash(truth) != "":
+        return True
+    if _AS_TEXT.search(question) or (_is_code(truth) and not is_mathematics(truth)):
+        return normalize_words(said) == normalize_words(truth) != ()
+    return same_text(said, truth)
+
+
+def _squash(text: str) -> str:
+    """Return a text without case, spaces and punctuation at its ends: `AB 123` is `ab123`."""
+    text = re.sub(r"(?<=[a-z])-(?=[a-z])", "", text)  # ice-cream
+    return re.sub(r"\s+", "", unicodedata.normalize("NFKC", text)).strip(".,;:!\"'*").casefold()
+
+
+def _is_code(truth: str) -> bool:
+    """Return whether a text has letters and digits in one word (B12), or digits with other signs between (3-1, 10:30)."""
+    return bool(
+        re.fullmatch(r"(?=.*\d)(?:[A-Za-z]+[- ]?\d[\w-]*|\d+[A-Z]\w*|\d+(?:[-:]\d+)+)", truth.strip())
+    )
+
+
+def _judge(text: str, truth: str, question: str) -> Verdict:
+    if is_mathematics(truth):
+        return _judge_mathematics(text, truth)
+    quantity = None if _is_code(truth) else parse_quantity(truth)
+    if quantity and not (_AS_TEXT.search(question) and "/" in truth):
+        said = read_quantity(text, question)
+        if said is not None:
+            return "right" if same_quantity(said, quantity, question) else "wrong"
+        same = same_expression(text, truth)
+        if same is not None:
+            return "right" if same else "wrong"
+        several = stated_quantities(text)
+        is_none = several and not any(
+            each is None or same_quantity(each, quantity, question) for each in several
+        )
+        return "wrong" if is_none else "unread"
+    if name_hue(truth.strip(" .").removesuffix(" color")) is not None:
+        return _judge_colour(text, truth.strip(" ."), question)
+    relative = _RELATIVE.fullmatch(truth.strip(" ."))
+    if parse_place(truth) is not None or relative:
+        other = relative and re.search(
+            rf"\bof (?:the |an? )?(?!(?:the|an?|{IMAGE}|{re.escape(relative[2])})\b)\w+", text, re.IGNORECASE
+        )
+        return (
+            "other" if other else _judge_place(text, relative[1] if relative else truth, relative is not None)
+        )
+    return _judge_words(text, truth)
+
+
+def _judge_mathematics(text: str, truth: str) -> Verdict:
+    """Judge the whole text, its last formula, what it says is equal, or what its last sentence says that it is."""
+    formulas = [next(filter(None, groups)) for groups in _EXPRESSION.findall(text)][-1:]
+    last = re.split(r"(?<=[.!])\s|\n", text.strip())[-1].rstrip(".")
+    ends = [re.split(r"\bis\b|\bare\b|:", last)[-1], last.rpartition("=")[2] if "=" not in truth else last]
+    verdicts = [
+        same
+        for said in (
+            text,
+            *formulas,
+            *(part.rpartition("=")[2] for part in formulas if "=" not in truth),
+            *ends,
+        )
+        if (same := _same_mathematics(said.strip(" $."), truth)) is not None
+    ]
+    return "right" if True in verdicts else "wrong" if verdicts else _judge_words(text, truth)
+
+
+def _same_mathematics(said: str, truth: str) -> bool | None:
+    pairs = [_split_tuple(side) for side in (said, truth)]
+    if pairs[1] is None:
+        return same_expression(said, truth)
+    if pairs[0] is None or len(pairs[0]) != len(pairs[1]):
+        return None
+    same = [same_expression(one, other) for one, other in zip(*pairs, strict=True)]
+    return None if None in same else all(same)
+
+
+def _split_tuple(text: str) -> list[str] | None:
+    inner = re.fullmatch(
+        r"(?:[A-Za-z]\s*=?\s*)?\(([^()]+)\)", remove_tex(re.sub(r"\\(?:left|right)", "", text)).strip()
+    )
+    return [part.strip() for part in inner[1].split(",")] if inner and "," in inner[1] else None
+
+
+def _judge_colour(text: str, truth: str, question: str) -> Verdict:
+    head = re.split(r"\bwith\b", text, maxsplit=1)[0]
+    if head != text and re.search(rf"\b{COLOUR}", head, re.IGNORECASE):
+        text = head  # yellow with black dots
+    asked = _ASKED_COLOUR.search(question)
+    noun = asked[1].split()[-1].lower() if asked else ""
+    said = {
+        claim.colour
+        for claim in read_colours(text, question, [noun] if noun else [])
+        if claim.name == (find_category(noun) or noun)
+    }
+    if not said:
+        named = [match for match in re.finditer(rf"\b{COLOUR}", text, re.IGNORECASE)]
+        chosen = choose(
+            text,
+            lambda clause: (
+                (m.group().lower(), *m.span()) for m in re.finditer(rf"\b{COLOUR}", clause, re.I)
+            ),
+            question,
+        )
+        if named and chosen is None and all(is_denied(text, *match.span()) for match in named):
+            return "wrong"
+        said = {chosen} if chosen else set()
+    same = {compare_colours(colour, truth) for colour in said}
+    (verdict,) = same if len(same) == 1 and len({name_hue(colour) for colour in said}) == 1 else (None,)
+    return "unread" if verdict is None else "right" if verdict else "wrong"
+
+
+_ASKED_COLOUR = re.compile(
+    r"colou?rs?\b(?: (?:is|are|was|were|does|do|did|of|has))*(?: (?:the|this|that|his|her|its|an?))? ([\w' -]+?)"
+    r"(?= (?:on|in|at|to|near|that|which|is|are|does|have|has|wearing|worn|with|of|behind|under|beside|next)\b|\W*$|\?)",
+    re.IGNORECASE,
+)
+_RELATIVE = re.compile(
+    r"(?:(?:to|on|at|in) the )?(left|right)(?: side)? of (?:the |an? )?(\w+)", re.IGNORECASE
+)
+_OF_A_THING = re.compile(
+    rf",? (?:and )?(?:to the )?(?:left|right)(?: side)? of (?:the|an?) (?!{IMAGE})\w+", re.IGNORECASE
+)  # left of the bell
+_OPPOSITE = (
+    frozenset(("left", "right")),
+    frozenset(("top", "bottom")),
+    frozenset(("foreground", "background")),
+)
+
+
+def _judge_place(text: str, truth: str, relative: bool) -> Verdict:
+    true = parse_place(truth)
+    said = (None if relative else find_places(_OF_A_THING.sub("", text))) or find_places(text)
+    assert true is not None
+    if not said:
+        return "other"
+    if len(said) > 1 and _OR.search(text):
+        return "unread"
+    first = said[0]
+    union = frozenset().union(*said)
+    if len(set(said)) > 1 and true not in said and true <= union:
+        opposed = any(pair <= union for pair in _OPPOSITE)
+        return "unread" if opposed or true != union else "right"
+    whole = "center" in true
+    return "right" if (first == true if whole else true <= first) else "wrong"
+
+
+def _judge_words(text: str, truth: str) -> Verdict:
+    """Judge by containment: the true words stand side by side in a sentence that neither denies them nor offers others."""
+    if (
+        _is_code(truth)
+        and not _CLOCK.fullmatch(truth.strip())
+        or (_CLOCK.fullmatch(truth.strip()) and re.search(r"\d:\d", text))
+    ):
+        parts = re.findall(r"[^\W\d_]+|\d+|[-:]", truth)
+        code = r"\s?".join(map(re.escape, parts))
+        return "right" if re.search(rf"(?<![\w-]){code}(?![\w-])", text, re.IGNORECASE) else "other"
+    wanted = {truth: stems(write_digits(truth))}
+    is_open = False
+    for clause in split_clauses(write_digits(text), asides=not is_aside(truth)):
+        for _, start, end in find_words(clause.text, wanted):
+            if is_denied(clause.text, start, end):
+                continue
+            if clause.is_open or clause.aside.strip(":") or offers_others(clause.text, start, end):
+                is_open = True
+            else:
+                return "right"
+        longer = len(wanted[truth]) == 1 and len(truth) >= 5
+        is_open |= longer and any(
+            word.startswith(wanted[truth][0]) for word in stems(clause.text) if word != wanted[truth][0]
+        )  # Japanese
+    if (
+        _CLOCK.fullmatch(truth.strip())
+        and not re.search(r"\d:\d", text)
+        and re.search(r"\b(?:past|to|o'clock)\b", text)
+    ):
+        return "unread"  # half past ten
+    if is_open or (_UNFINISHED.search(text) and not re.search(r"[.!?*)\]}]\s*$", text)):
+        return "unread"
+    return "other"

@@ -1,0 +1,119 @@
+"""Words that several readers know: for images and which of two is meant, for doubt, and for taking an answer back."""
+
+from __future__ import annotations
+
+import re
+
+IMAGE = "(?:image|picture|photo|photograph|figure|panel|frame|screenshot)"
+"""What may be called an image, in the singular."""
+ORDINALS = {
+    "first": 1,
+    "1st": 1,
+    "second": 2,
+    "2nd": 2,
+    "third": 3,
+    "3rd": 3,
+    "fourth": 4,
+    "4th": 4,
+    "fifth": 5,
+    "5th": 5,
+}
+"""Numbers of an order, by their words."""
+TAKES_BACK = (
+    r"wait|actually|correction|on second thought|on the contrary|(?:just )?kidding|oops|hmm"
+    r"|(?:this|that) is (?:wrong|incorrect|false|not (?:right|correct|true))"
+)
+"""Words that take back what was said before them."""
+_CORRECTS = re.compile(
+    r"(?:^|[.!?\u2026]\s{0,3}|\n[ \t]*)(?:wait|hmm|oops|correction|on second thought|actually|(?:let me|i should) (?:re-?check|recount|look again|double[- ]check))"
+    r"\b[^\w\n]*\s",
+    re.IGNORECASE,
+)
+
+
+def corrected(text: str) -> str:
+    """Return what a text says after it last takes itself back; all of it where it does not, or where nothing follows.
+
+    Example:
+        >>> corrected("There are 2 chairs. Wait, actually one more is hidden. So 3.")
+        'actually one more is hidden. So 3.'
+    """
+    ends = [match.end() for match in _CORRECTS.finditer(text)]
+    rest = text[ends[-1] :] if ends else ""
+    return rest if any(map(str.isalnum, rest)) else text
+
+
+DENIALS = r"not|no|never|neither|nor|none|nobody|nothing|cannot|without|unlike|hardly|except|excluded?"
+"""Words that deny, as alternatives of a pattern. Readers add their own."""
+DOUBT = re.compile(
+    r"\b(?:maybe|perhaps|might|may|could|possibly|guess|not sure|unsure|uncertain|unclear|if|unless|whether|depend\w*|(?<!no )(?<!\ba )(?<!without )doubt\w*)\b(?! (?:be )?(?:seen|called|described))"
+    r"|\?|\.\.\.|\u2026",
+    re.IGNORECASE,
+)
+"""Words of a sentence that leaves its answer open. "It appears to be" and "probably" do not."""
+NEGATED = re.compile(
+    rf"(?:\b(?:{DENIALS}|non|anything but|instead of|rather than)\b|n't)(?:[ -](?!but\b)[\w'-]+){{0,3}}[ -]$",
+    re.IGNORECASE,
+)
+"""What denies the words after it."""
+
+
+def firm_sentences(text: str) -> str:
+    """Return the sentences of a text that leave nothing open, one a line.
+
+    Example:
+        >>> firm_sentences("It is red. It might be blue. Who knows?")
+        'It is red.'
+    """
+    return "\n".join(part for part in re.split(r"(?<=[.!?])\s+|\n", text) if not DOUBT.search(part))
+
+
+_CARDINALS = {
+    "one": 1,
+    "1": 1,
+    "two": 2,
+    "2": 2,
+    "three": 3,
+    "3": 3,
+    "four": 4,
+    "4": 4,
+    "five": 5,
+    "5": 5,
+    "a": 1,
+    "b": 2,
+}
+_FIRST = "left|left-hand|original|initial|former|before|top|upper"
+_SECOND = "right|right-hand|modified|edited|altered|changed|latter|after|other|bottom|lower"
+NAMED_IMAGE = re.compile(
+    rf"\b(?P<ordinal>{'|'.join(ORDINALS)}|{_FIRST}|{_SECOND})(?: (?:{IMAGE})s?\b| one\b(?= |[,.;:!?]|$))"
+    rf"|\b{IMAGE} (?:#|no\.? ?|number )?(?P<cardinal>{'|'.join(name for name in _CARDINALS if name not in 'ab')}|(?-i:[AB]))\b"
+    rf"|(?:(?<=\bin the )|(?<=\bfrom the ))(?P<alone>{'|'.join(ORDINALS)})(?=\s*[.,;:!]|\s*$| (?:but|and|while|whereas|is|are|was|were|it|there)\b)",
+    re.IGNORECASE,
+)
+"""An image that is named by its place: the first image, image 2, the left picture, in the second."""
+_NAMES = {number: name for name, number in ORDINALS.items() if name.isalpha()}
+
+
+def image_number(match: re.Match[str]) -> int:
+    """Return which image a match of `NAMED_IMAGE` names, from 1."""
+    word = (match["ordinal"] or match["cardinal"] or match["alone"]).lower()
+    if word in ORDINALS:
+        return ORDINALS[word]
+    return _CARDINALS.get(word, 1 if re.fullmatch(_FIRST, word) else 2)
+
+
+def name_images(text: str) -> str:
+    """Return a text in which images are called `image`, and single ones the first, the second ... image.
+
+    Example:
+        >>> name_images("In picture 2, the car is red. The left photograph shows a bus.")
+        'In the second image, the car is red. The first image shows a bus.'
+    """
+
+    def name(match: re.Match[str]) -> str:
+        article = (
+            "the " if match["cardinal"] and not re.search(r"\bthe $", text[: match.start()], re.I) else ""
+        )
+        return f"{article}{_NAMES[image_number(match)]} image"
+
+    return re.sub(rf"\b{IMAGE}(s?)\b", r"image\1", NAMED_IMAGE.sub(name, text), flags=re.IGNORECASE)

@@ -1,0 +1,267 @@
+"""The readings of all tests: what is asked of the model, in one pass over each batch, and how many passes that takes.
+
+A test is written for one answer, as a generator: it yields the readings that it needs, gets them back, and may then ask for others.
+`run` drives many of these at once and reads in one batch what they ask for at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmprobe.errors import InputError
+from mmprobe.models import Model
+from mmprobe.models.attention import AttentionCall, softmax_rows
+from mmprobe.models.loading import build_generation_kwargs
+from mmprobe.models.prompt import Chat, build_batch, render_chat
+from mmprobe.models.reading import PrefixStore, Reading, image_key, read_chats
+
+T = TypeVar("T")
+
+
+class AnswerReading(NamedTuple):
+    """An answer as the model reads it.
+
+    Attributes:
+        logprobs: log-probability of each token, [step].
+        likeliest: id of the token that the model would have said, int [step].
+        margins: how far each token is above the likeliest other one, nat [step]; below 0 where that is likelier.
+        last: log-probability of every token at the last step, [token].
+        looks: mean attention of the answer's queries to each visual token, [layer * head, visual]; None where
+            it was not asked for.
+    """
+
+    logprobs: np.ndarray
+    likeliest: np.ndarray
+    margins: np.ndarray
+    last: np.ndarray
+    looks: np.ndarray | None = None
+
+
+class Read(NamedTuple):
+    """Asks how the model reads an answer after a chat: an `AnswerReading`.
+
+    Attributes:
+        ids: the answer's tokens, one at least.
+        looks: whether attention to the images is read, too. Not for models with cross-attention.
+    """
+
+    chat: Chat
+    ids: Sequence[int]
+    looks: bool = False
+
+
+class Say(NamedTuple):
+    """Asks what the model answers to a chat: token ids, the likeliest each time, an end token included.
+
+    Attributes:
+        longest: the number of tokens, at most.
+    """
+
+    chat: Chat
+    longest: int
+
+
+Request = Read | Say
+Task = Generator[Sequence[Request], list[Any], T]
+"""What is asked of one answer: yields requests, gets their results in this order, and returns what was measured."""
+
+
+def read(requests: Sequence[Read]) -> Task[list[AnswerReading]]:
+    """Return the readings that are asked for: `readings = yield from read([...])`."""
+    return (yield requests) if requests else []
+
+
+def say(requests: Sequence[Say]) -> Task[list[list[int]]]:
+    """Return the answers that are asked for: `answers = yield from say([...])`."""
+    return (yield requests) if requests else []
+
+
+class Measured(NamedTuple):
+    """What a task returned, and how many passes it took. To generate an answer counts as one."""
+
+    value: Any
+    passes: int
+
+
+def together(tasks: Sequence[Task[Any]]) -> Task[list[Measured]]:
+    """Join tasks to one that yields at each turn what all of them ask for, and returns what they return, in order.
+
+    An InputError of a request is raised in the task that asked for it.
+
+    Example:
+        >>> def ask(words):
+        ...     heard = yield [words]
+        ...     return heard[0]
+        >>> joined = together([ask("a"), ask("b")])
+        >>> next(joined)
+        ['a', 'b']
+        >>> try: joined.send(["A", "B"])
+        ... except StopIteration as stop: print(stop.value)
+        [Measured(value='A', passes=1), Measured(value='B', passes=1)]
+    """
+    done: list[Measured] = [Measured(None, 0)] * len(tasks)
+    asked: dict[int, Sequence[Request]] = {}
+
+    def advance(number: int, results: list[Any] | None) -> None:
+        error = next((each for each in results or () if isinstance(each, InputError)), None)
+        task, passes = tasks[number], done[number].passes
+        try:
+            if error is not None:
+                asked[number] = task.throw(error)
+            else:
+                asked[number] = next(task) if results is None else task.send(results)
+            done[number] = Measured(None, passes + len(asked[number]))
+        except StopIteration as stop:
+            asked.pop(number, None)
+            done[number] = Measured(stop.value, passes)
+
+    for number in range(len(tasks)):
+        advance(number, None)
+    while asked:
+        turn = dict(asked)
+        results = iter((yield [request for own in turn.values() for request in own]))
+        for number, own in turn.items():
+            advance(number, [next(results) for _ in own])
+    return done
+
+
+def run(
+    model: Model, tasks: Sequence[Task[Any]], batch_size: int, prefixes: PrefixStore | None = None
+) -> list[Measured]:
+    """Return what tasks measure, and the passes of each.
+
+    Args:
+        batch_size: how many requests are read together.
+        prefixes: what chats with the same images share, which is read once for many requests; None to read whole prompts.
+    """
+    joined = together(tasks)
+    try:
+        requests = next(joined)
+        while True:
+            requests = joined.send(_answer(model, requests, batch_size, prefixes))
+    except StopIteration as stop:
+        return list(stop.value)
+
+
+def _answer(
+    model: Model, requests: Sequence[Request], batch_size: int, prefixes: PrefixStore | None
+) -> list[Any]:
+    """Return the result of each request, or an InputError where its chat cannot be rendered. Batches hold chats of one kind."""
+
+    def kind(place: int) -> tuple[Any, ...]:
+        request = requests[place]
+        return type(request).__name__, len(request.chat.images), isinstance(request, Read) and request.looks
+
+    def length(place: int) -> int:
+        request = requests[place]
+        return len(request.ids) if isinstance(request, Read) else request.longest
+
+    shown = [image_key(each.chat) if prefixes is not None and each.chat.images else () for each in requests]
+    first = {key: place for place, key in reversed(list(enumerate(shown)))}
+    results: list[Any] = [None] * len(requests)
+    ordered = sorted(
+        range(len(requests)), key=lambda place: (*kind(place), first[shown[place]], length(place))
+    )
+    for _, same in groupby(ordered, key=kind):
+        for places in _cut(list(same), batch_size if model.family.batches else 1):
+            for place, result in zip(
+                places, _answer_batch(model, [requests[each] for each in places], prefixes), strict=True
+            ):
+                results[place] = result
+    return results
+
+
+def _cut(items: list[int], size: int) -> Iterator[list[int]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _answer_batch(model: Model, batch: Sequence[Any], prefixes: PrefixStore | None) -> list[Any]:
+    perform = partial(_read_batch, prefixes=prefixes) if isinstance(batch[0], Read) else _say_batch
+    try:
+        return perform(model, batch)
+    except InputError:  # such as that of a template that takes no earlier turns
+        errors = {
+            place: error for place, each in enumerate(batch) if (error := _find_error(model, each.chat))
+        }
+        if not errors:
+            raise
+        rest = [each for place, each in enumerate(batch) if place not in errors]
+        left = iter(perform(model, rest) if rest else [])
+        return [errors[place] if place in errors else next(left) for place in range(len(batch))]
+
+
+def _find_error(model: Model, chat: Chat) -> InputError | None:
+    try:
+        render_chat(model, chat)
+    except InputError as error:
+        return error
+    return None
+
+
+def _read_batch(model: Model, batch: Sequence[Read], prefixes: PrefixStore | None) -> list[Any]:
+    looks = batch[0].looks
+    chats = [each.chat for each in batch]
+    shared = prefixes if chats[0].images and not looks else None
+    return list(read_answers(model, chats, [each.ids for each in batch], looks, shared))
+
+
+def _say_batch(model: Model, batch: Sequence[Say]) -> list[Any]:
+    inputs = build_batch(model, [each.chat for each in batch]).inputs
+    longest = max(each.longest for each in batch)
+    with torch.inference_mode():
+        ids = model.hf.generate(**inputs, **build_generation_kwargs(model, longest))
+    said = ids[:, inputs["input_ids"].shape[1] :].tolist()
+    return [_end(model, row[: each.longest]) for row, each in zip(said, batch, strict=True)]
+
+
+def _end(model: Model, ids: list[int]) -> list[int]:
+    """Return an answer up to its end token, which is followed by padding where others of the batch are longer."""
+    ends = [place for place, token in enumerate(ids, 1) if token in model.eos_token_ids]
+    return ids[: ends[0]] if ends else ids
+
+
+def read_answers(
+    model: Model,
+    chats: Sequence[Chat],
+    answers: Sequence[Sequence[int]],
+    looks: bool = False,
+    prefixes: PrefixStore | None = None,
+) -> list[AnswerReading]:
+    """Return the reading of each answer after its chat, all in one forward pass.
+
+    Args:
+        chats: all of them with equally many images.
+        answers: token ids, at least one each.
+        looks: also return the attention to the images. Not for models with cross-attention.
+        prefixes: as in `run`.
+    """
+    reading, layers = read_chats(model, chats, answers, prefixes), dict[int, list[Tensor]]()
+    looked = range(model.n_layers if looks else 0)
+    observers = {("call", layer): partial(_keep_looks, reading, layers, layer) for layer in looked}
+    return [
+        AnswerReading(
+            said.logprobs.cpu().numpy().astype(float),
+            said.likeliest.cpu().numpy(),
+            said.margins.cpu().numpy().astype(float),
+            said.last.cpu().numpy(),
+            torch.cat([layer[row] for layer in layers.values()]).cpu().numpy() if looks else None,
+        )
+        for row, said in enumerate(reading.predict(observers=observers))
+    ]
+
+
+def _keep_looks(reading: Reading, layers: dict[int, list[Tensor]], layer: int, call: AttentionCall) -> None:
+    """Keep the mean attention of each answer's queries to its visual tokens, [head, visual]."""
+    layers[layer] = []
+    for number, row in enumerate(reading.rows):
+        padding, queries = row.prompt.padding, row.queries
+        weights = softmax_rows(call, number, slice(queries.start + padding, queries.stop + padding))
+        places = torch.as_tensor(row.prompt.visual_positions + padding, device=weights.device)
+        layers[layer].append(weights[:, :, places].mean(1))

@@ -1,0 +1,164 @@
+"""What each rule of the diagnosis is worth: the verdicts without it, of models whose causes are known, from what was measured.
+
+    python -m mmprobe bench diagnosis --tools diagnosis --out build/again
+    python research/rule_worth.py build/again
+
+A rule says why a score that is outside the range of controls does not name its cause, or which answers a score leaves out. No model is asked.
+A decision is whether a cause is named of a model; that which a planted one implies is not counted. Partial organisms are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import numpy as np
+from sweep_thresholds import Diagnosed, read_diagnosed
+
+from mmprobe.diagnosis.bench.run import list_subjects
+from mmprobe.diagnosis.causal_test import CausalTest, CauseScore
+from mmprobe.diagnosis.causes import CAUSES, find_implied, load_tests
+from mmprobe.diagnosis.effects import LIMITS
+from mmprobe.diagnosis.rules import measure_causes, name_causes
+from mmprobe.diagnosis.table import Table
+from mmprobe.models.organisms import names
+
+HINDRANCES = {  # by what their words hold, and what they are
+    "explains it": "what is followed less often is not named",
+    "may change by error alone": "`order`: errors that are made anew change answers, too",
+    "is unused in": "`ignores-an-image`: another image is unused more than half as often",
+    "no attribute is much righter": "`misperceives`: another attribute is right at least twice as often",
+    "errors of every kind": "`misperceives`: three attributes are not all wrong",
+    "claims are right where": "`misperceives`: claims about altered things are wrong, too",
+    "other answers .* are false in": "`misperceives`, `quantity`: the model is not bad at everything",
+    "is not recognised itself": "`co-occurrence`: the cue itself is recognised",
+    "is taken for": "`co-occurrence`: the cue is not called by the object's name",
+}
+BY_KIND, CONTROLS, SIGHT = (
+    "causes are named of kinds of questions",
+    "the range of controls",
+    "what needs sight is not named of a model that uses no image",
+)
+
+
+class Verdicts:
+    """What is named of a model, by the tests as they are and by changed ones."""
+
+    def __init__(self, diagnosed: Diagnosed):
+        self.subject, self.samples, self.records, _ = diagnosed
+        self.hindrances: set[str] = set()
+        with each_score(self.keep_hindrance):
+            self.before = self.wrong()
+
+    def keep_hindrance(self, score: CauseScore) -> CauseScore:
+        self.hindrances.add(score.hindrance)
+        return score
+
+    def name(self) -> set[str]:
+        table = Table(self.records, self.samples, LIMITS, load_tests())
+        return {cause for cause, each in name_causes(measure_causes(table), table).items() if each.named}
+
+    def wrong(self) -> set[str]:
+        """Return the causes that are named and were not planted, or planted and not named, with a sign."""
+        named, true = self.name(), set(self.subject.causes) & set(CAUSES)
+        implied = {find_implied(cause) for cause in true} | (
+            {"looks-unused"} if "blind" in true else set()
+        )  # blind ones may look
+        return {f"+{cause}" for cause in named - true - implied} | {f"-{cause}" for cause in true - named}
+
+
+@contextmanager
+def each_score(change: Callable[[CauseScore], CauseScore]) -> Iterator[None]:
+    """Within the block, the scores of all tests are changed."""
+    kept: dict[type[CausalTest], Callable[..., CauseScore]] = {}
+    for test in CAUSES.values():
+        kept[test] = own = test.score
+        test.score = lambda self, table, own=own: change(own(self, table))  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for test, own in kept.items():
+            test.score = own  # type: ignore[method-assign]
+
+
+def without_hindrance(pattern: str) -> AbstractContextManager[None]:
+    """Within the block, tests do not hinder what a pattern says."""
+    return each_score(
+        lambda score: score._replace(hindrance="") if re.search(pattern, score.hindrance) else score
+    )
+
+
+@contextmanager
+def replaced(where: object, name: str, value: object) -> Iterator[None]:
+    kept = getattr(where, name)
+    setattr(where, name, value)
+    try:
+        yield
+    finally:
+        setattr(where, name, kept)
+
+
+def list_changes() -> Iterator[tuple[str, str, Callable[[], AbstractContextManager[None]]]]:
+    """Yield each rule with the pattern of its words ("" for a rule of another form), and what leaves it out."""
+    from mmprobe.diagnosis import causal_test, rules
+
+    for pattern, words in HINDRANCES.items():
+        yield words, pattern, lambda pattern=pattern: without_hindrance(pattern)
+    yield BY_KIND, "", lambda: replaced(rules, "measure_kinds", lambda table: {})
+    yield CONTROLS, "", lambda: replaced(causal_test, "find_highest", lambda test, kind="": 0.0)
+    yield SIGHT, "", replaced_sight
+
+
+@contextmanager
+def replaced_sight() -> Iterator[None]:
+    kept = {test: test.needs_sight for test in CAUSES.values()}
+    for test in kept:
+        test.needs_sight = False
+    try:
+        yield
+    finally:
+        for test, own in kept.items():
+            test.needs_sight = own
+
+
+def describe(asked: list[Verdicts]) -> str:
+    """Return a table: each rule, how many decisions are wrong without it, and which change."""
+    before = {each.subject.name: each.before for each in asked}
+    total = sum(map(len, before.values()))
+    lines = [
+        f"Of {len(asked)} organisms and {len(asked) * len(CAUSES)} decisions, {total} are wrong by all rules.",
+        "",
+        "| without the rule | wrong decisions | what changes |",
+        "|---|---|---|",
+    ]
+    for words, pattern, leave_out in list_changes():
+        with leave_out():
+            after = before | {
+                each.subject.name: each.wrong()
+                for each in asked
+                if not pattern or any(re.search(pattern, said) for said in each.hindrances)
+            }
+        changed = [
+            f"`{name}` {', '.join(sorted(after[name] ^ own))}"
+            for name, own in before.items()
+            if after[name] != own
+        ]
+        lines.append(f"| {words} | {sum(map(len, after.values()))} | {'; '.join(changed) or '–'} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="a folder of mmprobe bench diagnosis")
+    np.seterr(all="ignore")
+    subjects = {subject.name: subject for subject in list_subjects(names())}
+    print(describe([Verdicts(each) for each in read_diagnosed(parser.parse_args().folder, subjects)]))
+
+
+if __name__ == "__main__":
+    main()
