@@ -19,8 +19,8 @@ from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.attention import AttentionCall, softmax_rows
 from mmprobe.models.loading import build_generation_kwargs
-from mmprobe.models.prompt import Chat, build_batch, render_chat
-from mmprobe.models.reading import PrefixStore, Reading, image_key, read_chats
+from mmprobe.models.prompt import Chat, render_chat
+from mmprobe.models.reading import PrefixStore, Reading, begin_chats, image_key, read_chats
 
 T = TypeVar("T")
 
@@ -183,7 +183,7 @@ def _cut(items: list[int], size: int) -> Iterator[list[int]]:
 
 
 def _answer_batch(model: Model, batch: Sequence[Any], prefixes: PrefixStore | None) -> list[Any]:
-    perform = partial(_read_batch, prefixes=prefixes) if isinstance(batch[0], Read) else _say_batch
+    perform = partial(_read_batch if isinstance(batch[0], Read) else _say_batch, prefixes=prefixes)
     try:
         return perform(model, batch)
     except InputError:  # such as that of a template that takes no earlier turns
@@ -212,12 +212,13 @@ def _read_batch(model: Model, batch: Sequence[Read], prefixes: PrefixStore | Non
     return list(read_answers(model, chats, [each.ids for each in batch], looks, shared))
 
 
-def _say_batch(model: Model, batch: Sequence[Say]) -> list[Any]:
-    inputs = build_batch(model, [each.chat for each in batch]).inputs
+def _say_batch(model: Model, batch: Sequence[Say], prefixes: PrefixStore | None) -> list[Any]:
+    chats = [each.chat for each in batch]
+    inputs, columns = begin_chats(model, chats, prefixes if chats[0].images else None)
     longest = max(each.longest for each in batch)
     with torch.inference_mode():
         ids = model.hf.generate(**inputs, **build_generation_kwargs(model, longest))
-    said = ids[:, inputs["input_ids"].shape[1] :].tolist()
+    said = ids[:, columns:].tolist()
     return [_end(model, row[: each.longest]) for row, each in zip(said, batch, strict=True)]
 
 

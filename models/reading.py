@@ -592,6 +592,33 @@ def read_chats(
     return Reading(model, batch, answers, beginnings)
 
 
+def begin_chats(
+    model: Model, chats: Sequence[Chat], prefixes: PrefixStore | None = None
+) -> tuple[dict[str, Any], int]:
+    """Return the arguments of `generate` that answer chats, and the number of columns of the padded prompts.
+
+    Args:
+        chats, prefixes: as in `read_chats`.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> from mmprobe.models.prompt import build_chat
+        >>> from mmprobe.samples import Sample
+        >>> model, chat = load_model("tiny-spd", device="cpu"), build_chat(Sample(id="a", question="What?"))
+        >>> inputs, columns = begin_chats(model, [chat])
+        >>> inputs["input_ids"].shape[1] == columns
+        True
+    """
+    batch = build_batch(model, chats)
+    inputs, columns = dict(batch.inputs), batch.inputs["input_ids"].shape[1]
+    beginnings = None if prefixes is None else _find_beginnings(chats, batch, prefixes)
+    if beginnings is not None:
+        cache, _ = begin_batch(model, batch, beginnings, keeps_states=False)
+        inputs = {name: value for name, value in inputs.items() if name in OF_TOKENS}
+        inputs["past_key_values"] = cache
+    return inputs, columns
+
+
 def _find_beginnings(chats: Sequence[Chat], batch: Batch, prefixes: PrefixStore) -> list[Prefix] | None:
     """Return what was read of each chat, the same for the same images; None where it would take too much memory, or
     with videos."""
