@@ -180,7 +180,7 @@ def diagnose(
             lists they name. `lexical` for nobody, `model:PROVIDER/MODEL`, `model:local/FOLDER` or `ensemble:A,B,C`; its
             replies are kept in `judge.sqlite`.
         retry_unscored: ask the judge again what it left unscored in an earlier call.
-        settings: of `AskSettings`, `batch_size` (1), `max_new_tokens` (128) and `template`; of `FolderSettings`, `resume` and
+        settings: of `AskSettings`, `batch_size` (1; 8 readings or more share a pass), `max_new_tokens` (128) and `template`; of `FolderSettings`, `resume` and
             `overwrite`.
 
     Raises:

@@ -34,6 +34,7 @@ log = logging.getLogger("mmprobe")
 
 ANSWERS, MEASURES = "answers.part.jsonl", "measures.jsonl"
 TURNS = (1, 2)  # of what is measured further
+READ_TOGETHER = 8  # readings, at least: most share their images, and are short after these
 
 
 def run_battery(
@@ -49,6 +50,9 @@ def run_battery(
 
     The ledger's folder keeps the answers and the records of a call that was stopped; a second call continues from there. A judge
     reads what rules cannot.
+
+    Args:
+        batch_size: how many answers are generated together, and, from 8 on, how many readings are made together.
 
     Raises:
         NotApplicable: no sample has images, or a sample begins its answer with a prefill.
@@ -68,6 +72,7 @@ def run_battery(
         answers = _take_given(model, samples, ledger, given)
     study = Study(model, answers, max_new_tokens, given is not None)
     prefixes = share_prefixes(model, [])  # of all tests
+    batch_size = max(batch_size, READ_TOGETHER)
     _measure(study, ledger, batch_size, prefixes)
     for turn in TURNS:
         _measure_further(study, turn, read_records(ledger, samples), ledger, batch_size, prefixes)

@@ -6,7 +6,8 @@ A test is written for one answer, as a generator: it yields the readings that it
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+import logging
+from collections.abc import Generator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
@@ -21,6 +22,8 @@ from mmprobe.models.attention import AttentionCall, softmax_rows
 from mmprobe.models.loading import build_generation_kwargs
 from mmprobe.models.prompt import Chat, render_chat
 from mmprobe.models.reading import PrefixStore, Reading, begin_chats, image_key, read_chats
+
+log = logging.getLogger("mmprobe")
 
 T = TypeVar("T")
 
@@ -169,17 +172,23 @@ def _answer(
     ordered = sorted(
         range(len(requests)), key=lambda place: (*kind(place), first[shown[place]], length(place))
     )
+    size = batch_size if model.family.batches else 1
     for _, same in groupby(ordered, key=kind):
-        for places in _cut(list(same), batch_size if model.family.batches else 1):
-            for place, result in zip(
-                places, _answer_batch(model, [requests[each] for each in places], prefixes), strict=True
-            ):
+        left = list(same)
+        while left:
+            places = left[:size]
+            try:
+                found = _answer_batch(model, [requests[each] for each in places], prefixes)
+            except (torch.OutOfMemoryError, MemoryError):
+                if size == 1:
+                    raise
+                size //= 2
+                log.warning("out of memory; continuing with %d readings at a time", size)
+                continue
+            for place, result in zip(places, found, strict=True):
                 results[place] = result
+            left = left[size:]
     return results
-
-
-def _cut(items: list[int], size: int) -> Iterator[list[int]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _answer_batch(model: Model, batch: Sequence[Any], prefixes: PrefixStore | None) -> list[Any]:
