@@ -61,7 +61,7 @@ Of {placed} models without `order` of which {share:.0%} or more of the answers t
 {ratio:.2g}*e*(1 - *e*) of the answers change with places; independent errors would change 2*e*(1 - *e*)."""
 
 
-class Diagnosed(NamedTuple):
+class DiagnosedModel(NamedTuple):
     """A model, what it was asked and what was measured.
 
     Attributes:
@@ -76,7 +76,7 @@ class Diagnosed(NamedTuple):
     kind: str
 
 
-def read_diagnosed(folder: Path, subjects: Mapping[str, Subject]) -> Iterator[Diagnosed]:
+def read_diagnosed(folder: Path, subjects: Mapping[str, Subject]) -> Iterator[DiagnosedModel]:
     """Yield the models whose diagnosis is in a folder of `mmprobe bench diagnosis`, on each draw of pairs; partial ones are left out."""
     done = {
         (line["model"], line.get("draw", 0), line["n"])
@@ -95,10 +95,12 @@ def read_diagnosed(folder: Path, subjects: Mapping[str, Subject]) -> Iterator[Di
             if subject.kind
             else "adapter"
         )
-        yield Diagnosed(subject, samples, read_records(diagnosis_ledger(found), samples), f"{kind}, tiny-spd")
+        yield DiagnosedModel(
+            subject, samples, read_records(diagnosis_ledger(found), samples), f"{kind}, tiny-spd"
+        )
 
 
-def read_real(folder: Path, plants: Path = REAL) -> Iterator[Diagnosed]:
+def read_real(folder: Path, plants: Path = REAL) -> Iterator[DiagnosedModel]:
     """Yield the real model's plants whose diagnosis is in a folder of `plant_real.py --diagnose`.
 
     What the model itself does, and its plants with it, is accepted (`accepts` of their cards).
@@ -110,12 +112,12 @@ def read_real(folder: Path, plants: Path = REAL) -> Iterator[Diagnosed]:
             causes = card.causes or (CONTROL,)
             subject = Subject(path.name, str(path), causes, card.split, kind=card.kind, accepts=card.accepts)
             kind = card.kind if card.causes else "control"
-            yield Diagnosed(
+            yield DiagnosedModel(
                 subject, samples, read_records(diagnosis_ledger(found), samples), f"{kind}, real model"
             )
 
 
-class Scored(NamedTuple):
+class ScoredCause(NamedTuple):
     """What the tests show of one cause in one model, and whether it was planted."""
 
     model: str
@@ -132,8 +134,8 @@ class Scored(NamedTuple):
 
 
 def score_causes(
-    asked: Sequence[Diagnosed], limits: Limits, tests: Mapping[str, CausalTest] | None = None
-) -> list[Scored]:
+    asked: Sequence[DiagnosedModel], limits: Limits, tests: Mapping[str, CausalTest] | None = None
+) -> list[ScoredCause]:
     """Return the scores of all causes whose tests ran, of all models, with these thresholds of the tests.
 
     Causes that a card accepts are left out, and models with a cause that is not listed.
@@ -147,11 +149,11 @@ def score_causes(
         planted = {*subject.causes, *(CAUSES[cause].implies for cause in subject.causes if cause in CAUSES)}
         for cause, score in measure_causes(Table(each.records, each.samples, limits, tests)).items():
             if cause not in subject.accepts and not score.effect.needs and UNKNOWN not in planted:
-                scored.append(Scored(subject.name, each.kind, cause, score, cause in planted))
+                scored.append(ScoredCause(subject.name, each.kind, cause, score, cause in planted))
     return scored
 
 
-def sweep(asked: Sequence[Diagnosed]) -> dict[str, dict[float, int]]:
+def sweep(asked: Sequence[DiagnosedModel]) -> dict[str, dict[float, int]]:
     """Return by threshold how many decisions are wrong with each multiple of it. Multiples that no threshold can have are left out."""
     limits = LIMITS
     scored, found = score_causes(asked, limits), {}
@@ -200,7 +202,7 @@ def find_range(wrong: Mapping[float, int]) -> tuple[float, float]:
     return factors[low], factors[high]
 
 
-def find_gap(scored: Sequence[Scored], cause: str) -> tuple[str, str]:
+def find_gap(scored: Sequence[ScoredCause], cause: str) -> tuple[str, str]:
     """Return the highest score of a cause in models without it, and the lowest in those with it, in per cent; a dash for none.
 
     Scores count of models in which nothing else explains them and nothing leaves them in doubt.
@@ -214,7 +216,7 @@ def find_gap(scored: Sequence[Scored], cause: str) -> tuple[str, str]:
     return high, low
 
 
-def measure_gaps(asked: Sequence[Diagnosed], limits: Limits) -> tuple[list[float], list[float]]:
+def measure_gaps(asked: Sequence[DiagnosedModel], limits: Limits) -> tuple[list[float], list[float]]:
     """Return how far attention shifts in each model that uses no image, and how many answers change with places by error.
 
     The latter are of models without `order` whose other answers are often false, a share e, and in units of e(1 - e).
@@ -247,7 +249,7 @@ def describe_gaps(looks: Sequence[float], ratios: Sequence[float], limits: Limit
     )
 
 
-def write_section(asked: Sequence[Diagnosed]) -> str:
+def write_section(asked: Sequence[DiagnosedModel]) -> str:
     """Return the section, with the table of all thresholds and that of the kinds of plants."""
     limits, found = LIMITS, sweep(asked)
     scored = score_causes(asked, limits)

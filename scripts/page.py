@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-Parts = Mapping[str, object]
+PageParts = Mapping[str, object]
 """The texts of a page's parts by name."""
 
 
-def fill(page: str, parts: Parts) -> str:
+def fill(page: str, parts: PageParts) -> str:
     """Return a page with its parts replaced.
 
     Args:
@@ -40,7 +40,7 @@ def fill(page: str, parts: Parts) -> str:
     return page
 
 
-def fill_pages(pages: Mapping[str, Parts]) -> None:
+def fill_pages(pages: Mapping[str, PageParts]) -> None:
     """Fill the parts of pages, whose paths are relative to the repository: `docs/models.md`."""
     for name, parts in pages.items():
         file = ROOT / name

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from page import Parts, fill_pages
+from page import PageParts, fill_pages
 
 from mmprobe import probes
 from mmprobe.analyses import ANALYSES
@@ -90,7 +90,7 @@ def list_paragraphs(functions: Iterable[Callable[..., Any]], beginning: str = "U
     return "\n".join(lines)
 
 
-def pages() -> dict[str, Parts]:
+def pages() -> dict[str, PageParts]:
     """Return the parts of the page."""
     run_probes = {name: probe.load() for name, probe in probes.PROBES.items()}
     parts = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -76,11 +77,8 @@ def test_the_section_names_wrong_decisions_and_leaves_out_what_a_card_accepts(as
     assert "| a kind | 4 | 7 | 1 | `sorted-0` order |" in text
     assert "| `co-occurrence` | 0.6 | 0.51 to 0.6 | 50% | 70% | 3 | 1 | – |" in text
     assert "| `wrong_share` | 0.2 | 0.1 to 0.4 |  |  | 1 |" in text
-    assert (
-        "Of the 3 models that use no image, attention shifts by 0.002 at most in 1, and by 0.30 or more"
-        in text
-    )
-    assert "at most\n1.2*e*(1 - *e*) of the answers change with places" in text
+    assert re.search("Of the 3 models .* 0.002 .* 1, .* 0.30 or more", text)
+    assert "1.2*e*(1 - *e*)" in text
 
 
 @pytest.mark.parametrize(
@@ -127,7 +125,7 @@ def test_gaps_are_measured_on_models_that_use_no_image_and_on_those_that_err(mon
 
 @pytest.mark.parametrize(("word", "right"), [("hindrance", False), ("doubt", False), ("detail", True)])
 def test_a_cause_with_a_hindrance_or_in_doubt_is_not_named(word, right):
-    one = sweeping.Scored("a", "kind", "co-occurrence", scored(0.9, **{word: "words"}), planted=True)
+    one = sweeping.ScoredCause("a", "kind", "co-occurrence", scored(0.9, **{word: "words"}), planted=True)
     assert one.is_right(LIMITS) is right
 
 
@@ -136,4 +134,4 @@ def test_without_a_development_model_there_is_one_line(tmp_path, monkeypatch, ca
     monkeypatch.setattr("sys.argv", ["sweep", str(tmp_path), "--out", str(tmp_path / "out")])
     with pytest.raises(SystemExit, match="2"):
         sweeping.main()
-    assert "no development model is scored" in capsys.readouterr().err
+    assert "no development model" in capsys.readouterr().err
