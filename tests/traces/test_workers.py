@@ -103,14 +103,12 @@ class StillbornWorkers(MortalWorkers):
 
 def test_workers_that_never_start_end_the_run():
     workers = StillbornWorkers(2, 0, 0, set())
-    with pytest.raises(
-        InputError, match="workers die before they are ready .exit code -9.; if memory is short, use fewer"
-    ):
+    with pytest.raises(InputError, match="exit code -9"):
         work(workers)
 
 
 def test_a_model_with_weights_is_refused(tiny_spd, tmp_path):
     sample = Sample(id="a", question="Is there a star?")
-    with pytest.raises(InputError, match="give one without weights, from load_shapes"):
+    with pytest.raises(InputError, match="load_shapes"):
         mp.trace(tiny_spd, [sample], tmp_path / "run", workers=RayActors(count=2))
     assert not (tmp_path / "run").exists()
