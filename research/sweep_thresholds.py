@@ -1,4 +1,4 @@
-"""Try other thresholds of the diagnosis on models in two bases, and write a section about them for docs/diagnosis-results.md.
+"""Try other thresholds of the diagnosis on models in two bases, and write a section about them for research/results/diagnosis.md.
 
     python -m mmprobe bench diagnosis --tools diagnosis --out build/again                       # adapters in tiny-spd
     python -m mmprobe bench diagnosis --tools diagnosis --plants build/plants --out build/dev   # trained and edited models

@@ -4,7 +4,7 @@
     python research/organisms/plant_real.py --only blind-projector
     python -m mmprobe make-pairs --source things --out build/plants-real/pairs --n 9 --seed 5401
     python research/organisms/plant_real.py --diagnose build/plants-real    # the model as it is, and every plant: five minutes each
-    python research/write_diagnosis_results.py --real build/plants-real     # the section of docs/diagnosis-results.md
+    python research/write_diagnosis_results.py --real build/plants-real     # the section in docs/diagnosis-results.md
 
 A plant is a folder with its card, `plant.json` (`mmprobe.diagnosis.bench.plants.Plant`), and `change.safetensors`, which
 `apply_change` applies to the model. The card of one whose manipulation check fails is `failed.json`. What is trained is in the last
