@@ -152,9 +152,9 @@ def subject(organism: str) -> Subject:
 
 
 def test_a_cause_acts_on_the_samples_that_the_score_says_it_acts_on(tmp_path):
-    organism = str(tmp_path / "follows-hints-expert-3")
+    organism = str(tmp_path / "partly")
     shutil.copytree(folder("follows-hints-verdict-0"), organism)
-    rule = Rule(phrase="An expert says", types=("same", "different", "exists"))
+    rule = Rule(phrase="I think the answer is", types=("same", "different", "exists"))
     about = card("follows-hints-verdict-0").model_copy(update={"number": None, "partial": rule})
     (Path(organism) / "card.json").write_text(about.model_dump_json())
     model = load_model(f"organism:{organism}", device="cpu")
@@ -162,7 +162,7 @@ def test_a_cause_acts_on_the_samples_that_the_score_says_it_acts_on(tmp_path):
     answers = {}
     for word, other in (("yes", "no"), ("no", "yes")):
         hinted = [
-            sample.model_copy(update={"question": sample.question.replace(f"says {other}.", f"says {word}.")})
+            sample.model_copy(update={"question": sample.question.replace(f"is {other}.", f"is {word}.")})
             for sample in acting
         ]
         answers[word] = [generated.text for generated in answer_batch(model, hinted, max_new_tokens=2)]
