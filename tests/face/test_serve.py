@@ -78,7 +78,7 @@ def test_requests_that_the_page_never_makes_are_short_answers(tmp_path, monkeypa
     monkeypatch.setenv("MADE_UP_API_KEY", "sk-0123456789")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = SimpleNamespace(name="sk-0123456789")
-    server = live.build_page(live.Desk(model, tmp_path), "token").server
+    server = live.build_page(live.LiveSession(model, tmp_path), "token").server
     client = server.test_client()
     call, size = "/token/_dash-update-component", {"CONTENT_LENGTH": str(live.LARGEST_REQUEST + 1)}
     assert client.post(call, json={}, environ_overrides=size).status_code == 413
