@@ -8,10 +8,10 @@ python -m mmprobe make-pairs --n 24 --seed 1370000 --out build/fresh/pairs/other
 python -m mmprobe bench diagnosis --n 24 --out build/fresh --tools diagnosis --plants build/plants-fresh  # --draws 4 tells how stable
 python research/photographs_case.py build/photographs --plants build/plants-dev/said-colours-0    # needs scikit-image; its own text has the whole
 python -m mmprobe bench diagnosis --n 24 --out build/again --tools diagnosis        # --again: 94 organisms, 25 s of one core each
-python research/sweep_thresholds.py build/again build/dev --plants build/plants --out build/thresholds   # its own text has the whole
+python research/sweep_thresholds.py build/again build/dev --plants build/plants        # fills its part; its own text has the whole
 python research/easy_vqa_case.py build/easy-vqa                                    # needs easy-vqa; half an hour of one core
 python research/write_diagnosis_results.py build/tools --plants build/fresh --cards build/plants-fresh --photographs build/photographs \\
-  --easy-vqa build/easy-vqa --thresholds build/thresholds
+  --easy-vqa build/easy-vqa
 python research/write_diagnosis_results.py --easy-vqa build/easy-vqa                   # these parts alone, as with --photographs and --real
 python research/organisms/plant_real.py --diagnose build/plants-real                  # its own text has the whole
 python research/write_diagnosis_results.py --real build/plants-real
@@ -551,14 +551,12 @@ def main() -> None:
         metavar="FOLDER",
         help="their scores by the rules as they are",
     )
-    parser.add_argument("--thresholds", type=Path, help="of `research/sweep_thresholds.py`")
     parser.add_argument("--photographs", type=Path, help="of `research/photographs_case.py`")
     parser.add_argument("--easy-vqa", type=Path, help="of `research/easy_vqa_case.py`")
     arguments = parser.parse_args()
     made: list[Pages] = [
         {RECORD: {name: read_section(folder)}}
         for name, folder in (
-            ("thresholds", arguments.thresholds),
             ("photographs", arguments.photographs),
             ("easy-vqa", arguments.easy_vqa),
         )
