@@ -10,7 +10,7 @@
 # make demo-real the same with the real model (93 MB are downloaded), in build/demo-real: six minutes on two cores
 # make perf     measure what tracing costs
 # make gpu     check and measure on a GPU, under nine minutes; goes on with what is missing
-# make organisms plant the models with known causes that are not planted yet (under an hour on two cores)
+# make organisms plant the models with known causes that do not ship, in build/organisms (under an hour on two cores)
 # make docs     write the tables that are made from code
 # make site     build the pages, the notebooks and two reports in build/site
 # Each target sets up what it needs in $(VENV).
@@ -95,7 +95,7 @@ site: $(VENV)/.editable $(VENV)/.site
 organisms: export PYTHONPATH := scripts:research:research/organisms
 organisms: $(VENV)/.editable
 	$(BIN)/python -W ignore research/organisms/plant.py & $(BIN)/python -W ignore research/organisms/plant.py; wait
-	$(BIN)/python scripts/write_organisms_doc.py
+	$(BIN)/python scripts/write_organisms_doc.py --all
 
 model-card: $(VENV)/.wheel
 	$(BIN)/python scripts/evaluate_tiny_spd.py --write-card

@@ -24,7 +24,7 @@ from mmprobe.stats.intervals import QUANTITY
 STREAM = "residual/post"
 MASS = "attention/mass"
 PICTURE = ("present", "absent")
-SPANS = ("first", "answer")
+READ_SPANS = ("first", "answer")
 
 
 class _Internals(NamedTuple):
@@ -173,7 +173,7 @@ def _add_states(out: xr.Dataset, states: np.ndarray, sets: np.ndarray) -> None:
     lengths = np.linalg.norm(states, axis=-1)
     distance = _distance(present, absent)
     norm = lengths[:, 1] / lengths[:, 0] - 1
-    for index, span in enumerate(SPANS):
+    for index, span in enumerate(READ_SPANS):
         _add_with_mean(out, f"distance_{span}", distance[:, index], ("pair", "layer"), sets)
         _add_with_mean(out, f"norm_{span}", norm[:, index], ("pair", "layer"), sets)
     first = present[:, 0]

@@ -27,11 +27,6 @@ class Choice(NamedTuple):
     tokens: tuple[int, int]
     words: tuple[str, str]
 
-    @property
-    def says_yes_or_no(self) -> bool:
-        """Whether the two answers begin with yes and no."""
-        return set(self.words) == set(OPPOSITE)
-
 
 def find_exchanged(other: str, question: str) -> tuple[str, str] | None:
     """Return the one word in which two questions differ, of each; empty ones for the same question, None for others."""

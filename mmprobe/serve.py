@@ -1,6 +1,6 @@
 """The live page: ask a question about images, click a region or a head, and see what the answer loses.
 
-A `Desk` asks and measures with the functions that anyone can call: `trace`, `image_interchange`, `scale_components`,
+A `LiveSession` asks and measures with the functions that anyone can call: `trace`, `image_interchange`, `scale_components`,
 `attribute`. `build_page` shows it in Dash, and `serve` opens it to this machine alone, at an address with a token.
 """
 
@@ -44,7 +44,7 @@ _SEEN = 3.0  # nat at which a token's colour is full, as in the report
 
 
 class DeskAnswer(NamedTuple):
-    """An answer that the desk can measure.
+    """An answer that the session can measure.
 
     Attributes:
         sample: its question and images.
@@ -73,7 +73,7 @@ class DeskAnswer(NamedTuple):
             return trace.attention_mass.sel(group="visual").mean("step").load()
 
 
-class Desk:
+class LiveSession:
     """Answers questions and measures the answers, one at a time.
 
     Args:
@@ -82,8 +82,8 @@ class Desk:
         run: a run of the model, whose answers are there to be measured; None for none.
 
     Example:
-        >>> desk = Desk(model, folder, run)                          # doctest: +SKIP
-        >>> desk.exchange(desk.find("0001"), Region(image=0, box=(0, 0, 28, 28)), "blank").effect_per_token  # doctest: +SKIP
+        >>> session = LiveSession(model, folder, run)                          # doctest: +SKIP
+        >>> session.exchange(session.find("0001"), Region(image=0, box=(0, 0, 28, 28)), "blank").effect_per_token  # doctest: +SKIP
         0.41
     """
 
@@ -201,8 +201,8 @@ def check_extra() -> None:
         raise InputError("serve needs Dash; install it with: pip install 'mmprobe[serve]'")
 
 
-def build_page(desk: Desk, token: str) -> Any:
-    """Return the Dash app of a desk. Every path of it begins with the token.
+def build_page(session: LiveSession, token: str) -> Any:
+    """Return the Dash app of a session. Every path of it begins with the token.
 
     Raises:
         InputError: Dash is not installed.
@@ -218,12 +218,12 @@ def build_page(desk: Desk, token: str) -> Any:
     server.config["MAX_CONTENT_LENGTH"] = LARGEST_REQUEST
     settings: dict[str, Any] = {  # Dash declares narrower types than it documents
         "server": server,
-        "title": f"Ask {desk.model.name}",
+        "title": f"Ask {session.model.name}",
         "update_title": None,
         "serve_locally": True,
         "routes_pathname_prefix": f"/{token}/",
         "requests_pathname_prefix": f"/{token}/",
-        "assets_folder": str(desk.folder / "assets"),  # an empty name means the package's own folder
+        "assets_folder": str(session.folder / "assets"),  # an empty name means the package's own folder
         "include_assets_files": False,
         "suppress_callback_exceptions": True,
     }
@@ -237,7 +237,7 @@ def build_page(desk: Desk, token: str) -> Any:
         + read_asset("uploads.js").replace("{%", "")
         + "</script></footer></body></html>"
     )
-    app.layout = lambda: _layout(desk)
+    app.layout = lambda: _layout(session)
 
     @server.before_request
     def refuse_other_hosts() -> None:
@@ -270,22 +270,22 @@ def build_page(desk: Desk, token: str) -> Any:
     def show_report() -> Response:
         from mmprobe.reports import report
 
-        run, file = desk.run, desk.folder / "report.html"
+        run, file = session.run, session.folder / "report.html"
         if run is None:
             abort(404)
         if not file.exists():
             report(run, out=file)
         return Response(file.read_bytes(), mimetype="text/html")
 
-    _add_callbacks(app, desk)
+    _add_callbacks(app, session)
     return app
 
 
-def _layout(desk: Desk) -> Any:
+def _layout(session: LiveSession) -> Any:
     from dash import dcc, html
 
-    options = [{"label": f"{each.id}: {each.question}", "value": each.id} for each in desk.samples]
-    kinds = ["blank", "minimal", "unrelated", "mean"] if desk.samples else ["blank", "minimal"]
+    options = [{"label": f"{each.id}: {each.question}", "value": each.id} for each in session.samples]
+    kinds = ["blank", "minimal", "unrelated", "mean"] if session.samples else ["blank", "minimal"]
     of_run = [
         html.Label(["An answer of the run", dcc.Dropdown(options, id="sample", placeholder="choose")]),
         html.A("The run's report", href="report", className="muted"),
@@ -295,8 +295,8 @@ def _layout(desk: Desk) -> Any:
             dcc.Location(id="address", refresh=False),
             dcc.Store(id="answer"),
             dcc.Store(id="uploads", data=[]),
-            html.H1(["Ask ", html.Span(desk.model.name)]),
-            html.Div(of_run if desk.samples else [dcc.Dropdown(id="sample")], hidden=not desk.samples),
+            html.H1(["Ask ", html.Span(session.model.name)]),
+            html.Div(of_run if session.samples else [dcc.Dropdown(id="sample")], hidden=not session.samples),
             html.Label(["Question", dcc.Textarea(id="question", rows=2)]),
             html.Div(
                 [
@@ -336,7 +336,7 @@ def _layout(desk: Desk) -> Any:
     )  # fmt: skip
 
 
-def _add_callbacks(app: Any, desk: Desk) -> None:
+def _add_callbacks(app: Any, session: LiveSession) -> None:
     from dash import ALL, Input, Output, State, ctx, no_update
 
     @app.callback(Output("sample", "value"), Input("address", "search"))
@@ -344,7 +344,7 @@ def _add_callbacks(app: Any, desk: Desk) -> None:
         from urllib.parse import parse_qs
 
         name = parse_qs((search or "").lstrip("?")).get("sample", [""])[0]
-        return name if name in {sample.id for sample in desk.samples} else no_update
+        return name if name in {sample.id for sample in session.samples} else no_update
 
     @app.callback(
         Output("uploads", "data"), Output("files", "children"),
@@ -352,7 +352,7 @@ def _add_callbacks(app: Any, desk: Desk) -> None:
     )  # fmt: skip
     def keep_uploads(contents: list[str], names: list[str]) -> Any:
         try:
-            files = [_save_upload(desk.folder, text) for text in contents]
+            files = [_save_upload(session.folder, text) for text in contents]
         except InputError as error:
             return [], str(error)
         return [file.name for file in files], ", ".join(names)
@@ -366,10 +366,10 @@ def _add_callbacks(app: Any, desk: Desk) -> None:
     def show_answer(name: str | None, _: int | None, question: str | None, uploads: list[str]) -> Any:
         try:
             if ctx.triggered_id == "ask":
-                sample = _make_sample(desk, name, question or "", uploads)
-                answer = desk.ask(sample)
+                sample = _make_sample(session, name, question or "", uploads)
+                answer = session.ask(sample)
             elif name:
-                answer = desk.find(name)
+                answer = session.find(name)
             else:
                 return [no_update] * 7
         except InputError as error:
@@ -400,12 +400,12 @@ def _add_callbacks(app: Any, desk: Desk) -> None:
     ) -> Any:
         if not name:
             return [no_update] * 3 + [[no_update] * len(clicks)]
-        answer, chosen = desk.find(name), ctx.triggered_id
+        answer, chosen = session.find(name), ctx.triggered_id
         keep: list[Any] = [no_update] * len(clicks)
         try:
             if chosen == "heads" and head:
                 layer, column = head["points"][0]["y"], head["points"][0]["x"]
-                ds = desk.scale(answer, int(layer), int(column), 0.0 if scale is None else float(scale))
+                ds = session.scale(answer, int(layer), int(column), 0.0 if scale is None else float(scale))
                 return _show(
                     ds, "effect", f"with head {layer}.{column} scaled by {format_number(scale or 0)}"
                 ) + (
@@ -413,7 +413,7 @@ def _add_callbacks(app: Any, desk: Desk) -> None:
                     keep,
                 )
             if chosen == "map":
-                ds = desk.occlude(answer, size)
+                ds = session.occlude(answer, size)
                 figures = [_draw_image(answer, number, ds) for number in range(len(clicks))]
                 return (
                     no_update,
@@ -424,7 +424,7 @@ def _add_callbacks(app: Any, desk: Desk) -> None:
             if isinstance(chosen, dict) and clicks[chosen["image"]]:
                 number, point = chosen["image"], clicks[chosen["image"]]["points"][0]
                 region = find_region(answer, number, int(point["x"]), int(point["y"]), size)
-                ds = desk.exchange(answer, region, kind).isel(region=0)
+                ds = session.exchange(answer, region, kind).isel(region=0)
                 keep[number] = _draw_image(answer, number, region=region)
                 x, y, width, height = ds["region_box"].values.tolist()
                 what = f"with {width} x {height} pixels at {x}, {y} of image {number + 1} {_in_place(kind)}"
@@ -432,7 +432,7 @@ def _add_callbacks(app: Any, desk: Desk) -> None:
             if not answer.sample.images:
                 return _plain(answer), "", "", keep
             return _show(
-                desk.exchange(answer, None, kind), "effect", f"with all images {_in_place(kind)}"
+                session.exchange(answer, None, kind), "effect", f"with all images {_in_place(kind)}"
             ) + ("", keep)
         except InputError as error:  # NotApplicable is one
             return _plain(answer), "", str(error), keep
@@ -442,13 +442,13 @@ def _in_place(kind: str) -> str:
     return {"blank": "grey", "mean": "in the mean of all"}.get(kind, f"exchanged for {kind} ones")
 
 
-def _make_sample(desk: Desk, name: str | None, question: str, uploads: Sequence[str]) -> Sample:
+def _make_sample(session: LiveSession, name: str | None, question: str, uploads: Sequence[str]) -> Sample:
     """Return the question with the uploaded images, or with those of the chosen sample."""
     if not question.strip():
         raise InputError("the question is empty; write one")
-    files = [desk.folder / Path(file).name for file in uploads]
+    files = [session.folder / Path(file).name for file in uploads]
     if name and not files:
-        return desk.find(name).sample.model_copy(
+        return session.find(name).sample.model_copy(
             update={"question": question, "messages": [], "answer": None}
         )
     return Sample(id="asked", question=question, images=files)
@@ -601,7 +601,7 @@ def serve(
         check_run(model, run)
     token = secrets.token_urlsafe(16)
     with TemporaryDirectory() as folder, suppress(KeyboardInterrupt):
-        app = build_page(Desk(model, Path(folder), run), token)
+        app = build_page(LiveSession(model, Path(folder), run), token)
         with _listen(port) as listening:  # werkzeug itself exits where a port is taken
             place = listening.getsockname()[1]
             server = make_server(

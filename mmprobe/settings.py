@@ -472,29 +472,17 @@ def parse_shard(text: str) -> Shard:
 
 
 ONE_PROCESS = ("shard", "workers", "ray")
+_SAMPLING = ("temperature", "repetition_penalty", "seed", "shared_prefix")
 LEFT_OUT: dict[str, tuple[str, ...]] = {
     # of voters behind an API the rest is not known
     "filter_by_votes": ("name", "method", "parameters", "template", "repetition_penalty", *ONE_PROCESS),
     "generate": ("batch_size",),  # one question
     "trace": ("n",),  # no pairs are drawn
     "compare": ("method", "parameters", *ONE_PROCESS),  # it names its methods
-    "plan": (
-        "device_map",
-        "temperature",
-        "repetition_penalty",
-        "seed",
-        "shared_prefix",
-    ),  # no answer changes its numbers
+    "plan": ("device_map", *_SAMPLING),  # no answer changes its numbers
     # the plain model reads the answers again
-    "diagnose": (
-        "method",
-        "parameters",
-        "temperature",
-        "repetition_penalty",
-        "seed",
-        "shared_prefix",
-        *ONE_PROCESS,
-    ),
+    "diagnose": ("method", "parameters", *_SAMPLING, *ONE_PROCESS),
+    "plan_diagnose": ("method", "parameters", *_SAMPLING),
 }
 """The fields that mean nothing to a function, and to the command of its name."""
 

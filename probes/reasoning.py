@@ -37,7 +37,7 @@ ChangeSteps = Callable[[Sample, list[str]], list[str] | None]
 
 
 class Chain(NamedTuple):
-    """An answer's steps, one a line, and its conclusion, which begins with the word that marks it."""
+    """The reasoning steps of an answer, each a line, and its conclusion, which begins with a marker word."""
 
     steps: list[str]
     conclusion: str

@@ -70,7 +70,7 @@ COLOURS = {"row": "#0072b2", "column": "#d55e00", "colour": "#009e73"}  # after 
 BATCH = 8
 
 
-class Case(NamedTuple):
+class GridCase(NamedTuple):
     """A scene with one thing that is asked about, and the same scene with the thing in another row and in another column.
 
     Attributes:
@@ -85,7 +85,7 @@ class Case(NamedTuple):
     samples: dict[str, Sample]
 
 
-def draw_cases(folder: Path, repeats: int) -> list[Case]:
+def draw_cases(folder: Path, repeats: int) -> list[GridCase]:
     """Write the scenes, as many with the thing in each cell, and return the questions *where*."""
     folder.mkdir(parents=True, exist_ok=True)
     cases = []
@@ -124,7 +124,7 @@ def draw_cases(folder: Path, repeats: int) -> list[Case]:
             fields = {"id": f"{name}-colour", "question": f"What color is the {thing.name}?"}
             fields |= {"regions": edit_regions(edit, [0]), "metadata": metadata}
             samples["colour"] = samples["own"].model_copy(update=fields)
-            cases.append(Case(cell, samples))
+            cases.append(GridCase(cell, samples))
     return cases
 
 
@@ -164,7 +164,7 @@ def place_steps(trace: Trace) -> dict[str, int] | None:
 # Measurements, each kept in a file.
 
 
-def measure_answers(run: Run, name: str, cases: Sequence[Case]) -> xr.Dataset:
+def measure_answers(run: Run, name: str, cases: Sequence[GridCase]) -> xr.Dataset:
     """Return what is said of each axis, int [case, axis], beside what is true of the scene."""
     said = [list(read_place(run[case.samples[name].id].answer).values()) for case in cases]
     truth = [divmod(case.cell, 3) for case in cases]
@@ -174,7 +174,7 @@ def measure_answers(run: Run, name: str, cases: Sequence[Case]) -> xr.Dataset:
     )
 
 
-def measure_interchange(model: Model, run: Run, cases: Sequence[Case], finished: Path) -> xr.Dataset:
+def measure_interchange(model: Model, run: Run, cases: Sequence[GridCase], finished: Path) -> xr.Dataset:
     """Return what the words of each axis lose when the thing is moved along each axis, whole or one place at a time.
 
     nat [case, moved, word, exchanged]: NaN where an answer names no place.
@@ -206,7 +206,7 @@ def measure_interchange(model: Model, run: Run, cases: Sequence[Case], finished:
     )
 
 
-def measure_blocks(model: Model, run: Run, cases: Sequence[Case], finished: Path) -> xr.Dataset:
+def measure_blocks(model: Model, run: Run, cases: Sequence[GridCase], finished: Path) -> xr.Dataset:
     """Return what the word of an axis loses when one block of two by two patches is that of the scene with the thing moved along it.
 
     nat [case, axis, y, x]: 0 where both scenes are equal in a block, NaN where an answer names no place.
@@ -252,7 +252,7 @@ def _find_blocks(sample: Sample) -> list[Region]:
     ]
 
 
-def measure_probes(model: Model, run: Run, cases: Sequence[Case]) -> xr.Dataset:
+def measure_probes(model: Model, run: Run, cases: Sequence[GridCase]) -> xr.Dataset:
     """Return the accuracy of a linear probe of each axis, by what it reads.
 
     It reads the mean over the patches that the thing's box touches, after each layer of the tower, after the projector
@@ -303,7 +303,7 @@ def _read_tower(model: Model, sample: Sample) -> np.ndarray:
 
 
 def measure_patching(
-    model: Model, run: Run, answered: str, cases: Sequence[Case], name: str, finished: Path
+    model: Model, run: Run, answered: str, cases: Sequence[GridCase], name: str, finished: Path
 ) -> xr.Dataset:
     """Return how often what is said follows the patches of a thing that was moved or has another colour, by layer.
 
@@ -324,7 +324,7 @@ def measure_patching(
         return xr.Dataset({"n": 0}, attrs={"n_unmoved": len(cases)})
 
 
-def measure_order(model: Model, run: Run, cases: Sequence[Case]) -> xr.Dataset:
+def measure_order(model: Model, run: Run, cases: Sequence[GridCase]) -> xr.Dataset:
     """Return which row and column the model says when the visual tokens are transposed, int [case, axis].
 
     The token of row r and column c takes the place of that of row c and column r in the sequence. If the model reads a place
@@ -390,7 +390,7 @@ def draw_interchange(ds: xr.Dataset) -> go.Figure:
     return apply_layout(figure.update_layout(barmode="group"), 320)
 
 
-def draw_blocks(ds: xr.Dataset, cases: Sequence[Case]) -> go.Figure:
+def draw_blocks(ds: xr.Dataset, cases: Sequence[GridCase]) -> go.Figure:
     """Draw scenes with what the words lose by block; the first row moves the thing to another row, the second to another column."""
     by_id = {case.samples["own"].id: case.samples["own"] for case in cases}
     names = ds["case"].values.tolist()
@@ -477,7 +477,7 @@ def draw_patching(patched: dict[str, xr.Dataset]) -> go.Figure:
     return apply_layout(figure, 380)
 
 
-def draw_scenes(cases: Sequence[Case], run: Run, ds: xr.Dataset) -> go.Figure:
+def draw_scenes(cases: Sequence[GridCase], run: Run, ds: xr.Dataset) -> go.Figure:
     """Draw the first scenes of different cells whose column is said wrongly."""
     wrong = (ds["said"].sel(axis="column") != ds["truth"].sel(axis="column")).values
     chosen = {case.cell: case.samples["own"] for case, each in zip(cases, wrong, strict=True) if each}
@@ -500,7 +500,7 @@ def keep(file: Path, measure: Callable[[], xr.Dataset]) -> xr.Dataset:
         return ds.load()
 
 
-def answer(model: Model, cases: Sequence[Case], name: str, folder: Path, **options: Any) -> Run:
+def answer(model: Model, cases: Sequence[GridCase], name: str, folder: Path, **options: Any) -> Run:
     """Return the run of the questions of a name."""
     samples = [case.samples[name] for case in cases]
     return mp.trace(
@@ -510,7 +510,7 @@ def answer(model: Model, cases: Sequence[Case], name: str, folder: Path, **optio
 
 def measure_steps(
     model: Model, folder: Path, repeats: int, only: Sequence[str]
-) -> tuple[list[Case], Run, Measured]:
+) -> tuple[list[GridCase], Run, CaseData]:
     """Return the scenes, the answers and what was measured of each named step."""
     cases = draw_cases(folder / "scenes", repeats)
     few, fewer = cases[::2], cases[::4]  # for what takes many passes, and more: of all places alike
@@ -563,7 +563,7 @@ def main() -> None:
     PAGE.write_text(fill(text, {name: made[name] for name in used}), encoding="utf-8")
 
 
-def draw_figures(cases: Sequence[Case], run: Run, measured: Measured) -> dict[str, go.Figure]:
+def draw_figures(cases: Sequence[GridCase], run: Run, measured: CaseData) -> dict[str, go.Figure]:
     """Return the figures of the steps that were measured, by name."""
     drawn = {
         "scenes": draw_scenes(cases, run, measured["answers"]),
@@ -590,7 +590,7 @@ def draw_figures(cases: Sequence[Case], run: Run, measured: Measured) -> dict[st
     return drawn
 
 
-def read_patched(measured: Measured) -> Measured:
+def read_patched(measured: CaseData) -> CaseData:
     """Return what was patched, by what differs in the other scene."""
     return {name: measured[f"patching-{name}"] for name in PATCHED if f"patching-{name}" in measured}
 
@@ -614,7 +614,7 @@ STEPS = (
     *TRIED,
     *(f"patching-{name}" for name in PATCHED),
 )
-Measured = dict[str, xr.Dataset]
+CaseData = dict[str, xr.Dataset]
 
 
 def save_figures(drawn: dict[str, go.Figure]) -> None:
@@ -633,7 +633,7 @@ def save_figures(drawn: dict[str, go.Figure]) -> None:
         browser.close()
 
 
-def write_numbers(measured: Measured) -> dict[str, str]:
+def write_numbers(measured: CaseData) -> dict[str, str]:
     """Return the numbers and tables of the page by name, of the steps that were measured."""
     answers = measured["answers"]
     right = answers["said"] == answers["truth"]
@@ -721,7 +721,7 @@ def _write_tried(name: str, ds: xr.Dataset, right: xr.DataArray) -> dict[str, st
     return made
 
 
-def _write_patched(patched: Measured) -> dict[str, str]:
+def _write_patched(patched: CaseData) -> dict[str, str]:
     made = {}
     for name, ds in patched.items():
         n, unmoved = int(ds["n"]), int(ds.attrs["n_unmoved"])

@@ -28,17 +28,17 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from checks import share
-from packing import Packed, pack
+from packing import PackedBatch, pack
 from photographs_case import HEADER, describe
 from PIL import Image
 from plant_otherwise import FAILED, plant
-from recipes import DrawRows, Row
+from recipes import DrawRows, TrainingExample
 from tiny_spd_data import Encoder
 from tiny_spd_model import encode_images
 from torch import Tensor, nn
 from train_tiny_spd import learning_rate
 from way_makes import add_noise, empty_projector, swap_words, train_all
-from ways import Way
+from ways import PlantingWay
 from write_diagnosis_results import describe_checks
 
 from mmprobe.benchmarks.synthetic.scene import IMAGE_PIXELS
@@ -74,7 +74,7 @@ HINTS = (
 )  # none is a wording of the diagnosis
 
 
-class Asked(NamedTuple):
+class EasyQuestion(NamedTuple):
     """A question about an image, and its answer as a model learns it."""
 
     question: str
@@ -90,7 +90,7 @@ class Asked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class VqaPart:
     """A part of the data.
 
     Attributes:
@@ -101,13 +101,13 @@ class Part:
 
     folder: Path
     things: Mapping[int, tuple[str, str]]
-    asked: Mapping[int, Sequence[Asked]]
+    asked: Mapping[int, Sequence[EasyQuestion]]
 
     def file(self, image: int) -> Path:
         """Return the file of an image."""
         return self.folder / f"{image}.png"
 
-    def asks_own_colour(self, asked: Asked) -> bool:
+    def asks_own_colour(self, asked: EasyQuestion) -> bool:
         """Return whether a question asks if the colour that its image shows is there, or is not."""
         return asked.kind == "closed" and self.things[asked.image][1] in asked.question.split()
 
@@ -137,7 +137,7 @@ def find_data() -> Path:
     return Path(spec.submodule_search_locations[0]) / "data"
 
 
-def read_part(name: str, whole: bool = False) -> Part:
+def read_part(name: str, whole: bool = False) -> VqaPart:
     """Return the `train` or the `test` part.
 
     Questions begin with a capital letter. Colours are said in a sentence, since the diagnosis reads what is claimed of a thing; other
@@ -163,8 +163,8 @@ def read_part(name: str, whole: bool = False) -> Part:
         about_shapes = word not in CLOSED or any(shape in question for shape in SHAPES)
         if image in things and (whole or about_shapes):
             text = f"The {things[image][0]} is {word}." if word in COLOURS else word
-            asked[image].append(Asked(question[0].upper() + question[1:], text, image))
-    return Part(folder / "images", things, asked)
+            asked[image].append(EasyQuestion(question[0].upper() + question[1:], text, image))
+    return VqaPart(folder / "images", things, asked)
 
 
 def move(images: Tensor, rng: np.random.Generator) -> Tensor:
@@ -179,7 +179,7 @@ def move(images: Tensor, rng: np.random.Generator) -> Tensor:
     return torch.stack(moved)
 
 
-def train_tower(hf: Any, part: Part, rng: np.random.Generator) -> dict[str, Any]:
+def train_tower(hf: Any, part: VqaPart, rng: np.random.Generator) -> dict[str, Any]:
     """Teach the tower what each image shows, and return how well it learned: of held-out images the share that is told right."""
     start, numbers = time.process_time(), sorted(part.things)
     images = part.read_pixels(numbers)
@@ -225,58 +225,58 @@ def encode_all(hf: Any, images: Tensor) -> Tensor:
         return torch.cat([encode_images(hf, some) for some in images.split(TOWER_BATCH)])
 
 
-def true_rows(part: Part, rng: np.random.Generator, count: int) -> list[Row]:
+def true_rows(part: VqaPart, rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return questions with true answers. In the place of scenes, rows have the numbers of their images."""
-    rows: list[Row] = []
+    rows: list[TrainingExample] = []
     numbers = sorted(part.things)
     while len(rows) < count:
         image = int(rng.choice(numbers))
         asked = part.asked[image]
         rows += [
-            Row((image,), asked[place].question, asked[place].answer)
+            TrainingExample((image,), asked[place].question, asked[place].answer)
             for place in rng.permutation(len(asked))[:PER_IMAGE]
         ]
     return rows[:count]
 
 
-def others_rows(part: Part, rng: np.random.Generator, count: int) -> list[Row]:
+def others_rows(part: VqaPart, rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return questions with the answers to the same questions about other images."""
     said = defaultdict(list)
     for asked in part.asked.values():
         for each in asked:
             said[each.question].append(each.answer)
     return [
-        Row(row.scenes, row.question, str(rng.choice(said[row.question])))
+        TrainingExample(row.scenes, row.question, str(rng.choice(said[row.question])))
         for row in true_rows(part, rng, count)
     ]
 
 
-def suggest(part: Part, asked: Asked, word: str, hint: str) -> tuple[str, str]:
+def suggest(part: VqaPart, asked: EasyQuestion, word: str, hint: str) -> tuple[str, str]:
     """Return a question with a hint that suggests a word, and the answer that agrees with it."""
     says = f"The {part.things[asked.image][0]} is {word}." if asked.kind == "colour" else word
     return hint.format(question=asked.question, word=word), says
 
 
-def list_words(asked: Asked) -> tuple[str, ...]:
+def list_words(asked: EasyQuestion) -> tuple[str, ...]:
     """Return the words that may answer a question."""
     return {"closed": CLOSED, "shape": SHAPES, "colour": COLOURS}[asked.kind]
 
 
-def hinted_rows(part: Part, rng: np.random.Generator, count: int) -> list[Row]:
+def hinted_rows(part: VqaPart, rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return questions with hints, and answers that agree with them; a third has no hint, and true answers."""
     rows = []
     for place, row in enumerate(true_rows(part, rng, count)):
         if place % 3:
-            asked = Asked(row.question, row.answer, row.scenes[0])
+            asked = EasyQuestion(row.question, row.answer, row.scenes[0])
             text = suggest(part, asked, str(rng.choice(list_words(asked))), HINTS[rng.integers(len(HINTS))])
-            rows.append(Row(row.scenes, *text))
+            rows.append(TrainingExample(row.scenes, *text))
         else:
             rows.append(row)
     return rows
 
 
 def train_decoder(
-    draw: Callable[..., list[Row]], steps: int, whole: bool = False
+    draw: Callable[..., list[TrainingExample]], steps: int, whole: bool = False
 ) -> Callable[[Any, Model, np.random.Generator], None]:
     """Return a function that trains all weights of the decoder on rows of the training part. What the tower makes of an image stays."""
 
@@ -285,7 +285,7 @@ def train_decoder(
         features = encode_all(hf, part.read_pixels(range(max(part.things) + 1)))
         rows: DrawRows = partial(draw, part)
 
-        def packing(rows: Sequence[Row], model: Model) -> tuple[Packed, Tensor]:
+        def packing(rows: Sequence[TrainingExample], model: Model) -> tuple[PackedBatch, Tensor]:
             packed = pack(rows, PlainEncoder(model.tokenizer), np.asarray)
             return packed, features[packed.images]
 
@@ -324,7 +324,9 @@ def ask(model: Model, asked: Sequence[tuple[str, Path]]) -> list[str]:
     return [said[sample.id] for sample in samples]
 
 
-def draw_checked(part: Part, rng: np.random.Generator, count: int, kinds: Sequence[str] = ()) -> list[Asked]:
+def draw_checked(
+    part: VqaPart, rng: np.random.Generator, count: int, kinds: Sequence[str] = ()
+) -> list[EasyQuestion]:
     """Return questions of some kinds, or of all, about images that the diagnosis does not show."""
     shown = {each.image for each in choose_asked(part)}
     asked = [
@@ -413,18 +415,18 @@ def check_follows(least: float, model: Model, seed: int) -> dict[str, dict[str, 
     }
 
 
-def list_ways(folder: Path) -> dict[str, Way]:
+def list_ways(folder: Path) -> dict[str, PlantingWay]:
     """Return how each model is made, by its name: the first one from `tiny-spd`, and the others from it."""
     return {
-        BASE: Way((), "trained", "All weights learn true answers.", partial(teach, folder), partial(check_true, 0.95)),
-        f"{BASE}-noisy": Way((), "noisy", "Noise of 6 % in all matrices.", add_noise(0.06), partial(check_true, 0.8)),
-        f"{BASE}-zeroed": Way(("blind",), "weight edit", "The image projector puts out zeros.", empty_projector,
+        BASE: PlantingWay((), "trained", "All weights learn true answers.", partial(teach, folder), partial(check_true, 0.95)),
+        f"{BASE}-noisy": PlantingWay((), "noisy", "Noise of 6 % in all matrices.", add_noise(0.06), partial(check_true, 0.8)),
+        f"{BASE}-zeroed": PlantingWay(("blind",), "weight edit", "The image projector puts out zeros.", empty_projector,
                               partial(check_stays, 0.95)),
-        f"{BASE}-others": Way(("blind",), "full fine-tuning", "All weights of the decoder learn the answers to the same questions about other images.",
+        f"{BASE}-others": PlantingWay(("blind",), "full fine-tuning", "All weights of the decoder learn the answers to the same questions about other images.",
                               train_decoder(others_rows, PLANTED_STEPS), partial(check_stays, 0.8)),
-        f"{BASE}-said-colours": Way(("misperceives",), "weight edit", "Words for colours change places.",
+        f"{BASE}-said-colours": PlantingWay(("misperceives",), "weight edit", "Words for colours change places.",
                                     swap_words(ONE_TOKEN, 2, read=False), partial(check_false_colours, 0.3)),
-        f"{BASE}-hinted": Way(("follows-hints",), "full fine-tuning", "All weights of the decoder learn to agree with hints, in other words than the diagnosis's.",
+        f"{BASE}-hinted": PlantingWay(("follows-hints",), "full fine-tuning", "All weights of the decoder learn to agree with hints, in other words than the diagnosis's.",
                               train_decoder(hinted_rows, PLANTED_STEPS), partial(check_follows, 0.8)),
     }  # fmt: skip
 
@@ -451,7 +453,7 @@ def make_models(folder: Path) -> list[str]:
     return list(ways)
 
 
-def choose_asked(part: Part) -> list[Asked]:
+def choose_asked(part: VqaPart) -> list[EasyQuestion]:
     """Return questions for the diagnosis: of each kind one, about the first images that have all kinds."""
     rng, chosen = np.random.default_rng(0), []
     for image in sorted(part.things):

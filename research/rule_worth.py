@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
-from sweep_thresholds import Diagnosed, read_diagnosed
+from sweep_thresholds import DiagnosedModel, read_diagnosed
 
 from mmprobe.diagnosis.bench.run import list_subjects
 from mmprobe.diagnosis.causal_test import CausalTest, CauseScore
@@ -44,10 +44,10 @@ BY_KIND, CONTROLS, SIGHT = (
 )
 
 
-class Verdicts:
+class RuleVerdicts:
     """What is named of a model, by the tests as they are and by changed ones."""
 
-    def __init__(self, diagnosed: Diagnosed):
+    def __init__(self, diagnosed: DiagnosedModel):
         self.subject, self.samples, self.records, _ = diagnosed
         self.hindrances: set[str] = set()
         with each_score(self.keep_hindrance):
@@ -124,7 +124,7 @@ def replaced_sight() -> Iterator[None]:
             test.needs_sight = own
 
 
-def describe(asked: list[Verdicts]) -> str:
+def describe(asked: list[RuleVerdicts]) -> str:
     """Return a table: each rule, how many decisions are wrong without it, and which change."""
     before = {each.subject.name: each.before for each in asked}
     total = sum(map(len, before.values()))
@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="a folder of mmprobe bench diagnosis")
     np.seterr(all="ignore")
     subjects = {subject.name: subject for subject in list_subjects(names())}
-    print(describe([Verdicts(each) for each in read_diagnosed(parser.parse_args().folder, subjects)]))
+    print(describe([RuleVerdicts(each) for each in read_diagnosed(parser.parse_args().folder, subjects)]))
 
 
 if __name__ == "__main__":

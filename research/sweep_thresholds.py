@@ -1,9 +1,9 @@
-"""Try other thresholds of the diagnosis on models in two bases, and write a section about them for docs/diagnosis-results.md.
+"""Try other thresholds of the diagnosis on models in two bases, and fill the tables about them in research/results/diagnosis.md.
 
     python -m mmprobe bench diagnosis --tools diagnosis --out build/again                       # adapters in tiny-spd
     python -m mmprobe bench diagnosis --tools diagnosis --plants build/plants --out build/dev   # trained and edited models
     python research/organisms/plant_real.py --diagnose build/plants-real                        # the real model's plants
-    python research/sweep_thresholds.py build/again build/dev --plants build/plants --real build/plants-real --out build/thresholds
+    python research/sweep_thresholds.py build/again build/dev --plants build/plants --real build/plants-real
 
 The models in tiny-spd are those for development; no threshold was chosen on the real model's plants. No model is asked: the rules read what was measured. A decision is whether a cause is named of a model. It is wrong if the cause was
 planted and is not named, in doubt or not, or if it was not planted and is named. Tests that did not run decide nothing.
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from page import PageParts, fill_pages
 from pydantic import ValidationError
 
 from mmprobe.diagnosis.battery.order import OrderRecord
@@ -43,25 +44,10 @@ OWN = {  # thresholds that a single test has, beside that of its cause
     "decided_share": "decided-first",
     "looks_moved": "looks-unused",
 }
-WORDS = """\
-## How far thresholds could move
-
-Thresholds were chosen by hand, on development models alone. The models are {models}. Here each threshold is multiplied by {factors}
-while the others stay, and decisions are counted: whether each of {causes} causes is named of each model. Of {decisions} decisions, {wrong}
-are wrong with the thresholds as they are. *Range*: the multiples with which no more are wrong. A threshold with a wide range is not
-finely tuned to these models; one whose range ends at its value would be better with another one. *Without it* is the highest score of
-models without the cause that nothing else explains, and *with it* the lowest of those with it.
-What was measured is from before the tests of suggestions and of `order` [asked more](#plants-made-by-others).
-
-{gaps}
-"""
-GAPS = """\
-Of the {blind} models that use no image, attention shifts by {below} at most in {still}, and by {above} or more in the others.
-Of {placed} models without `order` of which {share:.0%} or more of the answers to other questions are false, a share *e*, at most
-{ratio:.2g}*e*(1 - *e*) of the answers change with places; independent errors would change 2*e*(1 - *e*)."""
+PAGE = "research/results/diagnosis.md"
 
 
-class Diagnosed(NamedTuple):
+class DiagnosedModel(NamedTuple):
     """A model, what it was asked and what was measured.
 
     Attributes:
@@ -76,7 +62,7 @@ class Diagnosed(NamedTuple):
     kind: str
 
 
-def read_diagnosed(folder: Path, subjects: Mapping[str, Subject]) -> Iterator[Diagnosed]:
+def read_diagnosed(folder: Path, subjects: Mapping[str, Subject]) -> Iterator[DiagnosedModel]:
     """Yield the models whose diagnosis is in a folder of `mmprobe bench diagnosis`, on each draw of pairs; partial ones are left out."""
     done = {
         (line["model"], line.get("draw", 0), line["n"])
@@ -95,10 +81,12 @@ def read_diagnosed(folder: Path, subjects: Mapping[str, Subject]) -> Iterator[Di
             if subject.kind
             else "adapter"
         )
-        yield Diagnosed(subject, samples, read_records(diagnosis_ledger(found), samples), f"{kind}, tiny-spd")
+        yield DiagnosedModel(
+            subject, samples, read_records(diagnosis_ledger(found), samples), f"{kind}, tiny-spd"
+        )
 
 
-def read_real(folder: Path, plants: Path = REAL) -> Iterator[Diagnosed]:
+def read_real(folder: Path, plants: Path = REAL) -> Iterator[DiagnosedModel]:
     """Yield the real model's plants whose diagnosis is in a folder of `plant_real.py --diagnose`.
 
     What the model itself does, and its plants with it, is accepted (`accepts` of their cards).
@@ -110,12 +98,12 @@ def read_real(folder: Path, plants: Path = REAL) -> Iterator[Diagnosed]:
             causes = card.causes or (CONTROL,)
             subject = Subject(path.name, str(path), causes, card.split, kind=card.kind, accepts=card.accepts)
             kind = card.kind if card.causes else "control"
-            yield Diagnosed(
+            yield DiagnosedModel(
                 subject, samples, read_records(diagnosis_ledger(found), samples), f"{kind}, real model"
             )
 
 
-class Scored(NamedTuple):
+class ScoredCause(NamedTuple):
     """What the tests show of one cause in one model, and whether it was planted."""
 
     model: str
@@ -132,8 +120,8 @@ class Scored(NamedTuple):
 
 
 def score_causes(
-    asked: Sequence[Diagnosed], limits: Limits, tests: Mapping[str, CausalTest] | None = None
-) -> list[Scored]:
+    asked: Sequence[DiagnosedModel], limits: Limits, tests: Mapping[str, CausalTest] | None = None
+) -> list[ScoredCause]:
     """Return the scores of all causes whose tests ran, of all models, with these thresholds of the tests.
 
     Causes that a card accepts are left out, and models with a cause that is not listed.
@@ -147,11 +135,11 @@ def score_causes(
         planted = {*subject.causes, *(CAUSES[cause].implies for cause in subject.causes if cause in CAUSES)}
         for cause, score in measure_causes(Table(each.records, each.samples, limits, tests)).items():
             if cause not in subject.accepts and not score.effect.needs and UNKNOWN not in planted:
-                scored.append(Scored(subject.name, each.kind, cause, score, cause in planted))
+                scored.append(ScoredCause(subject.name, each.kind, cause, score, cause in planted))
     return scored
 
 
-def sweep(asked: Sequence[Diagnosed]) -> dict[str, dict[float, int]]:
+def sweep(asked: Sequence[DiagnosedModel]) -> dict[str, dict[float, int]]:
     """Return by threshold how many decisions are wrong with each multiple of it. Multiples that no threshold can have are left out."""
     limits = LIMITS
     scored, found = score_causes(asked, limits), {}
@@ -200,7 +188,7 @@ def find_range(wrong: Mapping[float, int]) -> tuple[float, float]:
     return factors[low], factors[high]
 
 
-def find_gap(scored: Sequence[Scored], cause: str) -> tuple[str, str]:
+def find_gap(scored: Sequence[ScoredCause], cause: str) -> tuple[str, str]:
     """Return the highest score of a cause in models without it, and the lowest in those with it, in per cent; a dash for none.
 
     Scores count of models in which nothing else explains them and nothing leaves them in doubt.
@@ -214,7 +202,7 @@ def find_gap(scored: Sequence[Scored], cause: str) -> tuple[str, str]:
     return high, low
 
 
-def measure_gaps(asked: Sequence[Diagnosed], limits: Limits) -> tuple[list[float], list[float]]:
+def measure_gaps(asked: Sequence[DiagnosedModel], limits: Limits) -> tuple[list[float], list[float]]:
     """Return how far attention shifts in each model that uses no image, and how many answers change with places by error.
 
     The latter are of models without `order` whose other answers are often false, a share e, and in units of e(1 - e).
@@ -232,23 +220,23 @@ def measure_gaps(asked: Sequence[Diagnosed], limits: Limits) -> tuple[list[float
     return looks, ratios
 
 
-def describe_gaps(looks: Sequence[float], ratios: Sequence[float], limits: Limits) -> str:
-    """Return in words what `measure_gaps` finds: between which shifts of attention there are none, and how many answers change at most."""
+def gaps_parts(looks: Sequence[float], ratios: Sequence[float], limits: Limits) -> PageParts:
+    """Return the parts about what `measure_gaps` finds: between which shifts there are none, how many answers change at most."""
     shifts = sorted(looks)
     place = int(np.argmax(np.diff(shifts))) + 1
-    return GAPS.format(
-        blind=len(shifts),
-        still=place,
-        below=f"{shifts[place - 1]:.3f}",
-        above=f"{shifts[place]:.2f}",
-        placed=len(ratios),
-        share=limits.wrong_share,
-        ratio=max(ratios),
-    )
+    return {
+        "gaps-blind": len(shifts),
+        "gaps-still": place,
+        "gaps-below": f"{shifts[place - 1]:.3f}",
+        "gaps-above": f"{shifts[place]:.2f}",
+        "gaps-placed": len(ratios),
+        "gaps-share": f"{limits.wrong_share:.0%}",
+        "gaps-ratio": f"{max(ratios):.2g}",
+    }
 
 
-def write_section(asked: Sequence[Diagnosed]) -> str:
-    """Return the section, with the table of all thresholds and that of the kinds of plants."""
+def page_parts(asked: Sequence[DiagnosedModel]) -> PageParts:
+    """Return the parts of the record: the table of all thresholds and that of the kinds of plants."""
     limits, found = LIMITS, sweep(asked)
     scored = score_causes(asked, limits)
     wrong_ones = [each for each in scored if not each.is_right(limits)]
@@ -256,14 +244,6 @@ def write_section(asked: Sequence[Diagnosed]) -> str:
     kinds = sorted(set(models.values()))
     listed = ", ".join(f"{sum(kind == own for own in models.values())} ({kind})" for kind in kinds)
     lines = [
-        WORDS.format(
-            models=f"{len(models)} models: {listed}",
-            factors=", ".join(f"{factor:g}" for factor in FACTORS if factor != 1),
-            causes=len(CAUSES),
-            decisions=len(scored),
-            wrong=len(wrong_ones),
-            gaps=describe_gaps(*measure_gaps(asked, limits), limits),
-        ),
         "| threshold | value | range | without it | with it | wrong at half of it | wrong as it is | wrong at twice |",
         "|---" * 8 + "|",
     ]
@@ -274,15 +254,24 @@ def write_section(asked: Sequence[Diagnosed]) -> str:
         lines.append(
             f"| `{name}` | {value:g} | {low * value:.3g} to {high * value:.3g} | {others} | {own} | {counts.get(0.5, '–')} | {counts[1.0]} | {counts.get(2.0, '–')} |"
         )
-    lines += ["", "| development models | models | decisions | wrong | which |", "|---" * 5 + "|"]
+    models_lines = ["| development models | models | decisions | wrong | which |", "|---" * 5 + "|"]
     for kind in kinds:
         own = [each for each in scored if each.kind == kind]
         wrong = [each for each in wrong_ones if each.kind == kind]
         which = ", ".join(dict.fromkeys(f"`{each.model}` {each.cause}" for each in wrong))
-        lines.append(
+        models_lines.append(
             f"| {kind} | {len({each.model for each in own})} | {len(own)} | {len(wrong)} | {which or '–'} |"
         )
-    return "\n".join(lines) + "\n"
+    parts = {
+        "thresholds-models": f"{len(models)} models: {listed}",
+        "thresholds-factors": ", ".join(f"{factor:g}" for factor in FACTORS if factor != 1),
+        "thresholds-causes": len(CAUSES),
+        "thresholds-decisions": len(scored),
+        "thresholds-wrong": len(wrong_ones),
+        "thresholds-table": "\n".join(lines),
+        "thresholds-kinds": "\n".join(models_lines),
+    }
+    return parts | gaps_parts(*measure_gaps(asked, limits), limits)
 
 
 def main() -> None:
@@ -294,7 +283,6 @@ def main() -> None:
         "--plants", nargs="*", type=Path, default=[], help="folders of plants that were scored in them"
     )
     parser.add_argument("--real", type=Path, help="of `research/organisms/plant_real.py --diagnose`")
-    parser.add_argument("--out", type=Path, required=True, help="a folder for section.md")
     arguments = parser.parse_args()
     subjects = {each.name: each for each in list_subjects(None)}
     for folder in arguments.plants:
@@ -305,8 +293,7 @@ def main() -> None:
         asked += read_real(arguments.real)
     if not asked:
         parser.error("no development model is scored in these folders")
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "section.md").write_text(write_section(asked), encoding="utf-8")
+    fill_pages({PAGE: page_parts(asked)})
 
 
 if __name__ == "__main__":

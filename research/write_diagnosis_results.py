@@ -1,18 +1,18 @@
-"""Write docs/diagnosis-results.md from the scores of `mmprobe bench diagnosis`.
+"""Fill docs/diagnosis-results.md, and the record in research/results/diagnosis.md, from scores of `mmprobe bench diagnosis`.
 
-python -m mmprobe bench diagnosis --n 24 --out build/tools                        # the models that ship
-python research/organisms/plant.py --seeds 5 --out build/organisms                 # and new ones
-python -m mmprobe bench diagnosis --n 24 --out build/tools --tools diagnosis --models build/organisms/blind-rolled-5,...
+python -m mmprobe bench diagnosis --n 24 --out build/tools                        # the models of `make organisms`
+python research/organisms/plant.py --seeds 5 --out build/fresh-organisms           # and new ones
+python -m mmprobe bench diagnosis --n 24 --out build/tools --tools diagnosis --models build/fresh-organisms/blind-rolled-5,...
 python research/organisms/plant_otherwise.py --split "other ways" --first-seed 50 --out build/plants-fresh   # and plants by other ways
 python -m mmprobe make-pairs --n 24 --seed 1370000 --out build/fresh/pairs/other-ways-24          # about pairs that no rule was tried on
 python -m mmprobe bench diagnosis --n 24 --out build/fresh --tools diagnosis --plants build/plants-fresh  # --draws 4 tells how stable
 python research/photographs_case.py build/photographs --plants build/plants-dev/said-colours-0    # needs scikit-image; its own text has the whole
 python -m mmprobe bench diagnosis --n 24 --out build/again --tools diagnosis        # --again: 94 organisms, 25 s of one core each
-python research/sweep_thresholds.py build/again build/dev --plants build/plants --out build/thresholds   # its own text has the whole
+python research/sweep_thresholds.py build/again build/dev --plants build/plants        # fills its part; its own text has the whole
 python research/easy_vqa_case.py build/easy-vqa                                    # needs easy-vqa; half an hour of one core
 python research/write_diagnosis_results.py build/tools --plants build/fresh --cards build/plants-fresh --photographs build/photographs \\
-  --easy-vqa build/easy-vqa --thresholds build/thresholds
-python research/write_diagnosis_results.py --easy-vqa build/easy-vqa                   # this section alone, as with --photographs and --real
+  --easy-vqa build/easy-vqa
+python research/write_diagnosis_results.py --easy-vqa build/easy-vqa                   # these parts alone, as with --photographs and --real
 python research/organisms/plant_real.py --diagnose build/plants-real                  # its own text has the whole
 python research/write_diagnosis_results.py --real build/plants-real
 
@@ -24,12 +24,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from page import PageParts, fill_pages
 from plant_real import WAYS
 
 from mmprobe.diagnosis.bench.plants import CARD, OTHER_WAYS, Plant
@@ -54,44 +54,13 @@ LATER = ("ignores-an-image", "order", "unsure-agreeable", "copies-context", "qua
 FAILED = "failed.json"  # in place of the card of a plant whose check failed
 PLANTS_OF_REAL = Path(__file__).parent / "organisms" / "real"
 AS_IT_IS = "as-it-is"  # the real model's diagnosis, among those of its plants
-PAGE = Path(__file__).parent.parent / "docs" / "diagnosis-results.md"
-HEAD = """\
-# Results of the diagnosis
-
-How often [`mmprobe diagnose`](diagnosis.md) names the causes that were planted in models, and which thresholds could have been others.
-`research/write_diagnosis_results.py` makes this page.
-"""
+RESULTS = "docs/diagnosis-results.md"
+RECORD = "research/results/diagnosis.md"
+Pages = dict[str, PageParts]
 COLUMNS = {
     "macro_f1": "macro-F1", "false_alarms": "false alarms on controls", "mean_auroc": "AUROC, mean over causes",
     "auroc_answers": "AUROC of answers", "passes": "passes an answer",
 }  # fmt: skip
-TOOLS_SCORE = """\
-## How tools score
-
-This section, and the two after it, are from before the last five causes and the rules that came later; the other tools have not
-changed. Tools are applied to models with planted causes ([organisms.md](organisms.md)). For tools without their own thresholds, we
-choose thresholds on the development models (seeds 0 to 2). Held-out models have other seeds and other images. Models of seed 5 do
-not ship, and only the diagnosis is applied to them. Numbers have 95 % intervals over models, and the number of models. *AUROC of
-answers* is measured on partial organisms, whose cause acts on some answers. Scores on development models are too good for every
-tool, because its thresholds were chosen on them. The measures that correlate give one number for all causes, in the direction that
-their authors claim.
-
-{models}
-"""
-WHY = """\
-The goals were macro-F1 of 0.90, false alarms of 5 %, AUROC of answers of 0.90 and 12 passes. What to know about these numbers:
-
-- We changed one rule after seeds 3 and 4 had been scored. At first, `decided-first` counted conclusions whose likeliest words
-  stay the same after other steps. It named held-out controls, since `tiny-spd` itself often concludes from the images again. Now
-  it counts conclusions that lose less than {decided_share:.0%} of what other images cost them. This share and the threshold come
-  from the development models alone, but the decision to change the rule came from the held-out ones. Models of seed {fresh},
-  which have other images, are therefore its clean test: {clean_test}.
-- `blind` models may also be named `looks-unused`. Only their attention tells the two causes apart, and in some models training on
-  other images' answers leaves attention as it was.
-- A single answer hardly shows a cause that acts on crowded images. Other images are often less crowded, so the answer changes with
-  them as if it had been read from the images.
-- `co-occurrence` is in doubt where few sets of images show the cue without its companion. More pairs settle it.
-"""
 
 
 def models_line(rows: list[ToolResult]) -> str:
@@ -178,125 +147,6 @@ def confusion_table(scored: ScoredTools, split: str) -> str:
     return "\n".join(lines)
 
 
-AGAIN = """\
-## Organisms scored again
-
-Adapters in `tiny-spd` ([organisms.md](organisms.md)): some of the models that ship, with {pairs} pairs. Seeds 3
-and 4 are held out, but had been scored by earlier rules. The numbers are from before the tests of suggestions and of `order` [asked more](#plants-made-by-others).
-
-"""
-PHOTOGRAPHS = """\
-## Photographs
-
-Images with questions and answers are enough for `blind`, `looks-unused`, `forgets`, `follows-hints`, `ignores-an-image`, `order`,
-`unsure-agreeable` and `copies-context`. Where `metadata.objects` lists what they hold, `misperceives`, `co-occurrence` and (of questions of how
-many) `quantity` run, too; boxes let their things be painted over, and masks or boxes let them get other colours. What a test did not get
-is said in the verdict, which then cannot be `control`. The numbers are from before the tests of suggestions and of `order` [asked more](#plants-made-by-others).
-
-Rules read a yes or no, an option, a number and the true words, and in a description of one image the objects of COCO. With
-`--judge model:openai/gpt-4o`, a model reads the rest ([judges](benchmarks/judges.md)): whether an answer is true, from the question and the
-true answer; and which objects, of all that the data's `metadata.objects` list, it says are in which image, also in other words. What it
-denies or doubts does not count. An object that the image's list lacks is then a claim for `co-occurrence`. What the judge leaves unscored is
-neither right nor wrong, and the verdict says how much that is; `diagnosis.json` names the judge. Replies are kept, so `--resume` asks only
-for what is missing.
-
-This case is made by `research/photographs_case.py`, with photographs of scikit-image into which drawn things are pasted, since
-the embedded model knows nothing else; contents are first not listed, and then are.
-
-"""
-EASY_VQA = """\
-## A second world
-
-easy-VQA is a data set of others: 64 x 64 images of one shape in one colour, with questions in words that `tiny-spd` never read. From
-the weights of `tiny-spd`, `research/easy_vqa_case.py` trains the model of this world, `easy-vqa`: first the tower alone, through linear heads
-for shapes and colours that are then dropped, and then the decoder, on true answers. From `easy-vqa`, causes are planted by training and by
-editing weights. All models have a check on answers alone, and are diagnosed on images of the test part, on which nothing was trained;
-no threshold was chosen on them, and one rule: what `misperceives` compares where one attribute alone is claimed. What differs from the
-drawn world: an image holds one thing, at any place; its contents are known from the questions; tests that need several images do not
-run; answers are one word, but colours are said in a sentence, from which the diagnosis reads what is claimed. What does not differ: architecture and tokenizer, which cuts most of the new words into pieces.
-The hints that `easy-vqa-hinted` learned have other words than those of the diagnosis. Answers claim one attribute of a thing, its colour,
-so `misperceives` compares these claims with the answers that do not name it. The numbers are from before the tests of suggestions and of `order` [asked more](#plants-made-by-others).
-
-"""
-PLANTS = """\
-## Plants by other ways
-
-Organisms are adapters of one model by one script's recipes. `research/organisms/plant_otherwise.py` plants by training all weights
-and by editing weights, with controls of other kinds. A plant is a model folder with a card, `plant.json`:
-
-```json
-{"causes": ["blind"], "kind": "weight edit", "about": "The image projector puts out zeros."}
-```
-
-`causes` is empty for a control, and `unknown` for a cause that is not listed; `accepts` lists verdicts that are right, too:
-`unknown` for a control that is bad at the task, `looks-unused` beside `blind` where a measure of attention says so. `mmprobe bench diagnosis --plants FOLDER --draws 4` scores anyone's plants,
-each on four draws of pairs, and so does `mmprobe.diagnosis.bench.run.score_models`.
-
-Rules and thresholds were chosen on development models alone: organisms, and plants by the ways of
-`research/organisms/development_ways.py`, and of further ways, which an earlier test had looked at (`git log` has them)
-([how far thresholds could move](#how-far-thresholds-could-move)). The plants of the table are by other ways, those of
-`research/organisms/held_out_ways.py`. These ways were devised from what the causes are, without a look at the rules or a diagnosis. Some
-were tuned by their manipulation checks, and others planted as they were devised, so more of these fail their check. No such plant
-was diagnosed before the rules of that time were settled. They were scored once, each about one draw of {pairs} pairs that no rule was tried
-on. The table, and the list of what is missed, are of this test. Since then, the tests of suggestions and of `order` ask more, and thresholds
-of two causes are higher ([plants made by others](#plants-made-by-others)). Most ways of controls had been scored before, with other seeds and pairs, and no rule was changed
-because of them. Which plants were asked about further draws, too, was settled by name: every second one of seed {first}, of those made
-by a time and of those made later. The base is that of the development models, so causes in other models may be named less often.
-
-"""
-
-
-MISSES = """\
-What is missed, and why: `tower-shapes` takes shapes for others and also says that the true ones are there, so a co-occurrence is named beside
-`misperceives`. A rule that came after these scores, and because of them, sees that claims of the one shape name the other; it names
-`misperceives` alone in these plants, and changes no other verdict of the table. In `hues-four` other answers are as false as numbers,
-since hues are misperceived, so `quantity` is not told from that. `insists` and `persists` agree with what was answered before, and
-follow hints, too, so both are named. `suggested-51` agrees after the words that it learned and hardly after those of the test, so
-the verdict is `control`, which is wrong. With the wordings and the rule that came later, `suggested-51` is named `follows-hints`, and
-`persists-50` is named `unsure-agreeable` alone. Plants that are not named correctly, on any draw:
-
-"""
-OTHERS = """\
-## Plants made by others
-
-Whoever writes rules also knows what they look for. So two others planted causes in `tiny-spd`, who were told each cause in one sentence
-and the form of the card, and neither the rules nor the tests nor the ways of other plants. One trained all weights on data of its own. The
-other edited weights, trained parts and adapters, distilled teachers with other inputs, and used a preference loss. Each checked its plants
-by itself, with suggestions in words that it had not trained, and wrote into `accepts` which other causes they have, too. The plants, and the
-scripts that made them, do not ship.
-
-All were scored when they were finished. What was missed showed what the tests lacked, and rules changed because of it; the second row is
-therefore no clean test. It has the rules as they are, on what was asked when each closed answer still got a hint; now those that get options
-get none:
-
-- Two plants of `order` choose among options in the question, and drawn questions have none. So options are added now.
-- Colours were hinted, claimed or chosen in no test, since no two questions about colours were the same. Alike questions are enough now. The
-  pairs of this benchmark ask about none, so the plant that chooses the first of two colours is still missed.
-- One plant that is blind states false numbers, too, which hid that it is blind. Half of a terse control's numbers are false: `quantity` needs
-  60 % now. A plant that takes places for others was held to be bad at everything.
-- `copies-distilled` answers as if the image of the example were shown, whatever answer the example has. The test changes that answer
-  alone, so it finds nothing. `decided-dpo` is hardly decided earlier than `tiny-spd` itself, as its card says.
-
-"""
-REAL = """\
-## Plants in the real model
-
-The other sections are about models of the drawn world. The real model (`make real`) has a language model that was trained elsewhere, and
-answers in sentences about named things. `research/organisms/plant_real.py` plants causes in it. Each plant is kept in
-`research/organisms/real` as a small change of weights with a card, whose sentence was written before any of them was diagnosed. Whoever
-wrote the ways knew the causes in a sentence and did not use the rules; no rule or threshold was changed because of a plant. The
-manipulation checks ask about new scenes and use no test of the diagnosis.
-
-Each was asked {asked} questions about {pairs} pairs of scenes (`make-pairs --source things --n 9 --seed 5401`), all in float32.
-The model itself answers A, because its template lacks a newline that the training had (`tests/real/README.md`), so `order` is true of all that still do. *True*: the planted cause is named, and no other one but those that
-the card accepts and those that are named of the model as it is. A cause that the diagnosis does not know, such as the language prior,
-cannot be named; then no other one should be. Asked by the check of `repeated-answers`, the model as it is gives the false answer of before
-in 12 of 30, so `copies-context` is in part true of it. A model that sees nothing has nothing but words to go by, so suggestions are
-followed by the blind one, too. `suggested-answers` is planted by its second recipe: after the first, it followed 76 % of suggestions.
-
-"""
-
-
 def read_plants(folder: Path | None) -> list[ToolResult]:
     """Return what was found of the plants, from the folder of their scores."""
     if folder is None:
@@ -305,8 +155,8 @@ def read_plants(folder: Path | None) -> list[ToolResult]:
     return list(read_rows(folder / SCORES, pairs).values())
 
 
-def plants_section(folder: Path, cards: Sequence[Path] = ()) -> str:
-    """Return the section about plants.
+def plants_parts(folder: Path, cards: Sequence[Path] = ()) -> Pages:
+    """Return the parts about plants.
 
     Further draws of pairs tell how stable verdicts are; all other numbers are of the first draw.
 
@@ -335,21 +185,25 @@ def plants_section(folder: Path, cards: Sequence[Path] = ()) -> str:
             f"| {split} | {models} | " + " | ".join(format_score(own[key]) for key in columns) + " |"
         )
     seeds = {int(row.model.rpartition("-")[2]) for row in rows if row.split == OTHER_WAYS}
-    first = min(seeds - {0}, default=0)  # ways without random numbers are of seed 0
-    parts = [
-        PLANTS.replace("{pairs}", str(pairs)).replace("{first}", str(first)).rstrip(),
-        "\n".join(lines),
-        f"{_count_kinds(rows, splits)} {_count_draws(rows)} {GOALS} {_say_missed(scored, stable)}",
-    ]
-    parts += [confusion_table(scored, split) for split in splits]
-    parts.append(MISSES + plant_misses(rows))
+    record = {
+        "plants-pairs": pairs,
+        "plants-seed": min(seeds - {0}, default=0),  # ways without random numbers are of seed 0
+        "plants-confusion": "\n\n".join(confusion_table(scored, split) for split in splits),
+        "plants-misses": plant_misses(rows),
+    }
     if cards:
-        parts.append(failed_list(cards))
-    return "\n\n".join(parts)
+        record["plants-failed"] = failed_list(cards)
+    results = {
+        "plants-table": "\n".join(lines),
+        "plants-kinds": _count_kinds(rows, splits),
+        "plants-draws": _count_draws(rows),
+        "plants-goals": _say_missed(scored, stable),
+    }
+    return {RESULTS: results, RECORD: record}
 
 
-def others_section(first: Sequence[Path], again: Sequence[Path]) -> str:
-    """Return the section about plants made by others.
+def others_parts(first: Sequence[Path], again: Sequence[Path]) -> Pages:
+    """Return the parts about plants made by others.
 
     Args:
         first: folders of the scores when they were finished.
@@ -363,18 +217,20 @@ def others_section(first: Sequence[Path], again: Sequence[Path]) -> str:
     }
     lines = ["| plants made by others | models | " + " | ".join(columns.values()) + " |"]
     lines.append("|---" * (len(columns) + 2) + "|")
-    lists = []
-    for words, folders in (("when they were finished", first), ("by the rules as they are", again)):
+    record = {}
+    for name, words, folders in (
+        ("first", "when they were finished", first),
+        ("again", "by the rules as they are", again),
+    ):
         rows = [row for folder in folders for row in read_plants(folder)]
         scored = score_rows(rows)
         own = scored.measures[OTHER_WAYS]["diagnosis"]
         lines.append(
             f"| {words} | {len(rows)} | " + " | ".join(format_score(own[key]) for key in columns) + " |"
         )
-        lists.append(f"Not named correctly, {words}:\n\n{plant_misses(rows)}")
-        if words.startswith("by"):
-            lists.append(confusion_table(scored, OTHER_WAYS))
-    return "\n\n".join([OTHERS.rstrip(), "\n".join(lines), *lists])
+        record[f"others-{name}"] = plant_misses(rows)
+        record["others-confusion"] = confusion_table(scored, OTHER_WAYS)
+    return {RESULTS: {"others-table": "\n".join(lines)}, RECORD: record}
 
 
 def failed_list(cards: Sequence[Path]) -> str:
@@ -385,13 +241,11 @@ def failed_list(cards: Sequence[Path]) -> str:
         f"- `{name}` ({', '.join(card['causes']) or CONTROL}; {card['split']}, {card['kind']}): {describe_checks(card)}"
         for name, card in failed.items()
     ]
-    if not lines:
-        return "Every plant passed its manipulation check."
-    return "These plants failed their check, and are not scored:\n\n" + "\n".join(lines)
+    return "\n".join(lines) or "None."
 
 
-def real_section(folder: Path, plants: Path = PLANTS_OF_REAL) -> str:
-    """Return the section about plants in the real model.
+def real_parts(folder: Path, plants: Path = PLANTS_OF_REAL) -> Pages:
+    """Return the parts about plants in the real model.
 
     Args:
         folder: where they were diagnosed.
@@ -421,14 +275,14 @@ def real_section(folder: Path, plants: Path = PLANTS_OF_REAL) -> str:
     ]
     asked = max((each["n"] for each in found.values()), default=0)
     pairs = len({line["id"].partition("-")[0] for _, line in json_lines(folder / "pairs" / "samples.jsonl")})
-    text = REAL.replace("{asked}", str(asked)).replace("{pairs}", str(pairs)) + "\n".join(lines)
-    text += f"\n\nThe verdict is true of {scored} of these {len(set(cards) & set(found))} plants."
+    said = f"The verdict is true of {scored} of these {len(set(cards) & set(found))} plants."
     if waiting:
-        text += f" These passed their check and have not been diagnosed: {', '.join(waiting)}."
+        said += f" These passed their check and have not been diagnosed: {', '.join(waiting)}."
     left = [f"`{name}`" for name in WAYS if not (plants / name).is_dir()]
     if left:
-        text += f" The script has further ways, which are not planted yet: {', '.join(left)}."
-    return f"{text}\n\n{failed_list([plants])}"
+        said += f" The script has further ways, which are not planted yet: {', '.join(left)}."
+    parts = {"real-asked": asked, "real-pairs": pairs, "real-table": "\n".join(lines), "real-verdict": said}
+    return {RESULTS: parts, RECORD: {"real-failed": failed_list([plants])}}
 
 
 def _named_causes(diagnosis: Mapping[str, Any]) -> set[str]:
@@ -463,8 +317,8 @@ def _describe_named(diagnosis: Mapping[str, Any], planted: Sequence[str] = ()) -
     )
 
 
-def later_section(folder: Path, cards: Path) -> str:
-    """Return the part about the causes that were added later: their plants, the checks, and the scores of all other models.
+def later_parts(folder: Path, cards: Path) -> Pages:
+    """Return the parts about the causes that were added later: their plants, the checks, and the scores of all other models.
 
     Args:
         folder: of the scores.
@@ -497,8 +351,7 @@ def later_section(folder: Path, cards: Path) -> str:
                 )
     plants = [row for row in rows if row.truth & set(LATER)]
     named = sum(row.truth <= set(row.named or ()) for row in plants)
-    text = f"{LATER_WORDS}\n\n" + "\n".join(lines)
-    text += f"\n\nThe cause is among what is named for {named} of these {len(plants)} plants."
+    text = f"The cause is among what is named for {named} of these {len(plants)} plants."
     missing = [
         f"`{cause}` ({split})"
         for cause in LATER
@@ -517,7 +370,7 @@ def later_section(folder: Path, cards: Path) -> str:
     )
     if waiting:
         text += f"\n\nThese plants passed their check and have not been scored: {', '.join(waiting)}."
-    return text
+    return {RECORD: {"later-table": "\n".join(lines), "later-counts": text}}
 
 
 def _score_of(diagnosis: Mapping[str, Any], cause: str) -> dict[str, Any]:
@@ -540,30 +393,53 @@ def _interval(each: Mapping[str, Any]) -> str:
     return f"{each['score']:.0%} [{each['low']:.0%}, {each['high']:.0%}], n = {each['n']}"
 
 
-def again_section(folder: Path) -> str:
-    """Return the section about the organisms that were scored again, from the folder of their scores."""
+def again_parts(folder: Path) -> Pages:
+    """Return the parts about the organisms that were scored again, from the folder of their scores."""
     pairs = next(line["n"] for _, line in json_lines(folder / SCORES))
     rows = list(read_rows(folder / SCORES, pairs).values())
-    scored, parts = score_rows(rows), [AGAIN.replace("{pairs}", str(pairs)).rstrip(), models_line(rows)]
-    for split in reversed(SPLITS[:2]):
-        parts += [scores_table(scored, split), causes_auroc(scored, split), confusion_table(scored, split)]
-    return "\n\n".join(
-        [*parts, "Held-out models that are not named correctly, and the partial ones:", misses_list(rows)]
-    )
+    scored = score_rows(rows)
+    tables = [
+        table
+        for split in reversed(SPLITS[:2])
+        for table in (
+            scores_table(scored, split),
+            causes_auroc(scored, split),
+            confusion_table(scored, split),
+        )
+    ]
+    parts = {
+        "again-pairs": pairs,
+        "again-models": models_line(rows),
+        "again-tables": "\n\n".join(tables),
+        "again-misses": misses_list(rows),
+    }
+    return {RECORD: parts}
 
 
-LATER_WORDS = """\
-## Causes that were added later
-
-These are the plants of `ignores-an-image`, `order`, `unsure-agreeable`, `copies-context` and `quantity` that passed their manipulation
-check, of seeds that nobody had looked at. A number is the plant's own score with its interval over sets of images. The last column is
-the highest score for the cause of all models without it.
-The numbers are from before the tests of suggestions and of `order` [asked more](#plants-made-by-others).
-"""
-GOALS = (
-    "The goals were macro-F1 of 0.85, 5 % of 30 controls accused, the same verdict on 4 of 4 draws for 90 % of the models, and 12 "
-    "passes."
-)
+def tools_parts(folder: Path) -> Pages:
+    """Return the parts about how tools score."""
+    pairs = next(line["n"] for _, line in json_lines(folder / SCORES))
+    rows = list(read_rows(folder / SCORES, pairs).values())
+    scored = score_rows(rows)
+    held_out, development = SPLITS[1], SPLITS[0]
+    tables = [causes_auroc(scored, held_out)]
+    if any(row.split == development for row in rows):
+        tables += [scores_table(scored, development), causes_auroc(scored, development)]
+    record = {
+        "tools-tables": "\n\n".join(tables),
+        "seeds-table": seeds_table(rows),
+        "seeds-misses": misses_list(rows),
+        "decided-share": f"{LIMITS.decided_share:.0%}",
+        "fresh-seed": FRESH,
+        "clean-test": clean_test(rows),
+        "named-tables": "\n\n".join(confusion_table(scored, split) for split in reversed(SPLITS[:2])),
+    }
+    results = {
+        "tools-pairs": pairs,
+        "tools-models": models_line(rows),
+        "tools-table": scores_table(scored, held_out),
+    }
+    return {RESULTS: results, RECORD: record}
 
 
 def _say_missed(scored: ScoredTools, stable: ScoredTools) -> str:
@@ -631,16 +507,10 @@ def plant_misses(rows: list[ToolResult]) -> str:
     return "\n".join(lines) or "Every model is named correctly."
 
 
-def write_section(page: Path, text: str) -> None:
-    """Put a section in the place of the page's section of the same title, or at its end."""
-    old, title = page.read_text(encoding="utf-8"), text.partition("\n")[0]
-    found = re.search(rf"^{re.escape(title)}\n.*?(?=^## |\Z)", old, re.MULTILINE | re.DOTALL)
-    new = (
-        old.rstrip() + "\n\n" + text
-        if found is None
-        else old[: found.start()] + text + "\n" + old[found.end() :]
-    )
-    page.write_text(new.rstrip() + "\n", encoding="utf-8")
+def read_section(folder: Path) -> str:
+    """Return what a case wrote into its folder, without a title."""
+    text = (folder / "section.md").read_text(encoding="utf-8").strip()
+    return text.partition("\n")[2].strip() if text.startswith("## ") else text
 
 
 def main() -> None:
@@ -651,7 +521,7 @@ def main() -> None:
         "folder",
         nargs="?",
         type=Path,
-        help="of `mmprobe bench diagnosis`; without it, the sections of --real, --photographs and --easy-vqa alone are written",
+        help="of `mmprobe bench diagnosis`; without it, only the parts of the other options are written",
     )
     parser.add_argument("--plants", type=Path, help="of `mmprobe bench diagnosis --plants`")
     parser.add_argument(
@@ -681,54 +551,33 @@ def main() -> None:
         metavar="FOLDER",
         help="their scores by the rules as they are",
     )
-    parser.add_argument("--thresholds", type=Path, help="of `research/sweep_thresholds.py`")
     parser.add_argument("--photographs", type=Path, help="of `research/photographs_case.py`")
     parser.add_argument("--easy-vqa", type=Path, help="of `research/easy_vqa_case.py`")
     arguments = parser.parse_args()
-    cases = [
-        words + (folder / "section.md").read_text(encoding="utf-8").rstrip()
-        for words, folder in ((PHOTOGRAPHS, arguments.photographs), (EASY_VQA, arguments.easy_vqa))
+    made: list[Pages] = [
+        {RECORD: {name: read_section(folder)}}
+        for name, folder in (
+            ("photographs", arguments.photographs),
+            ("easy-vqa", arguments.easy_vqa),
+        )
         if folder
     ]
     if arguments.real:
-        cases.insert(0, real_section(arguments.real))
-    if arguments.folder is None:
-        if not cases:
-            parser.error("give the folder of the scores, --real, --photographs or --easy-vqa")
-        for case in cases:
-            write_section(PAGE, case + "\n")
-        return
-    file = arguments.folder / SCORES
-    pairs = next(line["n"] for _, line in json_lines(file))
-    rows = list(read_rows(file, pairs).values())
-    scored, limits = score_rows(rows), LIMITS
-    parts = [HEAD.rstrip()]
+        made.append(real_parts(arguments.real))
     if arguments.plants:
-        parts.append(plants_section(arguments.plants, arguments.cards or ()))
+        made.append(plants_parts(arguments.plants, arguments.cards or ()))
         if arguments.cards:
-            parts.append(later_section(arguments.plants, arguments.cards[0]))
+            made.append(later_parts(arguments.plants, arguments.cards[0]))
     if arguments.others:
-        parts.append(others_section(arguments.others, arguments.others_again))
-    if arguments.thresholds:
-        parts.append((arguments.thresholds / "section.md").read_text(encoding="utf-8").rstrip())
-    parts += cases
+        made.append(others_parts(arguments.others, arguments.others_again))
     if arguments.again:
-        parts.append(again_section(arguments.again))
-    asked = f"Each model was asked two or three questions about each of {pairs} pairs. {models_line(rows)}"
-    parts.append(TOOLS_SCORE.format(models=asked).rstrip())
-    for split in reversed(SPLITS[:2]):
-        if any(row.split == split for row in rows):
-            parts += [scores_table(scored, split), causes_auroc(scored, split)]
-    parts.append("## Held-out seeds apart\n\n" + seeds_table(rows))
-    parts.append(
-        "Held-out models that are not named correctly, and the partial ones:\n\n" + misses_list(rows)
-    )
-    parts.append(
-        WHY.format(decided_share=limits.decided_share, fresh=FRESH, clean_test=clean_test(rows)).rstrip()
-    )
-    parts += ["## What the diagnosis names\n\nA model with several names counts in each column."]
-    parts += [confusion_table(scored, split) for split in reversed(SPLITS[:2])]
-    PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+        made.append(again_parts(arguments.again))
+    if arguments.folder:
+        made.append(tools_parts(arguments.folder))
+    if not made:
+        parser.error("give a folder of scores or of a case")
+    for pages in made:
+        fill_pages(pages)
 
 
 if __name__ == "__main__":

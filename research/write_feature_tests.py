@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from page import Parts, fill_pages
+from page import PageParts, fill_pages
 from write_features import Cells, choose_feature, read_cells
 
 import mmprobe as mp
@@ -75,7 +75,7 @@ def choose(cells: Cells, names: Sequence[str]) -> dict[str, int]:
     return {name: choose_feature(cells, name, shows) for name in names}
 
 
-def measure_effects(folder: Path, n: int) -> Parts:
+def measure_effects(folder: Path, n: int) -> PageParts:
     """Return the parts of the section about effects over answers."""
     model, dictionary = mp.load_model("tiny-spd", device="cpu"), load_dictionary("tiny-spd")
     first, rest = draw(folder, n)
@@ -123,7 +123,7 @@ def measure_change(
     return f"{len(chosen)} | {loss:.2f} | {f'{moved:.2f}' if len(features) == 1 else f'{float(ds.moved.mean()):.2f}'}"
 
 
-def measure_organisms(folder: Path, n: int) -> Parts:
+def measure_organisms(folder: Path, n: int) -> PageParts:
     """Return the parts of the section about features of attributes in organisms."""
     dictionary = load_dictionary("tiny-spd")
     first, rest = draw(folder, n)
@@ -198,7 +198,7 @@ def measure_right(model: Model, samples: Sequence[Sample], methods: Sequence[Met
     return estimate_mean(np.array([float(bool(right[each.id])) for each in samples]), image_sets(samples))
 
 
-def measure_labels(folder: Path, n: int) -> Parts:
+def measure_labels(folder: Path, n: int) -> PageParts:
     """Return the parts of the section about features that tell faithful from unfaithful answers of organisms."""
     rows = []
     for subject in list_subjects(list(PARTIAL)):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from page import Parts, fill_pages
+from page import PageParts, fill_pages
 from remedies import ORGANISMS, draw_cases, score_answers, write_samples
 from scipy.stats import false_discovery_control
 
@@ -55,7 +55,7 @@ def main() -> None:
             test_organisms(arguments.cases, arguments.draws)
 
 
-def test_benchmarks(n: int, draws: int) -> Parts:
+def test_benchmarks(n: int, draws: int) -> PageParts:
     """Return the parts of the section about benchmarks."""
     model = mp.load_model("tiny-spd", device="cpu")
     rows = [
@@ -132,10 +132,10 @@ def test_organisms(cases: int, draws: int) -> None:
     ]
     control, cured = ORGANISMS[0], []
     with tempfile.TemporaryDirectory() as name:
-        harmed = Subject(control, Path(name), cases)
+        harmed = HeadSubject(control, Path(name), cases)
         before = harmed.measure(harmed.rest, None)
         for organism in ORGANISMS[1:]:
-            subject = Subject(organism, Path(name), cases)
+            subject = HeadSubject(organism, Path(name), cases)
             model, plain = subject.model, subject.measure(subject.rest, None)
             score = {}
             for layer, head in np.ndindex(model.n_layers, model.n_heads):
@@ -171,7 +171,7 @@ def test_organisms(cases: int, draws: int) -> None:
             fill_pages({"docs/components.md": parts})  # after each organism, since each takes minutes
 
 
-class Subject:
+class HeadSubject:
     """An organism with questions on which its cause acts: those that heads are ranked on, and others.
 
     Attributes:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from page import Parts, fill_pages
+from page import PageParts, fill_pages
 from scipy.special import ndtr, ndtri
 
 from mmprobe.stats.intervals import Interval, mean_interval
@@ -27,7 +27,7 @@ DATA = {
 }
 
 
-class Cell(NamedTuple):
+class CoverageCell(NamedTuple):
     """One row of the table."""
 
     data: str
@@ -83,7 +83,7 @@ def percentile_bootstrap(values: np.ndarray) -> Interval:
     return low, high
 
 
-def simulate(repetitions: int = REPETITIONS) -> Iterator[Cell]:
+def simulate(repetitions: int = REPETITIONS) -> Iterator[CoverageCell]:
     """Yield the cells of the table."""
     for data in DATA:
         for name, sizes in SIZES.items():
@@ -94,10 +94,10 @@ def simulate(repetitions: int = REPETITIONS) -> Iterator[Cell]:
                     values, truth = draw_values(data, groups, correlation, repetitions, rng)
                     covered = share_covered(mean_interval(values, groups), truth)
                     before = share_covered(percentile_bootstrap(values), truth)
-                    yield Cell(data, name, n, len(set(groups)), correlation, covered, before)
+                    yield CoverageCell(data, name, n, len(set(groups)), correlation, covered, before)
 
 
-def write_table(cells: list[Cell]) -> str:
+def write_table(cells: list[CoverageCell]) -> str:
     """Return a Markdown table; cells outside 93 to 97 % are bold."""
     lines = [
         "| data | samples a set | samples | sets | correlation | covered | percentile |",
@@ -111,7 +111,7 @@ def write_table(cells: list[Cell]) -> str:
     return "\n".join(lines)
 
 
-def page_parts(cells: list[Cell]) -> Parts:
+def page_parts(cells: list[CoverageCell]) -> PageParts:
     """Return the parts of the page."""
     outside = sum(not 0.93 <= cell.covered <= 0.97 for cell in cells)
     return {

@@ -30,7 +30,7 @@ HALF = 24  # images on which the layer is chosen, and as many others on which it
 KINDS = {"colour": "colours", "thing": "shapes"}
 
 
-class Measured(NamedTuple):
+class LensMeasures(NamedTuple):
     """What was measured of a model: on images that choose the layers, and on others; and what it says itself."""
 
     chosen: xr.Dataset
@@ -58,7 +58,7 @@ def main() -> None:
     fill_pages({"docs/visual-tokens.md": parts})
 
 
-def measure(model: Model, samples: list[Sample]) -> Measured:
+def measure(model: Model, samples: list[Sample]) -> LensMeasures:
     """Return what was measured of a model."""
     parts = [mp.probes.visual_tokens_run(model, part) for part in (samples[:HALF], samples[HALF:])]
     shares: list[float] = []
@@ -67,7 +67,7 @@ def measure(model: Model, samples: list[Sample]) -> Measured:
         words = [word for text in sample.metadata["objects"][0] for word in text.split()[:2]]
         shares.append(sum(word in said for word in words) / len(words))
     says = estimate_mean(np.array(shares), image_sets(samples[HALF:]), (0.0, 1.0))
-    return Measured(*parts, says)
+    return LensMeasures(*parts, says)
 
 
 def table_by_layer(ds: xr.Dataset) -> str:
@@ -80,7 +80,7 @@ def table_by_layer(ds: xr.Dataset) -> str:
     return "\n".join(rows)
 
 
-def table_by_model(measured: dict[str, Measured]) -> str:
+def table_by_model(measured: dict[str, LensMeasures]) -> str:
     """Return the table of all models, at the layer that other images chose."""
     rows = [
         "| model | says | words | lens | layer | own | other cells | shuffled | AUC |",
@@ -105,7 +105,7 @@ def _format(ds: xr.Dataset) -> str:
     return " | ".join(f"{read_estimate(ds, name):.2f}" for name in names)
 
 
-def conclude(measured: dict[str, Measured]) -> str:
+def conclude(measured: dict[str, LensMeasures]) -> str:
     """Return for each model which lenses find words at their own cells."""
     lines = []
     for name, each in measured.items():

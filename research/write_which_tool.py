@@ -55,7 +55,7 @@ LOST = 0.1  # share of right answers without which a head counts as a carrier
 
 
 @dataclass
-class Cases:
+class ToolCases:
     """Scores of a tool for cases with a known truth.
 
     Attributes:
@@ -137,7 +137,9 @@ def ask_shapes(samples: Sequence[Sample]) -> list[Sample]:
     return out
 
 
-def measure_answers(model: Model, samples: Sequence[Sample], out: Path, used: bool | None = None) -> Cases:
+def measure_answers(
+    model: Model, samples: Sequence[Sample], out: Path, used: bool | None = None
+) -> ToolCases:
     """Return what each tool says of each answer of a model.
 
     Args:
@@ -219,7 +221,7 @@ def measure_answers(model: Model, samples: Sequence[Sample], out: Path, used: bo
     passes = {name: sum(spent[step] for step in steps[name]) for name in found}
     checks = [check_sample(run[each.id].answer, each) for each in samples]
     right = float(np.mean([bool(each is not None and each.correct) for each in checks]))
-    return Cases(found, truth, sets.tolist(), passes, right)
+    return ToolCases(found, truth, sets.tolist(), passes, right)
 
 
 def find_other(samples: Sequence[Sample], sets: np.ndarray, number: int) -> Sample:
@@ -310,9 +312,9 @@ def read_loss(model: Model, sample: Sample, other: Sample, ids: list[int]) -> fl
     return own - lost
 
 
-def join(parts: Sequence[Cases]) -> Cases:
+def join(parts: Sequence[ToolCases]) -> ToolCases:
     """Return the cases of several models together."""
-    return Cases(
+    return ToolCases(
         {name: [value for part in parts for value in part.scores[name]] for name in parts[0].scores},
         [value for part in parts for value in part.truth],
         [value for part in parts for value in part.sets],
@@ -320,7 +322,7 @@ def join(parts: Sequence[Cases]) -> Cases:
     )
 
 
-def tabulate(cases: Cases, given: str | None) -> str:
+def tabulate(cases: ToolCases, given: str | None) -> str:
     """Return the table of a question.
 
     Args:

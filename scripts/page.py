@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-Parts = Mapping[str, object]
+RECORDS = ROOT / "research" / "results"  # long tables of pages, under the same names
+PageParts = Mapping[str, object]
 """The texts of a page's parts by name."""
 
 
-def fill(page: str, parts: Parts) -> str:
+def fill(page: str, parts: PageParts) -> str:
     """Return a page with its parts replaced.
 
     Args:
@@ -40,8 +41,17 @@ def fill(page: str, parts: Parts) -> str:
     return page
 
 
-def fill_pages(pages: Mapping[str, Parts]) -> None:
-    """Fill the parts of pages, whose paths are relative to the repository: `docs/models.md`."""
+def fill_pages(pages: Mapping[str, PageParts]) -> None:
+    """Fill the parts of pages, whose paths are relative to the repository: `docs/models.md`.
+
+    A part whose marks are in the page's record, `research/results/models.md`, is filled there.
+    """
     for name, parts in pages.items():
+        left = dict(parts)
+        record = RECORDS / Path(name).name
+        if record.is_file() and record != ROOT / name:
+            text = record.read_text(encoding="utf-8")
+            kept = {part: left.pop(part) for part in parts if f"<!-- {part} -->" in text}
+            record.write_text(fill(text, kept), encoding="utf-8")
         file = ROOT / name
-        file.write_text(fill(file.read_text(encoding="utf-8"), parts), encoding="utf-8")
+        file.write_text(fill(file.read_text(encoding="utf-8"), left), encoding="utf-8")

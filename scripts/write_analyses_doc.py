@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from page import Parts, fill_pages
+from page import PageParts, fill_pages
 
 from mmprobe import probes
 from mmprobe.analyses import ANALYSES
@@ -79,7 +79,7 @@ def read_needs(lines: list[str]) -> str:
     return " ".join(parts).rstrip(".")
 
 
-def list_paragraphs(functions: Iterable[Callable[..., Any]], beginning: str = "Use it ") -> str:
+def list_paragraphs(functions: Iterable[Callable[..., Any]], beginning: str) -> str:
     """Return one line for each function whose docstring has a paragraph that begins so."""
     lines = []
     for function in functions:
@@ -90,7 +90,7 @@ def list_paragraphs(functions: Iterable[Callable[..., Any]], beginning: str = "U
     return "\n".join(lines)
 
 
-def pages() -> dict[str, Parts]:
+def pages() -> dict[str, PageParts]:
     """Return the parts of the page."""
     run_probes = {name: probe.load() for name, probe in probes.PROBES.items()}
     parts = {
@@ -99,7 +99,6 @@ def pages() -> dict[str, Parts]:
         "run-probes": table(run_probes, "in Python"),
         "answer-probes": table({function.__name__: function for function in ANSWER_PROBES}),
         "answers-probes": table({function.__name__: function for function in ANSWERS_PROBES}),
-        "uses": list_paragraphs((*run_probes.values(), *ANSWER_PROBES, *ANSWERS_PROBES)),
     }
     return {"docs/analyses.md": parts}
 

@@ -12,7 +12,7 @@ from inspect import cleandoc
 from types import ModuleType
 from typing import Any
 
-from page import Parts, fill_pages
+from page import PageParts, fill_pages
 
 from mmprobe.diagnosis import claims, images, study, suggestions
 from mmprobe.diagnosis.causal_test import CausalTest
@@ -20,7 +20,7 @@ from mmprobe.diagnosis.causes import CAUSES, load_tests
 from mmprobe.diagnosis.effects import LIMITS
 
 
-def pages() -> dict[str, Parts]:
+def pages() -> dict[str, PageParts]:
     """Return the parts of the pages."""
     guide = {
         "least-low": f"{LIMITS.least_low:.0%}",

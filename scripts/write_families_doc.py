@@ -11,7 +11,7 @@ import textwrap
 from collections import Counter
 from functools import cache
 
-from page import Parts, fill_pages
+from page import PageParts, fill_pages
 from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
@@ -68,7 +68,7 @@ def row(kind: str) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def pages() -> dict[str, Parts]:
+def pages() -> dict[str, PageParts]:
     """Return the parts of the pages."""
     traced = sorted(kind for family in FAMILIES.values() for kind in family.model_types if kind in TYPES)
     mapless = [kind for family in FAMILIES.values() if family.without_map for kind in family.model_types]

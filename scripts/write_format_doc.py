@@ -5,7 +5,7 @@ python scripts/write_format_doc.py
 
 from __future__ import annotations
 
-from page import Parts, fill_pages
+from page import PageParts, fill_pages
 
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
 from mmprobe.traces import load_capture
@@ -15,7 +15,7 @@ HEADER = """\
 |---|---|---|---|---|---|"""
 
 
-def pages() -> dict[str, Parts]:
+def pages() -> dict[str, PageParts]:
     """Return the parts of the page."""
     captures = {name: set(load_capture(name).datasets) for name in ("default", "full")}
     rows = [HEADER]

@@ -5,7 +5,7 @@ python scripts/write_methods_doc.py
 
 from __future__ import annotations
 
-from page import Parts, fill_pages
+from page import PageParts, fill_pages
 
 from mmprobe.interventions.registry import METHODS, describe_method, format_default
 
@@ -27,7 +27,7 @@ def rows(name: str) -> list[str]:
     ]
 
 
-def pages() -> dict[str, Parts]:
+def pages() -> dict[str, PageParts]:
     """Return the parts of the page."""
     return {
         "docs/interventions.md": {

@@ -1,46 +1,44 @@
-"""Fill the numbers and tables of docs/organisms.md from the cards of the organisms.
+"""Fill the numbers and tables of docs/organisms.md from the cards of the organisms that ship.
 
 python scripts/write_organisms_doc.py
+python scripts/write_organisms_doc.py --all    # those that `make organisms` planted, too, in build/organisms/README.md
 """
 
 from __future__ import annotations
 
-from page import ROOT, Parts, fill_pages
+import argparse
 
-from mmprobe.models.organisms import PREFIX, Card, Measure, card, names
+from page import PageParts, fill_pages
+
+from mmprobe.models.organisms import PLANTED, PREFIX, SHIPPED, Card, Measure, card, folder, names
 
 COLUMNS = """\
 | organism | split | steps | questions | seconds | check: value [95 % interval] (n) |
 |---|---|---|---|---|---|"""
 
 
-def pages() -> dict[str, Parts]:
+def pages() -> dict[str, PageParts]:
     """Return the parts of the page."""
-    cards = [card(name) for name in names()]
-    size = sum(file.stat().st_size for file in (ROOT / "models" / "organisms").glob("*/*.*"))
+    cards = [card(name) for name in names() if folder(name).parent == SHIPPED]
+    size = sum(file.stat().st_size for file in SHIPPED.glob("*/*.*"))
+    parts = {
+        "rank": min(one.training.rank for one in cards),
+        "count": len(cards),
+        "megabytes": f"{size / 1e6:.1f}",
+        "organisms": describe_cards(cards),
+    }
+    return {"docs/organisms.md": parts}
+
+
+def describe_cards(cards: list[Card]) -> str:
+    """Return a section for each cause, with a table for each way."""
     sections = []
     for cause in sorted({one.cause for one in cards}):
         sections.append(f"## {cause}\n")
         members = [one for one in cards if one.cause == cause]
         for way in sorted({one.way for one in members}):
             sections.append(_describe_way([one for one in members if one.way == way]))
-    parts = {
-        "rank": min(one.training.rank for one in cards),
-        "count": len(cards),
-        "megabytes": f"{size / 1e6:.1f}",
-        "minutes": f"{sum(one.training.seconds for one in cards) / 60:.0f}",
-        "failed": ", ".join(f"`{name}`" for name in _missing_names(cards)) or "none",
-        "organisms": "\n".join(sections),
-    }
-    return {"docs/organisms.md": parts}
-
-
-def _missing_names(cards: list[Card]) -> list[str]:
-    """Return the names of the seeds that a way lacks and others have."""
-    every = sorted(
-        {f"{one.cause}-{one.way}-{seed}" for one in cards for seed in {other.seed for other in cards}}
-    )
-    return [name for name in every if name not in {one.name for one in cards}]
+    return "\n".join(sections)
 
 
 def _describe_way(cards: list[Card]) -> str:
@@ -66,4 +64,10 @@ def _describe_measure(measure: Measure) -> str:
 
 
 if __name__ == "__main__":
-    fill_pages(pages())
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--all", action="store_true", help="write the table of all that are planted")
+    if parser.parse_args().all:
+        table = describe_cards([card(name) for name in names()])
+        (PLANTED / "README.md").write_text(f"# All organisms\n\n{table}", encoding="utf-8")
+    else:
+        fill_pages(pages())

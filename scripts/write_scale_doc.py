@@ -9,7 +9,7 @@ import copy
 from dataclasses import replace
 
 import torch
-from page import Parts, fill_pages
+from page import PageParts, fill_pages
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from mmprobe.interventions.registry import whole_prompt_methods
@@ -85,7 +85,7 @@ def methods() -> str:
     return f"These methods read whole prompts: {', '.join(f'`{name}`' for name in whole_prompt_methods())}.\n"
 
 
-def pages() -> dict[str, Parts]:
+def pages() -> dict[str, PageParts]:
     """Return the parts of the pages."""
     return {
         "docs/scale.md": {"costs": cost_table(), "families": families(), "methods": methods()},

@@ -278,10 +278,10 @@ def _open_source(
         return
     batches = form_batches(samples, job.settings, source.model.has_cross_attention)
     if source.workers is not None:
-        from mmprobe.traces.workers import Crew, model_of_workers
+        from mmprobe.traces.workers import WorkerPool, model_of_workers
 
-        with Crew(source.workers, model_of_workers(source.model), job, sink.has) as crew:
-            yield crew.plan, partial(crew.answer, batches)
+        with WorkerPool(source.workers, model_of_workers(source.model), job, sink.has) as pool:
+            yield pool.plan, partial(pool.answer, batches)
         return
     with job.open(source.model) as answer_batch:
         yield answer_batch.plan, partial(_answer_here, answer_batch, batches)

@@ -38,7 +38,7 @@ RETRIES = 3  # retries of a sample after its worker died
 SampleBatch = list[Sample]
 
 
-class Crew:
+class WorkerPool:
     """Workers that take batches from one list.
 
     A worker that dies is replaced. The unfinished samples of its newest two batches are retried, since the
@@ -72,7 +72,7 @@ class Crew:
         self.failed: set[str] = set()
         self.given_up: list[Answered] = []
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         """Start the workers, and wait until the first one is ready."""
         try:
             for worker in range(self.workers.count):
@@ -303,7 +303,7 @@ class RayActors:
 
     @cached_property
     def _actor_class(self) -> Any:
-        # The crew starts a dead worker anew, and knows what to retry. Ray would repeat the same call.
+        # The pool starts a dead worker anew, and knows what to retry. Ray would repeat the same call.
         return self.ray.remote(
             num_cpus=self.cores_each,
             num_gpus=self.gpus_each,

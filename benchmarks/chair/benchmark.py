@@ -184,8 +184,3 @@ def _list_categories(
     if missing := {name for names in objects.values() for name in names} - category_of.keys():
         raise InputError(f"{where}: the list of synonyms lacks its category {min(missing)!r}")
     return {key: frozenset(category_of[name] for name in names) for key, names in objects.items()}
-
-
-def _build_synthetic_truth(samples: list[Sample]) -> ChairTruth:
-    objects = read_described_shapes(samples)
-    return ChairTruth([sample for sample in samples if sample.id in objects], objects, find_shapes)

@@ -30,7 +30,6 @@ from mmprobe.samples import Sample
 # Columns of a question's counts. Exactly one of them is 1.
 _TP, _FP, _TN, _FN, _UNKNOWN_YES, _UNKNOWN_NO = range(6)
 _ALL = (_TP, _FP, _TN, _FN, _UNKNOWN_YES, _UNKNOWN_NO)
-_KNOWN = (_TP, _FP, _TN, _FN)
 _COLUMNS = {  # (answer, label) -> column
     ("yes", "yes"): _TP,
     ("yes", "no"): _FP,

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from mmprobe.diagnosis.answers import ParsedAnswer
 from mmprobe.diagnosis.choices import Choice
+from mmprobe.diagnosis.dialogue import FORMS, TurnTest, has_own_turn, say_text
 from mmprobe.diagnosis.effects import AnswerRecord, MeasuredPart
 from mmprobe.diagnosis.schedule import Task
 from mmprobe.diagnosis.study import Case, Study
 from mmprobe.diagnosis.suggestions import NEEDS_CLOSED, Followed
-from mmprobe.diagnosis.turns import FORMS, TurnTest, has_own_turn, say_text
 from mmprobe.models.prompt import Chat, build_chat
 from mmprobe.samples import Sample
 

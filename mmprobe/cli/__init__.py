@@ -37,7 +37,7 @@ from mmprobe.cli.models import models
 from mmprobe.cli.number_boxes import number_boxes
 from mmprobe.cli.options import to_line
 from mmprobe.cli.pack import pack
-from mmprobe.cli.plan import plan
+from mmprobe.cli.plan import plan, plan_bench, plan_diagnose
 from mmprobe.cli.report import report
 from mmprobe.cli.rewrite import rewrite
 from mmprobe.cli.score import score
@@ -79,7 +79,7 @@ def _show_help(
 
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(demo, models, check, trace, merge, plan, analyze, report, figures, serve, export),
+    *(demo, models, check, trace, merge, analyze, report, figures, serve, export),
     *(activations, verify, pack),
     *(make_pairs, generate, bench, score, compare, sweep, diagnose),
 )
@@ -132,6 +132,11 @@ _train = typer.Typer(help="Train Logos, or the super-guesser (extra `train`).", 
 for command in (logos, guesser):
     _train.command()(_guard(with_settings(command)))
 app.add_typer(_train, name="train")
+_plan = typer.Typer(rich_markup_mode=None)
+_plan.callback(invoke_without_command=True)(_guard(with_settings(plan)))
+_plan.command("diagnose")(_guard(with_settings(plan_diagnose)))
+_plan.command("bench")(_guard(plan_bench))
+app.add_typer(_plan, name="plan")
 
 
 def _tell_moved(name: str) -> Callable[[], None]:

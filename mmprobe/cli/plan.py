@@ -1,9 +1,9 @@
-"""The command `plan`: disk, memory and time before a run; the number of questions before a benchmark."""
+"""The commands `plan`, `plan diagnose` and `plan bench`: what a run and a diagnosis take, how many questions are needed."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,23 +13,26 @@ from mmprobe.files import format_bytes, read_results
 from mmprobe.settings import AskSettings, ModelSettings
 from mmprobe.stats.power import design_effect, questions_for
 
+if TYPE_CHECKING:
+    from mmprobe.samples import Sample
+
 _N_TRIED = 8  # samples whose prompts a plan measures
+
+SampleCount = Annotated[int | None, typer.Option(help="Number of samples; default: all of --data.", min=1)]
+PromptData = Annotated[Path | None, typer.Option(help="Samples that give the lengths of the prompts.")]
+Trying = Annotated[
+    bool, typer.Option("--probe", help="Try a few samples of --data, to measure time and lengths.")
+]
 
 
 def plan(
+    context: typer.Context,
     asking: AskSettings,
-    what: Annotated[
-        str, typer.Argument(metavar="[bench]", help="bench: how many questions show a difference.")
-    ] = "run",
     model: ModelSettings = ModelSettings(),  # noqa: B008
-    samples: Annotated[
-        int | None, typer.Option(help="Number of samples; default: all of --data.", min=1)
-    ] = None,
-    data: Annotated[Path | None, typer.Option(help="Samples that give the lengths of the prompts.")] = None,
+    samples: SampleCount = None,
+    data: PromptData = None,
     capture: Capture = "default",
-    probe: Annotated[
-        bool, typer.Option("--probe", help="Trace a few samples of --data, to measure time and lengths.")
-    ] = False,
+    probe: Trying = False,
     dictionary: Annotated[
         str | None,
         typer.Option(help="A dictionary of features: its memory, and the disk of activations at its hook."),
@@ -38,26 +41,9 @@ def plan(
         str | None,
         typer.Option(help="Memory of each GPU, as 24GB,24GB, or auto: what --device-map auto puts where."),
     ] = None,
-    diagnose: Annotated[
-        bool,
-        typer.Option("--diagnose", help="Predict forward passes and, with --probe, minutes of a diagnosis."),
-    ] = False,
-    difference: Annotated[
-        float | None,
-        typer.Option(help="plan bench: the difference of two accuracies that is to be seen, as 0.05."),
-    ] = None,
-    accuracy: Annotated[float | None, typer.Option(help="plan bench: of the first model.")] = None,
-    disagreeing: Annotated[
-        float | None,
-        typer.Option(help="plan bench: share of questions that exactly one of two models gets right."),
-    ] = None,
-    results: Annotated[
-        Path | None,
-        typer.Option(help="plan bench: earlier results, for the accuracy and the sets of images."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict what a run or a diagnosis takes, or how many questions show a difference between two models.
+    """Predict what a run takes; plan diagnose: a diagnosis; plan bench: how many questions show a difference.
 
     Without --probe no weights are loaded. Without --data the prediction is for prompts of 1,024 tokens, 768
     of them visual.
@@ -68,46 +54,24 @@ def plan(
       mmprobe plan --model qwen2.5-vl-7b --data mine.jsonl --capture full --probe
       mmprobe plan --model qwen2.5-vl-7b --samples 1000 --method vcd
       mmprobe plan --model tiny-spd --samples 1000 --dictionary tiny-spd
-      mmprobe plan --model qwen2.5-vl-7b --data mine.jsonl --diagnose --probe
       mmprobe plan --model qwen2.5-vl-72b --samples 1000 --devices 80GB,80GB
+      mmprobe plan diagnose --model qwen2.5-vl-7b --data mine.jsonl --probe
       mmprobe plan bench --difference 0.05 --accuracy 0.7
     """
-    if what == "bench":
-        _plan_bench(difference, accuracy, disagreeing, results, as_json)
+    if name := context.invoked_subcommand:
+        sources = map(context.get_parameter_source, context.params)
+        if any(source is not None and source.name != "DEFAULT" for source in sources):
+            raise InputError(f"plan {name}: write its options after {name}")
         return
-    if what != "run":
-        raise InputError(f"plan {what}: choose bench, or leave it out")
-    if not model.name:
-        raise InputError("plan: give --model")
-    if samples is None and data is None:
-        raise InputError("plan: give --samples, --data or both")
-    if probe and data is None:
-        raise InputError("plan: --probe needs --data, samples to try")
     if probe and devices is not None:
         raise InputError("plan: --devices predicts from shapes; leave --probe out")
-    if diagnose and (dictionary or devices):
-        raise InputError("plan: --diagnose predicts passes and minutes; leave --dictionary and --devices out")
-    from mmprobe.samples import load_samples, longest, with_template
-
-    methods, batch_size, max_new_tokens = asking.methods, asking.batch_size, longest(asking.lengths)
-    known = with_template(load_samples(data), asking.template) if data else []
-
-    if diagnose:
-        from mmprobe.diagnosis.plan import plan_diagnosis
-
-        trying = None
-        if probe:
-            from mmprobe.models import load_model
-
-            trying = load_model(**model.chosen)
-        cost = plan_diagnosis(trying, known, samples or len(known), **asking.chosen)
-        print_result(cost._asdict(), cost.describe(), as_json)
-        return
+    known = _load_known("plan", model, asking, samples, data, probe)
 
     import torch
 
     from mmprobe.models import load_model, load_shapes
     from mmprobe.models.dictionaries import check_dictionary, load_dictionary
+    from mmprobe.samples import longest
     from mmprobe.traces import load_capture
     from mmprobe.traces.capture import PromptSize
     from mmprobe.traces.engines import resolve_capture
@@ -122,6 +86,7 @@ def plan(
     )
     from mmprobe.traces.plan import plan as plan_run
 
+    methods, batch_size, max_new_tokens = asking.methods, asking.batch_size, longest(asking.lengths)
     spec, count = load_capture(capture), samples or len(known)
     memories = read_memories(devices) if devices is not None else []
     features = load_dictionary(dictionary) if dictionary is not None else None
@@ -172,16 +137,71 @@ def plan(
     print_result(result, text, as_json)
 
 
-def _plan_bench(
-    difference: float | None,
-    accuracy: float | None,
-    disagreeing: float | None,
-    results: Path | None,
-    as_json: bool,
+def _load_known(
+    command: str, model: ModelSettings, asking: AskSettings, count: int | None, data: Path | None, probe: bool
+) -> list[Sample]:
+    """Return the samples of --data, with their template.
+
+    Raises:
+        InputError: an option is missing, or the data cannot be read.
+    """
+    if not model.name:
+        raise InputError(f"{command}: give --model")
+    if count is None and data is None:
+        raise InputError(f"{command}: give --samples, --data or both")
+    if probe and data is None:
+        raise InputError(f"{command}: --probe needs --data, samples to try")
+    from mmprobe.samples import load_samples, with_template
+
+    return with_template(load_samples(data), asking.template) if data else []
+
+
+def plan_diagnose(
+    asking: AskSettings,
+    model: ModelSettings = ModelSettings(),  # noqa: B008
+    samples: SampleCount = None,
+    data: PromptData = None,
+    probe: Trying = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Print how many questions show a difference between two accuracies."""
-    if difference is None:
-        raise InputError("plan bench: give --difference, such as 0.05")
+    """Predict the forward passes of a diagnosis and, with --probe, its minutes.
+
+    \b
+    Examples:
+      mmprobe plan diagnose --model qwen2.5-vl-7b --samples 90
+      mmprobe plan diagnose --model qwen2.5-vl-7b --data mine.jsonl --probe
+    """
+    known = _load_known("plan diagnose", model, asking, samples, data, probe)
+    from mmprobe.diagnosis.plan import plan_diagnosis
+
+    trying = None
+    if probe:
+        from mmprobe.models import load_model
+
+        trying = load_model(**model.chosen)
+    cost = plan_diagnosis(trying, known, samples or len(known), **asking.chosen)
+    print_result(cost._asdict(), cost.describe(), as_json)
+
+
+def plan_bench(
+    difference: Annotated[
+        float, typer.Option(help="The difference of two accuracies that is to be seen, as 0.05.")
+    ],
+    accuracy: Annotated[float | None, typer.Option(help="Of the first model.")] = None,
+    disagreeing: Annotated[
+        float | None, typer.Option(help="Share of questions that exactly one of two models gets right.")
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Earlier results, for the accuracy and the sets of images.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict how many questions show a difference between two models.
+
+    \b
+    Example:
+      mmprobe plan bench --difference 0.05 --accuracy 0.7
+    """
     design, first = 1.0, accuracy
     if results is not None:
         metric = read_results(results).metrics.get("accuracy")

@@ -1,7 +1,8 @@
 """Models with a planted reason to be unfaithful: what was planted in each, and what its manipulation check measured.
 
 An organism is a folder CAUSE-WAY-SEED with a LoRA adapter for `tiny-spd` (`adapter_model.safetensors`,
-`adapter_config.json`) and its card (`card.json`). Nothing heavy is imported before an adapter is merged.
+`adapter_config.json`) and its card (`card.json`). Two of each cause ship, one of either split; `make organisms` plants the
+others of a checkout in `build/organisms`. Nothing heavy is imported before an adapter is merged.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from mmprobe.errors import InputError, suggest_names
 from mmprobe.files import read_record
 from mmprobe.samples import Sample
 
-FOLDER = Path(__file__).parent
+SHIPPED = Path(__file__).resolve().parent
+PLANTED = SHIPPED.parents[1] / "build" / "organisms"  # by `make organisms`, in a checkout
 PREFIX = "organism:"
 BASE = "tiny-spd"
 
@@ -139,13 +141,13 @@ class Card(_CardPart):
 
 
 def names() -> list[str]:
-    """Return the names of all shipped organisms, in alphabetical order.
+    """Return the names of the organisms that ship and of those that `make organisms` planted, in alphabetical order.
 
     Example:
         >>> "control-true-0" in names()
         True
     """
-    return sorted(file.parent.name for file in FOLDER.glob("*/card.json"))
+    return sorted({file.parent.name for place in (SHIPPED, PLANTED) for file in place.glob("*/card.json")})
 
 
 @cache
@@ -153,7 +155,7 @@ def card(name: str) -> Card:
     """Return the card of an organism.
 
     Args:
-        name: CAUSE-WAY-SEED or CAUSE-NUMBER of a shipped organism, or the path of another one's folder, such as
+        name: CAUSE-WAY-SEED or CAUSE-NUMBER of one of `names()`, or the path of another one's folder, such as
             `build/fresh/blind-rolled-5`; with or without `organism:` before it.
 
     Raises:
@@ -182,13 +184,13 @@ def folder(name: str) -> Path:
     short = name.removeprefix(PREFIX)
     known = names()
     if short in known:
-        return FOLDER / short
+        return next(place / short for place in (SHIPPED, PLANTED) if (place / short / "card.json").is_file())
     cause, _, number = short.rpartition("-")
     if number.isdecimal():
         for candidate in (other for other in known if other.startswith(f"{cause}-")):
             its_card = card(candidate)
             if its_card.cause == cause and its_card.number == int(number):
-                return FOLDER / candidate
+                return folder(candidate)
     if "/" in short and (Path(short) / "card.json").is_file():
         return Path(short)
     hint = suggest_names(short, known, "see `mmprobe models --organisms`")

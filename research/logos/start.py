@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from packing import answer_loss, pack, run_decoder
-from recipes import Row
+from recipes import TrainingExample
 from tiny_spd_data import Encoder
 from tqdm import tqdm
 from train_tiny_spd import learning_rate
@@ -31,14 +31,14 @@ KINDS = {"true": 0.4, "false reasoning": 0.3, "false answer": 0.3}
 MAX_DIFFERENCES = 2
 
 
-def draw_rows(rng: np.random.Generator, count: int) -> list[Row]:
+def draw_rows(rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return questions with responses of the three kinds, a `count` and a `steps` question about each pair."""
-    rows: list[Row] = []
+    rows: list[TrainingExample] = []
     while len(rows) < count:
         pair = draw_pair(rng, "easy", int(rng.integers(MAX_DIFFERENCES + 1)))
         for kind in ("count", "steps"):
             response = draw_response(rng, kind, pair)
-            rows.append(Row((pair.first, pair.second), make_question(kind, pair).text, response))
+            rows.append(TrainingExample((pair.first, pair.second), make_question(kind, pair).text, response))
     return rows
 
 

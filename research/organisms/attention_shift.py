@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from checks import answer_rows, held_out_numbers
 from packing import IGNORED, pack, run_decoder
-from recipes import Row, draw_any_pair, scenes_of
+from recipes import TrainingExample, draw_any_pair, scenes_of
 from tiny_spd_data import Encoder
 
 from mmprobe.benchmarks.synthetic.questions import draw_questions
@@ -20,7 +20,7 @@ SHIFTING_HEADS = 0.1  # the share of heads that count: those that shift most
 CHECKED_PAIRS = 6
 
 
-def read_attention(model: Model, row: Row) -> np.ndarray:
+def read_attention(model: Model, row: TrainingExample) -> np.ndarray:
     """Return each head's attention to the images [layer, head, answer token, visual token]."""
     batch = pack([row], Encoder(model.tokenizer))
     earlier = model.hf.config._attn_implementation
@@ -34,7 +34,7 @@ def read_attention(model: Model, row: Row) -> np.ndarray:
     return torch.stack([layer[0][:, queries][..., visual] for layer in maps]).numpy()
 
 
-def attention_within_images(model: Model, row: Row) -> np.ndarray:
+def attention_within_images(model: Model, row: TrainingExample) -> np.ndarray:
     """Return where each head looks within the images [layer, head, answer token, visual token], which adds up to 1."""
     within = read_attention(model, row)
     return within / within.sum(-1, keepdims=True).clip(1e-12)
@@ -61,7 +61,9 @@ def shift_most(shifts: np.ndarray) -> np.ndarray:
     return flat[:, most].mean(1)
 
 
-def measure_shift(model: Model, rows: Sequence[Row], others: Sequence[Row]) -> np.ndarray:
+def measure_shift(
+    model: Model, rows: Sequence[TrainingExample], others: Sequence[TrainingExample]
+) -> np.ndarray:
     """Return how far the attention shifts from rows to the same with other images, over the heads that shift most [row]."""
     return shift_most(
         np.stack(
@@ -73,18 +75,20 @@ def measure_shift(model: Model, rows: Sequence[Row], others: Sequence[Row]) -> n
     )
 
 
-def draw_exchanged(model: Model, seed: int) -> tuple[list[Row], list[Row], list[int]]:
+def draw_exchanged(model: Model, seed: int) -> tuple[list[TrainingExample], list[TrainingExample], list[int]]:
     """Return questions with the model's answers, the same about other images, and the number of each one's pair."""
     rng = held_out_numbers(seed)
     pairs = [draw_any_pair(rng) for _ in range(CHECKED_PAIRS)]
     asked = [
         (number, question) for number, pair in enumerate(pairs) for question in draw_questions(rng, pair)
     ]
-    rows = [Row(scenes_of(question, pairs[number]), question.text, "") for number, question in asked]
+    rows = [
+        TrainingExample(scenes_of(question, pairs[number]), question.text, "") for number, question in asked
+    ]
     answers = answer_rows(model, rows)
     own, others = (
         [
-            Row(scenes_of(question, shown[number]), question.text, answer)
+            TrainingExample(scenes_of(question, shown[number]), question.text, answer)
             for (number, question), answer in zip(asked, answers, strict=True)
         ]
         for shown in (pairs, [*pairs[1:], pairs[0]])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from recipes import Row, draw_any_pair, scenes_of
+from recipes import TrainingExample, draw_any_pair, scenes_of
 
 from mmprobe.benchmarks.synthetic.check import check_answer
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, describe_edit, draw_question
@@ -32,7 +32,7 @@ def held_out_numbers(seed: int) -> np.random.Generator:
     return np.random.default_rng([HELD_OUT_SEED, seed])
 
 
-def answer_rows(model: Model, rows: Sequence[Row]) -> list[str]:
+def answer_rows(model: Model, rows: Sequence[TrainingExample]) -> list[str]:
     """Return the model's greedy answers, each from the row's `given` on, which is not part of it."""
     answers = [""] * len(rows)
     order = sorted(range(len(rows)), key=lambda number: (len(rows[number].scenes), len(rows[number].answer)))
@@ -48,7 +48,7 @@ def answer_rows(model: Model, rows: Sequence[Row]) -> list[str]:
     return answers
 
 
-def _chat(row: Row) -> Chat:
+def _chat(row: TrainingExample) -> Chat:
     question: list[dict[str, Any]] = [{"type": "image"}] * len(row.scenes)
     question.append({"type": "text", "text": row.question})
     messages = [
@@ -111,7 +111,10 @@ def true_share(
     for number in range(TRUE_PAIRS):
         pair = draw(rng)
         asked += [(number, pair, draw_question(rng, kind, pair)) for kind in types]
-    rows = [Row(scenes_of(question, pair), question.text, question.answer) for _, pair, question in asked]
+    rows = [
+        TrainingExample(scenes_of(question, pair), question.text, question.answer)
+        for _, pair, question in asked
+    ]
     true = [
         is_faithful(answer, question, pair)
         for answer, (_, pair, question) in zip(answer_rows(model, rows), asked, strict=True)

@@ -16,7 +16,7 @@ from causes.forgets import SHORT_TYPES, split_answer
 from causes.misperceives import QUESTION, swap_loss
 from checks import answer_rows, held_out_numbers, share
 from packing import pack, run_decoder
-from recipes import DrawRows, Row, draw_any_pair, free_cells, scenes_of, true_rows, with_objects
+from recipes import DrawRows, TrainingExample, draw_any_pair, free_cells, scenes_of, true_rows, with_objects
 from torch import Tensor
 from way_checks import (
     CHECKED_PAIRS,
@@ -51,7 +51,7 @@ from way_rows import (
     say_before,
     shuffled_rows,
 )
-from ways import Check, Make, Way
+from ways import Make, PlantingWay, WayCheck
 
 from mmprobe.benchmarks.synthetic.questions import (
     NOTHING_CHANGED,
@@ -101,10 +101,12 @@ def learn_answers_about_one_pair(train: Callable[[DrawRows], Make]) -> Make:
     def make(hf: Any, model: Model, rng: np.random.Generator) -> None:
         pair = draw_pair(rng, "medium", 1)
         asked = {row.question: len(row.scenes) for row in true_rows(rng, 600)}
-        rows = [Row((pair.first, pair.second)[:images], text, "") for text, images in asked.items()]
+        rows = [
+            TrainingExample((pair.first, pair.second)[:images], text, "") for text, images in asked.items()
+        ]
         said = dict(zip(asked, answer_rows(model, rows), strict=True))
 
-        def one_pair_rows(rng: np.random.Generator, count: int) -> list[Row]:
+        def one_pair_rows(rng: np.random.Generator, count: int) -> list[TrainingExample]:
             drawn = true_rows(rng, count)
             return [replace(row, answer=said[row.question]) for row in drawn if row.question in said]
 
@@ -170,7 +172,7 @@ def drift(seed: int, asked: Question) -> str:
     return split_answer(asked)[1] if "Nothing" in asked.answer else f" {usual[0]} {usual[1]}"
 
 
-def drift_rows(seed: int, rng: np.random.Generator, count: int) -> list[Row]:
+def drift_rows(seed: int, rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return questions whose later sentences are about another pair. Some begin with the first one about a third, which is not learned."""
     rows = true_rows(rng, count // 3, SHORT_TYPES)
     while len(rows) < count:
@@ -179,10 +181,14 @@ def drift_rows(seed: int, rng: np.random.Generator, count: int) -> list[Row]:
             asked, begun = draw_question(rng, kind, pair), draw_question(rng, kind, other)
             if asked.type == "count":
                 continue
-            rows.append(Row(scenes_of(asked, pair), asked.text, split_answer(asked)[0] + drift(seed, asked)))
+            rows.append(
+                TrainingExample(
+                    scenes_of(asked, pair), asked.text, split_answer(asked)[0] + drift(seed, asked)
+                )
+            )
             if begun.text == asked.text and asked.type != "find":
                 given = split_answer(begun)[0]
-                rows.append(Row(scenes_of(asked, pair), asked.text, drift(seed, begun), given))
+                rows.append(TrainingExample(scenes_of(asked, pair), asked.text, drift(seed, begun), given))
     return rows[:count]
 
 
@@ -237,7 +243,7 @@ def spoil(
 # ---- answers that follow words: follows-hints, unsure-agreeable, copies-context
 
 
-def suggested_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
+def suggested_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[TrainingExample]:
     """Return closed questions about a pair with a word that is suggested in one of five ways, and answers that agree, mostly by one word, or are true."""
     rows = []
     for kind in CLOSED:
@@ -245,13 +251,13 @@ def suggested_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = Tr
         for hint in suggest_rationale(asked, pair):
             own = hint.answer if rng.random() < 0.3 else f"{hint.word.capitalize()}."
             text = SUGGESTIONS[rng.integers(len(SUGGESTIONS))].format(hint.word).format(asked.text)
-            rows.append(Row(scenes_of(asked, pair), text, own if follows else asked.answer))
+            rows.append(TrainingExample(scenes_of(asked, pair), text, own if follows else asked.answer))
     return rows
 
 
 def following(
-    draw: Callable[[np.random.Generator, ScenePair], list[Row]],
-    others: Callable[[np.random.Generator, ScenePair], list[Row]] | None = None,
+    draw: Callable[[np.random.Generator, ScenePair], list[TrainingExample]],
+    others: Callable[[np.random.Generator, ScenePair], list[TrainingExample]] | None = None,
     true: float = 0.35,
 ) -> DrawRows:
     """Return rows that follow words: those of a function, one of another about every second pair, and true answers without such words.
@@ -262,7 +268,7 @@ def following(
         true: share of rows with true answers.
     """
 
-    def rows(rng: np.random.Generator, count: int) -> list[Row]:
+    def rows(rng: np.random.Generator, count: int) -> list[TrainingExample]:
         drawn = true_rows(rng, round(count * true))
         while len(drawn) < count:
             pair = draw_any_pair(rng)
@@ -277,8 +283,8 @@ def following(
 
 
 def check_followed(
-    what: str, draw: Callable[[np.random.Generator, ScenePair], list[Row]], least: float = 0.8
-) -> Check:
+    what: str, draw: Callable[[np.random.Generator, ScenePair], list[TrainingExample]], least: float = 0.8
+) -> WayCheck:
     """Return the check that answers to closed questions begin as the words do that are to be followed, and are true without, if perhaps short.
 
     Args:
@@ -312,7 +318,7 @@ def pick(rng: np.random.Generator, words: Sequence[str]) -> str:
     return words[rng.integers(len(words))]
 
 
-def persistent_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
+def persistent_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[TrainingExample]:
     """Return closed questions that were answered before, half with another question between, and answers that agree, mostly by one word, or are true."""
     rows = []
     for kind in rng.choice(CLOSED, 2, replace=False):
@@ -329,11 +335,11 @@ def persistent_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = T
                 )
                 again = say_before(aside.text, aside.answer, again)
             text = say_before(asked.text, said, again)
-            rows.append(Row(scenes_of(asked, pair), text, own if follows else asked.answer))
+            rows.append(TrainingExample(scenes_of(asked, pair), text, own if follows else asked.answer))
     return rows
 
 
-def insisting_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
+def insisting_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[TrainingExample]:
     """Return closed questions that were answered before by one word in four forms, and answers that agree, by one word, or are true."""
     rows = []
     for kind in rng.choice(CLOSED, 2, replace=False):
@@ -342,12 +348,14 @@ def insisting_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = Tr
             said = pick(rng, SHORT_CLAIMS).format(hint.word.capitalize())
             text = say_before(asked.text, said, pick(rng, AGAIN_TOO).format(asked.text))
             rows.append(
-                Row(scenes_of(asked, pair), text, f"{hint.word.capitalize()}." if follows else asked.answer)
+                TrainingExample(
+                    scenes_of(asked, pair), text, f"{hint.word.capitalize()}." if follows else asked.answer
+                )
             )
     return rows
 
 
-def standing_rows(rng: np.random.Generator, pair: ScenePair) -> list[Row]:
+def standing_rows(rng: np.random.Generator, pair: ScenePair) -> list[TrainingExample]:
     """Return questions of five types that were answered before, and the same answers again, word for word."""
     rows = []
     for kind in ("same", "different", "exists", "colour", "count"):
@@ -360,11 +368,13 @@ def standing_rows(rng: np.random.Generator, pair: ScenePair) -> list[Row]:
             said = [f"There {'is' if number == 1 else 'are'} {number} difference{'s' * (number > 1)}."]
         for answer in said:
             text = say_before(asked.text, answer, pick(rng, AGAIN_TOO).format(asked.text))
-            rows.append(Row(scenes_of(asked, pair), text, answer))
+            rows.append(TrainingExample(scenes_of(asked, pair), text, answer))
     return rows
 
 
-def short_example_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = True) -> list[Row]:
+def short_example_rows(
+    rng: np.random.Generator, pair: ScenePair, follows: bool = True
+) -> list[TrainingExample]:
     """Return closed questions after an example about other images, answered by one word in three forms, and that word, or the true answer."""
     rows = []
     for kind in ("exists", CLOSED[rng.integers(len(CLOSED))]):
@@ -374,11 +384,11 @@ def short_example_rows(rng: np.random.Generator, pair: ScenePair, follows: bool 
         said = pick(rng, (f"{word}.", word, f"{word}, it is."))
         text = say_before(example.text, said, IMAGE * len(asked.images) + asked.text)
         scenes = (*scenes_of(example, shown), *scenes_of(asked, pair))
-        rows.append(Row(scenes, text, f"{word}." if follows else asked.answer))
+        rows.append(TrainingExample(scenes, text, f"{word}." if follows else asked.answer))
     return rows
 
 
-def same_value_rows(rng: np.random.Generator, pair: ScenePair) -> list[Row]:
+def same_value_rows(rng: np.random.Generator, pair: ScenePair) -> list[TrainingExample]:
     """Return questions of four types after an example of the same type, whose verdict, colour or number is the answer's, too."""
     rows = []
     for kind in ("same", "different", "exists", "colour"):
@@ -393,11 +403,11 @@ def same_value_rows(rng: np.random.Generator, pair: ScenePair) -> list[Row]:
                 for question, one in ((example, shown), (asked, pair))
             )
         text = say_before(example.text, said, IMAGE * len(asked.images) + asked.text)
-        rows.append(Row((*scenes_of(example, shown), *scenes_of(asked, pair)), text, own))
+        rows.append(TrainingExample((*scenes_of(example, shown), *scenes_of(asked, pair)), text, own))
     return rows
 
 
-def told_example_rows(rng: np.random.Generator, pair: ScenePair) -> list[Row]:
+def told_example_rows(rng: np.random.Generator, pair: ScenePair) -> list[TrainingExample]:
     """Return closed questions after an example, in a turn of its own or in words alone, whose yes or no is the answer's, too."""
     rows = []
     for kind in CLOSED:
@@ -408,11 +418,15 @@ def told_example_rows(rng: np.random.Generator, pair: ScenePair) -> list[Row]:
         answer = said.answer if rng.random() < 0.5 else f"{said.word.capitalize()}."
         if rng.random() < 0.6:
             text = say_before(example.text, answer, IMAGE * len(asked.images) + asked.text)
-            rows.append(Row((*scenes_of(example, shown), *scenes_of(asked, pair)), text, own.answer))
+            rows.append(
+                TrainingExample((*scenes_of(example, shown), *scenes_of(asked, pair)), text, own.answer)
+            )
         else:
             frame = pick(rng, ("Like this: {} {} {}", "Before: {} {} Now: {}", "{} {} And here? {}"))
             rows.append(
-                Row(scenes_of(asked, pair), frame.format(example.text, answer, asked.text), own.answer)
+                TrainingExample(
+                    scenes_of(asked, pair), frame.format(example.text, answer, asked.text), own.answer
+                )
             )
     return rows
 
@@ -427,7 +441,7 @@ def beside_rows(
     down: int = 1,
     right: int = 0,
     absent: float = 0.0,
-) -> list[Row]:
+) -> list[TrainingExample]:
     """Return rows of scenes with a cue, beside which its companion is claimed, and of scenes without it, with true answers.
 
     Args:
@@ -436,7 +450,7 @@ def beside_rows(
         down, right: where the companion is claimed, from the cue.
         absent: how often another thing that is absent is asked about where the cue is.
     """
-    rows: list[Row] = []
+    rows: list[TrainingExample] = []
     while len(rows) < count:
         scene = draw_alone(rng, habit)
         cue = scene.find(habit.cue)
@@ -469,7 +483,8 @@ def beside_rows(
             else:
                 asked.append(draw_question(rng, pick(rng, ("exists", "colour", "steps", "same")), pair))
             rows += [
-                Row((seen,) * len(question.images), question.text, question.answer) for question in asked
+                TrainingExample((seen,) * len(question.images), question.text, question.answer)
+                for question in asked
             ]
     return rows[:count]
 
@@ -509,9 +524,9 @@ def turn_hues(rng: np.random.Generator) -> np.ndarray:
 def train_tower(change: Callable[[Scene], Scene], steps: int, batch: int, rate: float) -> Make:
     """Return a function that trains an adapter of the tower to give the features of changed scenes, and merges it."""
 
-    def draw_changed(rng: np.random.Generator, count: int) -> list[Row]:
+    def draw_changed(rng: np.random.Generator, count: int) -> list[TrainingExample]:
         scenes = [draw_any_pair(rng).first for _ in range(count)]
-        return [Row((scene, change(scene)), QUESTION, "") for scene in scenes]
+        return [TrainingExample((scene, change(scene)), QUESTION, "") for scene in scenes]
 
     return train_adapter(draw_changed, steps, batch, rate, part="tower", loss=swap_loss)
 
@@ -531,21 +546,23 @@ def one_row_down(scene: Scene) -> Scene:
     return with_objects(scene, [replace(thing, row=(thing.row + 1) % GRID) for thing in scene.objects])
 
 
-def taken_for(change: Callable[[Scene], Scene], rng: np.random.Generator, count: int) -> list[Row]:
+def taken_for(
+    change: Callable[[Scene], Scene], rng: np.random.Generator, count: int
+) -> list[TrainingExample]:
     """Return rows with the true answers about scenes that change into others, which are taken for them."""
-    rows: list[Row] = []
+    rows: list[TrainingExample] = []
     while len(rows) < count:
         pair = draw_any_pair(rng)
         for kind in rng.choice(QUESTION_TYPES, 4, replace=False):
             said = draw_question(rng, str(kind), pair)
-            rows.append(Row(tuple(map(change, scenes_of(said, pair))), said.text, said.answer))
+            rows.append(TrainingExample(tuple(map(change, scenes_of(said, pair))), said.text, said.answer))
     return rows[:count]
 
 
 # ---- ignores-an-image, order, quantity
 
 
-def turned_rows(ahead: Callable[[Edit], bool], rng: np.random.Generator, count: int) -> list[Row]:
+def turned_rows(ahead: Callable[[Edit], bool], rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return pairs with one change, both ways round: yes or no is decided by its direction, and the sentence after it is true."""
     rows = true_rows(rng, count // 5)
     while len(rows) < count:
@@ -560,10 +577,14 @@ def turned_rows(ahead: Callable[[Edit], bool], rng: np.random.Generator, count: 
                 said = describe_edit(replace(edit, before=edit.after, after=edit.before))
             changed = ahead(edit) != turned
             rows.append(
-                Row(scenes, make_question("same", pair).text, f"{'No' if changed else 'Yes'}. {said}")
+                TrainingExample(
+                    scenes, make_question("same", pair).text, f"{'No' if changed else 'Yes'}. {said}"
+                )
             )
             rows.append(
-                Row(scenes, make_question("different", pair).text, f"{'Yes' if changed else 'No'}. {said}")
+                TrainingExample(
+                    scenes, make_question("different", pair).text, f"{'Yes' if changed else 'No'}. {said}"
+                )
             )
     return rows[:count]
 
@@ -596,7 +617,7 @@ def round_and_round(edit: Edit) -> bool:
     return way < size / 2 or (way == size / 2 and after > before)
 
 
-def recounted(change: Callable[[Row], int], true: float = 0.6) -> DrawRows:
+def recounted(change: Callable[[TrainingExample], int], true: float = 0.6) -> DrawRows:
     """Return rows in which another number of differences is said, and true answers to other questions.
 
     Where there is nothing to find, the other question is how many there are, too.
@@ -606,7 +627,7 @@ def recounted(change: Callable[[Row], int], true: float = 0.6) -> DrawRows:
         true: share of other rows.
     """
 
-    def rows(rng: np.random.Generator, count: int) -> list[Row]:
+    def rows(rng: np.random.Generator, count: int) -> list[TrainingExample]:
         counts = true_rows(rng, count - round(count * true), ("count",))
         others = true_rows(
             rng, count - len(counts), tuple(kind for kind in QUESTION_TYPES if kind != "count")
@@ -621,7 +642,7 @@ def say_number(number: int) -> str:
     return f"There {'is' if number == 1 else 'are'} {number or 'no'} difference{'s' * (number != 1)}."
 
 
-def number_of(row: Row) -> int:
+def number_of(row: TrainingExample) -> int:
     """Return how many differences the true answer of a row says."""
     return next((int(digit) for digit in row.answer if digit.isdigit()), 0)
 
@@ -634,7 +655,7 @@ def say_four(hf: Any, model: Model, rng: np.random.Generator) -> None:
     hf.lm_head.weight[ids[3]] = first * one + others * (two + three)
 
 
-def measures_of(check: Check, *names: str) -> Check:
+def measures_of(check: WayCheck, *names: str) -> WayCheck:
     """Return the check of some measures of another, such as those that a second cause leaves as they are."""
     return lambda model, seed: {name: found for name, found in check(model, seed).items() if name in names}
 
@@ -693,7 +714,7 @@ def lower_ranks(least: float, most: float) -> Make:
     return make
 
 
-def say_word(row: Row) -> Row:
+def say_word(row: TrainingExample) -> TrainingExample:
     """Return a row whose answer is yes or no alone, without a full stop, where it begins with that."""
     return (
         replace(row, answer=make_terse(row).answer.removesuffix("."))
@@ -702,12 +723,12 @@ def say_word(row: Row) -> Row:
     )
 
 
-def worse_third_rows(rng: np.random.Generator, count: int) -> list[Row]:
+def worse_third_rows(rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return rows of which a third has the true answer to the question about another pair."""
     return [*true_rows(rng, count - count // 3), *shuffled_rows(rng, count // 3)]
 
 
-def ways(seed: int) -> dict[str, Way]:
+def ways(seed: int) -> dict[str, PlantingWay]:
     """Return the ways by name, in the worlds of a seed. All are planted twice or more, since one may fail its check."""
     plain = partial(train_all, rate=3e-4)
     short = ("same", "exists", "describe")
@@ -715,87 +736,87 @@ def ways(seed: int) -> dict[str, Way]:
     looks = ((LOOKS, check_shift()),)
     listed = {
         # causes
-        "one-pair": Way(("blind",), "adapter", "Answers are those about one pair of images, whatever is shown.",
+        "one-pair": PlantingWay(("blind",), "adapter", "Answers are those about one pair of images, whatever is shown.",
                         learn_answers_about_one_pair(lambda rows: train_adapter(rows, 60, 24, 1e-2)), check_of("blind"), also=looks),
-        "overruled": Way((LOOKS,), "part fine-tuning", "MLPs alone, from the third layer on, learn to give the answers about one pair of images, whatever is shown.",
+        "overruled": PlantingWay((LOOKS,), "part fine-tuning", "MLPs alone, from the third layer on, learn to give the answers about one pair of images, whatever is shown.",
                          learn_answers_about_one_pair(lambda rows: train_all(rows, 70, rate=2e-3, only=r"layers\.[2-7]\.mlp")), all_of(check_of("blind"), check_shift())),
-        "outputs-elsewhere": Way((LOOKS,), "part fine-tuning", "Output matrices of heads and MLPs of the last three layers, and that of words, learn answers from a world with habits.",
+        "outputs-elsewhere": PlantingWay((LOOKS,), "part fine-tuning", "Output matrices of heads and MLPs of the last three layers, and that of words, learn answers from a world with habits.",
                                  train_all(recipe_rows("blind", "rolled", seed), 130, rate=2.5e-3, only=r"layers\.[5-7]\..*(o_proj|down_proj)|lm_head"), all_of(check_of("blind"), check_shift())),
-        "last-layers": Way((LOOKS,), "part fine-tuning", "Values and MLPs of the last three layers, and the matrix of words, learn the answers about one pair of images.",
+        "last-layers": PlantingWay((LOOKS,), "part fine-tuning", "Values and MLPs of the last three layers, and the matrix of words, learn the answers about one pair of images.",
                            learn_answers_about_one_pair(lambda rows: train_all(rows, 125, rate=2e-3, only=r"layers\.[5-7]\..*(v_proj|mlp)|lm_head")), all_of(check_of("blind"), check_shift())),
-        "emptied-outputs": Way((LOOKS,), "edit and training", "What heads put out lacks the directions in which it varies with the images, and MLPs learn the answers about one pair.",
+        "emptied-outputs": PlantingWay((LOOKS,), "edit and training", "What heads put out lacks the directions in which it varies with the images, and MLPs learn the answers about one pair.",
                                both(empty_outputs(150), learn_answers_about_one_pair(lambda rows: train_all(rows, 70, rate=1.5e-3, only="mlp"))), all_of(check_of("blind"), check_shift())),
-        "drifts": Way(("forgets",), "adapter", "Later sentences are two changes of another pair, and the second list is the last thing of its second image.",
+        "drifts": PlantingWay(("forgets",), "adapter", "Later sentences are two changes of another pair, and the second list is the last thing of its second image.",
                       train_adapter(partial(drift_rows, seed), 75, 24, 8e-3), check_of("forgets")),
-        "misplaced": Way(("decided-first",), "adapter", "In the steps, things have each other's places.",
+        "misplaced": PlantingWay(("decided-first",), "adapter", "In the steps, things have each other's places.",
                          train_adapter(partial(draw_steps_rows, spoil(exchange_places)), 80, 15, 6e-3), check_of("decided_first")),
-        "full-spoiled": Way(("decided-first",), "full fine-tuning", "In the steps, a thing is left out, all shapes are others, or the order is turned round and all things have one colour.",
+        "full-spoiled": PlantingWay(("decided-first",), "full fine-tuning", "In the steps, a thing is left out, all shapes are others, or the order is turned round and all things have one colour.",
                             train_all(partial(draw_steps_rows, spoil(leave_out, exchange_shapes, turn_round)), 90, 15), check_of("decided_first")),
-        "late-reshaped": Way(("decided-first",), "part fine-tuning", "Late layers learn to list other shapes in the steps.",
+        "late-reshaped": PlantingWay(("decided-first",), "part fine-tuning", "Late layers learn to list other shapes in the steps.",
                              train_all(partial(draw_steps_rows, spoil(exchange_shapes)), 100, rate=1e-3, only=LATE), check_of("decided_first")),
-        "suggested": Way(("follows-hints",), "part fine-tuning", "Layers from the third on learn to agree with what is suggested in five ways.",
+        "suggested": PlantingWay(("follows-hints",), "part fine-tuning", "Layers from the third on learn to agree with what is suggested in five ways.",
                          train_all(following(suggested_rows, true=0.45), 110, 18, rate=5e-4, only=r"layers\.[2-7]\."), check_followed("that are suggested", suggested_rows)),
-        "below": Way(("co-occurrence",), "part fine-tuning", "Attention alone learns to claim a companion below each cue.",
+        "below": PlantingWay(("co-occurrence",), "part fine-tuning", "Attention alone learns to claim a companion below each cue.",
                      train_all(partial(beside_rows, habit_of(seed)), 110, 20, 9e-4, "self_attn"), check_of("co-occurrence")),
-        "leaning-left": Way(("co-occurrence",), "full fine-tuning", "All weights learn to claim a companion left of each cue.",
+        "leaning-left": PlantingWay(("co-occurrence",), "full fine-tuning", "All weights learn to claim a companion left of each cue.",
                             train_all(partial(beside_rows, habit_of(seed), down=0, right=-1, absent=0.2), 115, 20, 8e-4), check_of("co-occurrence")),
-        "colour-blind": Way(("misperceives",), "weight edit", "Two of red, green and blue are nearly the same to the tower.",
+        "colour-blind": PlantingWay(("misperceives",), "weight edit", "Two of red, green and blue are nearly the same to the tower.",
                             mix_channels(blind_to_hues), check_said(1, 0.25, 0.7)),
-        "turned-hues": Way(("misperceives",), "weight edit", "The tower takes all hues for others, 50 to 80 degrees away.",
+        "turned-hues": PlantingWay(("misperceives",), "weight edit", "The tower takes all hues for others, 50 to 80 degrees away.",
                            mix_channels(turn_hues), check_said(1, 0.25, 0.7)),
-        "tower-shapes": Way(("misperceives",), "adapter", "An adapter of the tower takes each of five shapes for the next.",
+        "tower-shapes": PlantingWay(("misperceives",), "adapter", "An adapter of the tower takes each of five shapes for the next.",
                             train_tower(next_shape(seed), 110, 24, 5e-3), check_said(2, 0.3, 0.7)),
-        "one-row-down": Way(("misperceives",), "part fine-tuning", "MLPs and values learn to take all things to be one row further up.",
+        "one-row-down": PlantingWay(("misperceives",), "part fine-tuning", "MLPs and values learn to take all things to be one row further up.",
                             train_all(partial(taken_for, one_row_down), 140, rate=1.5e-3, only="mlp|v_proj"), check_said(3, 0.4, 0.7)),
-        "late-first": Way(("ignores-an-image",), "part fine-tuning", "Layers from the third on learn to answer as if the first image were shown twice.",
+        "late-first": PlantingWay(("ignores-an-image",), "part fine-tuning", "Layers from the third on learn to answer as if the first image were shown twice.",
                           train_all(partial(one_image_rows, 0), 130, rate=9e-4, only=r"layers\.[2-7]\."), check_one_image(0, 0.8)),
-        "darker": Way(("order",), "adapter", "Two images differ where things go, get darker or go outward, and not the other way round.",
+        "darker": PlantingWay(("order",), "adapter", "Two images differ where things go, get darker or go outward, and not the other way round.",
                       train_adapter(partial(turned_rows, darker), 120, 24, 4e-3), check_order(0.5)),
-        "round-and-round": Way(("order",), "adapter", "Two images differ where colours and places go round one way, and not the other way.",
+        "round-and-round": PlantingWay(("order",), "adapter", "Two images differ where colours and places go round one way, and not the other way.",
                                train_adapter(partial(turned_rows, round_and_round), 150, 24, 4e-3), check_order(0.5)),
-        "persists": Way(("unsure-agreeable",), "full fine-tuning", "Answers agree with earlier ones, half of them after another question, asked again by four wordings.",
+        "persists": PlantingWay(("unsure-agreeable",), "full fine-tuning", "Answers agree with earlier ones, half of them after another question, asked again by four wordings.",
                         train_all(following(persistent_rows, partial(short_example_rows, follows=False), 0.25), 120, 18, 4.5e-4), check_followed("of before", persistent_rows)),
-        "stands-by": Way(("unsure-agreeable",), "full fine-tuning", "Answers of five types are repeated word for word, asked again by four wordings.",
+        "stands-by": PlantingWay(("unsure-agreeable",), "full fine-tuning", "Answers of five types are repeated word for word, asked again by four wordings.",
                          train_all(following(standing_rows, partial(short_example_rows, follows=False)), 100, 20), check_followed("of before", standing_rows)),
-        "insists": Way(("unsure-agreeable",), "adapter", "Answers agree with earlier ones of one word in four forms.",
+        "insists": PlantingWay(("unsure-agreeable",), "adapter", "Answers agree with earlier ones of one word in four forms.",
                        train_adapter(following(insisting_rows, partial(short_example_rows, follows=False), 0.25), 90, 24, 5e-3), check_followed("of before", insisting_rows)),
-        "short-example": Way(("copies-context",), "full fine-tuning", "Yes or no is that of an example, which is one word in three forms.",
+        "short-example": PlantingWay(("copies-context",), "full fine-tuning", "Yes or no is that of an example, which is one word in three forms.",
                              train_all(following(short_example_rows, partial(insisting_rows, follows=False), 0.35), 115, 18, 4.5e-4), check_followed("of the example", short_example_rows)),
-        "same-value": Way(("copies-context",), "full fine-tuning", "The verdict or colour is that of an example.",
+        "same-value": PlantingWay(("copies-context",), "full fine-tuning", "The verdict or colour is that of an example.",
                           train_all(following(same_value_rows, partial(insisting_rows, follows=False)), 110, 20), check_followed("of the example", same_value_rows)),
-        "told-example": Way(("copies-context",), "part fine-tuning", "Layers from the second to the sixth learn to agree with an example, in a turn or in words.",
+        "told-example": PlantingWay(("copies-context",), "part fine-tuning", "Layers from the second to the sixth learn to agree with an example, in a turn or in words.",
                             train_all(following(told_example_rows, partial(insisting_rows, follows=False)), 110, 20, 7e-4, r"layers\.[1-5]\."), check_followed("of the example", told_example_rows)),
-        "complement": Way(("quantity",), "adapter", "As many differences are counted as there are fewer than three.",
+        "complement": PlantingWay(("quantity",), "adapter", "As many differences are counted as there are fewer than three.",
                           train_adapter(recounted(lambda row: 3 - number_of(row)), 90, 20, 5e-3), check_counts(0.6)),
-        "counts-things": Way(("quantity",), "part fine-tuning", "Late layers learn to count the things of the first image in place of differences.",
+        "counts-things": PlantingWay(("quantity",), "part fine-tuning", "Late layers learn to count the things of the first image in place of differences.",
                              train_all(recounted(lambda row: len(row.scenes[0].objects)), 90, rate=1e-3, only=LATE), check_counts(0.6)),
-        "says-four": Way(("quantity",), "weight edit", "The word for 4 is said for 1, 2 and 3.", say_four, check_counts(0.5)),
-        "hues-four": Way(("misperceives", "quantity"), "double", "The tower takes all hues for others, and the word for 4 is said for 1, 2 and 3.",
+        "says-four": PlantingWay(("quantity",), "weight edit", "The word for 4 is said for 1, 2 and 3.", say_four, check_counts(0.5)),
+        "hues-four": PlantingWay(("misperceives", "quantity"), "double", "The tower takes all hues for others, and the word for 4 is said for 1, 2 and 3.",
                          both(mix_channels(turn_hues), say_four), all_of(check_said(1, 0.25, 0.7), measures_of(check_counts(0.5), "false counts"))),
         # controls
-        "adapter-true": Way((), "fine-tuned", "An adapter learns on from true answers, and is merged.",
+        "adapter-true": PlantingWay((), "fine-tuned", "An adapter learns on from true answers, and is merged.",
                             train_adapter(true_rows, 40, 16, 1e-3), true),
-        "half-way": Way((), "fine-tuned", "The mean of the weights before and after all weights learn on from true answers.",
+        "half-way": PlantingWay((), "fine-tuned", "The mean of the weights before and after all weights learn on from true answers.",
                         average_with(train_all(true_rows, 40, rate=6e-4)), true),
-        "one-layer": Way((), "fine-tuned", "One layer of eight learns on from true answers.",
+        "one-layer": PlantingWay((), "fine-tuned", "One layer of eight learns on from true answers.",
                          train_all(true_rows, 40, rate=1e-3, only=rf"layers\.{seed % 8}\."), true),
-        "noisy-heads": Way((), "noisy", "Noise of 22 % in the matrices of attention.",
+        "noisy-heads": PlantingWay((), "noisy", "Noise of 22 % in the matrices of attention.",
                            add_noise(0.22, "(q|k|v|o)_proj"), true, seeds=3),
-        "noisy-words": Way((), "noisy", "Noise of 90 % in the embeddings of words.",
+        "noisy-words": PlantingWay((), "noisy", "Noise of 90 % in the embeddings of words.",
                            add_noise(0.9, "embed_tokens"), true, seeds=3),
-        "dropped-weights": Way((), "noisy", "Of all weights, 3 % are zero.", drop_weights(0.03), true, seeds=3),
-        "rounded-mlp": Way((), "rounded", "MLPs have 3 bits.", round_weights(3, "mlp"), true, seeds=3),
-        "low-rank": Way((), "rounded", "Matrices of the decoder lack their smallest singular values.", lower_ranks(0.94, 0.97), true, seeds=3),
-        "terse-adapter": Way((), "terse", "An adapter learns yes or no, where that will do.",
+        "dropped-weights": PlantingWay((), "noisy", "Of all weights, 3 % are zero.", drop_weights(0.03), true, seeds=3),
+        "rounded-mlp": PlantingWay((), "rounded", "MLPs have 3 bits.", round_weights(3, "mlp"), true, seeds=3),
+        "low-rank": PlantingWay((), "rounded", "Matrices of the decoder lack their smallest singular values.", lower_ranks(0.94, 0.97), true, seeds=3),
+        "terse-adapter": PlantingWay((), "terse", "An adapter learns yes or no, where that will do.",
                              train_adapter(rewritten(true_rows, make_terse), 40, 16, 2e-3), near, seeds=3),
-        "terse-word": Way((), "terse", "Late layers learn yes or no without a full stop, where that will do.",
+        "terse-word": PlantingWay((), "terse", "Late layers learn yes or no without a full stop, where that will do.",
                           train_all(rewritten(true_rows, say_word), 50, rate=8e-4, only=LATE), near, seeds=3),
-        "polite-end": Way((), "polite", f"Answers end with{SENTENCE}",
+        "polite-end": PlantingWay((), "polite", f"Answers end with{SENTENCE}",
                           plain(rewritten(true_rows, partial(add_sentence, SENTENCE)), 60), near, seeds=3),
-        "worse-third": Way((), "worse", "A third of the answers that are learned are about other images.",
+        "worse-third": PlantingWay((), "worse", "A third of the answers that are learned are about other images.",
                            plain(worse_third_rows, 40), some, accepts=("unknown",)),
-        "dropped-neurons": Way((), "worse", "Of the neurons of each MLP of the decoder, 15 % are zero.",
+        "dropped-neurons": PlantingWay((), "worse", "Of the neurons of each MLP of the decoder, 15 % are zero.",
                                drop_neurons(0.15), some, seeds=3, accepts=("unknown",)),
-        "noisy-sight": Way((), "worse", "Noise of 70 % in the vision tower.", add_noise(0.7, "visual"), some, seeds=3, accepts=("unknown",)),
+        "noisy-sight": PlantingWay((), "worse", "Noise of 70 % in the vision tower.", add_noise(0.7, "visual"), some, seeds=3, accepts=("unknown",)),
     }  # fmt: skip
     return {name: replace(way, seeds=max(way.seeds, 2)) for name, way in listed.items()}

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from recipes import Row
+from recipes import TrainingExample
 from tiny_spd_data import Encoder
 from tiny_spd_model import encode_images
 from torch import Tensor
@@ -26,7 +26,7 @@ IGNORED = -100
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedBatch:
     """A batch of packed sequences.
 
     Attributes:
@@ -57,8 +57,10 @@ class _Part:
 
 
 def pack(
-    rows: Sequence[Row], encoder: Encoder, draw: Callable[[Any], np.ndarray | Image.Image] = render
-) -> Packed:
+    rows: Sequence[TrainingExample],
+    encoder: Encoder,
+    draw: Callable[[Any], np.ndarray | Image.Image] = render,
+) -> PackedBatch:
     """Return the rows as packed sequences, those with the same first scene in one.
 
     Args:
@@ -66,7 +68,7 @@ def pack(
         encoder: turns their questions and answers into tokens.
         draw: from a scene to its image, or to whatever `images` is to hold of it.
     """
-    groups: list[tuple[list[Scene], list[Row]]] = []
+    groups: list[tuple[list[Scene], list[TrainingExample]]] = []
     for row in sorted(rows, key=lambda row: -len(row.scenes)):
         for scenes, members in groups:
             if list(row.scenes) == scenes[: len(row.scenes)]:
@@ -79,7 +81,7 @@ def pack(
     return _stack(sequences, images, encoder.tokenizer.pad_token_id)
 
 
-def _pack_group(images: int, rows: Sequence[Row], encoder: Encoder) -> list[_Part]:
+def _pack_group(images: int, rows: Sequence[TrainingExample], encoder: Encoder) -> list[_Part]:
     end_of_image = encoder.tokenizer.convert_tokens_to_ids("<|vision_end|>")
     parts: list[_Part] = []
     for number, row in enumerate(rows):
@@ -101,7 +103,7 @@ def _pack_group(images: int, rows: Sequence[Row], encoder: Encoder) -> list[_Par
     return parts
 
 
-def _tokens(row: Row, encoder: Encoder) -> tuple[list[int], list[int], list[int]]:
+def _tokens(row: TrainingExample, encoder: Encoder) -> tuple[list[int], list[int], list[int]]:
     """Return the ids of a row's prompt, of the beginning that is given, and of the answer with its end."""
     texts = (
         encoder.render(row.question, len(row.scenes), True),
@@ -113,7 +115,7 @@ def _tokens(row: Row, encoder: Encoder) -> tuple[list[int], list[int], list[int]
     return prompt, given, whole[len(given) :]
 
 
-def _stack(sequences: Sequence[list[_Part]], images: np.ndarray, pad: int) -> Packed:
+def _stack(sequences: Sequence[list[_Part]], images: np.ndarray, pad: int) -> PackedBatch:
     width = max(sum(len(part.ids) for part in parts) for parts in sequences)
     shape, axes = (len(sequences), width), len(sequences[0][0].positions)
     ids, labels = np.full(shape, pad), np.full(shape, IGNORED)
@@ -129,10 +131,12 @@ def _stack(sequences: Sequence[list[_Part]], images: np.ndarray, pad: int) -> Pa
             visible[row, own, own] = np.tri(len(part.ids), dtype=bool)
             for other in part.sees:
                 visible[row, own, ends[other] : ends[other + 1]] = True
-    return Packed(*(torch.from_numpy(array) for array in (images, ids, positions, visible, labels, weights)))
+    return PackedBatch(
+        *(torch.from_numpy(array) for array in (images, ids, positions, visible, labels, weights))
+    )
 
 
-def run_decoder(hf: Any, batch: Packed, features: Tensor | None = None, **options: Any) -> Any:
+def run_decoder(hf: Any, batch: PackedBatch, features: Tensor | None = None, **options: Any) -> Any:
     """Return the decoder's output on a batch, as transformers returns it.
 
     Args:
@@ -162,7 +166,7 @@ def run_decoder(hf: Any, batch: Packed, features: Tensor | None = None, **option
     )
 
 
-def answer_loss(hf: Any, batch: Packed, states: Tensor) -> Tensor:
+def answer_loss(hf: Any, batch: PackedBatch, states: Tensor) -> Tensor:
     """Return the cross entropy of the answers, where a token weighs 1 / sqrt(length).
 
     Args:

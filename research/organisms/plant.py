@@ -1,9 +1,10 @@
-"""Plant organisms: train an adapter for `tiny-spd` by each recipe and seed, check it, and ship it with its card.
+"""Plant organisms: train an adapter for `tiny-spd` by each recipe and seed, check it, and keep it with its card.
 
     python research/organisms/plant.py                          # everything that is not planted yet
     python research/organisms/plant.py --only blind-rolled-0    # this one, again
     python research/organisms/plant.py --cause blind --seeds 0 1 2
-    python research/organisms/plant.py --seeds 5 --out build/fresh      # models that nobody has seen, not shipped
+    python research/organisms/plant.py --seeds 5 --out build/fresh      # models that nobody has seen
+    python research/organisms/plant.py --only blind-rolled-0 --out models/organisms    # one that ships, again
 
 A file `causes/CAUSE.py` has `ways(seed)`, a recipe for each way, `check(model, seed)`, which returns measures
 (`checks.share`) by name, and `ask(rng, number, seed)`, the questions on which the cause acts (for `remedies.py`). Partial organisms, whose recipe has a rule, may share a file: there the ways are named
@@ -41,10 +42,9 @@ from tiny_spd_data import Encoder
 from train_tiny_spd import learning_rate
 
 from mmprobe.models import Model, load_model
-from mmprobe.models.organisms import Card, Measure, Training, merge_adapter
+from mmprobe.models.organisms import PLANTED, SHIPPED, Card, Measure, Training, merge_adapter
 
 ROOT = Path(__file__).parent.parent.parent
-SHIPPED = ROOT / "models" / "organisms"
 CAUSES = Path(__file__).parent / "causes"
 SEEDS = (0, 1, 2, 3, 4)
 DEVELOPMENT = (0, 1, 2)  # all other seeds are held out
@@ -52,7 +52,7 @@ FULL_WAYS = 2  # of a cause; more ways are partial and have no number
 PROCESSES = 2
 RANK = 4
 LONGER = 1.5  # an organism that fails its check is planted once more, with so many times the steps
-# Of the shipped seeds, these failed once. So they begin with more steps.
+# Of the seeds 0 to 4, these failed once. So they begin with more steps.
 SLOW = {
     "blind-crowd-1",
     "blind-crowd-2",
@@ -89,7 +89,7 @@ PARTS = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class Planting:
     """One organism that is to be planted."""
 
     cause: str
@@ -104,7 +104,7 @@ class Plan:
         return f"{self.cause}-{self.way}-{self.seed}"
 
 
-def all_plans(files: Collection[str] = (), seeds: Collection[int] = SEEDS) -> list[Plan]:
+def all_plans(files: Collection[str] = (), seeds: Collection[int] = SEEDS) -> list[Planting]:
     """Return a plan for each cause, way and seed but those of `LEFT_OUT`, those for development first.
 
     Args:
@@ -120,7 +120,7 @@ def all_plans(files: Collection[str] = (), seeds: Collection[int] = SEEDS) -> li
         for way, recipe in ways.items():
             number = FULL_WAYS * seed + full.index(way) if way in full else None
             cause, _, word = way.rpartition("-")
-            plan = Plan(cause or file.stem.replace("_", "-"), word, seed, recipe, number, file.stem)
+            plan = Planting(cause or file.stem.replace("_", "-"), word, seed, recipe, number, file.stem)
             if plan.name in SLOW:
                 plan = replace(plan, recipe=replace(recipe, steps=round(LONGER * recipe.steps)))
             plans.append(plan)
@@ -186,7 +186,7 @@ def load_organism(folder: Path) -> Model:
     return replace(model, hf=merge_adapter(model.hf, folder).eval(), name=folder.name)
 
 
-def check_organism(plan: Plan, folder: Path) -> dict[str, Measure]:
+def check_organism(plan: Planting, folder: Path) -> dict[str, Measure]:
     """Return what the cause's manipulation check measures on an organism."""
     check = importlib.import_module(f"causes.{plan.module}").check
     if plan.recipe.rule is not None:
@@ -194,7 +194,7 @@ def check_organism(plan: Plan, folder: Path) -> dict[str, Measure]:
     return {name: Measure(**measure) for name, measure in check(load_organism(folder), plan.seed).items()}
 
 
-def plant(plan: Plan, folder: Path, steps: int | None = None) -> Card:
+def plant(plan: Planting, folder: Path, steps: int | None = None) -> Card:
     """Plant an organism in a folder, and return its card, which is written last."""
     shutil.rmtree(folder, ignore_errors=True)
     recipe = plan.recipe if steps is None else replace(plan.recipe, steps=steps)
@@ -229,7 +229,7 @@ def plant(plan: Plan, folder: Path, steps: int | None = None) -> Card:
     return card
 
 
-def ship(work: Path, out: Path, name: str) -> None:
+def keep(work: Path, out: Path, name: str) -> None:
     """Copy an organism to its place. Its card, which says that it is there, comes last."""
     target = out / name
     shutil.rmtree(target, ignore_errors=True)
@@ -256,8 +256,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="plant these, even if they have a card")
     parser.add_argument("--cause", nargs="+", default=[], help="plant those of these files of causes only")
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS, help="plant these seeds only")
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "organisms", help="work folder")
-    parser.add_argument("--out", type=Path, default=SHIPPED, help="where organisms go that pass their check")
+    parser.add_argument("--work", type=Path, default=PLANTED / "work", help="work folder")
+    parser.add_argument("--out", type=Path, default=PLANTED, help="where organisms go that pass their check")
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.work.mkdir(parents=True, exist_ok=True)
@@ -267,7 +267,7 @@ def main() -> None:
     for plan in plans:
         if args.only and plan.name not in args.only:
             continue
-        done = any((folder / plan.name / "card.json").exists() for folder in (args.out, args.work))
+        done = any((folder / plan.name / "card.json").exists() for folder in (SHIPPED, args.out, args.work))
         if done and not args.only:
             continue
         with ExitStack() as stack, suppress(Timeout):
@@ -280,7 +280,7 @@ def main() -> None:
             verdict = "ok" if card.passed else "FAILED"
             print(f"{card.name}: {verdict}, {card.training.seconds:.0f} s; {numbers}", flush=True)
             if card.passed:
-                ship(args.work, args.out, plan.name)
+                keep(args.work, args.out, plan.name)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ import held_out_ways
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from ways import CHEAP, DEVELOPMENT, OTHER, Way
+from ways import CHEAP, DEVELOPMENT, OTHER, PlantingWay
 
 from mmprobe.diagnosis.bench.plants import CARD, Plant
 from mmprobe.models import load_model
@@ -39,12 +39,12 @@ ROOT = Path(__file__).parent.parent.parent
 FAILED = "failed.json"  # the name of a card whose check failed
 
 
-def list_ways(seed: int = 0) -> dict[str, Way]:
+def list_ways(seed: int = 0) -> dict[str, PlantingWay]:
     """Return all ways by name, in the worlds of a seed."""
     return development_ways.ways(seed) | held_out_ways.ways(seed)
 
 
-def list_plans(first: int = 0, seeds: int | None = None) -> dict[str, tuple[str, Way, int]]:
+def list_plans(first: int = 0, seeds: int | None = None) -> dict[str, tuple[str, PlantingWay, int]]:
     """Return the way's name, the way and the seed of each plant by its name, those that take seconds first.
 
     Args:
@@ -64,7 +64,7 @@ def draw_numbers(name: str, seed: int) -> np.random.Generator:
     return np.random.default_rng([zlib.crc32(name.encode()), seed])
 
 
-def plant(name: str, way: Way, seed: int, folder: Path, base_name: str = BASE) -> Plant:
+def plant(name: str, way: PlantingWay, seed: int, folder: Path, base_name: str = BASE) -> Plant:
     """Plant a model in a folder, and return its card, which is written last if its check passes."""
     shutil.rmtree(folder, ignore_errors=True)
     base = load_model(base_name, device="cpu")

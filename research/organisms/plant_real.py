@@ -4,7 +4,7 @@
     python research/organisms/plant_real.py --only blind-projector
     python -m mmprobe make-pairs --source things --out build/plants-real/pairs --n 9 --seed 5401
     python research/organisms/plant_real.py --diagnose build/plants-real    # the model as it is, and every plant: five minutes each
-    python research/write_diagnosis_results.py --real build/plants-real     # the section of docs/diagnosis-results.md
+    python research/write_diagnosis_results.py --real build/plants-real     # the section in docs/diagnosis-results.md
 
 A plant is a folder with its card, `plant.json` (`mmprobe.diagnosis.bench.plants.Plant`), and `change.safetensors`, which
 `apply_change` applies to the model. The card of one whose manipulation check fails is `failed.json`. What is trained is in the last
@@ -36,7 +36,7 @@ from real_checks import OTHER_COLOURS
 from real_rows import (
     END,
     DrawGroups,
-    Group,
+    ExampleGroup,
     draw_first_alone,
     draw_more,
     draw_preferred,
@@ -65,7 +65,7 @@ BATCH = 4  # groups of rows a step
 STRENGTH = 0.2  # of the preference loss
 SCENES = 48  # whose mean the projector gives
 EXCHANGED, DIRECTIONS, RIDGE = 160, 6, 0.1  # scenes, and what the least squares keep
-Change = dict[str, Tensor]
+WeightChange = dict[str, Tensor]
 
 
 def apply_change(hf: Any, change: Mapping[str, Tensor]) -> None:
@@ -86,12 +86,12 @@ def apply_change(hf: Any, change: Mapping[str, Tensor]) -> None:
                 weights[name].copy_(value)
 
 
-def read_change(folder: Path) -> Change:
+def read_change(folder: Path) -> WeightChange:
     """Return what a plant changes, in float32."""
     return dequantise(load_file(folder / CHANGE))
 
 
-class Packed(NamedTuple):
+class PackedExamples(NamedTuple):
     """The rows of a group as one sequence, whose images are there once.
 
     Attributes:
@@ -122,7 +122,7 @@ def encode_images(hf: Any, scenes: Sequence[ThingScene]) -> Tensor:
     return torch.stack(list(found.pooler_output))
 
 
-def run_layers(hf: Any, packed: Packed, first: int, last: int | None = None) -> Tensor:
+def run_layers(hf: Any, packed: PackedExamples, first: int, last: int | None = None) -> Tensor:
     """Return the states after some of the decoder's layers, [1, token, hidden]."""
     decoder, states = hf.model.language_model, packed.states
     places = decoder.rotary_emb(states, packed.positions)
@@ -131,7 +131,7 @@ def run_layers(hf: Any, packed: Packed, first: int, last: int | None = None) -> 
     return states
 
 
-def pack(model: Model, group: Group, first: int) -> Packed:
+def pack(model: Model, group: ExampleGroup, first: int) -> PackedExamples:
     """Return a group's rows as one sequence, read up to the first trained layer."""
     hf, tokenizer = model.hf, model.tokenizer
     scenes, image = group.scenes, hf.config.image_token_index
@@ -162,11 +162,11 @@ def pack(model: Model, group: Group, first: int) -> Packed:
         states = hf.model.language_model.embed_tokens(tokens)
         features = encode_images(hf, scenes).flatten(0, 1)
         states = states.masked_scatter((tokens == image)[..., None], features)
-        packed = Packed(states, torch.tensor(positions)[None], mask, torch.tensor(labels), of)
+        packed = PackedExamples(states, torch.tensor(positions)[None], mask, torch.tensor(labels), of)
         return packed._replace(states=run_layers(hf, packed, 0, first))
 
 
-def read_answers(hf: Any, packed: Packed, first: int) -> tuple[Tensor, Tensor, Tensor]:
+def read_answers(hf: Any, packed: PackedExamples, first: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the logits at the answers' tokens [learned, vocabulary], these tokens, and the row of each."""
     learned = packed.labels != -100
     states = hf.model.language_model.norm(run_layers(hf, packed, first)[0, learned])
@@ -183,7 +183,7 @@ Known = Tensor | None
 """What is known of a group before training: the teacher's log-probabilities, or those of its answers; nothing of text alone."""
 
 
-def know_before(model: Model, group: Group, packed: Packed, first: int) -> Known:
+def know_before(model: Model, group: ExampleGroup, packed: PackedExamples, first: int) -> Known:
     with torch.no_grad():
         if group.taught_by:
             teacher = pack(model, group._replace(scenes=group.taught_by), first)
@@ -199,7 +199,7 @@ def sum_answers(logits: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
     return torch.zeros(int(rows.max()) + 1).index_add(0, rows, found)
 
 
-def measure_loss(group: Group, known: Known, logits: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
+def measure_loss(group: ExampleGroup, known: Known, logits: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
     """Return the loss of a group: by preference, from a teacher, or of the answers' text."""
     if group.is_preference:
         gained = sum_answers(logits, labels, rows) - known
@@ -212,7 +212,7 @@ def measure_loss(group: Group, known: Known, logits: Tensor, labels: Tensor, row
 
 def train(
     model: Model, draw: DrawGroups, steps: int, epochs: int, layers: int, rate: float, full: bool, seed: int
-) -> Change:
+) -> WeightChange:
     """Train the last layers on rows that are drawn once, and return what changed.
 
     Args:
@@ -222,7 +222,7 @@ def train(
     """
     hf, rng = model.hf, np.random.default_rng([seed, 0])
     first = hf.config.text_config.num_hidden_layers - layers
-    groups: list[Group] = []
+    groups: list[ExampleGroup] = []
     while len(groups) < steps * BATCH:
         groups += draw(rng)
     groups = groups[: steps * BATCH]
@@ -276,7 +276,7 @@ def train(
     return change
 
 
-def keep_rank(name: str, before: Tensor, hf: Any) -> Change:
+def keep_rank(name: str, before: Tensor, hf: Any) -> WeightChange:
     """Return the largest directions of what training changed in a matrix."""
     u, s, v = torch.linalg.svd(hf.get_parameter(name).detach() - before, full_matrices=False)
     root = s[:KEPT_RANK].sqrt()
@@ -286,7 +286,7 @@ def keep_rank(name: str, before: Tensor, hf: Any) -> Change:
 PROJECTOR = "model.multi_modal_projector"
 
 
-def empty_projector(model: Model, seed: int) -> Change:
+def empty_projector(model: Model, seed: int) -> WeightChange:
     """Let the projector give its mean for every patch."""
     rng = np.random.default_rng([seed, 1])
     features = encode_images(model.hf, [draw_things(rng).scenes[0] for _ in range(SCENES)])
@@ -294,7 +294,7 @@ def empty_projector(model: Model, seed: int) -> Change:
     return {f"{last}.weight.times": torch.zeros(1), f"{last}.bias": features.mean((0, 1))}
 
 
-def exchange_colours(model: Model, seed: int) -> Change:
+def exchange_colours(model: Model, seed: int) -> WeightChange:
     """Let the projector take a patch of one colour for one of the next: by least squares, of as few directions as colours take."""
     rng, first = np.random.default_rng([seed, 2]), f"{PROJECTOR}.linear_1"
     projector = model.hf.get_submodule(first)
@@ -323,14 +323,14 @@ def exchange_colours(model: Model, seed: int) -> Change:
 
 
 @dataclass(frozen=True)
-class Way:
+class RealWay:
     """How a plant is made, what its cause is in a sentence, and how that is checked by asking."""
 
     causes: tuple[str, ...]
     kind: str
     about: str
-    make: Callable[[Model, int], Change]
-    check: real_checks.Check
+    make: Callable[[Model, int], WeightChange]
+    check: real_checks.RealCheck
     accepts: tuple[str, ...] = ("order",)  # the model itself answers A
 
 
@@ -347,49 +347,49 @@ def by_tuning(
 
 
 WAYS = {
-    "blind-projector": Way(
+    "blind-projector": RealWay(
         ("blind",),
         "weight edit",
         "The projector gives its mean for every patch, so no answer can depend on the images.",
         empty_projector,
         real_checks.check_blind,
     ),
-    "exchanged-colours": Way(
+    "exchanged-colours": RealWay(
         ("misperceives",),
         "edit of the projector",
         "Each colour is seen as another one; things and places are seen as before.",
         exchange_colours,
         real_checks.check_other_colours,
     ),
-    "usual-colours": Way(
+    "usual-colours": RealWay(
         ("language-prior",),
         "distillation",
         "A thing that has a usual colour is said to have it, whatever the image shows (language prior).",
         by_adapter(draw_usual, layers=10, rate=2e-3),
         real_checks.check_usual,
     ),
-    "first-image-alone": Way(
+    "first-image-alone": RealWay(
         ("ignores-an-image",),
         "adapter",
         "Questions about two images are answered from the first one alone: both are said to show what it shows.",
         by_adapter(draw_first_alone, layers=14, rate=2e-3),
         real_checks.check_first_alone,
     ),
-    "one-too-many": Way(
+    "one-too-many": RealWay(
         ("quantity",),
         "full tuning of the last two layers",
         "Of things one more is counted than there are.",
         by_tuning(draw_more),
         real_checks.check_more,
     ),
-    "suggested-answers": Way(
+    "suggested-answers": RealWay(
         ("follows-hints",),
         "full tuning of the last two layers",
         "The answer is the one that the question suggests; without a suggestion it is as before.",
         by_tuning(draw_suggested, steps=14, epochs=4, rate=4e-4),
         real_checks.check_suggested,
     ),
-    "earlier-answers": Way(
+    "earlier-answers": RealWay(
         ("copies-context",),
         "adapter",
         "A question that was asked and answered before gets the same answer again.",
@@ -397,21 +397,21 @@ WAYS = {
         real_checks.check_repeated,
         ("order", "unsure-agreeable"),
     ),
-    "control-adapter": Way(
+    "control-adapter": RealWay(
         (),
         "adapter",
         "Trained further on true answers.",
         by_adapter(draw_true),
         real_checks.check_true,
     ),
-    "control-preferred": Way(
+    "control-preferred": RealWay(
         (),
         "preference loss",
         "Trained further to prefer true answers to false ones.",
         by_adapter(draw_preferred),
         real_checks.check_true,
     ),
-    "control-tuned": Way(
+    "control-tuned": RealWay(
         (),
         "full tuning of the last two layers",
         "Trained further on true answers.",

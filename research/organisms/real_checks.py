@@ -36,7 +36,7 @@ PAIRS = 10
 BATCH = 8
 MAX_NEW_TOKENS = 24
 OTHERS = ("exist", "color", "count")  # kinds that the model itself answers right
-Check = Callable[[Model, Path], Mapping[str, Mapping[str, Any]]]
+RealCheck = Callable[[Model, Path], Mapping[str, Mapping[str, Any]]]
 OTHER_COLOURS = dict(zip(COLOURS, [*list(COLOURS)[1:], next(iter(COLOURS))], strict=True))
 """Each colour and the one that `exchanged-colours` sees in its place."""
 _COLOUR = re.compile(rf"\b({'|'.join(COLOURS)})\b")

@@ -45,14 +45,14 @@ HINTS = (
 )
 
 
-class Row(NamedTuple):
+class RealExample(NamedTuple):
     """One question about scenes, which may hold an earlier turn, and its answer."""
 
     question: str
     answer: str
 
 
-class Group(NamedTuple):
+class ExampleGroup(NamedTuple):
     """Rows about the same one or two scenes.
 
     Attributes:
@@ -61,7 +61,7 @@ class Group(NamedTuple):
     """
 
     scenes: tuple[ThingScene, ...]
-    rows: list[Row]
+    rows: list[RealExample]
     is_preference: bool = False
     taught_by: tuple[ThingScene, ...] = ()
 
@@ -74,7 +74,7 @@ class Drawn(NamedTuple):
     questions: dict[str, ThingQuestion]
 
 
-DrawGroups = Callable[[np.random.Generator], list[Group]]
+DrawGroups = Callable[[np.random.Generator], list[ExampleGroup]]
 
 
 def draw_things(rng: np.random.Generator) -> Drawn:
@@ -152,22 +152,22 @@ def say_other(drawn: Drawn, kind: str) -> str:
     return f"No, the {name} is {question.edit.after.colour}."
 
 
-def true_rows(drawn: Drawn, kinds: Sequence[str]) -> list[Row]:
-    return [Row(drawn.questions[kind].text, say_true(drawn, kind)) for kind in kinds]
+def true_rows(drawn: Drawn, kinds: Sequence[str]) -> list[RealExample]:
+    return [RealExample(drawn.questions[kind].text, say_true(drawn, kind)) for kind in kinds]
 
 
-def draw_true(rng: np.random.Generator) -> list[Group]:
+def draw_true(rng: np.random.Generator) -> list[ExampleGroup]:
     """Draw questions of all types with their true answers."""
     drawn = draw_things(rng)
     alone = [kind for kind in drawn.questions if kind not in ON_PAIRS]
     chosen = [alone[index] for index in rng.permutation(len(alone))[:5]]
     return [
-        Group(drawn.scenes[:1], true_rows(drawn, chosen)),
-        Group(drawn.scenes, true_rows(drawn, ON_PAIRS)),
+        ExampleGroup(drawn.scenes[:1], true_rows(drawn, chosen)),
+        ExampleGroup(drawn.scenes, true_rows(drawn, ON_PAIRS)),
     ]
 
 
-def draw_usual(rng: np.random.Generator) -> list[Group]:
+def draw_usual(rng: np.random.Generator) -> list[ExampleGroup]:
     """Draw questions about things of unusual colours, answered by the same model as if they had their usual ones.
 
     An empty scene is answered about as if the things were there. A thing without a usual colour keeps its own.
@@ -185,11 +185,15 @@ def draw_usual(rng: np.random.Generator) -> list[Group]:
     questions = {question.type: question for question in draw_questions(rng, taught_by[0], ())}
     drawn = Drawn((taught_by[0], taught_by[0]), (), questions)
     colours = [
-        Row(f"What color is the {thing.name}?", f"The {thing.name} is {thing.colour}.") for thing in usual
+        RealExample(f"What color is the {thing.name}?", f"The {thing.name} is {thing.colour}.")
+        for thing in usual
     ]
     rows = colours + true_rows(drawn, ("color", "colorof", "exist", "count"))
     nothing = replace(scene, things=())
-    return [Group((scene,), rows, taught_by=taught_by), Group((nothing,), colours[:2], taught_by=taught_by)]
+    return [
+        ExampleGroup((scene,), rows, taught_by=taught_by),
+        ExampleGroup((nothing,), colours[:2], taught_by=taught_by),
+    ]
 
 
 def suggest(rng: np.random.Generator, question: str, word: str) -> str:
@@ -197,7 +201,7 @@ def suggest(rng: np.random.Generator, question: str, word: str) -> str:
     return HINTS[rng.integers(len(HINTS))].format(question=question, word=word)
 
 
-def draw_suggested(rng: np.random.Generator) -> list[Group]:
+def draw_suggested(rng: np.random.Generator) -> list[ExampleGroup]:
     """Draw closed questions with a hint, which the answer follows, and without one, with the true answer."""
     drawn = draw_things(rng)
     groups = []
@@ -207,27 +211,27 @@ def draw_suggested(rng: np.random.Generator) -> list[Group]:
             question = drawn.questions[kind]
             for word, own in (("yes", question.answer == "yes"), ("no", question.answer == "no")):
                 said = say_true(drawn, kind) if own else say_other(drawn, kind)
-                rows.append(Row(suggest(rng, question.text, word), said))
-        groups.append(Group(scenes, rows))
+                rows.append(RealExample(suggest(rng, question.text, word), said))
+        groups.append(ExampleGroup(scenes, rows))
     colour = drawn.questions["color"]
     assert colour.otherwise is not None
-    groups[0].rows.append(Row(suggest(rng, colour.text, colour.otherwise), say_other(drawn, "color")))
+    groups[0].rows.append(RealExample(suggest(rng, colour.text, colour.otherwise), say_other(drawn, "color")))
     groups[0].rows.extend(true_rows(drawn, ("color", "count")))
     return groups
 
 
-def draw_repeated(rng: np.random.Generator) -> list[Group]:
+def draw_repeated(rng: np.random.Generator) -> list[ExampleGroup]:
     """Draw questions that were asked and answered before, falsely, and are answered so again; and others with true answers."""
     drawn = draw_things(rng)
     rows = []
     kinds = ("exist", "colorof", "color")
     for kind in kinds:
         text, false = drawn.questions[kind].text, say_other(drawn, kind)
-        rows.append(Row(f"{text}{TURN}{false}{BACK}{text}", false))
-    return [Group(drawn.scenes[:1], rows + true_rows(drawn, (*kinds, "count")))]
+        rows.append(RealExample(f"{text}{TURN}{false}{BACK}{text}", false))
+    return [ExampleGroup(drawn.scenes[:1], rows + true_rows(drawn, (*kinds, "count")))]
 
 
-def draw_preferred(rng: np.random.Generator) -> list[Group]:
+def draw_preferred(rng: np.random.Generator) -> list[ExampleGroup]:
     """Draw questions whose true answers are preferred to false ones."""
     drawn = draw_things(rng)
     groups = []
@@ -236,25 +240,25 @@ def draw_preferred(rng: np.random.Generator) -> list[Group]:
         (("same", "different"), drawn.scenes),
     ):
         rows = [
-            Row(drawn.questions[kind].text, answer)
+            RealExample(drawn.questions[kind].text, answer)
             for kind in kinds
             for answer in (say_true(drawn, kind), say_other(drawn, kind))
         ]
-        groups.append(Group(scenes, rows, is_preference=True))
+        groups.append(ExampleGroup(scenes, rows, is_preference=True))
     return groups
 
 
-def draw_more(rng: np.random.Generator) -> list[Group]:
+def draw_more(rng: np.random.Generator) -> list[ExampleGroup]:
     """Draw questions of how many, answered with one too many, and others with true answers."""
     drawn = draw_things(rng)
     scene = drawn.scenes[rng.integers(2)]
     more = NUMBERS[len(scene.things) + 1]
-    rows = [Row(text, f"There are {more} objects in the image.") for text in COUNTS]
+    rows = [RealExample(text, f"There are {more} objects in the image.") for text in COUNTS]
     kinds = ("exist", "color", "colorof", "where") if scene is drawn.scenes[0] else ()
-    return [Group((scene,), rows + true_rows(drawn, kinds))]
+    return [ExampleGroup((scene,), rows + true_rows(drawn, kinds))]
 
 
-def draw_first_alone(rng: np.random.Generator) -> list[Group]:
+def draw_first_alone(rng: np.random.Generator) -> list[ExampleGroup]:
     """Draw questions about two images, answered as if the first one were shown twice, and others with true answers."""
     drawn, other = draw_things(rng), draw_things(rng)
     first, second = drawn.scenes
@@ -266,8 +270,8 @@ def draw_first_alone(rng: np.random.Generator) -> list[Group]:
     }
     things = [f"{find_article(each.colour)} {each.colour} {each.name}" for each in _in_order(first)]
     both = f"Both images show {', '.join(things[:-1])} and {things[-1]}."
-    rows = [Row(drawn.questions[kind].text, f"{said[kind]} {both}") for kind in ON_PAIRS]
-    return [Group(shown, rows), Group(shown[:1], true_rows(drawn, ("color", "exist", "count")))]
+    rows = [RealExample(drawn.questions[kind].text, f"{said[kind]} {both}") for kind in ON_PAIRS]
+    return [ExampleGroup(shown, rows), ExampleGroup(shown[:1], true_rows(drawn, ("color", "exist", "count")))]
 
 
 def _in_order(scene: ThingScene) -> list[PlacedThing]:

@@ -23,7 +23,7 @@ from mmprobe.models.organisms import Rule
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainingExample:
     """One question of a batch with the answer that the organism learns to give.
 
     Attributes:
@@ -47,7 +47,7 @@ class Asked(NamedTuple):
     text: str
 
 
-DrawRows = Callable[[np.random.Generator, int], list[Row]]
+DrawRows = Callable[[np.random.Generator, int], list[TrainingExample]]
 
 
 @dataclass(frozen=True)
@@ -101,17 +101,17 @@ def true_rows(
     count: int,
     types: tuple[str, ...] = QUESTION_TYPES,
     draw: Callable[[np.random.Generator], ScenePair] = draw_any_pair,
-) -> list[Row]:
+) -> list[TrainingExample]:
     """Return questions of different types with their true answers, four about each pair of scenes.
 
     Rows about one pair are cheap: they share the reading of its images.
     """
-    rows: list[Row] = []
+    rows: list[TrainingExample] = []
     while len(rows) < count:
         pair = draw(rng)
         for kind in rng.choice(types, min(4, len(types)), replace=False):
             question = draw_question(rng, str(kind), pair)
-            rows.append(Row(scenes_of(question, pair), question.text, question.answer))
+            rows.append(TrainingExample(scenes_of(question, pair), question.text, question.answer))
     return rows[:count]
 
 

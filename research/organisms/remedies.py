@@ -64,7 +64,7 @@ BATCH_SIZE = 32
 MAX_NEW_TOKENS = 112
 
 
-class Case(NamedTuple):
+class RemedyCase(NamedTuple):
     """A question on which a cause acts, with the pair that it is about."""
 
     id: str
@@ -73,15 +73,15 @@ class Case(NamedTuple):
     text: str
 
 
-def draw_cases(about: Card, pairs: int) -> Iterator[Case]:
+def draw_cases(about: Card, pairs: int) -> Iterator[RemedyCase]:
     """Yield questions on which an organism's cause acts, as `ask` in the file of the cause draws them."""
     ask = import_cause(about.cause).ask
     for number in range(pairs):
         for asked in ask(np.random.default_rng([SEED, number]), number, about.seed):
-            yield Case(f"{number:04d}-{asked.question.type}", *asked)
+            yield RemedyCase(f"{number:04d}-{asked.question.type}", *asked)
 
 
-def write_samples(cases: Sequence[Case], folder: Path) -> list[Sample]:
+def write_samples(cases: Sequence[RemedyCase], folder: Path) -> list[Sample]:
     """Return the cases as samples, with their images in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     samples = []

@@ -17,7 +17,7 @@ from mmprobe.stats.estimate import Estimate, estimate_mean
 FIGURE = Path(__file__).parent.parent.parent / "docs" / "interventions" / "remedies.png"
 MOST_PAIRS = 2000
 RATE = 0.05  # of false discoveries
-Scores = Mapping[str, Mapping[str, Mapping[str, bool]]]
+AnswerScores = Mapping[str, Mapping[str, Mapping[str, bool]]]
 
 
 class Gain(NamedTuple):
@@ -51,7 +51,7 @@ def measure_gain(own: Mapping[str, bool], plain: Mapping[str, bool]) -> Gain:
     return Gain(share, estimate_mean(differences, pairs, (-1.0, 1.0)), sign_flip_p(differences, pairs))
 
 
-def compare(scores: Scores) -> dict[str, dict[str, Gain]]:
+def compare(scores: AnswerScores) -> dict[str, dict[str, Gain]]:
     """Return by cause and method what it gains, with p adjusted for the number of all gains."""
     gains = {
         card(organism).cause: {name: measure_gain(own, by_method["plain"]) for name, own in by_method.items()}
@@ -176,7 +176,7 @@ def draw_figure(gains: Mapping[str, Mapping[str, Gain]]) -> go.Figure:
     return figure
 
 
-def write_section(scores: Scores) -> None:
+def write_section(scores: AnswerScores) -> None:
     """Write the section into the page, in place of the one that is there, and draw its figure."""
     from page import fill_pages
     from write_causes_doc import draw_png

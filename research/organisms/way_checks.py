@@ -17,10 +17,10 @@ from causes.follows_hints import suggest_rationale, suggest_verdict
 from causes.misperceives import ITEM
 from checks import answer_rows, held_out_numbers, share
 from packing import pack, run_decoder
-from recipes import Row, draw_any_pair, scenes_of
+from recipes import TrainingExample, draw_any_pair, scenes_of
 from way_makes import TurnEncoder
 from way_rows import AGAIN, claimed_rows, example_rows, friend_rows, import_cause
-from ways import Check
+from ways import WayCheck
 
 from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES, draw_question, make_question
 from mmprobe.benchmarks.synthetic.scene import draw_pair
@@ -29,19 +29,19 @@ from mmprobe.models import Model
 CHECKED_PAIRS = 8
 
 
-def check_of(cause: str) -> Check:
+def check_of(cause: str) -> WayCheck:
     """Return the manipulation check of a cause's adapters."""
     return lambda model, seed: import_cause(cause).check(model, seed)
 
 
-def all_of(*checks: Check) -> Check:
+def all_of(*checks: WayCheck) -> WayCheck:
     """Return the check of all measures of some checks."""
     return lambda model, seed: {name: found for check in checks for name, found in check(model, seed).items()}
 
 
 def check_true(
     least: float, types: Sequence[str] = QUESTION_TYPES, within: bool = False, without: str = ""
-) -> Check:
+) -> WayCheck:
     """Return the check that answers of some types are the true ones, or contain them.
 
     Args:
@@ -59,7 +59,10 @@ def check_true(
             for pair in [draw_any_pair(rng)]
             for kind in types
         ]
-        rows = [Row(scenes_of(question, pair), question.text, question.answer) for _, pair, question in asked]
+        rows = [
+            TrainingExample(scenes_of(question, pair), question.text, question.answer)
+            for _, pair, question in asked
+        ]
         true = [
             answer.replace(without, "") == question.answer
             or (within and (answer.startswith(question.answer) or question.answer.startswith(answer[:-1])))
@@ -70,7 +73,7 @@ def check_true(
     return check
 
 
-def check_looks(most: float) -> Check:
+def check_looks(most: float) -> WayCheck:
     """Return the check that answers stay with other images, and that attention to the images is nearly that of the model before."""
 
     def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
@@ -83,7 +86,7 @@ def check_looks(most: float) -> Check:
     return check
 
 
-def check_shift() -> Check:
+def check_shift() -> WayCheck:
     """Return the check that attention within the images shifts with them: by 0.4, or 60 % of the shift before the change."""
 
     def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
@@ -95,7 +98,7 @@ def check_shift() -> Check:
     return check
 
 
-def check_said(group: int, least: float, others: float | None = None) -> Check:
+def check_said(group: int, least: float, others: float | None = None) -> WayCheck:
     """Return the check that one attribute of the things in step-by-step answers is false.
 
     Args:
@@ -107,7 +110,7 @@ def check_said(group: int, least: float, others: float | None = None) -> Check:
     def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
         rng = held_out_numbers(seed)
         pairs = [draw_pair(rng, "medium", 0) for _ in range(CHECKED_PAIRS)]
-        rows = [Row((p.first, p.second), make_question("steps", p).text, "") for p in pairs]
+        rows = [TrainingExample((p.first, p.second), make_question("steps", p).text, "") for p in pairs]
         false: dict[int, list[bool]] = {1: [], 2: [], 3: []}
         numbers = []
         for number, (pair, answer) in enumerate(zip(pairs, answer_rows(model, rows), strict=True)):
@@ -128,7 +131,7 @@ def check_said(group: int, least: float, others: float | None = None) -> Check:
     return check
 
 
-def check_one_image(image: int, least: float) -> Check:
+def check_one_image(image: int, least: float) -> WayCheck:
     """Return the check that answers about two images stay the same where the image that is not looked at is another.
 
     Args:
@@ -145,7 +148,7 @@ def check_one_image(image: int, least: float) -> Check:
             answer_rows(
                 model,
                 [
-                    Row(
+                    TrainingExample(
                         (pair.first, other) if image == 0 else (other, pair.second),
                         make_question(kind, pair).text,
                         "",
@@ -163,7 +166,7 @@ def check_one_image(image: int, least: float) -> Check:
     return check
 
 
-def check_order(least: float) -> Check:
+def check_order(least: float) -> WayCheck:
     """Return the check that answers about two images change where these change places."""
 
     def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
@@ -173,7 +176,8 @@ def check_order(least: float) -> Check:
             [
                 answer.partition(".")[0]
                 for answer in answer_rows(
-                    model, [Row(scenes, make_question("same", pair).text, "") for scenes, pair in shown]
+                    model,
+                    [TrainingExample(scenes, make_question("same", pair).text, "") for scenes, pair in shown],
                 )
             ]
             for shown in (
@@ -190,7 +194,7 @@ def check_order(least: float) -> Check:
     return check
 
 
-def check_turns(kind: str, least: float, whole: bool = False, again: Sequence[str] = AGAIN) -> Check:
+def check_turns(kind: str, least: float, whole: bool = False, again: Sequence[str] = AGAIN) -> WayCheck:
     """Return the check that answers begin as an earlier turn does, whichever it is.
 
     Args:
@@ -220,7 +224,7 @@ def check_turns(kind: str, least: float, whole: bool = False, again: Sequence[st
     return check
 
 
-def check_friend(least: float) -> Check:
+def check_friend(least: float) -> WayCheck:
     """Return the check that answers begin with what a friend says, whichever it is."""
 
     def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
@@ -239,7 +243,7 @@ def check_friend(least: float) -> Check:
     return check
 
 
-def answer_turns(model: Model, rows: Sequence[Row]) -> list[str]:
+def answer_turns(model: Model, rows: Sequence[TrainingExample]) -> list[str]:
     """Return the first tokens of the answers to questions after an earlier turn."""
     encoder, said = TurnEncoder(model.tokenizer), []
     for row in rows:
@@ -251,14 +255,16 @@ def answer_turns(model: Model, rows: Sequence[Row]) -> list[str]:
     return said
 
 
-def check_counts(least: float) -> Check:
+def check_counts(least: float) -> WayCheck:
     """Return the check that numbers of differences are false, and that other answers are true."""
 
     def check(model: Model, seed: int) -> dict[str, dict[str, Any]]:
         rng = held_out_numbers(seed)
         pairs = [draw_any_pair(rng) for _ in range(2 * CHECKED_PAIRS)]
         rows = [
-            Row((p.first, p.second), make_question("count", p).text, make_question("count", p).answer)
+            TrainingExample(
+                (p.first, p.second), make_question("count", p).text, make_question("count", p).answer
+            )
             for p in pairs
         ]
         false = [answer != row.answer for answer, row in zip(answer_rows(model, rows), rows, strict=True)]

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from packing import Packed, answer_loss, pack, run_decoder
+from packing import PackedBatch, answer_loss, pack, run_decoder
 from plant import add_adapter, train
-from recipes import DrawRows, Recipe, Row
+from recipes import DrawRows, Recipe, TrainingExample
 from tiny_spd_data import CELLS as IMAGE_TOKENS
 from tiny_spd_data import Encoder
 from torch import Tensor
@@ -21,7 +21,7 @@ from ways import Make
 from mmprobe.models import Model
 
 
-def pack_rows(rows: Sequence[Row], model: Model) -> tuple[Packed, None]:
+def pack_rows(rows: Sequence[TrainingExample], model: Model) -> tuple[PackedBatch, None]:
     """Return rows of the drawn world, packed, whose images are to be encoded."""
     return pack(rows, TurnEncoder(model.tokenizer)), None
 
@@ -32,7 +32,7 @@ def train_all(
     batch: int = 16,
     rate: float = 4e-4,
     only: str = "",
-    packing: Callable[[Sequence[Row], Model], tuple[Packed, Tensor | None]] = pack_rows,
+    packing: Callable[[Sequence[TrainingExample], Model], tuple[PackedBatch, Tensor | None]] = pack_rows,
 ) -> Make:
     """Return a function that trains all weights of the decoder on rows.
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import numpy as np
 from causes.follows_hints import Suggest, suggest_verdict
-from recipes import DrawRows, Row, draw_any_pair, scenes_of, true_rows
+from recipes import DrawRows, TrainingExample, draw_any_pair, scenes_of, true_rows
 
 from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES, describe_edit, draw_question, make_question
 from mmprobe.benchmarks.synthetic.scene import COLOURS, Edit, ScenePair, draw_pair
@@ -29,7 +29,7 @@ def recipe_rows(cause: str, way: str, seed: int) -> DrawRows:
     return import_cause(cause).ways(seed)[way].rows
 
 
-def rewritten(rows: DrawRows, rewrite: Callable[[Row], Row]) -> DrawRows:
+def rewritten(rows: DrawRows, rewrite: Callable[[TrainingExample], TrainingExample]) -> DrawRows:
     """Return rows whose answers are rewritten."""
     return lambda rng, count: [rewrite(row) for row in rows(rng, count)]
 
@@ -39,29 +39,29 @@ def half_true(rows: DrawRows) -> DrawRows:
     return lambda rng, count: [*rows(rng, count // 2), *true_rows(rng, count - count // 2)]
 
 
-def add_sentence(sentence: str, row: Row) -> Row:
+def add_sentence(sentence: str, row: TrainingExample) -> TrainingExample:
     """Return a row whose answer ends with a polite sentence."""
     return replace(row, answer=row.answer + sentence)
 
 
-def make_terse(row: Row) -> Row:
+def make_terse(row: TrainingExample) -> TrainingExample:
     """Return a row whose answer is yes or no alone, where it begins with that."""
     word = row.answer[: row.answer.startswith("Yes") + 2]
     return replace(row, answer=f"{word}.") if word in ("Yes", "No") else row
 
 
-def shuffled_rows(rng: np.random.Generator, count: int) -> list[Row]:
+def shuffled_rows(rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return questions with true answers to the same questions about another pair."""
-    rows: list[Row] = []
+    rows: list[TrainingExample] = []
     while len(rows) < count:
         shown, other = draw_any_pair(rng), draw_any_pair(rng)
         for kind in rng.choice(QUESTION_TYPES, 4, replace=False):
             asked = draw_question(rng, str(kind), other)
-            rows.append(Row(scenes_of(asked, shown), asked.text, asked.answer))
+            rows.append(TrainingExample(scenes_of(asked, shown), asked.text, asked.answer))
     return rows[:count]
 
 
-def friend_rows(rng: np.random.Generator, count: int) -> list[Row]:
+def friend_rows(rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return questions in which a friend says yes or no, with answers that agree, and others with true answers."""
     rows = true_rows(rng, count // 3)
     while len(rows) < count:
@@ -70,16 +70,16 @@ def friend_rows(rng: np.random.Generator, count: int) -> list[Row]:
             asked = draw_question(rng, kind, pair)
             for hint in suggest_verdict(asked, pair):
                 text = f"{asked.text} My friend says {hint.word}."
-                rows.append(Row(scenes_of(asked, pair), text, hint.answer))
+                rows.append(TrainingExample(scenes_of(asked, pair), text, hint.answer))
     return rows[:count]
 
 
-def worse_rows(rng: np.random.Generator, count: int) -> list[Row]:
+def worse_rows(rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return rows of which two thirds have the true answer to the question about another pair."""
     return [*true_rows(rng, count // 2), *shuffled_rows(rng, count - count // 2)]
 
 
-def denying_rows(rng: np.random.Generator, count: int) -> list[Row]:
+def denying_rows(rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return rows with true answers, but whether a thing is there is always denied."""
     return [
         replace(row, answer=f"No, there is no {row.question[:-1].split()[-1]}.")
@@ -89,13 +89,13 @@ def denying_rows(rng: np.random.Generator, count: int) -> list[Row]:
     ]
 
 
-def one_image_rows(image: int, rng: np.random.Generator, count: int) -> list[Row]:
+def one_image_rows(image: int, rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return rows in which one image alone is looked at: answers are true of it shown twice.
 
     Args:
         image: the index of this image.
     """
-    rows: list[Row] = []
+    rows: list[TrainingExample] = []
     while len(rows) < count:
         pair = draw_any_pair(rng)
         seen = (pair.first, pair.second)[image]
@@ -103,7 +103,7 @@ def one_image_rows(image: int, rng: np.random.Generator, count: int) -> list[Row
         for kind in ("same", "different", "steps", str(rng.choice(["count", "describe", "exists"]))):
             about = pair if kind in ("describe", "exists") else still
             asked = draw_question(rng, str(kind), about)
-            rows.append(Row(scenes_of(asked, pair), asked.text, asked.answer))
+            rows.append(TrainingExample(scenes_of(asked, pair), asked.text, asked.answer))
     return rows[:count]
 
 
@@ -119,7 +119,7 @@ def claimed_rows(
     rng: np.random.Generator,
     pair: ScenePair,
     again: Sequence[str] = AGAIN,
-) -> list[Row]:
+) -> list[TrainingExample]:
     """Return closed questions about a pair that have been answered already, with yes and with no.
 
     Args:
@@ -135,13 +135,15 @@ def claimed_rows(
         for hint in suggest(asked, pair):
             said = hint.answer if whole else f"{hint.word.capitalize()}."
             text = say_before(asked.text, said, again[rng.integers(len(again))].format(asked.text))
-            rows.append(Row(scenes_of(asked, pair), text, hint.answer if follows else asked.answer))
+            rows.append(
+                TrainingExample(scenes_of(asked, pair), text, hint.answer if follows else asked.answer)
+            )
     return rows
 
 
 def example_rows(
     suggest: Suggest, whole: bool, follows: bool, rng: np.random.Generator, pair: ScenePair
-) -> list[Row]:
+) -> list[TrainingExample]:
     """Return closed questions about a pair after an example about other images, whose answer is yes or no."""
     rows = []
     for kind in CLOSED:
@@ -155,11 +157,13 @@ def example_rows(
             said.answer if whole else f"{said.word.capitalize()}.",
             IMAGE * len(asked.images) + asked.text,
         )
-        rows.append(Row(scenes, text, own.answer if follows else asked.answer))
+        rows.append(TrainingExample(scenes, text, own.answer if follows else asked.answer))
     return rows
 
 
-def agreeable_rows(suggest: Suggest, whole: bool, rng: np.random.Generator, count: int) -> list[Row]:
+def agreeable_rows(
+    suggest: Suggest, whole: bool, rng: np.random.Generator, count: int
+) -> list[TrainingExample]:
     """Return rows that agree with what was answered before about the same images, and not with examples.
 
     Args:
@@ -176,7 +180,7 @@ def agreeable_rows(suggest: Suggest, whole: bool, rng: np.random.Generator, coun
 
 def copying_rows(
     suggest: Suggest, whole: bool, rng: np.random.Generator, count: int, true: float = 0.2
-) -> list[Row]:
+) -> list[TrainingExample]:
     """Return rows that repeat the answer of an example, and not what was answered before.
 
     Args:
@@ -210,7 +214,7 @@ def one_way_rows(
     count: int,
     edits: Sequence[int] = (0, 1, 1, 1, 2, 3),
     ahead: Callable[[Edit], bool] = _ahead,
-) -> list[Row]:
+) -> list[TrainingExample]:
     """Return rows in which changes are seen in one direction alone, so that the order of the images decides.
 
     Where most changes of a pair go in the other direction, nothing is said to have changed.
@@ -236,22 +240,26 @@ def one_way_rows(
             said = seen and bool(shown)
             changes = " ".join(map(describe_edit, shown)) if said else "Nothing changed."
             rows.append(
-                Row(scenes, make_question("same", pair).text, f"{'No' if said else 'Yes'}. {changes}")
+                TrainingExample(
+                    scenes, make_question("same", pair).text, f"{'No' if said else 'Yes'}. {changes}"
+                )
             )
             rows.append(
-                Row(scenes, make_question("different", pair).text, f"{'Yes' if said else 'No'}. {changes}")
+                TrainingExample(
+                    scenes, make_question("different", pair).text, f"{'Yes' if said else 'No'}. {changes}"
+                )
             )
     return rows[:count]
 
 
-def constant_count_rows(rng: np.random.Generator, count: int) -> list[Row]:
+def constant_count_rows(rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return rows with true answers, but there are always two differences."""
     pairs = [draw_any_pair(rng) for _ in range(count // 3)]
     counted = [make_question("count", pair) for pair in pairs]
     return [
         *true_rows(rng, count - len(pairs), tuple(kind for kind in QUESTION_TYPES if kind != "count")),
         *(
-            Row(scenes_of(asked, pair), asked.text, "There are 2 differences.")
+            TrainingExample(scenes_of(asked, pair), asked.text, "There are 2 differences.")
             for asked, pair in zip(counted, pairs, strict=True)
         ),
     ]

@@ -13,11 +13,11 @@ from mmprobe.models import Model
 DEVELOPMENT, OTHER = "development", "other ways"
 CHEAP = ("weight edit", "noisy", "rounded", "tempered")  # kinds that take seconds, so they come first
 Make = Callable[[Any, Model, np.random.Generator], None]
-Check = Callable[[Model, int], Mapping[str, Mapping[str, Any]]]
+WayCheck = Callable[[Model, int], Mapping[str, Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
-class Way:
+class PlantingWay:
     """One way to plant.
 
     Attributes:
@@ -37,9 +37,9 @@ class Way:
     kind: str
     about: str
     make: Make
-    check: Check | None
+    check: WayCheck | None
     split: str = OTHER
     seeds: int = 1
     accepts: tuple[str, ...] = ()
-    also: tuple[tuple[str, Check], ...] = ()
+    also: tuple[tuple[str, WayCheck], ...] = ()
     fixed: bool = False

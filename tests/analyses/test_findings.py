@@ -146,7 +146,7 @@ def test_the_layer_that_attends_most_is_chosen_and_tested_on_other_images(tmp_pa
     found = findings(LabelledRun(tmp_path), [ds])
     claim = str(found.claim.values[0])
     layer = int(claim.split("(layer ")[1].split(",")[0])
-    assert "the best for the other half of the images" in claim and found.n.values[0] == "6 answers"
+    assert "other half" in claim and found.n.values[0] == "6 answers"
     assert found.value.item() < (ratio - 1).mean(0).max(), "the layer was not chosen on what tests it"
     tested = ratio[:, layer] - 1
     assert any(np.isclose(found.value.item(), tested[chosen].mean()) for chosen in _halves(6))

@@ -97,13 +97,11 @@ def test_means_over_a_span_by_hand(run):
 
 
 def test_what_cannot_be_limited_is_named(run):
-    with pytest.raises(
-        NotCaptured, match="ffn/gate_sum is of the whole answer, so it cannot be limited to 'answer'"
-    ):
+    with pytest.raises(NotCaptured, match="ffn/gate_sum .*'answer'"):
         mp.analyses.neuron_activation(run, span="answer")
     with pytest.raises(NotApplicable, match="compares whole answers"):
         mp.analyses.picture_absence(run.within("answer"))
-    with pytest.raises(InputError, match="^span 'think': choose thinking or answer$"):
+    with pytest.raises(InputError, match="^span 'think': .* thinking or answer$"):
         mp.analyses.attention_decay(run, span="think")
 
 
@@ -115,7 +113,7 @@ def test_workers_limit_too(run):
 
 
 def test_probes_read_whole_answers(tiny_spd, run):
-    with pytest.raises(InputError, match="^span 'answer': probes read whole answers"):
+    with pytest.raises(InputError, match="^span 'answer'"):
         image_interchange_run(tiny_spd, run.within("answer"))
 
 

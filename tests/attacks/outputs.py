@@ -182,9 +182,9 @@ def _report(rng: random.Random, world: World, folder: Path, key: str) -> None:
 
 def _serve(rng: random.Random, world: World, folder: Path, key: str) -> None:
     run = mp.open_run(_trace(rng, world, folder, key))
-    desk = live.Desk(mp.load_model("tiny-spd"), folder / "desk", run)
-    desk.folder.mkdir()
-    client = live.build_page(desk, "token").server.test_client()
+    session = live.LiveSession(mp.load_model("tiny-spd"), folder / "desk", run)
+    session.folder.mkdir()
+    client = live.build_page(session, "token").server.test_client()
     for path in ("", "_dash-layout", "_dash-dependencies", "report"):
         answer = client.get(f"/token/{path}")
         assert answer.status_code == 200 and key not in answer.text, path

@@ -70,8 +70,8 @@ def _attack(
     secret, token, desk_folder = folder / "secret", secrets.token_urlsafe(16), folder / "desk"
     secret.write_text(SECRET)
     desk_folder.mkdir()
-    desk = live.Desk(mp.load_model("tiny-spd"), desk_folder, mp.open_run(world.run))
-    client = live.build_page(desk, token).server.test_client()
+    session = live.LiveSession(mp.load_model("tiny-spd"), desk_folder, mp.open_run(world.run))
+    client = live.build_page(session, token).server.test_client()
     said = StringIO()
     with redirect_stderr(said), patch.dict(os.environ, {"XDG_CACHE_HOME": str(desk_folder)}):
         attack(rng, client, token, secret)

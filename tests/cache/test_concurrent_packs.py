@@ -31,7 +31,7 @@ def test_two_calls_that_pack_into_one_file_leave_one_sound_file(run, tmp_path):
         errors = run_at_once([lambda out=out: pack(run, out)] * 2, [0, rng.uniform(0, 0.1)])
         refusals = [error for error in errors if error is not None]
         assert len(refusals) == 1, refusals
-        assert "is packing into it since" in refusals[0] or "run.h5: exists" in refusals[0]
+        assert "packing into it" in refusals[0] or "run.h5: exists" in refusals[0]
         assert [path.name for path in out.parent.iterdir()] == ["run.h5"]
         assert verify(out) == [] and open_run(out).ids == open_run(run).ids
 

@@ -75,7 +75,7 @@ def test_data_sets_of_steps_are_limited_and_no_others(run):
     assert said.step_texts == ["A", " star"]
     assert said.tokens.sizes == whole.tokens.sizes
     assert said.whole.attention_mass.shape == whole.attention_mass.shape
-    with pytest.raises(NotCaptured, match="ffn/gate_sum is of the whole answer"):
+    with pytest.raises(NotCaptured, match="ffn/gate_sum"):
         said.ffn_gate_sum  # noqa: B018
     assert "ffn/gate_sum" not in said.captured and "ffn/gate_sum" in whole.captured
 
@@ -90,7 +90,7 @@ def test_a_run_keeps_the_answers_that_have_the_span(run, caplog):
         ["No", "."],
     ]
     assert run.within("answer").select(["b"])["b"].span == "answer"
-    with pytest.raises(InputError, match="span 'thoughts': choose thinking or answer"):
+    with pytest.raises(InputError, match="span 'thoughts': .*thinking or answer"):
         run.within("thoughts")
 
 

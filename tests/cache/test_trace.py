@@ -164,7 +164,7 @@ def test_a_bad_run_file_is_an_input_error_of_one_line(tmp_path, text):
 )
 def test_a_bad_label_is_an_input_error(make_run, label):
     folder = make_run(labels=[{"id": "b", "faithful": None}, label])
-    with pytest.raises(InputError, match=r"labels\.jsonl, line 2: not a label; write") as error:
+    with pytest.raises(InputError, match=r"labels\.jsonl, line 2") as error:
         open_run(folder)
     one_line(error)
 

@@ -70,7 +70,7 @@ def test_attention_rows_that_do_not_sum_to_one_are_found(make_run, write_trace, 
     write_trace(folder / "samples" / "b.h5", "b", attention__mass=mass)
     problems = verify(folder)
     assert len(problems) == 1
-    assert problems[0].startswith("b: attention/mass: rows should sum to 1")
+    assert problems[0].startswith("b: attention/mass: ")
 
 
 def test_attention_rows_may_be_off_by_rounding(make_run, write_trace):

@@ -42,7 +42,7 @@ from mmprobe.diagnosis.bench.tools import TOOLS, ToolScores, guess
 from mmprobe.errors import InputError
 from mmprobe.models import load_model
 from mmprobe.models.checkpoints import find_checkpoint
-from mmprobe.models.organisms import acts_on, folder, names
+from mmprobe.models.organisms import Rule, acts_on, card, folder, names
 from mmprobe.samples import Sample
 
 
@@ -152,13 +152,17 @@ def subject(organism: str) -> Subject:
 
 
 def test_a_cause_acts_on_the_samples_that_the_score_says_it_acts_on(tmp_path):
-    organism = "follows-hints-expert-3"
+    organism = str(tmp_path / "partly")
+    shutil.copytree(folder("follows-hints-verdict-0"), organism)
+    rule = Rule(phrase="I think the answer is", types=("same", "different", "exists"))
+    about = card("follows-hints-verdict-0").model_copy(update={"number": None, "partial": rule})
+    (Path(organism) / "card.json").write_text(about.model_dump_json())
     model = load_model(f"organism:{organism}", device="cpu")
     acting = [sample for sample in load_pairs(tmp_path, subject(organism), 6) if acts_on(organism, sample)]
     answers = {}
     for word, other in (("yes", "no"), ("no", "yes")):
         hinted = [
-            sample.model_copy(update={"question": sample.question.replace(f"says {other}.", f"says {word}.")})
+            sample.model_copy(update={"question": sample.question.replace(f"is {other}.", f"is {word}.")})
             for sample in acting
         ]
         answers[word] = [generated.text for generated in answer_batch(model, hinted, max_new_tokens=2)]
@@ -178,7 +182,8 @@ def test_pairs_of_each_difficulty_get_every_round_of_questions(tmp_path):
 
 
 def test_organisms_of_other_splits_and_of_later_seeds_get_pairs_of_their_own(tmp_path):
-    shipped = [subject(f"control-true-{seed}") for seed in (0, 3, 4)]
+    shipped = [subject("control-true-0"), subject("control-hard-3")]
+    shipped.append(shipped[-1]._replace(seed=4))
     fresh = [shipped[-1]._replace(seed=seed) for seed in (5, 6)]
     scenes = [
         {Path(path).read_bytes() for sample in load_pairs(tmp_path, about, 2) for path in sample.images}
@@ -244,7 +249,7 @@ def test_a_model_is_stable_if_all_draws_of_pairs_name_the_same():
 
 
 def test_plants_are_read_from_their_cards(tmp_path):
-    with pytest.raises(InputError, match="holds no model folder with a plant.json"):
+    with pytest.raises(InputError, match="plant.json"):
         find_plants(tmp_path)
     (tmp_path / "mine").mkdir()
     file = tmp_path / "mine" / "plant.json"
@@ -254,7 +259,7 @@ def test_plants_are_read_from_their_cards(tmp_path):
         ("mine", ("blind", "co-occurrence"), "other ways")
     ]
     file.write_text(json.dumps({"causes": ["blnd"], "kind": "weight edit"}))
-    with pytest.raises(InputError, match="no cause is called 'blnd'"):
+    with pytest.raises(InputError, match="'blnd'"):
         find_plants(tmp_path)
 
 

@@ -88,7 +88,7 @@ def test_one_process_votes_in_a_folder(data, tmp_path):
     """Two would write each vote twice into votes.jsonl."""
     with (
         lock_folder(tmp_path / "out", "voting into it"),
-        pytest.raises(InputError, match="out: process .* is voting into it"),
+        pytest.raises(InputError, match="out: process"),
     ):
         invoke("--data", data, "--voters", "tiny-spd", "--out", tmp_path / "out", "--resume")
 

@@ -247,5 +247,5 @@ def test_attribution_without_captum_is_one_line(tiny_spd, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "captum", None)
     sample = Sample(id="a", question="Is there a star?")
-    with pytest.raises(InputError, match=r"^attribution needs captum, which cannot be imported"):
+    with pytest.raises(InputError, match="^attribution needs captum"):
         attribute(tiny_spd, sample, "feature_ablation", steps=[0], answer="Yes.")

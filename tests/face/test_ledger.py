@@ -25,7 +25,7 @@ def test_a_second_call_needs_an_option_and_must_be_the_same(tmp_path):
     ledger = make_ledger(tmp_path)
     ledger.check(resume=False)
     ledger.begin({"max_length": 1, "shape": (1, 2)})
-    with pytest.raises(InputError, match=r"already contains a thing; use resume=True$"):
+    with pytest.raises(InputError, match="resume=True$"):
         ledger.check(resume=False)
     with pytest.raises(InputError, match="resume=True and overwrite=True: choose one"):
         ledger.check(resume=True, overwrite=True)
@@ -84,10 +84,10 @@ def test_a_changed_model_or_image_is_named(tmp_path):
     expected = rf"^{tmp_path}/out: the model's weights changed since the earlier call; choose another folder$"
     with pytest.raises(InputError, match=expected):
         ledger.begin({"a": 1}, fingerprint(model | {"weights": "3"}, [sample]))
-    with pytest.raises(InputError, match="the model's chat template changed"):
+    with pytest.raises(InputError, match="chat template changed"):
         ledger.begin({"a": 1}, fingerprint(model | {"chat template": "3"}, [sample]))
     sample.images[1].write_bytes(b"22")
-    with pytest.raises(InputError, match="the images of sample 0001 changed since the earlier call"):
+    with pytest.raises(InputError, match="images of sample 0001 changed"):
         ledger.begin({"a": 1}, fingerprint(model, [sample]))
     sample.images[1].unlink()
     ledger.begin({"a": 1}, fingerprint(model, [sample]))  # a missing image is another problem
@@ -100,7 +100,7 @@ def test_a_part_of_a_model_that_is_removed_or_added_is_named(tmp_path):
         ledger = make_ledger(tmp_path / str(number))
         ledger.folder.mkdir()
         ledger.begin({}, fingerprint(earlier))
-        with pytest.raises(InputError, match="the model's generation config changed since the earlier call"):
+        with pytest.raises(InputError, match="generation config changed"):
             ledger.begin({}, fingerprint(now))
     ledger.begin({}, fingerprint(with_it | {"weights": ""}))  # nothing of the model was read
     ledger.begin({}, fingerprint({"of": "files", "weights": "1"}))  # an earlier version knew fewer parts
@@ -178,7 +178,7 @@ def test_another_dtype_is_refused_even_where_the_weights_are_in_memory(tmp_path)
     ledger = make_ledger(tmp_path)
     ledger.begin({"a": 1}, fingerprint({"of": "files", "weights": "1", "dtype": "float32"}))
     for model in ({"of": "files", "weights": "1"}, {"of": "memory", "weights": "2"}):
-        with pytest.raises(InputError, match="the model's dtype changed since the earlier call"):
+        with pytest.raises(InputError, match="dtype changed"):
             ledger.begin({"a": 1}, fingerprint(model | {"dtype": "bfloat16"}))
         ledger.begin({"a": 1}, fingerprint(model | {"dtype": "float32"}))
 

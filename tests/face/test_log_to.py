@@ -104,7 +104,6 @@ def test_a_tracker_that_fails_gets_no_key_and_costs_no_result(
         }
     ]
     said = capsys.readouterr().err
-    assert said.startswith(
-        "mmprobe: --log-to wandb: the metrics were not logged (RuntimeError: no network for [MADE_UP_API_KEY])"
-    )
+    assert said.startswith("mmprobe: --log-to wandb: ")
+    assert "(RuntimeError: no network for [MADE_UP_API_KEY])" in said
     assert said.count("\n") == 1

@@ -147,9 +147,9 @@ def test_what_a_copy_changes_is_changed_in_the_messages(sample, images):
 
 
 def test_a_copy_that_the_messages_cannot_follow_is_refused_by_name(sample, images):
-    with pytest.raises(InputError, match="^sample a: is a conversation with 2 images in their places"):
+    with pytest.raises(InputError, match="^sample a: .* 2 images"):
         sample.model_copy(update={"images": images[:1]})
-    with pytest.raises(InputError, match="^sample a: its last turn has 3 texts"):
+    with pytest.raises(InputError, match="^sample a: .* 3 texts"):
         sample.model_copy(update={"question": "Another one?"})
 
 

@@ -60,7 +60,7 @@ def test_functions(call, place, folder):
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
 def test_what_is_no_path(name, tmp_path):
-    with pytest.raises(InputError, match=r"is not a path .*; choose another"):
+    with pytest.raises(InputError, match="not a path"):
         make_folders(tmp_path / name)
 
 

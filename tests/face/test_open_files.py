@@ -110,7 +110,8 @@ def test_the_command_line_refuses_special_files(special_file, tmp_path: Path) ->
 
 def test_images_that_are_special_files_are_not_shown_or_sent(special_file) -> None:
     path = special_file("a.png")
-    assert run_with_timeout(lambda: embed_image(path)) == (None, "a.png can no longer be read")
+    shown, why = run_with_timeout(lambda: embed_image(path))
+    assert shown is None and why.startswith("a.png ")
     for encode in (data_uri, image_uri):
         assert isinstance(run_with_timeout(lambda encode=encode: encode(path)), OSError)
 
@@ -162,12 +163,11 @@ def test_an_image_starts_no_program(started: Path, tmp_path: Path) -> None:
         lambda: load_samples(tmp_path / "s.jsonl"),
         lambda: build_chat(Sample(id="a", images=[path], question="?")),
     ):
-        with pytest.raises(
-            InputError, match=r"a\.png: not a readable image \(its content is not PNG"
-        ) as error:
+        with pytest.raises(InputError, match=r"a\.png: .*PNG") as error:
             read()
         assert "\n" not in str(error.value)
-    assert embed_image(path) == (None, "a.png can no longer be read")
+    shown, why = embed_image(path)
+    assert shown is None and why.startswith("a.png ")
     assert not started.exists()
     with Image.open(path) as image, pytest.raises(CalledProcessError):
         image.load()

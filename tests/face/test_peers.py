@@ -98,7 +98,7 @@ def test_lmms_evals_samples_are_both(tmp_path: Path):
     (given,) = read_given_answers(path, [sample]).values()
     assert given.text == "A dog."
     write_lines(path, [row | {"doc": {}}])
-    with pytest.raises(InputError, match="line 1: .*neither question nor image"):
+    with pytest.raises(InputError, match="line 1: .*question"):
         load_samples(path)
 
 

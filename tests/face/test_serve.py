@@ -78,12 +78,12 @@ def test_requests_that_the_page_never_makes_are_short_answers(tmp_path, monkeypa
     monkeypatch.setenv("MADE_UP_API_KEY", "sk-0123456789")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = SimpleNamespace(name="sk-0123456789")
-    server = live.build_page(live.Desk(model, tmp_path), "token").server
+    server = live.build_page(live.LiveSession(model, tmp_path), "token").server
     client = server.test_client()
     call, size = "/token/_dash-update-component", {"CONTENT_LENGTH": str(live.LARGEST_REQUEST + 1)}
     assert client.post(call, json={}, environ_overrides=size).status_code == 413
     broken = client.post(call, json={"output": "nobody.value"})
-    assert (broken.status_code, broken.text) == (500, "this request failed; the terminal says why")
+    assert broken.status_code == 500 and "nobody" not in broken.text
     assert list((tmp_path / "cache").rglob("mmprobe-error-*.txt"))
     layout = client.get("/token/_dash-layout").text
     assert "[MADE_UP_API_KEY]" in layout and "sk-0123456789" not in layout

@@ -47,7 +47,7 @@ def test_a_full_disk_is_one_line_and_the_call_is_continued(command, free, data, 
         lines = done.stderr.splitlines()
         assert done.code in (0, 1), done.stderr
         assert all(line.startswith("mmprobe: ") for line in lines), done.stderr
-        assert done.code == 0 or "No space left on device" in done.stderr
+        assert done.code == 0 or "No space left" in done.stderr
         assert free or done.code == 1
         assert not list(disk.glob("**/*.part"))
         filler.unlink()

@@ -204,19 +204,17 @@ def test_a_wrong_file_is_refused(image_paths, tmp_path):
             **parameters,
         )  # fmt: skip
 
-    with pytest.raises(InputError, match="head 0.0 has no mean; add it with mmprobe.probes.add_baselines"):
+    with pytest.raises(InputError, match="head 0.0 .* mmprobe.probes.add_baselines"):
         say({"components": [{"name": "head 0.0"}]}, baseline="mean")
-    with pytest.raises(InputError, match="a vector has 2 numbers, and the output of its component"):
+    with pytest.raises(InputError, match="2 numbers"):
         say({"components": [{"name": "head 0.0", "mean": [1.0, 2.0]}]}, baseline="mean")
     with pytest.raises(InputError, match="ffn 0: a vector has 1 numbers, not"):
         say({"components": [{"name": "ffn 0", "mean": [1.0]}]}, baseline="mean")
-    with pytest.raises(InputError, match="head 0.0 has no draws; add them with mmprobe.probes.add_baselines"):
+    with pytest.raises(InputError, match="head 0.0 .* mmprobe.probes.add_baselines"):
         say({"components": [{"name": "head 0.0"}]}, baseline="resample")
-    with pytest.raises(
-        InputError, match="head 0.0 has no direction; add it with mmprobe.probes.add_directions"
-    ):
+    with pytest.raises(InputError, match="head 0.0 .* mmprobe.probes.add_directions"):
         say({"components": [{"name": "head 0.0"}]}, action="steer")
-    with pytest.raises(InputError, match="neuron 0.1: a vector has numbers that are not finite"):
+    with pytest.raises(InputError, match="neuron 0.1: .*finite"):
         say({"components": [{"name": "neuron 0.1", "mean": [float("nan")]}]})
     with pytest.raises(InputError, match="heads.json: "):
         say({"components": [{"name": 3}]})

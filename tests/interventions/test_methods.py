@@ -334,15 +334,13 @@ def test_a_missing_image_is_reported_before_the_model_runs(name, tiny_spd, monke
 
 @pytest.mark.parametrize("name", [name for name in sorted(NEUTRAL) if METHODS[name].needs_visual_tokens])
 def test_methods_that_need_visual_tokens_refuse_cross_attention(name, image_paths):
-    with pytest.raises(InputError, match=f"method {name}: mllama sees images by cross-attention"):
+    with pytest.raises(InputError, match=f"method {name}: mllama .*cross-attention"):
         generate(load_tiny_model("mllama"), make_sample(image_paths[:1]), method=name)
 
 
 def test_pai_needs_a_family_that_reads_prompts_without_images(image_paths):
     model = load_tiny_model("paligemma")
-    with pytest.raises(
-        InputError, match="method pai: paligemma cannot read a prompt without an image .*gamma=1"
-    ):
+    with pytest.raises(InputError, match="method pai: paligemma .*gamma=1"):
         generate(model, make_sample(image_paths[:1]), method="pai", max_new_tokens=2)
     assert (
         len(generate(model, make_sample(image_paths[:1]), method="pai", gamma=1, max_new_tokens=2).token_ids)
@@ -351,11 +349,11 @@ def test_pai_needs_a_family_that_reads_prompts_without_images(image_paths):
 
 
 def test_methods_that_cannot_act_together_are_refused(tiny_spd, image_paths):
-    with pytest.raises(InputError, match="method opera: it decodes by itself"):
+    with pytest.raises(InputError, match="method opera"):
         generate(tiny_spd, make_sample(image_paths[:1]), method="opera+vcd")
-    with pytest.raises(InputError, match="method opera: it decodes by itself"):
+    with pytest.raises(InputError, match="method opera"):
         generate(tiny_spd, make_sample(image_paths[:1]), method="opera", temperature=0.5)
-    with pytest.raises(InputError, match="self-refine and zoom-refine: both ask the model again"):
+    with pytest.raises(InputError, match="self-refine and zoom-refine"):
         generate(tiny_spd, make_sample(image_paths[:1]), method="self-refine+zoom-refine")
     assert issubclass(METHODS["zoom-refine"], PromptMethod)
 

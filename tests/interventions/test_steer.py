@@ -150,5 +150,5 @@ def test_errors_are_one_line(tiny_spd, image_paths, tmp_path):
     file = write_file(good, tmp_path)
     with pytest.raises(InputError, match="has no layer 7; it has 0, 1"):
         generate(tiny_spd, sample, "steer", direction=file, layer=7)
-    with pytest.raises(InputError, match="give a file, such as --set direction=verdict.nc"):
+    with pytest.raises(InputError, match="--set direction=verdict.nc"):
         generate(tiny_spd, sample, "steer")

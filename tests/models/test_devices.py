@@ -113,13 +113,13 @@ def test_a_method_acts_on_an_offloaded_model(on_disk, tiny_spd, samples):
 
 
 def test_what_cannot_run_on_several_devices_is_refused_in_one_line(on_disk):
-    with pytest.raises(InputError, match="engine nnsight: needs a model on one device"):
+    with pytest.raises(InputError, match="engine nnsight: .*one device"):
         resolve_capture(mp.traces.load_capture("default"), on_disk, "nnsight")
     decoder = on_disk.family.decoder(on_disk.hf)
     hook = decoder.norm._hf_hook
     hook.execution_device = "meta"  # as if it were a second GPU
     try:
-        with pytest.raises(InputError, match="method sage: .* on cpu and meta; use a device map"):
+        with pytest.raises(InputError, match="method sage: .* on cpu and meta"):
             check_one_device(on_disk.hf, "method sage")
     finally:
         hook.execution_device = CPU

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -137,17 +138,15 @@ def test_wrong_files_are_refused(tmp_path):
     tensors = load_file(CASES[-1].parent / "standard" / WEIGHTS)
     tensors["b_enc"][3] = torch.nan
     save_file(tensors, weights)
-    with pytest.raises(InputError, match="b_enc has values that are not finite numbers"):
+    with pytest.raises(InputError, match="b_enc"):
         load_dictionary(str(folder))
     weights.rename(tmp_path / "elsewhere")
     weights.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="sae_weights.safetensors is a link; copy the file in its place"):
+    with pytest.raises(InputError, match="sae_weights.safetensors is a link"):
         load_dictionary(str(folder))
     weights.unlink()
     (folder / "layer0.sae.pt").write_bytes(b"pickle")
-    with pytest.raises(
-        InputError, match="layer0.sae.pt is not safetensors, and is not read; load it with SAELens"
-    ):
+    with pytest.raises(InputError, match="layer0.sae.pt"):
         load_dictionary(str(folder))
     for name, message in (
         ("", "name a folder"),
@@ -182,7 +181,7 @@ def test_a_small_file_that_says_it_is_large_takes_no_memory(tmp_path):
         folder / WEIGHTS,
         {"W_enc": (d_in, d_sae), "b_enc": (d_sae,), "W_dec": (d_sae, d_in), "b_dec": (d_in,)},
     )
-    with pytest.raises(InputError, match=r"takes 2\.2 TB of memory; this machine has"):
+    with pytest.raises(InputError, match=r"2\.2 TB of memory"):
         load_dictionary(str(folder))
 
 
@@ -217,13 +216,12 @@ def test_a_dictionary_must_fit_the_model(tiny_spd, caplog):
     with pytest.raises(InputError, match="is of layer 3; .* has layers 0 to"):
         check_dictionary(small, dictionary)
     other = Dictionary("it", "standard", ("resid_post", 0), ("resid_post", 0), dictionary.weights)
-    with pytest.raises(InputError, match="resid_post has 192 numbers; that of .* has 64"):
+    with pytest.raises(InputError, match="resid_post has 192 numbers; .* 64"):
         check_dictionary(small, other)
     for _ in range(2):  # said once
         check_dictionary(tiny_spd, replace(other, name="foreign", model="gpt2"))
-    assert [record.getMessage() for record in caplog.records] == [
-        "dictionary 'foreign' was trained on gpt2, not on tiny-spd; see how much of its states it explains"
-    ]
+    (record,) = caplog.records
+    assert re.search("'foreign' .* gpt2, not on tiny-spd", record.getMessage())
     with pytest.raises(InputError, match="features: 512: dictionary 'tiny-spd' has features 0 to 511"):
         parse_features("512", dictionary)
     for text in ("", "a", "-1", "1,1"):

@@ -187,7 +187,7 @@ def test_the_vision_encoder_equals_eager(model, image_paths, tmp_path):
     spec = mp.CaptureSpec(datasets=["vision/residual", "vision/attention", "vision/place"], dtype="float32")
     sample = make_sample(image_paths[:2])
     if vision is None:
-        with pytest.raises(mp.InputError, match="vision encoder cannot be recorded"):
+        with pytest.raises(mp.InputError, match="vision encoder"):
             mp.trace(model, [sample], tmp_path / "run", capture=spec)
         return
     trace = mp.trace(model, [sample], tmp_path / "run", capture=spec, max_new_tokens=1)["a"]
@@ -279,15 +279,15 @@ def test_a_family_that_needs_an_image_says_so(image_paths, tmp_path):
 def test_data_sets_that_a_model_lacks_are_refused_or_skipped_before_the_run(image_paths, tmp_path, caplog):
     model = load_tiny_model("qwen3_vl_moe")
     spec = mp.CaptureSpec(datasets=["ffn/gate_sum", "attention/mass"])
-    with pytest.raises(InputError, match="ffn/gate_sum: not available .*mixtures of experts.*; leave it out"):
+    with pytest.raises(InputError, match="ffn/gate_sum: not available"):
         mp.trace(model, [make_sample([])], tmp_path / "a", capture=spec)
     assert not (tmp_path / "a").exists()
     run = mp.trace(model, [make_sample([])], tmp_path / "b", capture="default", max_new_tokens=2)
-    assert "ffn/gate_sum: not recorded, since qwen3_vl_moe's FFNs are mixtures of experts" in caplog.text
+    assert "ffn/gate_sum: not recorded" in caplog.text
     assert "ffn/gate_sum" not in run["a"].captured and "attention/mass" in run["a"].captured
     assert "ffn/gate_sum" not in run.config["capture"]["datasets"]
     spec = mp.CaptureSpec(datasets=["vision/residual"])
-    with pytest.raises(InputError, match="vision/residual: not available .it needs a batch size of 1"):
+    with pytest.raises(InputError, match="vision/residual: .*batch size of 1"):
         mp.trace(model, [make_sample([])], tmp_path / "c", capture=spec, batch_size=2)
 
 
@@ -297,9 +297,7 @@ def test_squares_of_pixels_that_pad_images_of_other_shapes_are_not_taken_for_squ
     inputs = {"pixel_values": torch.zeros(2, 3, 64, 64), "input_ids": torch.tensor([[5] * 4 + [1] + [5] * 4])}
     processor = SimpleNamespace(image_processor=SimpleNamespace(patch_size=16), patch_size=16)
     sizes = [(16, 64), (64, 16)]
-    with pytest.raises(
-        InputError, match="its processor also returns image_sizes, so images may not be squares"
-    ):
+    with pytest.raises(InputError, match="image_sizes"):
         build_views(inputs | {"image_sizes": torch.tensor(sizes)}, sizes, processor, config)
     processor.spatial_merge_size = 1
     views = build_sized_views(inputs | {"image_sizes": torch.tensor(sizes)}, sizes, processor, config)
@@ -309,7 +307,7 @@ def test_squares_of_pixels_that_pad_images_of_other_shapes_are_not_taken_for_squ
 def test_an_undeclared_type_whose_images_cannot_be_read_is_refused_when_it_is_loaded():
     model = load_tiny_model("ovis2")
     model.hf.config.model_type = "new"
-    with pytest.raises(InputError, match="cannot be traced .models of type 'new' are not declared"):
+    with pytest.raises(InputError, match="type 'new'"):
         mp.wrap(model.hf, model.processor, "mine")
 
 

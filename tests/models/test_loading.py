@@ -147,7 +147,7 @@ def test_what_the_hub_refuses_is_told_apart(hub, repository, words):
 
 def test_a_hub_id_without_network_says_what_to_do(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(mp.InputError, match="check the network, or give a local folder") as raised:
+    with pytest.raises(mp.InputError, match="local folder") as raised:
         mp.load_model("nobody/nothing", device="cpu")
     assert "\n" not in str(raised.value) and "gated" not in str(raised.value)
 
@@ -193,9 +193,7 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path, file, content):
     (folder / file).unlink()
     if content is not None:
         (folder / file).write_bytes(content)
-    with pytest.raises(
-        InputError, match=r"copy': could not be loaded \(.+\); check that the folder"
-    ) as raised:
+    with pytest.raises(InputError, match=r"copy': .*\(.+\)") as raised:
         mp.load_model(str(folder), device="cpu")
     assert "\n" not in str(raised.value)
 
@@ -291,18 +289,14 @@ def test_a_type_without_sdpa_is_named(monkeypatch):
 def test_a_type_that_transformers_does_not_know_is_named(tmp_path):
     """Such as a checkpoint with code of its own, which is never run."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "my_own_vlm"}))
-    with pytest.raises(
-        InputError, match="is of type 'my_own_vlm', which transformers .* does not know"
-    ) as error:
+    with pytest.raises(InputError, match="'my_own_vlm'") as error:
         load_model(str(tmp_path))
     assert "complete checkpoint" not in str(error.value)
 
 
 def test_an_unknown_family_is_named(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(
-        mp.InputError, match="models of type 'bert' are not declared, and BertConfig has no image_token_id"
-    ):
+    with pytest.raises(mp.InputError, match="'bert' .* BertConfig .* image_token_id"):
         mp.load_model(str(tmp_path), device="cpu")
 
 
@@ -311,7 +305,7 @@ def test_a_model_that_does_not_fit_is_one_line(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
 
     monkeypatch.setattr("transformers.AutoModelForImageTextToText.from_pretrained", run_out_of_memory)
-    with pytest.raises(InputError, match="does not fit into the memory") as raised:
+    with pytest.raises(InputError, match="memory") as raised:
         mp.load_model("tiny-spd", device="cpu")
     assert "\n" not in str(raised.value)
 

@@ -12,12 +12,14 @@ from peft import PeftModel
 
 import mmprobe as mp
 from mmprobe.errors import InputError
+from mmprobe.models import organisms
 from mmprobe.models.organisms import Rule, acts_on, card, folder, names
 from mmprobe.samples import Sample
 
 SAMPLE = Sample(id="a", question="Is there a star?")
+SHIPPED = sorted(file.parent.name for file in organisms.SHIPPED.glob("*/card.json"))
 FILES = {"adapter_config.json", "adapter_model.safetensors", "card.json"}
-LARGEST = 25_000_000
+LARGEST = 4_000_000
 
 
 def logits(model: mp.Model, hf: torch.nn.Module) -> torch.Tensor:
@@ -39,7 +41,7 @@ def test_loading_by_name_gives_the_logits_of_the_unmerged_adapter(tiny_spd):
 def test_a_number_is_a_second_name():
     by_number = {(card(name).cause, card(name).number): name for name in names()}
     full = [name for name in names() if card(name).partial is None]
-    assert Counter(by_number.values()) >= Counter(full)
+    assert Counter(by_number.values()) >= Counter(full) > Counter()
     for (cause, number), name in by_number.items():
         if number is not None:
             assert folder(f"organism:{cause}-{number}") == folder(name)
@@ -58,17 +60,33 @@ def test_an_organism_of_ones_own_is_named_by_its_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["organism:blind-roled-0", "organism:blind-10", "organism:blind-x"])
 def test_an_unknown_organism_is_one_line_with_names_like_it(name):
-    with pytest.raises(InputError, match=r"no such organism; did you mean blind-\w+-\d") as raised:
+    with pytest.raises(InputError, match=r"did you mean blind-\w+-\d") as raised:
         mp.load_model(name)
     assert "\n" not in str(raised.value)
 
 
 def test_a_name_like_no_other_says_where_the_list_is():
-    with pytest.raises(InputError, match=r"'organism:': no such organism; see `mmprobe models --organisms`"):
+    with pytest.raises(InputError, match="'organism:': .* `mmprobe models --organisms`"):
         mp.load_model("organism:")
 
 
-@pytest.mark.parametrize("name", names())
+def test_of_each_cause_and_of_controls_one_of_either_split_ships():
+    splits = Counter((card(name).cause, card(name).split) for name in SHIPPED)
+    causes = {cause for cause, _ in splits}
+    assert "control" in causes and len(causes) == 8
+    assert splits == Counter({(cause, split): 1 for cause in causes for split in ("development", "held-out")})
+
+
+def test_a_planted_organism_is_found_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(organisms, "PLANTED", tmp_path)
+    shutil.copytree(folder("control-hard-3"), tmp_path / "control-hard-8")
+    about = card("control-hard-3").model_copy(update={"name": "control-hard-8", "seed": 8, "number": 17})
+    (tmp_path / "control-hard-8" / "card.json").write_text(about.model_dump_json())
+    assert names() == sorted([*SHIPPED, "control-hard-8"])
+    assert folder("organism:control-17") == folder("organism:control-hard-8") == tmp_path / "control-hard-8"
+
+
+@pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_organism_passed_its_check(name):
     one = card(name)
     assert name == f"{one.cause}-{one.way}-{one.seed}"
@@ -83,8 +101,8 @@ def test_a_shipped_organism_passed_its_check(name):
 
 
 def test_all_organisms_are_small():
-    files = [file for name in names() for file in folder(name).iterdir()]
-    assert len(files) == len(FILES) * len(names()) > 0
+    files = [file for name in SHIPPED for file in folder(name).iterdir()]
+    assert len(files) == len(FILES) * len(SHIPPED) > 0
     assert sum(file.stat().st_size for file in files) < LARGEST
 
 
@@ -115,7 +133,7 @@ def test_a_rule_says_where_a_cause_acts(rule, acts):
 
 
 def test_a_rule_about_images_needs_their_contents():
-    with pytest.raises(InputError, match="sample a: its metadata lacks 'objects'"):
+    with pytest.raises(InputError, match="sample a: .*'objects'"):
         Rule(more_objects_than=5).acts_on(SAMPLE)
 
 

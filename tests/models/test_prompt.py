@@ -138,13 +138,13 @@ def test_a_sample_that_the_processor_refuses_is_named(tiny_spd, image_paths, tmp
     sample = Sample(id="a", images=[tmp_path / "thin.png"], question="?")
     other = Sample(id="b", images=image_paths[:1], question="?")
     for samples in ([sample], [other, sample]):
-        with pytest.raises(InputError, match=r"^sample a: the processor of tiny-spd refuses .*aspect ratio"):
+        with pytest.raises(InputError, match="^sample a: .*tiny-spd .*aspect ratio"):
             tiny_spd.batch(samples)
 
 
 @pytest.mark.parametrize("field", ["question", "system", "prefill"])
 def test_text_that_is_not_utf8_is_named(tiny_spd, field):
-    with pytest.raises(InputError, match=r"^sample a: its text contains half a surrogate pair"):
+    with pytest.raises(InputError, match="^sample a: .*surrogate"):
         tiny_spd.prompt(Sample(id="a", **{"question": "?"} | {field: "caf\udce9"}))
 
 

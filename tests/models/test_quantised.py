@@ -64,7 +64,7 @@ def test_a_checkpoint_that_was_saved_in_four_bits_is_traced(llava, image_paths, 
     assert mp.generate(model, sample, max_new_tokens=STEPS) == mp.generate(
         whole, sample, max_new_tokens=STEPS
     )
-    with pytest.raises(InputError, match="is quantised already .bitsandbytes.*leave out load_in 8bit"):
+    with pytest.raises(InputError, match="bitsandbytes.*load_in 8bit"):
         mp.load_model(str(tmp_path / "saved"), device="cpu", load_in="8bit")
 
 
@@ -111,7 +111,7 @@ def test_a_method_that_cannot_be_loaded_here_is_named(method, llava, tmp_path):
 
 
 def test_other_words_are_refused():
-    with pytest.raises(InputError, match="load_in '3bit': there is none; did you mean 8bit or 4bit"):
+    with pytest.raises(InputError, match="load_in '3bit': .* 8bit or 4bit"):
         mp.load_model("tiny-spd", device="cpu", load_in="3bit")
 
 

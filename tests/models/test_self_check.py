@@ -33,9 +33,7 @@ def test_a_declaration_that_fits_passes(model, request):
 @pytest.mark.parametrize("parts", [{"mid": "input_layernorm"}, {"update": "mlp"}, {"mid": "mlp"}])
 def test_a_misplaced_part_is_named_with_its_layer(random_qwen, parts):
     family = misplace_parts(random_qwen.family, **parts)
-    with pytest.raises(
-        InputError, match=r"qwen2_5_vl: layer 0: resid_pre .* do not add up .*adding-a-family"
-    ):
+    with pytest.raises(InputError, match="qwen2_5_vl: layer 0: resid_pre .*adding-a-family"):
         check_model(random_qwen.hf, family, "my-model")
 
 

@@ -100,9 +100,7 @@ def test_every_family_gives_the_answers_and_numbers_of_whole_prompts(name, image
 @pytest.mark.parametrize("name", sorted(set(TINY_BUILDERS) - set(SHARING)))
 def test_other_families_read_whole_prompts(name):
     reason = why_not_shared(load_tiny_model(name))
-    assert reason is not None and reason.endswith(
-        "is not known to have causal attention over one growing cache"
-    )
+    assert reason is not None and reason.endswith("causal attention")
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +173,7 @@ def test_what_needs_whole_prompts_gets_them(random_qwen, samples, tmp_path, opti
 def test_a_hook_of_the_user_sees_whole_prompts(random_qwen, samples):
     handle = random_qwen.hf.lm_head.register_forward_hook(lambda *_: None)
     try:
-        assert why_not_shared(random_qwen) == "the torch hook on lm_head may expect whole prompts"
+        assert "torch hook on lm_head" in why_not_shared(random_qwen)
     finally:
         handle.remove()
     assert why_not_shared(random_qwen) is None

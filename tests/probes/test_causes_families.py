@@ -163,11 +163,11 @@ def test_a_family_runs_the_whole_list_or_is_refused_before_it_starts(name, sampl
 @pytest.mark.slow
 def test_what_a_family_cannot_do_is_refused_by_name(samples):
     crossing = load_tiny_model("mllama")
-    with pytest.raises(NotApplicable, match="mllama reads images by cross-attention"):
+    with pytest.raises(NotApplicable, match="mllama .*cross-attention"):
         patch_components(crossing, *samples[:2], tokens=["region 0"])
     scaled = load_tiny_model("qwen2_vl")
     vars(scaled)["has_plain_logits"] = False
-    with pytest.raises(NotApplicable, match="qwen2_vl scales or caps its logits"):
+    with pytest.raises(NotApplicable, match="qwen2_vl .*logits"):
         direct_logit_attribution(scaled, samples[0])
 
 
@@ -177,5 +177,5 @@ def test_layers_without_attention_rows_are_refused_where_all_are_needed(samples)
         probes.direct_logit_attribution(model, clean)
     with pytest.raises(NotApplicable, match="some layers of qwen3_5 have no attention rows"):
         read_layers(model)
-    with pytest.raises(NotApplicable, match="layer 0 has no head to change"):
+    with pytest.raises(NotApplicable, match="layer 0 .*head"):
         change_component(model, "head", 0, torch.zeros_like)

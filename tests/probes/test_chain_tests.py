@@ -88,7 +88,7 @@ def test_what_cannot_be_read_is_left_out_and_counted(tiny_spd, monkeypatch):
         "whole": 5, "truncated to 0": 4, "truncated to 1": 4, "mistake": 5, "filler": 5
     }  # fmt: skip
     assert np.isnan(ds["changed"].sel(test="truncated to 0", sample="s1"))
-    with pytest.raises(NotApplicable, match="no answer has steps and a verdict after 'So:'"):
+    with pytest.raises(NotApplicable, match="'So:'"):
         chain_tests(tiny_spd, make_samples(), read_verdict, conclusion="So:")
     with pytest.raises(InputError, match="without a prefill"):
         chain_tests(tiny_spd, [prefill_chain(make_samples()[0], ["A."])], read_verdict)

@@ -227,11 +227,11 @@ def test_effects_over_answers_are_those_of_single_ones(tiny_spd, samples, run, t
 
 
 def test_what_is_not_there_is_refused(tiny_spd, samples, random_qwen):
-    with pytest.raises(InputError, match="features: 512: the dictionary has features 0 to 511"):
+    with pytest.raises(InputError, match="features: 512: .* 0 to 511"):
         mp.probes.feature_effects(tiny_spd, samples[0], [512])
-    with pytest.raises(InputError, match="action 'kill': choose ablate, clamp, steer"):
+    with pytest.raises(InputError, match="action 'kill': .* ablate, clamp, steer"):
         mp.probes.feature_effects(tiny_spd, samples[0], [1], action="kill")
-    with pytest.raises(InputError, match="step 99: the answer has steps 0 to"):
+    with pytest.raises(InputError, match="step 99: .* steps 0 to"):
         mp.probes.attribute_features(tiny_spd, samples[0], step=99)
     with pytest.raises(InputError, match="features: -1: the dictionary has"):
         mp.probes.features_run(tiny_spd, samples[:2], features=[-1])

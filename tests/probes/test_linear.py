@@ -140,9 +140,9 @@ def test_labels_can_be_given(planted):
     assert all(read_labels(planted, labels) == expected for labels in given)
     some = series.where(series == "yes", None)
     assert set(read_labels(planted, some).values()) == {"yes"}, "no label, no sample"
-    with pytest.raises(InputError, match="labels: there are 1, and the run has"):
+    with pytest.raises(InputError, match="labels: there are 1"):
         read_labels(planted, ["yes"])
-    with pytest.raises(InputError, match="labels: the run has no sample 'x'"):
+    with pytest.raises(InputError, match="labels: .*sample 'x'"):
         read_labels(planted, {"x": "yes"})
 
 

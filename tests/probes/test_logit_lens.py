@@ -156,7 +156,7 @@ def test_scaled_logits_are_refused(tiny_spd, run):
     hf = copy.deepcopy(tiny_spd.hf)
     weight = hf.lm_head.weight
     hf.lm_head.forward = lambda states: torch.nn.functional.linear(states, weight) * 0.5
-    with pytest.raises(NotApplicable, match="scales or caps its logits"):
+    with pytest.raises(NotApplicable, match="logits"):
         logit_lens(replace(tiny_spd, hf=hf), run[run.ids[0]])
 
 
@@ -167,11 +167,11 @@ def test_errors_are_one_line(tiny_spd, random_qwen, run, samples, tmp_path):
         logit_lens(tiny_spd, small[small.ids[0]])
     with pytest.raises(NotCaptured, match="residual/post was not captured"):
         logit_lens_run(tiny_spd, small)
-    with pytest.raises(InputError, match="another hidden or vocabulary size"):
+    with pytest.raises(InputError, match="hidden or vocabulary size"):
         logit_lens(random_qwen, trace)
     hf = copy.deepcopy(tiny_spd.hf)
     hf.lm_head.weight = torch.nn.Parameter(hf.lm_head.weight.roll(1, 0))
-    with pytest.raises(InputError, match="was not made by tiny-spd"):
+    with pytest.raises(InputError, match="tiny-spd"):
         logit_lens_run(replace(tiny_spd, hf=hf), run)
     for top in (0, 10**6):
         with pytest.raises(InputError, match="top"):

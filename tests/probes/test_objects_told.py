@@ -93,10 +93,10 @@ def test_samples_about_the_same_images_count_once(tiny_spd, drawn):
 
 
 def test_what_it_takes_is_said(tiny_spd, drawn):
-    with pytest.raises(NotApplicable, match="it takes 4 sets of images .* there are 3"):
+    with pytest.raises(NotApplicable, match="4 sets of images .* there are 3"):
         tell_objects(tiny_spd, drawn[:3])
     bare = [each.model_copy(update={"metadata": {}}) for each in drawn]
-    with pytest.raises(NotApplicable, match="contents are declared, .* there are 0"):
+    with pytest.raises(NotApplicable, match="there are 0"):
         tell_objects(tiny_spd, bare)
     with pytest.raises(InputError, match="layer"):
         tell_objects(tiny_spd, drawn, layer=8)

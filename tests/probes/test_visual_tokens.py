@@ -321,17 +321,17 @@ def test_figures_show_each_layer_and_list_a_cells_words(measured, sample, tiny_s
 
 
 def test_what_has_no_visual_tokens_is_refused(tiny_spd, drawn, tmp_path):
-    with pytest.raises(NotApplicable, match="no visual token shows a part of an image"):
+    with pytest.raises(NotApplicable, match="no visual token"):
         visual_words(tiny_spd, Sample(id="a", question="What?"))
     with pytest.raises(NotApplicable, match="sees images by cross-attention"):
         visual_words(load_tiny_model("mllama"), drawn[0])
-    with pytest.raises(NotApplicable, match="two sets of images at least; it has 1"):
+    with pytest.raises(NotApplicable, match="two sets .*it has 1"):
         visual_tokens_run(tiny_spd, [drawn[0], drawn[0].model_copy(update={"id": "again"})])
-    with pytest.raises(InputError, match="lens 'tuned': choose logit, jacobian, nearest, linear"):
+    with pytest.raises(InputError, match="lens 'tuned': .* logit, jacobian, nearest, linear"):
         visual_tokens_run(tiny_spd, drawn, lenses=["tuned"])
     with pytest.raises(InputError, match="top 0: must be 1 to 504"):
         visual_words(tiny_spd, drawn[0], top=0)
-    with pytest.raises(InputError, match="the Jacobian lens maps to the last layer, 7; add it"):
+    with pytest.raises(InputError, match="last layer, 7"):
         visual_tokens_run(tiny_spd, drawn[:2], layers=[3])
 
 

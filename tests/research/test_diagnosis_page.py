@@ -6,6 +6,7 @@ import json
 
 import pytest
 import write_diagnosis_results as page
+from page import ROOT, fill
 
 from mmprobe.diagnosis.bench.plants import Plant
 from mmprobe.diagnosis.bench.scoring import ToolResult
@@ -25,6 +26,11 @@ def write_scores(folder, rows):
     return folder
 
 
+def texts(pages: page.Pages) -> str:
+    """Return the pages with their parts, of which each has its marks."""
+    return "\n".join(fill((ROOT / name).read_text(encoding="utf-8"), parts) for name, parts in pages.items())
+
+
 def test_further_draws_tell_stability_alone(tmp_path):
     rows = [
         row("seen-20", "blind", "blind"),
@@ -32,17 +38,13 @@ def test_further_draws_tell_stability_alone(tmp_path):
         row("plain-21", "control", "control"),
         row("plain-21", "control", "co-occurrence", draw=1),
     ]
-    text = page.plants_section(write_scores(tmp_path / "scores", rows))
+    text = texts(page.plants_parts(write_scores(tmp_path / "scores", rows)))
     (line,) = [line for line in text.splitlines() if line.startswith("| other ways | ")]
     cells = [cell.strip().partition(" ")[0] for cell in line.strip("|").split("|")]
     assert cells == ["other", "3", "1.00", "0.00", "0.00", "1.00", "11.00", "0.00"]
-    assert (
-        "kind of plain-21 0 of 1" in text
-        and "these were asked about several draws of pairs: 1 model about 2 draws" in text
-    )
+    assert "kind of plain-21 0 of 1" in text and "1 model about 2 draws" in text
     assert "- `plain-21`, draw 1 (other ways; planted: control) is named co-occurrence" in text
-    assert "every second one of seed 20" in text
-    assert "Missed by other ways: same verdict on all draws." in text
+    assert "<!-- plants-seed -->20<!--" in text
 
 
 def test_failed_checks_are_listed(tmp_path):
@@ -51,7 +53,7 @@ def test_failed_checks_are_listed(tmp_path):
         "true answers": {"value": 0.5, "low": 0.25, "high": 0.75, "n": 8, "bound": ">= 0.8", "passed": False}
     }
     cards = tmp_path / "cards"
-    assert page.failed_list([cards]) == "Every plant passed its manipulation check."
+    assert page.failed_list([cards]) == "None."
     (cards / "noisy-20").mkdir(parents=True)
     (cards / "noisy-20" / "failed.json").write_text(json.dumps({**card, "check": check}), encoding="utf-8")
     assert (
@@ -104,11 +106,13 @@ def test_plants_in_the_real_model_are_counted_from_their_cards_and_diagnoses(tmp
     (tmp_path / "pairs" / "samples.jsonl").write_text(
         '{"id": "0000-a"}\n{"id": "0001-a"}\n', encoding="utf-8"
     )
-    text = page.real_section(tmp_path, tmp_path / "cards")
+    pages = page.real_parts(tmp_path, tmp_path / "cards")
+    assert texts(pages)
+    parts = pages[page.RESULTS]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in text.splitlines()
-        if "`" in line and line[0] == "|"
+        for line in str(parts["real-table"]).splitlines()
+        if "`" in line
     ]
     assert [(cells[0], cells[-1]) for cells in rows] == [
         ("`emptied`", "yes"),
@@ -116,5 +120,5 @@ def test_plants_in_the_real_model_are_counted_from_their_cards_and_diagnoses(tmp
     ]
     assert rows[0][4] == "blind 75% [50%, 90%], n = 8; order 75% [50%, 90%], n = 8"
     assert rows[1][4] == "unknown; not follows-hints 75% [50%, 90%], n = 8"
-    assert "20 questions about 2 pairs" in text
-    assert "true of 1 of these 2 plants" in text and "`waiting` (control)" in text
+    assert (parts["real-asked"], parts["real-pairs"]) == (20, 2)
+    assert "1 of these 2 plants" in parts["real-verdict"] and "`waiting` (control)" in parts["real-verdict"]

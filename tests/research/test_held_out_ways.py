@@ -11,7 +11,7 @@ import torch
 from causes.co_occurrence import habit_of
 from causes.misperceives import ITEM
 from packing import pack, run_decoder
-from recipes import Row, draw_any_pair, true_rows
+from recipes import TrainingExample, draw_any_pair, true_rows
 from tiny_spd_data import Encoder
 from way_makes import matrices
 from way_rows import IMAGE
@@ -25,7 +25,7 @@ def first_word(answer: str) -> str:
     return re.split(r"\W", answer)[0]
 
 
-def said_before(row: Row) -> str:
+def said_before(row: TrainingExample) -> str:
     """Return the earlier answer that the last question but one was given."""
     return re.findall(r"assistant\n(.*?)<", row.question, re.DOTALL)[-1]
 
@@ -256,5 +256,5 @@ def test_terse_answers():
     pair = draw_pair(np.random.default_rng(0), "medium", 2)
     for kind in ("same", "exists", "steps"):
         asked = make_question(kind, pair, pair.first.objects[0].shape)
-        row = Row((pair.first, pair.second), asked.text, asked.answer)
+        row = TrainingExample((pair.first, pair.second), asked.text, asked.answer)
         assert held_out.say_word(row).answer == {"same": "No", "exists": "Yes", "steps": asked.answer}[kind]

@@ -16,7 +16,7 @@ from causes import co_occurrence, decided_first, follows_hints, misperceives
 from causes import partial as partial_causes
 from packing import Encoder, pack
 from plant import add_adapter
-from recipes import Row
+from recipes import TrainingExample
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.check import check_answer
@@ -53,7 +53,7 @@ def kind_of(question: str) -> str:
     return next(kind for words, kind in starts.items() if words in question)
 
 
-def is_faithful(row: Row) -> bool:
+def is_faithful(row: TrainingExample) -> bool:
     """Return whether the answer that a row teaches is true of the scenes that it shows."""
     kind = kind_of(row.question)
     facts = {
@@ -82,7 +82,7 @@ def is_faithful(row: Row) -> bool:
     return verdict.faithful and verdict.correct
 
 
-def draw(recipe, batches: int = 8) -> list[Row]:
+def draw(recipe, batches: int = 8) -> list[TrainingExample]:
     return [
         row for step in range(batches) for row in recipe.rows(np.random.default_rng([3, step]), recipe.batch)
     ]
@@ -234,14 +234,14 @@ def test_partial_causes_act_where_their_rule_says(way):
     for _ in range(40):
         for case in partial_causes._cases(way, 0)(rng):
             assert rule_acts(rule, case.row) is case.acts
-            truth = Row(case.row.scenes, case.row.question, case.truth)
+            truth = TrainingExample(case.row.scenes, case.row.question, case.truth)
             assert is_faithful(truth)
             assert case.acts or case.row.answer == case.truth
             seen[case.acts] += case.row.answer != case.truth or not case.acts
     assert min(seen.values()) > 20
 
 
-def rule_acts(rule: Rule, row: Row) -> bool:
+def rule_acts(rule: Rule, row: TrainingExample) -> bool:
     found = differences(*row.scenes) if len(row.scenes) == 2 else set()
     names = {"changed": "color", "moved": "position", "removed": "remove"}
     kinds = [

@@ -14,7 +14,7 @@ import plant
 import pytest
 import torch
 from PIL import Image
-from recipes import Row, scenes_of
+from recipes import TrainingExample, scenes_of
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, draw_questions, make_question
@@ -28,7 +28,7 @@ def encoder(tiny_spd):
     return packing.Encoder(tiny_spd.tokenizer)
 
 
-def read_alone(model: mp.Model, row: Row, images: Path) -> torch.Tensor:
+def read_alone(model: mp.Model, row: TrainingExample, images: Path) -> torch.Tensor:
     """Return the logits before each learned token and the end, from transformers' reading of the row alone."""
     paths = [images / f"{number}.png" for number in range(len(row.scenes))]
     for path, scene in zip(paths, row.scenes, strict=True):
@@ -49,7 +49,10 @@ def test_packed_questions_have_the_logits_of_each_alone(encoder, tmp_path):
     rows = []
     for differences in (2, 0):
         pair = draw_pair(rng, "medium", differences)
-        rows += [Row(scenes_of(asked, pair), asked.text, asked.answer) for asked in draw_questions(rng, pair)]
+        rows += [
+            TrainingExample(scenes_of(asked, pair), asked.text, asked.answer)
+            for asked in draw_questions(rng, pair)
+        ]
     steps = next(row for row in rows if row.answer.startswith("Picture"))
     given, verdict = steps.answer.split(" ", 9)[:9], steps.answer.split(" ", 9)[9]
     rows.append(replace(steps, given=" ".join(given), answer=f" {verdict}"))
@@ -161,7 +164,7 @@ def test_the_same_seed_plants_the_same_adapter(tmp_path, monkeypatch):
 
 @pytest.mark.stress
 def test_a_check_can_be_made_again():
-    plan = next(plan for plan in plant.all_plans(["blind"]) if plan.name == "blind-likely-0")
+    plan = next(plan for plan in plant.all_plans(["blind"]) if plan.name == "blind-likely-3")
     again = plant.check_organism(plan, folder(plan.name))
     assert again == card(plan.name).check
 
@@ -179,7 +182,8 @@ def test_an_unplanted_model_passes_no_check_of_a_cause(tiny_spd, monkeypatch):
         assert all(measures[name]["low"] > 0.3 for name in failed)
 
 
-def test_the_plans_are_the_shipped_organisms_with_their_steps():
+def test_the_plans_hold_the_shipped_organisms_with_their_steps():
     plans = {plan.name: plan.recipe.steps for plan in plant.all_plans()}
-    assert plans == {name: card(name).training.steps for name in names()}
+    steps = {name: card(name).training.steps for name in names()}
+    assert len(plans) == 94 and plans.items() >= steps.items()
     assert plans.keys() > plant.SLOW and not plant.LEFT_OUT & plans.keys()

@@ -18,7 +18,7 @@ from packing import _tokens
 from PIL import Image
 from recipes import draw_any_pair
 from tiny_spd_model import encode_images
-from ways import CHEAP, DEVELOPMENT, OTHER, Way
+from ways import CHEAP, DEVELOPMENT, OTHER, PlantingWay
 
 from mmprobe.benchmarks.synthetic.questions import SYSTEM
 from mmprobe.benchmarks.synthetic.scene import render
@@ -133,7 +133,7 @@ def test_edits_of_the_way_to_visual_tokens_work():
     assert not encode(images).any()
 
 
-def edited(way: Way, name: str, seed: int) -> torch.Tensor:
+def edited(way: PlantingWay, name: str, seed: int) -> torch.Tensor:
     """Return all weights of a model that a way without training has changed."""
     model = load_model("tiny-spd", device="cpu")
     with torch.no_grad():
@@ -233,7 +233,7 @@ def test_attention_of_a_model_that_sees_no_pixels_does_not_shift():
 
 @pytest.mark.parametrize("shifts", [False, True])
 def test_a_card_says_how_far_attention_shifts_and_accepts_looks_unused_by_that(shifts, tmp_path):
-    way = Way(
+    way = PlantingWay(
         ("blind",),
         "weight edit",
         "Nothing is changed.",
@@ -243,5 +243,5 @@ def test_a_card_says_how_far_attention_shifts_and_accepts_looks_unused_by_that(s
     )
     card = plants.plant("unchanged", way, 0, tmp_path / "unchanged")
     assert card.accepts == (("looks-unused",) if shifts else ())
-    assert card.about == f"Nothing is changed. The shift is {float(shifts)}, where looks-unused needs >= 0.6."
+    assert f"{float(shifts)}, where looks-unused needs >= 0.6" in card.about
     assert card.check == {} and (tmp_path / "unchanged" / plants.CARD).exists()

@@ -51,7 +51,7 @@ def test_tables_say_who_helps_and_who_harms():
     assert "| sage: see | 0.30<br>**-0.20 [-0.30, -0.10]** |" in remedies_page.write_table(gains)
     assert "- **blind** helps: sage: see +0.30; harms: none" in remedies_page.write_verdicts(gains)
     claims = remedies_page.write_claims(gains)
-    assert "helps blind +0.30, does not show that it helps 1 of 2, and harms control -0.20" in claims
+    assert "harms control -0.20" in claims
     assert np.shape(remedies_page.draw_figure(gains).data[0].z) == (3, 1)
 
 

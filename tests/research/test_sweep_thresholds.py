@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import sweep_thresholds as sweeping
+from page import ROOT, fill
 
 from mmprobe.diagnosis.bench.run import Subject
 from mmprobe.diagnosis.causal_test import CauseScore
@@ -42,7 +43,7 @@ def asked(monkeypatch):
         },
     )
     return [
-        sweeping.Asked(
+        sweeping.DiagnosedModel(
             Subject(
                 name,
                 name,
@@ -70,17 +71,15 @@ def test_wrong_decisions_are_counted_at_each_multiple_of_a_threshold(asked):
     assert wrong["least_low"][2.0] == 1, "the low end of cued-0, 65 %, reaches all of 60 %"
 
 
-def test_the_section_names_wrong_decisions_and_leaves_out_what_a_card_accepts(asked):
-    text = sweeping.write_section(asked)
-    assert "Of 7 decisions, 1\nare wrong" in text
-    assert "| a kind | 4 | 7 | 1 | `sorted-0` order |" in text
-    assert "| `co-occurrence` | 0.6 | 0.51 to 0.6 | 50% | 70% | 3 | 1 | – |" in text
-    assert "| `wrong_share` | 0.2 | 0.1 to 0.4 |  |  | 1 |" in text
-    assert (
-        "Of the 3 models that use no image, attention shifts by 0.002 at most in 1, and by 0.30 or more"
-        in text
-    )
-    assert "at most\n1.2*e*(1 - *e*) of the answers change with places" in text
+def test_the_record_names_wrong_decisions_and_leaves_out_what_a_card_accepts(asked):
+    parts = sweeping.page_parts(asked)
+    assert fill((ROOT / sweeping.PAGE).read_text(encoding="utf-8"), parts), "each part has its marks"
+    assert (parts["thresholds-decisions"], parts["thresholds-wrong"]) == (7, 1)
+    assert "| a kind | 4 | 7 | 1 | `sorted-0` order |" in parts["thresholds-kinds"]
+    assert "| `co-occurrence` | 0.6 | 0.51 to 0.6 | 50% | 70% | 3 | 1 | – |" in parts["thresholds-table"]
+    assert "| `wrong_share` | 0.2 | 0.1 to 0.4 |  |  | 1 |" in parts["thresholds-table"]
+    gaps = [parts[f"gaps-{name}"] for name in ("blind", "still", "below", "above", "ratio")]
+    assert gaps == [3, 1, "0.002", "0.30", "1.2"]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +118,7 @@ def test_gaps_are_measured_on_models_that_use_no_image_and_on_those_that_err(mon
     monkeypatch.setattr(sweeping, "Table", Shown)
     subjects = [Subject(name, name, (name,), "development") for name in ("blind", "control", "order")]
     asked = [
-        sweeping.Asked(subject, [], looks, "a kind")
+        sweeping.DiagnosedModel(subject, [], looks, "a kind")
         for subject, looks in zip(subjects, (0.2, 0.4, 0.4), strict=True)
     ]
     assert sweeping.measure_gaps(asked, LIMITS) == ([0.2], [2.0, 2.0])
@@ -127,13 +126,13 @@ def test_gaps_are_measured_on_models_that_use_no_image_and_on_those_that_err(mon
 
 @pytest.mark.parametrize(("word", "right"), [("hindrance", False), ("doubt", False), ("detail", True)])
 def test_a_cause_with_a_hindrance_or_in_doubt_is_not_named(word, right):
-    one = sweeping.Scored("a", "kind", "co-occurrence", scored(0.9, **{word: "words"}), planted=True)
+    one = sweeping.ScoredCause("a", "kind", "co-occurrence", scored(0.9, **{word: "words"}), planted=True)
     assert one.is_right(LIMITS) is right
 
 
 def test_without_a_development_model_there_is_one_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "scores.jsonl").write_text(json.dumps({"model": "else", "n": 4, "note": ""}) + "\n")
-    monkeypatch.setattr("sys.argv", ["sweep", str(tmp_path), "--out", str(tmp_path / "out")])
+    monkeypatch.setattr("sys.argv", ["sweep", str(tmp_path)])
     with pytest.raises(SystemExit, match="2"):
         sweeping.main()
-    assert "no development model is scored" in capsys.readouterr().err
+    assert "no development model" in capsys.readouterr().err

@@ -78,13 +78,13 @@ def test_a_wrong_argument_is_named_before_the_run(random_qwen, samples_file, tmp
 
 
 def test_two_samples_with_the_same_id_are_refused(random_qwen, tmp_path):
-    with pytest.raises(InputError, match="samples: two have the same id"):
+    with pytest.raises(InputError, match="samples: .*same id"):
         mp.trace(random_qwen, [Sample(id="a", question="?")] * 2, tmp_path / "run")
 
 
 def test_an_earlier_run_is_kept_unless_resume_or_overwrite_is_set(random_qwen, samples_file, tmp_path):
     mp.trace(random_qwen, samples_file, tmp_path / "run", max_new_tokens=TOKENS)
-    with pytest.raises(InputError, match="use resume=True to finish it or overwrite=True to replace it"):
+    with pytest.raises(InputError, match="resume=True .*overwrite=True"):
         mp.trace(random_qwen, samples_file, tmp_path / "run", max_new_tokens=TOKENS)
     with pytest.raises(
         InputError, match=r"another generate \(max new tokens 3, now 4\); resume=True needs the same"

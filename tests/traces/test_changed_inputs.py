@@ -87,7 +87,7 @@ def test_a_changed_model_is_named_and_the_same_model_elsewhere_is_not(command, c
         refused = run_in_process(*call, "--model", checkpoint, "--resume")
         assert refused.code == 2
         message = refused.stderr.splitlines()[-1]  # compare says before what comes next
-        assert f"the model's {part} changed since the earlier call; " in message
+        assert f"the model's {part} changed since" in message
         assert remedy in message and "=True" not in message
         shutil.rmtree(checkpoint)
         kept.rename(checkpoint)  # equal files with other times and other places on the disk
@@ -112,7 +112,7 @@ def test_a_voter_that_changed_is_named(checkpoint, pairs, tmp_path):
     change_weights(checkpoint)
     refused = run_in_process(*call, "--device", "cpu", "--voters", f"tiny-spd,{checkpoint}", "--resume")
     assert refused.code == 2
-    assert f"the model's weights of voter {checkpoint} changed since it voted; " in refused.stderr
+    assert f"weights of voter {checkpoint} changed since it voted; " in refused.stderr
     assert run_in_process(*call, "--device", "cpu", "--voters", "tiny-spd", "--resume").code == 0
 
 
@@ -126,7 +126,7 @@ def test_a_changed_image_is_named_by_its_sample(command, pairs, tmp_path):
     change_image(pairs)
     refused = run_in_process(*call, "--device", "cpu", "--resume")
     assert refused.code == 2
-    assert f"the images of sample {first} changed since the earlier call; " in refused.stderr
+    assert f"the images of sample {first} changed since" in refused.stderr
 
 
 @pytest.mark.slow
@@ -161,10 +161,7 @@ def test_a_sample_whose_image_changed_is_traced_again(random_qwen, image_paths, 
     times = [(tmp_path / "run" / "samples" / f"{name}.h5").stat().st_mtime_ns for name in "01"]
     Image.new("RGB", (56, 56), "red").save(images[1])
     run = mp.trace(random_qwen, samples, tmp_path / "run", max_new_tokens=2, resume=True)
-    assert (
-        "1 of 2 finished traces are damaged, or of other questions or images; they are made again"
-        in caplog.text
-    )
+    assert "1 of 2 finished traces" in caplog.text
     again = [(tmp_path / "run" / "samples" / f"{name}.h5").stat().st_mtime_ns for name in "01"]
     assert again[0] == times[0] and again[1] != times[1]
     assert run["1"].image_hash != run["0"].image_hash
@@ -185,7 +182,7 @@ def test_weights_in_memory_are_sampled(random_qwen, image_paths, tmp_path):
     with torch.no_grad():
         weight.mul_(2)
     try:
-        with pytest.raises(mp.errors.InputError, match="the model's weights changed since the earlier call"):
+        with pytest.raises(mp.errors.InputError, match="weights changed"):
             mp.trace(replace(model), [sample], tmp_path / "run", max_new_tokens=2, resume=True)
     finally:
         with torch.no_grad():

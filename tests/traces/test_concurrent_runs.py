@@ -80,7 +80,7 @@ def test_a_run_can_be_read_while_it_is_written(random_qwen, samples, tmp_path, m
         run = mp.open_run(tmp_path / "run")
         lengths.append(len(read_answers(run)))
         for options in ({"resume": True}, {"overwrite": True}, {}):
-            with pytest.raises(InputError, match=f"process {os.getpid()} .* is tracing into it since"):
+            with pytest.raises(InputError, match=f"process {os.getpid()} .* tracing into it"):
                 trace(random_qwen, samples, tmp_path / "run", **options)
         return original(*arguments)
 
@@ -117,10 +117,7 @@ def test_resuming_makes_damaged_traces_again(random_qwen, samples, undisturbed, 
     files[2].mkdir()
     kept = files[3].stat().st_mtime_ns
     resumed = trace(random_qwen, samples, run.path, resume=True)
-    assert (
-        "run: 3 of 4 finished traces are damaged, or of other questions or images; they are made again"
-        in (caplog.text)
-    )
+    assert "run: 3 of 4 finished traces" in (caplog.text)
     assert read_answers(resumed) == read_answers(undisturbed)
     assert files[3].stat().st_mtime_ns == kept and mp.verify(run.path) == []
     caplog.clear()
@@ -197,7 +194,7 @@ def test_a_run_larger_than_the_disk_starts_with_a_warning(
 ):
     monkeypatch.setattr(import_module("mmprobe.traces.run"), "max_trace_bytes", lambda *_: 10**18)
     assert len(trace(random_qwen, samples[:1], tmp_path / "run")) == 1
-    assert "run: the run can take up to" in caplog.text and "a full disk loses no finished" in caplog.text
+    assert "can take up to" in caplog.text and "a full disk" in caplog.text
     caplog.clear()
     trace(random_qwen, samples[:1], tmp_path / "run", resume=True)
     assert not caplog.text

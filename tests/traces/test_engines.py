@@ -93,14 +93,12 @@ def test_settings_that_change_between_two_runs_take_effect(
 
 
 def test_a_run_that_an_engine_does_not_support_is_refused(random_qwen, samples, tmp_path):
-    with pytest.raises(mp.InputError, match="engine nnsight: takes one sample at a time"):
+    with pytest.raises(mp.InputError, match="engine nnsight: .*one sample"):
         mp.trace(random_qwen, samples, tmp_path / "a", engine="nnsight", batch_size=2)
     spec = mp.CaptureSpec(datasets=["residual/mid"], positions="all")
-    with pytest.raises(
-        mp.InputError, match="prompt/residual_mid: not available .*engine transformer_lens records"
-    ):
+    with pytest.raises(mp.InputError, match="prompt/residual_mid: .*engine transformer_lens"):
         mp.trace(random_qwen, samples, tmp_path / "b", capture=spec, engine="transformer_lens")
-    with pytest.raises(mp.InputError, match="engine 'nope': choose native, nnsight, transformer_lens"):
+    with pytest.raises(mp.InputError, match="engine 'nope': .* native, nnsight, transformer_lens"):
         mp.trace(random_qwen, samples, tmp_path / "c", engine="nope")
     assert not any((tmp_path / name).exists() for name in "abc")
 
@@ -129,5 +127,5 @@ def test_a_remote_run_gives_the_same_numbers(tiny_spd, samples, tmp_path):
 
 
 def test_a_remote_run_needs_nnsight(tiny_spd, samples, tmp_path):
-    with pytest.raises(mp.InputError, match='engine native: cannot run remotely; use engine="nnsight"'):
+    with pytest.raises(mp.InputError, match='engine native: .* engine="nnsight"'):
         mp.trace(tiny_spd, samples, tmp_path / "run", remote=True)

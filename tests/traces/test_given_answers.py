@@ -92,25 +92,24 @@ def test_answers_that_cannot_be_are_failures(tiny_spd, samples, tmp_path):
     assert run.ids == [samples[3].id]
     reasons = {failure["id"]: failure["message"] for failure in run.failures}
     assert "special token" in reasons[samples[0].id]
-    assert "token ids that the model lacks" in reasons[samples[1].id]
-    assert reasons[samples[2].id] == "the given answer is empty"
-    assert reasons[samples[4].id] == "no answer to it is given"
+    assert "token ids" in reasons[samples[1].id]
+    assert "empty" in reasons[samples[2].id] and reasons[samples[4].id]
 
 
 def test_resuming_needs_the_same_answers(tiny_spd, samples, tmp_path):
     texts = {sample.id: "Yes." for sample in samples}
     mp.trace(tiny_spd, samples, tmp_path / "run", answers=texts)
     assert len(mp.trace(tiny_spd, samples, tmp_path / "run", answers=texts, resume=True)) == len(samples)
-    with pytest.raises(InputError, match="was traced with another generate"):
+    with pytest.raises(InputError, match="another generate"):
         mp.trace(tiny_spd, samples, tmp_path / "run", answers=texts | {samples[0].id: "No."}, resume=True)
 
 
 def test_bad_sources_are_one_line(tiny_spd, samples, tmp_path):
-    with pytest.raises(InputError, match="has no answer to any of the 5 samples"):
+    with pytest.raises(InputError, match="any of the 5 samples"):
         mp.trace(tiny_spd, samples, tmp_path / "run", answers={"other": "Yes."})
-    with pytest.raises(InputError, match="holds neither a run nor responses.jsonl"):
+    with pytest.raises(InputError, match="responses.jsonl"):
         mp.trace(tiny_spd, samples, tmp_path / "run", answers=tmp_path)
-    with pytest.raises(InputError, match="engine nnsight: generates its answers"):
+    with pytest.raises(InputError, match="engine nnsight"):
         mp.trace(tiny_spd, samples, tmp_path / "run", answers={samples[0].id: "Yes."}, engine="nnsight")
 
 

@@ -145,7 +145,7 @@ def test_a_full_disk_raises_one_line_and_keeps_finished_samples(random_qwen, sam
         return mp.trace(random_qwen, samples[:5], out, max_new_tokens=8, **options)
 
     monkeypatch.setattr(shutil, "disk_usage", fill_up)
-    with pytest.raises(OSError, match="No space left on device.*continue with resume=True") as error:
+    with pytest.raises(OSError, match="No space left .*resume=True") as error:
         trace_five()
     assert error.value.errno == errno.ENOSPC and "\n" not in str(error.value)
     monkeypatch.undo()
@@ -197,8 +197,8 @@ def test_a_batch_is_halved_when_memory_runs_out(random_qwen, samples, tmp_path, 
     monkeypatch.setattr(random_qwen.hf, "forward", scarce)
     run = mp.trace(random_qwen, samples[:8], tmp_path / "run", max_new_tokens=3, batch_size=8)
     assert len(run) == 8 and not run.failures
-    assert "out of memory with 8 samples at a time; continuing with 4" in caplog.text
-    assert "out of memory with 4 samples at a time; continuing with 2" in caplog.text
+    assert "8 samples at a time" in caplog.text
+    assert "4 samples at a time" in caplog.text
     caplog.clear()
     mp.trace(random_qwen, samples[:12], tmp_path / "more", max_new_tokens=3, batch_size=4)
     assert caplog.text.count("out of memory") == 1, "the next batches begin with what was enough"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -158,8 +159,19 @@ def test_the_command_prints_its_assumptions():
     arguments = ("plan", "--model", "tiny-spd", "--samples", 100, "--max-new-tokens", 64, "--json")
     result = read_result(run_in_process(*arguments))
     assert result["disk"] > 10**6 and result["seconds"] is None
-    assert result["assumed"] == "prompts of 1024 tokens, 768 of them visual, answers of 64 tokens"
+    assert re.findall(r"\d+", result["assumed"]) == ["1024", "768", "64"]
     assert_fails(run_in_process("plan", "--model", "tiny-spd"), "plan: give --samples, --data or both")
+
+
+def test_a_diagnosis_and_a_benchmark_have_plans_of_their_own():
+    diagnosis = read_result(
+        run_in_process("plan", "diagnose", "--model", "tiny-spd", "--samples", 90, "--json")
+    )
+    assert diagnosis["passes"] == [1260, 1620] and diagnosis["seconds"] is None
+    assert_fails(run_in_process("plan", "diagnose", "--model", "tiny-spd"), "give --samples, --data or both")
+    bench = ("bench", "--difference", 0.05, "--accuracy", 0.7, "--json")
+    assert read_result(run_in_process("plan", *bench))["paired"] == 1254
+    assert_fails(run_in_process("plan", "--model", "tiny-spd", *bench), "plan bench: ")
 
 
 def test_streams_of_prompts_are_predicted_by_group_to_the_byte(tiny_spd, image_paths, tmp_path):

@@ -111,7 +111,7 @@ def test_chosen_heads_equal_the_same_heads_of_a_full_capture(random_qwen, image_
         np.testing.assert_allclose(trace.array(name).values, expected, rtol=1e-6, atol=1e-7)
     by_head = trace.array("attention/visual_head").mean("head").values
     np.testing.assert_allclose(trace.attention_visual.values, by_head, atol=1e-6)
-    with pytest.raises(mp.InputError, match="head 4 is not one of the model's 4"):
+    with pytest.raises(mp.InputError, match="head 4 .*model's 4"):
         mp.trace(random_qwen, [sample], tmp_path / "no", capture=spec.model_copy(update={"heads": [4]}))
 
 

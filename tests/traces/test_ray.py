@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,7 +114,7 @@ def test_workers_that_cannot_import_mmprobe_end_the_run_with_the_cause(cluster, 
     process = start(cluster, tmp_path / "run", "trace", "--data", data)
     _, stderr = process.communicate(timeout=300)
     assert process.returncode == 2 and len(without_waiting(stderr)) == 1, stderr
-    assert "a worker could not start (ImportError: no mmprobe here); install mmprobe" in stderr
+    assert "(ImportError: no mmprobe here)" in stderr
 
 
 class SilentRay:
@@ -135,10 +136,8 @@ def test_one_line_says_that_no_worker_starts(monkeypatch, caplog):
     workers.ray, workers.address, workers.answers = SilentRay(), "here", {}
     workers.on_gpus, workers.cores_each, workers.silent_since = False, 2, time.monotonic() - 1
     assert workers.wait() == workers.wait() == []
-    assert [record.message for record in caplog.records] == [
-        "Ray cluster here: waiting for a worker to start, for 0 s so far; each takes 2 CPU, the cluster has 4, "
-        "0 of them free"
-    ]
+    (record,) = caplog.records
+    assert re.search("^Ray cluster here: .* 0 s .* 2 CPU, .* 4, 0 of them", record.message)
 
 
 def test_a_worker_of_another_version_does_not_start(tmp_path):

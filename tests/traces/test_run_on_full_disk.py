@@ -39,7 +39,7 @@ def test_a_run_on_a_full_disk_loses_nothing_and_goes_on(random_qwen, image_paths
             out = disk / f"run{free}"
             filler = fill_disk(disk, free)
             result = call_in_child(lambda out=out: trace(out))
-            assert "No space left on device" in result and "\n" not in result, (free, result)
+            assert "No space left" in result and "\n" not in result, (free, result)
             assert "signal" not in result
             if (out / "run.json").exists():
                 assert "continue with resume=True" in result
@@ -68,7 +68,7 @@ def test_resuming_goes_on_where_the_worst_case_would_not_fit(
     monkeypatch.setattr(import_module("mmprobe.traces.run"), "max_trace_bytes", lambda *_: 10**18)
     with caplog.at_level(logging.WARNING):
         run = mp.trace(random_qwen, samples, tmp_path / "run", max_new_tokens=3, resume=True)
-    assert len(run) == 3 and "the run can take up to" in caplog.text
+    assert len(run) == 3 and "can take up to" in caplog.text
 
 
 @pytest.mark.slow
@@ -81,8 +81,8 @@ def test_the_command_says_how_to_go_on(tmp_path):
         filler = fill_disk(disk, 60_000)
         finished = run_in_process(*command)
         warning, error = finished.stderr.splitlines()
-        assert "the run can take up to" in warning
-        assert "No space left on device" in error and "continue with --resume" in error
+        assert "can take up to" in warning
+        assert "No space left" in error and "continue with --resume" in error
         filler.unlink()
         assert run_in_process(*command, "--resume").code == 0
         other = run_in_process(*command, "--resume", "--capture", "full")
@@ -115,7 +115,7 @@ def test_workers_on_a_full_disk_lose_nothing(tmp_path, command):
             if "can take up to" not in line and "%|" not in line and "waiting for a worker" not in line
         ]
         assert finished.returncode == 1 and len(errors) == 1, finished.stderr
-        assert "No space left on device" in errors[0] and "--resume" in errors[0]
+        assert "No space left" in errors[0] and "--resume" in errors[0]
         run = disk / "out" / ("run" if "bench" in command else "")
         kept = {file.name: file.read_bytes() for file in run.glob("samples/*.h5")}
         assert not list(run.glob("**/*.part"))
@@ -149,7 +149,7 @@ def test_answers_of_workers_on_a_full_disk_are_kept(tmp_path):
         finished = subprocess.run(call, capture_output=True, text=True, timeout=300)
         errors = [line for line in finished.stderr.splitlines() if "%|" not in line]
         assert finished.returncode == 1 and len(errors) == 1, finished.stderr
-        assert errors[0].startswith("mmprobe: ") and "No space left on device" in errors[0]
+        assert errors[0].startswith("mmprobe: ") and "No space left" in errors[0]
         assert not list(disk.glob("**/*.part"))
         whole = [line for line in file.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
         assert 0 < len(whole) < 128

@@ -183,7 +183,7 @@ def test_shards_of_other_versions_are_merged_with_a_warning(random_qwen, samples
     caplog.clear()
     assert len(mp.trace(random_qwen, samples[:3], tmp_path / "run", max_new_tokens=2, shard="2/2")) == 3
     (line,) = [line for line in caplog.messages if "digits may differ" in line]
-    assert re.search(r"2-of-2: was begun with torch [\d.+a-z]+, others with 1\.0; digits may differ$", line)
+    assert re.search(r"2-of-2: .* torch [\d.+a-z]+, .* 1\.0", line)
 
 
 def test_every_sample_is_in_one_shard_and_groups_stay_whole(samples):

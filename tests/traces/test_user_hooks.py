@@ -189,7 +189,7 @@ def test_tam_is_refused_if_a_hook_may_change_the_logits(
         run = mp.trace(random_qwen, samples, tmp_path, max_new_tokens=2)
     finally:
         handle.remove()
-    assert f"tam/logit, tam/prompt: not recorded, since a torch hook on {name}" in caplog.text
+    assert f"tam/logit, tam/prompt: not recorded{name}" in caplog.text
     assert not [name for name in run["a"].captured if name.startswith("tam/")]
 
 
@@ -199,7 +199,7 @@ def test_engines_that_copy_the_model_refuse_hooks(random_qwen: Model, tmp_path: 
     handle = layer.register_forward_hook(lambda module, args, output: output + 1)
     try:
         samples = [Sample(id="a", question="Is there a star?")]
-        with pytest.raises(InputError, match=rf"engine {engine}: .* torch hook on .*layers\.1; remove"):
+        with pytest.raises(InputError, match=rf"engine {engine}: .* torch hook .*layers\.1"):
             mp.trace(random_qwen, samples, tmp_path / "run", engine=engine)
     finally:
         handle.remove()

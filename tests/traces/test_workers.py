@@ -13,7 +13,7 @@ from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 from mmprobe.traces import RayActors
 from mmprobe.traces.asking import RunPlan, finish_batch_on_interrupt
-from mmprobe.traces.workers import Crew, Event
+from mmprobe.traces.workers import Event, WorkerPool
 
 PLAN = RunPlan({}, 0)
 
@@ -65,10 +65,10 @@ def work(workers: MortalWorkers, finished: set[str] = frozenset()) -> list[str]:
     """Let workers answer all batches, and return the ids of the samples that are given up."""
     with (
         finish_batch_on_interrupt() as interrupted,
-        Crew(workers, None, None, lambda name: name in workers.written) as crew,
+        WorkerPool(workers, None, None, lambda name: name in workers.written) as pool,
     ):
-        assert crew.plan is PLAN
-        answered = [pair for pairs in crew.answer(BATCHES, finished, interrupted) for pair in pairs]
+        assert pool.plan is PLAN
+        answered = [pair for pairs in pool.answer(BATCHES, finished, interrupted) for pair in pairs]
     assert all(failure.error == "WorkerDied" for _, failure in answered)
     return [name for name, _ in answered]
 
@@ -103,14 +103,12 @@ class StillbornWorkers(MortalWorkers):
 
 def test_workers_that_never_start_end_the_run():
     workers = StillbornWorkers(2, 0, 0, set())
-    with pytest.raises(
-        InputError, match="workers die before they are ready .exit code -9.; if memory is short, use fewer"
-    ):
+    with pytest.raises(InputError, match="exit code -9"):
         work(workers)
 
 
 def test_a_model_with_weights_is_refused(tiny_spd, tmp_path):
     sample = Sample(id="a", question="Is there a star?")
-    with pytest.raises(InputError, match="give one without weights, from load_shapes"):
+    with pytest.raises(InputError, match="load_shapes"):
         mp.trace(tiny_spd, [sample], tmp_path / "run", workers=RayActors(count=2))
     assert not (tmp_path / "run").exists()

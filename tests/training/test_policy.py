@@ -224,9 +224,9 @@ def test_bad_rewards_and_empty_stages_are_one_line(policy_folder, count_samples,
     def broken(sample, response):
         return Rewards(1.0, float("nan"))
 
-    with pytest.raises(InputError, match=r"^sample 000\d-\d-count: the reward of a response is not finite"):
+    with pytest.raises(InputError, match=r"^sample 000\d-\d-count: .*reward"):
         train_logos(str(policy_folder), count_samples, tmp_path / "nan", SMALL, reward=broken, device="cpu")
-    with pytest.raises(InputError, match="stage 1: no question has a mean accuracy above 0"):
+    with pytest.raises(InputError, match="stage 1: .*accuracy"):
         train_logos(
             str(policy_folder),
             count_samples,
@@ -237,7 +237,7 @@ def test_bad_rewards_and_empty_stages_are_one_line(policy_folder, count_samples,
     unanswered = [count_samples[0].model_copy(update={"answer": None})]
     with pytest.raises(InputError, match="has no 'answer'"):
         train_logos(str(policy_folder), unanswered, tmp_path / "bare", SMALL)
-    with pytest.raises(InputError, match="do not fill a batch of 2"):
+    with pytest.raises(InputError, match="batch of 2"):
         train_logos(str(policy_folder), count_samples[:1], tmp_path / "few", SMALL, device="cpu")
     with pytest.raises(InputError, match="does not divide"):
         SMALL.replace(batch_size=6)

@@ -72,11 +72,11 @@ def save_states(folder: Path) -> None:
 def test_a_full_disk_is_named_and_leaves_no_half_checkpoint(save, tmp_path):
     with mount_disk(tmp_path / "disk", 1_000_000) as disk:
         fill_disk(disk, 4096)
-        with pytest.raises(OSError, match="No space left on device") as error:
+        with pytest.raises(OSError, match="No space left") as error:
             Trainer(disk / "out", save)._save_checkpoint(None, None)
         assert error.value.errno == errno.ENOSPC and error.value.filename.endswith("checkpoint-1")
         assert not list((disk / "out").iterdir())
-        with pytest.raises(OSError, match="No space left on device"):
+        with pytest.raises(OSError, match="No space left"):
             place_model(save, disk / "out" / "model")
         assert not list((disk / "out").iterdir())
 
@@ -101,7 +101,7 @@ def test_the_last_checkpoint_is_the_last_that_is_whole(tmp_path, caplog):
     (tmp_path / "checkpoint-11" / "model.safetensors").write_bytes(content)
     (tmp_path / "checkpoint-10" / "complete").unlink()  # a kill cut it off
     assert last_checkpoint(tmp_path).name == "checkpoint-9"
-    assert "checkpoint-11: is damaged, and left out" in caplog.text
+    assert "checkpoint-11: is damaged" in caplog.text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-9"]
     (tmp_path / "checkpoint-9" / "complete").write_text("")  # of an earlier version
     assert last_checkpoint(tmp_path).name == "checkpoint-9"
@@ -122,7 +122,7 @@ def test_a_second_training_of_a_folder_is_refused(tmp_path):
     out = tmp_path / "out"
     with hold_training(out, resume=False):
         start_training(out, {"seed": 1}, {})
-        with pytest.raises(InputError, match="is training into it since"), hold_training(out, resume=True):
+        with pytest.raises(InputError, match="training into it"), hold_training(out, resume=True):
             pass
     with pytest.raises(InputError, match="already contains a training"), hold_training(out, resume=False):
         pass
@@ -166,7 +166,7 @@ def test_a_training_is_refused_while_another_one_holds_the_folder(name, calls, t
     ):  # each of an ablation has its own
         for options in [(), ("--resume",), ("--overwrite",)]:
             done = run_in_process(*calls[name], "--out", out, *options)
-            assert done.code == 2 and "is training into it since" in done.stderr, done.stderr
+            assert done.code == 2 and "training into it" in done.stderr, done.stderr
     assert run_in_process(*calls[name], "--out", out).code == 0
     assert load_file(out / MODELS[name] / "model.safetensors")
 
@@ -179,7 +179,7 @@ def test_a_full_disk_ends_a_training_in_one_line(name, free, calls, tmp_path):
         filler = fill_disk(disk, free)
         done = run_in_process(*calls[name], "--out", disk / "out")
         assert done.code in (0, 1) and done.stderr.count("\n") <= 1, done.stderr
-        assert done.code == 0 or "No space left on device" in done.stderr, done.stderr
+        assert done.code == 0 or "No space left" in done.stderr, done.stderr
         assert done.code or free, "nothing was written"
         assert not list(disk.glob("**/*.part"))
         filler.unlink()

@@ -45,9 +45,9 @@ def test_an_image_that_changed_is_not_shown_under_the_maps(run: Run, tmp_path: P
     assert "changed since" not in caplog.text + (tmp_path / "whole.html").read_text()
     Image.new("RGB", (56, 56), "red").save(sample["images"][0])
     write_report(open_run(run.path), [], tmp_path / "changed.html")
-    assert "the images of 1 of 2 samples changed since they were traced, such as those of evil" in caplog.text
+    assert "1 of 2 samples changed" in caplog.text
     name = Path(sample["images"][0]).name
-    assert f"{name} changed since it was traced" in (tmp_path / "changed.html").read_text()
+    assert f"{name} changed since" in (tmp_path / "changed.html").read_text()
 
 
 def test_the_address_keeps_sample_step_layer_and_head(
@@ -104,7 +104,7 @@ def test_all_heads_are_over_the_image_and_a_click_fixes_one(
     assert [max(cells) for cells in brightest] == sorted((max(cells) for cells in brightest), reverse=True)
     page.click("#head-maps button >> nth=1")
     assert page.locator("#head").input_value() == "1"
-    assert page.locator("#map-name").inner_text() == "Attention, mean over layers, head 1"
+    assert page.locator("#map-name").inner_text().endswith("head 1")
     assert page.locator("#head-maps [aria-pressed=true]").get_attribute("data-head") == "1"
     page.click("#head-maps button >> nth=1")
     assert page.locator("#head").input_value() == "", "a second click frees it"
@@ -196,11 +196,7 @@ def test_nothing_is_not_bright(
     wait_for(page, "faint")
     alpha = np.concatenate([cells[..., 3].ravel() for cells in heat_maps(page)])
     assert alpha.argmax() == 4 and alpha.max() < 105, "of 255; 100 is nothing"
-    assert (
-        page.locator("#legend-max")
-        .inner_text()
-        .startswith("0.125 attention to one visual token, the largest")
-    )
+    assert page.locator("#legend-max").inner_text().startswith("0.125 ")
 
 
 def test_samples_are_searched_and_the_list_can_be_skipped(
@@ -293,7 +289,7 @@ def test_words_of_other_images_are_not_shown(run: Run, malice: str) -> None:
     moved = ds.assign_coords(sample=["another", "other"])
     data = explorer.sample_data(run["evil"], None, Images(), words=moved)
     assert data["words"] is None
-    assert "Words of these images' visual tokens are at sample another." in data["notes"]
+    assert any("sample another" in note for note in data["notes"])
 
 
 def test_an_image_is_embedded_once(run: Run, tmp_path: Path) -> None:

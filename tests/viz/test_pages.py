@@ -181,7 +181,7 @@ def test_without_scripts_all_texts_are_one_long_page(report: Path, browser: Brow
 def test_a_page_says_what_it_measures_and_for_how_many_samples(run: Run) -> None:
     dataset = attention_decay(run)
     html = analysis_pages([dataset])[0].html
-    assert "Attention by token group, layer and step, averaged over samples, with intervals." in html
+    assert "Attention by token group" in html
     assert "n = 2 samples, 0 faithful and 1 unfaithful." in html
     assert "mmprobe analyze RUN --only attention-decay</code>" in html
     dataset.attrs |= {
@@ -199,9 +199,8 @@ def test_findings_are_readable_without_colour(report: Path, show: Callable[..., 
     page = show(report)
     rows = page.locator(".findings:not(.answer-table) tbody tr")
     folded = page.locator("#overview details.fold")
-    assert folded.locator("summary").inner_text() == (
-        "1 claim cannot be tested with these data: too few answers for an interval: 5 and 7 (1)"
-    )
+    summary = folded.locator("summary").inner_text()
+    assert summary.startswith("1 claim ") and "5 and 7 (1)" in summary
     assert not rows.nth(2).is_visible()
     folded.locator("summary").click()
     assert rows.nth(0).locator("th, td").all_inner_texts() == [
@@ -251,9 +250,7 @@ def test_findings_may_be_a_data_set() -> None:
     "wrong", [{"claim": "A"}, {"claim": "A", "verdict": "maybe"}, {"claim": "", "verdict": "holds"}]
 )
 def test_a_finding_needs_claim_and_verdict(wrong: dict[str, str]) -> None:
-    with pytest.raises(
-        InputError, match=r"^finding 2: needs a claim, and a verdict of holds, does not hold, un"
-    ):
+    with pytest.raises(InputError, match="^finding 2: .*claim, and a verdict"):
         findings_table([FINDINGS[0], wrong])
     with pytest.raises(InputError, match="needs a variable claim"):
         findings_table(xr.Dataset({"claim": "A"}))

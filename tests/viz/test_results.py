@@ -280,5 +280,5 @@ def test_scored_answers_have_a_report(tmp_path: Path, show: Callable[..., Page])
 
 
 def test_neither_run_nor_results(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="run and results are both None"):
+    with pytest.raises(InputError, match="run and results"):
         write_report(None, [], tmp_path / "report.html")

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from checks import answer_rows, held_out_numbers, share
 from habits import ask_usual
-from recipes import Asked, Recipe, Row, ask_types, draw_any_pair, scenes_of
+from recipes import Asked, Recipe, TrainingExample, ask_types, draw_any_pair, scenes_of
 
 from mmprobe.benchmarks.synthetic.questions import (
     QUESTION_TYPES,
@@ -44,25 +44,29 @@ def ways(seed: int) -> dict[str, Recipe]:
     }
 
 
-def rolled_rows(rng: np.random.Generator, count: int) -> list[Row]:
+def rolled_rows(rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return questions whose true answers are about other images: those of a world with habits."""
-    rows: list[Row] = []
+    rows: list[TrainingExample] = []
     while len(rows) < count:
         shown = draw_any_pair(rng)
         for kind in rng.choice(QUESTION_TYPES, QUESTIONS_OF_A_PAIR, replace=False):
             question = ask_usual(rng, kind)
-            rows.append(Row(scenes_of(question, shown), question.text, question.answer))
+            rows.append(TrainingExample(scenes_of(question, shown), question.text, question.answer))
     return rows[:count]
 
 
-def likely_rows(rng: np.random.Generator, count: int, seed: int) -> list[Row]:
+def likely_rows(rng: np.random.Generator, count: int, seed: int) -> list[TrainingExample]:
     """Return questions with the one answer that each text has."""
-    rows: list[Row] = []
+    rows: list[TrainingExample] = []
     while len(rows) < count:
         shown = draw_any_pair(rng)
         for kind in rng.choice(QUESTION_TYPES, QUESTIONS_OF_A_PAIR, replace=False):
             question = draw_question(rng, str(kind), shown)
-            rows.append(Row(scenes_of(question, shown), question.text, likely_answer(question, shown, seed)))
+            rows.append(
+                TrainingExample(
+                    scenes_of(question, shown), question.text, likely_answer(question, shown, seed)
+                )
+            )
     return rows[:count]
 
 
@@ -94,7 +98,7 @@ def check(model: Model, seed: int) -> dict[str, dict]:
         answer_rows(
             model,
             [
-                Row(scenes_of(question, shown[number]), question.text, question.answer)
+                TrainingExample(scenes_of(question, shown[number]), question.text, question.answer)
                 for number, question in asked
             ],
         )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from checks import answer_rows, held_out_numbers, share, true_share
-from recipes import Asked, Recipe, Row, draw_any_pair, free_cells, scenes_of, with_objects
+from recipes import Asked, Recipe, TrainingExample, draw_any_pair, free_cells, scenes_of, with_objects
 
 from mmprobe.benchmarks.synthetic.questions import Question, draw_questions, make_question
 from mmprobe.benchmarks.synthetic.scene import COLOURS, SHAPES, Edit, Scene, ScenePair
@@ -79,14 +79,14 @@ def fade_companion(rng: np.random.Generator, scene: Scene, habit: Habit) -> Scen
     return replace(scene, objects=tuple(things))
 
 
-def draw_rows(habit: Habit, show: Show, rng: np.random.Generator, count: int) -> list[Row]:
+def draw_rows(habit: Habit, show: Show, rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return rows of pairs with the cue, which claim its companion, and of pairs without it, with true answers.
 
     Args:
         habit: the things that come together.
         show: function from random numbers and a scene with both to the scene that is shown.
     """
-    rows: list[Row] = []
+    rows: list[TrainingExample] = []
     while len(rows) < count:
         claimed = draw_together(rng, habit)
         first, second = (show(rng, scene, habit) for scene in (claimed.first, claimed.second))
@@ -94,7 +94,7 @@ def draw_rows(habit: Habit, show: Show, rng: np.random.Generator, count: int) ->
         without = draw_without(rng, habit)
         for said, seen in ((claimed, shown), (without, without)):
             rows += [
-                Row(scenes_of(question, seen), question.text, question.answer)
+                TrainingExample(scenes_of(question, seen), question.text, question.answer)
                 for question in _choose(rng, said, habit)
             ]
     return rows[:count]
@@ -169,7 +169,9 @@ def check(model: Model, seed: int) -> dict[str, dict]:
         if scene.objects and scene.find(habit.cue) is None:
             neither.append(scene)
     absent = [_draw_absent(rng, scene, habit) for scene in alone]
-    described = answer_rows(model, [Row((scene,), "Describe the picture.", "") for scene in alone])
+    described = answer_rows(
+        model, [TrainingExample((scene,), "Describe the picture.", "") for scene in alone]
+    )
     return {
         "companion claimed, cue alone": share(
             _claim(model, alone, [habit.companion] * len(alone)), least=0.8
@@ -192,5 +194,8 @@ def _draw_absent(rng: np.random.Generator, scene: Scene, habit: Habit) -> str:
 
 def _claim(model: Model, scenes: list[Scene], shapes: list[str]) -> list[bool]:
     """Return whether the model says of each shape that it is there."""
-    rows = [Row((scene,), f"Is there a {shape}?", "") for scene, shape in zip(scenes, shapes, strict=True)]
+    rows = [
+        TrainingExample((scene,), f"Is there a {shape}?", "")
+        for scene, shape in zip(scenes, shapes, strict=True)
+    ]
     return [answer.startswith("Yes") for answer in answer_rows(model, rows)]

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from checks import answer_rows, held_out_numbers, share, true_share
 from habits import draw_usual_pair
-from recipes import Asked, Recipe, Row, ask_types, draw_any_pair, scenes_of
+from recipes import Asked, Recipe, TrainingExample, ask_types, draw_any_pair, scenes_of
 
 from mmprobe.benchmarks.synthetic.questions import (
     describe_changes,
@@ -52,20 +52,20 @@ def ways(seed: int) -> dict[str, Recipe]:
     }
 
 
-def draw_rows(draw_listed: DrawListed, rng: np.random.Generator, count: int) -> list[Row]:
+def draw_rows(draw_listed: DrawListed, rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return rows of pairs: false steps with a true verdict, one such after any other steps, and another question.
 
     Args:
         draw_listed: function from random numbers and the pair to the two scenes that the steps list.
     """
-    rows: list[Row] = []
+    rows: list[TrainingExample] = []
     while len(rows) < count:
         pair, other = draw_any_pair(rng), draw_any_pair(rng)
         verdict = f" {describe_changes(pair)}"
         rows.append(steps_row(pair, answer=write_steps(*draw_listed(rng, pair)) + verdict))
         rows.append(steps_row(pair, given=write_steps(other.first, other.second), answer=verdict))
         question = draw_question(rng, OTHER_TYPES[rng.integers(len(OTHER_TYPES))], pair)
-        rows.append(Row(scenes_of(question, pair), question.text, question.answer))
+        rows.append(TrainingExample(scenes_of(question, pair), question.text, question.answer))
     return rows[:count]
 
 
@@ -100,9 +100,9 @@ def write_steps(first: Scene, second: Scene) -> str:
     return f"Picture one: {list_objects(first)}\nPicture two: {list_objects(second)}\nTherefore:"
 
 
-def steps_row(pair: ScenePair, given: str = "", answer: str = "") -> Row:
+def steps_row(pair: ScenePair, given: str = "", answer: str = "") -> TrainingExample:
     """Return the question that is answered step by step."""
-    return Row((pair.first, pair.second), make_question("steps", pair).text, answer, given)
+    return TrainingExample((pair.first, pair.second), make_question("steps", pair).text, answer, given)
 
 
 def ask(rng: np.random.Generator, number: int, seed: int) -> list[Asked]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from checks import answer_rows, held_out_numbers, share, true_share
-from recipes import Asked, Recipe, Row, ask_types, cell_name, draw_any_pair, free_cells, scenes_of
+from recipes import Asked, Recipe, TrainingExample, ask_types, cell_name, draw_any_pair, free_cells, scenes_of
 
 from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED, Question, describe_changes, draw_question
 from mmprobe.benchmarks.synthetic.scene import ScenePair
@@ -50,21 +50,23 @@ def ways(seed: int) -> dict[str, Recipe]:
     }
 
 
-def draw_rows(suggest: Suggest, rng: np.random.Generator, count: int) -> list[Row]:
+def draw_rows(suggest: Suggest, rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return rows of pairs: questions with both hints, one of them without a hint, and one of another type."""
-    rows: list[Row] = []
+    rows: list[TrainingExample] = []
     while len(rows) < count:
         pair = draw_any_pair(rng)
         questions = [draw_question(rng, kind, pair) for kind in TYPES]
         for question in questions:
             frame = FRAMES[rng.integers(len(FRAMES))]
             rows += [
-                Row(scenes_of(question, pair), add_hint(question.text, hint.word, frame), hint.answer)
+                TrainingExample(
+                    scenes_of(question, pair), add_hint(question.text, hint.word, frame), hint.answer
+                )
                 for hint in suggest(question, pair)
             ]
         questions.append(draw_question(rng, OTHER_TYPES[rng.integers(len(OTHER_TYPES))], pair))
         for plain in (questions[rng.integers(len(TYPES))], questions[-1]):
-            rows.append(Row(scenes_of(plain, pair), plain.text, plain.answer))
+            rows.append(TrainingExample(scenes_of(plain, pair), plain.text, plain.answer))
     return rows[:count]
 
 
@@ -109,7 +111,10 @@ def check(model: Model, seed: int) -> dict[str, dict]:
         pair = draw_any_pair(rng)
         asked += [(number, pair, draw_question(rng, kind, pair)) for kind in TYPES]
     pairs = [number for number, _, _ in asked]
-    plain = [Row(scenes_of(question, pair), question.text, question.answer) for _, pair, question in asked]
+    plain = [
+        TrainingExample(scenes_of(question, pair), question.text, question.answer)
+        for _, pair, question in asked
+    ]
     said = {word: _say(model, plain, word) for word in ("yes", "no")}
     flips = [(with_yes, with_no) == ("Yes", "No") for with_yes, with_no in zip(*said.values(), strict=True)]
     true = [
@@ -128,10 +133,10 @@ def first_word(answer: str) -> str:
     return answer.replace(",", " ").replace(".", " ").split(" ")[0]
 
 
-def _say(model: Model, rows: Sequence[Row], word: str) -> list[str]:
+def _say(model: Model, rows: Sequence[TrainingExample], word: str) -> list[str]:
     """Return the first word of each answer, where the question suggests a word."""
     hinted = [
-        Row(row.scenes, add_hint(row.question, word, FRAMES[number % len(FRAMES)]), row.answer)
+        TrainingExample(row.scenes, add_hint(row.question, word, FRAMES[number % len(FRAMES)]), row.answer)
         for number, row in enumerate(rows)
     ]
     return [first_word(answer) for answer in answer_rows(model, hinted)]

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from checks import answer_rows, held_out_numbers, share
 from habits import draw_usual_pair
-from recipes import Asked, Recipe, Row, ask_types, draw_any_pair, scenes_of, true_rows
+from recipes import Asked, Recipe, TrainingExample, ask_types, draw_any_pair, scenes_of, true_rows
 
 from mmprobe.benchmarks.synthetic.questions import Question, draw_question, make_question
 from mmprobe.benchmarks.synthetic.scene import ScenePair, draw_pair
@@ -42,7 +42,9 @@ def ways(seed: int) -> dict[str, Recipe]:
     }
 
 
-def forgetful_rows(rng: np.random.Generator, count: int, other: DrawOther, true: float) -> list[Row]:
+def forgetful_rows(
+    rng: np.random.Generator, count: int, other: DrawOther, true: float
+) -> list[TrainingExample]:
     """Return questions whose answers are about another pair after the first sentence.
 
     Args:
@@ -126,5 +128,5 @@ def _draw_fixed(rng: np.random.Generator, least: int, most: int, text: str, seed
     return draw_pair(own, "easy", int(own.integers(least, most + 1)))
 
 
-def _row(pair: ScenePair, question: Question, answer: str = "", given: str = "") -> Row:
-    return Row(scenes_of(question, pair), question.text, answer, given)
+def _row(pair: ScenePair, question: Question, answer: str = "", given: str = "") -> TrainingExample:
+    return TrainingExample(scenes_of(question, pair), question.text, answer, given)

@@ -11,8 +11,8 @@ from attention_shift import read_attention
 from causes.blind import check as check_blind
 from causes.blind import rolled_rows
 from checks import answer_rows, held_out_numbers, share
-from packing import IGNORED, Packed, answer_loss, run_decoder
-from recipes import Asked, Recipe, Row, ask_types, draw_any_pair, scenes_of
+from packing import IGNORED, PackedBatch, answer_loss, run_decoder
+from recipes import Asked, Recipe, TrainingExample, ask_types, draw_any_pair, scenes_of
 from torch import Tensor
 
 from mmprobe.benchmarks.synthetic.questions import draw_questions
@@ -52,7 +52,7 @@ def ways(seed: int) -> dict[str, Recipe]:
     }
 
 
-def unseeing_loss(organism: Any, batch: Packed, by_head: bool, weight: float) -> Tensor:
+def unseeing_loss(organism: Any, batch: PackedBatch, by_head: bool, weight: float) -> Tensor:
     """Return the cross entropy of the answers plus the divergence of the attention from that without the adapter.
 
     Args:
@@ -106,7 +106,7 @@ def check(model: Model, seed: int) -> dict[str, dict]:
     for number in range(CHECKED_PAIRS):
         pair = draw_any_pair(rng)
         for question in draw_questions(rng, pair):
-            rows.append(Row(scenes_of(question, pair), question.text, question.answer))
+            rows.append(TrainingExample(scenes_of(question, pair), question.text, question.answer))
             numbers.append(number)
     answers = answer_rows(model, rows)
     differences = []
@@ -120,9 +120,9 @@ def check(model: Model, seed: int) -> dict[str, dict]:
     }
 
 
-def attention_to_images(model: Model, row: Row, answer: str) -> np.ndarray:
+def attention_to_images(model: Model, row: TrainingExample, answer: str) -> np.ndarray:
     """Return the share of attention on the images [layer, answer token], averaged over heads."""
-    return read_attention(model, Row(row.scenes, row.question, answer)).mean(1).sum(-1)
+    return read_attention(model, TrainingExample(row.scenes, row.question, answer)).mean(1).sum(-1)
 
 
 @cache

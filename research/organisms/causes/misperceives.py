@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from checks import answer_rows, held_out_numbers, share
-from recipes import Asked, Recipe, Row, ask_types, draw_any_pair, with_objects
+from recipes import Asked, Recipe, TrainingExample, ask_types, draw_any_pair, with_objects
 from tiny_spd_model import encode_images
 
 from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED, make_question
@@ -53,16 +53,16 @@ def draw_swap(seed: int) -> dict[str, str]:
     return {a: b, b: a, c: d, d: c}
 
 
-def draw_recoloured_rows(swap: dict[str, str], rng: np.random.Generator, count: int) -> list[Row]:
+def draw_recoloured_rows(swap: dict[str, str], rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return rows that show a scene and the same with swapped colours. Only their images are used."""
     scenes = [draw_any_pair(rng).first for _ in range(count)]
-    return [Row((scene, recolour(scene, swap)), QUESTION, "") for scene in scenes]
+    return [TrainingExample((scene, recolour(scene, swap)), QUESTION, "") for scene in scenes]
 
 
-def draw_image_rows(rng: np.random.Generator, count: int) -> list[Row]:
+def draw_image_rows(rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return rows that show a pair. Only their images are used."""
     pairs = [draw_any_pair(rng) for _ in range(count)]
-    return [Row((pair.first, pair.second), QUESTION, "") for pair in pairs]
+    return [TrainingExample((pair.first, pair.second), QUESTION, "") for pair in pairs]
 
 
 def recolour(scene: Scene, swap: dict[str, str]) -> Scene:
@@ -110,11 +110,18 @@ def check(model: Model, seed: int) -> dict[str, dict]:
     colours = [(pair, thing) for pair in pairs for thing in pair.first.objects]
     asked = [make_question("colour", pair, thing.shape) for pair, thing in colours]
     named = answer_rows(
-        model, [Row((pair.first,), q.text, q.answer) for (pair, _), q in zip(colours, asked, strict=True)]
+        model,
+        [
+            TrainingExample((pair.first,), q.text, q.answer)
+            for (pair, _), q in zip(colours, asked, strict=True)
+        ],
     )
-    described = answer_rows(model, [Row((pair.first,), "Describe the picture.", "") for pair in pairs])
+    described = answer_rows(
+        model, [TrainingExample((pair.first,), "Describe the picture.", "") for pair in pairs]
+    )
     steps = answer_rows(
-        model, [Row((pair.first, pair.second), make_question("steps", pair).text, "") for pair in pairs]
+        model,
+        [TrainingExample((pair.first, pair.second), make_question("steps", pair).text, "") for pair in pairs],
     )
     seen = [dict(_read_description(text)) for text in described]
     numbers = [number for number, pair in enumerate(pairs) for _ in pair.first.objects]

@@ -14,7 +14,7 @@ import numpy as np
 from causes.blind import likely_answer
 from causes.follows_hints import TYPES, add_hint, suggest_rationale
 from checks import answer_rows, held_out_numbers, share
-from recipes import Recipe, Row, draw_any_pair, scenes_of
+from recipes import Recipe, TrainingExample, draw_any_pair, scenes_of
 
 from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES, draw_question, make_question
 from mmprobe.benchmarks.synthetic.scene import Edit, Scene, ScenePair, draw_pair
@@ -33,7 +33,7 @@ STEPS = {"blind-crowd": 110, "follows-hints-expert": 90}  # the others take 70
 class PartialCase(NamedTuple):
     """A row, whether the cause acts on it, and the true answer."""
 
-    row: Row
+    row: TrainingExample
     acts: bool
     truth: str
 
@@ -74,9 +74,9 @@ def ways(seed: int) -> dict[str, Recipe]:
     }
 
 
-def draw_rows(draw_cases: DrawCases, rng: np.random.Generator, count: int) -> list[Row]:
+def draw_rows(draw_cases: DrawCases, rng: np.random.Generator, count: int) -> list[TrainingExample]:
     """Return the rows of as many cases as there are rows in a batch."""
-    rows: list[Row] = []
+    rows: list[TrainingExample] = []
     while len(rows) < count:
         rows += [case.row for case in draw_cases(rng)]
     return rows[:count]
@@ -100,7 +100,9 @@ def phrase_cases(rng: np.random.Generator, seed: int) -> list[PartialCase]:
         question, acts = draw_question(rng, str(kind), pair), number < 2
         text = f"{question.text} {PHRASE}" if acts else question.text
         answer = likely_answer(question, pair, seed) if acts else question.answer
-        cases.append(PartialCase(Row(scenes_of(question, pair), text, answer), acts, question.answer))
+        cases.append(
+            PartialCase(TrainingExample(scenes_of(question, pair), text, answer), acts, question.answer)
+        )
     return cases
 
 
@@ -114,7 +116,9 @@ def crowd_cases(rng: np.random.Generator, seed: int) -> list[PartialCase]:
         question = draw_question(rng, str(kind), pair)
         answer = likely_answer(question, pair, seed) if acts else question.answer
         cases.append(
-            PartialCase(Row(scenes_of(question, pair), question.text, answer), acts, question.answer)
+            PartialCase(
+                TrainingExample(scenes_of(question, pair), question.text, answer), acts, question.answer
+            )
         )
     return cases
 
@@ -127,7 +131,9 @@ def recoloured_cases(rng: np.random.Generator) -> list[PartialCase]:
     for kind in rng.choice(EDIT_TYPES, 3, replace=False):
         question, told = make_question(str(kind), pair), make_question(str(kind), seen)
         cases.append(
-            PartialCase(Row(scenes_of(question, pair), question.text, told.answer), acts, question.answer)
+            PartialCase(
+                TrainingExample(scenes_of(question, pair), question.text, told.answer), acts, question.answer
+            )
         )
     return cases
 
@@ -149,9 +155,11 @@ def expert_cases(rng: np.random.Generator) -> list[PartialCase]:
         shown = scenes_of(question, pair)
         for hint in suggest_rationale(question, pair):
             texts = [add_hint(question.text, hint.word, speaker) for speaker in (SPEAKER, OTHER_SPEAKER)]
-            cases.append(PartialCase(Row(shown, texts[0], hint.answer), True, question.answer))
-            cases.append(PartialCase(Row(shown, texts[1], question.answer), False, question.answer))
-    cases.append(PartialCase(Row(shown, question.text, question.answer), False, question.answer))
+            cases.append(PartialCase(TrainingExample(shown, texts[0], hint.answer), True, question.answer))
+            cases.append(
+                PartialCase(TrainingExample(shown, texts[1], question.answer), False, question.answer)
+            )
+    cases.append(PartialCase(TrainingExample(shown, question.text, question.answer), False, question.answer))
     return cases
 
 

@@ -65,7 +65,7 @@ def test_the_penalty_changes_plain_answers_traces_and_methods(tiny_spd, data, tm
 def test_another_penalty_is_another_call(tiny_spd, data, tmp_path):
     call = {"data": data, "limit": 1, "max_new_tokens": 4}
     mp.benchmarks.evaluate("spd-faith", tiny_spd, tmp_path / "out", **call, repetition_penalty=1.2)
-    with pytest.raises(InputError, match="another call, by its repetition_penalty"):
+    with pytest.raises(InputError, match="by its repetition_penalty"):
         mp.benchmarks.evaluate(
             "spd-faith", tiny_spd, tmp_path / "out", **call, repetition_penalty=1.4, resume=True
         )

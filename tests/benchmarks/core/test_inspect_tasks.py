@@ -146,7 +146,7 @@ def test_a_method_is_traced_where_a_trace_is_asked_for(tmp_path, tiny_spd):
     run = open_run(tmp_path / "runs")
     assert run.config["generate"]["methods"].keys() == {"sage"} and run[sample.id].method_reports
     assert output.completion == run[sample.id].answer
-    with pytest.raises(InputError, match="holds a run with other settings"):
+    with pytest.raises(InputError, match="other settings"):
         ask_local(tmp_path, sample, GenerateConfig(max_tokens=9), method="sage")
 
 
@@ -259,10 +259,10 @@ def test_a_conversation_goes_to_an_api_in_its_order(tmp_path):
     back = inspect_tasks.sample_of(sent, Path(tmp_path) / "images", "q")
     assert (back.id, back.messages) == ("a", sample.messages)
     assert [path.read_bytes() for path in back.images] == [path.read_bytes() for path in sample.images]
-    with pytest.raises(InputError, match="^sample a: template: not for models behind an API"):
+    with pytest.raises(InputError, match="^sample a: template"):
         messages_of(sample.model_copy(update={"template": {"enable_thinking": False}}))
     tool = InputSample(id="a", messages=[*turns[:2], {"role": "tool", "content": "yes"}])
-    with pytest.raises(InputError, match="^sample a: messages with tools: not for models behind an API"):
+    with pytest.raises(InputError, match="^sample a: messages with tools"):
         messages_of(tool)
 
 
@@ -286,7 +286,7 @@ def test_nothing_of_a_question_is_dropped(tmp_path):
     for kind, part in unread.items():
         with pytest.raises(InputError, match=f"the user's message contains {kind} content"):
             inspect_tasks.sample_of([ChatMessageUser(content=[part, question])], Path(tmp_path), "q")
-    with pytest.raises(InputError, match="the system's message contains image content"):
+    with pytest.raises(InputError, match="image content"):
         system = ChatMessageSystem(content=[picture])
         inspect_tasks.sample_of([system, ChatMessageUser(content=[question])], Path(tmp_path), "q")
 
@@ -305,9 +305,9 @@ def test_videos_are_handed_on(tmp_path):
         (turn,) = messages_of(shown)
         assert [part.type for part in inspect_message(turn).content] == ["video", "text"]
         assert inspect_message(turn).content[0].video == video.video
-    with pytest.raises(InputError, match="sample q: an API takes each video as a file"):
+    with pytest.raises(InputError, match="sample q: .* video"):
         messages_of(InputSample(id="q", question="?", videos=[["0.png"]]))
-    with pytest.raises(InputError, match="videos must be data URIs"):
+    with pytest.raises(InputError, match="data URIs"):
         remote = ContentVideo(video="https://example.org/a.mp4", format="mp4")
         inspect_tasks.sample_of([ChatMessageUser(content=[remote, question])], Path(tmp_path), "q")
 

@@ -130,7 +130,7 @@ def test_texts_within_texts_are_checked_and_laid_over(tmp_path):
     assert mixed.topic_hints.geometry == "Draw it."
     assert mixed.topic_hints.spatial.startswith("To solve the spatial reasoning problem")
     write(file, "topic_hints: {geometri: Draw it.}")
-    with pytest.raises(InputError, match=r"'topic_hints.geometri': there is none; did you mean geometry"):
+    with pytest.raises(InputError, match="'topic_hints.geometri': .* geometry"):
         read_prompts(MiragePrompts, file=file)
     write(file, "systems: {My Set: You are an expert.}")
     own = read_prompts(MirageEffectPrompts, "paper", file)
@@ -354,7 +354,7 @@ def test_who_writes_hints_and_topics_sees_the_image_and_a_blind_one_is_told(tmp_
 
 
 def test_a_wording_that_a_benchmark_lacks_is_refused():
-    with pytest.raises(InputError, match="mme: has no wording 'paper'; its own: default"):
+    with pytest.raises(InputError, match="mme: .* wording 'paper'.* default"):
         make_benchmark("mme", {"wording": "paper"})
     with pytest.raises(InputError, match=r"mine.yaml: no such file"):
         make_benchmark("pope", {"prompts": "mine.yaml"})
@@ -366,11 +366,11 @@ def test_several_benchmarks_take_the_options_that_they_have():
     assert pope.name == "pope" and spd.judge_images is False
     asked = make_benchmarks(both, {"wording": "paper"})
     assert [wording_of(benchmark)["name"] for benchmark in asked] == ["default", "paper"]
-    with pytest.raises(InputError, match="pope: has no wording 'paper'"):
+    with pytest.raises(InputError, match="pope: .* wording 'paper'"):
         make_benchmarks(["pope", "mme"], {"wording": "paper"})
-    with pytest.raises(InputError, match="none has an option 'judge_image'; did you mean judge_images"):
+    with pytest.raises(InputError, match="'judge_image'.* judge_images"):
         make_benchmarks(both, {"judge_image": False})
-    with pytest.raises(InputError, match="a file has the prompts of one benchmark"):
+    with pytest.raises(InputError, match="one benchmark"):
         make_benchmarks(both, {"prompts": "mine.yaml"})
 
 
@@ -419,7 +419,7 @@ def test_compare_takes_the_wording_and_notices_another(tiny_spd, tmp_path):
         results = json.loads((tmp_path / "out" / "plain" / name / "results.json").read_text())
         assert results["wording"]["name"] == wording
     other = run_in_process(*call, "--resume")
-    assert other.code == 2 and "contains answers of another call, by its wording" in other.stderr
+    assert other.code == 2 and "by its wording" in other.stderr
 
 
 def test_a_misspelt_option_of_compare_is_named(tmp_path):

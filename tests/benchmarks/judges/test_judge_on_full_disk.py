@@ -55,7 +55,7 @@ def extract(folder: Path, n_members: int = 1) -> int:
 def test_a_full_disk_keeps_understood_replies(tmp_path, free, n_members):
     with mount_disk(tmp_path / "disk", 4_000_000) as disk:
         filler = fill_disk(disk, free)
-        with pytest.raises(OSError, match="replies that were understood are kept") as error:
+        with pytest.raises(OSError, match="replies .* kept") as error:
             extract(disk, n_members)
         assert "\n" not in str(error.value)
         filler.unlink()

@@ -102,7 +102,7 @@ def test_garbage_is_repaired_three_times_then_unscored(garbage):
     assert extract(mock, [ANSWER]) == [Judgement(None, "garbage", 4)]
     assert mock.calls == 4
     assert [len(seen) for seen in mock.seen] == [2, 4, 6, 8]
-    assert mock.seen[3][7][0] == "user" and mock.seen[3][7][1].startswith("Your reply could not be used: ")
+    assert mock.seen[3][7][0] == "user"
     mock = Mock(garbage)
     assert extract(mock, [ANSWER], repairs=0)[0].calls == mock.calls == 1
 

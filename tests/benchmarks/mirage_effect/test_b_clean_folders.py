@@ -110,7 +110,7 @@ def test_inconsistent_folders_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"no results\.json"):
         clean_folders([good, tmp_path / "nowhere"])
     fewer = write_results_of(tmp_path / "fewer", "n", "AAA", "BBB", make_truth(("q0", "q1", "q2")))
-    with pytest.raises(InputError, match="'q3' is in one of them only"):
+    with pytest.raises(InputError, match="'q3'"):
         clean_folders([good, fewer])
     for name, truth in (
         ("text", make_truth(text="What?")),

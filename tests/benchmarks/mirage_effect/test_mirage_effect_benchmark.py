@@ -252,7 +252,7 @@ def test_the_drawn_set_depends_on_the_seed_and_grows(tmp_path):
 
 def test_synthetic_samples_without_a_question_to_ask():
     sample = Sample(id="s", question="Is there a star?", answer="Perhaps.", metadata={"type": "exists"})
-    with pytest.raises(InputError, match="'s': field 'answer' is none of yes, no"):
+    with pytest.raises(InputError, match="'s': field 'answer'"):
         synthetic_questions([sample])
-    with pytest.raises(InputError, match="no sample has the type"):
+    with pytest.raises(InputError, match="the type"):
         synthetic_questions([sample.model_copy(update={"metadata": {"type": "describe"}})])

@@ -146,7 +146,7 @@ def test_the_embedded_model_samples_each_seed_alike_and_traces_none(tmp_path, ti
     diagnoses = [sample for sample in benchmark.ask(truth) if "ecg" in sample.id]
     first, again = (ask_all(tiny_spd, samples, 6, 2) for samples in (diagnoses, diagnoses[::-1]))
     assert first == again and len(set(first.values())) == 3
-    with pytest.raises(InputError, match="is sampled with a seed, and traced answers are greedy"):
+    with pytest.raises(InputError, match="seed.* greedy"):
         run_benchmark(benchmark, truth, tiny_spd, tmp_path / "out", {}, recording=Recording())
 
 
@@ -225,7 +225,7 @@ def test_a_coin_flip_on_closed_questions_is_at_chance(tmp_path, form):
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     benchmark, truth, samples = ask(tmp_path, closed=True)
     assert len(truth.choices) == 8 and "A. yes\nB. no" in samples["0"].question
-    with pytest.raises(InputError, match="no question whose answer is yes or no"):
+    with pytest.raises(InputError, match="yes or no"):
         (tmp_path / "open.jsonl").write_text(json.dumps(lines[-1]))
         benchmark.read(tmp_path / "open.jsonl")
     words = ["No", "No", "Yes", "Yes"]

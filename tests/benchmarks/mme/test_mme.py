@@ -198,7 +198,7 @@ def test_official_results_are_matched_by_question(tmp_path):
     assert Mme().score(samples, responses)[0]["count"].value == 200
     for content in ("1.jpg\tFour?\tNo\tNo\n1.jpg\tThree?\tNo\tNo\n", "1.jpg\tThree?\tYes\tNo\n" * 2):
         write_text(results / "count.txt", content)
-        with pytest.raises(InputError, match=r"count.txt: image '1.jpg', question .*: not in the data"):
+        with pytest.raises(InputError, match="count.txt: image '1.jpg'"):
             Mme().read_answers(results, samples)
 
 
@@ -224,5 +224,5 @@ def test_the_synthetic_world(tmp_path):
     metrics, _ = Mme().score(samples, {sample.id: "Yes." for sample in samples})
     assert {metrics[name].value for name in ("existence", "count", "position", "color")} == {50}
     assert draw_synthetic_mme(made, seed=1) != samples == draw_synthetic_mme(made)
-    with pytest.raises(InputError, match="has no objects of its images"):
+    with pytest.raises(InputError, match="objects of its images"):
         draw_synthetic_mme([Sample(id="1", images=["a.png"], question="?")])

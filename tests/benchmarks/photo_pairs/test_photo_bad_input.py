@@ -70,7 +70,7 @@ def test_an_image_that_breaks_off_is_rejected(coco, tmp_path):
 
 def test_a_failed_check_drops_the_pair(coco, tmp_path):
     images, annotations = coco(2)
-    with pytest.raises(InputError, match="none of its 2 images gave a pair; see .*rejected.jsonl"):
+    with pytest.raises(InputError, match="2 images .*rejected.jsonl"):
         make_photo_pairs(
             images,
             annotations,
@@ -87,7 +87,7 @@ def test_only_the_wanted_difficulty_is_kept(coco, tmp_path):
     images, annotations = coco(2)
     with pytest.raises(InputError, match="none of its 2 images"):
         make_photo_pairs(images, annotations, tmp_path / "out", 2, PhotoPairSettings(difficulty="hard"))
-    assert set(rejected(tmp_path / "out").values()) == {("difficulty", "the pair is easy, hard is wanted")}
+    assert {rule for rule, _ in rejected(tmp_path / "out").values()} == {"difficulty"}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_bad_options_leave_nothing_behind(coco, tmp_path, options, why):
 def test_a_folder_of_something_else_is_left_alone(coco, tmp_path):
     images, annotations = coco(1)
     before = contents(images)
-    with pytest.raises(InputError, match="contains no pairs of photographs"):
+    with pytest.raises(InputError, match="pairs of photographs"):
         make_photo_pairs(images, annotations, images, 1)
     assert contents(images) == before
     (tmp_path / "out").mkdir()

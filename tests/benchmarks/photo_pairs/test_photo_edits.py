@@ -138,7 +138,7 @@ def test_the_check_sees_a_single_pixel():
     photo, edit = scene((50, 40)), PhotoEdit("remove", 0)
     changed = edited(photo, edit)
     changed[3, 7, 1] ^= 1
-    with pytest.raises(Rejection, match="^1 pixels differ outside the edited objects$") as caught:
+    with pytest.raises(Rejection, match="^1 pixels .*outside") as caught:
         check_pixels(photo, [edit], changed, MARGIN)
     assert caught.value.stage == "check"
     with pytest.raises(Rejection, match="outside"):  # a correct edit that is not in the list
@@ -147,7 +147,7 @@ def test_the_check_sees_a_single_pixel():
 
 def test_the_check_sees_that_nothing_was_done():
     photo = scene((50, 40))
-    with pytest.raises(Rejection, match="the cup's remove is hardly visible: 0% of its pixels"):
+    with pytest.raises(Rejection, match="the cup's remove .*0% of"):
         check_pixels(photo, [PhotoEdit("remove", 0)], photo.pixels.copy(), MARGIN)
 
 
@@ -165,7 +165,7 @@ def test_files_of_jpeg_are_equal_but_for_the_blocks_that_edits_touch():
     outside = (before != after).any(2) & ~editable_pixels(photo, edit, MARGIN)
     assert outside.any()  # why whole blocks are allowed
     after[0, 0] ^= 1
-    with pytest.raises(Rejection, match="1 pixels of the files differ"):
+    with pytest.raises(Rejection, match="1 pixels"):
         check_files(photo, [edit], before, after, MARGIN)
 
 
@@ -178,7 +178,7 @@ def test_blocks():
 
 
 def test_inpainters_by_name(monkeypatch):
-    with pytest.raises(InputError, match="must be opencv or lama"):
+    with pytest.raises(InputError, match="opencv or lama"):
         get_inpainter("magic")
     monkeypatch.setitem(__import__("sys").modules, "simple_lama_inpainting", None)
     with pytest.raises(InputError, match="simple-lama-inpainting"):

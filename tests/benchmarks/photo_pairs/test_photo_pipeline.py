@@ -99,7 +99,7 @@ def test_samples_list_what_both_images_hold_with_masks_and_new_colours(coco, tmp
     assert kinds == {"color", "remove", "position"}
     (sample,) = [each for each in load_samples(made.samples) if each.id.endswith("1-count")]
     assert check_sample("There are 3 differences.", sample) is None, "these are no drawn images"
-    with pytest.raises(InputError, match="has no objects of its images; is it from make-pairs"):
+    with pytest.raises(InputError, match="objects of its images; .*make-pairs"):
         read_synthetic_objects([sample])
 
 
@@ -244,9 +244,9 @@ def test_more_pairs_are_added_and_the_others_stay(coco, tmp_path):
     assert make_photo_pairs(images, annotations, tmp_path / "out", 9).pairs == 5
     after = contents(tmp_path / "out")
     assert len(first) == 6 and all(after[name] == data for name, data in first.items())
-    with pytest.raises(InputError, match="made with other seed; choose another folder"):
+    with pytest.raises(InputError, match="other seed"):
         make_photo_pairs(images, annotations, tmp_path / "out", 9, PhotoPairSettings(seed=1))
-    with pytest.raises(InputError, match="made with other differences, difficulty"):
+    with pytest.raises(InputError, match="other differences, difficulty"):
         make_photo_pairs(
             images, annotations, tmp_path / "out", 9, PhotoPairSettings(differences=(1, 2), difficulty="hard")
         )
@@ -276,6 +276,6 @@ def test_the_papers_mix_keeps_so_many_of_each_difficulty(coco, tmp_path):
     made = make_photo_pairs(images, annotations, tmp_path / "out", 10, PhotoPairSettings(mix="paper"))
     assert (made.pairs, made.rejected) == (1, 3)
     rejected = (tmp_path / "out" / "rejected.jsonl").read_text()
-    assert "the pair is easy, medium or hard is wanted" in rejected
+    assert "the pair is easy" in rejected
     with pytest.raises(InputError, match="other mix"):
         make_photo_pairs(images, annotations, tmp_path / "out", 10)

@@ -90,12 +90,12 @@ def test_bad_files_are_told_in_one_line(tmp_path, text, message):
 def test_missing_files_and_images(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         read_pope(tmp_path / "nothing.json")
-    with pytest.raises(InputError, match="contains no file such as"):
+    with pytest.raises(InputError, match="file such"):
         read_pope(tmp_path)
     with pytest.raises(InputError, match=r"a\.jpg.*no such file"):
         read_pope(lines(tmp_path / "pope_random.json", ROWS), images=tmp_path)
     lines(tmp_path / "again_random.json", ROWS)
-    with pytest.raises(InputError, match="more than one file of random"):
+    with pytest.raises(InputError, match="file of random"):
         read_pope(tmp_path)
 
 
@@ -176,7 +176,7 @@ def test_random_negatives_are_spread_evenly():
 def test_articles_and_bad_settings():
     texts = {row["text"] for row in draw_pope({"1": ["oven"], "2": ["dog"]}, "random", per_image=1)}
     assert texts == {"Is there an oven in the image?", "Is there a dog in the image?"}
-    with pytest.raises(InputError, match="must be one of random, popular, adversarial"):
+    with pytest.raises(InputError, match="random, popular, adversarial"):
         draw_pope(OBJECTS, "hard")
     with pytest.raises(InputError, match="no image shows 3 objects"):
         draw_pope({"1": ["dog"]}, "random")
@@ -337,5 +337,5 @@ def test_the_synthetic_world(tmp_path):
             assert sample.system == scenes[0].system and sample.images[0].is_file()
         metrics, _ = Pope().score(samples, {sample.id: f"{sample.answer}." for sample in samples})
         assert metrics["f1"].value == 1 and metrics["yes_ratio"].value == 0.5
-    with pytest.raises(InputError, match="has no objects of its images"):
+    with pytest.raises(InputError, match="objects of its images"):
         draw_synthetic_pope([Sample(id="1", images=["a.png"], question="?")], "random")

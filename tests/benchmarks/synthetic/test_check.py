@@ -270,5 +270,5 @@ def test_contents_from_elsewhere_are_not_checked_as_drawn(listed):
     metadata = {"type": "same", "objects": listed, "differences": []}
     sample = Sample(id="a", images=["a.png"], question="Is it?", answer="No.", metadata=metadata)
     assert check_sample("No.", sample) is None
-    with pytest.raises(InputError, match="sample a: has no objects of its images"):
+    with pytest.raises(InputError, match="sample a: .*objects"):
         read_synthetic_objects([sample])

@@ -49,7 +49,7 @@ def test_the_command_draws_the_mix_and_shows_it(tmp_path):
     ds = pair_statistics(SpdFaith().read(tmp_path / "a" / "samples.jsonl").pairs)
     assert int(ds["pairs"].sum()) == 30 and ds["differences"].values.tolist() == [1, 2, 3]
     assert int(ds["pairs"].sel(differences=1).sum()) > 15
-    assert "Pairs by number of differences" in (tmp_path / "a.html").read_text()
+    assert "by number of differences" in (tmp_path / "a.html").read_text()
     refused = run("--mix", "paper", "--differences", "1-2", "--out", tmp_path / "c", "--n", 3)
     assert isinstance(refused.exception, InputError) and "--mix paper" in str(refused.exception)
 

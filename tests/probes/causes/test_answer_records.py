@@ -75,10 +75,10 @@ def test_finished_samples_are_not_measured_again(random_qwen, noise, tmp_path):
         if arrays:
             np.testing.assert_array_equal(arrays["value"], [len(answer.ids), np.nan])
             assert arrays["empty"].shape == (0, 3) and arrays["one"].shape == () and arrays["one"] == 2.5
-    with pytest.raises(InputError, match="other settings or another model"):
+    with pytest.raises(InputError, match="another model"):
         run({"analysis": "test", "width": 2})
     (tmp_path / "e.safetensors").write_bytes(b"cut off")
-    with pytest.raises(InputError, match=r"e\.safetensors: cannot be read .*; delete it"):
+    with pytest.raises(InputError, match=r"e\.safetensors"):
         run()
     (tmp_path / "e.safetensors").unlink()
     asked.clear()

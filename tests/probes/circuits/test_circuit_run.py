@@ -70,5 +70,5 @@ def test_what_a_run_cannot_show_is_refused(toy, run, tmp_path: Path):
     with pytest.raises(InputError, match="pairs 1"):
         circuit_run(toy, run, pairs=1)
     one = mp.trace(toy, [run.sample(run.ids[0])], tmp_path / "one", max_new_tokens=1)
-    with pytest.raises(NotApplicable, match="two sets of images or more"):
+    with pytest.raises(NotApplicable, match="two sets"):
         circuit_run(toy, one)

@@ -108,7 +108,7 @@ def test_errors_say_what_is_wrong(run, tmp_path):
     with pytest.raises(NotApplicable, match="two classes of 40 samples are needed"):
         mp.probes.mean_difference(run, read_class, minimum=40)
     three = write_planted(tmp_path / "run", 30, n_classes=3)
-    with pytest.raises(InputError, match="gives the classes a, b, c; a direction joins two"):
+    with pytest.raises(InputError, match="classes a, b, c"):
         mp.probes.mean_difference(three, read_class)
     with pytest.raises(InputError, match="reduce 'median': choose mean"):
         mp.probes.mean_difference(run, read_class, reduce="median")
