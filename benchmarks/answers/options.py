@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ _KINDS: tuple[tuple[Sequence[str], re.Pattern[str]], ...] = tuple(
             tuple(name.upper() for name in _ROMAN),
             rf"\(({_ANY_ROMAN.upper()})\)|\[({_ANY_ROMAN.upper()})\]|({_ANY_ROMAN.upper()})[.)](?=\s)",
         ),
+        ("ABCDEFGHIJ", r"(?<=\n)([A-J])(?=[ \t])"),
         ("123456789", r"([1-9])\.(?=\s)"),
     )
 )
@@ -37,9 +39,13 @@ _KINDS: tuple[tuple[Sequence[str], re.Pattern[str]], ...] = tuple(
 _PRINTED = re.compile(
     r"[\uff08\u3010]\s?([A-Ja-j])\s?[\uff09\u3011]|(?:\*\*|__)\s*\(?([A-Ja-j])\)?[.:)]?\s*(?:\*\*|__)[.:)]?"
     r"|\\text\w*\{\s*\(?([A-Ja-j])\)?[.:)]?\s*\}[.:)]?|(?:^|(?<=\s))(?:<([A-Ja-j])>|([A-Ja-j])[\u3001\uff0e\uff1a])"
-    r"|^[ \t]*(?:[Oo]ption|[Cc]hoice)\s+([A-Ja-j])\s*[:.)-]|^[ \t]*([A-Ja-j])\s+[-\u2013\u2014](?=\s)",
+    r"|^[ \t]*(?:[Oo]ption|[Cc]hoice)\s+([A-Ja-j])\s*[:.)-]|^[ \t]*([A-Ja-j])\s+[-\u2013\u2014](?=\s)"
+    r"|(?<![\w\\])\{([A-J])\}(?=\s)|\$\(?([A-J])\)?\$[.:)]?(?=\s)",
     re.MULTILINE,
 )
+# A list or a dict, as Python and JSON print them, of texts.
+_LITERAL = re.compile(r"[\[{]\s*['\"][^\[\]{}]{1,2000}['\"]\s*[\]}]")
+_BULLETS = re.compile(r"(?:^[ \t]*(?:[-*+\u2022]|\\item)[ \t]+\S.*(?:\n|\Z)){2,}", re.MULTILINE)
 _LIST_MARK = re.compile(
     r"^[ \t]*[-*+\u2022][ \t]+(?=\W{0,9}(?:(?:option|choice|text\w*)\W*)?[(\[<\uff08]?[A-Ja-j][^A-Za-z])",
     re.MULTILINE | re.IGNORECASE,
@@ -66,7 +72,8 @@ def split_options(question: str, answer: str = "") -> SplitQuestion:
     """Return a question without the options in its text, and these options.
 
     Options are a run of marks in order: `(A)`, `[A]`, `A.`, `A)` or `A:`, also in bold, after a list mark or `Option`, as
-    `A - `, `<A>` or with full-width signs; the same of `a`; `①`; `(1)`,
+    `A - `, `<A>`, `{A}`, a letter that begins a line, or with full-width signs; a list or dict of texts, as Python prints
+    it, and lines after list marks, one of which is the true answer; the same of `a`; `①`; `(1)`,
     `[1]` or `1)`; `(i)`, `[i]`, `i.` or `i)`, also in capitals; `1.`, unless a question follows. The kind that has the
     mark of the true `answer` counts, else the first of this order; of several runs the last counts. A heading
     (`Choices:`), a blank for the mark, and a sentence that asks to choose go with them.
@@ -77,7 +84,8 @@ def split_options(question: str, answer: str = "") -> SplitQuestion:
     """
     asked = question
     question = _PRINTED.sub(
-        lambda match: f"({next(filter(None, match.groups()))}) ", _LIST_MARK.sub("", question)
+        lambda match: f"({next(filter(None, match.groups()))}) ",
+        _LIST_MARK.sub("", _write_lists(question, answer)),
     )
     runs = [run for names, pattern in _KINDS if (run := _find_run(question, names, pattern))]
     if not runs:
@@ -97,6 +105,37 @@ def split_options(question: str, answer: str = "") -> SplitQuestion:
     head = _BLANK.sub("", _INSTRUCTION.sub("", head).strip()).rstrip(" \t\r\n,;")
     tail = _INSTRUCTION.sub("", question[ends[-1] :].strip()).strip()
     return SplitQuestion("\n\n".join(part for part in (head, tail) if part), choices)
+
+
+def _write_lists(question: str, answer: str) -> str:
+    """Return a question in which a list of texts, and a list of lines one of which is the true answer, have letters."""
+
+    def write(texts: Mapping[str, str]) -> str:
+        return "\n" + "\n".join(f"({letter}) {text}" for letter, text in texts.items()) + "\n"
+
+    def read(match: re.Match[str]) -> str:
+        try:
+            given = ast.literal_eval(match.group())  # a literal: nothing is run
+        except (ValueError, SyntaxError):
+            return match.group()
+        texts = dict(zip("ABCDEFGHIJ", given, strict=False)) if isinstance(given, list) else given
+        is_texts = (
+            isinstance(texts, dict)
+            and len(texts) > 1
+            and all(isinstance(each, str) for each in texts.values())
+        )
+        return write(texts) if is_texts and list(texts) == list("ABCDEFGHIJ"[: len(texts)]) else match.group()
+
+    question = _LITERAL.sub(read, question)
+    blocks = list(_BULLETS.finditer(question))
+    texts = [line.split(None, 1)[1].strip() for line in blocks[-1].group().splitlines()] if blocks else []
+    if not answer or answer.strip().casefold() not in map(str.casefold, texts):
+        return question
+    return (
+        question[: blocks[-1].start()]
+        + write(dict(zip("ABCDEFGHIJ", texts, strict=False)))
+        + question[blocks[-1].end() :]
+    )
 
 
 def _name(mark: re.Match[str]) -> str:

@@ -35,7 +35,7 @@ _MATHEMATICS = re.compile(
     r"\\[a-z]|\^|=|[\u221a\u03c0]|\d\s*[a-z]\b(?!.*[A-Za-z]{2})|\b[a-z]\s*[-+*/]\s*\d|\d\s*[-+*]\s*[a-z]\b|^[a-z]\s*[-+*/]\s*[a-z]$|^\(\s*-?[\d.]+\s*,"
 )
 _AS_TEXT = re.compile(
-    r"\b(?:date|day|month|time|clock|code|plate|label|seat|room|flight|score|ratio|address|phone|say|says|read|reads|written|text|word)\b",
+    r"^when\b|\b(?:date|day|month|time|clock|code|plate|label|seat|room|flight|score|ratio|address|phone|say|says|read|reads|written|text|word)\b",
     re.IGNORECASE,
 )  # of a question: its answer is what is written, so 12/5 is not 2.4
 _EXPRESSION = re.compile(r"\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)

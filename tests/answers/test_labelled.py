@@ -15,7 +15,7 @@ from mmprobe.benchmarks.core.benchmark import make_benchmark
 from mmprobe.benchmarks.core.results import accuracy_metrics, with_ids
 from mmprobe.benchmarks.judges.card import read_by_rules
 from mmprobe.benchmarks.pope.benchmark import Pope
-from mmprobe.benchmarks.vqa.benchmark import Vqa
+from mmprobe.benchmarks.vqa.benchmark import Vqa, VqaTruth
 from mmprobe.benchmarks.vqa.data import make_question
 from mmprobe.samples import Sample
 from mmprobe.thoughts import said
@@ -52,7 +52,7 @@ def test_the_accuracy_of_a_real_model_is_what_reading_its_answers_by_hand_gives(
         make_question(Sample(id=line["id"], question=line["question"], answer=line["truth"]))
         for line in lines
     ]
-    metrics, records = Vqa().score(questions, {line["id"]: line["response"] for line in lines})
+    metrics, records = Vqa().score(VqaTruth(questions), {line["id"]: line["response"] for line in lines})
     by_hand = [line["right"] for line in lines]
     assert [record["correct"] for record in records] == by_hand
     assert metrics["accuracy"].value == sum(by_hand) / 140 and metrics["accuracy"].n == 140
@@ -112,7 +112,7 @@ def test_a_thought_names_no_objects_in_chair(tmp_path):
 
 def test_nothing_is_said_where_a_thought_was_cut_off():
     question = make_question(Sample(id="a", question="Is there a dog?", answer="yes"))
-    metrics, (record,) = Vqa().score([question], {"a": "<think>Yes, there is"})
+    metrics, (record,) = Vqa().score(VqaTruth([question]), {"a": "<think>Yes, there is"})
     assert said("<think>Yes, there is") == "" and record["correct"] is None
     assert (metrics["accuracy"].value, metrics["accuracy"].bounds) == (0, (0, 1))
 
