@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from mmprobe.benchmarks.answers.words import DENIALS, DOUBT
+from mmprobe.benchmarks.answers.words import BESIDE, DENIALS, DOUBT
 
 Thing = TypeVar("Thing", bound=Hashable)
 
@@ -24,10 +24,8 @@ _CLAUSES = re.compile(
     r"|,\s+(?=[a-z]+ (?:by|at|is|was|has|had|got|with|shows)\b)"
     r"|(?P<aside>,?\s+(?:since|because|which|who|whose|where|next to|near|beside|across)\b|\s*\((?![A-Ja-j]\)|option)|:\s+)|(?P<comma>,\s+|\)\s*)",  # a comma ends an aside
 )
-_DENIES = rf"{DENIALS}|rather|instead|nicht|kein\w*|n\u00e3o|pas|lacks?|lacking|absent|absence|\w+n't|\w+n\u2019t|excluding|eliminated?|rul\w+ out"
-_DENIAL = re.compile(rf"\b(?:{_DENIES})\b|\bnon-", re.IGNORECASE)
 _DENIED_BEFORE = re.compile(
-    rf"(?:\b(?:{_DENIES}|anything but)|\bnon)(?:[ -](?!but\b|only\b|doubt)[^\s,]+){{0,3}}[ -]\W*$|\b(?:not|neither) [^.;]{{0,40}}(?:, | or | nor )(?:an? |the )?\W*$|\bthan (?:an? |the |option )?\W*$|\u4e0d[\u662f\u9009]\W*$",
+    rf"(?:\b(?:{DENIALS}|anything but)|\bnon)(?:[ -](?!but\b|only\b|doubt)[^\s,]+){{0,3}}[ -]\W*$|\b(?:not|neither) [^.;]{{0,40}}(?:, | or | nor )(?:an? |the )?\W*$|\bthan (?:an? |the |option )?\W*$|\u4e0d[\u662f\u9009]\W*$",
     re.IGNORECASE,
 )
 _DENIED_AFTER = re.compile(
@@ -36,7 +34,6 @@ _DENIED_AFTER = re.compile(
     r"|unlikely|doubtful|implausible|impossible|mistake|trap|distractor|fails))|(?:\u662f|\u5e76)?[\u4e0d\u9519]",
     re.IGNORECASE,
 )
-_BESIDE = re.compile(r"\b(?:or|ou|oder|either|versus|vs|and/or)\b|(?<=\w)/(?=\w)", re.IGNORECASE)
 _OFFERED_BEFORE = re.compile(r"\beither\b|\bor (?:\w+ )?$", re.IGNORECASE)
 _OFFERED_AFTER = re.compile(r"\s+or\b", re.IGNORECASE)
 _CONCLUDES = re.compile(
@@ -177,11 +174,6 @@ def offers_others(text: str, start: int, end: int) -> bool:
     return bool(_OFFERED_BEFORE.search(text[:start]) or _OFFERED_AFTER.match(text[end:]))
 
 
-def has_denial(text: str) -> bool:
-    """Return whether a clause denies anything."""
-    return _DENIAL.search(text) is not None
-
-
 Finder = Callable[[str], Iterator[tuple[Thing, int, int]]]
 """Yields the things that a clause names, each with its first and its end character."""
 
@@ -213,7 +205,7 @@ def choose(
             for thing, start, end in named
             if not _is_of_another(clause.text[:start], clause.text[end:], asked)
         ).difference(own)
-        if left and (clause.is_open or (len(left) > 1 and _BESIDE.search(clause.text))):
+        if left and (clause.is_open or (len(left) > 1 and BESIDE.search(clause.text))):
             ranked.append(
                 ((clause.concludes, 0, 0), frozenset())
                 if clause.is_open

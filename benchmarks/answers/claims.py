@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from mmprobe.benchmarks.answers.assertions import is_denied
 from mmprobe.benchmarks.answers.coco import FIRST_WORDS, PHRASES, find_phrases, make_plurals
 from mmprobe.benchmarks.answers.drawn import is_drawn
-from mmprobe.benchmarks.answers.forms import clean, find_answer, is_open
+from mmprobe.benchmarks.answers.forms import clean, find_answer
 from mmprobe.benchmarks.answers.numbers import WORDS, read_number
 from mmprobe.benchmarks.answers.texts import COLOUR, conclusion, iter_sentences, normalize_colour
-from mmprobe.benchmarks.answers.words import DOUBT, TAKES_BACK, name_images
+from mmprobe.benchmarks.answers.words import DOUBT, TAKES_BACK, is_open, name_images
 from mmprobe.benchmarks.synthetic.scene import SHAPES, EditType
 
 _QUOTE_CHARACTERS = 200  # of the sentence that a claim quotes

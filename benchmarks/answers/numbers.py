@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.answers.assertions import choose
 from mmprobe.benchmarks.answers.coco import make_plurals
-from mmprobe.benchmarks.answers.forms import clean, decide, is_open
-from mmprobe.benchmarks.answers.words import IMAGE, firm_sentences
+from mmprobe.benchmarks.answers.forms import clean, decide
+from mmprobe.benchmarks.answers.words import IMAGE, firm_sentences, is_open
 
 THRESHOLD = 0.05  # relative error, our choice
 _NAMES = (

@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from mmprobe.benchmarks.answers.assertions import choose, find_words, stems
-from mmprobe.benchmarks.answers.forms import ALTERNATIVES, NEGATION, clean, decide, is_open
+from mmprobe.benchmarks.answers.forms import clean, decide
 from mmprobe.benchmarks.answers.numbers import parse_quantity, read_quantity, same_quantity, write_digits
 from mmprobe.benchmarks.answers.refusals import is_refusal
 from mmprobe.benchmarks.answers.texts import normalize_words, same_text
-from mmprobe.benchmarks.answers.words import corrected
+from mmprobe.benchmarks.answers.words import corrected, is_open
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
 
 _ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x")
@@ -330,8 +330,7 @@ def _choose(text: str, options: Mapping[str, str], lettered: bool) -> str | None
             [each for name, each in options.items() if (name == letter) == is_own and _contains(said, each)]
             for is_own in (True, False)
         )
-        denied = NEGATION.search(said) or ALTERNATIVES.search(said)
-        return letter if own and not others and not denied else None
+        return letter if own and not others and not is_open(said) else None
     if match and letter and not match["reason"]:
         return letter  # it was shown beside the text, so it wins over a text that is a letter
     led = re.fullmatch(r"([A-Z])\s+(.+)", part, re.DOTALL) if lettered else None

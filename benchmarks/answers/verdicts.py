@@ -28,7 +28,7 @@ from mmprobe.benchmarks.answers.numbers import (
 )
 from mmprobe.benchmarks.answers.places import find_places, parse_place
 from mmprobe.benchmarks.answers.texts import COLOUR, normalize_words, same_text
-from mmprobe.benchmarks.answers.words import IMAGE, TAKES_BACK, corrected, firm_sentences
+from mmprobe.benchmarks.answers.words import BESIDE, IMAGE, TAKES_BACK, corrected, firm_sentences
 
 # A truth that is compared as mathematics: TeX, a power, a root, an equation, or letters with an operator.
 _MATHEMATICS = re.compile(
@@ -41,7 +41,6 @@ _AS_TEXT = re.compile(
 _EXPRESSION = re.compile(r"\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _CLOCK = re.compile(r"\d{1,2}:\d\d(?: ?[ap]\.?m\.?)?", re.IGNORECASE)
 _BACK = re.compile(rf"\W*(?:no\b[, ]|{TAKES_BACK})", re.IGNORECASE)
-_OR = re.compile(r"\b(?:or|either|versus|vs)\b|/", re.IGNORECASE)
 _UNFINISHED = re.compile(
     r"\b(?:let me|let's|i(?:'ll| will| need to| should)|first,|to (?:answer|find|count|determine)\b)",
     re.IGNORECASE,
@@ -230,7 +229,7 @@ def _judge_place(text: str, truth: str, relative: bool) -> Verdict:
     assert true is not None
     if not said:
         return "other"
-    if len(said) > 1 and _OR.search(text):
+    if len(said) > 1 and BESIDE.search(text):
         return "unread"
     first = said[0]
     union = frozenset().union(*said)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from mmprobe.benchmarks.answers.assertions import LITTLE, has_denial, is_denied, split_clauses, stem, stems
+from mmprobe.benchmarks.answers.assertions import LITTLE, is_denied, split_clauses, stem, stems
 from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.colours import compare_colours, name_hue
 from mmprobe.benchmarks.answers.forms import Decision, clean, decide
 from mmprobe.benchmarks.answers.places import find_places
-from mmprobe.benchmarks.answers.words import TAKES_BACK, corrected
+from mmprobe.benchmarks.answers.words import TAKES_BACK, corrected, has_denial
 
 _YES = r"yes|yeah|yep|true|correct|indeed|certainly|definitely|absolutely|\u662f\u7684?|\u5bf9\u7684?|\u6709\u7684?"
 _NO = r"no|nope|not at all|false|incorrect|\u4e0d\u662f\u7684?|\u4e0d\u5bf9|\u6ca1\u6709\u7684?|\u5426|\u4e0d"
