@@ -132,6 +132,7 @@ _DEEPEST = 3  # marks in marks; our choice
 _MIN_CHAIN_WORDS = 3  # between two answers of which the last decides; our choice
 _ENDS = "\"'\u2018\u2019\u201c\u201d\u00ab\u00bb_ \t\n"
 
+
 def clean(text: str) -> str:
     """Return a response without thoughts between tags, Markdown, TeX brackets and full-width characters."""
     text = drop_thoughts(text.replace("\x00", ""))

@@ -183,13 +183,10 @@ def find_mark(answer: str, choices: Collection[str]) -> str | None:
     return marks[0] if len(marks) == 1 else None
 
 
-# `B`, `(b)`, `option B`, `B. a blue bus`, `C (120\u00b0)`, `B because ...`
+# `B`, `(b)`, `option B.`, `B. a blue bus`; the letter was shown beside the text, so it wins over a text that is a letter
 _LETTERED = re.compile(
-    r"(?:the )?(?:(?:correct )?(?:option|choice|answer):? )?"
-    r"(?:[(\[](?P<bracketed>[A-Za-z])[)\]]|(?P<bare>[A-Za-z])(?![A-Za-z0-9'\u2019]))"
-    r"(?:[.,:;)]?\s*(?P<reason>(?:because|since|as|due to|given that)\b.+)|\s*\((?P<beside>[^()]+)\)"
-    r"|(?:(?<=[)\]])[.:]?|[.):]|\s?[-\u2013\u2014](?=\s))\s+(?P<text>.+)|[.):])?",
-    re.DOTALL | re.IGNORECASE,
+    r"(?:the )?(?:(?:correct )?(?:option|choice|answer):? )?[(\[]?([A-Za-z])[)\].:]*(?:(?<=[)\].:])\s+(.+))?",
+    re.IGNORECASE | re.DOTALL,
 )
 
 
@@ -312,32 +309,12 @@ def _contains(text: str, option: str) -> bool:
 
 
 def _choose(text: str, options: Mapping[str, str], lettered: bool) -> str | None:
-    """Return the letter of the option that a declared answer names, by text or by letter; else None."""
+    """Return the letter of the option that an answer is, by its letter or its text; else None."""
     part = text.strip().rstrip(".!").strip()
-    if len(part) == 1 and not lettered and part.upper() in options:
+    if lettered and (match := _LETTERED.fullmatch(part)):
+        letter = {letter.upper(): letter for letter in options}.get(match[1].upper())
+        return letter if letter and (not match[2] or same_text(match[2], options[letter])) else None
+    if (len(part) == 1 and part.upper() in options) or any(_find_letters(part, _letters(options, lettered))):
         return None  # the text of an option, or the letter of another
-    match = _LETTERED.fullmatch(part) if lettered else None
-    name = (match["bracketed"] or match["bare"]) if match else ""
-    letter = {letter.upper(): letter for letter in options}.get(name.upper())
-    said = (match["text"] or match["beside"]) if match else None
-    if match and letter and said:
-        if same_text(said, options[letter]) or not options[letter]:
-            return letter
-        names_other = any(same_text(said, option) for option in options.values()) or is_open(said)
-        if match["beside"]:
-            return None if names_other else letter
-        own, others = (
-            [each for name, each in options.items() if (name == letter) == is_own and _contains(said, each)]
-            for is_own in (True, False)
-        )
-        return letter if own and not others and not is_open(said) else None
-    if match and letter and not match["reason"]:
-        return letter  # it was shown beside the text, so it wins over a text that is a letter
-    led = re.fullmatch(r"([A-Z])\s+(.+)", part, re.DOTALL) if lettered else None
-    if led and led[1] in options and same_text(led[2], options[led[1]]):
-        return led[1]
     by_text = [letter for letter, option in options.items() if same_text(part, option)]
-    if by_text:
-        return by_text[0] if len(by_text) == 1 else None
-    is_article = match and match["reason"] and match["bare"] and name.islower()
-    return None if is_article else letter
+    return by_text[0] if len(by_text) == 1 else None

@@ -58,29 +58,11 @@ _PHRASE = re.compile(
 )
 _SOMEBODY = re.compile(r"\b(?:(?:any|some) ?(?:one|body)|people)\b", re.IGNORECASE)
 _NOBODY = re.compile(r"\b(?:nobody|no one)\b", re.IGNORECASE)
-_ABOUT = (
-    frozenset(
-        map(
-            stem,
-            [
-                "visible",
-                "present",
-                "presence",
-                "here",
-                "both",
-                "two",
-                "between",
-                "contain",
-                "appear",
-                "look",
-                "clearly",
-                "also",
-                "its",
-                "one",
-            ],
-        )
+_ABOUT = LITTLE | set(
+    map(
+        stem,
+        ["visible", "present", "presence", "here", "both", "two", "between", "contain", "appear", "look", "clearly", "also", "its", "one"],
     )
-    | LITTLE
 )
 
 Said = Literal["yes", "no"]
