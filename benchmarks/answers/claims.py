@@ -17,14 +17,13 @@ from mmprobe.benchmarks.answers.coco import FIRST_WORDS, PHRASES, find_phrases, 
 from mmprobe.benchmarks.answers.drawn import is_drawn
 from mmprobe.benchmarks.answers.forms import clean, find_answer
 from mmprobe.benchmarks.answers.numbers import WORDS, read_number
+from mmprobe.benchmarks.answers.places import SIDE, SIDES
 from mmprobe.benchmarks.answers.texts import COLOUR, conclusion, iter_sentences, normalize_colour
 from mmprobe.benchmarks.answers.words import DOUBT, TAKES_BACK, is_open, name_images
 from mmprobe.benchmarks.synthetic.scene import SHAPES, EditType
 
 _QUOTE_CHARACTERS = 200  # of the sentence that a claim quotes
-_SIDES = r"(?:left|right|top|bottom|cent(?:er|re)|middle|foreground|background|upper|lower)"
-PLACE = rf"(?:[a-d][1-4]|{_SIDES}(?:[ -]{_SIDES})?)\b(?: (?:side|corner|edge))?"
-_SIDE_NAMES = {"upper": "top", "lower": "bottom", "centre": "center", "middle": "center"}
+PLACE = rf"(?:[a-d][1-4]|{SIDE}(?:[ -]{SIDE})?)\b(?: (?:side|corner|edge))?"
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,6 @@ def _read_tables(text: str) -> str:
 
 
 # A sentence is read by its clauses: the thing that each begins with, and the one kind of change that its words tell.
-_CONTRACTED = re.compile(r"n't\b")
 _OPENING = re.compile(
     r"^(?:(?:(?:additionally|also|moreover|finally|first|second|next|lastly|however|meanwhile|notably|(?:(?:upon|after|when|by) )?comparing [^,.]{1,60}),?"
     r"|(?:i|we) (?:can )?(?:see|notice|noticed|observe|observed|found) that|(?:the|an?) (?:only |main |key |one |other |first |second |notable )*(?:difference|change)"
@@ -272,7 +270,7 @@ class _Context:
 
 def _read_sentence(sentence: str, context: _Context) -> list[Claim] | None:
     """Return the claims of a sentence; none where it describes the first image; None where a clause of it is unread."""
-    text = _CONTRACTED.sub(" not", " ".join(sentence.lower().split()))
+    text = " ".join(sentence.lower().split()).replace("n't", " not")
     text = re.sub(r"\b(it|there|that)'s\b", r"\1 is", text)
     text = _OPENING.sub("", text)
     label = _LABEL.match(text)
@@ -399,7 +397,7 @@ def normalize_place(words: str) -> str:
     if re.fullmatch(r"[a-d][1-4]", words):
         return words.upper()
     parts = re.sub(r" (?:side|corner|edge)$", "", words).replace("-", " ").split()
-    return " ".join(_SIDE_NAMES.get(part, part) for part in parts)
+    return " ".join(SIDES.get(part, part) for part in parts)
 
 
 def _find_things(words: str) -> list[tuple[str | None, int | None]] | None:

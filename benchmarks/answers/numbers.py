@@ -566,5 +566,5 @@ def _plain(text: str) -> str:
     text = re.sub(
         r"(?<![\w.])(\d+)\s*\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}", r"(\1+\2/\3)", text
     )  # one and a half
-    text = re.sub(r"\u221a\s*(\d+|\([^()]*\))", r"\\sqrt{\1}", text.replace("\u03c0", "\\pi "))
+    text = re.sub(r"(?:\u221a|(?<![\\a-z])sqrt)\s*(\d+|\([^()]*\))", r"\\sqrt{\1}", text.replace("\u03c0", "\\pi "))
     return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text).strip()

@@ -32,7 +32,7 @@ from mmprobe.benchmarks.answers.words import BESIDE, IMAGE, TAKES_BACK, correcte
 
 # A truth that is compared as mathematics: TeX, a power, a root, an equation, or letters with an operator.
 _MATHEMATICS = re.compile(
-    r"\\[a-z]|\^|=|[\u221a\u03c0]|\d\s*[a-z]\b(?!.*[A-Za-z]{2})|\b[a-z]\s*[-+*/]\s*\d|\d\s*[-+*]\s*[a-z]\b|^[a-z]\s*[-+*/]\s*[a-z]$|^\(\s*-?[\d.]+\s*,"
+    r"\\[a-z]|\^|=|[\u221a\u03c0]|\bsqrt\b|\d\s*[a-z]\b(?!.*[A-Za-z]{2})|\b[a-z]\s*[-+*/]\s*\d|\d\s*[-+*]\s*[a-z]\b|^[a-z]\s*[-+*/]\s*[a-z]$|^\(\s*-?[\d.]+\s*,"
 )
 _AS_TEXT = re.compile(
     r"^when\b|\b(?:date|day|month|time|clock|code|plate|label|seat|room|flight|score|ratio|address|phone|say|says|read|reads|written|text|word)\b",
