@@ -216,7 +216,6 @@ _LACKS = re.compile(
     rf"|(?:the )?(?:removed?|missing|gone)(?: objects?| items?)?:) {_NOUN}(?= (?:that|which|in|from)\b|\s*[.,;!]|\s*$)"
 )
 _MOVED_LABEL = re.compile(rf"^(?:moved?|position)(?: change)?: {_NOUN}\W*$")
-_RECOLOURED_LABEL = re.compile(rf"^(?:{_HUE}(?: change)?|recolou?red): {_NOUN}\W*$")
 _LOST = re.compile(
     r"\b(?:removed|removal|deleted|erased|missing|absent|gone|disappear(?:s|ed)?\b|vanished|taken away|no longer\b(?! \w+ing\b)"
     r"|not (?:be )?(?:present|visible|there|seen|appear|exist|included|shown|in\b)|(?<=, )not\W*$|(?<=\bbut )not\W*$)"
@@ -312,7 +311,7 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
     if _UNFIT.search(text) or DOUBT.search(plain):
         return None
     kind: EditType | None
-    for form, kind in ((_LACKS, "remove"), (_MOVED_LABEL, "position"), (_RECOLOURED_LABEL, "color")):
+    for form, kind in ((_LACKS, "remove"), (_MOVED_LABEL, "position")):
         if (match := form.match(plain)) and images != ["first"] and (things := _find_things(match["thing"])):
             context.things = things
             return [Claim(kind, category, None, None, quantity, text=quote) for category, quantity in things]
@@ -321,7 +320,7 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
     if not phrase or not things:
         return None
     context.things = things
-    rest = _WHERE.sub("", plain[phrase.end() :])
+    rest = plain[phrase.end() :]
     names = {name for name, _ in things}  # an orange is a thing
     own = re.findall(rf"\b{COLOUR}", plain[: phrase.end()])
     hues = [hue for hue in map(normalize_colour, own) if hue not in names]
@@ -386,7 +385,6 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
     return None
 
 
-_WHERE = re.compile(rf"^ (?:(?:that|which) is )?(?:on|in|at) the {PLACE}(?: of the image)?(?= (?:{_VERB})\b)")
 _ASIDE = re.compile(
     r"\s*(?:slightly|a bit|(?:up|down|left|right|for|back)wards?|away|closer|higher|lower)?\s*[.,;!]?"
 )

@@ -117,9 +117,6 @@ _TAKEN_BACK = re.compile(
     rf"(?:^|[.!?;\n\u2026]\s*|\.\.\.\s*|, )(?:no\b[, ]|sorry|however|but\b|or\b|alternatively|(?:this|that) is not|{TAKES_BACK})",
     re.IGNORECASE,
 )
-_CONNECTORS = re.compile(
-    r"\b(?:so|therefore|thus|hence|then|finally|and|or|wait|no|hmm|actually|in conclusion)\b", re.I
-)
 _MARKUP = re.compile(
     r"(?<![\w)*])\*+|\*+(?![\w(*])|`+|^[ \t]*(?:#{1,6}|>)[ \t]+|(?<!\w)__?(?=\w)|(?<=\w)__?(?!\w)",
     re.MULTILINE,
@@ -220,7 +217,7 @@ def decide(response: str, read: Callable[[str], Value | None]) -> Decision[Value
 
 def _is_chain(between: str) -> bool:
     """Return whether whole sentences separate two answers, so that the first was a step to the last."""
-    words = re.findall(r"[^\W\d_]+|\d+", _CONNECTORS.sub(" ", between))
+    words = re.findall(r"[^\W\d_]+|\d+", between)
     return len(words) >= _MIN_CHAIN_WORDS and _SENTENCE_END.search(between) is not None
 
 
