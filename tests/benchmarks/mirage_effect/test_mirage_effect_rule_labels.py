@@ -132,7 +132,10 @@ def test_the_two_labels_are_independent():
         ("<diagnosis> </diagnosis>", None),
         ("<diagnosis>N/A</diagnosis>", None),
         ("<diagnosis>Consult a dermatologist</diagnosis>", None),
-        ("<diagnosis>Suspected melanoma; consult a dermatologist</diagnosis>", "suspected melanoma; consult a dermatologist"),
+        (
+            "<diagnosis>Suspected melanoma; consult a dermatologist</diagnosis>",
+            "suspected melanoma; consult a dermatologist",
+        ),
         ("melanoma", None),
         ("", None),
     ],
