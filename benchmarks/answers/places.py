@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from mmprobe.benchmarks.answers.assertions import is_denied
+
 SIDES = {
     **{name: name for name in ("left", "right", "top", "bottom", "center", "foreground", "background")},
     **{"upper": "top", "uppermost": "top", "lower": "bottom", "centre": "center", "central": "center", "middle": "center"},
@@ -15,7 +17,6 @@ _JOINED = re.compile(
     rf"\b{SIDE}(?:(?:[ -]|,? (?:and|in|of|on|at|to) (?:the )?|[ -]?(?:hand|part|side|corner|edge|half|area|third)(?: of)?(?: the)? ){SIDE})*\b",
     re.IGNORECASE,
 )
-_NOT = re.compile(r"\b(?:not|n't|isn't|rather than|instead of)(?: \w+){0,4} $", re.IGNORECASE)
 _NO_PLACE = re.compile(r"\s+(?:answer|option|choice|now)\b", re.IGNORECASE)  # the right answer
 
 
@@ -47,6 +48,6 @@ def find_places(text: str) -> list[frozenset[str]]:
     return [
         frozenset(SIDES[side.lower()] for side in re.findall(rf"\b{SIDE}\b", match.group(), re.IGNORECASE))
         for match in _JOINED.finditer(text)
-        if not _NOT.search(text[max(0, match.start() - 80) : match.start()])
+        if not is_denied(text, *match.span())
         and not _NO_PLACE.match(text[match.end() :])
     ]
