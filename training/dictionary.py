@@ -36,7 +36,7 @@ _BATCH = 4  # answers in a pass; our choice
 AUXILIARY, MOST_DEAD = 1 / 32, 32  # weight of the loss of dead features, and how many of them take part
 
 
-class Part(NamedTuple):
+class GroupStates(NamedTuple):
     """States of one group of tokens, [token, size], with their mean [size] and their variance, summed over the size."""
 
     states: np.ndarray
@@ -129,7 +129,7 @@ def _begin(point: Point, size: int, features: int, active: int, model: Model) ->
 
 def collect_states(
     model: Model, dictionary: Dictionary, answers: Sequence[RunAnswer], folder: Path
-) -> list[Part]:
+) -> list[GroupStates]:
     """Return the states at the dictionary's point of visual, text and generated tokens, those that there are, without sinks.
 
     Args:
@@ -153,7 +153,7 @@ def collect_states(
         if count:
             states = np.memmap(folder / group, np.float32, "r", shape=(count, dictionary.d_in))
             mean = total / count
-            parts.append(Part(states, mean, float((squares / count - mean**2).sum())))
+            parts.append(GroupStates(states, mean, float((squares / count - mean**2).sum())))
     return parts
 
 
@@ -174,7 +174,7 @@ def share_batch(sizes: Sequence[int], batch: int) -> list[int]:
 
 
 def fit(
-    dictionary: Dictionary, parts: Sequence[Part], counts: Sequence[int], settings: DictionarySettings
+    dictionary: Dictionary, parts: Sequence[GroupStates], counts: Sequence[int], settings: DictionarySettings
 ) -> Dictionary:
     """Return a dictionary that is trained on states, each group of which weighs as much as its tokens in a step.
 

@@ -20,8 +20,8 @@ def find_drawn(text: str) -> list[tuple[str, tuple[int, int]]]:
     """Return the shapes and things that a text names, in order, with their spans.
 
     Example:
-        >>> [name for name, _ in find_drawn("A red star, two cherries and a startled owl.")]
-        ['star', 'cherry', 'owl']
+        >>> [name for name, _ in find_drawn("A red star, two cherries and a startled duck.")]
+        ['star', 'cherry', 'duck']
     """
     return [(NAMES[match[0].lower()], match.span()) for match in _NAME.finditer(text)]
 

@@ -22,7 +22,7 @@ from mmprobe.models import Model
 from mmprobe.models.dictionaries import Dictionary, save_dictionary
 from mmprobe.models.reading import Reading
 from mmprobe.samples import Sample
-from mmprobe.training.dictionary import Part, fit
+from mmprobe.training.dictionary import GroupStates, fit
 from mmprobe.training.settings import DictionarySettings
 
 SEED = 6_000_000  # of images that no other page uses
@@ -92,7 +92,8 @@ def train(parts: Sequence[Tensor]) -> Dictionary:
     }
     begun = Dictionary("", "topk", point, point, weights, ACTIVE, subtracts_bias=True, model="tiny-spd")
     measured = [
-        Part(part.numpy(), part.mean(0).numpy(), float(part.var(0, correction=0).sum())) for part in parts
+        GroupStates(part.numpy(), part.mean(0).numpy(), float(part.var(0, correction=0).sum()))
+        for part in parts
     ]
     return fit(begun, measured, BATCH, DictionarySettings(steps=STEPS, learning_rate=RATE, dead_after=DEAD))
 

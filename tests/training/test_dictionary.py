@@ -13,19 +13,19 @@ from helpers.command_line import assert_fails, read_result, run_in_process
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models.dictionaries import Dictionary, load_dictionary, save_dictionary
-from mmprobe.training.dictionary import Part, fit, share_batch
+from mmprobe.training.dictionary import GroupStates, fit, share_batch
 from mmprobe.training.settings import DictionarySettings
 
 SIZE, PLANTED, ACTIVE = 16, 20, 2
 
 
-def draw_part(rng: np.random.Generator, directions: np.ndarray, count: int) -> Part:
+def draw_part(rng: np.random.Generator, directions: np.ndarray, count: int) -> GroupStates:
     """States that are sums of two of the directions, with lengths from 1 to 2, around a mean."""
     lengths = np.zeros((count, PLANTED))
     for row in lengths:
         row[rng.choice(PLANTED, ACTIVE, replace=False)] = rng.uniform(1, 2, ACTIVE)
     states = (lengths @ directions + 3).astype(np.float32)
-    return Part(states, states.mean(0, dtype=float), float(states.var(0, dtype=float).sum()))
+    return GroupStates(states, states.mean(0, dtype=float), float(states.var(0, dtype=float).sum()))
 
 
 def test_planted_directions_are_found():
