@@ -72,8 +72,8 @@ def measure_right(
 ) -> Estimate[float]:
     """Return the share of right answers without some components."""
     names = "" if components is None else ", ".join(each.name for each in components.components)
-    methods = [load_method("components", components=names)] if names else []
-    settings = AskSettings(method=methods, max_new_tokens=14)
+    method = load_method("components", components=names) if names else "plain"
+    settings = AskSettings(method=method, max_new_tokens=14)
     answers = [
         answer.text
         for start in range(0, len(samples), 32)
