@@ -233,12 +233,12 @@ def test_what_is_kept_of_prompts_is_predicted_and_said(random_qwen, image_paths,
 
 def test_a_photograph_of_more_than_four_thousand_tokens_is_said(tmp_path):
     """The right number is that of transformers' own rule: cells of 28 pixels, two patches each way."""
-    Image.new("RGB", (2240, 1680)).save(tmp_path / "large.png")
+    Image.new("RGB", (1792, 1764)).save(tmp_path / "large.png")
     Image.new("RGB", (112, 112)).save(tmp_path / "small.png")
     lines = [{"id": name, "question": "?", "images": [f"{name}.png"]} for name in ("small", "large")]
     (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, lines)))
     call = ["plan", "--model", "tiny-spd", "--data", tmp_path / "data.jsonl", "--max-new-tokens", 4]
-    height, width = smart_resize(1680, 2240, 28, 784, 10_000_000)
+    height, width = smart_resize(1764, 1792, 28, 784, 10_000_000)
     number = height * width // 784
     assert number > 4_000
     told = run_in_process(*call, "--max-pixels", 10_000_000)
