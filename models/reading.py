@@ -386,6 +386,9 @@ class Reading:
 
         Args:
             keep: number of positions whose logits are computed.
+
+        Raises:
+            InputError: the model computed NaN in the first pass.
         """
         self.count += 1
         outputs: list[Any] = []
@@ -412,6 +415,8 @@ class Reading:
         ):
             logits = self._unembed(keep)
         if self._output is None:
+            if bool(logits[:, 0].isnan().any()):
+                raise not_finite(self.model, None if changes or inputs is not None else self.inputs)
             kept = dict(outputs[0]) | {
                 "last_hidden_state": torch.empty(0)
             }  # in its place, but without its memory

@@ -252,8 +252,8 @@ def compare_contenders(
           of other parts of the samples
         - seconds (contender): wall-clock time of all answers
         - tokens_per_second (contender)
-        - extra_memory (contender): peak memory less the memory at the start, in 2^20 bytes. This and the two
-          times are NaN for answers that several calls gave.
+        - extra_memory (contender): peak memory of a GPU less the memory at the start, in 2^20 bytes; NaN without one. This
+          and the two times are NaN for answers that several calls gave.
     """
     scores: dict[tuple[str, str], dict[str, Metric]] = {}
     costs = []
@@ -293,6 +293,8 @@ def compare_contenders(
                 for result in results.values()
                 for file in result.rglob("responses.jsonl")
             )
+            if model.device.type != "cuda":
+                cost.extra_mb = math.nan  # the process keeps what earlier methods took
             cost.write(folder / "cost.json")
         costs.append(Cost.read(folder / "cost.json"))
     ds = make_dataset(
@@ -399,7 +401,7 @@ def markdown(ds: xr.Dataset, metrics: Sequence[str] | None = None) -> str:
         cells = [_cell(ds.sel(metric=metric, contender=contender), baseline) for contender in contenders]
         lines.append(f"| {metric} | {' | '.join(cells)} |")
     for title, name in (("tokens per second", "tokens_per_second"), ("extra memory, MB", "extra_memory")):
-        if name in ds:
+        if name in ds and bool(ds[name].notnull().any()):
             cells = ["" if np.isnan(value) else f"{value:.0f}" for value in ds[name].values]
             lines.append(f"| {title} | {' | '.join(cells)} |")
     return "\n".join(lines)
