@@ -14,6 +14,7 @@ from mmprobe.models import Group
 from mmprobe.models.dictionaries import Dictionary, save_dictionary
 from mmprobe.models.prompt import decode_sequence, decode_tokens
 from mmprobe.probes import (
+    features_run,
     image_interchange_run,
     logit_lens_run,
     patch_regions_run,
