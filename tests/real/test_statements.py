@@ -17,11 +17,9 @@ from mmprobe.probes import (
     features_run,
     image_interchange_run,
     logit_lens_run,
-    patch_regions_run,
     tell_objects,
     visual_tokens_run,
 )
-from mmprobe.viz.figures import figures
 
 COLOURS = {"red", "yellow", "green", "blue", "purple", "orange"}
 NUMBERS = {"one", "two", "three", "four", "five"}
@@ -169,13 +167,3 @@ def test_the_interval_of_a_log_probability_has_no_positive_end(real, traced):
     largest = np.array([trace.array("update/kl").values.max() for trace in traced.run])
     assert largest.max() > 50, "the test is void: no step has a KL of many nat"
     assert float(kl.kl_median.max()) < largest.max() / 2
-
-
-def test_what_is_said_of_a_thing_follows_its_own_patches(real, samples):
-    ds = patch_regions_run(real, choose(samples, "color"), layers=[0, 12, 27])
-    own, others = (ds.follows.sel(tokens=name).values for name in ("region", "other patches"))
-    assert (own[:2] > 0.8).all() and own[2] == 0 and (others == 0).all() and ds.n >= 5
-    for sample, value in zip(ds.sample.values, ds.other.values, strict=True):
-        assert value.strip() == samples[sample].metadata["counterfactual_answer"]
-    [panel] = figures(ds)
-    assert panel.figure.data
