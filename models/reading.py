@@ -43,6 +43,13 @@ WAITING_BYTES = 2**20  # of the logits of decoded steps that are reduced togethe
 MAX_BYTES = 2**30  # of all kept prefixes; our choice
 MOST_PREFIXES = 32  # at a time; batches with the same images follow each other, so older ones serve nobody
 OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # one value a token
+OF_ROWS = {
+    "inputs_embeds",
+    "attention_mask",
+    "position_ids",
+    "visual_pos_masks",
+    "deepstack_visual_embeds",
+}  # arguments of decoders with something for each row
 PrefixKey = tuple[Any, ...]
 
 
@@ -107,8 +114,8 @@ class Reading:
     Args:
         batch: the prompts.
         answers: token ids, for each prompt. All empty to read what comes after the prompts.
-        beginnings: for each prompt what was read of it before, the same object for prompts that begin with the same
-            images; then `predict` reads only the rest of each. None to read whole prompts.
+        beginnings: for each prompt what was read of it before; then `predict` reads only the rest of each, those after
+            beginnings of one length together. None to read whole prompts.
 
     Attributes:
         rows: the prompts with their answers.
@@ -361,6 +368,42 @@ class Reading:
         }
         return self.start
 
+    def repeat(self, times: int) -> Reading:
+        """Return a reading of the same rows so many times over, one whole batch after another.
+
+        It begins at the same token, and encodes no image again. Its passes can change each copy in another way. What they compute
+        differs by rounding from what this reading's passes compute, since kernels add in another order for other shapes.
+        """
+        if not self.can_repeat:
+            raise ValueError(f"{self.model.family.name}: the rows of its decoder's arguments are not known")
+        rows = [row for _ in range(times) for row in self.rows]
+        batch = Batch(self._batch.inputs, [row.prompt for row in rows])
+        out = Reading(self.model, batch, [row.ids for row in rows])
+        count = len(self.rows)
+        out.inputs = {
+            name: _tile(value, times, count) if name in OF_TOKENS else value
+            for name, value in self.inputs.items()
+        }
+        out.decoder_inputs = {
+            name: [_tile(part, times, len(part)) for part in value]
+            if name == "deepstack_visual_embeds" and value is not None
+            else _tile(value, times, count, -2 if name == "position_ids" else 0)
+            for name, value in self.decoder_inputs.items()
+        }
+        out.start, out._output = self.start, self._output
+        out.keys = {
+            layer: (_tile(key, times, count), _tile(value, times, count))
+            for layer, (key, value) in self.keys.items()
+        }
+        return out
+
+    @property
+    def can_repeat(self) -> bool:
+        """Whether `repeat` knows the rows of all arguments of the decoder; there must have been a pass."""
+        kinds = Tensor | list | tuple | dict
+        of_rows = {name for name, value in self.decoder_inputs.items() if isinstance(value, kinds)}
+        return self._output is not None and of_rows <= OF_ROWS
+
     def _read_keys(self) -> KeysAndValues:
         """Return the keys and values of the tokens before the start."""
         self.count += 1
@@ -447,22 +490,22 @@ class Reading:
             yield from ((row, first, each) for row, each in enumerate(part))
 
     def _read_rests(self, beginnings: Sequence[Prefix]) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield what `_read_blocks` yields, from a pass over the rests of the rows with the same beginning."""
-        by_beginning: dict[int, list[int]] = {}
+        """Yield what `_read_blocks` yields, from a pass over the rests of the rows whose beginnings have one length."""
+        by_length = defaultdict[int, list[int]](list)
         for row, beginning in enumerate(beginnings):
-            by_beginning.setdefault(id(beginning), []).append(row)
+            by_length[len(beginning.ids)].append(row)
         unembedding = self.model.hf.get_output_embeddings()
-        for rows in by_beginning.values():
-            first_key = len(beginnings[rows[0]].ids)
-            for row, states in zip(rows, self._read_states(rows, beginnings[rows[0]]), strict=True):
+        for first_key, rows in by_length.items():
+            found = self._read_states(rows, [beginnings[row] for row in rows])
+            for row, states in zip(rows, found, strict=True):
                 steps = len(self.rows[row].ids)
                 states = states[self.rows[row].queries.start - first_key :][:steps]
                 length = pass_length(self.model, 1, steps)
                 for first in range(0, steps, length):
                     yield row, first, unembedding(states[first : first + length]).float()
 
-    def _read_states(self, rows: Sequence[int], beginning: Prefix) -> Tensor:
-        """Return what the unembedding reads of some rows after their beginning, [row, position, hidden].
+    def _read_states(self, rows: Sequence[int], beginnings: Sequence[Prefix]) -> Tensor:
+        """Return what the unembedding reads of some rows after their beginnings of one length, [row, position, hidden].
 
         After its end, each row is filled with tokens that no token of the row sees.
         """
@@ -475,7 +518,7 @@ class Reading:
         for name in set(OF_TOKENS) & set(self._batch.inputs) - set(inputs):  # 0 is text
             kinds = [self._batch.inputs[name][row, self.rows[row].prompt.padding :] for row in rows]
             inputs[name] = torch.stack([pad(kind, (0, longest - len(kind))) for kind in kinds])
-        cache, states = build_cache(self.model, [beginning] * len(rows), [0] * len(rows)), list[Tensor]()
+        cache, states = build_cache(self.model, beginnings, [0] * len(rows)), list[Tensor]()
         with torch.inference_mode(), observe_points(self.model, {("normed", -1): states.append}):
             options = build_generation_kwargs(self.model, 1)
             self.model.hf.generate(**inputs, **options, past_key_values=cache)
@@ -527,6 +570,15 @@ class Reading:
             handle.remove()
 
 
+def _tile(value: Any, times: int, rows: int, dim: int = 0) -> Any:
+    """Return an argument of some rows for those of `Reading.repeat`; what has no dimension of so many rows stays."""
+    if isinstance(value, dict):
+        return {name: _tile(each, times, rows, dim) for name, each in value.items()}
+    if not isinstance(value, Tensor) or value.ndim < 2 or value.shape[dim] != rows:
+        return value
+    return torch.cat([value] * times, dim)
+
+
 def _up_to(layer: int, leaves: Mapping[Point, Tensor]) -> dict[Point, Tensor]:
     return {point: leaf for point, leaf in leaves.items() if point[1] <= layer}
 
@@ -576,8 +628,8 @@ def read_chats(
     Args:
         chats: all of them with images, or none; and so with videos.
         answers: token ids of the answer to each chat.
-        prefixes: what chats with the same images share: their common beginning is read once, and the rest in a
-            pass for each set of images. None to read whole prompts.
+        prefixes: what chats with the same images share: their common beginning is read once, and the rests of all chats in
+            a pass for each length of beginnings. None to read whole prompts.
 
     Example:
         >>> from mmprobe.models import load_model
@@ -917,9 +969,13 @@ class DecodedLogprobs(StoppingCriteria):
     """Keeps the log-probability of each token as it is decoded, and the most likely token. It never stops.
 
     Logits of small models wait for those of later steps, since a call for each step would take most of the time.
+
+    Args:
+        after_prompts: called once the prompts are read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, after_prompts: Callable[[], Any] = lambda: None) -> None:
+        self.after_prompts = after_prompts
         self.logits: Tensor | None = None  # of the present step, [batch, vocabulary]
         self.waiting: list[Tensor] = []  # of the newest steps
         self.ids: Tensor | None = None  # the newest token is that of the newest of them
@@ -940,6 +996,7 @@ class DecodedLogprobs(StoppingCriteria):
             self._reduce()
         if self.never is None:
             self.never = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+            self.after_prompts()
         return self.never
 
     def _reduce(self) -> None:

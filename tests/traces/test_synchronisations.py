@@ -14,8 +14,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from helpers.asking import answer_batch
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from helpers.counters import OperationCounter, WaitCounter
 
 import mmprobe as mp
 from mmprobe.models.reading import append_answers
@@ -23,33 +22,7 @@ from mmprobe.samples import Sample
 from mmprobe.traces import load_capture, recorder
 from mmprobe.traces.engines import native
 
-WAITS = {
-    "equal",
-    "item",
-    "tolist",
-    "cpu",
-    "numpy",
-    "__bool__",
-    "__int__",
-    "__float__",
-    "__index__",
-    "nonzero",
-}
 SHORT, LONG = 6, 26  # tokens, all in one block of steps
-
-
-class WaitCounter(TorchFunctionMode):
-    """Counts the calls that wait for a GPU, by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: Counter[str] = Counter()
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(function, "__name__", "")
-        if name in WAITS:
-            self.calls[name] += 1
-        return function(*args, **(kwargs or {}))
 
 
 def count(call: Any) -> Counter[str]:
@@ -89,19 +62,6 @@ def test_a_traced_token_waits_no_more_often_than_a_plain_one(
         config.eos_token_id = before
     assert (plain[LONG] - plain[SHORT]).total() >= LONG - SHORT  # whether the answer has ended
     assert traced[LONG] - traced[SHORT] == plain[LONG] - plain[SHORT]
-
-
-class OperationCounter(TorchDispatchMode):
-    """Counts the operations that are no views."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        self.total += not getattr(function, "is_view", False)
-        return result
 
 
 @pytest.mark.parametrize("size", [1, 4])

@@ -1,0 +1,49 @@
+"""Count what a GPU's time depends on, on any device: calls that wait for the card, and operations that it is sent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+WAITS = {
+    "equal",
+    "item",
+    "tolist",
+    "cpu",
+    "numpy",
+    "__bool__",
+    "__int__",
+    "__float__",
+    "__index__",
+    "nonzero",
+}
+
+
+class WaitCounter(TorchFunctionMode):
+    """Counts the calls that wait for a GPU, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(function, "__name__", "")
+        if name in WAITS:
+            self.calls[name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+class OperationCounter(TorchDispatchMode):
+    """Counts the operations that are no views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self.total += not getattr(function, "is_view", False)
+        return result
