@@ -158,7 +158,7 @@ def use_compiled(
                 return decoder.forward(*args, **options)
             except torch._dynamo.exc.TorchDynamoException as error:  # nothing was computed yet
                 decoder.works = False
-                reason = (str(error).strip().splitlines() or [""])[0]
+                reason = " ".join(str(error).split("\n")[:2])
                 log.warning("answers are not compiled: %s: %s", type(error).__name__, reason)
                 return forward(*args, **options)
 

@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,6 @@ from mmprobe.interventions.base import Method
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import METHODS, load_method
 from mmprobe.models import Group, Model, load_model, load_shapes
-from mmprobe.models.hooks import wrap_forward
 from mmprobe.models.reading import append_answers
 from mmprobe.probes import PROBES, image_interchange_run, patch_components, run_probes
 from mmprobe.samples import load_samples
@@ -54,7 +53,7 @@ from mmprobe.traces import RayActors, recorder
 from mmprobe.traces.engines import ENGINES
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from helpers.counters import OperationCounter, WaitCounter
+from helpers.counters import OperationCounter, WaitCounter, count_rows
 from helpers.equal_runs import full_precision
 from helpers.reference import eager_generate
 from helpers.tiny_models import load_tiny_model
@@ -524,22 +523,6 @@ def measure_writing(setting: Setting) -> Iterator[str]:
     )
 
 
-@contextmanager
-def count_passes(model: Model) -> Iterator[list[int]]:
-    """Yield a list that gains the number of rows of each pass through the decoder within the block."""
-    rows: list[int] = []
-
-    def count(forward: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any, **options: Any) -> Any:
-            rows.append(len(options["inputs_embeds"]))
-            return forward(*args, **options)
-
-        return counted
-
-    with wrap_forward(model.family.decoder(model.hf), count):
-        yield rows
-
-
 def measure_causes(setting: Setting) -> Iterator[str]:
     """Yield the seconds an answer of causal probes, and their rows a second, against plain passes over prompts."""
     yield "| command | answers | s an answer | passes an answer | rows a pass | rows a second | plain prefills a second |"
@@ -571,7 +554,7 @@ def measure_causes(setting: Setting) -> Iterator[str]:
     }
     for name, (answered, call) in commands.items():
         began = time.perf_counter()
-        with count_passes(model) as rows:
+        with count_rows(model) as rows:
             call()
         seconds, count = time.perf_counter() - began, len(answered)
         yield (

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from mmprobe.models import Model
+from mmprobe.models.hooks import wrap_forward
 
 WAITS = {
     "equal",
@@ -47,3 +52,19 @@ class OperationCounter(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         self.total += not getattr(function, "is_view", False)
         return result
+
+
+@contextmanager
+def count_rows(model: Model) -> Iterator[list[int]]:
+    """Yield a list that gains the number of rows of each pass through the decoder within the block."""
+    rows: list[int] = []
+
+    def count(forward: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **options: Any) -> Any:
+            rows.append(len(options["inputs_embeds"]))
+            return forward(*args, **options)
+
+        return counted
+
+    with wrap_forward(model.family.decoder(model.hf), count):
+        yield rows
