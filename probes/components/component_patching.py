@@ -119,10 +119,14 @@ def patch_pairs(
     tokens: Sequence[str] | None,
     layers: Sequence[int] | None = None,
     replacement: str = "corrupt",
+    rows: int | None = None,
 ) -> list[xr.Dataset]:
     """Return the data set of `patch_components` for each pair. One forward pass reads all pairs.
 
     Streams of several pairs need `tokens`. The errors are those of `patch_components`.
+
+    Args:
+        rows: of one pass at most, copies of pairs included; but at least one a pair. None for `PATCHED_ROWS`.
     """
     model = pairs.model
     indices = resolve_layers(model, layers)
@@ -132,7 +136,7 @@ def patch_pairs(
         heads = torch.eye(model.n_heads, dtype=torch.bool, device=model.device) if kind == "head" else [None]
         masks = [place if head is None else place[..., None] & head for place in places for head in heads]
         columns = [*range(model.n_heads)] if kind == "head" else names
-        times = _count_copies(pairs, 1 + len(indices) * len(masks))
+        times = _count_copies(pairs, rows or PATCHED_ROWS, 1 + len(indices) * len(masks))
         copies = pairs.repeat(times) if times > 1 else pairs
         stored = copies.corrupt.components(kind)
         running = [layer for layer in indices if layer in stored]
@@ -252,10 +256,14 @@ def _present_groups(pairs: PairReading) -> list[str]:
     return names
 
 
-def _count_copies(pairs: PairReading, sets: int) -> int:
+def _count_copies(pairs: PairReading, most: int, sets: int) -> int:
     """Return how many sets of components are patched in one pass, each in a copy of all pairs.
 
     Two passes read the copies as they are, so there are few copies where there is little to patch.
+
+    Args:
+        most: rows of a pass.
+        sets: number of all sets.
     """
     if not pairs.clean.can_repeat:
         return 1
@@ -263,7 +271,7 @@ def _count_copies(pairs: PairReading, sets: int) -> int:
     stored = rows * (positions - pairs.clean.start) * hidden * pairs.model.hf.dtype.itemsize
     stored *= pairs.model.n_layers
     room = STORED_BYTES.get(pairs.model.device.type, STORED_BYTES["cpu"]) // stored
-    return max(1, min(sets // 4, PATCHED_ROWS // rows, room))
+    return max(1, min(sets // 4, most // rows, room))
 
 
 def _change_copies(
