@@ -19,6 +19,7 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -62,8 +63,9 @@ PAGE = Path(__file__).parent.parent / "docs" / "performance-gpu.md"
 HEAD = """\
 # On a GPU
 
-`make gpu` writes this page, a section at a time; [the first run on a GPU](first-gpu-run.md) says how. Each section names its card.
-We chose the goals. A number that misses its goal is listed like any other.
+`make gpu` writes this page, a section at a time; [the first run on a GPU](first-gpu-run.md) says how. Each section names its card and
+the commit of its code. One without a commit is of earlier code, which reduced a batch sample by sample, and deleted the files of the
+round before within the time. We chose the goals. A number that misses its goal is listed like any other.
 """
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3", "llava", "llava_next", "internvl", "idefics3")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -706,9 +708,17 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
+def name_code() -> str:
+    """Return the commit of the checkout, with a plus where files differ from it."""
+    call = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"]
+    found = subprocess.run(call, capture_output=True, text=True, check=False).stdout.strip()
+    return f"commit {found}" if found else "commit unknown"
+
+
 def describe_machine(device: str) -> str:
     """Return the card, its driver and the versions, as a line."""
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}"
+    versions += f", {name_code()}"
     if not device.startswith("cuda"):
         return f"No GPU: {device}, {versions}."
     card = torch.cuda.get_device_properties(device)
