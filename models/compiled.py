@@ -1,8 +1,7 @@
 """Decode answers with compiled layers: a cache of fixed size, and one call a token in place of a call an operation.
 
 It is for answers that nothing looks at or changes while they are decoded. Their traces are read afterwards, by the model as it
-is. Compiling takes from seconds to a minute a process. So it pays where there are many tokens to decode, and where calls take
-most of the time, as on a GPU.
+is. Each process compiles anew. So it pays where there are many tokens to decode, and where calls take most of the time, as on a GPU.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mmprobe")
 
-LENGTHS = (
-    256  # a cache has a multiple of so many tokens, so that prompts of many lengths share one compiled call
-)
+LENGTHS = 256
+"""A cache has a multiple of so many tokens, so that prompts of many lengths share one compiled call."""
 
 
 def why_not_compiled(model: Model, methods: Sequence[str] = ()) -> str | None:

@@ -326,10 +326,11 @@ class Recorder:
         compression_filters(self.spec.compression)  # a missing plugin is reported before the model runs
         self.methods = _traceable(settings.methods, engine)
         self.record: Callable[..., torch.Tensor] = load_engine(engine).record
-        made = settings.record()
+        made, elsewhere = settings.record(), "" if given is None else "they are given"
         if engine == "native":
             way = find_way(model, self.spec, self.methods)
-            made |= say_compiled(model, settings, self.methods, "" if way.name == "read" else way.text)
+            elsewhere = elsewhere or ("" if way.name == "read" else way.text)
+            made |= say_compiled(model, settings, self.methods, elsewhere)
             self.record = partial(self.record, way=way.name, compiled=made.get("compile") is True)
         else:
             made |= say_compiled(model, settings, (), f"engine {engine} decodes by itself")

@@ -33,11 +33,13 @@ class WaitCounter(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: Counter[str] = Counter()
+        self.copied = 0  # bytes to the host
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(function, "__name__", "")
         if name in WAITS:
             self.calls[name] += 1
+            self.copied += args[0].nbytes if name == "cpu" else 0
         return function(*args, **(kwargs or {}))
 
 

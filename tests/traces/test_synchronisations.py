@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from helpers.asking import answer_batch
 from helpers.counters import OperationCounter, WaitCounter
 
 import mmprobe as mp
+from mmprobe.models import load_model
 from mmprobe.models.reading import append_answers
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture, recorder
@@ -131,3 +133,18 @@ def test_reducing_takes_as_many_operations_and_waits_for_six_samples_as_for_two(
     assert waits == counts[6, 4][0]
     assert set(waits) == {"cpu", "equal"} and waits["equal"] == 1  # copies to a card's host wait for nobody
     assert operations - counts[6, 4][1] <= 4 * 8
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_leaves_the_card_is_what_the_files_hold(image_paths, tmp_path, dtype):
+    """Each number is copied once, in two bytes where its data set has two, whatever the model computes in."""
+    model = load_model("tiny-spd", device="cpu", dtype=dtype)
+    samples = [Sample(id=str(number), images=image_paths[:2], question="Same?") for number in range(2)]
+    answer = model.tokenizer("Yes. The star moved. " * 8, add_special_tokens=False)["input_ids"]
+    options = {"answers": {each.id: answer for each in samples}, "batch_size": 2}
+    with WaitCounter() as counter:
+        run = mp.trace(model, samples, tmp_path / "run", capture="full", **options)
+    stored = sum(trace.array(name).values.nbytes for trace in run for name in trace.captured)
+    streams = sum(trace.array("residual/pre").values.nbytes for trace in run)
+    assert all(trace.array("residual/pre").dtype == np.float16 for trace in run) and streams > 10**5
+    assert stored <= counter.copied <= 1.25 * stored
