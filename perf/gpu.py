@@ -323,7 +323,7 @@ def measure_counts(setting: Setting) -> Iterator[str]:
     yield "| layers | batch | way | operations | more than plain | more a layer | waits | more than plain |"
     yield "|---|---|---|---|---|---|---|---|"
     new = 2 if setting.quick else 64
-    depths = {"12 layers": 12, "28 layers": 28}
+    depths = {"tiny-spd": 8, "28 layers": 28}
     counts: dict[tuple[str, int, str], tuple[int, int]] = {}
     for name in depths:
         model = toy(name, setting.device)
@@ -333,13 +333,15 @@ def measure_counts(setting: Setting) -> Iterator[str]:
             ways |= {way: traced(setting, model, chosen, batch, new, way) for way in ("default", "full")}
             for way, call in ways.items():
                 call()  # the first one checks the model
-                with OperationCounter() as operations, WaitCounter() as waits:
+                together = patch.dict(recorder.ROWS_BYTES, cpu=recorder.ROWS_BYTES["cuda"])
+                with together, OperationCounter() as operations, WaitCounter() as waits:
                     call()
                 counts[name, batch, way] = operations.total, waits.calls.total()
             free_memory()
+    first, last = depths
     for (name, batch, way), (operations, waits) in counts.items():
         more = {each: counts[each, batch, way][0] - counts[each, batch, "plain"][0] for each in depths}
-        slope = (more["28 layers"] - more["12 layers"]) / (28 - 12)
+        slope = (more[last] - more[first]) / (depths[last] - depths[first])
         yield (
             f"| {depths[name]} | {batch} | {way} | {operations} | {more[name]} | {slope:.1f} | {waits} "
             f"| {waits - counts[name, batch, 'plain'][1]} |"
@@ -630,8 +632,8 @@ value. Answers that are sampled differ, since the generators do.""",
         "Operations and waits",
         """\
 What a card's time depends on, and what needs no card to be counted: operations that are no views, and calls that wait for the card,
-of one batch of plain and of traced answers. Copies to the host that the writer waits for are among the waits. Toys of two depths; the
-operations that tracing adds for each layer are the slope between them.""",
+of one batch of plain and of traced answers of 64 tokens. Copies to the host, for which the writer waits, are among the waits. Toys of
+two depths; the operations that tracing adds for each layer are the slope between them. As much is reduced together as on a card.""",
         measure_counts,
         needs_card=False,
     ),
