@@ -87,7 +87,7 @@ def measure_right(
     """
     names = "" if components is None else ", ".join(each.name for each in components.components)
     methods = [load_method("components", components=names)] if names else []
-    settings = AskSettings(method=methods, max_new_tokens=14)
+    settings = AskSettings(max_new_tokens=14).acting(methods)
     answers = [
         answer.text
         for start in range(0, len(samples), together)
