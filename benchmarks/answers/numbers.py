@@ -303,6 +303,7 @@ _NONE = re.compile(r"\W*(?:none|no \w+)\b", re.IGNORECASE)
 _ASSIGNED = re.compile(r"=\s*[-\d.]+[^.!?\n=]*(?:,|;|\band\b)[^.!?\n]*=\s*[-\d.]+\W*$")  # x = 3, y = 4
 _FROM_TO = re.compile(r"\bfrom ?$|\bfrom \d+(?: \w+)? to $", re.IGNORECASE)
 _IN_YEAR = re.compile(r"\b(?:in|since|by|of) $", re.IGNORECASE)
+_THERE_ARE = re.compile(r"\bthere (?:are|is|were|was) (?:only |just |exactly )?$", re.IGNORECASE)
 _IN_TOTAL = re.compile(r"[^.!?\n]{0,30}\b(?:in total|in all|altogether)\b", re.IGNORECASE)
 _ENDS_SENTENCE = re.compile(r"\s*(?:altogether|in total|in all|overall)?\s*(?:[.!?\n]|$)", re.IGNORECASE)
 _ANYTHING = {"object", "objects", "thing", "things", "item", "items"}
@@ -394,7 +395,8 @@ def _list_stated(plain: str, noun: str) -> tuple[list[_Stated], list[Quantity]]:
             before[-80:],
             re.IGNORECASE,
         )
-        counts = bool(noun) and (_counts(after, noun) or named is not None)
+        alone = _THERE_ARE.search(before) and re.match(r"\s*(?:[.,;!\n]|$)", after)  # in the boat there are 2
+        counts = bool(noun) and (_counts(after, noun) or named is not None or alone is not None)
         if (
             value is None
             or _BOUND.search(before)
@@ -414,6 +416,8 @@ def _list_stated(plain: str, noun: str) -> tuple[list[_Stated], list[Quantity]]:
 
 def _counts(after: str, noun: str) -> bool:
     """Return whether the words after a number are those of what is asked for."""
+    if re.match(r"\s*of (?:them|these|those|which|whom)\b", after):
+        return True
     words = re.findall(r"[a-z'-]+|[^\sa-z'-]", after.casefold())[:4]
     own = noun.casefold()
     forms = {own, *make_plurals(own), *({own[:-1]} if own.endswith("s") else ())} | (

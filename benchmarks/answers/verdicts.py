@@ -130,7 +130,9 @@ def _judge(text: str, truth: str, question: str) -> Verdict:
             rf"\bof (?:the |an? )?(?!(?:the|an?|{IMAGE}|{re.escape(relative[2])})\b)\w+", text, re.IGNORECASE
         )
         return (
-            "other" if other else _judge_place(text, relative[1] if relative else truth, relative is not None)
+            "other"
+            if other
+            else _judge_place(text, relative[1] if relative else truth, relative is not None, question)
         )
     return _judge_words(text, truth)
 
@@ -139,6 +141,7 @@ def _judge_mathematics(text: str, truth: str) -> Verdict:
     """Judge the whole text, its last formula, what it says is equal, or what its last sentence says that it is."""
     formulas = [next(filter(None, groups)) for groups in _EXPRESSION.findall(text)][-1:]
     last = re.split(r"(?<=[.!])\s|\n", text.strip())[-1].rstrip(".")
+    last = re.split(r",? \b(?:so|hence|thus|therefore|giving|gives)\b", last)[-1]
     ends = [re.split(r"\bis\b|\bare\b|:", last)[-1], last.rpartition("=")[2] if "=" not in truth else last]
     verdicts = [
         same
@@ -216,9 +219,10 @@ _OPPOSITE = (
 )
 
 
-def _judge_place(text: str, truth: str, relative: bool) -> Verdict:
-    true = parse_place(truth)
-    said = (None if relative else find_places(_OF_A_THING.sub("", text))) or find_places(text)
+def _judge_place(text: str, truth: str, relative: bool, question: str) -> Verdict:
+    true, asked = parse_place(truth), set(stems(question))
+    own = _OF_A_THING.sub(lambda match: match.group() if stems(match.group())[-1] in asked else "", text)
+    said = (None if relative else find_places(own)) or find_places(text)
     assert true is not None
     if not said:
         return "other"

@@ -49,7 +49,26 @@ _SAME = re.compile(r"\b(?:same|identical|equal|alike)\b", re.IGNORECASE)
 _DIFFERENT = re.compile(r"\b(?:differ\w*|changed?|changes)\b", re.IGNORECASE)
 _EXCLUDING = [
     {stem(word) for word in pair.split()}
-    for pair in ("on off", "open closed", "left right", "day night", "full empty")
+    for pair in (
+        "on off",
+        "open closed",
+        "left right",
+        "day night",
+        "full empty",
+        "asleep awake",
+        "sleeping awake",
+        "sitting standing",
+        "wet dry",
+        "indoors outdoors",
+        "inside outside",
+        "top bottom",
+        "above below",
+        "front back",
+        "up down",
+        "young old",
+        "clean dirty",
+        "male female",
+    )  # fmt: skip
 ]
 _PHRASE = re.compile(
     r"\s(?:on|in|at|against|near|next to|under|behind|along|beside|by|with) (?:the|a|an|his|her|its|their|this) [^?]*$",
@@ -100,7 +119,7 @@ def read_yes_no(response: str, question: str = "") -> Said | None:
     if first and not (first["rest"] or "").strip(" .!"):
         return _say(text, question)  # whatever follows: "No. I can't see it."
     decision: Decision[Said] = decide(response, lambda part: _say(part, question))
-    if decision.value or decision.marked or decision.refused or not question:
+    if decision.value or decision.marked or decision.refused or not question or (first and first["rest"]):
         return decision.value
     return _find_stated(text, question)
 
@@ -124,6 +143,8 @@ def _say(text: str, question: str) -> Said | None:
             and not _DIFFERENT.search(clause)
         ):
             return None  # one contradicts the other, as in "Yes, there is no dog."
+        if word == "no" and not has_denial(rest) and _find_stated(rest, question) == "yes":
+            return None  # "No, the shoe is orange.", asked whether it is
         said.append(word)
     return said[-1] if len(set(said)) == 1 else None
 
