@@ -144,17 +144,8 @@ def _raise(text: str) -> str:
     return re.sub("\u00b2", "^2", re.sub("\u00b3", "^3", text))
 
 
-_SCALES = {
-    "k": 1e3,
-    "thousand": 1e3,
-    "m": 1e6,
-    "million": 1e6,
-    "b": 1e9,
-    "bn": 1e9,
-    "billion": 1e9,
-    "t": 1e12,
-    "trillion": 1e12,
-}
+_SCALE_WORDS = {1e3: "k thousand", 1e6: "m million", 1e9: "b bn billion", 1e12: "t trillion"}
+_SCALES = {word: scale for scale, words in _SCALE_WORDS.items() for word in words.split()}
 _SCALED = re.compile(
     r"(?<![\w.])(?:(?P<money>[$\u20ac\u00a3])\s?(?P<amount>\d[\d,]*(?:\.\d+)?)\s?(?P<short>k|m|bn|b|t)\b|(?P<number>\d[\d,]*(?:\.\d+)?)[ -]?"
     r"(?P<long>(?:thousand|million|billion|trillion))\b)",
