@@ -237,6 +237,20 @@ def _judge_place(text: str, truth: str, relative: bool, question: str) -> Verdic
     return "right" if (first == true if whole else true <= first) else "wrong"
 
 
+_JOINT = r"(?:\s?(?:[-\u2010-\u2014:.]|to)\s?|\s)"  # 3-1, 3 : 1, 3 to 1
+_MONTH = r"(jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
+_DATES = (
+    re.compile(rf"\b{_MONTH} (\d{{1,2}})(?:st|nd|rd|th)?\b,?(?: (\d{{4}})\b)?", re.IGNORECASE),
+    re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? {_MONTH}\b,?(?: (\d{{4}})\b)?", re.IGNORECASE),
+)
+
+
+def _write_dates(text: str) -> str:
+    """Return a text in which dates with the name of a month have one order: day, month in three letters, year."""
+    text = _DATES[0].sub(lambda m: " ".join(filter(None, (m[2], m[1][:3], m[3]))), text)
+    return _DATES[1].sub(lambda m: " ".join(filter(None, (m[1], m[2][:3], m[3]))), text)
+
+
 def _judge_words(text: str, truth: str) -> Verdict:
     """Judge by containment: the true words stand side by side in a sentence that neither denies them nor offers others."""
     if (
@@ -244,12 +258,17 @@ def _judge_words(text: str, truth: str) -> Verdict:
         and not _CLOCK.fullmatch(truth.strip())
         or (_CLOCK.fullmatch(truth.strip()) and re.search(r"\d:\d", text))
     ):
-        parts = re.findall(r"[^\W\d_]+|\d+|[-:]", truth)
-        code = r"\s?".join(map(re.escape, parts))
-        return "right" if re.search(rf"(?<![\w-]){code}(?![\w-])", text, re.IGNORECASE) else "other"
-    wanted = {truth: stems(write_digits(truth))}
+        parts = re.findall(r"[^\W\d_]+|\d+", truth)
+        joints = re.split(r"[^\W\d_]+|\d+", truth)[1:-1]
+        code = re.escape(parts[0]) + "".join(
+            (_JOINT if joint else r"[- ]?") + re.escape(part)
+            for joint, part in zip(joints, parts[1:], strict=True)
+        )
+        found = re.search(rf"(?<![\w-]){code}(?![\w-])", write_digits(text), re.IGNORECASE)
+        return "right" if found else "other"
+    wanted = {truth: stems(write_digits(_write_dates(truth)))}
     is_open = False
-    for clause in split_clauses(write_digits(text), asides=not is_aside(truth)):
+    for clause in split_clauses(write_digits(_write_dates(text)), asides=not is_aside(truth)):
         for _, start, end in find_words(clause.text, wanted):
             if is_denied(clause.text, start, end):
                 continue

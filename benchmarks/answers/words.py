@@ -42,7 +42,7 @@ _DENIAL = re.compile(rf"\b(?:{DENIALS})\b|\bnon-", re.IGNORECASE)
 BESIDE = re.compile(r"\b(?:or|ou|oder|either|versus|vs)\b|/", re.IGNORECASE)
 """Words that offer one thing beside another."""
 DOUBT = re.compile(
-    r"\b(?:maybe|perhaps|might|may|could|possibly|guess|not sure|unsure|uncertain|unclear|if|unless|whether|depend\w*|(?<!no )(?<!\ba )(?<!without )doubt\w*)\b(?! (?:be )?(?:seen|called|described))"
+    r"\b(?:maybe|perhaps|might|(?-i:may)|could|possibly|guess|not sure|unsure|uncertain|unclear|if|unless|whether|depend\w*|(?<!no )(?<!\ba )(?<!without )doubt\w*)\b(?! (?:be )?(?:seen|called|described))"
     r"|\?|\.\.\.|\u2026",
     re.IGNORECASE,
 )

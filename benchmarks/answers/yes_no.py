@@ -13,7 +13,7 @@ from mmprobe.benchmarks.answers.places import find_places
 from mmprobe.benchmarks.answers.words import corrected, has_denial
 
 _YES = r"yes|yeah|yep|true|correct|indeed|certainly|definitely|absolutely|\u662f\u7684?|\u5bf9\u7684?|\u6709\u7684?"
-_NO = r"no|nope|not at all|false|incorrect|\u4e0d\u662f\u7684?|\u4e0d\u5bf9|\u6ca1\u6709\u7684?|\u5426|\u4e0d"
+_NO = r"no|nope|(?:absolutely |definitely |certainly |of course )not|not at all|false|incorrect|\u4e0d\u662f\u7684?|\u4e0d\u5bf9|\u6ca1\u6709\u7684?|\u5426|\u4e0d"
 _WORD = rf"(?:(?P<no>{_NO})|(?P<yes>{_YES}))"
 _LEAD = (
     r"(?:(?:so|therefore|thus|hence|then|and|but|i(?:'d| would) say|=>|\u2192|answer|(?:so )?the answer (?:to [^,.:]{1,60} )?is|(?:so |thus )?(?:it is|it's|this is|that is))"
@@ -75,6 +75,7 @@ _PHRASE = re.compile(
     re.IGNORECASE,
 )
 _SOMEBODY = re.compile(r"\b(?:(?:any|some) ?(?:one|body)|people)\b", re.IGNORECASE)
+_NOTHING = re.compile(r"\banything\W*$|\bnothing\b", re.IGNORECASE)  # he is not holding anything
 _NOBODY = re.compile(r"\b(?:nobody|no one)\b", re.IGNORECASE)
 _ABOUT = LITTLE | set(
     map(
@@ -209,6 +210,8 @@ def _state(clause: str, asked: str) -> Said | None:
             else all(is_denied(clause, *span) for span in spans) or has_denial(clause[: spans[0][0]])
         )
         return "no" if denied else "yes"
+    if denied and len(missing) < len(wanted) and _NOTHING.search(clause):
+        return "no"
     if denied or len(missing) > 1 and not about_it:
         return None
     last = wanted[-1] if about_it else missing[0]
