@@ -59,6 +59,7 @@ _WORD = re.compile(r"[^\W\d_]+|\d+(?:[.,]\d+)*")
 
 
 _ITEM = re.compile(r"(?:^|(?<=\n))(\W*[A-J])[.:](?=\s)")  # `A. The bus is far.`
+_CONCEDES = re.compile(r"\W*(?:while|although|even though|though|whereas)\b", re.IGNORECASE)
 _UNSURE = re.compile(r"\b(?:not (?:sure|certain)|unsure|uncertain|i guess|otherwise)\b", re.IGNORECASE)
 
 
@@ -81,7 +82,8 @@ def split_clauses(text: str, asides: bool = True) -> Iterator[Clause]:
     """
     for number, sentence in enumerate(filter(None, _SENTENCES.split(_ITEM.sub(r"\1 ", text)))):
         unsure = bool(_UNSURE.search(sentence))
-        start, aside, so = 0, "", False
+        concedes = _CONCEDES.match(sentence) if asides else None  # a comma ends what it begins with
+        start, aside, so = 0, concedes.group().strip().lower() if concedes else "", False
         for mark in [*_CLAUSES.finditer(sentence), None]:
             if mark and (mark["aside"] and not asides or mark["comma"] and not aside):
                 continue

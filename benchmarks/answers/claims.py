@@ -87,11 +87,12 @@ _N = rf"\d{{1,3}}|{'|'.join(WORDS)}"
 # "differ in two ways", "I found three: ..."
 _WAYS = re.compile(
     rf"\bdiffer in ({_N}) (?:ways?|details?|points?|places?|respects?|aspects?)\b"
-    rf"|(?<=\b)(?:found|spotted|see|count|counted|identified|noticed) ({_N})(?=\s*(?:[:.,;]|$))",
+    rf"|\b(?:f[oi]u?nd|spot|spotted|see|count|counted|identif(?:y|ied)|noticed?|there (?:are|is)) ({_N})(?=\s*(?:[:.,;]|$))",
     re.IGNORECASE,
 )
 _ALIKE = re.compile(
-    rf"\b((?:{_N}) (?:\w+ ){{0,2}})(?:changes?|modifications?|alterations?|discrepanc(?:y|ies)|variations?)\b",
+    rf"\b((?:{_N}) (?:\w+ ){{0,2}})(?:changes?|modifications?|alterations?|discrepanc(?:y|ies)|variations?"
+    r"|(?:things?|objects?|items?|details?|elements?) (?:(?:are|is|was|were|has|have) )?(?:different|changed|differs?))\b",
     re.IGNORECASE,
 )
 _ITEMIZED = re.compile(
@@ -162,7 +163,8 @@ _TAKES_BACK = re.compile(rf"\b(?:{TAKES_BACK})\b", re.IGNORECASE)
 
 
 def _with_arrows(text: str) -> str:
-    return re.sub(r"\bvs\.", "vs", re.sub(r"\s*(?:\u2192|->|=>)\s*", " to ", text))
+    text = re.sub(r"\bvs\.", "vs", re.sub(r"\s*(?:\u2192|->|=>)\s*", " to ", text))
+    return re.sub(r",?\s\((\d)\) (?=[a-z])", r"\n\1. ", text)  # (1) the car is gone, (2) the dog is blue
 
 
 _ROW = re.compile(r"^[ \t]*\|(.+)\|[ \t]*$", re.MULTILINE)
@@ -203,9 +205,14 @@ _OPENING = re.compile(
     r"|(?:i|we) (?:can )?(?:see|notice|noticed|observe|observed|found) that|(?:the|an?) (?:only |main |key |one |other |first |second |notable )*(?:difference|change)"
     r"(?: between (?:the |these )?(?:two )?images)? is (?:that |in )?|(?:here is )?what changed:) *)+"
 )
-_POSSESSIVE = re.compile(
-    rf"\b((?:the|an?) )[a-z]+'s (?!{_HUE}|position|location|place)(?=[a-z])"
-)  # the person's bag
+_POSSESSIVE = re.compile(r"\b((?:the|an?) )[a-z]+'s ([a-z]+(?: [a-z]+)?)")
+
+
+def _own(match: re.Match[str]) -> str:
+    """Return whose thing it is without whose: the person's bag is a bag, and the car's paint is of the car."""
+    return f"{match[1]}{match[2]}" if find_phrases(match[2], _THINGS, FIRST_WORDS) else match.group()
+
+
 _REPLACED = re.compile(
     rf"\b(?:(?:has been|was|is|were) )?(?:replaced|swapped) (?:by|with|for) an? ({COLOUR}) (?:one|version)\b"
 )
@@ -296,7 +303,7 @@ def _read_sentence(sentence: str, context: _Context) -> list[Claim] | None:
     """Return the claims of a sentence; none where it describes the first image; None where a clause of it is unread."""
     text = " ".join(sentence.lower().split()).replace("n't", " not")
     text = re.sub(r"\b(it|there|that)'s\b", r"\1 is", text)
-    text = _POSSESSIVE.sub(r"\1", _REPLACED.sub(r"changed to \1", _OPENING.sub("", text)))
+    text = _POSSESSIVE.sub(_own, _REPLACED.sub(r"changed to \1", _OPENING.sub("", text)))
     label = _LABEL.match(text)
     if label and not is_open(label.group()):
         topic = label.group().strip(" :-\u2013\u2014")

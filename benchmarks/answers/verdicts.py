@@ -6,6 +6,7 @@ import re
 import unicodedata
 
 from mmprobe.benchmarks.answers.assertions import (
+    LITTLE,
     choose,
     find_words,
     is_aside,
@@ -134,7 +135,7 @@ def _judge(text: str, truth: str, question: str) -> Verdict:
             if other
             else _judge_place(text, relative[1] if relative else truth, relative is not None, question)
         )
-    return _judge_words(text, truth)
+    return _judge_words(text, truth, question)
 
 
 def _judge_mathematics(text: str, truth: str) -> Verdict:
@@ -251,7 +252,7 @@ def _write_dates(text: str) -> str:
     return _DATES[1].sub(lambda m: " ".join(filter(None, (m[1], m[2][:3], m[3]))), text)
 
 
-def _judge_words(text: str, truth: str) -> Verdict:
+def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
     """Judge by containment: the true words stand side by side in a sentence that neither denies them nor offers others."""
     if (
         _is_code(truth)
@@ -268,10 +269,13 @@ def _judge_words(text: str, truth: str) -> Verdict:
         return "right" if found else "other"
     wanted = {truth: stems(write_digits(_write_dates(truth)))}
     is_open = False
-    for clause in split_clauses(write_digits(_write_dates(text)), asides=not is_aside(truth)):
+    clauses = list(split_clauses(write_digits(_write_dates(text)), asides=not is_aside(truth)))
+    asked = set(stems(question)) - LITTLE
+    shared = [len(asked & set(stems(clause.text))) for clause in clauses]
+    for clause, n_shared in zip(clauses, shared, strict=True):
         for _, start, end in find_words(clause.text, wanted):
-            if is_denied(clause.text, start, end):
-                continue
+            if is_denied(clause.text, start, end) or 0 < n_shared < max(shared):
+                continue  # the woman eats it, and the man, who is asked about, something else
             if clause.is_open or clause.aside.strip(":") or offers_others(clause.text, start, end):
                 is_open = True
             else:
