@@ -37,12 +37,6 @@ class CauseScore(NamedTuple):
     which: str = ""
     unread: int = 0
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The score if the cause acted on no answer that could not be read, and if it acted on all of them."""
-        value, n, unread = self.effect.value, self.effect.n, self.unread
-        return value * n / max(n + unread, 1), (value * n + unread) / max(n + unread, 1)
-
 
 class FollowUp(NamedTuple):
     """What is measured further, where the measures of all answers suspect something.

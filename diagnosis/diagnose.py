@@ -45,7 +45,7 @@ class EffectRow(NamedTuple):
         controls: the range of the same effect by base of controls.
         outside: whether it is outside their range, and named; None if that is open or was not measured.
         p: of a kind, by Holm's rule over the kinds; NaN else.
-        unread: answers that the test could not read; bounds: of the effect, whatever they say.
+        unread: answers that the test could not read.
     """
 
     test: str
@@ -55,7 +55,6 @@ class EffectRow(NamedTuple):
     outside: bool | None
     p: float = math.nan
     unread: int = 0
-    bounds: tuple[float, float] = (math.nan, math.nan)
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as `diagnosis.json` has it. What was not measured is null."""
@@ -67,7 +66,7 @@ class EffectRow(NamedTuple):
         row["controls"] = {base: each._asdict() for base, each in self.controls.items()}
         row |= {"p": _round(self.p)} if self.kind else {}
         if self.unread:
-            row |= {"unread": self.unread, "bounds": [_round(each) for each in self.bounds]}
+            row |= {"unread": self.unread, "bounds": [_round(each) for each in effect.bound(self.unread)]}
         return row | ({"needs": effect.needs} if effect.needs else {})
 
 
@@ -181,7 +180,7 @@ def diagnose(
             lists they name. `lexical` for nobody, `model:PROVIDER/MODEL`, `model:local/FOLDER` or `ensemble:A,B,C`; its
             replies are kept in `judge.sqlite`.
         retry_unscored: ask the judge again what it left unscored in an earlier call.
-        settings: of `AskSettings`, `batch_size` (1), `max_new_tokens` (128) and `template`; of `FolderSettings`, `resume` and
+        settings: of `AskSettings`, `batch_size` (1; 8 readings or more share a pass), `max_new_tokens` (128) and `template`; of `FolderSettings`, `resume` and
             `overwrite`.
 
     Raises:
@@ -302,7 +301,7 @@ def list_effects(causes: Mapping[str, Named]) -> list[EffectRow]:
     for name, each in causes.items():
         ranges, unread = list_ranges(name), each.unread
         outside = each.of_all if each.named is not None else None
-        rows.append(EffectRow(name, "", each.effect, ranges, outside, math.nan, unread, each.bounds))
+        rows.append(EffectRow(name, "", each.effect, ranges, outside, unread=unread))
         for kind in each.kinds:
             own = list_ranges(name, kind.kind) or ranges
             rows.append(EffectRow(name, kind.kind, kind.effect, own, kind.outside, kind.p, kind.unread))

@@ -135,6 +135,18 @@ class Effect(Estimate[float]):
         unit = " %" if share else f" {self.unit}" if self.unit else ""
         return f"{self.name}: {value}{unit}{interval}, n = {self.n}"
 
+    def bound(self, unread: int) -> tuple[float, float]:
+        """Return the share of all answers if the effect is in none of those that could not be read, and if it is in all of them.
+
+        Example:
+            >>> Effect(name="answers that change", value=0.5, n=12).bound(4)
+            (0.375, 0.625)
+            >>> Effect(name="answers that change").bound(4)
+            (0.0, 1.0)
+        """
+        found, n = self.value * self.n if self.n else 0.0, max(self.n + unread, 1)
+        return found / n, (found + unread) / n
+
     def reaches(self, threshold: float, limits: Limits, beyond: float = 0.0) -> bool | None:
         """Return True if the effect surely reaches a threshold, False if its value does not or is one of controls, None if that is undecided.
 

@@ -53,7 +53,6 @@ class Named(NamedTuple):
         kinds: the effect of each kind of questions; () for a test without kinds, and where all questions are of one kind.
         of_all: whether the effect of all questions names it; if not, that of some kinds may.
         unread: answers that the test could not read.
-        bounds: of the score, whatever these say.
     """
 
     effect: Effect
@@ -64,7 +63,6 @@ class Named(NamedTuple):
     kinds: tuple[KindEffect, ...] = ()
     of_all: bool = False
     unread: int = 0
-    bounds: tuple[float, float] = (math.nan, math.nan)
 
     @property
     def outside(self) -> list[KindEffect]:
@@ -187,7 +185,7 @@ def name_causes(scores: Mapping[str, CauseScore], table: Table) -> dict[str, Nam
             words = (score.which, score.detail, score.hindrance, score.doubt)
             lines += [each for each in words if each]
             if score.unread:
-                low, high = score.bounds
+                low, high = effect.bound(score.unread)
                 lines.append(
                     f"{score.unread} further answers could not be read, so it is {100 * low:.0f} to {100 * high:.0f} % of all"
                 )
@@ -202,9 +200,7 @@ def name_causes(scores: Mapping[str, CauseScore], table: Table) -> dict[str, Nam
             lines.append(f"language-prior explains it, of {', '.join(sorted(prior))}")
         lines += [f"of {each.kind}: {each.effect.describe()}" for each in outside]
         state = True if outside else None if decided and score.doubt else decided
-        named[name] = Named(
-            effect, state, lines, smallest, score.which, kinds, of_all, score.unread, score.bounds
-        )
+        named[name] = Named(effect, state, lines, smallest, score.which, kinds, of_all, score.unread)
     return named
 
 

@@ -23,6 +23,7 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.ledger import Ledger
 from mmprobe.models import Model
 from mmprobe.models.likelihood import share_prefixes
+from mmprobe.models.reading import PrefixStore
 from mmprobe.registry import tolerate_plug_ins
 from mmprobe.samples import Sample, check_no_videos, image_sets
 from mmprobe.settings import DIAGNOSED_TOKENS, AskSettings
@@ -33,6 +34,7 @@ log = logging.getLogger("mmprobe")
 
 ANSWERS, MEASURES = "answers.part.jsonl", "measures.jsonl"
 TURNS = (1, 2)  # of what is measured further
+READ_TOGETHER = 8  # readings, at least: most share their images, and are short after these
 
 
 def run_battery(
@@ -48,6 +50,9 @@ def run_battery(
 
     The ledger's folder keeps the answers and the records of a call that was stopped; a second call continues from there. A judge
     reads what rules cannot.
+
+    Args:
+        batch_size: how many answers are generated together, and, from 8 on, how many readings are made together.
 
     Raises:
         NotApplicable: no sample has images, or a sample begins its answer with a prefill.
@@ -66,15 +71,17 @@ def run_battery(
     else:
         answers = _take_given(model, samples, ledger, given)
     study = Study(model, answers, max_new_tokens, given is not None)
-    _measure(study, ledger, batch_size)
+    prefixes = share_prefixes(model, [])  # of all tests
+    batch_size = max(batch_size, READ_TOGETHER)
+    _measure(study, ledger, batch_size, prefixes)
     for turn in TURNS:
-        _measure_further(study, turn, read_records(ledger, samples), ledger, batch_size)
+        _measure_further(study, turn, read_records(ledger, samples), ledger, batch_size, prefixes)
     if judge is not None:
         ask_judge(judge, samples, read_records(ledger, samples), ledger)
     return read_records(ledger, samples)
 
 
-def _measure(study: Study, ledger: Ledger, batch_size: int) -> None:
+def _measure(study: Study, ledger: Ledger, batch_size: int, prefixes: PrefixStore | None) -> None:
     """Save what all tests measure of each answer."""
     done = _read_lines(ledger, MEASURES)
     places = {tuple(answer.sample.images): place for place, answer in enumerate(study.answers)}
@@ -86,7 +93,6 @@ def _measure(study: Study, ledger: Ledger, batch_size: int) -> None:
             len(answer.ids),
         ),
     )
-    prefixes = share_prefixes(study.model, [])
     total = len(study.samples)
     with tqdm(total=total, initial=len(done), desc="tests", unit="answer", disable=None) as progress:
         for batch in _cut(left, batch_size):
@@ -147,7 +153,12 @@ def read_text(sample: Sample, text: str) -> dict[str, Any]:
 
 
 def _measure_further(
-    study: Study, turn: int, records: Sequence[AnswerRecord], ledger: Ledger, batch_size: int
+    study: Study,
+    turn: int,
+    records: Sequence[AnswerRecord],
+    ledger: Ledger,
+    batch_size: int,
+    prefixes: PrefixStore | None,
 ) -> None:
     """Save what is measured further where the measures suspect something. What an earlier call measured comes first in each plan."""
     left: list[FollowUp] = []
@@ -164,7 +175,7 @@ def _measure_further(
         for batch in _cut(left, 4 * batch_size):  # most have one token to read
             lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
             for each, found in zip(
-                batch, run(study.model, [each.task for each in batch], batch_size), strict=True
+                batch, run(study.model, [each.task for each in batch], batch_size, prefixes), strict=True
             ):
                 lines[each.file] += found.value
             for file, own in lines.items():

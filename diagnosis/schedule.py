@@ -6,7 +6,8 @@ A test is written for one answer, as a generator: it yields the readings that it
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+import logging
+from collections.abc import Generator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
@@ -19,8 +20,10 @@ from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.attention import AttentionCall, softmax_rows
 from mmprobe.models.loading import build_generation_kwargs
-from mmprobe.models.prompt import Chat, build_batch, render_chat
-from mmprobe.models.reading import PrefixStore, Reading, image_key, read_chats
+from mmprobe.models.prompt import Chat, render_chat
+from mmprobe.models.reading import PrefixStore, Reading, begin_chats, image_key, read_chats
+
+log = logging.getLogger("mmprobe")
 
 T = TypeVar("T")
 
@@ -169,21 +172,27 @@ def _answer(
     ordered = sorted(
         range(len(requests)), key=lambda place: (*kind(place), first[shown[place]], length(place))
     )
+    size = batch_size if model.family.batches else 1
     for _, same in groupby(ordered, key=kind):
-        for places in _cut(list(same), batch_size if model.family.batches else 1):
-            for place, result in zip(
-                places, _answer_batch(model, [requests[each] for each in places], prefixes), strict=True
-            ):
+        left = list(same)
+        while left:
+            places = left[:size]
+            try:
+                found = _answer_batch(model, [requests[each] for each in places], prefixes)
+            except (torch.OutOfMemoryError, MemoryError):
+                if size == 1:
+                    raise
+                size //= 2
+                log.warning("out of memory; continuing with %d readings at a time", size)
+                continue
+            for place, result in zip(places, found, strict=True):
                 results[place] = result
+            left = left[size:]
     return results
 
 
-def _cut(items: list[int], size: int) -> Iterator[list[int]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
-
-
 def _answer_batch(model: Model, batch: Sequence[Any], prefixes: PrefixStore | None) -> list[Any]:
-    perform = partial(_read_batch, prefixes=prefixes) if isinstance(batch[0], Read) else _say_batch
+    perform = partial(_read_batch if isinstance(batch[0], Read) else _say_batch, prefixes=prefixes)
     try:
         return perform(model, batch)
     except InputError:  # such as that of a template that takes no earlier turns
@@ -212,12 +221,13 @@ def _read_batch(model: Model, batch: Sequence[Read], prefixes: PrefixStore | Non
     return list(read_answers(model, chats, [each.ids for each in batch], looks, shared))
 
 
-def _say_batch(model: Model, batch: Sequence[Say]) -> list[Any]:
-    inputs = build_batch(model, [each.chat for each in batch]).inputs
+def _say_batch(model: Model, batch: Sequence[Say], prefixes: PrefixStore | None) -> list[Any]:
+    chats = [each.chat for each in batch]
+    inputs, columns = begin_chats(model, chats, prefixes if chats[0].images else None)
     longest = max(each.longest for each in batch)
     with torch.inference_mode():
         ids = model.hf.generate(**inputs, **build_generation_kwargs(model, longest))
-    said = ids[:, inputs["input_ids"].shape[1] :].tolist()
+    said = ids[:, columns:].tolist()
     return [_end(model, row[: each.longest]) for row, each in zip(said, batch, strict=True)]
 
 

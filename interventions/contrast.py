@@ -21,6 +21,7 @@ from transformers import DynamicCache
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import MethodContext, MethodState
 from mmprobe.models import Batch, Model
+from mmprobe.models.finite import not_finite
 from mmprobe.models.hooks import hooks_disabled
 from mmprobe.models.prompt import Chat, build_batch
 from mmprobe.models.reading import OF_TOKENS, Prefix, begin_batch
@@ -60,7 +61,7 @@ class ContrastPath:
     """
 
     def __init__(self, model: Model, inputs: Mapping[str, Any], cache: DynamicCache | None = None):
-        self.hf = model.hf
+        self.model, self.inputs, self.hf = model, inputs, model.hf
         self.model_kwargs = dict(inputs)  # transformers' name for what `generate` passes on from step to step
         self.ids: Tensor = self.model_kwargs.pop("input_ids")
         self.prompt_length = self.ids.shape[1]
@@ -125,10 +126,17 @@ class ContrastPath:
         self.latest_logits = logits[:, -1].to(copy=True, dtype=torch.float32)
 
     def _read_prompt(self) -> None:
-        """Read the part of the prompts that is not in the cache."""
+        """Read the part of the prompts that is not in the cache.
+
+        Raises:
+            InputError: the model computed NaN.
+        """
         n_read = self.cache.get_seq_length()
         rest = self.prompt_length - n_read if n_read else None
         self._forward(is_first_iteration=True, next_sequence_length=rest)
+        assert self.latest_logits is not None
+        if bool(self.latest_logits.isnan().any()):
+            raise not_finite(self.model, self.inputs)
 
     def _read_tokens(self, tokens: Tensor) -> None:
         """Append tokens, [batch, token], and read them in one forward pass."""

@@ -222,7 +222,8 @@ def _answer_chats(
     options = build_generation_kwargs(model, length, settings.temperature)
     shared = start(chats, batch)
     acting = intervene(model, settings.methods, chats, batch, seed, shared)
-    with torch.inference_mode(), acting as intervention, watch_finite(model, batch.inputs):
+    watching = watch_finite(model, batch.inputs, samples=settings.temperature > 0)
+    with torch.inference_mode(), acting as intervention, watching:
         answers = (decode or partial(_generate, model))(batch, options | intervention.options, shared)
     return [
         make_answer(model, chat, ids, intervention.report(row, len(ids)))

@@ -115,15 +115,14 @@ def _read(
     from mmprobe.analyses import findings as find_findings
     from mmprobe.analyses.files import read_export
     from mmprobe.probes import PROBES, run_probes
-    from mmprobe.viz.report.results import find_calibration, find_results
+    from mmprobe.viz.report.results import find_results, result_datasets
 
     if isinstance(source, Run):
         run, (_, results) = source, find_results(source.path)
     else:
         folder, results = find_results(source)
         if folder is None:
-            of_results = find_calibration(results)
-            return None, [] if of_results is None else [of_results], None, results, {}
+            return None, result_datasets(results), None, results, {}
         run = open_run(folder)
     functions = dict(ANALYSES.working()) | run_probes(_load(model, run))
     # No figure shows single steps of single samples, and of 20,000 samples they take 250 MB.
@@ -132,7 +131,7 @@ def _read(
     interventions = read_export(run, "claim_interventions")
     tested = [*computed.values(), *([] if interventions is None else [interventions])]
     stored = [read_export(run, name) for name in PROBES if name not in computed]
-    found = [find_calibration(results), *computed.values(), *stored]
+    found = [*result_datasets(results), *computed.values(), *stored]
     datasets = [dataset for dataset in found if dataset is not None]
     return run, datasets, find_findings(run, tested), results, left_out
 

@@ -14,6 +14,7 @@ from mmprobe.models.hooks import hooks_disabled, observe
 
 if TYPE_CHECKING:
     from mmprobe.models.loading import Model
+    from mmprobe.models.text_model import TextModel
 
 
 class _Found(Exception):
@@ -21,13 +22,16 @@ class _Found(Exception):
 
 
 @contextmanager
-def watch_finite(model: Model, inputs: Mapping[str, Any]) -> Iterator[None]:
+def watch_finite(
+    model: Model | TextModel, inputs: Mapping[str, Any], samples: bool = False
+) -> Iterator[None]:
     """Within the block, look at the logits of each step; at its end, raise if those of a step were not finite.
 
     The steps are looked at on the model's device, which waits for nothing.
 
     Args:
         inputs: the prompt, tensors of `generate`, which is read again to find where numbers end.
+        samples: whether tokens are drawn. Then the step itself raises: a GPU that draws from NaN is lost to the process.
 
     Raises:
         InputError: the model computed NaN or infinities. The message names the dtype and the first module.
@@ -46,14 +50,17 @@ def watch_finite(model: Model, inputs: Mapping[str, Any]) -> Iterator[None]:
         if getattr(output, "logits", None) is not None:
             wrong = ~output.logits[:, -1].amax(-1).isfinite().all()
             seen[:] = [wrong if not seen else seen[0] | wrong]
+            if samples and bool(wrong):
+                raise not_finite(model, inputs)
 
-    with observe(model.family.answering(model.hf), outputs=look):
+    family = getattr(model, "family", None)  # a text model has none
+    with observe(family.answering(model.hf) if family else model.hf, outputs=look):
         yield
     if seen and bool(seen[0]):
         raise not_finite(model, inputs)
 
 
-def not_finite(model: Model, inputs: Mapping[str, Any] | None = None) -> InputError:
+def not_finite(model: Model | TextModel, inputs: Mapping[str, Any] | None = None) -> InputError:
     """Return the error that says that a model does not compute numbers, with the first module that does not."""
     dtype = str(model.hf.dtype).removeprefix("torch.")
     place = inputs and find_not_finite(model, inputs)
@@ -63,7 +70,7 @@ def not_finite(model: Model, inputs: Mapping[str, Any] | None = None) -> InputEr
     return InputError(f"{model.name} computes NaN in {dtype}{words}; {hint}")
 
 
-def find_not_finite(model: Model, inputs: Mapping[str, Any]) -> str | None:
+def find_not_finite(model: Model | TextModel, inputs: Mapping[str, Any]) -> str | None:
     """Return the name of the first module whose output is not finite in a pass over a prompt; None if there is none.
 
     Example:

@@ -288,7 +288,7 @@ class Model:
             sample: the question with its images.
             points: what is returned as it is, in `tensors` (`docs/reading.md` lists the names): `resid_post.12`,
                 `attention.5.heads`, `attention.5.weights`, `vision.resid_post.3`, `projector`, …
-            answer: its text or its token ids; None to let the model answer.
+            answer: its text, without a token of its end, or its token ids; None to let the model answer.
             capture: what the trace has, as in `mmprobe.trace`. Data sets that the model cannot give are left out.
             settings: fields of `AskSettings`, such as `max_new_tokens`, and parameters of the method.
 

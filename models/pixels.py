@@ -41,9 +41,8 @@ def scale_images(processor: Any, settings: ModelSettings) -> None:
         elif counts_pixels:
             chosen[wanted] = value
         if not chosen:
-            has = (
-                "min_pixels and max_pixels" if counts_pixels else _given(size) or "no size that can be chosen"
-            )
+            sides = ", ".join(f"{name} {side}" for name, side in _given(size).items())
+            has = "min_pixels and max_pixels" if counts_pixels else sides or "no size that can be chosen"
             raise InputError(f"model {settings.name!r}: its processor has no {wanted}; it has {has}")
     if not chosen:
         return

@@ -386,6 +386,9 @@ class Reading:
 
         Args:
             keep: number of positions whose logits are computed.
+
+        Raises:
+            InputError: the model computed NaN in the first pass.
         """
         self.count += 1
         outputs: list[Any] = []
@@ -412,6 +415,8 @@ class Reading:
         ):
             logits = self._unembed(keep)
         if self._output is None:
+            if bool(logits[:, 0].isnan().any()):
+                raise not_finite(self.model, None if changes or inputs is not None else self.inputs)
             kept = dict(outputs[0]) | {
                 "last_hidden_state": torch.empty(0)
             }  # in its place, but without its memory
@@ -447,22 +452,22 @@ class Reading:
             yield from ((row, first, each) for row, each in enumerate(part))
 
     def _read_rests(self, beginnings: Sequence[Prefix]) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield what `_read_blocks` yields, from a pass over the rests of the rows with the same beginning."""
-        by_beginning: dict[int, list[int]] = {}
+        """Yield what `_read_blocks` yields, from a pass over the rests of the rows whose beginnings are equally long."""
+        by_length: dict[int, list[int]] = {}
         for row, beginning in enumerate(beginnings):
-            by_beginning.setdefault(id(beginning), []).append(row)
+            by_length.setdefault(len(beginning.ids), []).append(row)
         unembedding = self.model.hf.get_output_embeddings()
-        for rows in by_beginning.values():
-            first_key = len(beginnings[rows[0]].ids)
-            for row, states in zip(rows, self._read_states(rows, beginnings[rows[0]]), strict=True):
+        for first_key, rows in by_length.items():
+            read = self._read_states(rows, [beginnings[row] for row in rows])
+            for row, states in zip(rows, read, strict=True):
                 steps = len(self.rows[row].ids)
                 states = states[self.rows[row].queries.start - first_key :][:steps]
                 length = pass_length(self.model, 1, steps)
                 for first in range(0, steps, length):
                     yield row, first, unembedding(states[first : first + length]).float()
 
-    def _read_states(self, rows: Sequence[int], beginning: Prefix) -> Tensor:
-        """Return what the unembedding reads of some rows after their beginning, [row, position, hidden].
+    def _read_states(self, rows: Sequence[int], beginnings: Sequence[Prefix]) -> Tensor:
+        """Return what the unembedding reads of some rows after their beginnings, [row, position, hidden].
 
         After its end, each row is filled with tokens that no token of the row sees.
         """
@@ -475,7 +480,7 @@ class Reading:
         for name in set(OF_TOKENS) & set(self._batch.inputs) - set(inputs):  # 0 is text
             kinds = [self._batch.inputs[name][row, self.rows[row].prompt.padding :] for row in rows]
             inputs[name] = torch.stack([pad(kind, (0, longest - len(kind))) for kind in kinds])
-        cache, states = build_cache(self.model, [beginning] * len(rows), [0] * len(rows)), list[Tensor]()
+        cache, states = build_cache(self.model, beginnings, [0] * len(rows)), list[Tensor]()
         with torch.inference_mode(), observe_points(self.model, {("normed", -1): states.append}):
             options = build_generation_kwargs(self.model, 1)
             self.model.hf.generate(**inputs, **options, past_key_values=cache)
@@ -576,8 +581,8 @@ def read_chats(
     Args:
         chats: all of them with images, or none; and so with videos.
         answers: token ids of the answer to each chat.
-        prefixes: what chats with the same images share: their common beginning is read once, and the rest in a
-            pass for each set of images. None to read whole prompts.
+        prefixes: what chats with the same images share: their common beginning is read once. The rests of chats
+            whose images take equally many tokens are read in one pass. None to read whole prompts.
 
     Example:
         >>> from mmprobe.models import load_model
@@ -592,20 +597,47 @@ def read_chats(
     return Reading(model, batch, answers, beginnings)
 
 
+def begin_chats(
+    model: Model, chats: Sequence[Chat], prefixes: PrefixStore | None = None
+) -> tuple[dict[str, Any], int]:
+    """Return the arguments of `generate` that answer chats, and the number of columns of the padded prompts.
+
+    Args:
+        chats, prefixes: as in `read_chats`.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> from mmprobe.models.prompt import build_chat
+        >>> from mmprobe.samples import Sample
+        >>> model, chat = load_model("tiny-spd", device="cpu"), build_chat(Sample(id="a", question="What?"))
+        >>> inputs, columns = begin_chats(model, [chat])
+        >>> inputs["input_ids"].shape[1] == columns
+        True
+    """
+    batch = build_batch(model, chats)
+    inputs, columns = dict(batch.inputs), batch.inputs["input_ids"].shape[1]
+    beginnings = None if prefixes is None else _find_beginnings(chats, batch, prefixes)
+    if beginnings is not None:
+        cache, _ = begin_batch(model, batch, beginnings, keeps_states=False)
+        inputs = {name: value for name, value in inputs.items() if name in OF_TOKENS}
+        inputs["past_key_values"] = cache
+    return inputs, columns
+
+
 def _find_beginnings(chats: Sequence[Chat], batch: Batch, prefixes: PrefixStore) -> list[Prefix] | None:
-    """Return what was read of each chat, the same for the same images; None where it would take too much memory, or
+    """Return what was read of each chat, equally long where images are; None where it would take too much memory, or
     with videos."""
     if any(chat.clips for chat in chats):
         return None
     keys = list(map(image_key, chats))
     rows = zip(keys, chats, batch.prompts, strict=True)
     found = [prefixes.find((key,), chat, prompt) for key, chat, prompt in rows]
-    common: dict[object, Prefix] = {}  # of the same images: each begins like the others
-    for key, each in zip(keys, found, strict=True):
-        if each is None:
-            return None
-        common[key] = min(common.get(key, each), each, key=lambda part: len(part.ids))
-    return [common[key] for key in keys]
+    kept = [each for each in found if each is not None]
+    if len(kept) < len(found):
+        return None
+    least = min(len(each.ids) for each in kept)
+    ends = [int(prompt.visual_positions[-1]) + 1 for prompt in batch.prompts]
+    return [each.first(max(least, end)) for each, end in zip(kept, ends, strict=True)]
 
 
 def image_key(chat: Chat) -> tuple[object, ...]:
@@ -1078,8 +1110,10 @@ class Prefix:
         length = min(len(self.ids), len(prompt.ids) - 1)  # one token at least is read anew
         differs = np.flatnonzero(self.ids[:length] != prompt.ids[:length])
         length = int(differs[0]) if len(differs) else length
-        if length <= prompt.visual_positions[-1]:
-            return None
+        return None if length <= prompt.visual_positions[-1] else self.first(length)
+
+    def first(self, length: int) -> Prefix:
+        """Return the first tokens."""
         keys, values = ([each[:, :, :length] for each in layers] for layers in (self.keys, self.values))
         states = None if self.states is None else self.states[:, :length]
         return Prefix(self.ids[:length], keys, values, states, self.rope_delta)

@@ -11,6 +11,7 @@ import transformers
 
 from mmprobe.errors import InputError
 from mmprobe.models.checkpoints import EMBEDDED, find_gguf, locate
+from mmprobe.models.finite import watch_finite
 from mmprobe.models.loading import GREEDY, Model, load_model, load_pretrained
 from mmprobe.models.prompt import decode_answer, list_control_tokens, split_control_tokens
 
@@ -126,7 +127,11 @@ def render_text(text: str, system: str | None, tokenizer: Any, name: str) -> str
 
 
 def answer_texts(model: TextModel, prompts: Sequence[str], max_new_tokens: int) -> list[str]:
-    """Return the model's greedy answers to rendered prompts, in one batch."""
+    """Return the model's greedy answers to rendered prompts, in one batch.
+
+    Raises:
+        InputError: the model computed NaN.
+    """
     tokenizer = model.tokenizer
     inputs = tokenizer(
         list(prompts),
@@ -136,7 +141,7 @@ def answer_texts(model: TextModel, prompts: Sequence[str], max_new_tokens: int) 
         add_special_tokens=tokenizer.chat_template is None,
     )
     inputs = {name: inputs[name].to(model.hf.device) for name in ("input_ids", "attention_mask")}
-    with torch.inference_mode():
+    with torch.inference_mode(), watch_finite(model, inputs):
         ids = model.hf.generate(
             **inputs, **GREEDY, max_new_tokens=max_new_tokens, pad_token_id=tokenizer.pad_token_id
         )

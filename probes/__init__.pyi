@@ -25,6 +25,7 @@ from .features.activations import write_activations as write_activations
 from .features.effects import attribute_features as attribute_features
 from .features.effects import feature_effects as feature_effects
 from .features.effects import feature_effects_run as feature_effects_run
+from .features.health import dictionary_health as dictionary_health
 from .features.run import features_run as features_run
 from .interchange.image_interchange import image_interchange as image_interchange
 from .interchange.run import image_interchange_run as image_interchange_run

@@ -13,6 +13,7 @@ from mmprobe.errors import InputError, option
 from mmprobe.ledger import FINGERPRINT, find_change
 from mmprobe.models import Model
 from mmprobe.models.devices import check_one_device
+from mmprobe.models.finite import watch_finite
 from mmprobe.models.loading import build_generation_kwargs
 from mmprobe.models.reading import Reading
 from mmprobe.samples import Sample
@@ -97,7 +98,7 @@ def find_ids(
     check_one_device(model.hf, "probes")
     if answer is None:
         inputs = model.prepare(sample)
-        with torch.inference_mode():
+        with torch.inference_mode(), watch_finite(model, inputs):
             output = model.hf.generate(**inputs, **build_generation_kwargs(model, max_new_tokens))
         ids = output[0, inputs["input_ids"].shape[1] :].tolist()
     elif isinstance(answer, str):

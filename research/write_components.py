@@ -1,6 +1,6 @@
 """Fill docs/components.md: heads that are ranked on one half of drawn images, ablated on the other, beside random heads.
 
-write_head_tests.py fills its sections about benchmarks and organisms.
+write_head_tests.py fills its sections about benchmarks and organisms, write_real_heads.py that about the real model.
 
 python research/write_components.py
 """
@@ -8,7 +8,7 @@ python research/write_components.py
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,20 +67,33 @@ def main() -> None:
     fill_pages({"docs/components.md": parts})
 
 
+def is_drawn_right(text: str, sample: Sample) -> bool:
+    """Return whether an answer to a question of the drawn world is right."""
+    check = check_sample(text, sample)
+    return check is not None and bool(check.correct)
+
+
 def measure_right(
-    model: Model, samples: Sequence[Sample], components: ComponentList | None
+    model: Model,
+    samples: Sequence[Sample],
+    components: ComponentList | None,
+    is_right: Callable[[str, Sample], bool] = is_drawn_right,
+    together: int = 32,
 ) -> Estimate[float]:
-    """Return the share of right answers without some components."""
+    """Return the share of right answers without some components.
+
+    Args:
+        together: number of answers in a batch.
+    """
     names = "" if components is None else ", ".join(each.name for each in components.components)
-    methods = [load_method("components", components=names)] if names else []
-    settings = AskSettings(method=methods, max_new_tokens=14)
+    method = load_method("components", components=names) if names else "plain"
+    settings = AskSettings(method=method, max_new_tokens=14)
     answers = [
         answer.text
-        for start in range(0, len(samples), 32)
-        for answer in generate_batch(model, samples[start : start + 32], settings, None)
+        for start in range(0, len(samples), together)
+        for answer in generate_batch(model, samples[start : start + together], settings, None)
     ]
-    checks = [check_sample(text, sample) for text, sample in zip(answers, samples, strict=True)]
-    right = np.array([float(check is not None and check.correct) for check in checks])
+    right = np.array([float(is_right(text, sample)) for text, sample in zip(answers, samples, strict=True)])
     return estimate_mean(right, image_sets(samples))
 
 

@@ -1,6 +1,7 @@
-"""Fill docs/which-tool.md: which tool answers which question rightly, where the truth is known by construction.
+"""Fill docs/which-tool.md: which tool answers which question rightly, where the truth is known by construction; and the measured
+part of docs/benchmarks/swap.md.
 
-python research/write_which_tool.py --n 14
+python research/write_which_tool.py --n 10
 
 More pairs of images (`--n`) give narrower intervals and take longer.
 """
@@ -40,8 +41,8 @@ from mmprobe.probes.tokens import touched_cells
 from mmprobe.probes.visual_tokens.cells import States, read_cells
 from mmprobe.samples import Sample, image_sets
 from mmprobe.settings import AskSettings
-from mmprobe.stats.auc import weighted_auc
-from mmprobe.stats.estimate import estimate_from_sums, estimate_mean
+from mmprobe.stats.auc import estimate_auc, weighted_auc
+from mmprobe.stats.estimate import Estimate, estimate_from_sums, estimate_mean
 from mmprobe.stats.intervals import FRACTION, percentile_interval
 from mmprobe.traces import answer
 
@@ -78,7 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--n", type=int, default=12, help="pairs of images, of each half")
+    parser.add_argument("--n", type=int, default=10, help="pairs of images, of each half")
     n = parser.parse_args().n
     torch.set_num_threads(1)
     model = mp.load_model("tiny-spd", device="cpu")
@@ -94,7 +95,8 @@ def main() -> None:
             )
             for name in (*USED, *UNUSED)
         ]
-        used = tabulate(join(parts), None)
+        joined = join(parts)
+        used = tabulate(joined, None)
         named = dict(zip((*USED, *UNUSED), (part.right for part in parts), strict=True))
         for name, share in named.items():
             if (share > 0.5) != (name in USED):
@@ -105,7 +107,7 @@ def main() -> None:
     ends = {
         key: value
         for name, table in (("seen", seen), ("used", used))
-        for key, value in zip((f"best_{name}", f"chance_{name}"), conclude(table), strict=True)
+        for key, value in zip((f"best-{name}", f"chance-{name}"), conclude(table), strict=True)
     }
     parts = {
 "seen": seen,
@@ -114,7 +116,12 @@ def main() -> None:
 **ends,
 **heads,
 }  # fmt: skip
-    fill_pages({"docs/which-tool.md": parts})
+    told = {f"auc-{name}": f"{measure_auc(joined, name):.3f}" for name in ("swap", "interchange")}
+    pages = {
+        "docs/which-tool.md": parts | {"n": n},
+        "docs/benchmarks/swap.md": told | {"n-answers": len(joined.truth)},
+    }
+    fill_pages(pages)
 
 
 def ask_shapes(samples: Sequence[Sample]) -> list[Sample]:
@@ -322,6 +329,11 @@ def join(parts: Sequence[ToolCases]) -> ToolCases:
     )
 
 
+def measure_auc(cases: ToolCases, tool: str) -> Estimate[float]:
+    """Return the area under the ROC curve of a tool's scores."""
+    return estimate_auc(np.array(cases.scores[tool]), np.array(cases.truth), np.array(cases.sets))
+
+
 def tabulate(cases: ToolCases, given: str | None) -> str:
     """Return the table of a question.
 
@@ -411,9 +423,9 @@ def rank(model: Model, samples: Sequence[Sample]) -> Mapping[str, Any]:
             f"{passes[0] / len(first):.1f} | {len(first)} |"
         )
     return {
-        "heads": "\n".join(rows), "best_heads": conclude("\n".join(rows))[0],
-        "chance_heads": ", ".join(row.split("|")[1].strip() for row in rows[2:] if float(row.split("|")[3].split()[0]) > 0) or "none", "dead_heads": short(dead), "carriers": short(carriers) or "none",
-        "n_carriers": len(carriers), "n_heads": count, "chance": FIRST / count, "chance_dead": 2 * FIRST / count,
+        "heads": "\n".join(rows), "best-heads": conclude("\n".join(rows))[0],
+        "chance-heads": ", ".join(row.split("|")[1].strip() for row in rows[2:] if float(row.split("|")[3].split()[0]) > 0) or "none", "dead-heads": short(dead), "carriers": short(carriers) or "none",
+        "n-carriers": len(carriers), "n-heads": count, "chance": f"{FIRST / count:.2f}", "chance-dead": f"{2 * FIRST / count:.2f}",
     }  # fmt: skip
 
 

@@ -28,29 +28,46 @@ PACKAGES = (
     "diagnosis",
     "viz",
 )
+SPLIT = ("probes",)  # packages whose folders have a page each
 log = logging.getLogger("mkdocs.hooks")  # --strict stops at its warnings
 REQUESTS = re.compile(r' data-md-component="source"|<script src="https:[^>]*></script>')
 LINK = re.compile(r"(\]\()(\.\./[^)#\s]*)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page of the reference for each package, and the reports that `make site` wrote."""
+    """Add the pages of the reference, and the reports that `make site` wrote."""
     from mkdocs.structure.files import File
 
-    for package in PACKAGES:
-        files.append(File.generated(config, f"reference/{package}.md", content=reference_page(package)))
+    for name, content in reference_pages().items():
+        files.append(File.generated(config, f"reference/{name}.md", content=content))
     for report in sorted(REPORTS.glob("*.html")):
         files.append(File.generated(config, f"reports/{report.name}", abs_src_path=str(report)))
     return files
 
 
-def reference_page(package: str) -> str:
-    """Return a page with the docstring of each public name of a package."""
-    folder = ROOT / package
-    name = package if package == "mmprobe" else f"mmprobe.{package}"
-    summary = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
-    lines = [f"# {name}", summary.partition("\n")[0]]
-    for origin in public_origins(folder, name):
+def reference_pages() -> dict[str, str]:
+    """Return the pages of the reference by name: one for each package, and for each folder of those that are split."""
+    pages = {}
+    for package in PACKAGES:
+        name = package if package == "mmprobe" else f"mmprobe.{package}"
+        parts: dict[str, list[str]] = {"": []}
+        for origin in public_origins(ROOT / package, name):
+            part = origin.removeprefix(f"{name}.").partition(".")[0]
+            parts.setdefault(
+                part if package in SPLIT and (ROOT / package / part).is_dir() else "", []
+            ).append(origin)
+        for part, origins in parts.items():
+            pages[f"{package}-{part}" if part else package] = _reference_page(package, name, part, origins)
+    return pages
+
+
+def _reference_page(package: str, name: str, part: str, origins: list[str]) -> str:
+    """Return a page with the docstring of each public name of a package, or of a folder of it."""
+    source = (ROOT / package / part / "__init__.py").read_text(encoding="utf-8")
+    summary = ast.get_docstring(ast.parse(source)) or ""
+    title = f"{name}.{part}" if part else name
+    lines = [f"# {title}", summary.partition("\n")[0]]
+    for origin in origins:
         module, _, public = origin.rpartition(".")
         if package == "mmprobe" and module.removeprefix("mmprobe.") in PACKAGES:  # that package's page has it
             home = public_origins(ROOT / module.removeprefix("mmprobe."), module)

@@ -13,6 +13,7 @@ from tqdm import tqdm
 from mmprobe.errors import InputError
 from mmprobe.files import make_folders, read_json, write_atomic
 from mmprobe.models import Model
+from mmprobe.models.finite import watch_finite
 from mmprobe.models.loading import GREEDY
 from mmprobe.samples import Sample
 from mmprobe.training.logos import select_for_stage
@@ -43,7 +44,7 @@ def sample_responses(
     step = max(settings.micro_batch, SAMPLED_TOGETHER)
     for start in tqdm(range(0, len(asked), step), desc="responses", disable=None):
         batch = model.batch(asked[start : start + step])
-        with torch.inference_mode():
+        with torch.inference_mode(), watch_finite(model, batch.inputs, samples=bool(count)):
             ids = model.hf.generate(**batch.inputs, max_new_tokens=settings.max_new_tokens, **options)
         length = batch.inputs["input_ids"].shape[1]
         responses += model.tokenizer.batch_decode(ids[:, length:], skip_special_tokens=True)

@@ -28,7 +28,7 @@ def overlay(
     the rectangle of pixels that it stands for, without smoothing.
 
     Args:
-        image: a picture of PIL, or its file.
+        image: a picture of PIL, or its file. The map lies on it as models see it: upright, in RGB.
         values: a map [row, column]. One that `mp.maps` made lies on the part of the image that its view shows; or
             [image, row, column] of several views of one image, such as tiles, of which the smaller ones lie on top.
             Any other array covers the whole image.
@@ -45,7 +45,7 @@ def overlay(
         >>> attention = mp.maps(trace, "attention_visual").mean(("step", "layer", "head"))    # doctest: +SKIP
         >>> mp.overlay(trace.sample.images[0], attention.sel(image=0)).save("attention.png")  # doctest: +SKIP
     """
-    original = (image if isinstance(image, Image.Image) else _open(Path(image))).convert("RGB")
+    original = _open(image if isinstance(image, Image.Image) else Path(image))
     array = values if isinstance(values, xr.DataArray) else xr.DataArray(values)
     if not isinstance(values, xr.DataArray) and array.ndim == 2:
         array = array.rename(dict(zip(array.dims, ("row", "column"), strict=True)))
@@ -68,11 +68,11 @@ def overlay(
     return picture
 
 
-def _open(file: Path) -> Image.Image:
+def _open(image: Path | Image.Image) -> Image.Image:
     try:
-        return read_picture(file)
+        return read_picture(image)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        raise InputError(f"{file}: no picture that can be read") from None
+        raise InputError(f"{image}: no picture that can be read") from None
 
 
 def _area(view: xr.DataArray) -> float:

@@ -233,7 +233,7 @@ def _legend_rows(figure: go.Figure, width: float, size: float) -> int:
 
 def _describe(file: Path, dataset: xr.Dataset, panel: Panel) -> PaperFigure:
     interval = "shown" if has_interval(panel.figure) else _missing_interval(dataset, panel.figure)
-    return PaperFigure(file, panel.title, _for_print(panel.caption), interval, _needs_width(panel.figure))
+    return PaperFigure(file, panel.title, for_print(panel.caption), interval, _needs_width(panel.figure))
 
 
 def has_interval(figure: go.Figure) -> bool:
@@ -285,15 +285,17 @@ def _needs_width(figure: go.Figure) -> bool:
     return False
 
 
-_HOVER = re.compile(r";?\s*\b[Hh]over for [^.;]*(?=[.;])")
+_HOVER = re.compile(r"[;:]?\s*\b[Hh]over for [^.;]*(?=[.;])")
 
 
-def _for_print(caption: str) -> str:
+def for_print(caption: str) -> str:
     """Return a caption without what only a screen can do.
 
     Example:
-        >>> _for_print("Means over answers; hover for n. Hover for values. tiny-spd.")
+        >>> for_print("Means over answers; hover for n. Hover for values. tiny-spd.")
         'Means over answers. tiny-spd.'
+        >>> for_print("Answers differ in length: hover for the number at a step.")
+        'Answers differ in length.'
     """
     return re.sub(r"\.\.+", ".", _HOVER.sub("", caption)).strip()
 

@@ -22,12 +22,10 @@ _SENTENCES = re.compile(
 _CLAUSES = re.compile(
     r";\s+|,?\s+(?:(?<!anything )but|while|whereas|although|though|however|yet)\b,?\s*|\s+[\u2013\u2014-]\s+|\u2014|,\s+and\s+(?=the\b|it\b|[A-J]\b)|,\s+so\b"
     r"|,\s+(?=[a-z]+ (?:by|at|is|was|has|had|got|with|shows)\b)"
-    r"|(?P<aside>,?\s+(?:since|because|which|who|whose|where|next to|near|beside|across)\b|\s*\((?![A-Ja-j]\)|option)|:\s+)|(?P<comma>,\s+|\)\s*)",  # a comma ends an aside
+    r"|(?P<aside>,?\s+(?:since|because|which|who|whose|where|next to|near|beside|across)\b|\s*\((?![A-Ja-j]\)|option)|:\s+)|(?P<comma>,\s+|\))",  # a comma ends an aside
 )
-_DENIES = rf"{DENIALS}|rather|instead|nicht|kein\w*|n\u00e3o|pas|lacks?|lacking|absent|absence|\w+n't|\w+n\u2019t|excluding|eliminated?|rul\w+ out"
-_DENIAL = re.compile(rf"\b(?:{_DENIES})\b|\bnon-", re.IGNORECASE)
 _DENIED_BEFORE = re.compile(
-    rf"(?:\b(?:{_DENIES}|anything but)|\bnon)(?:[ -](?!but\b|only\b|doubt)[^\s,]+){{0,3}}[ -]\W*$|\b(?:not|neither) [^.;]{{0,40}}(?:, | or | nor )(?:an? |the )?\W*$|\bthan (?:an? |the |option )?\W*$|\u4e0d[\u662f\u9009]\W*$",
+    rf"(?:\b(?:{DENIALS}|anything but)|\bnon)(?:[ -](?!but\b|only\b|doubt)[^\s,]+){{0,3}}[ -]\W*$|\b(?:not|neither) [^.;]{{0,40}}(?:, | or | nor )(?:an? |the )?\W*$|\bthan (?:an? |the |option )?\W*$|\u4e0d[\u662f\u9009]\W*$",
     re.IGNORECASE,
 )
 _DENIED_AFTER = re.compile(
@@ -36,7 +34,6 @@ _DENIED_AFTER = re.compile(
     r"|unlikely|doubtful|implausible|impossible|mistake|trap|distractor|fails))|(?:\u662f|\u5e76)?[\u4e0d\u9519]",
     re.IGNORECASE,
 )
-_BESIDE = re.compile(r"\b(?:or|ou|oder|either|versus|vs|and/or)\b|(?<=\w)/(?=\w)", re.IGNORECASE)
 _OFFERED_BEFORE = re.compile(r"\beither\b|\bor (?:\w+ )?$", re.IGNORECASE)
 _OFFERED_AFTER = re.compile(r"\s+or\b", re.IGNORECASE)
 _CONCLUDES = re.compile(
@@ -177,11 +174,6 @@ def offers_others(text: str, start: int, end: int) -> bool:
     return bool(_OFFERED_BEFORE.search(text[:start]) or _OFFERED_AFTER.match(text[end:]))
 
 
-def has_denial(text: str) -> bool:
-    """Return whether a clause denies anything."""
-    return _DENIAL.search(text) is not None
-
-
 Finder = Callable[[str], Iterator[tuple[Thing, int, int]]]
 """Yields the things that a clause names, each with its first and its end character."""
 
@@ -213,27 +205,20 @@ def choose(
             for thing, start, end in named
             if not _is_of_another(clause.text[:start], clause.text[end:], asked)
         ).difference(own)
-        if left and (clause.is_open or (len(left) > 1 and _BESIDE.search(clause.text))):
-            ranked.append(
-                ((clause.concludes, 0, 0), frozenset())
-                if clause.is_open
-                else ((clause.concludes, 1, 99), left)
-            )
-        elif left:
+        if left and not clause.is_open:
             bare = not re.sub(r"\W", "", re.sub(r"(?i)\boption|answer\b", "", _cut(clause.text, named)))
             about = len(
                 (asked - {each for thing, start, end in named for each in stems(clause.text[start:end])})
                 & set(stems(clause.text))
             )
             ranked.append(((2 * clause.concludes or bare, not clause.aside, about), left))
-    firm = [entry for entry in ranked if entry[1]]
-    named_at_all = frozenset().union(*(things for _, things in firm)) if firm else frozenset()
-    if not firm:
+    if not ranked:
         rest = among - denied
         return next(iter(rest)) if denied and len(rest) == 1 and len(among) > 2 else None
+    named_at_all: frozenset[Thing] = frozenset().union(*(things for _, things in ranked))
     if len(named_at_all) > 1:
-        best = max(rank for rank, _ in firm)
-        tops = [things for rank, things in firm if rank == best]
+        best = max(rank for rank, _ in ranked)
+        tops = [things for rank, things in ranked if rank == best]
         if best[0] == 2:
             tops = tops[-1:]  # of two conclusions the last
         named_at_all = frozenset().union(*tops)
@@ -247,61 +232,10 @@ def _cut(text: str, named: Sequence[tuple[Thing, int, int]]) -> str:
     return text
 
 
-LITTLE = frozenset(
-    stem(word)
-    for word in [
-        "a",
-        "an",
-        "the",
-        "is",
-        "are",
-        "was",
-        "were",
-        "be",
-        "been",
-        "do",
-        "does",
-        "did",
-        "has",
-        "have",
-        "had",
-        "can",
-        "could",
-        "will",
-        "you",
-        "i",
-        "we",
-        "it",
-        "this",
-        "that",
-        "there",
-        "in",
-        "on",
-        "of",
-        "to",
-        "at",
-        "and",
-        "or",
-        "by",
-        "for",
-        "from",
-        "with",
-        "what",
-        "which",
-        "who",
-        "where",
-        "when",
-        "how",
-        "many",
-        "much",
-        "image",
-        "picture",
-        "photo",
-        "shown",
-        "show",
-        "see",
-        "any",
-        "some",
-        "several",
-    ]
+_LITTLE = (
+    "a an the is are was were be been do does did has have had can could will you i we it this that "
+    "there in on of to at and or by for from with what which who where when how many much image "
+    "picture photo shown show see any some several"
 )
+LITTLE = frozenset(map(stem, _LITTLE.split()))
+"""Stems of words that no question is about."""

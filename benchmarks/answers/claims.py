@@ -15,16 +15,15 @@ from typing import Any, NamedTuple
 from mmprobe.benchmarks.answers.assertions import is_denied
 from mmprobe.benchmarks.answers.coco import FIRST_WORDS, PHRASES, find_phrases, make_plurals
 from mmprobe.benchmarks.answers.drawn import is_drawn
-from mmprobe.benchmarks.answers.forms import clean, find_answer, is_open
+from mmprobe.benchmarks.answers.forms import clean, find_answer
 from mmprobe.benchmarks.answers.numbers import WORDS, read_number
+from mmprobe.benchmarks.answers.places import SIDE, SIDES
 from mmprobe.benchmarks.answers.texts import COLOUR, conclusion, iter_sentences, normalize_colour
-from mmprobe.benchmarks.answers.words import DOUBT, TAKES_BACK, name_images
+from mmprobe.benchmarks.answers.words import DOUBT, TAKES_BACK, is_open, name_images
 from mmprobe.benchmarks.synthetic.scene import SHAPES, EditType
 
 _QUOTE_CHARACTERS = 200  # of the sentence that a claim quotes
-_SIDES = r"(?:left|right|top|bottom|cent(?:er|re)|middle|foreground|background|upper|lower)"
-PLACE = rf"(?:[a-d][1-4]|{_SIDES}(?:[ -]{_SIDES})?)\b(?: (?:side|corner|edge))?"
-_SIDE_NAMES = {"upper": "top", "lower": "bottom", "centre": "center", "middle": "center"}
+PLACE = rf"(?:[a-d][1-4]|{SIDE}(?:[ -]{SIDE})?)\b(?: (?:side|corner|edge))?"
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,6 @@ def _read_tables(text: str) -> str:
 
 
 # A sentence is read by its clauses: the thing that each begins with, and the one kind of change that its words tell.
-_CONTRACTED = re.compile(r"n't\b")
 _OPENING = re.compile(
     r"^(?:(?:(?:additionally|also|moreover|finally|first|second|next|lastly|however|meanwhile|notably|(?:(?:upon|after|when|by) )?comparing [^,.]{1,60}),?"
     r"|(?:i|we) (?:can )?(?:see|notice|noticed|observe|observed|found) that|(?:the|an?) (?:only |main |key |one |other |first |second |notable )*(?:difference|change)"
@@ -218,7 +216,6 @@ _LACKS = re.compile(
     rf"|(?:the )?(?:removed?|missing|gone)(?: objects?| items?)?:) {_NOUN}(?= (?:that|which|in|from)\b|\s*[.,;!]|\s*$)"
 )
 _MOVED_LABEL = re.compile(rf"^(?:moved?|position)(?: change)?: {_NOUN}\W*$")
-_RECOLOURED_LABEL = re.compile(rf"^(?:{_HUE}(?: change)?|recolou?red): {_NOUN}\W*$")
 _LOST = re.compile(
     r"\b(?:removed|removal|deleted|erased|missing|absent|gone|disappear(?:s|ed)?\b|vanished|taken away|no longer\b(?! \w+ing\b)"
     r"|not (?:be )?(?:present|visible|there|seen|appear|exist|included|shown|in\b)|(?<=, )not\W*$|(?<=\bbut )not\W*$)"
@@ -272,7 +269,7 @@ class _Context:
 
 def _read_sentence(sentence: str, context: _Context) -> list[Claim] | None:
     """Return the claims of a sentence; none where it describes the first image; None where a clause of it is unread."""
-    text = _CONTRACTED.sub(" not", " ".join(sentence.lower().split()))
+    text = " ".join(sentence.lower().split()).replace("n't", " not")
     text = re.sub(r"\b(it|there|that)'s\b", r"\1 is", text)
     text = _OPENING.sub("", text)
     label = _LABEL.match(text)
@@ -314,7 +311,7 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
     if _UNFIT.search(text) or DOUBT.search(plain):
         return None
     kind: EditType | None
-    for form, kind in ((_LACKS, "remove"), (_MOVED_LABEL, "position"), (_RECOLOURED_LABEL, "color")):
+    for form, kind in ((_LACKS, "remove"), (_MOVED_LABEL, "position")):
         if (match := form.match(plain)) and images != ["first"] and (things := _find_things(match["thing"])):
             context.things = things
             return [Claim(kind, category, None, None, quantity, text=quote) for category, quantity in things]
@@ -323,7 +320,7 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
     if not phrase or not things:
         return None
     context.things = things
-    rest = _WHERE.sub("", plain[phrase.end() :])
+    rest = plain[phrase.end() :]
     names = {name for name, _ in things}  # an orange is a thing
     own = re.findall(rf"\b{COLOUR}", plain[: phrase.end()])
     hues = [hue for hue in map(normalize_colour, own) if hue not in names]
@@ -388,7 +385,6 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
     return None
 
 
-_WHERE = re.compile(rf"^ (?:(?:that|which) is )?(?:on|in|at) the {PLACE}(?: of the image)?(?= (?:{_VERB})\b)")
 _ASIDE = re.compile(
     r"\s*(?:slightly|a bit|(?:up|down|left|right|for|back)wards?|away|closer|higher|lower)?\s*[.,;!]?"
 )
@@ -399,7 +395,7 @@ def normalize_place(words: str) -> str:
     if re.fullmatch(r"[a-d][1-4]", words):
         return words.upper()
     parts = re.sub(r" (?:side|corner|edge)$", "", words).replace("-", " ").split()
-    return " ".join(_SIDE_NAMES.get(part, part) for part in parts)
+    return " ".join(SIDES.get(part, part) for part in parts)
 
 
 def _find_things(words: str) -> list[tuple[str | None, int | None]] | None:

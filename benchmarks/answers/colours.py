@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from mmprobe.benchmarks.answers.coco import SYNONYMS, Span, find_objects, make_plurals
-from mmprobe.benchmarks.answers.forms import clean, find_answer, is_open
+from mmprobe.benchmarks.answers.forms import clean, find_answer
 from mmprobe.benchmarks.answers.texts import COLOUR, iter_sentences, normalize_colour
-from mmprobe.benchmarks.answers.words import IMAGE, NAMED_IMAGE, TAKES_BACK, image_number
+from mmprobe.benchmarks.answers.words import IMAGE, NAMED_IMAGE, TAKES_BACK, image_number, is_open
 
 # Colours whose names people exchange. Whether a navy car is blue, nobody can tell from the words.
 _NEAR = {

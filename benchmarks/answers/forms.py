@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from mmprobe.benchmarks.answers.refusals import is_refusal
-from mmprobe.benchmarks.answers.words import DENIALS, TAKES_BACK
+from mmprobe.benchmarks.answers.words import TAKES_BACK, is_open
 from mmprobe.thoughts import drop_thoughts, find_opened
 
 Verdict = Literal["right", "wrong", "other", "refused", "unread"]
@@ -117,9 +117,6 @@ _TAKEN_BACK = re.compile(
     rf"(?:^|[.!?;\n\u2026]\s*|\.\.\.\s*|, )(?:no\b[, ]|sorry|however|but\b|or\b|alternatively|(?:this|that) is not|{TAKES_BACK})",
     re.IGNORECASE,
 )
-_CONNECTORS = re.compile(
-    r"\b(?:so|therefore|thus|hence|then|finally|and|or|wait|no|hmm|actually|in conclusion)\b", re.I
-)
 _MARKUP = re.compile(
     r"(?<![\w)*])\*+|\*+(?![\w(*])|`+|^[ \t]*(?:#{1,6}|>)[ \t]+|(?<!\w)__?(?=\w)|(?<=\w)__?(?!\w)",
     re.MULTILINE,
@@ -131,33 +128,6 @@ _WINDOW = 300  # characters before and after a lead, and of a last sentence, tha
 _DEEPEST = 3  # marks in marks; our choice
 _MIN_CHAIN_WORDS = 3  # between two answers of which the last decides; our choice
 _ENDS = "\"'\u2018\u2019\u201c\u201d\u00ab\u00bb_ \t\n"
-
-# A negation, alternatives, a hedge or a condition in the deciding sentence makes an answer unread.
-NEGATION = re.compile(
-    rf"\b(?:{DENIALS}|rather|instead|but|negative|unlikely|wrong|incorrect|false|other than|non)\b|n't\b|\bnot?-|\bnon-",
-    re.IGNORECASE,
-)
-ALTERNATIVES = re.compile(r"\b(?:or|either|both|and/or|versus|vs)\b|/", re.IGNORECASE)
-HEDGE = re.compile(
-    r"\b(?:maybe|perhaps|probabl[ye]|possibl[ye]|likely|might|may|could|would|should|can|seems?|seemingly"
-    r"|appears?|"
-    r"apparently|guess|think|believe|suppose|assum\w+|presumabl[ye]|potentially|uncertain|unsure|unclear"
-    r"|unknown|sure|certain|doubt\w*|"
-    r"if|unless|whether|depend\w*|almost|nearly|partial(?:ly)?|partly|sort of|kind of|more or less"
-    r"|somewhat|rather|roughly|around|suspected|rule out|"
-    r"undetermined|unspecified|insufficient|impossible|difficult|n/a)\b|\?|\.\.\.|\u2026",
-    re.IGNORECASE,
-)
-
-
-def is_open(text: str) -> bool:
-    """Return whether a sentence negates, hedges, or names alternatives.
-
-    Example:
-        >>> is_open("not C"), is_open("a red car")
-        (True, False)
-    """
-    return bool(NEGATION.search(text) or ALTERNATIVES.search(text) or HEDGE.search(text))
 
 
 def clean(text: str) -> str:
@@ -247,7 +217,7 @@ def decide(response: str, read: Callable[[str], Value | None]) -> Decision[Value
 
 def _is_chain(between: str) -> bool:
     """Return whether whole sentences separate two answers, so that the first was a step to the last."""
-    words = re.findall(r"[^\W\d_]+|\d+", _CONNECTORS.sub(" ", between))
+    words = re.findall(r"[^\W\d_]+|\d+", between)
     return len(words) >= _MIN_CHAIN_WORDS and _SENTENCE_END.search(between) is not None
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from mmprobe.benchmarks.answers.assertions import choose, find_words, stems
-from mmprobe.benchmarks.answers.forms import ALTERNATIVES, NEGATION, clean, decide, is_open
+from mmprobe.benchmarks.answers.forms import clean, decide
 from mmprobe.benchmarks.answers.numbers import parse_quantity, read_quantity, same_quantity, write_digits
 from mmprobe.benchmarks.answers.refusals import is_refusal
 from mmprobe.benchmarks.answers.texts import normalize_words, same_text
-from mmprobe.benchmarks.answers.words import corrected
+from mmprobe.benchmarks.answers.words import corrected, is_open
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
 
 _ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x")
@@ -30,6 +31,7 @@ _KINDS: tuple[tuple[Sequence[str], re.Pattern[str]], ...] = tuple(
             tuple(name.upper() for name in _ROMAN),
             rf"\(({_ANY_ROMAN.upper()})\)|\[({_ANY_ROMAN.upper()})\]|({_ANY_ROMAN.upper()})[.)](?=\s)",
         ),
+        ("ABCDEFGHIJ", r"(?<=\n)([A-J])(?=[ \t])"),
         ("123456789", r"([1-9])\.(?=\s)"),
     )
 )
@@ -37,9 +39,13 @@ _KINDS: tuple[tuple[Sequence[str], re.Pattern[str]], ...] = tuple(
 _PRINTED = re.compile(
     r"[\uff08\u3010]\s?([A-Ja-j])\s?[\uff09\u3011]|(?:\*\*|__)\s*\(?([A-Ja-j])\)?[.:)]?\s*(?:\*\*|__)[.:)]?"
     r"|\\text\w*\{\s*\(?([A-Ja-j])\)?[.:)]?\s*\}[.:)]?|(?:^|(?<=\s))(?:<([A-Ja-j])>|([A-Ja-j])[\u3001\uff0e\uff1a])"
-    r"|^[ \t]*(?:[Oo]ption|[Cc]hoice)\s+([A-Ja-j])\s*[:.)-]|^[ \t]*([A-Ja-j])\s+[-\u2013\u2014](?=\s)",
+    r"|^[ \t]*(?:[Oo]ption|[Cc]hoice)\s+([A-Ja-j])\s*[:.)-]|^[ \t]*([A-Ja-j])\s+[-\u2013\u2014](?=\s)"
+    r"|(?<![\w\\])\{([A-J])\}(?=\s)|\$\(?([A-J])\)?\$[.:)]?(?=\s)",
     re.MULTILINE,
 )
+# A list or a dict, as Python and JSON print them, of texts.
+_LITERAL = re.compile(r"[\[{]\s*['\"][^\[\]{}]{1,2000}['\"]\s*[\]}]")
+_BULLETS = re.compile(r"(?:^[ \t]*(?:[-*+\u2022]|\\item)[ \t]+\S.*(?:\n|\Z)){2,}", re.MULTILINE)
 _LIST_MARK = re.compile(
     r"^[ \t]*[-*+\u2022][ \t]+(?=\W{0,9}(?:(?:option|choice|text\w*)\W*)?[(\[<\uff08]?[A-Ja-j][^A-Za-z])",
     re.MULTILINE | re.IGNORECASE,
@@ -66,7 +72,8 @@ def split_options(question: str, answer: str = "") -> SplitQuestion:
     """Return a question without the options in its text, and these options.
 
     Options are a run of marks in order: `(A)`, `[A]`, `A.`, `A)` or `A:`, also in bold, after a list mark or `Option`, as
-    `A - `, `<A>` or with full-width signs; the same of `a`; `①`; `(1)`,
+    `A - `, `<A>`, `{A}`, a letter that begins a line, or with full-width signs; a list or dict of texts, as Python prints
+    it, and lines after list marks, one of which is the true answer; the same of `a`; `①`; `(1)`,
     `[1]` or `1)`; `(i)`, `[i]`, `i.` or `i)`, also in capitals; `1.`, unless a question follows. The kind that has the
     mark of the true `answer` counts, else the first of this order; of several runs the last counts. A heading
     (`Choices:`), a blank for the mark, and a sentence that asks to choose go with them.
@@ -77,7 +84,8 @@ def split_options(question: str, answer: str = "") -> SplitQuestion:
     """
     asked = question
     question = _PRINTED.sub(
-        lambda match: f"({next(filter(None, match.groups()))}) ", _LIST_MARK.sub("", question)
+        lambda match: f"({next(filter(None, match.groups()))}) ",
+        _LIST_MARK.sub("", _write_lists(question, answer)),
     )
     runs = [run for names, pattern in _KINDS if (run := _find_run(question, names, pattern))]
     if not runs:
@@ -97,6 +105,37 @@ def split_options(question: str, answer: str = "") -> SplitQuestion:
     head = _BLANK.sub("", _INSTRUCTION.sub("", head).strip()).rstrip(" \t\r\n,;")
     tail = _INSTRUCTION.sub("", question[ends[-1] :].strip()).strip()
     return SplitQuestion("\n\n".join(part for part in (head, tail) if part), choices)
+
+
+def _write_lists(question: str, answer: str) -> str:
+    """Return a question in which a list of texts, and a list of lines one of which is the true answer, have letters."""
+
+    def write(texts: Mapping[str, str]) -> str:
+        return "\n" + "\n".join(f"({letter}) {text}" for letter, text in texts.items()) + "\n"
+
+    def read(match: re.Match[str]) -> str:
+        try:
+            given = ast.literal_eval(match.group())  # a literal: nothing is run
+        except (ValueError, SyntaxError):
+            return match.group()
+        texts = dict(zip("ABCDEFGHIJ", given, strict=False)) if isinstance(given, list) else given
+        is_texts = (
+            isinstance(texts, dict)
+            and len(texts) > 1
+            and all(isinstance(each, str) for each in texts.values())
+        )
+        return write(texts) if is_texts and list(texts) == list("ABCDEFGHIJ"[: len(texts)]) else match.group()
+
+    question = _LITERAL.sub(read, question)
+    blocks = list(_BULLETS.finditer(question))
+    texts = [line.split(None, 1)[1].strip() for line in blocks[-1].group().splitlines()] if blocks else []
+    if not answer or answer.strip().casefold() not in map(str.casefold, texts):
+        return question
+    return (
+        question[: blocks[-1].start()]
+        + write(dict(zip("ABCDEFGHIJ", texts, strict=False)))
+        + question[blocks[-1].end() :]
+    )
 
 
 def _name(mark: re.Match[str]) -> str:
@@ -144,13 +183,10 @@ def find_mark(answer: str, choices: Collection[str]) -> str | None:
     return marks[0] if len(marks) == 1 else None
 
 
-# `B`, `(b)`, `option B`, `B. a blue bus`, `C (120\u00b0)`, `B because ...`
+# `B`, `(b)`, `option B.`, `B. a blue bus`; the letter was shown beside the text, so it wins over a text that is a letter
 _LETTERED = re.compile(
-    r"(?:the )?(?:(?:correct )?(?:option|choice|answer):? )?"
-    r"(?:[(\[](?P<bracketed>[A-Za-z])[)\]]|(?P<bare>[A-Za-z])(?![A-Za-z0-9'\u2019]))"
-    r"(?:[.,:;)]?\s*(?P<reason>(?:because|since|as|due to|given that)\b.+)|\s*\((?P<beside>[^()]+)\)"
-    r"|(?:(?<=[)\]])[.:]?|[.):]|\s?[-\u2013\u2014](?=\s))\s+(?P<text>.+)|[.):])?",
-    re.DOTALL | re.IGNORECASE,
+    r"(?:the )?(?:(?:correct )?(?:option|choice|answer):? )?[(\[]?([A-Za-z])[)\].:]*(?:(?<=[)\].:])\s+(.+))?",
+    re.IGNORECASE | re.DOTALL,
 )
 
 
@@ -273,33 +309,12 @@ def _contains(text: str, option: str) -> bool:
 
 
 def _choose(text: str, options: Mapping[str, str], lettered: bool) -> str | None:
-    """Return the letter of the option that a declared answer names, by text or by letter; else None."""
+    """Return the letter of the option that an answer is, by its letter or its text; else None."""
     part = text.strip().rstrip(".!").strip()
-    if len(part) == 1 and not lettered and part.upper() in options:
+    if lettered and (match := _LETTERED.fullmatch(part)):
+        letter = {letter.upper(): letter for letter in options}.get(match[1].upper())
+        return letter if letter and (not match[2] or same_text(match[2], options[letter])) else None
+    if (len(part) == 1 and part.upper() in options) or any(_find_letters(part, _letters(options, lettered))):
         return None  # the text of an option, or the letter of another
-    match = _LETTERED.fullmatch(part) if lettered else None
-    name = (match["bracketed"] or match["bare"]) if match else ""
-    letter = {letter.upper(): letter for letter in options}.get(name.upper())
-    said = (match["text"] or match["beside"]) if match else None
-    if match and letter and said:
-        if same_text(said, options[letter]) or not options[letter]:
-            return letter
-        names_other = any(same_text(said, option) for option in options.values()) or is_open(said)
-        if match["beside"]:
-            return None if names_other else letter
-        own, others = (
-            [each for name, each in options.items() if (name == letter) == is_own and _contains(said, each)]
-            for is_own in (True, False)
-        )
-        denied = NEGATION.search(said) or ALTERNATIVES.search(said)
-        return letter if own and not others and not denied else None
-    if match and letter and not match["reason"]:
-        return letter  # it was shown beside the text, so it wins over a text that is a letter
-    led = re.fullmatch(r"([A-Z])\s+(.+)", part, re.DOTALL) if lettered else None
-    if led and led[1] in options and same_text(led[2], options[led[1]]):
-        return led[1]
     by_text = [letter for letter, option in options.items() if same_text(part, option)]
-    if by_text:
-        return by_text[0] if len(by_text) == 1 else None
-    is_article = match and match["reason"] and match["bare"] and name.islower()
-    return None if is_article else letter
+    return by_text[0] if len(by_text) == 1 else None

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 
-_NAMES = {
+from mmprobe.benchmarks.answers.assertions import is_denied
+
+SIDES = {
     **{name: name for name in ("left", "right", "top", "bottom", "center", "foreground", "background")},
     **{"upper": "top", "uppermost": "top", "lower": "bottom", "centre": "center", "central": "center", "middle": "center"},
     **{"leftmost": "left", "rightmost": "right"},
 }  # fmt: skip
-SIDE = rf"(?:{'|'.join(_NAMES)})"
+"""Words for a side, and one spelling of each."""
+SIDE = rf"(?:{'|'.join(SIDES)})"
 _JOINED = re.compile(
     rf"\b{SIDE}(?:(?:[ -]|,? (?:and|in|of|on|at|to) (?:the )?|[ -]?(?:hand|part|side|corner|edge|half|area|third)(?: of)?(?: the)? ){SIDE})*\b",
     re.IGNORECASE,
 )
-_NOT = re.compile(r"\b(?:not|n't|isn't|rather than|instead of)(?: \w+){0,4} $", re.IGNORECASE)
 _NO_PLACE = re.compile(r"\s+(?:answer|option|choice|now)\b", re.IGNORECASE)  # the right answer
 
 
@@ -32,7 +34,7 @@ def parse_place(text: str) -> frozenset[str] | None:
     )
     parts = re.split(r"[ -]+", words)
     return (
-        frozenset(_NAMES[part] for part in parts) if parts and all(part in _NAMES for part in parts) else None
+        frozenset(SIDES[part] for part in parts) if parts and all(part in SIDES for part in parts) else None
     )
 
 
@@ -44,8 +46,8 @@ def find_places(text: str) -> list[frozenset[str]]:
         [['left', 'top']]
     """
     return [
-        frozenset(_NAMES[side.lower()] for side in re.findall(rf"\b{SIDE}\b", match.group(), re.IGNORECASE))
+        frozenset(SIDES[side.lower()] for side in re.findall(rf"\b{SIDE}\b", match.group(), re.IGNORECASE))
         for match in _JOINED.finditer(text)
-        if not _NOT.search(text[max(0, match.start() - 80) : match.start()])
+        if not is_denied(text, *match.span())
         and not _NO_PLACE.match(text[match.end() :])
     ]

@@ -28,24 +28,18 @@ from mmprobe.benchmarks.answers.numbers import (
 )
 from mmprobe.benchmarks.answers.places import find_places, parse_place
 from mmprobe.benchmarks.answers.texts import COLOUR, normalize_words, same_text
-from mmprobe.benchmarks.answers.words import IMAGE, TAKES_BACK, corrected, firm_sentences
+from mmprobe.benchmarks.answers.words import BESIDE, IMAGE, corrected, firm_sentences
 
 # A truth that is compared as mathematics: TeX, a power, a root, an equation, or letters with an operator.
 _MATHEMATICS = re.compile(
-    r"\\[a-z]|\^|=|[\u221a\u03c0]|\d\s*[a-z]\b(?!.*[A-Za-z]{2})|\b[a-z]\s*[-+*/]\s*\d|\d\s*[-+*]\s*[a-z]\b|^[a-z]\s*[-+*/]\s*[a-z]$|^\(\s*-?[\d.]+\s*,"
+    r"\\[a-z]|\^|=|[\u221a\u03c0]|\bsqrt\b|\d\s*[a-z]\b(?!.*[A-Za-z]{2})|\b[a-z]\s*[-+*/]\s*\d|\d\s*[-+*]\s*[a-z]\b|^[a-z]\s*[-+*/]\s*[a-z]$|^\(\s*-?[\d.]+\s*,"
 )
 _AS_TEXT = re.compile(
-    r"\b(?:date|day|month|time|clock|code|plate|label|seat|room|flight|score|ratio|address|phone|say|says|read|reads|written|text|word)\b",
+    r"^when\b|\b(?:date|day|month|time|clock|code|plate|label|seat|room|flight|score|ratio|address|phone|say|says|read|reads|written|text|word)\b",
     re.IGNORECASE,
 )  # of a question: its answer is what is written, so 12/5 is not 2.4
 _EXPRESSION = re.compile(r"\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _CLOCK = re.compile(r"\d{1,2}:\d\d(?: ?[ap]\.?m\.?)?", re.IGNORECASE)
-_BACK = re.compile(rf"\W*(?:no\b[, ]|{TAKES_BACK})", re.IGNORECASE)
-_OR = re.compile(r"\b(?:or|either|versus|vs)\b|/", re.IGNORECASE)
-_UNFINISHED = re.compile(
-    r"\b(?:let me|let's|i(?:'ll| will| need to| should)|first,|to (?:answer|find|count|determine)\b)",
-    re.IGNORECASE,
-)
 
 
 def judge_text(response: str, *true: str, question: str = "") -> Verdict:
@@ -67,9 +61,7 @@ def judge_text(response: str, *true: str, question: str = "") -> Verdict:
     response = corrected(response)
     declared = find_answer(response)
     text = clean(response) if declared.text is None else declared.text
-    first = re.split(r"(?<=[.!])\s|\n", text, maxsplit=1)[0]
-    said = [text, *([] if _BACK.match(text[len(first) :]) else [first])]
-    if any(_is_same(part, truth, question) for truth in true for part in said if not part.endswith("?")):
+    if any(_is_same(text, truth, question) for truth in true) and not text.endswith("?"):
         return "right"
     if declared.refused:
         return "refused"
@@ -230,7 +222,7 @@ def _judge_place(text: str, truth: str, relative: bool) -> Verdict:
     assert true is not None
     if not said:
         return "other"
-    if len(said) > 1 and _OR.search(text):
+    if len(said) > 1 and BESIDE.search(text):
         return "unread"
     first = said[0]
     union = frozenset().union(*said)
@@ -271,6 +263,4 @@ def _judge_words(text: str, truth: str) -> Verdict:
         and re.search(r"\b(?:past|to|o'clock)\b", text)
     ):
         return "unread"  # half past ten
-    if is_open or (_UNFINISHED.search(text) and not re.search(r"[.!?*)\]}]\s*$", text)):
-        return "unread"
-    return "other"
+    return "unread" if is_open else "other"

@@ -43,19 +43,40 @@ def corrected(text: str) -> str:
     return rest if any(map(str.isalnum, rest)) else text
 
 
-DENIALS = r"not|no|never|neither|nor|none|nobody|nothing|cannot|without|unlike|hardly|except|excluded?"
-"""Words that deny, as alternatives of a pattern. Readers add their own."""
+DENIALS = (
+    r"not|no|never|neither|nor|none|nobody|nothing|cannot|\w+n't|\w+n\u2019t|without|unlike|hardly|except|excluded?|excluding|rather|instead"
+    r"|lacks?|lacking|absent|absence|eliminated?|rul\w+ out|nicht|kein\w*|n\u00e3o|pas"
+)
+"""Words that deny, as alternatives of a pattern."""
+_DENIAL = re.compile(rf"\b(?:{DENIALS})\b|\bnon-", re.IGNORECASE)
+BESIDE = re.compile(r"\b(?:or|ou|oder|either|versus|vs)\b|/", re.IGNORECASE)
+"""Words that offer one thing beside another."""
 DOUBT = re.compile(
     r"\b(?:maybe|perhaps|might|may|could|possibly|guess|not sure|unsure|uncertain|unclear|if|unless|whether|depend\w*|(?<!no )(?<!\ba )(?<!without )doubt\w*)\b(?! (?:be )?(?:seen|called|described))"
     r"|\?|\.\.\.|\u2026",
     re.IGNORECASE,
 )
 """Words of a sentence that leaves its answer open. "It appears to be" and "probably" do not."""
-NEGATED = re.compile(
-    rf"(?:\b(?:{DENIALS}|non|anything but|instead of|rather than)\b|n't)(?:[ -](?!but\b)[\w'-]+){{0,3}}[ -]$",
-    re.IGNORECASE,
-)
-"""What denies the words after it."""
+
+
+def has_denial(text: str) -> bool:
+    """Return whether a text denies anything.
+
+    Example:
+        >>> has_denial("It isn't a cat"), has_denial("A cat")
+        (True, False)
+    """
+    return _DENIAL.search(text) is not None
+
+
+def is_open(text: str) -> bool:
+    """Return whether a text denies, doubts, asks, or offers one thing beside another.
+
+    Example:
+        >>> is_open("not C"), is_open("a red car"), is_open("B or C")
+        (True, False, True)
+    """
+    return bool(has_denial(text) or BESIDE.search(text) or DOUBT.search(text))
 
 
 def firm_sentences(text: str) -> str:

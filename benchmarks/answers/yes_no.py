@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from mmprobe.benchmarks.answers.assertions import LITTLE, has_denial, is_denied, split_clauses, stem, stems
+from mmprobe.benchmarks.answers.assertions import LITTLE, is_denied, split_clauses, stem, stems
 from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.colours import compare_colours, name_hue
 from mmprobe.benchmarks.answers.forms import Decision, clean, decide
 from mmprobe.benchmarks.answers.places import find_places
-from mmprobe.benchmarks.answers.words import TAKES_BACK, corrected
+from mmprobe.benchmarks.answers.words import corrected, has_denial
 
 _YES = r"yes|yeah|yep|true|correct|indeed|certainly|definitely|absolutely|\u662f\u7684?|\u5bf9\u7684?|\u6709\u7684?"
 _NO = r"no|nope|not at all|false|incorrect|\u4e0d\u662f\u7684?|\u4e0d\u5bf9|\u6ca1\u6709\u7684?|\u5426|\u4e0d"
@@ -35,7 +35,6 @@ _UNSURE = re.compile(
     r"|possibly|presumabl[ye]|sort of|kind of|but (?:it is |it's )?(?:hard|difficult|not sure|i)|and no\b)|\?|\.\.\.|\u2026|\b(?:unsure|not sure|uncertain|might be|could be)\b",
     re.IGNORECASE,
 )
-_BACK = re.compile(rf"\b(?:{TAKES_BACK})\b", re.IGNORECASE)
 _ASKED = re.compile(
     r"(?:^|[,.:\n]\s*)(?:is|are|was|were|does|do|did|has|have|can|could|will)\b(?P<rest>[^?]*)\?",
     re.IGNORECASE,
@@ -58,29 +57,26 @@ _PHRASE = re.compile(
 )
 _SOMEBODY = re.compile(r"\b(?:(?:any|some) ?(?:one|body)|people)\b", re.IGNORECASE)
 _NOBODY = re.compile(r"\b(?:nobody|no one)\b", re.IGNORECASE)
-_ABOUT = (
-    frozenset(
-        map(
-            stem,
-            [
-                "visible",
-                "present",
-                "presence",
-                "here",
-                "both",
-                "two",
-                "between",
-                "contain",
-                "appear",
-                "look",
-                "clearly",
-                "also",
-                "its",
-                "one",
-            ],
-        )
+_ABOUT = LITTLE | set(
+    map(
+        stem,
+        [
+            "visible",
+            "present",
+            "presence",
+            "here",
+            "both",
+            "two",
+            "between",
+            "contain",
+            "appear",
+            "look",
+            "clearly",
+            "also",
+            "its",
+            "one",
+        ],
     )
-    | LITTLE
 )
 
 Said = Literal["yes", "no"]
@@ -119,7 +115,7 @@ def _say(text: str, question: str) -> Said | None:
         word: Said = "yes" if found["yes"] else "no"
         rest = (found.groupdict().get("rest") or "").strip()
         clause = rest.partition(",")[0]
-        if _UNSURE.search(rest) or _BACK.search(rest) or re.match(r"(?:yes|no)\b", rest, re.IGNORECASE):
+        if _UNSURE.search(rest) or re.match(r"(?:yes|no)\b", rest, re.IGNORECASE):
             return None
         if (
             word == "yes"

@@ -21,7 +21,7 @@ from mmprobe.benchmarks.chair.metrics import (
     make_record,
     metrics_by_length,
 )
-from mmprobe.benchmarks.chair.synthetic import find_shapes, read_described_shapes
+from mmprobe.benchmarks.chair.synthetic import find_drawn, read_described
 from mmprobe.benchmarks.core.benchmark import (
     Scored,
     ScoringRules,
@@ -69,7 +69,7 @@ class Chair(WordedBenchmark):
 
     lengths: str = Field(
         default="",
-        description="also score captions cut after so many words, and lists of as many of the commonest objects, as 8,16,32",
+        description="also score captions at so many words, and lists of as many of the commonest objects, as 8,16,32",
     )
 
     @field_validator("lengths")
@@ -89,11 +89,18 @@ class Chair(WordedBenchmark):
 
     @property
     def headline(self) -> tuple[str, ...]:
-        """The two metrics of the paper; by our own rules recall and the share that names objects, too."""
-        return ("chair_s", "chair_i") + (("recall", "names_objects") if self.profile == "own" else ())
+        """The two metrics of the paper; by our own rules recall and the share that names objects, too; and those of matched lengths."""
+        own = ("chair_s", "chair_i") + (("recall", "names_objects") if self.profile == "own" else ())
+        matched = [
+            f"{name}[matched={length}]"
+            for length in self.lengths.split(",")
+            if length
+            for name in ("chair_i", "recall")
+        ]
+        return (*own, *matched)
 
     def read(self, path: Path) -> ChairTruth:
-        """Read a samples file of the synthetic world, or a folder with COCO's `instances*.json` and `images/`.
+        """Read a samples file of `make-pairs`, of shapes or of things, or a folder with COCO's `instances*.json` and `images/`.
 
         If the folder also contains `captions*.json`, the objects that people's captions name count as shown. With the
         authors' list of synonyms, objects are found by the rules of their code.
@@ -104,8 +111,8 @@ class Chair(WordedBenchmark):
                     f"{path}: profile 'code' is about COCO's categories; give a folder with instances*.json"
                 )
             described = load_short_samples(path, "chair")
-            shapes = read_described_shapes(described)
-            return ChairTruth([each for each in described if each.id in shapes], shapes, find_shapes)
+            shown = read_described(described)
+            return ChairTruth([each for each in described if each.id in shown], shown, find_drawn)
         files = [path] if path.is_file() else sorted(path.glob("instances*.json"))
         if len(files) != 1:
             raise InputError(f"{path}: contains {len(files)} files named instances*.json; one is needed")
@@ -154,7 +161,7 @@ class Chair(WordedBenchmark):
         """Score captions by sample id.
 
         Example:
-            >>> truth = ChairTruth([Sample(id="1", question="?")], {"1": ["star", "heart"]}, find_shapes)
+            >>> truth = ChairTruth([Sample(id="1", question="?")], {"1": ["star", "heart"]}, find_drawn)
             >>> metrics, records = Chair().score(truth, {"1": "A star and a ring."})
             >>> metrics["chair_i"].value, metrics["chair_s"].value, records[0]["hallucinated"]
             (0.5, 1.0, ['ring'])

@@ -2,7 +2,7 @@
 
 Rohrbach et al. (2018), "Object Hallucination in Image Captioning", arXiv:1809.02156. A `FindMentions`
 function finds the objects of a text: `mmprobe.benchmarks.answers.coco.find_objects` for COCO's 80 categories
-and their synonyms, `mmprobe.benchmarks.chair.synthetic.find_shapes` for the shapes of the synthetic world.
+and their synonyms, `mmprobe.benchmarks.chair.synthetic.find_drawn` for drawn shapes and things.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def metrics_by_length(
 ) -> dict[str, Metric]:
     """Return the metrics of captions that are cut after so many words, and of a list that needs no image.
 
-    A longer caption names more objects and hallucinates more, so methods are compared at one length: `chair_i[words=16]`.
+    A longer caption names more objects and hallucinates more, so methods are compared at one length: `chair_i[words=16]` is of captions
+    of at most 16 words. `chair_i[matched=16]` is of those that had so many, so that two methods are compared where both did.
     `chair_i[commonest=3]` is of the three objects that most of the other images show, in place of a caption: what is had without
     looking.
 
@@ -90,8 +91,8 @@ def metrics_by_length(
         lengths: in words for cuts, and in objects for the list.
 
     Example:
-        >>> from mmprobe.benchmarks.chair.synthetic import find_shapes
-        >>> metrics = metrics_by_length({"1": "A star and a ring."}, {"1": ["star"]}, find_shapes, [2])
+        >>> from mmprobe.benchmarks.chair.synthetic import find_drawn
+        >>> metrics = metrics_by_length({"1": "A star and a ring."}, {"1": ["star"]}, find_drawn, [2])
         >>> metrics["chair_i[words=2]"].value, metrics["recall[words=2]"].value
         (0.0, 1.0)
     """
@@ -110,7 +111,13 @@ def metrics_by_length(
             listed.append(
                 {"id": name, "mentions": common[:length], "hallucinated": false, "objects": sorted(set(own))}
             )
-        for kind, records in (("words", cut), ("commonest", listed)):
+        matched = [
+            each
+            if len((each["answer"] or "").split()) == length
+            else make_record(each["id"], None, (), find_mentions)
+            for each in cut
+        ]
+        for kind, records in (("words", cut), ("matched", matched), ("commonest", listed)):
             metrics |= {f"{name}[{kind}={length}]": each for name, each in compute_metrics(records).items()}
     return metrics
 

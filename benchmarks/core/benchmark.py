@@ -204,6 +204,7 @@ BENCHMARKS: Registry[type[Benchmark]] = Registry(
         "pope": "mmprobe.benchmarks.pope.benchmark:Pope",
         "chair": "mmprobe.benchmarks.chair.benchmark:Chair",
         "mme": "mmprobe.benchmarks.mme.benchmark:Mme",
+        "amber": "mmprobe.benchmarks.amber.benchmark:Amber",
         "mirage": "mmprobe.benchmarks.mirage.benchmark:Mirage",
         "magic": "mmprobe.benchmarks.magic.benchmark:Magic",
         "mirage-effect": "mmprobe.benchmarks.mirage_effect.benchmark:MirageEffect",

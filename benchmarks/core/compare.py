@@ -26,7 +26,7 @@ from mmprobe.benchmarks.core.benchmark import (
     wording_of,
 )
 from mmprobe.benchmarks.core.perturbations import check_kind
-from mmprobe.benchmarks.core.results import Metric, paired_difference, values_on_shared
+from mmprobe.benchmarks.core.results import Metric, paired_difference, paired_p, values_on_shared
 from mmprobe.benchmarks.core.runner import (
     answers_ledger,
     check_questions,
@@ -51,6 +51,7 @@ from mmprobe.settings import (
     ModelSettings,
     sort_settings,
 )
+from mmprobe.stats.compare import holm
 from mmprobe.stats.estimate import format_number, read_estimate
 
 SAGE_STAGES = {  # SPD-Faith Bench (arXiv:2602.07833), table 14: cumulative
@@ -68,8 +69,11 @@ _COLUMNS = (
         "value_paired",
         "baseline_paired",
         "n_unread",
+        "p",
     ),
 )
+_LENGTH = re.compile(r"\[(words|matched)=\d+\]")
+"""Ends the name of a metric of captions at one length (`mmprobe bench chair --lengths`)."""
 
 
 class Contender(NamedTuple):
@@ -243,10 +247,13 @@ def compare_contenders(
           (`mmprobe.benchmarks.core.results.paired_difference`)
         - value_paired, baseline_paired (metric, contender): the metric and the baseline's over these same samples
         - n_unread (metric, contender): answers that nobody could read
+        - p, p_holm (metric, contender): of the exchange test of the difference (`mmprobe.stats.compare.exchange_p`), and adjusted
+          by Holm's rule over the contenders and, where a metric is of captions at several lengths, over these. NaN for metrics
+          of other parts of the samples
         - seconds (contender): wall-clock time of all answers
         - tokens_per_second (contender)
-        - extra_memory (contender): peak memory less the memory at the start, in 2^20 bytes. This and the two
-          times are NaN for answers that several calls gave.
+        - extra_memory (contender): peak memory of a GPU less the memory at the start, in 2^20 bytes; NaN without one. This
+          and the two times are NaN for answers that several calls gave.
     """
     scores: dict[tuple[str, str], dict[str, Metric]] = {}
     costs = []
@@ -286,6 +293,8 @@ def compare_contenders(
                 for result in results.values()
                 for file in result.rglob("responses.jsonl")
             )
+            if model.device.type != "cuda":
+                cost.extra_mb = math.nan  # the process keeps what earlier methods took
             cost.write(folder / "cost.json")
         costs.append(Cost.read(folder / "cost.json"))
     ds = make_dataset(
@@ -341,31 +350,49 @@ def make_dataset(
         names = dict.fromkeys(name for contender in contenders for name in scores[contender, benchmark])
         for name in names:
             rows[f"{benchmark} {name}"] = [
-                _row(scores[contender, benchmark].get(name), baseline.get(name)) for contender in contenders
+                _row(name, scores[contender, benchmark].get(name), baseline.get(name))
+                for contender in contenders
             ]
     values = np.array(list(rows.values()), float)
+    columns = dict(zip(_COLUMNS, np.moveaxis(values, -1, 0), strict=True))
+    columns["p_holm"] = _adjust(columns["p"], list(rows))
     return xr.Dataset(
-        {column: (("metric", "contender"), values[..., index]) for index, column in enumerate(_COLUMNS)},
+        {name: (("metric", "contender"), column) for name, column in columns.items()},
         coords={"metric": list(rows), "contender": contenders},
         attrs={"analysis": "method_comparison", "baseline": contenders[0]},
     )
 
 
-def _row(metric: Metric | None, baseline: Metric | None) -> list[float]:
+def _adjust(p: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Return p [metric, contender] adjusted by Holm's rule, over the contenders and the lengths of a metric."""
+    out = np.full(p.shape, np.nan)
+    families: dict[str, list[int]] = {}
+    for row, name in enumerate(names):
+        families.setdefault(_LENGTH.sub(r"[\1]", name), []).append(row)
+    for members in families.values():
+        own = p[members]
+        own[np.isfinite(own)] = holm(own[np.isfinite(own)])
+        out[members] = own
+    return out
+
+
+def _row(name: str, metric: Metric | None, baseline: Metric | None) -> list[float]:
     """Return the numbers of `_COLUMNS`."""
     if metric is None:
-        return [np.nan] * 3 + [0, 0] + [np.nan] * 3 + [0] + [np.nan] * 3
+        return [np.nan] * 3 + [0, 0] + [np.nan] * 3 + [0] + [np.nan] * 4
     interval = [np.nan if number is None else number for number in (metric.value, metric.low, metric.high)]
     sets = np.nan if metric.sets is None else metric.sets
     change = paired_difference(metric, baseline)
     unread = np.nan if metric.unread is None else metric.unread
     paired = values_on_shared(metric, baseline)
-    return [*interval, metric.n, sets, change.value, change.low, change.high, change.n, *paired, unread]
+    is_tested = metric is not baseline and ("[" not in name or _LENGTH.search(name))
+    p = paired_p(metric, baseline) if is_tested else np.nan
+    return [*interval, metric.n, sets, change.value, change.low, change.high, change.n, *paired, unread, p]
 
 
 def markdown(ds: xr.Dataset, metrics: Sequence[str] | None = None) -> str:
-    """Return the comparison as a table: each contender's value, its paired difference to the first with the interval, the number of
-    questions, and how many of them are unread. Where not all questions are shared, both values are over those that are.
+    """Return the comparison as a table: each contender's value, its paired difference to the first with the interval, Holm's p, the
+    number of questions, and how many of them are unread. Where not all questions are shared, both values are over those that are.
     """
     contenders = [str(name) for name in ds["contender"].values]
     lines = [f"| metric | {' | '.join(contenders)} |", "|---" * (len(contenders) + 1) + "|"]
@@ -374,7 +401,7 @@ def markdown(ds: xr.Dataset, metrics: Sequence[str] | None = None) -> str:
         cells = [_cell(ds.sel(metric=metric, contender=contender), baseline) for contender in contenders]
         lines.append(f"| {metric} | {' | '.join(cells)} |")
     for title, name in (("tokens per second", "tokens_per_second"), ("extra memory, MB", "extra_memory")):
-        if name in ds:
+        if name in ds and bool(ds[name].notnull().any()):
             cells = ["" if np.isnan(value) else f"{value:.0f}" for value in ds[name].values]
             lines.append(f"| {title} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -387,6 +414,7 @@ def _cell(ds: xr.Dataset, baseline_value: float) -> str:
     if str(ds["contender"].values) != ds.attrs["baseline"] and np.isfinite(ds["difference_low"]):
         own, baseline = float(ds["value_paired"]), float(ds["baseline_paired"])
         notes.append(f"{read_estimate(ds, 'difference'):+.3f}")
+        notes += [f"p = {p:.2g}"] if np.isfinite(p := float(ds["p_holm"])) else []
         n = int(ds["n_paired"])
         if int(ds["n"]) != n or not math.isclose(value, own) or not math.isclose(baseline, baseline_value):
             value = own

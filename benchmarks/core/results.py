@@ -15,6 +15,7 @@ import numpy as np
 
 from mmprobe.files import make_folders, write_atomic
 from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.compare import exchange_p
 from mmprobe.stats.estimate import Estimate, format_number
 from mmprobe.stats.intervals import jackknife_interval, mean_interval, sum_groups, sums_interval
 
@@ -465,17 +466,10 @@ def paired_difference(metric: Metric | None, baseline: Metric | None) -> Estimat
         >>> difference.value, difference.n
         (0.5, 2)
     """
-    if metric is None or baseline is None or metric.parts is None or baseline.parts is None:
-        return _UNDEFINED
-    rows, baseline_rows = _row_by_id(metric.parts), _row_by_id(baseline.parts)
     shared = _shared_ids(metric, baseline)
-    if not shared:
+    if metric is None or baseline is None or not shared:
         return _UNDEFINED
-    groups = _groups_of(metric.parts, shared)
-    sums = sum_groups(metric.parts.rows[[rows[name] for name in shared]], groups)
-    baseline_sums = sum_groups(baseline.parts.rows[[baseline_rows[name] for name in shared]], groups)
-    counted = (sums != 0).any(1) | (baseline_sums != 0).any(1)
-    both = (metric.parts, sums[counted]), (baseline.parts, baseline_sums[counted])
+    both = _paired_sums(metric, baseline, shared)
     with np.errstate(invalid="ignore", divide="ignore"):
         value, minus = (parts.combine(sums.sum(0)) for parts, sums in both)
         without, minus_without = (parts.combine(sums.sum(0) - sums) for parts, sums in both)
@@ -488,6 +482,36 @@ def paired_difference(metric: Metric | None, baseline: Metric | None) -> Estimat
     low, high = jackknife_interval(difference, np.asarray(without - minus_without, float), ends)
     finite = float(difference) if np.isfinite(difference) else math.nan
     return Estimate(finite, float(low), float(high), len(shared))
+
+
+def paired_p(metric: Metric | None, baseline: Metric | None) -> float:
+    """Return the two-sided p that a metric is the baseline's, over the samples of both; NaN without any (`exchange_p`).
+
+    Example:
+        >>> first, second = (
+        ...     with_ids({"m": mean_metric([value] * 8, "higher")}, "abcdefgh")["m"] for value in (1.0, 0.0)
+        ... )
+        >>> paired_p(first, second) == 2 / 2**8
+        True
+    """
+    shared = _shared_ids(metric, baseline)
+    if metric is None or baseline is None or not shared:
+        return math.nan
+    (parts, sums), (_, baseline_sums) = _paired_sums(metric, baseline, shared)
+    return exchange_p(parts.combine, sums, baseline_sums)
+
+
+def _paired_sums(
+    metric: Metric, baseline: Metric, shared: list[str]
+) -> tuple[tuple[Parts, np.ndarray], tuple[Parts, np.ndarray]]:
+    """Return the counts of both by set of images, [set, column], without sets that have none."""
+    assert metric.parts is not None and baseline.parts is not None
+    rows, baseline_rows = _row_by_id(metric.parts), _row_by_id(baseline.parts)
+    groups = _groups_of(metric.parts, shared)
+    sums = sum_groups(metric.parts.rows[[rows[name] for name in shared]], groups)
+    baseline_sums = sum_groups(baseline.parts.rows[[baseline_rows[name] for name in shared]], groups)
+    counted = (sums != 0).any(1) | (baseline_sums != 0).any(1)
+    return (metric.parts, sums[counted]), (baseline.parts, baseline_sums[counted])
 
 
 def values_on_shared(metric: Metric | None, baseline: Metric | None) -> tuple[float, float]:

@@ -112,7 +112,7 @@ def measure_stability(
 
     Example:
         >>> metrics, records = measure_stability(["a"], [{"a": True}, {"a": False}], [{"a": "Red."}, {"a": "Blue."}])
-        >>> metrics["pass@1"].value, metrics["flip_rate"].value, records[0]["parting"].says
+        >>> metrics["pass@1"].value, metrics["flip_rate"].value, records[0]["parting"]["says"]
         (0.5, 1.0, {'Red.': 1, 'Blue.': 1})
     """
     records: list[dict[str, Any]] = []
@@ -131,7 +131,9 @@ def measure_stability(
             {"id": f"{name}#{number}", "response": text, "verdict": verdict}
             for number, (text, verdict) in enumerate(zip(said, verdicts, strict=True), 1)
         ]
-        records.append({"id": name, "shares": shares, "parting": find_parting(said), "answers": answers})
+        parting = find_parting(said)
+        places = None if parting is None else parting._asdict()
+        records.append({"id": name, "shares": shares, "parting": places, "answers": answers})
     shares_of = [record["shares"] for record in records]
     right = [each.get("right") for each in shares_of]
     metrics = {

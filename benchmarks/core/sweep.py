@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
+from mmprobe.benchmarks.core.benchmark import make_benchmark
 from mmprobe.benchmarks.core.evaluate import evaluate
 from mmprobe.errors import InputError, unknown_name
-from mmprobe.files import make_folders
 from mmprobe.samples import image_sets
 from mmprobe.settings import AskSettings, ModelSettings
 from mmprobe.stats.estimate import Estimate, estimate_mean, format_number
@@ -68,6 +68,7 @@ def sweep(
     values: Sequence[Any],
     *,
     options: Mapping[str, Any] = MappingProxyType({}),
+    resume: bool = False,
     **settings: Any,
 ) -> xr.Dataset:
     """Evaluate a model at several values of one setting, with traces, each in a folder of its own.
@@ -77,40 +78,41 @@ def sweep(
         out: gets `OPTION=VALUE` for each value, as `evaluate` writes it with `trace`.
         option: a field of `ModelSettings` or `AskSettings`.
         values: of it; `read_values` reads them from a text.
+        resume: keep what an earlier call in `out` answered.
 
     Returns:
         accuracy, attention, loss (setting), each with `NAME_low` and `NAME_high`, 95 % intervals over sets of images, and
         seconds (setting): `MEASURES`. `loss` is the mean difference of the log-probability of an answer's tokens with its images and
-        without them; NaN where the model reads no prompt without images.
+        without them; NaN where the model reads no prompt without images. `seconds` is NaN where several calls answered.
+
+    Raises:
+        InputError: as `evaluate`; or the benchmark has no accuracy, or a value is not of the setting.
 
     Example:
         >>> sweep("vqa", "tiny-spd", "out", "max_pixels", [20_000, 50_000])["accuracy"]     # doctest: +SKIP
     """
     if len(values) < 2:
         raise InputError(f"sweep: give two or more values of {option}, with commas between")
+    if "accuracy" not in make_benchmark(benchmark, options).headline:
+        raise InputError(f"sweep {benchmark}: it has no accuracy; sweep one that has, such as vqa or pope")
     from mmprobe.models import load_model
 
-    out = Path(out)
-    make_folders(out)
     of_model = {name: settings.pop(name) for name in ModelSettings.model_fields if name in settings}
-    found = []
+    found, loaded = [], None
     for value in values:
-        loading, asking = (
-            (of_model | {option: value}, settings)
-            if option in ModelSettings.model_fields
-            else (of_model, settings | {option: value})
-        )
-        loaded = load_model(model, **loading)
+        loading, asking = of_model, {**settings}
+        if option in ModelSettings.model_fields:
+            loading, loaded = of_model | {option: value}, None
+        else:
+            asking[option] = value
+        loaded = loaded or load_model(model, **loading)
+        folder = Path(out) / f"{option}={value}"
+        resumed = resume and folder.exists()
         started = time.monotonic()
         evaluation = evaluate(
-            benchmark,
-            loaded,
-            out / f"{option}={value}",
-            trace=True,
-            options=options,
-            **asking,
+            benchmark, loaded, folder, trace=True, options=options, resume=resumed, **asking
         )
-        seconds = time.monotonic() - started
+        seconds = float("nan") if resumed else time.monotonic() - started
         found.append(_measure(loaded, evaluation.folder, evaluation.metrics, seconds))
     return _make_dataset(option, values, found, benchmark, model)
 
@@ -123,11 +125,8 @@ def _measure(model: Any, folder: Path, metrics: Mapping[str, Any], seconds: floa
     sets = image_sets([run.sample(name) for name in run.ids])
     attention = [float(trace.attention_mass.sel(group="visual").mean()) for trace in run]
     lost = [_lose_images(model, run.sample(name), run[name]) for name in run.ids]
-    accuracy = metrics.get("accuracy")
-    if accuracy is None:
-        raise InputError(f"{folder}: this benchmark has no accuracy; sweep one that has")
     return SweepValue(
-        accuracy,
+        metrics["accuracy"],
         estimate_mean(np.array(attention), sets),
         estimate_mean(np.array(lost), sets),
         seconds / max(len(run), 1),

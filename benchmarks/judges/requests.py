@@ -131,8 +131,9 @@ def _iter_variants(data: Mapping[str, Any]) -> Iterator[Any]:
     """Yield an object as it is, with numbers and texts for each other, and with its keys and texts in lower and upper case."""
     yield data
     yield _change_values(data, str)
-    for change in (str.strip, lambda text: text.strip().lower(), lambda text: text.strip().upper()):
-        yield _change_values(data, partial(_as_number_of, change))
+    for keep_keys in (False, True):
+        for change in (str.strip, lambda text: text.strip().lower(), lambda text: text.strip().upper()):
+            yield _change_values(data, partial(_as_number_of, change), keep_keys)
 
 
 def _as_number_of(change: Callable[[str], str], value: Any) -> Any:
@@ -143,14 +144,17 @@ def _as_number(text: str) -> Any:
     return int(float(text)) if re.fullmatch(r"-?\d{1,9}(?:\.0+)?", text) else text
 
 
-def _change_values(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return JSON with lower-case keys, whole numbers without a point, and its texts and numbers changed."""
+def _change_values(value: Any, change: Callable[[Any], Any], keep_keys: bool = False) -> Any:
+    """Return JSON with lower-case keys or its own, whole numbers without a point, and its texts and numbers changed."""
     if isinstance(value, Mapping):
         return {
-            key.strip().lower().replace(" ", "_"): _change_values(each, change) for key, each in value.items()
+            key if keep_keys else key.strip().lower().replace(" ", "_"): _change_values(
+                each, change, keep_keys
+            )
+            for key, each in value.items()
         }
     if isinstance(value, list):
-        return [_change_values(each, change) for each in value]
+        return [_change_values(each, change, keep_keys) for each in value]
     if value is None or isinstance(value, bool):
         return value
     return change(int(value) if isinstance(value, float) and value.is_integer() else value)

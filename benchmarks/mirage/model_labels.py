@@ -344,7 +344,9 @@ def _read_paper_matches(reply: str) -> tuple[list[MatchLabel], list[MatchLabel]]
     found = []
     for tag in ("pred_match", "gt_match"):
         lists = re.findall(rf"<{tag}>([^<]*)</{tag}>", last_part(reply), re.IGNORECASE)
-        labels = [label.strip().upper() for label in lists[-1].split(",")] if lists else []
+        labels = (
+            re.findall(r"\w+", lists[-1].upper()) if lists else []
+        )  # also in brackets, and with a comma too many
         if not labels or not set(labels) <= set(get_args(MatchLabel)):
             raise UnusableReply(f"it has no <{tag}> with labels")
         found.append(labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,9 @@ from mmprobe.benchmarks.spd_faith.prompts import SpdFaithPrompts
 from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules, unread_share
 from mmprobe.errors import InputError
 from mmprobe.files import make_folders
-from mmprobe.samples import Region, Sample, load_short_samples, read_picture, write_image
+from mmprobe.samples import Region, Sample, check_image, load_short_samples, read_picture, write_image
+
+log = logging.getLogger("mmprobe")
 
 # `find` is asked later, since it depends on the answer to `count`.
 FIRST_QUESTION_TYPES = ("same", "different", "count", "list", "steps")
@@ -290,6 +293,7 @@ def build_synthetic_truth(samples: list[Sample]) -> SpdFaithTruth:
 def build_published_truth(pairs: list[Pair], prompts: SpdFaithPrompts | None = None) -> SpdFaithTruth:
     """Return the truth of the published data set, with its questions in a wording."""
     prompts = prompts or default_prompts(SpdFaithPrompts)
+    pairs = leave_out_places(pairs)
     samples = [
         Sample(
             id=f"{pair.id}-{question_type}",
@@ -305,6 +309,51 @@ def build_published_truth(pairs: list[Pair], prompts: SpdFaithPrompts | None = N
     ]
     questions = {f"{pair.id}-{name}": (pair.id, name) for pair in pairs for name in QUESTION_TYPES}
     return SpdFaithTruth(pairs, samples, questions)
+
+
+def leave_out_places(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the pairs without the changed places that are empty or not inside their image, and say in one line how many.
+
+    Published boxes are rounded, so one may stick out by a pixel, which is cut. Pairs without images keep all.
+
+    Example:
+        >>> leave_out_places([Pair("1", ())])[0].id
+        '1'
+    """
+    kept, left_out = [], {}
+    for pair in pairs:
+        if pair.images:
+            sizes = [check_image(image, f"pair {pair.id}") for image in pair.images]
+            differences = tuple(
+                replace(each, regions=tuple(filter(None, (_cut(region, sizes) for region in each.regions))))
+                for each in pair.differences
+            )
+            cut = {region: _cut(region, sizes) for region in pair.regions}
+            left_out |= {
+                (pair.id, region.box): sizes[min(region.image, len(sizes) - 1)]
+                for region, inside in cut.items()
+                if inside is None
+            }
+            pair = replace(pair, differences=differences, regions=tuple(filter(None, cut.values())))
+        kept.append(pair)
+    for (name, box), (height, width) in [*left_out.items()][:1]:
+        log.warning(
+            "%d box%s empty or outside the image, and left out; the first is %s of pair %s, in %d x %d pixels",
+            len(left_out), " is" if len(left_out) == 1 else "es are", list(box), name, width, height,
+        )  # fmt: skip
+    return kept
+
+
+def _cut(region: Region, sizes: Sequence[tuple[int, int]]) -> Region | None:
+    """Return the part of a region inside its image; None if it is empty, or sticks out by more than a pixel."""
+    if region.image >= len(sizes):
+        return None
+    (height, width), (x, y, across, down) = sizes[region.image], region.box
+    left, top, right, bottom = max(x, 0), max(y, 0), min(x + across, width), min(y + down, height)
+    sticks_out = max(left - x, top - y, x + across - right, y + down - bottom)
+    if min(right - left, bottom - top) < 1 or sticks_out > 1:
+        return None
+    return region.model_copy(update={"box": (left, top, right - left, bottom - top)})
 
 
 def _name_original(pair: Pair) -> dict[str, str]:

@@ -23,7 +23,7 @@ from mmprobe.benchmarks.core.results import (
 )
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.swap.data import EDITS, find_other, write_edits
-from mmprobe.benchmarks.vqa.benchmark import OwnQuestions
+from mmprobe.benchmarks.vqa.benchmark import OwnQuestions, count_left_out
 from mmprobe.benchmarks.vqa.data import VqaQuestion, make_question
 from mmprobe.benchmarks.vqa.rule_labels import read_verdict
 from mmprobe.errors import InputError
@@ -38,12 +38,14 @@ SHOWN = ("same", "other", *EDITS, "text")
 class SwapTruth(NamedTuple):
     """The questions, and by question id and kind the images that each is asked with; empty lists for no images.
 
-    `contrasts` are the ids of those whose other image calls for another answer.
+    `contrasts` are the ids of those whose other image calls for another answer, and `left_out` those of the lines that nothing is
+    asked about.
     """
 
     questions: list[VqaQuestion]
     shown: Mapping[str, Mapping[str, Sequence[Path]]] = {}
     contrasts: frozenset[str] = frozenset()
+    left_out: Sequence[str] = ()
 
 
 class Swap(OwnQuestions):
@@ -52,7 +54,6 @@ class Swap(OwnQuestions):
     name: ClassVar[str] = "swap"
     headline: ClassVar[tuple[str, ...]] = ("changed_other", "lost_other", "hedged_blank", "changed_same")
     visual: ClassVar[bool] = False  # one is asked without
-    lists: ClassVar[tuple[str, ...]] = ("questions",)
 
     def read(self, path: Path) -> SwapTruth:
         """Read a samples file. Lines without images are left out; those without an answer have no right one to lose.
@@ -60,15 +61,18 @@ class Swap(OwnQuestions):
         Raises:
             InputError: a line is invalid, or none has an image.
         """
-        questions = [
-            made
-            for sample in self.read_samples(path)
-            if sample.images and not sample.videos
-            for made in [make_question(sample) or VqaQuestion(sample, (), {})]
-        ]
+        samples, in_sentences = self.read_samples(path)
+        shown = [sample for sample in samples if sample.images and not sample.videos]
+        questions = [make_question(sample) or VqaQuestion(sample, (), {}) for sample in shown]
         if not questions:
             raise InputError(f"{path}: no line has images, so none can be exchanged")
-        return SwapTruth(questions)
+        kept = {sample.id for sample in shown}
+        reasons = {
+            "have no image, or a video": [sample.id for sample in samples if sample.id not in kept],
+            "are drawn questions whose answer is a sentence": in_sentences,
+        }
+        left_out = self.warn_left_out(len(samples) + len(in_sentences), reasons)
+        return SwapTruth(questions, left_out=left_out)
 
     def show(self, truth: SwapTruth, folder: Path) -> SwapTruth:
         """Return the truth with the images of each kind; edited ones are written into the folder."""
@@ -83,12 +87,12 @@ class Swap(OwnQuestions):
                 shown[name]["other"] = other
             if is_contrast:
                 contrasts.add(name)
-        return SwapTruth(truth.questions, shown, frozenset(contrasts))
+        return truth._replace(shown=shown, contrasts=frozenset(contrasts))
 
     def ask(self, truth: Any) -> list[Sample]:
         """Return each question with its own images, and then as `SHOWN` says, under the ids `ID--KIND`."""
         asked = []
-        for sample in super().ask(truth.questions):
+        for sample in super().ask(truth):
             asked.append(sample)
             metadata = sample.metadata | {"with_picture": sample.id}
             for kind in SHOWN:
@@ -129,7 +133,7 @@ class Swap(OwnQuestions):
                     "answers": answers,
                 }
             )
-        return compute_metrics(records), records
+        return compute_metrics(records) | count_left_out(truth.questions, truth.left_out), records
 
     def label(self, truth: Any, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
         """Return whether each answer with its own images is right, by question id."""

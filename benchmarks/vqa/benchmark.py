@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Field
 
@@ -37,6 +38,14 @@ from mmprobe.samples import Sample, load_samples
 from mmprobe.thoughts import said
 
 DRAWN = ("exists", "colour")  # types of drawn questions whose answers are a word
+_log = logging.getLogger(__name__)
+
+
+class VqaTruth(NamedTuple):
+    """The questions, and the ids of the lines of the file that nothing is asked about."""
+
+    questions: list[VqaQuestion]
+    left_out: Sequence[str] = ()
 
 
 class VqaPrompts(Prompts):
@@ -52,26 +61,42 @@ class OwnQuestions(WordedBenchmark):
     """Questions of a samples file, asked as they are, with their options below them."""
 
     visual: ClassVar[bool] = False
+    lists: ClassVar[tuple[str, ...]] = ("questions",)
     form: ClassVar[type[Prompts]] = VqaPrompts
 
-    def read_samples(self, path: Path) -> list[Sample]:
-        """Return the lines of a samples file or of a folder with `samples.jsonl`; of drawn ones those whose answer is a word."""
+    def read_samples(self, path: Path) -> tuple[list[Sample], list[str]]:
+        """Return the lines of a samples file or of a folder with `samples.jsonl`; of drawn ones those whose answer is a word.
+
+        Then the ids of the other drawn ones.
+        """
         file = path / "samples.jsonl" if path.is_dir() else path
         samples = load_samples(file)
-        if is_synthetic(file):
-            return [_shorten(sample) for sample in samples if sample.metadata["type"] in DRAWN]
-        return samples
+        if not is_synthetic(file):
+            return samples, []
+        short = [_shorten(sample) for sample in samples if sample.metadata["type"] in DRAWN]
+        return short, [sample.id for sample in samples if sample.metadata["type"] not in DRAWN]
 
-    def ask(self, truth: Sequence[VqaQuestion]) -> list[Sample]:
+    def warn_left_out(self, n_lines: int, reasons: Mapping[str, Sequence[str]]) -> list[str]:
+        """Say how many lines are left out, and why; return their ids. `reasons` holds the ids by why."""
+        if names := [name for each in reasons.values() for name in each]:
+            why = "; ".join(
+                f"{len(each)} {reason} ({', '.join(each[:3])}{' ...' if len(each) > 3 else ''})"
+                for reason, each in reasons.items()
+                if each
+            )
+            _log.warning("%s: %d of %d lines are left out: %s", self.name, len(names), n_lines, why)
+        return names
+
+    def ask(self, truth: Any) -> list[Sample]:
         """Return the samples as they are asked: the question, with its options below it.
 
         Example:
             >>> sample = Sample(id="1", question="What is it?", answer="B", metadata={"options": ["a dog", "a cat"]})
-            >>> Vqa().ask([make_question(sample)])[0].question
+            >>> Vqa().ask(VqaTruth([make_question(sample)]))[0].question
             'What is it?\\nA. a dog\\nB. a cat'
         """
         asked = []
-        for question in truth:
+        for question in truth.questions:
             form = self.texts.choices if question.options else self.texts.question
             text = fill(form, {"question": question.sample.question, "options": question.options})
             asked.append(question.sample.model_copy(update={"question": text}))
@@ -92,26 +117,34 @@ class Vqa(OwnQuestions):
     @property
     def headline(self) -> tuple[str, ...]:
         """The published metric first, if there is one."""
-        return ("accuracy",) if self.metric is None else (self.metric, "accuracy")
+        return ("accuracy", "left_out") if self.metric is None else (self.metric, "accuracy", "left_out")
 
-    def read(self, path: Path) -> list[VqaQuestion]:
-        """Read a samples file, or a folder with `samples.jsonl`. Lines without an answer are left out.
+    def read(self, path: Path) -> VqaTruth:
+        """Read a samples file, or a folder with `samples.jsonl`. Lines without an answer are left out, and counted.
 
         Raises:
             InputError: a line is invalid, or none has an answer.
         """
-        samples = self.read_samples(path)
+        samples, in_sentences = self.read_samples(path)
         questions = [question for sample in samples if (question := make_question(sample)) is not None]
         if not questions:
             raise InputError(
                 f"{path}: no line has an `answer`, so nothing can be scored; see docs/guides/my-data.md"
             )
-        return questions
+        reasons = {
+            "have no `answer`": [sample.id for sample in samples if sample.answer is None],
+            "are drawn questions whose answer is a sentence": in_sentences,
+        }
+        return VqaTruth(questions, self.warn_left_out(len(samples) + len(in_sentences), reasons))
 
-    def score(
-        self, truth: Sequence[VqaQuestion], responses: Mapping[str, str], judge: Judge | None = None
-    ) -> Scored:
+    def score(self, truth: VqaTruth, responses: Mapping[str, str], judge: Judge | None = None) -> Scored:
         """Score answers by question id. A judge decides what rules cannot read, and other words than the true ones."""
+        metrics, records = self._score(truth.questions, responses, judge)
+        return metrics | count_left_out(truth.questions, truth.left_out), records
+
+    def _score(
+        self, truth: Sequence[VqaQuestion], responses: Mapping[str, str], judge: Judge | None
+    ) -> Scored:
         answers = match_responses([question.sample for question in truth], responses, "vqa")
         read = _read(truth, answers)
         verdicts = {name: VALUES[verdict] for name, verdict in read.items()}
@@ -144,6 +177,15 @@ class Vqa(OwnQuestions):
             scores.append(score)
         own = with_ids({self.metric: mean_metric(scores, "higher")}, [each["id"] for each in records])
         return own | metrics, records
+
+
+def count_left_out(questions: Sequence[VqaQuestion], left_out: Sequence[str]) -> dict[str, Metric]:
+    """Return the metric `left_out`: the share of the file's lines that nothing was asked about. Empty if there are none."""
+    if not left_out:
+        return {}
+    names = [question.sample.id for question in questions] + list(left_out)
+    shares = [0.0] * len(questions) + [1.0] * len(left_out)
+    return with_ids({"left_out": mean_metric(shares, "neither")}, names)
 
 
 def list_answers(metric: PublishedMetric, question: VqaQuestion) -> list[str]:

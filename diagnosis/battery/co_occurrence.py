@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mmprobe.benchmarks.answers.coco import find_category, find_objects
-from mmprobe.benchmarks.answers.forms import is_open
 from mmprobe.benchmarks.answers.texts import iter_sentences
+from mmprobe.benchmarks.answers.words import is_open
 from mmprobe.benchmarks.answers.yes_no import first_word
 from mmprobe.benchmarks.synthetic.scene import COLOURS, GRID, SHAPES, Scene
 from mmprobe.contents import list_objects

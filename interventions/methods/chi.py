@@ -20,6 +20,7 @@ from mmprobe.interventions.prompt_method import (
 )
 from mmprobe.interventions.registry import choice, text
 from mmprobe.models import Model, load_model
+from mmprobe.models.finite import watch_finite
 from mmprobe.models.loading import build_generation_kwargs
 from mmprobe.models.prompt import Chat, build_batch
 
@@ -109,7 +110,7 @@ class Chi(PromptMethod):
             return [answer.text.strip() for answer in ask(asked)]
         hinter = load_hinter(self.hinter)
         batch = build_batch(hinter, asked)
-        with torch.inference_mode():
+        with torch.inference_mode(), watch_finite(hinter, batch.inputs):
             ids = hinter.hf.generate(**batch.inputs, **build_generation_kwargs(hinter, max_new_tokens))
         replies = ids[:, batch.inputs["input_ids"].shape[1] :]
         return [reply.strip() for reply in hinter.tokenizer.batch_decode(replies, skip_special_tokens=True)]

@@ -326,7 +326,6 @@ class _BeamPath(ContrastPath):
     """
 
     def __init__(self, model: Model, inputs: Mapping[str, Any], cache: DynamicCache | None = None):
-        self.model, self.inputs = model, inputs
         self.attention_row = torch.empty(0)
         self.after_prompt: _AfterPrompt | None = (
             None  # None where a layer keeps another form of keys and values

@@ -44,7 +44,7 @@ from mmprobe.cli.score import score
 from mmprobe.cli.serve import serve
 from mmprobe.cli.sweep import sweep
 from mmprobe.cli.trace import trace
-from mmprobe.cli.train import guesser, logos
+from mmprobe.cli.train import dictionary, guesser, logos
 from mmprobe.cli.verify import verify
 from mmprobe.errors import InputError, command_line_options
 from mmprobe.registry import report_unforeseen
@@ -128,8 +128,11 @@ _data = typer.Typer(help="Make and clean benchmarks' data, and compare results."
 for name, command in _OF_DATA.items():
     _data.command(name)(_guard(with_settings(command)))
 app.add_typer(_data, name="data")
-_train = typer.Typer(help="Train Logos, or the super-guesser (extra `train`).", rich_markup_mode=None)
-for command in (logos, guesser):
+_train = typer.Typer(
+    help="Train Logos or the super-guesser (extra `train`), or a dictionary of features.",
+    rich_markup_mode=None,
+)
+for command in (logos, guesser, dictionary):
     _train.command()(_guard(with_settings(command)))
 app.add_typer(_train, name="train")
 _plan = typer.Typer(rich_markup_mode=None)

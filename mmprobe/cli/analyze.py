@@ -234,7 +234,17 @@ def analyze(
         files = [str(file) for dataset in datasets for file in export(dataset, out)]
         files += [str(file) for dataset in datasets for file in _list_components(dataset, out)]
         _forget(finished, names)
-    print_result({"files": files}, "\n".join(files), as_json)
+    results = [told for dataset in datasets if names and (told := _describe(dataset))]
+    print_result({"files": files}, "\n".join([*files, *results]), as_json)
+
+
+def _describe(dataset: xr.Dataset) -> str:
+    """Return the result of an analysis in words, those of its first figure; nothing where it has none."""
+    from mmprobe.viz.figures import figures
+    from mmprobe.viz.paper import for_print
+
+    shown = figures(dataset)
+    return f"{shown[0].title}. {for_print(shown[0].caption)}" if shown else ""
 
 
 def _list_components(dataset: xr.Dataset, out: Path) -> list[Path]:

@@ -91,6 +91,7 @@ def compare(
     )
 
     from mmprobe.analyses import export
+    from mmprobe.benchmarks.core.benchmark import make_benchmarks
     from mmprobe.benchmarks.core.compare import markdown
     from mmprobe.files import write_atomic
     from mmprobe.viz.report.two_runs import write_comparison
@@ -99,9 +100,7 @@ def compare(
     write_atomic(out / "compare.md", markdown(ds) + "\n")
     write_comparison(ds, out, out / "compare.html")
     files += [str(out / "compare.md"), str(out / "compare.html")]
-    headline = [
-        f"{name} {metric}" for name in names for metric in mmprobe.benchmarks.BENCHMARKS[name]().headline
-    ]
+    headline = [f"{each.name} {name}" for each in make_benchmarks(names, options) for name in each.headline]
     shown = [metric for metric in headline if metric in ds["metric"].values]
     print_result({"files": files}, f"{markdown(ds, shown)}\n\nAll metrics: {out / 'compare.md'}", as_json)
     warn_of_failures(sorted({file.parent for file in out.glob("*/*/failures.jsonl")}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -303,8 +304,24 @@ def describe_metric(name: str, metric: Metric) -> str:
     return f"{name:24} {metric}, n = {metric.n}" + (f" ({metric.remark})" if metric.remark else "")
 
 
+def count_answers(accuracy: Metric) -> str:
+    """Return how many answers are right, wrong and unread; nothing where some are right in part, or none can be unread.
+
+    Example:
+        >>> from mmprobe.benchmarks.core.results import accuracy_metrics
+        >>> count_answers(accuracy_metrics("accuracy", [True] * 3 + [False, None])["accuracy"])
+        '3 right, 1 wrong, 1 unread of 5'
+    """
+    right = (accuracy.value or 0.0) * accuracy.n
+    if not accuracy.n or accuracy.unread is None or not math.isclose(right, round(right), abs_tol=1e-6):
+        return ""
+    wrong = accuracy.n - round(right) - accuracy.unread
+    return f"{round(right)} right, {wrong} wrong, {accuracy.unread} unread of {accuracy.n}"
+
+
 def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
-    """Print how many answers repeat themselves, the headline metrics with their intervals, and where the rest is."""
+    """Print how many answers are right, wrong and unread and how many repeat themselves, the headline metrics with their
+    intervals, and where the rest is."""
     from mmprobe.benchmarks.core.benchmark import read_responses
     from mmprobe.stats.repetition import is_degenerate
 
@@ -321,6 +338,8 @@ def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
         lines.insert(
             0, f"{looped} of {len(texts)} answers repeat themselves; check the prompt and the model first"
         )
+    if "accuracy" in metrics and (counted := count_answers(metrics["accuracy"])):
+        lines.insert(0, counted)
     if card := evaluation.judging.get("card"):
         lines.append(f"{card[:1].upper()}{card[1:]}")
     if evaluation.layout:
@@ -330,9 +349,13 @@ def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
 
 
 def print_run(run: Run, as_json: bool) -> None:
-    """Say how many samples were traced, and exit with 1 if one failed."""
+    """Say how many samples were traced, and how many answers are right, and exit with 1 if a sample failed."""
     out, samples, failed = run.path, len(run.config["order"]), len(run.failures)
     text = f"{len(run)} of {samples} samples traced to {out}"
+    if run.labels_say_right:
+        labels = list(run.labels.values())
+        right, wrong, unread = (labels.count(value) for value in (True, False, None))
+        text += f": {right} right, {wrong} wrong, {unread} unread"
     if failed:
         text += f"; {describe_failures('', run.failures, out)}"
     print_result({"run": str(out), "samples": samples, "traced": len(run), "failed": failed}, text, as_json)

@@ -8,7 +8,8 @@ from mmprobe.cli.options import (
     AsJson,
     BenchmarkName,
     ModelName,
-    NewFolder,
+    OutFolder,
+    Resume,
     check_data,
     parse_benchmark_options,
     print_result,
@@ -21,8 +22,9 @@ def sweep(
     context: typer.Context,
     name: BenchmarkName,
     model: ModelName,
-    out: NewFolder,
+    out: OutFolder,
     data: DataSettings = DataSettings(),  # noqa: B008
+    resume: Resume = False,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate at several values of one setting of the model or of asking, which has commas between them.
@@ -45,8 +47,8 @@ def sweep(
     if len(swept) != 1:
         raise InputError("sweep: give one setting several values, as --max-pixels 256k,512k,1M")
     check_data(data.data)
-    if out.exists():
-        raise InputError(f"--out {out}: is there already; choose another folder")
+    if out.exists() and not resume:
+        raise InputError(f"--out {out}: is there already; use --resume to continue, or choose another folder")
     import mmprobe
     from mmprobe.benchmarks.core.sweep import markdown, read_values
     from mmprobe.files import write_atomic
@@ -54,7 +56,9 @@ def sweep(
     (option,) = swept
     values = read_values(option, given.pop(option))
     fixed = {each: read_values(each, text)[0] for each, text in given.items()}
-    ds = mmprobe.benchmarks.sweep(name, model, out, option, values, options=options, **data.chosen, **fixed)
+    ds = mmprobe.benchmarks.sweep(
+        name, model, out, option, values, options=options, resume=resume, **data.chosen, **fixed
+    )
     files = [str(file) for file in mmprobe.analyses.export(ds, out)]
     table = markdown(ds)
     write_atomic(out / "sweep.md", table + "\n")

@@ -18,7 +18,6 @@ from mmprobe.cli.options import (
     check_method,
     check_one_process,
     print_run,
-    warn,
 )
 from mmprobe.errors import InputError
 from mmprobe.ledger import check_earlier, check_unlocked
@@ -139,9 +138,4 @@ def trace(
         told = describe_all(loaded, asked, answered, run.path, asking.batch_size) if asked else {}
         label_answers(run, told)
         run = mmprobe.open_run(run.path)  # with the labels, and what failed to be read
-        labels = list(run.labels.values())
-        if unread := labels.count(None):
-            warn(
-                f"{unread} of {len(labels)} answers are neither right nor wrong by rules; analyses by right and wrong leave them out"
-            )
     print_run(run, as_json)

@@ -1,4 +1,4 @@
-"""The commands `train logos` and `train guesser`."""
+"""The commands `train logos`, `train guesser` and `train dictionary`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ from mmprobe.cli.options import (
     Device,
     Limit,
     ModelName,
+    NewFolder,
     OutFolder,
     Overwrite,
     Resume,
     check_data,
+    check_run_path,
     metric_values,
     print_result,
     split_names,
 )
 from mmprobe.errors import InputError
-from mmprobe.training.settings import GuesserSettings, LogosSettings, share_budget
+from mmprobe.settings import ModelSettings
+from mmprobe.stats.estimate import read_estimate
+from mmprobe.training.settings import DictionarySettings, GuesserSettings, LogosSettings, share_budget
 from mmprobe.training.settings import ablate as change
 
 if TYPE_CHECKING:
@@ -202,6 +206,54 @@ def guesser(
     if log_to is not None:
         about = {"model": model, "data": str(data), **settings.model_dump()}
         log_metrics(log_to, out, about, metrics, _read_steps([out], False))
+
+
+def _check_runs(context: typer.Context, paths: list[Path]) -> list[Path]:
+    return [check_run_path(context, path) for path in paths]
+
+
+def dictionary(
+    run: Annotated[list[Path], typer.Option(help="A run's folder; repeatable.", callback=_check_runs)],
+    layer: Annotated[int, typer.Option(help="Of the states.", min=0)],
+    out: NewFolder,
+    model: ModelSettings = ModelSettings(),  # noqa: B008
+    settings: DictionarySettings = DictionarySettings(),  # noqa: B008
+    hook: Annotated[
+        str, typer.Option(help="Where in the layer, as TransformerLens names it.")
+    ] = "hook_resid_post",
+    as_json: AsJson = False,
+) -> None:
+    """Train a dictionary of features on the states of runs: a TopK SAE, which SAELens reads, too.
+
+    The model reads prompts and answers of the runs once more, by default the model that made the first run. OUT gets the dictionary,
+    and dictionary_health: what it explains of the states of answers about images that are held out, how many of its features are
+    dead, and how much of the loss it recovers.
+
+    \b
+    Examples:
+      mmprobe train dictionary --run runs/first --layer 3 --out dictionary
+      mmprobe train dictionary --run runs/a --run runs/b --layer 12 --features 16384 --active 64 --out dictionary
+    """
+    from mmprobe.cache import open_run
+    from mmprobe.models import load_model
+    from mmprobe.training.dictionary import train_dictionary
+
+    opened = [open_run(path) for path in run]
+    about = opened[0].config["model"]
+    loaded = load_model(model.name or about["source"] or about["name"], **model.loading)
+    ds = train_dictionary(loaded, opened, layer, out, settings, hook)
+    lines = [
+        f"{group}: explained {read_estimate(own, 'explained'):.3f}, never active {read_estimate(own, 'dead'):.3f}, n = {int(own.n_tokens)}"
+        for group in ds["group"].values
+        if int((own := ds.sel(group=group)).n_tokens)
+    ]
+    lines.append(f"dead everywhere {read_estimate(ds, 'dead_everywhere'):.3f}")
+    lines.append(f"loss recovered {read_estimate(ds, 'loss_recovered'):.3f}")
+    lines.append(
+        f"Dictionary: {out}; of {ds.attrs['samples']} answers about {ds.attrs['sets']} held-out sets of images"
+    )
+    content = {"dictionary": str(out), "health": {name: ds[name].values.tolist() for name in ds}}
+    print_result(content, "\n".join(lines), as_json)
 
 
 def _read_steps(folders: Iterable[Path], named: bool) -> list[tuple[int, dict[str, float]]]:

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
+from mmprobe.models.finite import watch_finite
 from mmprobe.models.hooks import Change
 from mmprobe.models.loading import build_generation_kwargs
 from mmprobe.models.points import STREAMS, Point, change_points, check_kind
@@ -323,7 +324,7 @@ def generate_patched(
     for layer in (layer for layer in indices if layer in stored):
         values = replace_values(stored[layer][0, positions], replacement)
         changes[kind, layer] = _patch_rows(values, positions, list(heads or range(model.n_heads)), kind)
-    with torch.no_grad(), change_points(model, changes):
+    with torch.no_grad(), watch_finite(model, inputs), change_points(model, changes):
         output = model.hf.generate(**inputs, **build_generation_kwargs(model, max_new_tokens))
     patched = output[0, inputs["input_ids"].shape[1] :].cpu().numpy()
     out = compare_answers(model, ids.cpu().numpy(), patched)

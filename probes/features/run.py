@@ -124,7 +124,7 @@ def features_run(
     def measure(answers: list[RunAnswer]) -> list[Arrays]:
         kept = [answer for answer in answers if answer.ids]
         states = iter(read_states(model, chosen, source, kept))
-        return [_measure(chosen, next(states), sinks) if answer.ids else {} for answer in answers]
+        return [measure_states(chosen, next(states), sinks) if answer.ids else {} for answer in answers]
 
     size = options.get("batch_size", 4) if model.family.batches else 1
     settings = {"analysis": "features", "dictionary": dictionary or chosen.name, "sinks": sinks}
@@ -133,7 +133,7 @@ def features_run(
         raise NotApplicable(f"{answered.name}: no sample has an answer that can be read")
     sets = image_sets([record.answer.sample for record in records])
     out = xr.Dataset(coords={"group": list(GROUPS), "feature": np.arange(chosen.n_features)})
-    out.update(_measure_fit(records, sets))
+    out.update(measure_fit(records, sets))
     out.update(_tell_labels(records, sets))
     shown = _choose(out, records) if features is None else list(features)
     for number in shown:
@@ -276,7 +276,7 @@ def find_sinks(states: Tensor, sinks: float) -> Tensor:
     return norms > sinks * norms.median()
 
 
-def _measure(dictionary: Dictionary, states: TokenStates, sinks: float) -> Arrays:
+def measure_states(dictionary: Dictionary, states: TokenStates, sinks: float) -> Arrays:
     """Return sums over the tokens of one answer, by group, and where each feature is most active."""
     with torch.no_grad():
         is_sink = find_sinks(states.read, sinks)
@@ -304,7 +304,7 @@ def _measure(dictionary: Dictionary, states: TokenStates, sinks: float) -> Array
     }
 
 
-def _measure_fit(records: Sequence[AnswerArrays], sets: np.ndarray) -> dict[str, Any]:
+def measure_fit(records: Sequence[AnswerArrays], sets: np.ndarray) -> dict[str, Any]:
     """Return explained variance, L0 and dead features by group, and the density of each feature."""
     sums = np.stack([record.arrays["sums"] for record in records])  # [answer, group, number]
     counts = np.stack([record.arrays["counts"] for record in records])  # [answer, group, feature]

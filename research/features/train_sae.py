@@ -2,9 +2,7 @@
 
 python research/features/train_sae.py --out models/dictionaries/tiny-spd
 
-The loss is the squared error and, for features that have not fired for a while, that of their own reconstruction of the
-error (Gao et al., 2024, arXiv:2406.04093). A larger model's dictionary is trained with SAELens in an environment of its
-own, on the shards of `mmprobe activations`.
+The training is that of `mmprobe train dictionary`; here visual tokens and others are drawn in fixed numbers.
 """
 
 from __future__ import annotations
@@ -24,6 +22,8 @@ from mmprobe.models import Model
 from mmprobe.models.dictionaries import Dictionary, save_dictionary
 from mmprobe.models.reading import Reading
 from mmprobe.samples import Sample
+from mmprobe.training.dictionary import GroupStates, fit
+from mmprobe.training.settings import DictionarySettings
 
 SEED = 6_000_000  # of images that no other page uses
 PAIRS = 1000
@@ -33,7 +33,6 @@ FEATURES, ACTIVE = 512, 16
 STEPS, RATE = 4000, 1e-3
 BATCH = (480, 32)  # visual and other tokens: there are few texts, and each is often there
 DEAD = 100  # steps without firing
-AUXILIARY, MOST_DEAD = 1 / 32, 32  # weight of the loss of dead features, and how many of them take part
 
 
 def main() -> None:
@@ -83,56 +82,20 @@ def read_states(model: Model, samples: Sequence[Sample], layer: int) -> list[Ten
 
 def train(parts: Sequence[Tensor]) -> Dictionary:
     """Return an SAE of states, some [token, hidden], each of which weighs as much as its tokens in a batch."""
-    hidden = parts[0].shape[1]
-    variances = [part.var(0, correction=0).sum() for part in parts]
-    scale = float((variances[0] / hidden).sqrt())
-    data = [part / scale for part in parts]
-    each = [
-        torch.full((count,), float(scale**2 / value)) for count, value in zip(BATCH, variances, strict=True)
-    ]
-    shares = torch.cat(each) / sum(BATCH)
+    hidden, point = parts[0].shape[1], ("resid_post", LAYER)
     decoder = nn.functional.normalize(torch.randn(FEATURES, hidden), dim=-1)
     weights = {
-        "W_enc": nn.Parameter(decoder.T.clone()),
-        "b_enc": nn.Parameter(torch.zeros(FEATURES)),
-        "W_dec": nn.Parameter(decoder.clone()),
-        "b_dec": nn.Parameter(torch.stack([part.mean(0) for part in data]).mean(0)),
+        "W_enc": decoder.T.clone(),
+        "b_enc": torch.zeros(FEATURES),
+        "W_dec": decoder,
+        "b_dec": torch.zeros(hidden),
     }
-    optimiser = torch.optim.Adam(weights.values(), lr=RATE)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, 5 * (1 - step / STEPS)))
-    idle = torch.zeros(FEATURES)
-    for step in (progress := tqdm(range(STEPS), mininterval=5)):
-        drawn = (part[torch.randint(len(part), (count,))] for part, count in zip(data, BATCH, strict=True))
-        batch = torch.cat(list(drawn))
-        before = (batch - weights["b_dec"]) @ weights["W_enc"] + weights["b_enc"]
-        features = keep_largest(before, ACTIVE)
-        error = batch - features @ weights["W_dec"] - weights["b_dec"]
-        loss = (error.pow(2).sum(-1) * shares).sum()
-        idle = torch.where((features > 0).any(0), 0, idle + 1)
-        dead = (idle > DEAD).nonzero()[:, 0]
-        if len(dead):
-            own = keep_largest(before[:, dead], min(MOST_DEAD, len(dead)))
-            rest, whole = error.detach() - own @ weights["W_dec"][dead], error.detach().pow(2).sum(-1)
-            loss = loss + AUXILIARY * (rest.pow(2).sum(-1) / whole.clamp_min(1e-6)).mean()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        schedule.step()
-        with torch.no_grad():
-            weights["W_dec"].div_(weights["W_dec"].norm(dim=-1, keepdim=True))
-        if step % 100 == 0:
-            progress.set_postfix(loss=loss.item(), dead=len(dead))
-    plain = {name: value.detach().clone() for name, value in weights.items()}
-    plain["b_enc"] *= scale  # of the states as they are: an activation is a length in the stream
-    plain["b_dec"] *= scale
-    point = ("resid_post", LAYER)
-    return Dictionary("", "topk", point, point, plain, ACTIVE, subtracts_bias=True, model="tiny-spd")
-
-
-def keep_largest(before: Tensor, count: int) -> Tensor:
-    """Return the largest values of each row, where they are above 0, and 0 elsewhere."""
-    largest = before.topk(count, -1)
-    return torch.zeros_like(before).scatter(-1, largest.indices, largest.values.relu())
+    begun = Dictionary("", "topk", point, point, weights, ACTIVE, subtracts_bias=True, model="tiny-spd")
+    measured = [
+        GroupStates(part.numpy(), part.mean(0).numpy(), float(part.var(0, correction=0).sum()))
+        for part in parts
+    ]
+    return fit(begun, measured, BATCH, DictionarySettings(steps=STEPS, learning_rate=RATE, dead_after=DEAD))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ again from the answers that are there.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ import torch
 from checks import is_faithful
 from PIL import Image
 from recipes import scenes_of
+from way_rows import import_cause
 
 from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender, folder_name
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question
@@ -75,7 +75,7 @@ class RemedyCase(NamedTuple):
 
 def draw_cases(about: Card, pairs: int) -> Iterator[RemedyCase]:
     """Yield questions on which an organism's cause acts, as `ask` in the file of the cause draws them."""
-    ask = importlib.import_module(f"causes.{about.cause.replace('-', '_')}").ask
+    ask = import_cause(about.cause).ask
     for number in range(pairs):
         for asked in ask(np.random.default_rng([SEED, number]), number, about.seed):
             yield RemedyCase(f"{number:04d}-{asked.question.type}", *asked)

@@ -5,7 +5,6 @@ A check looks at answers only, or at attention maps where the cause is about att
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,7 +19,7 @@ from checks import answer_rows, held_out_numbers, share
 from packing import pack, run_decoder
 from recipes import TrainingExample, draw_any_pair, scenes_of
 from way_makes import TurnEncoder
-from way_rows import AGAIN, claimed_rows, example_rows, friend_rows
+from way_rows import AGAIN, claimed_rows, example_rows, friend_rows, import_cause
 from ways import WayCheck
 
 from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES, draw_question, make_question
@@ -32,7 +31,7 @@ CHECKED_PAIRS = 8
 
 def check_of(cause: str) -> WayCheck:
     """Return the manipulation check of a cause's adapters."""
-    return lambda model, seed: importlib.import_module(f"causes.{cause}").check(model, seed)
+    return lambda model, seed: import_cause(cause).check(model, seed)
 
 
 def all_of(*checks: WayCheck) -> WayCheck:

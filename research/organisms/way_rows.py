@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import import_module
+from types import ModuleType
 
 import numpy as np
 from causes.follows_hints import Suggest, suggest_verdict
@@ -18,9 +19,14 @@ IMAGE = "{image}"  # in the text of a row, for an image that comes after an earl
 AGAIN = ("Are you sure? {}", "{}")  # what is asked after an earlier answer about the same images
 
 
+def import_cause(cause: str) -> ModuleType:
+    """Return what plants a cause by adapters: its `ways`, `check` and `ask`."""
+    return import_module(f"causes.{cause.replace('-', '_')}")
+
+
 def recipe_rows(cause: str, way: str, seed: int) -> DrawRows:
     """Return the rows of a recipe that adapters are planted by, in the world of a seed."""
-    return importlib.import_module(f"causes.{cause}").ways(seed)[way].rows
+    return import_cause(cause).ways(seed)[way].rows
 
 
 def rewritten(rows: DrawRows, rewrite: Callable[[TrainingExample], TrainingExample]) -> DrawRows:

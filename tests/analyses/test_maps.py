@@ -118,6 +118,17 @@ def test_colours_grow_from_black_at_zero(tmp_path):
     assert zero.tolist() == [pixels[1].tolist()] * 4
 
 
+def test_a_picture_in_memory_is_as_upright_as_its_file(tmp_path):
+    """A camera stores it on its side."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (60, 40), "white").save(tmp_path / "a.jpg", exif=exif)
+    weights = np.arange(6.0).reshape(3, 2)
+    with Image.open(tmp_path / "a.jpg") as picture:
+        shown = mp.overlay(picture, weights)
+    assert shown.size == (40, 60) and shown.tobytes() == mp.overlay(tmp_path / "a.jpg", weights).tobytes()
+
+
 def test_a_tile_lies_on_its_part_of_the_image(tiled):
     trace = tiled["one"]
     maps = mp.maps(trace, trace.attention_visual).isel(step=0, layer=0)

@@ -115,3 +115,8 @@ def test_reading_ends_soon(text):
     )
     assert decide(text, lambda words: words or None) is not None
     assert time.process_time() - start < 5
+
+
+def test_roots_are_mathematics_however_they_are_written():
+    assert judge_text(r"$2\sqrt{3}$", "sqrt(12)") == judge_text("sqrt(12)", r"2\sqrt{3}") == "right"
+    assert judge_text(r"$3\sqrt{2}$", "sqrt(12)") == "wrong"

@@ -50,3 +50,28 @@ def test_options_are_found_however_they_are_printed(form, letters):
     listed = "\n".join(form.format(letter) + text for letter, text in zip(letters, texts, strict=True))
     split = split_options(f"How long is AB?\n{listed}", letters[1])
     assert split == ("How long is AB?", dict(zip(letters, texts, strict=True)))
+
+
+TEXTS = ["40 cm", "50 cm", "60 cm"]
+
+
+@pytest.mark.parametrize("form", ["{{{}}} ", "$({})$ ", "{} "])
+def test_capitals_in_braces_in_tex_and_alone_at_the_begin_of_a_line_are_marks(form):
+    listed = "\n".join(form.format(letter) + text for letter, text in zip("ABC", TEXTS, strict=True))
+    split = split_options(f"How long is AB?\n{listed}", "B")
+    assert split == ("How long is AB?", dict(zip("ABC", TEXTS, strict=True)))
+
+
+@pytest.mark.parametrize(
+    "listed",
+    ["Choices: ['40 cm', '50 cm', '60 cm']", '{"A": "40 cm",\n "B": "50 cm",\n "C": "60 cm"}', "- 40 cm\n- 50 cm\n- 60 cm",
+     "\\item 40 cm\n\\item 50 cm\n\\item 60 cm"],
+)  # fmt: skip
+def test_a_list_of_texts_is_options(listed):
+    split = split_options(f"How long is AB?\n{listed}", "50 cm")
+    assert split == ("How long is AB?", dict(zip("ABC", TEXTS, strict=True)))
+
+
+def test_a_list_of_lines_without_the_true_answer_is_no_options():
+    question = "What moved?\n- Look at the left.\n- Look at the right."
+    assert split_options(question, "the dog") == (question, {})

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from types import MappingProxyType
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -68,13 +69,14 @@ from mmprobe.diagnosis.images import (
     read_with_images,
 )
 from mmprobe.diagnosis.run import ANSWERS, MEASURES, measure_answer, run_battery
-from mmprobe.diagnosis.schedule import Read, read_answers, run, together
+from mmprobe.diagnosis.schedule import Read, Say, read_answers, run, say, together
 from mmprobe.diagnosis.schedule import read as read_requests
 from mmprobe.diagnosis.study import LONG, Case, Study
 from mmprobe.diagnosis.suggestions import Followed, suggest
 from mmprobe.diagnosis.truth import judge_answer
 from mmprobe.errors import InputError
 from mmprobe.models import load_model
+from mmprobe.models.likelihood import share_prefixes
 from mmprobe.models.prompt import Chat, build_chat
 from mmprobe.samples import Sample, load_samples
 
@@ -186,6 +188,22 @@ def test_an_answer_without_images_of_a_kind_leaves_the_readings_of_the_others(to
         for kind in reading:
             np.testing.assert_allclose(reading[kind].logprobs, alone[kind].logprobs, atol=1e-5)
     assert together[1]["contrast"].logprobs[0] < together[1]["own"].logprobs[0] - 0.1
+
+
+def test_answers_after_shared_images_are_those_of_whole_prompts(tiny_spd, tmp_path):
+    """Questions of several lengths about the same images, in one batch with others; each image is looked at once."""
+    samples = load_samples(make_pairs(tmp_path, n=3, seed=3))
+    asked = [Say(build_chat(sample), 12) for sample in samples]
+    store, tower = share_prefixes(tiny_spd, []), tiny_spd.hf.model.visual
+
+    def tasks():
+        return [say([each]) for each in asked]
+
+    with patch.object(tower, "forward", wraps=tower.forward) as look:
+        shared = [each.value for each in run(tiny_spd, tasks(), 4, store)]
+    assert look.call_count == len({tuple(sample.images) for sample in samples}) < len(samples)
+    assert shared == [each.value for each in run(tiny_spd, tasks(), 1)]
+    assert len({len(ids) for (ids,) in shared}) > 1
 
 
 def test_tests_are_asked_together_and_an_error_of_one_is_its_own():

@@ -21,6 +21,7 @@ from mmprobe.diagnosis.plan import choose_tried, plan_diagnosis
 from mmprobe.samples import Sample
 from mmprobe.stats.compare import holm
 from mmprobe.stats.intervals import share_interval
+from mmprobe.viz.report.diagnosis_page import Diagnosed, write_diagnosis
 
 KINDS = [f"kind-{number}" for number in range(6)]
 
@@ -161,7 +162,33 @@ def test_unread_answers_bound_the_score():
         each | {"uncounted": number % 4 == 0} for number, each in enumerate(lines)
     ]  # as `read` finds in the text
     found = conclude("a model", read(lines), samples).causes["quantity"]
-    assert (found.effect.n, found.unread, found.bounds) == (18, 6, (0.75, 1.0))
+    assert (found.effect.n, found.unread, found.effect.bound(found.unread)) == (18, 6, (0.75, 1.0))
+
+
+def test_unread_answers_bound_the_score_of_a_kind_on_the_page_too(tmp_path):
+    """Whether an answer follows the prior is not known of a third of those of one kind, where the truth is not."""
+
+    def acts(kind, number):
+        same = kind == KINDS[0]
+        known = not (same and number % 3 == 0)
+        return {
+            "images": STILL,
+            "without": {"same": {"blank": same, "text": same}},
+            "right": False if known else None,
+        }
+
+    found = diagnose_kinds(acts)
+    row = next(
+        row
+        for row in found.to_json()["effects"]
+        if (row["test"], row["kind"]) == ("language-prior", KINDS[0])
+    )
+    assert (row["n"], row["unread"], row["bounds"]) == (6, 3, [pytest.approx(2 / 3, abs=1e-6), 1])
+    page = write_diagnosis(
+        [Diagnosed(found.to_dataset(), found.answers, found.tests, found.to_json()["effects"])],
+        tmp_path / "page.html",
+    )
+    assert "3 unread: 67 to 100 %" in page.read_text()
 
 
 def test_questions_that_differ_in_names_and_numbers_are_of_one_kind():

@@ -17,6 +17,7 @@ from typer.main import get_command_name
 
 import mmprobe as mp
 from mmprobe.cli import app
+from mmprobe.stats.estimate import format_number
 
 COMMANDS = sorted(
     command.name or get_command_name(command.callback.__name__)
@@ -54,6 +55,42 @@ def test_analyze_writes_three_formats(run, tmp_path):
     files = read_result(run_in_process(*arguments))["files"]
     assert [Path(file).name for file in files] == [f"attention_decay.{end}" for end in ("nc", "csv", "json")]
     assert xr.load_dataset(files[0], engine="h5netcdf").attrs["samples"] == 3
+
+
+def test_commands_end_with_their_result(pairs, tmp_path):
+    """One of three given answers is right, one wrong, and one says nothing of the question."""
+    image = mp.load_samples(pairs)[0].images[0]
+    lines = [
+        {"id": name, "question": "Is there a dog?", "answer": "no", "images": [str(image)]} for name in "abc"
+    ]
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    said = [
+        {"id": "a", "response": "No."},
+        {"id": "b", "response": "Yes."},
+        {"id": "c", "response": "The picture."},
+    ]
+    (tmp_path / "said.jsonl").write_text("\n".join(map(json.dumps, said)))
+    traced = run_in_process(
+        *trace(tmp_path / "data.jsonl", tmp_path / "run", "--answers", tmp_path / "said.jsonl")
+    )
+    assert traced.stdout.endswith(": 1 right, 1 wrong, 1 unread\n")
+    scored = run_in_process(
+        "score", "vqa", "--data", tmp_path / "data.jsonl", "--responses", tmp_path / "said.jsonl", "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert scored.stdout.startswith("1 right, 1 wrong, 1 unread of 3\n")
+    call = (
+        "analyze",
+        tmp_path / "run",
+        "--only",
+        "image-interchange",
+        "--model",
+        "tiny-spd",
+        "--out",
+        tmp_path / "out",
+    )
+    last = run_in_process(*call).stdout.splitlines()[-1]
+    mean = float(xr.load_dataset(tmp_path / "out" / "image_interchange.nc", engine="h5netcdf")["mean"])
+    assert f"they lose {format_number(mean)} nat a token" in last
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -35,12 +36,11 @@ def offline(text: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("page", ["README.md", "docs/first-gpu-run.md"])
-def test_shell_commands(page, tmp_path, monkeypatch):
+def test_shell_commands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     commands = [
         line.split("#")[0].strip()
-        for block in blocks(ROOT / page, "sh")
+        for block in blocks(ROOT / "docs" / "first-gpu-run.md", "sh")
         for line in block.splitlines()
         if line.startswith("mmprobe ")
     ]
@@ -51,6 +51,57 @@ def test_shell_commands(page, tmp_path, monkeypatch):
             continue  # test_demo.py
         finished = run_in_process(*arguments)
         assert finished.code == 0, f"{command}: {finished.stderr}"
+
+
+class Promised(NamedTuple):
+    """What a comment of README's shell says of its command, and where it is to be found.
+
+    Attributes:
+        comment: a part of it.
+        file: what the command wrote; "" for what it printed.
+        parts: patterns that are there.
+    """
+
+    comment: str
+    file: str
+    parts: tuple[str, ...]
+
+
+PROMISED = {
+    "analyze": Promised("what do the answers lose with other images?", "", (r"they lose -?[\d.]+ nat a token \[",)),
+    "report": Promised(
+        "which are right, use their images, are worth a look?",
+        "mine.html",
+        (r"answers that were read|of \d+ answers", r"With .* images in place of their own, the median answer loses", "Worth a look, and so first"),
+    ),
+    "diagnose": Promised("why do answers not use the images?", "", (r"tiny-spd",)),
+    "check": Promised("are its traces right?", "", (r"\d+ of \d+ not ok|ok",)),
+    "report --model": Promised(
+        "with the logit lens, which needs the residual streams of `full`", "report.html", (r'id="logit-lens"',)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_commands_of_the_readme_do_what_their_comments_promise(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    left = dict(PROMISED)
+    for line in (line for block in blocks(ROOT / "README.md", "sh") for line in block.splitlines()):
+        if not line.startswith("mmprobe "):
+            continue
+        command, _, comment = line.partition("#")
+        _, name, *arguments = shlex.split(offline(command))
+        finished = run_in_process(name, *arguments)
+        assert finished.code == 0, f"{command}: {finished.stderr}"
+        key = "report --model" if name == "report" and "--model" in arguments else name
+        if key in left:
+            promised = left.pop(key)
+            assert promised.comment in comment, f"README promises something else of {key}: {comment}"
+            text = Path(promised.file).read_text() if promised.file else finished.stdout
+            for part in promised.parts:
+                assert re.search(part, text), f"{command}: nothing like {part}"
+    assert not left, f"README has no {', '.join(left)}"
 
 
 @pytest.mark.slow

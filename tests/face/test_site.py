@@ -42,7 +42,7 @@ def pages(nav: object) -> list[str]:
 def test_the_navigation_has_every_page():
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
     written = {str(file.relative_to(DOCS)) for kind in ("md", "ipynb") for file in DOCS.rglob(f"*.{kind}")}
-    reference = {f"reference/{package}.md" for package in site_hooks().PACKAGES}
+    reference = {f"reference/{name}.md" for name in site_hooks().reference_pages()}
     assert sorted(pages(nav)) == sorted(written | reference)
 
 
@@ -100,6 +100,21 @@ def test_guides_run(guide, tmp_path, monkeypatch):
         for command in block.splitlines():
             finished = run_in_process(*shlex.split(command, comments=True)[1:])
             assert finished.code == 0, f"{command}: {finished.stderr}"
+
+
+def test_no_page_of_the_reference_is_long_and_none_is_left_out():
+    """A name is on one page: that of its package, or of the folder that it is in."""
+    hooks = site_hooks()
+    names = {
+        page: re.findall(r"^::: (\S+)$", text, re.MULTILINE) for page, text in hooks.reference_pages().items()
+    }
+    probes = [name for page, of_page in names.items() if page.startswith("probes") for name in of_page]
+    assert sorted(probes) == sorted(hooks.public_origins(ROOT / "probes", "mmprobe.probes"))
+    assert names["probes-components"] and "mmprobe.probes.linear.linear_probe" in names["probes"]
+    assert (
+        max(map(len, (of_page for page, of_page in names.items() if page.startswith("probes"))))
+        < len(probes) / 3
+    )
 
 
 def test_the_reference_has_every_public_name():

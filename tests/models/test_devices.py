@@ -182,3 +182,26 @@ def test_the_commands_of_the_page_run(samples, tmp_path):
     assert list(sizes) == ["cuda:0", "cuda:1", "cpu"] and sizes["cpu"] == 0
     words = traced.replace("samples.jsonl", str(data)).replace("runs/72b", str(tmp_path / "run")).split()
     assert run_in_process(*words[1:], "--max-new-tokens", 2).code == 0
+
+
+def test_a_gpu_that_torch_cannot_use_is_said(tmp_path, monkeypatch, caplog):
+    """As on a machine whose driver is older than the CUDA of torch: the kernel has the driver, and torch refuses it."""
+    driver = tmp_path / "version"
+    monkeypatch.setattr("mmprobe.models.loading.DRIVER", driver)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.version.cuda", "12.8")
+
+    def refuse() -> None:
+        raise RuntimeError(
+            "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver"
+        )
+
+    monkeypatch.setattr("torch.cuda.init", refuse)
+    mp.load_model("tiny-spd")
+    assert "GPU" not in caplog.text, "this machine has none"
+    driver.write_text("NVRM version: 470")
+    mp.load_model("tiny-spd")
+    (told,) = [record.getMessage() for record in caplog.records if "GPU" in record.getMessage()]
+    assert "driver on your system is too old (found version 11040)" in told and "on the CPU" in told
+    with pytest.raises(InputError, match="device cuda: not available"):
+        mp.load_model("tiny-spd", device="cuda")

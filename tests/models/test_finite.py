@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.command_line import run_in_process
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import mmprobe as mp
@@ -17,6 +18,8 @@ from mmprobe.benchmarks.core import runner
 from mmprobe.benchmarks.core.likelihood import describe_all
 from mmprobe.errors import InputError
 from mmprobe.models.finite import find_not_finite
+from mmprobe.models.text_model import answer_texts, load_text_model
+from mmprobe.probes.answers import read_answer
 from mmprobe.samples import Sample
 
 EMBEDDED = Path(str(resources.files("mmprobe.models") / "tiny_spd"))
@@ -82,6 +85,69 @@ def test_a_trace_fails_for_samples_with_images_alone(model, image_paths, tmp_pat
     assert all(
         "float16" in failure["message"] and OVERFLOWS in failure["message"] for failure in run.failures
     )
+
+
+def mirror(file: Path, folder: Path) -> Path:
+    with Image.open(file) as image:
+        image.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(folder / "mirrored.png")
+    return folder / "mirrored.png"
+
+
+PROBES = {
+    "interchange": lambda probes, *pair: probes.image_interchange(*pair, answer="No."),
+    "knockout": lambda probes, *pair: probes.attention_knockout(*pair[:2], answer="No."),
+    "routes": lambda probes, *pair: probes.attention_routes(*pair[:2], answer="No."),
+    "patching": lambda probes, *pair: probes.patch_components(*pair, answer="No."),
+    "patched answer": lambda probes, *pair: probes.generate_patched(*pair, layers=[2]),
+    "gradients": lambda probes, *pair: probes.attribution_patching(*pair, answer="No."),
+    "occlusion": lambda probes, *pair: probes.attribute(*pair[:2], answer="No."),
+    "words of visual tokens": lambda probes, *pair: probes.visual_words(*pair[:2]),
+    "features": lambda probes, *pair: probes.attribute_features(
+        *pair[:2], dictionary="tiny-spd", answer="No."
+    ),
+    "own answer": lambda probes, *pair: read_answer(*pair[:2]),
+}
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_no_probe_returns_what_are_no_numbers(model, image_paths, tmp_path, name):
+    sample = Sample(id="a", question="Is there a star?", images=image_paths[:1])
+    other = sample.model_copy(update={"id": "b", "images": [mirror(image_paths[0], tmp_path)]})
+    with pytest.raises(InputError, match=rf"float16; the first module .* {OVERFLOWS};"):
+        PROBES[name](mp.probes, model, sample, other)
+
+
+@pytest.mark.parametrize("method", ["opera", "vcd", "chi", "self-consistency"])
+def test_no_method_answers(model, image_paths, method):
+    """OPERA searches by itself, CHI asks a hinter, VCD reads other images beside the answer, and self-consistency samples."""
+    sample = Sample(id="a", question="Is there a star?", images=image_paths[:1])
+    with pytest.raises(InputError, match=rf"float16; the first module .* {OVERFLOWS};"):
+        mp.generate(model, sample, method=method, max_new_tokens=2)
+
+
+def test_other_images_that_overflow_are_said(image_paths, monkeypatch):
+    """The answer's own images are read as numbers; those that VCD reads beside them are not."""
+    model, calls = mp.load_model("tiny-spd", device="cpu"), []
+
+    def overflow(module, inputs, output):
+        calls.append(len(inputs))
+        return output * torch.nan if len(calls) > 1 else output
+
+    handle = model.hf.get_submodule(OVERFLOWS).register_forward_hook(overflow)
+    sample = Sample(id="a", question="Is there a star?", images=image_paths[:1])
+    try:
+        with pytest.raises(InputError, match="computes NaN in float32"):
+            mp.generate(model, sample, method="vcd", max_new_tokens=2)
+    finally:
+        handle.remove()
+
+
+def test_a_judge_that_computes_none_gives_no_verdict():
+    judge = load_text_model("tiny-spd")
+    with torch.no_grad():
+        judge.hf.model.layers[3].mlp.down_proj.weight.fill_(torch.inf)
+    with pytest.raises(InputError, match=r"float32; the first module .* model\.layers\.3\.mlp\.down_proj;"):
+        answer_texts(judge, ["Is it true?"], 3)
 
 
 def test_bench_counts_such_questions_as_unanswered(folder, image_paths, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
+from PIL import Image
 
 from mmprobe.models import reading as module
 from mmprobe.models.points import change_component
@@ -102,6 +103,24 @@ def test_shared_beginnings_in_blocks(random_qwen, samples, monkeypatch):
     expected = read_chats(random_qwen, chats, ANSWERS).logprobs(changed)
     for one, other in zip(shared.logprobs(changed), expected, strict=True):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=0)
+
+
+def test_the_rests_after_images_of_one_size_are_read_in_one_pass(random_qwen, tmp_path):
+    """Rows of two sizes of images, in turn: a pass for each size, and what whole prompts give."""
+    samples = []
+    for number, (colour, size) in enumerate(
+        zip(("red", "blue", "green", "white"), (56, 112, 56, 112), strict=True)
+    ):
+        file = tmp_path / f"{colour}.png"
+        Image.new("RGB", (size, 56), colour).save(file)
+        samples.append(Sample(id=colour, question=f"What is{' there' * number}?", images=[file]))
+    chats, answers = list(map(build_chat, samples)), [[11], [12, 13], [14, 15, 16], [17]]
+    store = PrefixStore(random_qwen, frozenset(), keeps_states=False)
+    shared = read_chats(random_qwen, chats, answers, store)
+    for one, own, answer in zip(shared.logprobs(), chats, answers, strict=True):
+        (alone,) = read_chats(random_qwen, [own], [answer]).logprobs()
+        torch.testing.assert_close(one, alone, atol=2e-5, rtol=0)
+    assert shared.count == 2 and len(store.prefixes) == 4
 
 
 def test_layers_before_a_change_are_not_computed_again(random_qwen, samples):

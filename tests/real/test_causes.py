@@ -15,11 +15,10 @@ from mmprobe.probes import (
     generate_patched,
     image_interchange,
     logit_lens,
+    patch_regions_run,
 )
-from mmprobe.samples import Region, Sample
-
-PATCH = 16
-COLOURS = ("red", "yellow", "green", "blue", "purple", "orange")
+from mmprobe.samples import Sample
+from mmprobe.viz.figures import figures
 
 
 def with_other_image(sample: Sample) -> Sample:
@@ -70,34 +69,28 @@ def test_the_named_colour_follows_the_patches_of_its_thing(real, colour_samples)
     If patches of the thing meant no more than the others, or no more in an early layer than in a late one, either could be the one
     that the answer follows: a sign test.
     """
-    followed: dict[str, list[bool]] = {"its patches": [], "other patches": [], "its patches, late": []}
-    for sample in colour_samples:
-        other = with_other_image(sample)
-        x, y, width, height = sample.regions[0].box
-        left, top = x // PATCH * PATCH, y // PATCH * PATCH
-        beyond, below = -(-(x + width) // PATCH) * PATCH, -(-(y + height) // PATCH) * PATCH
-        strips = [(0, 0, 192, top), (0, below, 192, 192 - below)]
-        strips += [(0, top, left, below - top), (beyond, top, 192 - beyond, below - top)]
-        around = [Region(image=0, box=strip) for strip in strips if strip[2] > 0 and strip[3] > 0]
-        elsewhere = sample.model_copy(update={"regions": around})
-
-        def said(clean: Sample, layer: int, tokens: list[str], other: Sample = other) -> list[str]:
-            ds = generate_patched(real, clean, other, "residual", [layer], tokens=tokens, max_new_tokens=8)
-            texts = (ds.attrs["answer"], ds.attrs["answer_patched"])
-            return [next((word for word in COLOURS if word in text), "") for text in texts]
-
-        before, after = said(sample, 4, ["region 0"])
-        if before != sample.answer:
-            continue
-        other_patches = said(elsewhere, 4, [f"region {number}" for number in range(len(around))])[1]
-        texts = (after, other_patches, said(sample, 27, ["region 0"])[1])
-        for name, text in zip(followed, texts, strict=True):
-            followed[name].append(text == sample.metadata["counterfactual_answer"])
-    own, *controls = followed.values()
-    for control in controls:
-        differ = [first for first, second in zip(own, control, strict=True) if first != second]
+    ds = patch_regions_run(real, colour_samples, layers=[4, 27])
+    for name, own, other in zip(ds.sample.values, ds.own.values, ds.other.values, strict=True):
+        sample = next(each for each in colour_samples if each.id == name)
+        assert own.strip() == sample.answer and other.strip() == sample.metadata["counterfactual_answer"]
+    follows = (ds.said == "other").transpose("layer", "tokens", "sample").values
+    (early, others), (late, _) = follows
+    assert not follows[:, 1].any()
+    for control in (others, late):
+        differ = [first for first, second in zip(early, control, strict=True) if first != second]
         assert len(differ) >= 5, "the test is void: 5 of 5 are needed for p < .05"
-        assert binomtest(sum(differ), len(differ), alternative="greater").pvalue < 0.05, followed
+        assert binomtest(sum(differ), len(differ), alternative="greater").pvalue < 0.05, follows
+    [panel] = figures(ds)
+    assert f"{int(ds.n)} answers" in panel.caption
+
+
+def test_an_answer_is_generated_with_the_other_colour_where_its_patches_are_exchanged(real, colour_samples):
+    for sample in colour_samples[:2]:
+        other = with_other_image(sample)
+        ds = generate_patched(real, sample, other, "residual", [4], tokens=["region 0"], max_new_tokens=8)
+        assert ds.attrs["answer_patched"] == ds.attrs["answer"].replace(
+            sample.answer, sample.metadata["counterfactual_answer"]
+        )
 
 
 def test_knockout_is_a_pass_whose_answer_does_not_see_the_image(real, samples, traced):

@@ -32,7 +32,15 @@ def asked(samples: dict[str, Sample]) -> list[Sample]:
     return closed
 
 
-def spell(model: Model, text: str, exact: bool = False) -> set[tuple[int, ...]]:
+@pytest.fixture(scope="module")
+def written(real: Model) -> dict[int, str]:
+    """The text of each token that is not special."""
+    tokenizer = real.tokenizer
+    numbers = sorted(set(range(len(tokenizer))) - set(tokenizer.all_special_ids))
+    return {number: tokenizer.decode([number]).strip() for number in numbers}
+
+
+def spell(model: Model, written: dict[int, str], text: str, exact: bool = False) -> set[tuple[int, ...]]:
     """Write a text in all ways: as it stands, with other initials, after a space, and as a single token of any case."""
     tokenizer = model.tokenizer
     forms = {text} if exact else {text, text[0].lower() + text[1:], text[0].upper() + text[1:]}
@@ -41,9 +49,8 @@ def spell(model: Model, text: str, exact: bool = False) -> set[tuple[int, ...]]:
         for form in forms
         for space in ("", " ")
     }
-    for number in set(range(len(tokenizer))) - set(tokenizer.all_special_ids):
-        written = tokenizer.decode([number]).strip()
-        if written == text or (not exact and written.casefold() == text.casefold()):
+    for number, own in written.items():
+        if own == text or (not exact and own.casefold() == text.casefold()):
             ways.add((number,))
     return ways
 
@@ -67,7 +74,7 @@ def sum_by_hand(ways: set[tuple[int, ...]], after: Callable[[tuple[int, ...]], t
 
 
 def test_each_answer_has_the_probability_that_plain_transformers_give(
-    real: Model, asked: list[Sample], tmp_path
+    real: Model, asked: list[Sample], written: dict[int, str], tmp_path
 ) -> None:
     lines = read_likelihoods(real, asked, tmp_path)
     real.hf.set_attn_implementation("eager")
@@ -77,9 +84,11 @@ def test_each_answer_has_the_probability_that_plain_transformers_give(
             by_hand = {}
             after = cache(partial(predict, real, sample))
             for name, text in closed.answers.items():
-                ways = spell(real, text)
+                ways = spell(real, written, text)
                 if closed.lettered:
-                    ways |= spell(real, name, exact=True) | spell(real, f"({name}", exact=True)
+                    ways |= spell(real, written, name, exact=True) | spell(
+                        real, written, f"({name}", exact=True
+                    )
                 by_hand[name] = sum_by_hand(ways, after)
             assert lines[sample.id]["logprob"] == pytest.approx(by_hand, abs=1e-3), sample.id
             best = max(by_hand, key=by_hand.__getitem__)

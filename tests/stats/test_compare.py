@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mmprobe.stats import compare
-from mmprobe.stats.compare import compare_groups, hedges_g, holm, shuffle_in_sets
+from mmprobe.stats.compare import compare_groups, exchange_p, hedges_g, holm, shuffle_in_sets
 
 warnings.simplefilter("error")
 
@@ -166,3 +166,38 @@ def test_what_cannot_be_compared_is_refused():
     ):
         with pytest.raises(ValueError, match=message):
             compare_groups(**({"values": values, "first": first, "second": second} | changed))
+
+
+def test_exchanges_equal_all_of_them_one_by_one():
+    """A share of sums: each of the 2^6 exchanges of six sets is computed on its own."""
+    rng = np.random.default_rng(4)
+    first, second = rng.integers(0, 4, (2, 6, 2)).astype(float)
+    first[:, 1] += 2
+    second[:, 1] += 1
+
+    def share(counts):
+        return counts[..., 0] / counts[..., 1]
+
+    def difference(swapped):
+        one = np.where(np.array(swapped)[:, None], second, first).sum(0)
+        other = np.where(np.array(swapped)[:, None], first, second).sum(0)
+        return abs(one[0] / one[1] - other[0] / other[1])
+
+    observed = difference([False] * 6)
+    expected = np.mean(
+        [difference(each) >= observed - 1e-12 for each in itertools.product([False, True], repeat=6)]
+    )
+    assert exchange_p(share, first, second) == pytest.approx(expected)
+    assert np.isnan(exchange_p(share, 0 * first, second))
+    assert exchange_p(share, first, first) == 1
+
+
+def test_random_exchanges_come_close_to_mcnemars_test():
+    """20 sets differ, 15 in one direction: too many exchanges to try all of them."""
+    first, second = np.zeros((30, 2)), np.zeros((30, 2))
+    first[:, 1] = second[:, 1] = 1
+    first[:15, 0], second[15:20, 0] = 1, 1
+    exact = stats.binomtest(15, 20).pvalue
+    assert exchange_p(lambda counts: counts[..., 0] / counts[..., 1], first, second) == pytest.approx(
+        exact, rel=0.25
+    )

@@ -13,6 +13,7 @@ from helpers.command_line import assert_fails, read_result, run_in_process
 from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 from PIL import Image
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -240,3 +241,18 @@ def test_what_is_kept_of_prompts_is_predicted_and_said(random_qwen, image_paths,
     assert "recorded in" not in plan(random_qwen, load_capture("default"), 2, 5, prompt=sizes).assumed
     run = mp.trace(random_qwen, samples, tmp_path / "run", capture=some, max_new_tokens=5)
     assert run["0"].array("prompt/residual_post").nbytes == data_bytes(random_qwen, some, sizes, 5)
+
+
+def test_a_photograph_of_more_than_four_thousand_tokens_is_said(tmp_path):
+    """The right number is that of transformers' own rule: cells of 28 pixels, two patches each way."""
+    Image.new("RGB", (1792, 1764)).save(tmp_path / "large.png")
+    Image.new("RGB", (112, 112)).save(tmp_path / "small.png")
+    lines = [{"id": name, "question": "?", "images": [f"{name}.png"]} for name in ("small", "large")]
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    call = ["plan", "--model", "tiny-spd", "--data", tmp_path / "data.jsonl", "--max-new-tokens", 4]
+    height, width = smart_resize(1764, 1792, 28, 784, 10_000_000)
+    number = height * width // 784
+    assert number > 4_000
+    told = run_in_process(*call, "--max-pixels", 10_000_000)
+    assert f"an image of sample large makes {number} visual tokens; --max-pixels" in told.stderr
+    assert "visual tokens;" not in run_in_process(*call).stderr

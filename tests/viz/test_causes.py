@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from helpers.browser import heat_maps
 from playwright.sync_api import Page
 
 from mmprobe.analyses.files import analyses_folder, export, read_export
-from mmprobe.cache import Run
+from mmprobe.cache import Run, open_run
 from mmprobe.errors import InputError
 from mmprobe.stats.intervals import mean_interval
 from mmprobe.viz.report import write_report
@@ -89,6 +90,31 @@ def test_cause_and_attention_are_over_the_image_and_switchable(
     )
     assert losses == ["17%", "100%", "0%", "67%", "0%", "33%"], "3 nat and more are full for every answer"
     assert page.locator("#share .loss").get_attribute("d").count("L") == 5
+
+
+@pytest.mark.parametrize(
+    ("first", "false_spans", "step"),
+    [(0.5, [], 3), (0.5, [[1, 5]], 1), (3.0, [[1, 5]], 0)],
+    ids=["a word and not the end token", "of two false words the second", "of two false words the first"],
+)
+def test_an_answer_opens_on_the_word_that_loses_most(
+    run: Run,
+    tmp_path: Path,
+    show: Callable[..., Page],
+    monkeypatch: pytest.MonkeyPatch,
+    first: float,
+    false_spans: list[list[int]],
+    step: int,
+) -> None:
+    monkeypatch.setattr("mmprobe.viz.report.write.analysis_pages", lambda datasets: [])
+    line = {"id": "evil", "faithful": False, "false_spans": false_spans}
+    (run.path / "labels.jsonl").write_text(json.dumps(line) + "\n")
+    effect = np.array([[first, 2.0, -1.0, 4.0, 0.0, 9.0]], np.float32)
+    dataset = interchange(effect=(("sample", "step"), effect), effect_most=(("sample", "step"), effect))
+    write_report(open_run(run.path), [dataset], tmp_path / "report.html")
+    page = show(tmp_path / "report.html", "explorer/evil")
+    page.wait_for_function("document.querySelector('#sample-id').textContent === 'evil'")
+    assert page.locator("#step-number").inner_text().startswith(f"step {step} ")
 
 
 @pytest.mark.parametrize(

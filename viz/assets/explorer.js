@@ -210,13 +210,14 @@
     find("layer").max = Math.max(sample.layers.length - 1, 0);
   }
 
-  /** Returns the step that a sample opens on: its first false word; else the one that loses most with other images, or where
-   * that was not measured the one of which the model was least sure. */
+  /** Returns the step that a sample opens on: the word that loses most with other images, or where that was not measured the
+   * one of which the model was least sure; of the false words where some are. */
   function firstStep() {
-    const wrong = sample.tokens.findIndex((token) => token.wrong);
-    if (wrong >= 0) return wrong;
     const worth = Array.from(sample.cause ? sample.cause.steps : sample.entropy, (value) => value ?? 0);
-    return Math.max(worth.indexOf(worth.reduce((most, value) => Math.max(most, value), -Infinity)), 0);
+    const words = [...worth.keys()].filter((step) => !sample.tokens[step].special);
+    const wrong = words.filter((step) => sample.tokens[step].wrong);
+    const among = wrong.length ? wrong : words;
+    return among.reduce((most, step) => (worth[step] > worth[most] ? step : most), among[0] ?? 0);
   }
 
   /** Links to the live page where `mmprobe serve` shows this report. */

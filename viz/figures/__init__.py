@@ -48,6 +48,7 @@ FIGURES: Registry[Callable[[xr.Dataset], list[Panel]]] = Registry(
         "sweep": "mmprobe.viz.figures.sweep:panels",
         "dose_response": "mmprobe.viz.figures.dose_response:panels",
         "calibration": "mmprobe.viz.figures.calibration:panels",
+        "caption_lengths": "mmprobe.viz.figures.caption_lengths:panels",
         "method_comparison": "mmprobe.viz.figures.method_comparison:panels",
         "pair_statistics": "mmprobe.viz.figures.pair_statistics:panels",
         "training": "mmprobe.viz.figures.training:panels",

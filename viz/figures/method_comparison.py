@@ -10,7 +10,9 @@ import xarray as xr
 from plotly.colors import qualitative
 from plotly.subplots import make_subplots
 
-from mmprobe.stats.estimate import read_estimate
+from mmprobe.stats.estimate import Estimate, read_estimate
+from mmprobe.viz.figures.caption_lengths import panels as caption_panels
+from mmprobe.viz.figures.caption_lengths import read_lengths
 from mmprobe.viz.panel import REFERENCE_LINE, Panel, apply_layout, error_bars, escape_text
 
 _SUBSET = re.compile(r"\[")  # metrics of a group of samples, or of the answers that were read
@@ -18,7 +20,23 @@ _LARGE = 2  # larger values get their own axis: they would hide differences of s
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
-    return [_difference_panel(ds)]
+    """Return the differences; and of captions that are scored by length, recall against hallucination."""
+    return [_difference_panel(ds), *_length_panels(ds)]
+
+
+def _length_panels(ds: xr.Dataset) -> list[Panel]:
+    by_method: list[xr.Dataset] = []
+    for method in map(str, ds["contender"].values):
+        own = ds.sel(contender=method)
+        rows = zip(*(own[name].values.tolist() for name in ("metric", "value", "low", "high")), strict=True)
+        metrics = {
+            str(name).removeprefix("chair "): Estimate(*numbers)
+            for name, *numbers in rows
+            if str(name).startswith("chair ")
+        }
+        if (lengths := read_lengths(metrics, method)) is not None:
+            by_method.append(lengths.sel(source=[method]) if by_method else lengths)
+    return caption_panels(xr.concat(by_method, "source")) if by_method else []
 
 
 def _difference_panel(ds: xr.Dataset) -> Panel:

@@ -119,7 +119,7 @@ def _effect_row(row: Mapping[str, Any], bases: Sequence[str]) -> list[list[str]]
     value = f"{format_number(scale * row['value'], spec)}{unit}{format_interval(ends[0], ends[1], spec)}, n = {row['n']}"
     cell = [value]
     if row.get("unread"):
-        low, high = (format_number(scale * end, spec) for end in row["bounds"] if end is not None)
+        low, high = (format_number(scale * end, spec) for end in row["bounds"])
         cell.append(f"{row['unread']} unread: {low} to {high}{unit} of all")
     ranges = []
     for base in bases:

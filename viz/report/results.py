@@ -15,7 +15,8 @@ import yaml
 from mmprobe import files
 from mmprobe.errors import InputError
 from mmprobe.files import JsonRecord
-from mmprobe.stats.estimate import format_number
+from mmprobe.stats.estimate import Estimate, format_number
+from mmprobe.viz.figures.caption_lengths import read_lengths
 from mmprobe.viz.report.elements import Page, read_asset, render
 
 MAX_LENGTH = {"id": 200, "question": 300, "answer": 600, "details": 240, "truth": 300}  # characters
@@ -129,23 +130,30 @@ def find_comparison(folder: Path) -> xr.Dataset | None:
     return comparison
 
 
-def find_calibration(results: ResultFolder | None) -> xr.Dataset | None:
-    """Return the calibration of answers that were read by likelihood, or None if there is none.
+def result_datasets(results: ResultFolder | None) -> list[xr.Dataset]:
+    """Return what a result folder has figures of: answers that were read by likelihood, and captions by length.
 
     Raises:
-        InputError: the file is damaged.
+        InputError: a file is damaged.
 
     Example:
-        >>> find_calibration(None) is None
-        True
+        >>> result_datasets(None)
+        []
     """
-    file = None if results is None else results.folder / "calibration.nc"
-    if file is None or not file.is_file():
-        return None
-    calibration = _load(file, "read by likelihood again")
-    if calibration.attrs.get("analysis") != "calibration":
-        raise InputError(f"{file}: contains no calibration; read by likelihood again")
-    return calibration
+    if results is None:
+        return []
+    found: list[xr.Dataset] = []
+    file = results.folder / "calibration.nc"
+    if file.is_file():
+        found.append(_load(file, "read by likelihood again"))
+        if found[0].attrs.get("analysis") != "calibration":
+            raise InputError(f"{file}: contains no calibration; read by likelihood again")
+    metrics = {
+        name: Estimate(*(each.get(part) for part in ("value", "low", "high")))
+        for name, each in results.metrics.items()
+    }
+    lengths = read_lengths(metrics)
+    return found if lengths is None else [*found, lengths]
 
 
 def _load(file: Path, remedy: str) -> xr.Dataset:

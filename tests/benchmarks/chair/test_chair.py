@@ -15,7 +15,7 @@ from mmprobe.benchmarks.chair.data import (
     read_captions,
     read_synonyms,
 )
-from mmprobe.benchmarks.chair.synthetic import find_shapes, read_described_shapes
+from mmprobe.benchmarks.chair.synthetic import find_drawn, read_described
 from mmprobe.benchmarks.core.benchmark import make_benchmark
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
@@ -71,8 +71,8 @@ def test_missing_and_unknown_captions():
 
 def test_shapes_are_words_not_parts_of_words():
     text = "Stars, RINGS and crosses start a squared heartbeat; a circle."
-    assert [name for name, _ in find_shapes(text)] == ["star", "ring", "cross", "circle"]
-    assert [text[start:end] for _, (start, end) in find_shapes(text)][:2] == ["Stars", "RINGS"]
+    assert [name for name, _ in find_drawn(text)] == ["star", "ring", "cross", "circle"]
+    assert [text[start:end] for _, (start, end) in find_drawn(text)][:2] == ["Stars", "RINGS"]
 
 
 def test_the_synonyms_of_coco_work_here():
@@ -115,13 +115,13 @@ def test_reference_captions_add_to_the_truth(tmp_path):
 
 def test_the_synthetic_world(tmp_path):
     samples = load_samples(make_pairs(tmp_path / "pairs", n=6, seed=2))
-    truth = read_described_shapes(samples)
+    truth = read_described(samples)
     true = {sample.id: sample.answer for sample in samples if sample.id in truth}
     assert len(truth) == 6
-    metrics, _ = score(true, truth, find_shapes)
+    metrics, _ = score(true, truth, find_drawn)
     assert (metrics["chair_s"].value, metrics["chair_i"].value, metrics["recall"].value) == (0, 0, 1)
     with pytest.raises(InputError, match="asks for a description"):
-        read_described_shapes([Sample(id="1", question="?")])
+        read_described([Sample(id="1", question="?")])
 
 
 @pytest.mark.parametrize(

@@ -289,6 +289,9 @@ def test_the_command_compares_and_resumes(tmp_path):
     ds = xr.load_dataset(tmp_path / "out" / "method_comparison.nc", engine="h5netcdf")
     assert ds["contender"].values.tolist() == ["plain", "pai"]
     assert (ds["tokens_per_second"] > 0).all()
+    assert ds["extra_memory"].isnull().all() and "memory" not in finished.stdout, (
+        "the process keeps what the first method took, so the second one would seem to take less"
+    )
     assert panels(ds)[0].figure.data
     results = json.loads((tmp_path / "out" / "pai" / "chair" / "results.json").read_text())
     assert results["method"] == "pai"

@@ -25,7 +25,7 @@ def test_the_numbers_by_hand():
         1 / 3
     )
     assert records[1]["shares"] == {"right": 1 / 3, "wrong": 1 / 3, "unread": 1 / 3}
-    assert records[1]["parting"].says == {"0": 1, "1": 1, "2": 1} and records[0]["parting"] is None
+    assert records[1]["parting"]["says"] == {"0": 1, "1": 1, "2": 1} and records[0]["parting"] is None
     assert records[3]["shares"] == {}, "nobody answered"
 
 

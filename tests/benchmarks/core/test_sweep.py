@@ -56,5 +56,19 @@ def test_the_command_writes_a_table_and_a_figure(tmp_path):
     done = run_in_process(*options)
     assert done.code == 0, done.stderr
     assert {"sweep.nc", "sweep.md", "sweep.html", "max_new_tokens=2"} <= {each.name for each in out.iterdir()}
+    before = (out / "sweep.md").read_text().splitlines()
+    answers = (out / "max_new_tokens=4" / "responses.jsonl").read_bytes()
+    (out / "max_new_tokens=2" / "results.json").unlink()
+    assert_fails(run_in_process(*options), "is there already; use --resume to continue")
+    done = run_in_process(*options, "--resume")
+    assert done.code == 0, done.stderr
+    after = (out / "sweep.md").read_text().splitlines()
+    assert [row.rsplit("|", 2)[0] for row in after] == [row.rsplit("|", 2)[0] for row in before]
+    assert (
+        after[2].endswith("| – |") and (out / "max_new_tokens=4" / "responses.jsonl").read_bytes() == answers
+    )
+    other = ("sweep", "chair", "--model", "tiny-spd", "--max-new-tokens", "2,4", "--out", tmp_path / "b")
+    assert_fails(run_in_process(*other), "sweep chair: it has no accuracy")
+    assert not (tmp_path / "b").exists()
     wrong = ("sweep", "vqa", "--model", "tiny-spd", "--max-new-tokens", "2", "--out", tmp_path / "b")
     assert_fails(run_in_process(*wrong), "sweep: give one setting several values")

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Literal
 
 import pytest
 
 from mmprobe.benchmarks.judges.requests import UnusableReply, list_reader, reader, word_reader
-from mmprobe.benchmarks.mirage.model_labels import read_extraction
+from mmprobe.benchmarks.mirage.labels import KINDS, Matches
+from mmprobe.benchmarks.mirage.model_labels import (
+    read_extraction,
+    read_hallucinations,
+    read_matches,
+    read_scores,
+)
 from mmprobe.benchmarks.spd_faith.prompts import read_claims
 
 
@@ -18,6 +25,20 @@ from mmprobe.benchmarks.spd_faith.prompts import read_claims
 )  # fmt: skip
 def test_a_reply_is_read_however_its_json_is_written(reply):
     assert reader(score=int, label=Literal["consistent", "other"])(reply) == (4, "consistent")
+
+
+PAPER_SCORES = (  # figure 11
+    "Factual Accuracy", "Logical Consistency", "Reasoning Completeness", "Conceptual Reasoning Accuracy", "Strategy Appropriateness",
+)  # fmt: skip
+
+
+def test_the_forms_of_the_papers_are_read_in_any_case():
+    kinds = {kind.capitalize(): {"result": "confirm"} for kind in KINDS}
+    scores = {title: {"score": "4"} for title in PAPER_SCORES}
+    assert not any(read_hallucinations(json.dumps(kinds)))
+    assert set(read_scores(json.dumps(scores))) == {4}
+    labels = read_matches("<pred_match>[match, Conflict]</pred_match><gt_match>MATCH,</gt_match>", 2, 1)
+    assert labels == Matches(("MATCH", "CONFLICT"), ("MATCH",))
 
 
 def test_a_number_may_be_a_text_and_labels_may_have_any_case():

@@ -366,12 +366,13 @@ def test_sets_of_questions_with_options(name, tmp_path):
     path, out = options_set(name, tmp_path), tmp_path / "out"
     layout = find_layout("vqa", path)
     assert layout is not None and layout.name == name.split()[0]
-    questions = load_truth(BENCHMARKS["vqa"](), DataSettings(data=path), out)
+    truth = load_truth(BENCHMARKS["vqa"](), DataSettings(data=path), out)
+    questions = truth.questions
     first = questions[0]
     assert first.kind == "options" and first.accepted == ("B",)
     assert list(first.options.values()) == ["one dot", "two dots"] and grey_of(first.sample.images[0]) == 1
     assert "<image" not in first.sample.question and "one dot" not in first.sample.question
-    (asked, *_) = BENCHMARKS["vqa"]().ask(questions)
+    (asked, *_) = BENCHMARKS["vqa"]().ask(truth)
     assert asked.question.count("one dot") == 1
     if len(questions) > 1 and name != "MMBench table":
         assert questions[1].kind == "number" and questions[1].accepted == ("14",)

@@ -131,6 +131,11 @@ def test_the_two_labels_are_independent():
         ("<diagnosis>I cannot give a diagnosis without the image.</diagnosis>", None),
         ("<diagnosis> </diagnosis>", None),
         ("<diagnosis>N/A</diagnosis>", None),
+        ("<diagnosis>Consult a dermatologist</diagnosis>", None),
+        (
+            "<diagnosis>Suspected melanoma; consult a dermatologist</diagnosis>",
+            "suspected melanoma; consult a dermatologist",
+        ),
         ("melanoma", None),
         ("", None),
     ],

@@ -82,6 +82,25 @@ def test_a_region_holds_all_pixels_of_its_box_and_bad_regions_are_named():
         parse_row(row | {"regions": [{"image": -1, "box": [0, 0, 5, 5]}]})
 
 
+def test_a_box_outside_its_image_is_left_out_and_said(tmp_path, caplog):
+    """Of three published boxes one is right, one sticks out by a pixel, and one is written as two corners."""
+    boxes = [[10, 10, 20, 20], [90, 60, 11, 20], [60, 50, 95, 75]]
+    items = [{"type": "color", "category": "car", "description": "", "bbox": box} for box in boxes]
+    for suffix in ("original", "modified_final"):
+        (tmp_path / "7").mkdir(exist_ok=True)
+        Image.new("RGB", (100, 80)).save(tmp_path / "7" / f"7_{suffix}.jpg")
+    row = {"image_id": "7", "num_differences": 3, "differences": items}
+    (tmp_path / "7" / "metadata.json").write_text(json.dumps(row))
+    truth = SpdFaith().read(tmp_path)
+    kept = [(image, box) for box in ((10, 10, 20, 20), (90, 60, 10, 20)) for image in (0, 1)]
+    for sample in truth.samples:
+        assert [(region.image, region.box) for region in sample.regions] == kept
+        places = [region for each in sample.metadata["differences"] for region in each["regions"]]
+        assert [(each["image"], tuple(each["box"])) for each in places] == kept
+    (told,) = [record.getMessage() for record in caplog.records if "outside" in record.getMessage()]
+    assert told.startswith("1 box") and "[60, 50, 95, 75] of pair 7, in 100 x 80 pixels" in told
+
+
 @pytest.mark.slow
 def test_every_analysis_of_published_data_finds_region_numbers(drawn, published, tiny_spd, tmp_path):
     """The questions are the drawn world's, since the embedded model knows no others. The labels are arbitrary."""

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from mmprobe.benchmarks.spd_faith.benchmark import SpdFaith
+from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules
 from mmprobe.benchmarks.things.pairs import make_things
 from mmprobe.benchmarks.things.scene import COLOURS, GRID, SHEET, THINGS, draw_scene, render
 from mmprobe.errors import InputError
@@ -242,3 +243,43 @@ def test_spd_faith_reads_the_pairs(folder, lines):
             (each["type"], each["before"], each["after"]) for each in listed[pair.id]
         ]
     assert {kind for _, kind in truth.questions.values()} == {"same", "different", "list", "find"}
+
+
+def make_false(difference, differences):
+    """A difference of the same type that is not there: another value after it, or another thing that is removed."""
+    named = {each["category"] for each in differences}
+    if difference["type"] == "remove":
+        thing = next(each for each in THINGS if each not in named)
+        return f"The {thing} was removed."
+    values = PLACES if difference["type"] == "position" else list(COLOURS)
+    other = next(each for each in values if each not in (difference["before"], difference["after"]))
+    description = difference["description"]
+    return description.removesuffix(f"{difference['after']}.") + f"{other}."
+
+
+def test_spd_faith_judges_each_true_sentence_true_and_each_false_one_false(folder, lines):
+    """Nouns that COCO lacks, places and colours; one sentence of a change, and all of a pair."""
+    benchmark = SpdFaith()
+    truth = benchmark.read(folder / "samples.jsonl")
+    listed = {
+        line["id"][:4]: line["metadata"]["differences"] for line in lines if line["id"].endswith("-list")
+    }
+    kinds = set()
+    for is_true in (True, False):
+        responses = []
+        for pair, differences in listed.items():
+            told = [
+                each["description"] if is_true else make_false(each, differences) for each in differences
+            ]
+            told = told or ["There are no differences." if is_true else "The balloon was removed."]
+            responses.append({"id": pair, "question_type": "list", "response": "\n".join(told)})
+            responses.append({"id": pair, "question_type": "find", "response": told[0]})
+            verdict = "No, the two images are not the same. " if differences or not is_true else "Yes. "
+            responses.append({"id": pair, "question_type": "same", "response": verdict + " ".join(told)})
+            kinds |= {each["type"] for each in differences}
+        _, records = score_by_rules(truth.pairs, responses)
+        errors = [error for record in records for own in record["answers"].values() for error in own["errors"]]
+        assert len(errors) > 60 and {error is None for error in errors} == {is_true}
+        labels = benchmark.label(truth, records)
+        assert len(labels) > 40 and set(labels.values()) == {is_true}
+    assert kinds == {"position", "remove", "color"}

@@ -14,7 +14,7 @@ import mmprobe as mp
 from mmprobe.benchmarks import BENCHMARKS
 from mmprobe.benchmarks.judges.model import ModelJudge
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.benchmarks.vqa.benchmark import Vqa, label_answers
+from mmprobe.benchmarks.vqa.benchmark import Vqa, VqaTruth, label_answers
 from mmprobe.benchmarks.vqa.data import make_question
 from mmprobe.benchmarks.vqa.rule_labels import read_answer
 from mmprobe.errors import InputError
@@ -63,7 +63,7 @@ def test_options_are_a_list_or_by_letter_and_the_answer_is_a_letter_or_a_text(op
     assert made.kind == "options" and made.accepted == ("B",)
     readings = {"B": True, "(b) a cat": True, "The answer is **C**.": False, "A cat.": True, "Not A.": None}
     assert {text: read_answer(made, text) for text in readings} == readings
-    assert Vqa().ask([made])[0].question == "Which?\nA. a dog\nB. a cat\nC. a cow"
+    assert Vqa().ask(VqaTruth([made]))[0].question == "Which?\nA. a dog\nB. a cat\nC. a cow"
 
 
 def test_several_answers_may_be_right():
@@ -116,7 +116,19 @@ def test_answers_are_scored_by_kind_with_intervals_and_what_is_unread(tmp_path):
     lines = (tmp_path / "out" / "samples.jsonl").read_text().splitlines()
     records = {record["id"]: record for record in map(json.loads, lines)}
     assert set(records) == {f"q{number}" for number in range(7)}  # q7 has no answer
+    assert (metrics["left_out"]["value"], metrics["left_out"]["n"]) == (1 / 8, 8)
+    assert "1 of 8" in done.stderr and "q7" in done.stderr and "left_out" in done.stdout
     assert records["q3"]["correct"] is False and records["q6"]["correct"] is False
+
+
+def test_drawn_questions_whose_answer_is_a_sentence_are_counted_as_left_out(tmp_path):
+    truth = BENCHMARKS["vqa"]().read(make_pairs(tmp_path, 2, 3))
+    metrics, records = BENCHMARKS["vqa"]().score(truth, {})
+    lines = (tmp_path / "samples.jsonl").read_text().splitlines()
+    assert truth.left_out and len(truth.left_out) + len(truth.questions) == len(lines)
+    assert metrics["left_out"].value == len(truth.left_out) / len(lines) and len(records) == len(
+        truth.questions
+    )
 
 
 def test_data_without_answers_are_refused_before_a_model_is_loaded(tmp_path):
