@@ -99,7 +99,7 @@ def evaluate(
     """Ask a model the questions of a benchmark, score its answers and write the result folder.
 
     Args:
-        name: `spd-faith`, `pope`, `chair`, `mme`, `mirage`, `magic`, `mirage-effect` or `mmreason`.
+        name: one of `mp.benchmarks.BENCHMARKS`.
         model: a model from `load_model`, an alias, local folder or hub id, or `PROVIDER/MODEL` of inspect-ai.
         out: the result folder: results.json, samples.jsonl and responses.jsonl.
         judge: `lexical` for rules, `model:PROVIDER/MODEL`, or `ensemble:A,B,C`.
