@@ -32,7 +32,7 @@ def choose(samples, *kinds):
 
 def answer_in_a_sentence(sample):
     """The sample with its true answer as the model gives it; a colour alone would be read as its answer."""
-    thing = re.fullmatch(r"What color is the (.+)\?", sample.question)[1]
+    thing = next(each["name"] for each in sample.metadata["objects"][0] if each["name"] in sample.question)
     return sample.model_copy(update={"answer": f"The {thing} is {sample.answer}."})
 
 
