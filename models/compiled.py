@@ -173,6 +173,7 @@ def to_dynamic(cache: StaticCache, length: int) -> DynamicCache:
         length: number of tokens.
     """
     grown = DynamicCache()
-    for number, layer in enumerate(cache.layers):
+    layers: list[Any] = cache.layers
+    for number, layer in enumerate(layers):
         grown.update(layer.keys[:, :, :length], layer.values[:, :, :length], number)
     return grown

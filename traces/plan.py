@@ -191,7 +191,7 @@ def smaller_captures(
     }
     most, found = SMALLER * data_bytes(model, spec, prompt, new_tokens), []
     for question, capture in questions.items():
-        own = load_capture(capture) if isinstance(capture, str) else CaptureSpec(**capture)
+        own = load_capture(capture) if isinstance(capture, str) else CaptureSpec.model_validate(capture)
         own = own.without(own.stored - spec.stored)
         size = data_bytes(model, own, prompt, new_tokens)
         if own.datasets and size <= most:

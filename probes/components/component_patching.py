@@ -36,7 +36,10 @@ from mmprobe.probes.tokens import GROUPS, find_all_tokens, find_tokens
 from mmprobe.samples import Sample
 
 REPLACEMENTS = ("corrupt", "mean", "zero")
-PATCHED_ROWS = 8  # of one pass, each with another component patched; our choice
+PATCHED_ROWS = {
+    "cpu": 1,
+    "cuda": 8,
+}  # of one pass, each with another component patched; a processor reads eight rows no faster than one by one
 STORED_BYTES = {"cpu": 2**28, "cuda": 2**32}  # of the components that these rows take
 Masks = dict[
     int, Tensor
@@ -59,9 +62,9 @@ def patch_components(
     wild"), from a corrupt prompt into a clean one ("noising"). The clean sample's answer is read after both
     prompts. Above 0: the model used the component. A prompt patched with itself gives exactly 0.
 
-    A pass has up to eight copies of the clean prompt as rows, each with another component replaced, and begins at the first
-    of their layers. There are two passes over the prompts as they are, two over as many copies as they are, one of which
-    stores the components, and those over changed copies. Where that saves more than a quarter of the tokens, these passes
+    It takes two forward passes, one that stores the components, one for all components together, and one for
+    each component, which begins at its layer. On a GPU, a pass has up to eight copies of the clean prompt as rows, each with
+    another component replaced, and two more passes read as many copies as they are. Where that saves more than a quarter of the tokens, these passes
     begin at the first token that differs between the prompts or is named: the keys and values of the tokens
     before it are read once, and both prompts once more from there on.
 
@@ -127,7 +130,7 @@ def patch_pairs(
     Streams of several pairs need `tokens`. The errors are those of `patch_components`.
 
     Args:
-        rows: of one pass at most, copies of pairs included; but at least one a pair. None for `PATCHED_ROWS`.
+        rows: of one pass at most, if less than `PATCHED_ROWS`; but at least one a pair.
     """
     model = pairs.model
     indices = resolve_layers(model, layers)
@@ -137,14 +140,17 @@ def patch_pairs(
         heads = torch.eye(model.n_heads, dtype=torch.bool, device=model.device) if kind == "head" else [None]
         masks = [place if head is None else place[..., None] & head for place in places for head in heads]
         columns = [*range(model.n_heads)] if kind == "head" else names
-        times = _count_copies(pairs, rows or PATCHED_ROWS, 1 + len(indices) * len(masks))
+        most = PATCHED_ROWS.get(model.device.type, PATCHED_ROWS["cpu"])
+        most = most if rows is None else min(most, rows)
+        times = _count_copies(pairs, most, 1 + len(indices) * len(masks))
         copies = pairs.repeat(times) if times > 1 else pairs
         stored = copies.corrupt.components(kind)
         running = [layer for layer in indices if layer in stored]
         every = torch.stack(masks).any(0)
         sets: list[Masks] = [dict.fromkeys(running, every)]  # all at once, then each by itself
         sets += [{layer: mask} for layer in running for mask in masks]
-        lost, by_step = [], []
+        lost: list[np.ndarray] = []
+        by_step: list[np.ndarray] = []
         with tqdm(total=len(sets), desc="patch_components", disable=None) as progress:
             for first in range(0, len(sets), times):
                 chosen = sets[first : first + times]

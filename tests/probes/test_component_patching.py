@@ -255,22 +255,23 @@ def test_verified_components_are_exact(tiny_spd, drawn):
 
 @pytest.mark.parametrize(("kind", "replacement"), [("head", "corrupt"), ("residual", "mean")])
 def test_eight_components_are_patched_in_a_pass(tiny_spd, drawn, monkeypatch, kind, replacement):
-    """Each as if it were patched by itself, in passes that are counted."""
+    """Each as if it were patched by itself, in passes that are counted: as on a GPU, and as on a processor."""
+    monkeypatch.setitem(component_patching.PATCHED_ROWS, "cpu", component_patching.PATCHED_ROWS["cuda"])
     options = {"kind": kind, "replacement": replacement, "answer": "No. The star is blue."}
     with count_rows(tiny_spd) as rows:
         ds = patch_components(tiny_spd, *drawn, **options)
     assert max(rows) == 8 and ds.attrs["forward_passes"] == len(rows)
     sets = ds.effect.size + 1  # all at once, too
     assert rows.count(8) == 2 + math.ceil(sets / 8)
-    monkeypatch.setattr(component_patching, "PATCHED_ROWS", 1)
+    own = patch_components(tiny_spd, drawn[0], drawn[0], **options | {"replacement": "corrupt"})
+    assert (own.effect == 0).all() and (own.effect_by_step == 0).all() and own.effect_all == 0
+    monkeypatch.setitem(component_patching.PATCHED_ROWS, "cpu", 1)
     with count_rows(tiny_spd) as rows:
         alone = patch_components(tiny_spd, *drawn, **options)
     assert max(rows) == 1 and len(rows) == alone.attrs["forward_passes"] > sets
     for name in ("effect", "effect_by_step", "effect_all"):
         np.testing.assert_allclose(ds[name], alone[name], atol=1e-4)
     assert np.abs(alone.effect).max() > 0.1
-    own = patch_components(tiny_spd, drawn[0], drawn[0], **options | {"replacement": "corrupt"})
-    assert (own.effect == 0).all() and (own.effect_by_step == 0).all() and own.effect_all == 0
 
 
 def test_metrics(tiny_spd, drawn):

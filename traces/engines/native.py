@@ -143,7 +143,7 @@ class BatchRecorder(StoppingCriteria):
         """Generate the answers or take the given ones, and read them, from the cache of the prompts or as a whole."""
         cache = None if whole else inputs.get("past_key_values") or DynamicCache()
         if self.answers is None:
-            cache = self._generate(inputs, generate, cache, compiled)
+            self.ids, cache = self._generate(inputs, generate, cache, compiled)
         else:  # their prompts are read in the first pass over the answers
             self.ids = torch.cat([inputs["input_ids"], self._pad_answers()], 1)
         steps = self.ids.shape[1] - self.prompt_length
@@ -173,19 +173,19 @@ class BatchRecorder(StoppingCriteria):
         generate: Mapping[str, Any],
         cache: DynamicCache | None,
         compiled: bool,
-    ) -> DynamicCache | None:
-        """Generate the answers, and return the cache that is left; None where none is given."""
+    ) -> tuple[Tensor, DynamicCache | None]:
+        """Generate the answers; return them with their prompts, [batch, token], and the cache that is left, if one is given."""
         inputs = inputs if cache is None else {**inputs, "past_key_values": cache}
         answering = self.model.family.answering(self.model.hf)
         with ExitStack() as of_prompts, use_compiled(self.model, inputs, generate, compiled) as options:
             of_prompts.enter_context(self._observe_prompts())
             self.decoded = DecodedLogprobs(of_prompts.close)
             with observe(answering, outputs=self.decoded.keep_logits):
-                self.ids = self.model.hf.generate(
+                ids = self.model.hf.generate(
                     **options, stopping_criteria=StoppingCriteriaList([self.decoded])
                 )
         used = options.get("past_key_values")
-        return to_dynamic(used, self.ids.shape[1] - 1) if isinstance(used, StaticCache) else cache
+        return ids, to_dynamic(used, ids.shape[1] - 1) if isinstance(used, StaticCache) else cache
 
     def _pad_answers(self) -> Tensor:
         """Return the given answers, [batch, step]; shorter ones end with end-of-sequence tokens."""
