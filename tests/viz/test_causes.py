@@ -113,7 +113,7 @@ def test_an_answer_opens_on_the_word_that_loses_most(
     dataset = interchange(effect=(("sample", "step"), effect), effect_most=(("sample", "step"), effect))
     write_report(open_run(run.path), [dataset], tmp_path / "report.html")
     page = show(tmp_path / "report.html", "explorer/evil")
-    page.wait_for_function("document.querySelector('#sample-id').textContent === 'evil'")
+    page.wait_for_function("name => document.querySelector('#sample-id').textContent === name", arg="evil")
     assert page.locator("#step-number").inner_text().startswith(f"step {step} ")
 
 
