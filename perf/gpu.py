@@ -322,7 +322,7 @@ def measure_counts(setting: Setting) -> Iterator[str]:
     """Yield how many operations and waits plain and traced answers take, for models of two depths."""
     yield "| layers | batch | way | operations | more than plain | more a layer | waits | more than plain |"
     yield "|---|---|---|---|---|---|---|---|"
-    new = 2 if setting.quick else 64
+    new = 2 if setting.quick else 16
     depths = {"tiny-spd": 8, "28 layers": 28}
     counts: dict[tuple[str, int, str], tuple[int, int]] = {}
     for name in depths:
@@ -633,7 +633,7 @@ value. Answers that are sampled differ, since the generators do.""",
         "Operations and waits",
         """\
 What a card's time depends on, and what needs no card to be counted: operations that are no views, and calls that wait for the card,
-of one batch of plain and of traced answers of 64 tokens. Copies to the host, for which the writer waits, are among the waits. Toys of
+of one batch of plain and of traced answers of 16 tokens. Copies to the host, for which the writer waits, are among the waits. Toys of
 two depths; the operations that tracing adds for each layer are the slope between them. As much is reduced together as on a card.""",
         measure_counts,
         needs_card=False,
