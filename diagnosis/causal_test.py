@@ -13,6 +13,7 @@ from mmprobe.diagnosis.effects import AnswerRecord, Effect, Limits, MeasuredPart
 from mmprobe.diagnosis.schedule import Task
 from mmprobe.diagnosis.study import Case, Study
 from mmprobe.diagnosis.table import Scores, Table
+from mmprobe.models.prompt import Chat, build_chat
 from mmprobe.samples import Sample
 
 
@@ -97,6 +98,25 @@ class CausalTest(ABC):
         """Ask what the test needs of one answer, and return what it measures; None where it does not apply."""
         return None
         yield []
+
+    def show(self, case: Case) -> Task[Chat | None]:
+        """Return a changed prompt in which the cause shows, for an example: by default the first one that `ask` reads.
+
+        None where it reads the answer's own prompt alone.
+        """
+        own, asked = build_chat(case.answer.sample), self.ask(case)
+        pixels = [image.tobytes() for image in own.images]
+        try:
+            requests = next(asked)
+            while True:
+                for each in requests:
+                    shown = [image.tobytes() for image in each.chat.images]
+                    if each.chat.messages != own.messages or shown != pixels:
+                        asked.close()
+                        return each.chat
+                requests = asked.send((yield requests))
+        except StopIteration:
+            return None
 
     def read(self, sample: Sample, text: str) -> MeasuredPart | None:
         """Return what the text of an answer shows by itself."""

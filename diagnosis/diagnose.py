@@ -17,10 +17,11 @@ from mmprobe.benchmarks.judges.judge import LEXICAL, describe_unscored, open_jud
 from mmprobe.diagnosis.causes import CAUSES, load_tests
 from mmprobe.diagnosis.controls import ControlRange, list_ranges
 from mmprobe.diagnosis.effects import LIMITS, AnswerRecord, Effect
+from mmprobe.diagnosis.examples import EXAMPLES, Example, ask_examples, choose_examples
 from mmprobe.diagnosis.images import describe_loss
 from mmprobe.diagnosis.judged import count_labels
 from mmprobe.diagnosis.rules import Named, find_verdict, measure_causes, measure_effects, name_causes
-from mmprobe.diagnosis.run import ANSWERS, find_unread, list_kept, run_battery
+from mmprobe.diagnosis.run import ANSWERS, READ_TOGETHER, answer_all, find_unread, list_kept, run_battery
 from mmprobe.diagnosis.table import Table
 from mmprobe.errors import InputError, NotApplicable, name_option, option
 from mmprobe.files import redact, write_whole
@@ -81,6 +82,7 @@ class Diagnosis(NamedTuple):
         n: number of answers that were tested.
         answers: one record an answer: id, causes (those of the verdict that act on it), scores of all causes.
         tests: every test, with its number or what it would need.
+        examples: of each named cause, answers on which it acts, with what the model says to a changed prompt.
         effects: one row a test, and one for each kind of questions that it is scored for (`EffectRow`).
         passes: forward passes an answer, mean. To generate an answer counts as one.
         wordless: ids of the answers that hold no word. They are not tested.
@@ -106,6 +108,7 @@ class Diagnosis(NamedTuple):
     judge: str = LEXICAL
     judging: Mapping[str, Any] = MappingProxyType({})
     effects: Sequence[EffectRow] = ()
+    examples: Sequence[Example] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of `diagnosis.json`. What was not tested is null; `named` is also null where the test cannot decide."""
@@ -122,6 +125,7 @@ class Diagnosis(NamedTuple):
             "objects_in_visual_tokens": {"needs": self.objects}
             if isinstance(self.objects, str)
             else {**self.objects.auc.to_json(), "layer": self.objects.layer},
+            "examples": [each._asdict() for each in self.examples],
             "tests": self.tests,
             "forward_passes_per_answer": round(self.passes, 2),
         }
@@ -211,6 +215,7 @@ def diagnose(
         is_first = not ledger.begun
         ledger.begin(call, fingerprint(model.fingerprint, samples))
         try:
+            shown = [sample for sample in samples if sample.images]
             records = run_battery(model, samples, ledger, batch_size, max_new_tokens, given, opened)
             unread = find_unread(ledger)
             if not records:
@@ -224,6 +229,11 @@ def diagnose(
             raise
         diagnosis = conclude(model.name, records, samples)._replace(unread=unread)
         diagnosis = _add_sight(diagnosis, model, samples)
+        study = answer_all(model, shown, ledger, batch_size, max_new_tokens, given)
+        chosen = choose_examples(diagnosis.verdict, diagnosis.answers)
+        diagnosis = diagnosis._replace(
+            examples=ask_examples(study, chosen, load_tests(), ledger, READ_TOGETHER)
+        )
         if unread:
             why = (
                 f"{diagnosis.why}; {len(unread)} of {len(unread) + len(records)} given answers cannot be read"
@@ -355,7 +365,7 @@ def diagnosis_ledger(out: Path) -> Ledger:
         differs="contains a diagnosis of another call, by its {words}",
         remedy=f"use {option('overwrite')} to replace it",
         offer=f"use {option('resume')} to finish it or {option('overwrite')} to replace it",
-        owns=(SETTINGS, *list_kept(), *RESULTS),
+        owns=(SETTINGS, *list_kept(), EXAMPLES, *RESULTS),
     )
 
 

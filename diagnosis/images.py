@@ -23,7 +23,7 @@ from mmprobe.benchmarks.answers.words import IMAGE
 from mmprobe.diagnosis.answers import ParsedAnswer
 from mmprobe.diagnosis.effects import AnswerRecord, MeasuredPart
 from mmprobe.diagnosis.schedule import AnswerReading, Read, Task, read
-from mmprobe.models.prompt import build_chat
+from mmprobe.models.prompt import Chat, build_chat
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, ImageList, render_again
 from mmprobe.probes.interchange.free_tokens import find_free, mean_fall, usual_margin
 from mmprobe.samples import Sample, read_image
@@ -176,6 +176,17 @@ def read_kinds(
     chats = [chat if images is None else chat._replace(images=images) for images in shown.values()]
     readings = yield from read([Read(each, answer.ids, looks) for each in chats])
     return dict(zip(shown, readings, strict=True))
+
+
+def show_other(answer: ParsedAnswer, images: OtherImages, kind: str = "") -> Chat | None:
+    """Return an answer's prompt with other images; None where there are none.
+
+    Args:
+        kind: what the name of their kind begins with; "" for any kind.
+    """
+    found = images.find(answer)
+    others = [each for name, each in found.items() if name != ALIKE and name.startswith(kind)]
+    return build_chat(answer.sample)._replace(images=others[0]) if others else None
 
 
 def list_others(readings: Mapping[str, AnswerReading]) -> dict[str, AnswerReading]:

@@ -66,11 +66,7 @@ def run_battery(
     n_sets = len(set(image_sets(samples).tolist()))
     if len(samples) < LIMITS.least_answers or n_sets < LIMITS.least_sets:
         log.warning("no cause can be named from so few answers; the verdict says how many it takes")
-    if given is None:
-        answers = _answer_all(model, samples, ledger, batch_size, max_new_tokens)
-    else:
-        answers = _take_given(model, samples, ledger, given)
-    study = Study(model, answers, max_new_tokens, given is not None)
+    study = answer_all(model, samples, ledger, batch_size, max_new_tokens, given)
     prefixes = share_prefixes(model, [])  # of all tests
     batch_size = max(batch_size, READ_TOGETHER)
     _measure(study, ledger, batch_size, prefixes)
@@ -79,6 +75,22 @@ def run_battery(
     if judge is not None:
         ask_judge(judge, samples, read_records(ledger, samples), ledger)
     return read_records(ledger, samples)
+
+
+def answer_all(
+    model: Model,
+    samples: Sequence[Sample],
+    ledger: Ledger,
+    batch_size: int,
+    max_new_tokens: int,
+    given: Mapping[str, GivenAnswer] | None,
+) -> Study:
+    """Return the study of all answers, given ones or the model's own; those in the ledger are not asked again."""
+    if given is None:
+        answers = _answer_all(model, samples, ledger, batch_size, max_new_tokens)
+    else:
+        answers = _take_given(model, samples, ledger, given)
+    return Study(model, answers, max_new_tokens, given is not None)
 
 
 def _measure(study: Study, ledger: Ledger, batch_size: int, prefixes: PrefixStore | None) -> None:

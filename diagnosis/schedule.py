@@ -19,6 +19,7 @@ from torch import Tensor
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.attention import AttentionCall, softmax_rows
+from mmprobe.models.finite import watch_finite
 from mmprobe.models.loading import build_generation_kwargs
 from mmprobe.models.prompt import Chat, render_chat
 from mmprobe.models.reading import PrefixStore, Reading, begin_chats, image_key, read_chats
@@ -226,7 +227,7 @@ def _say_batch(model: Model, batch: Sequence[Say], prefixes: PrefixStore | None)
     chats = [each.chat for each in batch]
     inputs, columns = begin_chats(model, chats, prefixes if chats[0].images else None)
     longest = max(each.longest for each in batch)
-    with torch.inference_mode():
+    with torch.inference_mode(), watch_finite(model, inputs):
         ids = model.hf.generate(**inputs, **build_generation_kwargs(model, longest))
     said = ids[:, columns:].tolist()
     return [_end(model, row[: each.longest]) for row, each in zip(said, batch, strict=True)]

@@ -9,10 +9,11 @@ import numpy as np
 from mmprobe.diagnosis.battery.order import OrderRecord
 from mmprobe.diagnosis.battery.quantity import CountRecord
 from mmprobe.diagnosis.causal_test import CausalTest, CauseScore
-from mmprobe.diagnosis.images import ImagesRecord, measure_images
+from mmprobe.diagnosis.images import ImagesRecord, measure_images, show_other
 from mmprobe.diagnosis.schedule import Task
 from mmprobe.diagnosis.study import Case
 from mmprobe.diagnosis.table import Scores, Table
+from mmprobe.models.prompt import Chat
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ class Blind(CausalTest):
 
     def ask(self, case: Case) -> Task[ImagesRecord]:
         return measure_images(case.answer, case.readings)
+        yield []
+
+    def show(self, case: Case) -> Task[Chat | None]:
+        return show_other(case.answer, case.study.images)
         yield []
 
     def score(self, table: Table) -> CauseScore:

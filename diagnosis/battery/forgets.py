@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmprobe.diagnosis.causal_test import CausalTest, CauseScore
-from mmprobe.diagnosis.images import Loss
+from mmprobe.diagnosis.images import Loss, show_other
+from mmprobe.diagnosis.schedule import Task
+from mmprobe.diagnosis.study import Case
 from mmprobe.diagnosis.table import Scores, Table
+from mmprobe.models.prompt import Chat
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,10 @@ class Forgets(CausalTest):
     needs_sight = True
     threshold: float = 0.55  # development models without it score 1 % at most, with it 78 % or more
     forgotten_share: float = 0.25  # as good from 0.18 to 0.5
+
+    def show(self, case: Case) -> Task[Chat | None]:
+        return show_other(case.answer, case.study.images)
+        yield []
 
     def score(self, table: Table) -> CauseScore:
         scores: Scores = [self.score_answer(loss, table.limits.unused_effect) for loss in table.losses]

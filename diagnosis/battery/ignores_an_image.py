@@ -6,7 +6,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from mmprobe.diagnosis.causal_test import CausalTest, CauseScore
+from mmprobe.diagnosis.images import ALONE, show_other
+from mmprobe.diagnosis.schedule import Task
+from mmprobe.diagnosis.study import Case
 from mmprobe.diagnosis.table import Scores, Table
+from mmprobe.models.prompt import Chat
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,10 @@ class IgnoresAnImage(CausalTest):
     by_kind = False
     threshold: float = 0.7  # development models without it score 59 % at most, with it 89 % or more
     ignored_share: float = 0.2  # as good from 0.14 to 0.4
+
+    def show(self, case: Case) -> Task[Chat | None]:
+        return show_other(case.answer, case.study.images, ALONE)
+        yield []
 
     def score(self, table: Table) -> CauseScore:
         """Return the share of answers that do not use one of their images, the one that is unused most surely.

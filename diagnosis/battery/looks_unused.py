@@ -12,10 +12,11 @@ import numpy as np
 from mmprobe.diagnosis.answers import ParsedAnswer
 from mmprobe.diagnosis.causal_test import CausalTest, CauseScore, FollowUp
 from mmprobe.diagnosis.effects import LIMITS, AnswerRecord
-from mmprobe.diagnosis.images import ALIKE, measure_looks, measure_losses, read_kinds
+from mmprobe.diagnosis.images import ALIKE, measure_looks, measure_losses, read_kinds, show_other
 from mmprobe.diagnosis.schedule import Task
-from mmprobe.diagnosis.study import Study
+from mmprobe.diagnosis.study import Case, Study
 from mmprobe.diagnosis.table import NEEDS_VISUAL_TOKENS, Scores, Table
+from mmprobe.models.prompt import Chat
 
 ATTENTION = "attention.jsonl"
 MOST_LOOKS = 24  # answers whose attention is read
@@ -46,6 +47,10 @@ class LooksUnused(CausalTest):
     by_kind = False
     threshold: float = 0.25  # as for blind, which looks_moved alone tells it from
     looks_moved: float = 0.1  # blind models that see nothing shift less, all others far more
+
+    def show(self, case: Case) -> Task[Chat | None]:
+        return show_other(case.answer, case.study.images)
+        yield []
 
     def follow_up(self, turn: int, study: Study, records: Sequence[AnswerRecord]) -> list[FollowUp]:
         """Read the attention of some answers where many do not use their images."""

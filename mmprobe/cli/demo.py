@@ -109,8 +109,16 @@ def diagnose_organisms(samples: list[Sample], out: Path) -> tuple[Path, str]:
         diagnosis = diagnose(
             mp.load_model(f"organism:{name}", device="cpu"), few, folder, batch_size=8, resume=True
         )
-        effects = [row.to_json() for row in diagnosis.effects]
-        models.append(Diagnosed(diagnosis.to_dataset(), diagnosis.answers, diagnosis.tests, effects))
+        found = diagnosis.to_json()
+        models.append(
+            Diagnosed(
+                diagnosis.to_dataset(),
+                diagnosis.answers,
+                diagnosis.tests,
+                found["effects"],
+                found["examples"],
+            )
+        )
     report = write_diagnosis(models, out / "diagnosis.html")
     return report, "; ".join(
         f"{each.dataset.attrs['model']} is {each.dataset.attrs['verdict']}" for each in models

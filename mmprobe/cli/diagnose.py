@@ -106,6 +106,7 @@ def diagnose(
                 diagnosis.answers,
                 diagnosis.tests,
                 [row.to_json() for row in diagnosis.effects],
+                [each._asdict() for each in diagnosis.examples],
             )
         ],
         out / RESULTS[-1],

@@ -78,7 +78,9 @@ def test_prompts_and_pixels_are_those_that_the_model_gets(data, tiny_spd):
         pixels(part.read_pixels([3])), inputs["pixel_values"].float(), atol=1e-5, rtol=0
     )
     features = case.encode_all(tiny_spd.hf, part.read_pixels([0, 1, 2, 3]))
-    packed = pack([case.TrainingExample((3,), sample.question, "no")], case.PlainEncoder(tiny_spd.tokenizer), np.asarray)
+    packed = pack(
+        [case.TrainingExample((3,), sample.question, "no")], case.PlainEncoder(tiny_spd.tokenizer), np.asarray
+    )
     length = inputs["input_ids"].shape[1]
     assert packed.ids[0, :length].tolist() == inputs["input_ids"][0].tolist()
     with torch.inference_mode():

@@ -12,6 +12,7 @@ import xarray as xr
 from mmprobe.stats.estimate import format_interval, format_number
 from mmprobe.viz.report.analysis_pages import figure_values
 from mmprobe.viz.report.elements import Page, figure_block, render
+from mmprobe.viz.report.images import Images
 from mmprobe.viz.report.write import write_pages
 
 MOST_ANSWERS = 300  # in the table
@@ -24,13 +25,14 @@ class Diagnosed(NamedTuple):
         dataset: `Diagnosis.to_dataset()`.
         answers: the records of `answers.jsonl`.
         tests: every test with its number, or what it would need.
-        effects: the rows of `diagnosis.json`.
+        effects, examples: the rows of `diagnosis.json`.
     """
 
     dataset: xr.Dataset
     answers: Sequence[Mapping[str, Any]]
     tests: Sequence[str]
     effects: Sequence[Mapping[str, Any]] = ()
+    examples: Sequence[Mapping[str, Any]] = ()
 
 
 def write_diagnosis(models: Sequence[Diagnosed], out: Path) -> Path:
@@ -48,7 +50,7 @@ def write_diagnosis(models: Sequence[Diagnosed], out: Path) -> Path:
     """
     from mmprobe.viz.figures.diagnosis import panels
 
-    shown, data = [], []
+    shown, data, images = [], [], Images()
     for number, model in enumerate(models):
         (panel,) = panels(model.dataset)
         attributes = model.dataset.attrs
@@ -62,6 +64,7 @@ def write_diagnosis(models: Sequence[Diagnosed], out: Path) -> Path:
                 "controls": [f"Controls: {base}" for base in bases],
                 "effects": [_effect_row(row, bases) for row in first_effects(model.effects)],
                 "kinds": [_effect_row(row, bases) for row in model.effects if row["kind"]],
+                "examples": [_example_row(example, images) for example in model.examples],
                 "causes": _cause_rows(model.dataset),
                 "tests": model.tests,
                 "answers": [_answer_row(answer) for answer in ordered[:MOST_ANSWERS]],
@@ -70,8 +73,20 @@ def write_diagnosis(models: Sequence[Diagnosed], out: Path) -> Path:
         )
         data.append(figure_block(number, panel.figure))
     title = ", ".join(str(model.dataset.attrs["model"]) for model in models)
-    page = Page("diagnosis", "Diagnosis", render("diagnosis.html", models=shown), "", data)
+    page = Page(
+        "diagnosis", "Diagnosis", render("diagnosis.html", models=shown), "", [*data, *images.blocks()]
+    )
     return write_pages([page], out, (title, "diagnosis"))
+
+
+def _example_row(example: Mapping[str, Any], images: Images) -> dict[str, Any]:
+    """Return an example with the ids of its images' data blocks."""
+    blocks = [images.thumbnail(Path(path)) for path in example["images"]]
+    return {
+        **example,
+        "blocks": [block for block in blocks if block],
+        "turns": example["changed"].split("\n"),
+    }
 
 
 def _sentence(text: str) -> str:
