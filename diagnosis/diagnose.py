@@ -231,9 +231,9 @@ def diagnose(
         diagnosis = _add_sight(diagnosis, model, samples)
         study = answer_all(model, shown, ledger, batch_size, max_new_tokens, given)
         chosen = choose_examples(diagnosis.verdict, diagnosis.answers)
-        diagnosis = diagnosis._replace(
-            examples=ask_examples(study, chosen, load_tests(), ledger, READ_TOGETHER)
-        )
+        examples = ask_examples(study, chosen, load_tests(), ledger, READ_TOGETHER)
+        passes = sum(each.passes for each in examples) / diagnosis.n
+        diagnosis = diagnosis._replace(examples=examples, passes=diagnosis.passes + passes)
         if unread:
             why = (
                 f"{diagnosis.why}; {len(unread)} of {len(unread) + len(records)} given answers cannot be read"

@@ -28,6 +28,7 @@ class Example(NamedTuple):
         question, images, truth, answer: of the sample.
         changed: what is changed in the prompt, in words; "" where the test changes nothing in the prompt of a single answer.
         then: what the model answers to the changed prompt.
+        passes: the number of forward passes.
     """
 
     cause: str
@@ -38,6 +39,7 @@ class Example(NamedTuple):
     answer: str
     changed: str = ""
     then: str = ""
+    passes: int = 0
 
 
 def choose_examples(causes: Sequence[str], answers: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -74,8 +76,8 @@ def ask_examples(
     done = {(line["cause"], line["id"]): line for line in ledger.lines(EXAMPLES)}
     left = [each for each in chosen if each not in done]
     tasks = [ask_example(tests[cause], study, study.by_id[name]) for cause, name in left]
-    for example in run(study.model, tasks, size):
-        line = example.value._asdict()
+    for asked in run(study.model, tasks, size):
+        line = asked.value._replace(passes=asked.passes)._asdict()
         ledger.append(EXAMPLES, [line])
         done[line["cause"], line["id"]] = line
     return [Example(**done[each]) for each in chosen]
@@ -100,7 +102,7 @@ def describe_change(own: Chat, other: Chat) -> str:
 
     Example:
         >>> turns = [[{"role": "user", "content": [{"type": "text", "text": text}]}] for text in ("Red?", "Red? Yes.")]
-        >>> describe_change(Chat(turns[0], []), Chat(turns[1], []))
+        >>> describe_change(Chat(turns[0], [], "a"), Chat(turns[1], [], "a"))
         'User: Red? Yes.'
     """
     words = []

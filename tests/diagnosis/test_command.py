@@ -46,7 +46,14 @@ def test_an_organism_is_named_and_a_control_is_a_control(pairs, tmp_path, model,
     assert set(found["causes"]) == set(CAUSES)
     assert found["causes"]["blind"]["named"] == (verdict == "blind")
     of_objects = 8 / len(lines) if verdict == "blind" else 0  # a prompt of each set of images
-    assert found["forward_passes_per_answer"] <= 18 + of_objects  # as docs/diagnosis.md says
+    of_examples = sum(each["passes"] for each in found["examples"]) / len(lines)
+    assert found["forward_passes_per_answer"] <= 18 + of_objects + of_examples  # as docs/diagnosis.md says
+    assert [each["cause"] for each in found["examples"]] == [
+        cause for cause in found["verdict"] if cause in CAUSES for _ in range(3)
+    ]
+    assert all(each["then"] == each["answer"] and each["changed"] for each in found["examples"]), (
+        "it sees nothing"
+    )
     unowned = {path.name for path in out.iterdir()} - set(diagnosis_ledger(out).owns)
     assert not unowned, "an --overwrite would leave what an earlier call measured"
     answers = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
@@ -54,6 +61,7 @@ def test_an_organism_is_named_and_a_control_is_a_control(pairs, tmp_path, model,
     assert sum("blind" in answer["causes"] for answer in answers) == (len(lines) if verdict == "blind" else 0)
     report = (out / "report.html").read_text()
     assert report.index("Causes") < report.index("Evidence") < report.index("Tests")
+    assert ("Answer then" in report) == bool(found["examples"])
     told, said = found["objects_in_visual_tokens"], "the image is read, the answer does not use it"
     if verdict == "blind":  # its visual tokens hold what its answers do not use
         assert told["low"] > 0.5 and told["n"] == 8 and told["layer"] == 4
@@ -66,7 +74,8 @@ def test_an_organism_is_named_and_a_control_is_a_control(pairs, tmp_path, model,
     measures = (out / "measures.jsonl").read_text()
     (out / "measures.jsonl").write_text(measures[: len(measures) * 9 // 10])  # a killed call
     assert run_in_process("diagnose", *options, "--resume").code == 0
-    assert json.loads((out / "diagnosis.json").read_text())["causes"] == found["causes"]
+    again = json.loads((out / "diagnosis.json").read_text())
+    assert (again["causes"], again["examples"]) == (found["causes"], found["examples"])
     assert_fails(
         run_in_process("diagnose", *options, "--resume", "--limit", "3"), "another call, by its samples"
     )

@@ -122,7 +122,7 @@ def _effect_row(row: Mapping[str, Any], bases: Sequence[str]) -> list[list[str]]
     """Return the lines of each cell: test or kind, effect with interval and n, the range in controls of each base, outside."""
     scale, unit = (100, " %") if row["unit"] == "share" else (1, f" {row['unit']}".rstrip())
     name = [f"{row['test']}: {row['kind']}"] if row["kind"] else [row["test"], row["effect"]]
-    if row["value"] is None:
+    if row["value"] is None or not row["n"]:
         return [
             name,
             [f"not run; it needs {row['needs']}" if row.get("needs") else "–"],
