@@ -69,7 +69,10 @@ def test_the_named_colour_follows_the_patches_of_its_thing(real, colour_samples)
     If patches of the thing meant no more than the others, or no more in an early layer than in a late one, either could be the one
     that the answer follows: a sign test.
     """
-    ds = patch_regions_run(real, colour_samples, layers=[4, 27])
+    asked = [
+        each.model_copy(update={"answer": None}) for each in colour_samples
+    ]  # the model's own answer is read
+    ds = patch_regions_run(real, asked, layers=[4, 27], max_new_tokens=8)
     for name, own, other in zip(ds.sample.values, ds.own.values, ds.other.values, strict=True):
         sample = next(each for each in colour_samples if each.id == name)
         assert own.strip() == sample.answer and other.strip() == sample.metadata["counterfactual_answer"]
