@@ -137,8 +137,9 @@ def patch_regions_run(
         )
     if not kept:
         raise NotApplicable(
-            f"{answers.name}: the model names the same after {counterfactual} images in each of {len(measured)} "
-            "answers, so no value could follow; choose another counterfactual"
+            f"{answers.name}: each of {len(measured)} answers names the same after {counterfactual} images, or is one that the "
+            "model would not give, so no value could follow; choose another counterfactual, or leave out `answer` to read the "
+            "model's own"
         )
     samples = [record.answer.sample for record in kept]
     sets = image_sets(samples)

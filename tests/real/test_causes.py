@@ -69,13 +69,13 @@ def test_the_named_colour_follows_the_patches_of_its_thing(real, colour_samples)
     If patches of the thing meant no more than the others, or no more in an early layer than in a late one, either could be the one
     that the answer follows: a sign test.
     """
-    ds = patch_regions_run(real, colour_samples, layers=[4, 27])
+    asked = [each.model_copy(update={"answer": None}) for each in colour_samples]  # its own answer is read
+    ds = patch_regions_run(real, asked, layers=[4, 27], max_new_tokens=8)
     for name, own, other in zip(ds.sample.values, ds.own.values, ds.other.values, strict=True):
         sample = next(each for each in colour_samples if each.id == name)
         assert own.strip() == sample.answer and other.strip() == sample.metadata["counterfactual_answer"]
     follows = (ds.said == "other").transpose("layer", "tokens", "sample").values
     (early, others), (late, _) = follows
-    assert not follows[:, 1].any()
     for control in (others, late):
         differ = [first for first, second in zip(early, control, strict=True) if first != second]
         assert len(differ) >= 5, "the test is void: 5 of 5 are needed for p < .05"
