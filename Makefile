@@ -65,7 +65,7 @@ demo-real: $(VENV)/.wheel
 	test -d build/demo-real/pairs || $(BIN)/mmprobe make-pairs --source things --out build/demo-real/pairs --n 2 --seed 3
 	$(BIN)/mmprobe trace --model build/real --data build/demo-real/pairs/samples.jsonl --out build/demo-real/run \
 		--capture full --max-new-tokens 48 --batch-size 8 $$(test ! -d build/demo-real/run || echo --resume)
-	$(BIN)/mmprobe analyze build/demo-real/run --only image-interchange --model build/real --set 'kinds=["minimal"]' --resume
+	$(BIN)/mmprobe analyze build/demo-real/run --only image-interchange --model build/real --resume
 	$(BIN)/mmprobe report build/demo-real/run --model build/real --out build/demo-real/report.html
 
 perf: $(VENV)/.wheel

@@ -162,9 +162,10 @@ def _answer(
         request = requests[place]
         return type(request).__name__, len(request.chat.images), isinstance(request, Read) and request.looks
 
-    def length(place: int) -> int:
+    def length(place: int) -> int:  # in characters, about
         request = requests[place]
-        return len(request.ids) if isinstance(request, Read) else request.longest
+        tokens = len(request.ids) if isinstance(request, Read) else request.longest
+        return sum(len(str(message["content"])) for message in request.chat.messages) + 4 * tokens
 
     shown = [image_key(each.chat) if prefixes is not None and each.chat.images else () for each in requests]
     first = {key: place for place, key in reversed(list(enumerate(shown)))}

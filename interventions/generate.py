@@ -13,6 +13,7 @@ from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, check_chat, intervene
 from mmprobe.interventions.prompt_method import PromptMethod, Start
 from mmprobe.models import Batch, Model
+from mmprobe.models.compiled import use_compiled
 from mmprobe.models.finite import watch_finite
 from mmprobe.models.loading import (
     build_generation_kwargs,
@@ -221,10 +222,12 @@ def _answer_chats(
     assert isinstance(length, int)
     options = build_generation_kwargs(model, length, settings.temperature)
     shared = start(chats, batch)
+    acts = any(not each.neutral for each in settings.methods)
     acting = intervene(model, settings.methods, chats, batch, seed, shared)
     watching = watch_finite(model, batch.inputs, samples=settings.temperature > 0)
     with torch.inference_mode(), acting as intervention, watching:
-        answers = (decode or partial(_generate, model))(batch, options | intervention.options, shared)
+        generates = partial(_generate, model, settings.compile and not acts)
+        answers = (decode or generates)(batch, options | intervention.options, shared)
     return [
         make_answer(model, chat, ids, intervention.report(row, len(ids)))
         for row, (chat, ids) in enumerate(zip(chats, answers, strict=True))
@@ -238,11 +241,12 @@ def make_answer(model: Model, chat: Chat, ids: list[int], diagnostics: dict[str,
 
 
 def _generate(
-    model: Model, batch: Batch, options: Mapping[str, Any], shared: SharedStart | None
+    model: Model, compiled: bool, batch: Batch, options: Mapping[str, Any], shared: SharedStart | None
 ) -> list[list[int]]:
     """Return the token ids of each answer, its end token included."""
     inputs = batch.inputs if shared is None else shared.inputs
-    output = model.hf.generate(**inputs, **options)
+    with use_compiled(model, inputs, options, compiled) as arguments:
+        output = model.hf.generate(**arguments)
     answers = []
     for ids in output[:, batch.inputs["input_ids"].shape[1] :].tolist():
         ends = [place for place, token in enumerate(ids, 1) if token in model.eos_token_ids]

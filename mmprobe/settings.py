@@ -223,6 +223,10 @@ class AskSettings(Record):
         default=True,
         description="Read what questions about the same images have in common once, or read each prompt whole.",
     )
+    compile: bool = Field(
+        default=False,
+        description="Decode with compiled layers where the model allows it: for long answers, or many, on a GPU.",
+    )
 
     @field_validator("max_new_tokens")
     @classmethod
@@ -273,9 +277,9 @@ class AskSettings(Record):
             {'max_new_tokens': 64, 'temperature': 0.0, 'seed': 0}
         """
         own = {"max_new_tokens": self.lengths, "temperature": self.temperature, "seed": self.seed or 0}
-        return own | (
-            {} if self.repetition_penalty is None else {"repetition_penalty": self.repetition_penalty}
-        )
+        if self.repetition_penalty is not None:
+            own["repetition_penalty"] = self.repetition_penalty
+        return own | ({"compile": True} if self.compile else {})
 
     def acting(self, methods: Sequence[Method]) -> Self:
         """Return the settings with these methods in place of those that were named."""
@@ -306,6 +310,7 @@ class GenerateArgs(TypedDict, total=False):
     repetition_penalty: float | None
     seed: int | None
     shared_prefix: bool
+    compile: bool
 
 
 class AskArgs(GenerateArgs, total=False):
@@ -472,17 +477,25 @@ def parse_shard(text: str) -> Shard:
 
 
 ONE_PROCESS = ("shard", "workers", "ray")
-_SAMPLING = ("temperature", "repetition_penalty", "seed", "shared_prefix")
+_DECODING = ("temperature", "repetition_penalty", "seed", "shared_prefix", "compile")
 LEFT_OUT: dict[str, tuple[str, ...]] = {
     # of voters behind an API the rest is not known
-    "filter_by_votes": ("name", "method", "parameters", "template", "repetition_penalty", *ONE_PROCESS),
-    "generate": ("batch_size",),  # one question
+    "filter_by_votes": (
+        "name",
+        "method",
+        "parameters",
+        "template",
+        "repetition_penalty",
+        "compile",
+        *ONE_PROCESS,
+    ),
+    "generate": ("batch_size", "compile"),  # one question
     "trace": ("n",),  # no pairs are drawn
     "compare": ("method", "parameters", *ONE_PROCESS),  # it names its methods
-    "plan": ("device_map", *_SAMPLING),  # no answer changes its numbers
+    "plan": ("device_map", *_DECODING),  # no answer changes its numbers
     # the plain model reads the answers again
-    "diagnose": ("method", "parameters", *_SAMPLING, *ONE_PROCESS),
-    "plan_diagnose": ("method", "parameters", *_SAMPLING),
+    "diagnose": ("method", "parameters", *_DECODING, *ONE_PROCESS),
+    "plan_diagnose": ("method", "parameters", *_DECODING),
 }
 """The fields that mean nothing to a function, and to the command of its name."""
 

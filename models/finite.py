@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,22 @@ def watch_finite(
     with observe(family.answering(model.hf) if family else model.hf, outputs=look):
         yield
     if seen and bool(seen[0]):
+        raise not_finite(model, inputs)
+
+
+def check_finite(model: Model, inputs: Mapping[str, Any] | None, logits: Sequence[Tensor]) -> None:
+    """Raise if the logits of a step, [vocabulary] each, were not numbers, where another library computed them.
+
+    Args:
+        inputs: the prompt, as in `watch_finite`; None if the weights are elsewhere, so that it cannot be read again.
+
+    Raises:
+        InputError: as `watch_finite`.
+
+    Example:
+        >>> check_finite(model, model.prepare(sample), [torch.zeros(504)])        # doctest: +SKIP
+    """
+    if logits and bool(torch.stack([each.isnan().any() for each in logits]).any()):
         raise not_finite(model, inputs)
 
 

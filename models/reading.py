@@ -43,6 +43,13 @@ WAITING_BYTES = 2**20  # of the logits of decoded steps that are reduced togethe
 MAX_BYTES = 2**30  # of all kept prefixes; our choice
 MOST_PREFIXES = 32  # at a time; batches with the same images follow each other, so older ones serve nobody
 OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # one value a token
+OF_ROWS = {
+    "inputs_embeds",
+    "attention_mask",
+    "position_ids",
+    "visual_pos_masks",
+    "deepstack_visual_embeds",
+}  # arguments of decoders with something for each row
 PrefixKey = tuple[Any, ...]
 
 
@@ -107,8 +114,8 @@ class Reading:
     Args:
         batch: the prompts.
         answers: token ids, for each prompt. All empty to read what comes after the prompts.
-        beginnings: for each prompt what was read of it before, the same object for prompts that begin with the same
-            images; then `predict` reads only the rest of each. None to read whole prompts.
+        beginnings: for each prompt what was read of it before; then `predict` reads only the rest of each. None to read whole
+            prompts.
 
     Attributes:
         rows: the prompts with their answers.
@@ -361,6 +368,42 @@ class Reading:
         }
         return self.start
 
+    def repeat(self, times: int) -> Reading:
+        """Return a reading of the same rows so many times over, one whole batch after another.
+
+        It begins at the same token, and encodes no image again. Its passes can change each copy in another way. What they compute
+        differs by rounding from what this reading's passes compute, since kernels add in another order for other shapes.
+        """
+        if not self.can_repeat:
+            raise ValueError(f"{self.model.family.name}: the rows of its decoder's arguments are not known")
+        rows = [row for _ in range(times) for row in self.rows]
+        batch = Batch(self._batch.inputs, [row.prompt for row in rows])
+        out = Reading(self.model, batch, [row.ids for row in rows])
+        count = len(self.rows)
+        out.inputs = {
+            name: _tile(value, times, count) if name in OF_TOKENS else value
+            for name, value in self.inputs.items()
+        }
+        out.decoder_inputs = {
+            name: [_tile(part, times, len(part)) for part in value]
+            if name == "deepstack_visual_embeds" and value is not None
+            else _tile(value, times, count, -2 if name == "position_ids" else 0)
+            for name, value in self.decoder_inputs.items()
+        }
+        out.start, out._output = self.start, self._output
+        out.keys = {
+            layer: (_tile(key, times, count), _tile(value, times, count))
+            for layer, (key, value) in self.keys.items()
+        }
+        return out
+
+    @property
+    def can_repeat(self) -> bool:
+        """Whether `repeat` knows the rows of all arguments of the decoder; there must have been a pass."""
+        kinds = Tensor | list | tuple | dict
+        of_rows = {name for name, value in self.decoder_inputs.items() if isinstance(value, kinds)}
+        return self._output is not None and of_rows <= OF_ROWS
+
     def _read_keys(self) -> KeysAndValues:
         """Return the keys and values of the tokens before the start."""
         self.count += 1
@@ -452,35 +495,30 @@ class Reading:
             yield from ((row, first, each) for row, each in enumerate(part))
 
     def _read_rests(self, beginnings: Sequence[Prefix]) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield what `_read_blocks` yields, from a pass over the rests of the rows whose beginnings are equally long."""
-        by_length: dict[int, list[int]] = {}
-        for row, beginning in enumerate(beginnings):
-            by_length.setdefault(len(beginning.ids), []).append(row)
+        """Yield what `_read_blocks` yields, from a pass over what follows the beginnings."""
         unembedding = self.model.hf.get_output_embeddings()
-        for first_key, rows in by_length.items():
-            read = self._read_states(rows, [beginnings[row] for row in rows])
-            for row, states in zip(rows, read, strict=True):
-                steps = len(self.rows[row].ids)
-                states = states[self.rows[row].queries.start - first_key :][:steps]
-                length = pass_length(self.model, 1, steps)
-                for first in range(0, steps, length):
-                    yield row, first, unembedding(states[first : first + length]).float()
+        for row, states in enumerate(self._read_states(beginnings)):
+            steps = len(self.rows[row].ids)
+            states = states[self.rows[row].queries.start - len(beginnings[row].ids) :][:steps]
+            length = pass_length(self.model, 1, steps)
+            for first in range(0, steps, length):
+                yield row, first, unembedding(states[first : first + length]).float()
 
-    def _read_states(self, rows: Sequence[int], beginnings: Sequence[Prefix]) -> Tensor:
-        """Return what the unembedding reads of some rows after their beginnings, [row, position, hidden].
+    def _read_states(self, beginnings: Sequence[Prefix]) -> Tensor:
+        """Return what the unembedding reads of each row after its beginning, [row, position, hidden].
 
         After its end, each row is filled with tokens that no token of the row sees.
         """
         self.count += 1
-        texts = [[*self.rows[row].prompt.ids.tolist(), *self.rows[row].ids.tolist()] for row in rows]
-        longest = max(map(len, texts))
-        filled = [text + text[-1:] * (longest - len(text)) for text in texts]
-        inputs: dict[str, Any] = {"input_ids": torch.tensor(filled, device=self.model.device)}
-        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-        for name in set(OF_TOKENS) & set(self._batch.inputs) - set(inputs):  # 0 is text
-            kinds = [self._batch.inputs[name][row, self.rows[row].prompt.padding :] for row in rows]
-            inputs[name] = torch.stack([pad(kind, (0, longest - len(kind))) for kind in kinds])
-        cache, states = build_cache(self.model, beginnings, [0] * len(rows)), list[Tensor]()
+        columns = max(len(each.ids) for each in beginnings)
+        paddings = [columns - len(each.ids) for each in beginnings]
+        lengths = [len(row.prompt.ids) + len(row.ids) for row in self.rows]
+        longest = max(padding + length for padding, length in zip(paddings, lengths, strict=True))
+        inputs = _place_tokens(self._batch, paddings, longest)
+        for ids, row, padding in zip(inputs["input_ids"], self.rows, paddings, strict=True):
+            end = padding + len(row.prompt.ids)
+            ids[end : end + len(row.ids)] = row.ids
+        cache, states = build_cache(self.model, beginnings, paddings), list[Tensor]()
         with torch.inference_mode(), observe_points(self.model, {("normed", -1): states.append}):
             options = build_generation_kwargs(self.model, 1)
             self.model.hf.generate(**inputs, **options, past_key_values=cache)
@@ -532,6 +570,32 @@ class Reading:
             handle.remove()
 
 
+def _tile(value: Any, times: int, rows: int, dim: int = 0) -> Any:
+    """Return an argument of some rows for those of `Reading.repeat`; what has no dimension of so many rows stays."""
+    if isinstance(value, dict):
+        return {name: _tile(each, times, rows, dim) for name, each in value.items()}
+    if not isinstance(value, Tensor) or value.ndim < 2 or value.shape[dim] != rows:
+        return value
+    return torch.cat([value] * times, dim)
+
+
+def _place_tokens(batch: Batch, paddings: Sequence[int], length: int) -> dict[str, Any]:
+    """Return what `generate` takes of the prompts' tokens, each after its padding and up to a length, cut or filled with its last.
+
+    Tokens after the end are seen by no earlier one.
+    """
+    placed: dict[str, Any] = {}
+    for name in (each for each in OF_TOKENS if each in batch.inputs):
+        rows = []
+        for value, prompt, padding in zip(batch.inputs[name], batch.prompts, paddings, strict=True):
+            own = value[prompt.padding :][: length - padding]
+            own = torch.cat([own.new_full((padding,), int(own[0]) if name == "input_ids" else 0), own])
+            of_text = "type_ids" in name  # 0
+            rows.append(pad(own, (0, length - len(own))) if of_text else _fill(own, length))
+        placed[name] = torch.stack(rows)
+    return placed
+
+
 def _up_to(layer: int, leaves: Mapping[Point, Tensor]) -> dict[Point, Tensor]:
     return {point: leaf for point, leaf in leaves.items() if point[1] <= layer}
 
@@ -581,8 +645,8 @@ def read_chats(
     Args:
         chats: all of them with images, or none; and so with videos.
         answers: token ids of the answer to each chat.
-        prefixes: what chats with the same images share: their common beginning is read once. The rests of chats
-            whose images take equally many tokens are read in one pass. None to read whole prompts.
+        prefixes: what chats with the same images share: their common beginning is read once, and the rests of all chats in
+            one pass. None to read whole prompts.
 
     Example:
         >>> from mmprobe.models import load_model
@@ -629,15 +693,14 @@ def _find_beginnings(chats: Sequence[Chat], batch: Batch, prefixes: PrefixStore)
     with videos."""
     if any(chat.clips for chat in chats):
         return None
-    keys = list(map(image_key, chats))
-    rows = zip(keys, chats, batch.prompts, strict=True)
-    found = [prefixes.find((key,), chat, prompt) for key, chat, prompt in rows]
-    kept = [each for each in found if each is not None]
-    if len(kept) < len(found):
-        return None
-    least = min(len(each.ids) for each in kept)
-    ends = [int(prompt.visual_positions[-1]) + 1 for prompt in batch.prompts]
-    return [each.first(max(least, end)) for each, end in zip(kept, ends, strict=True)]
+    keys = [(image_key(chat),) for chat in chats]
+    found = prefixes.find_all(keys, chats, batch.prompts)
+    common: dict[object, Prefix] = {}  # of the same images: each begins like the others
+    for key, each in zip(keys, found, strict=True):
+        if each is None:
+            return None
+        common[key] = min(common.get(key, each), each, key=lambda part: len(part.ids))
+    return [common[key] for key in keys]
 
 
 def image_key(chat: Chat) -> tuple[object, ...]:
@@ -949,9 +1012,13 @@ class DecodedLogprobs(StoppingCriteria):
     """Keeps the log-probability of each token as it is decoded, and the most likely token. It never stops.
 
     Logits of small models wait for those of later steps, since a call for each step would take most of the time.
+
+    Args:
+        after_prompts: called once the prompts are read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, after_prompts: Callable[[], Any] = lambda: None) -> None:
+        self.after_prompts = after_prompts
         self.logits: Tensor | None = None  # of the present step, [batch, vocabulary]
         self.waiting: list[Tensor] = []  # of the newest steps
         self.ids: Tensor | None = None  # the newest token is that of the newest of them
@@ -972,6 +1039,7 @@ class DecodedLogprobs(StoppingCriteria):
             self._reduce()
         if self.never is None:
             self.never = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+            self.after_prompts()
         return self.never
 
     def _reduce(self) -> None:
@@ -1110,10 +1178,8 @@ class Prefix:
         length = min(len(self.ids), len(prompt.ids) - 1)  # one token at least is read anew
         differs = np.flatnonzero(self.ids[:length] != prompt.ids[:length])
         length = int(differs[0]) if len(differs) else length
-        return None if length <= prompt.visual_positions[-1] else self.first(length)
-
-    def first(self, length: int) -> Prefix:
-        """Return the first tokens."""
+        if length <= prompt.visual_positions[-1]:
+            return None
         keys, values = ([each[:, :, :length] for each in layers] for layers in (self.keys, self.values))
         states = None if self.states is None else self.states[:, :length]
         return Prefix(self.ids[:length], keys, values, states, self.rope_delta)
@@ -1209,6 +1275,29 @@ class PrefixStore:
         self.prefixes.move_to_end(key)
         return self.prefixes[key].common_part(prompt)
 
+    def find_all(
+        self, keys: Sequence[PrefixKey], chats: Sequence[Chat], prompts: Sequence[Prompt]
+    ) -> list[Prefix | None]:
+        """Return what `find` returns for each of several chats; beginnings that are missing are read in one pass.
+
+        How they are rounded depends on which of them are missing.
+        """
+        missing: dict[PrefixKey, int] = {}
+        for row, (key, prompt) in enumerate(zip(keys, prompts, strict=True)):
+            size = prefix_bytes(self.model, _prefix_length(prompt), self.keeps_states)
+            if key not in self.prefixes and size <= self.max_bytes:
+                missing.setdefault(key, row)
+        if len(missing) > 1:
+            batch = build_batch(self.model, [chats[row] for row in missing.values()])
+            lengths = list(map(_prefix_length, batch.prompts))
+            paddings = [max(lengths) - length for length in lengths]
+            inputs = batch.inputs | _place_tokens(batch, paddings, max(lengths))
+            ids = [prompt.ids[:length] for prompt, length in zip(batch.prompts, lengths, strict=True)]
+            read = read_tokens(self.model, inputs, ids, [], self.keeps_states, paddings)
+            for key, prefix in zip(missing, read, strict=True):
+                self._keep(key, prefix)
+        return [self.find(*each) for each in zip(keys, chats, prompts, strict=True)]
+
     def _keep(self, key: PrefixKey, prefix: Prefix) -> None:
         """Keep a prefix, and forget the oldest ones that exceed the memory."""
         self.prefixes[key] = prefix
@@ -1232,6 +1321,7 @@ def read_tokens(
     ids: Sequence[np.ndarray],
     before: Sequence[Prefix],
     keeps_states: bool,
+    paddings: Sequence[int] | None = None,
 ) -> list[Prefix]:
     """Read tokens from the beginning of prompts on, a prompt a row.
 
@@ -1240,6 +1330,7 @@ def read_tokens(
         ids: each row's tokens, int32 [token], with those of its `before`. What `inputs` has after them is not kept.
         before: what was read of each row already, equally long; empty if nothing was.
         keeps_states: whether to keep the states that the unembedding reads.
+        paddings: number of columns before each row's tokens, where nothing was read before; None for none.
     """
     cache = build_cache(model, before, [0] * len(before)) if before else DynamicCache()
     states: list[Tensor] = []
@@ -1251,14 +1342,17 @@ def read_tokens(
     delta = None if before else getattr(model.hf.model, "rope_deltas", None)
     prefixes, layers = [], list[Any](cache.layers)
     for row, tokens in enumerate(ids):
+        first = paddings[row] if paddings is not None else 0
+        columns = slice(first, first + len(tokens))
         keys, values = (
-            [getattr(layer, name)[row : row + 1, :, : len(tokens)] for layer in layers]
+            [getattr(layer, name)[row : row + 1, :, columns] for layer in layers]
             for name in ("keys", "values")
         )
         earlier = [before[row].states] if before else []
         parts = [*(each for each in earlier if each is not None), *(each[row : row + 1] for each in states)]
-        kept = torch.cat(parts, 1)[:, : len(tokens)] if keeps_states else None
-        prefixes.append(Prefix(tokens, keys, values, kept, before[row].rope_delta if before else delta))
+        kept = torch.cat(parts, 1)[:, columns] if keeps_states else None
+        own_delta = before[row].rope_delta if before else delta if delta is None else delta[row : row + 1]
+        prefixes.append(Prefix(tokens, keys, values, kept, own_delta))
     return prefixes
 
 

@@ -2,6 +2,7 @@
 
     python perf/gpu.py --out docs/performance-gpu.md         # parts of up to eight minutes on one card: call it again
     python perf/gpu.py --only parity overhead                # these sections; they are measured again
+    python perf/gpu.py --device cpu --only counts            # what needs no card: operations and waits
     python perf/gpu.py --device cpu --quick                  # every line of this script, on tiny models
 
 Each row is written when it is done. No section begins late in a call (`--minutes`). A second call measures the sections that the
@@ -18,12 +19,13 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,6 +37,7 @@ import torch
 import transformers
 from paired import Paired, in_turn
 from toys import LONG_SIDE, parser, samples, toy
+from transformers import CompileConfig
 
 import mmprobe as mp
 from mmprobe.benchmarks.core.compare import measure_cost
@@ -44,14 +47,14 @@ from mmprobe.interventions.base import Method
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import METHODS, load_method
 from mmprobe.models import Group, Model, load_model, load_shapes
-from mmprobe.models.hooks import wrap_forward
 from mmprobe.models.reading import append_answers
-from mmprobe.probes import PROBES, patch_components, run_probes
+from mmprobe.probes import PROBES, image_interchange_run, patch_components, run_probes
 from mmprobe.samples import load_samples
 from mmprobe.traces import RayActors, recorder
 from mmprobe.traces.engines import ENGINES
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from helpers.counters import OperationCounter, WaitCounter, count_rows
 from helpers.equal_runs import full_precision
 from helpers.reference import eager_generate
 from helpers.tiny_models import load_tiny_model
@@ -60,8 +63,9 @@ PAGE = Path(__file__).parent.parent / "docs" / "performance-gpu.md"
 HEAD = """\
 # On a GPU
 
-`make gpu` writes this page, a section at a time; [the first run on a GPU](first-gpu-run.md) says how. Each section names its card.
-We chose the goals. A number that misses its goal is listed like any other.
+`make gpu` writes this page, a section at a time; [the first run on a GPU](first-gpu-run.md) says how. Each section names its card and
+the commit of its code. One without a commit is of earlier code, which reduced a batch sample by sample, and deleted the files of the
+round before within the time. We chose the goals. A number that misses its goal is listed like any other.
 """
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3", "llava", "llava_next", "internvl", "idefics3")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -314,6 +318,76 @@ def measure_reading(setting: Setting) -> Iterator[str]:
         yield f"| {dtype} | {len(run)} | {steps} | {max(gap['difference'] for gap in gaps):.1e} | {agreeing:.1f} |"
 
 
+def measure_counts(setting: Setting) -> Iterator[str]:
+    """Yield how many operations and waits plain and traced answers take, for models of two depths."""
+    yield "| layers | batch | way | operations | more than plain | more a layer | waits | more than plain |"
+    yield "|---|---|---|---|---|---|---|---|"
+    new = 2 if setting.quick else 64
+    depths = {"tiny-spd": 8, "28 layers": 28}
+    counts: dict[tuple[str, int, str], tuple[int, int]] = {}
+    for name in depths:
+        model = toy(name, setting.device)
+        for batch in (1, 8):
+            chosen = samples(setting.new_folder(), batch)
+            ways = {"plain": plain(model, chosen, batch, new)}
+            ways |= {way: traced(setting, model, chosen, batch, new, way) for way in ("default", "full")}
+            for way, call in ways.items():
+                if way == "default":
+                    call()  # the first trace checks the model
+                together = patch.dict(recorder.ROWS_BYTES, cpu=recorder.ROWS_BYTES["cuda"])
+                with together, OperationCounter() as operations, WaitCounter() as waits:
+                    call()
+                counts[name, batch, way] = operations.total, waits.calls.total()
+            free_memory()
+    first, last = depths
+    for (name, batch, way), (operations, waits) in counts.items():
+        more = {each: counts[each, batch, way][0] - counts[each, batch, "plain"][0] for each in depths}
+        slope = (more[last] - more[first]) / (depths[last] - depths[first])
+        yield (
+            f"| {depths[name]} | {batch} | {way} | {operations} | {more[name]} | {slope:.1f} | {waits} "
+            f"| {waits - counts[name, batch, 'plain'][1]} |"
+        )
+
+
+def measure_compiled(setting: Setting) -> Iterator[str]:
+    """Yield the time of traced answers that are decoded with compiled layers, compiling included, against plain `generate`."""
+    yield "| model | prompt | new | answers | batch | way | s | ratio | goal | equal tokens, % |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    new, count, batch = (3, 2, 1) if setting.quick else (256, 64, 8)
+    model = setting.large("7B")
+    if setting.quick:
+        model.hf.generation_config.compile_config = CompileConfig(backend="eager")
+    chosen = samples(setting.new_folder(), count)
+    plain(model, chosen[:batch], batch, 2)()  # the first call of a process takes longer
+    setting.rest()
+    began = time.perf_counter()
+    with torch.inference_mode():
+        batches = [model.batch(chosen[first : first + batch]).inputs for first in range(0, count, batch)]
+        ids = [model.hf.generate(**inputs, max_new_tokens=new, **GREEDY) for inputs in batches]
+    known = [row[-new:].tolist() for part in ids for row in part]
+    seconds = time.perf_counter() - began
+    start = f"| {model.name} | {len(model.prompt(chosen[0]).ids)} | {new} | {count} | {batch} |"
+    yield f"{start} plain | {seconds:.2f} | 1.00 |  |  |"
+    for way, options in {"default": {}, "default, compiled": {"compile": True}}.items():
+        setting.rest()
+        began = time.perf_counter()
+        run = mp.trace(
+            model,
+            chosen,
+            setting.runs / "run",
+            max_new_tokens=new,
+            batch_size=batch,
+            shared_prefix=False,
+            **options,
+        )
+        ratio = (time.perf_counter() - began) / seconds
+        equal = np.mean(
+            [run[each.id].steps["id"].values == own for each, own in zip(chosen, known, strict=True)]
+        )
+        goal = "0.5" if options else ""
+        yield f"{start} {way} | {ratio * seconds:.2f} | {ratio:.2f} | {goal} | {100 * equal:.1f} |"
+
+
 def measure_overhead(setting: Setting) -> Iterator[str]:
     """Yield a row for each model, batch and way: time and memory against plain `generate`, and what limits it."""
     yield (
@@ -454,22 +528,6 @@ def measure_writing(setting: Setting) -> Iterator[str]:
     )
 
 
-@contextmanager
-def count_passes(model: Model) -> Iterator[list[int]]:
-    """Yield a list that gains the number of rows of each pass through the decoder within the block."""
-    rows: list[int] = []
-
-    def count(forward: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any, **options: Any) -> Any:
-            rows.append(len(options["inputs_embeds"]))
-            return forward(*args, **options)
-
-        return counted
-
-    with wrap_forward(model.family.decoder(model.hf), count):
-        yield rows
-
-
 def measure_causes(setting: Setting) -> Iterator[str]:
     """Yield the seconds an answer of causal probes, and their rows a second, against plain passes over prompts."""
     yield "| command | answers | s an answer | passes an answer | rows a pass | rows a second | plain prefills a second |"
@@ -496,11 +554,12 @@ def measure_causes(setting: Setting) -> Iterator[str]:
     prefills = len(chosen) / (time.perf_counter() - began)
     commands = {
         "diagnose": (chosen, lambda: diagnose(model, chosen, setting.new_folder() / "out", batch_size=8)),
+        "image_interchange_run": (chosen, lambda: image_interchange_run(model, chosen, batch_size=8)),
         "patch_components": (pairs, patch_all),
     }
     for name, (answered, call) in commands.items():
         began = time.perf_counter()
-        with count_passes(model) as rows:
+        with count_rows(model) as rows:
             call()
         seconds, count = time.perf_counter() - began, len(answered)
         yield (
@@ -546,6 +605,7 @@ class Section(NamedTuple):
     title: str
     text: str
     measure: Callable[[Setting], Iterator[str]]
+    needs_card: bool = True
 
 
 SECTIONS = {
@@ -569,6 +629,15 @@ value. Answers that are sampled differ, since the generators do.""",
         "An answer is read once more after it was decoded. Log-probabilities of the same tokens differ by rounding.",
         measure_reading,
     ),
+    "counts": Section(
+        "Operations and waits",
+        """\
+What a card's time depends on, and what needs no card to be counted: operations that are no views, and calls that wait for the card,
+of one batch of plain and of traced answers of 64 tokens. Copies to the host, for which the writer waits, are among the waits. Toys of
+two depths; the operations that tracing adds for each layer are the slope between them. As much is reduced together as on a card.""",
+        measure_counts,
+        needs_card=False,
+    ),
     "overhead": Section(
         "Time and memory",
         """\
@@ -577,6 +646,13 @@ a new folder, on a disk at rest. The writer's time is that of its thread; the mo
 end. The limit is the card where kernels take 0.8 of the time, the disk or the writer where the model waits for a tenth of the time,
 and else the launches.""",
         measure_overhead,
+    ),
+    "compiled": Section(
+        "Compiled decoding",
+        """\
+`--compile`: traced answers that are decoded with compiled layers, in a run of 64, against plain `generate`. Compiling is within the
+time. Random weights; equal tokens are those of plain `generate`, after the first that differs, too.""",
+        measure_compiled,
     ),
     "given": Section(
         "Given answers",
@@ -635,9 +711,17 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
+def name_code() -> str:
+    """Return the commit of the checkout, with a plus where files differ from it."""
+    call = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"]
+    found = subprocess.run(call, capture_output=True, text=True, check=False).stdout.strip()
+    return f"commit {found}" if found else "commit unknown"
+
+
 def describe_machine(device: str) -> str:
     """Return the card, its driver and the versions, as a line."""
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}"
+    versions += f", {name_code()}"
     if not device.startswith("cuda"):
         return f"No GPU: {device}, {versions}."
     card = torch.cuda.get_device_properties(device)
@@ -685,7 +769,8 @@ def main() -> None:
     )
     options.add_argument("--minutes", type=float, default=6.0, help="no section begins later")
     arguments = options.parse_args()
-    if arguments.device == "cpu" and not arguments.quick:
+    asked = arguments.only or SECTIONS
+    if arguments.device == "cpu" and not arguments.quick and any(SECTIONS[name].needs_card for name in asked):
         options.error("torch sees no GPU; --device cpu takes --quick, which runs every line on tiny models")
     done = read_sections(arguments.out)
     folder = Path(tempfile.mkdtemp(prefix="mmprobe-gpu-"))

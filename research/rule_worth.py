@@ -2,6 +2,7 @@
 
     python -m mmprobe bench diagnosis --tools diagnosis --out build/again
     python research/rule_worth.py build/again
+    python research/rule_worth.py build/kept --plants build/plants-kept    # plants of plant_otherwise.py that were diagnosed there
 
 A rule says why a score that is outside the range of controls does not name its cause, or which answers a score leaves out. No model is asked.
 A decision is whether a cause is named of a model; that which a planted one implies is not counted. Partial organisms are left out.
@@ -129,7 +130,7 @@ def describe(asked: list[RuleVerdicts]) -> str:
     before = {each.subject.name: each.before for each in asked}
     total = sum(map(len, before.values()))
     lines = [
-        f"Of {len(asked)} organisms and {len(asked) * len(CAUSES)} decisions, {total} are wrong by all rules.",
+        f"Of {len(asked)} models and {len(asked) * len(CAUSES)} decisions, {total} are wrong by all rules.",
         "",
         "| without the rule | wrong decisions | what changes |",
         "|---|---|---|",
@@ -156,8 +157,11 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path, help="a folder of mmprobe bench diagnosis")
     np.seterr(all="ignore")
-    subjects = {subject.name: subject for subject in list_subjects(names())}
-    print(describe([RuleVerdicts(each) for each in read_diagnosed(parser.parse_args().folder, subjects)]))
+    parser.add_argument("--plants", type=Path, help="a folder of plants; default: the organisms that ship")
+    args = parser.parse_args()
+    listed = list_subjects(None if args.plants else names(), args.plants)
+    subjects = {subject.name: subject for subject in listed}
+    print(describe([RuleVerdicts(each) for each in read_diagnosed(args.folder, subjects)]))
 
 
 if __name__ == "__main__":

@@ -86,8 +86,8 @@ def measure_right(
         together: number of answers in a batch.
     """
     names = "" if components is None else ", ".join(each.name for each in components.components)
-    method = load_method("components", components=names) if names else "plain"
-    settings = AskSettings(method=method, max_new_tokens=14)
+    methods = [load_method("components", components=names)] if names else []
+    settings = AskSettings(max_new_tokens=14).acting(methods)
     answers = [
         answer.text
         for start in range(0, len(samples), together)

@@ -47,7 +47,11 @@ def main() -> None:
     model = mp.load_model(MODEL, device="cpu")
     with tempfile.TemporaryDirectory() as folder:
         samples = mp.load_samples(make_things(Path(folder) / "things", n=RANKED + MEASURED, seed=SEED))
-        first = [each for each in samples if each.metadata["type"] == "color" and int(each.id[:4]) < RANKED]
+        first = [
+            each.model_copy(update={"answer": None})  # the model's own answer is read
+            for each in samples
+            if each.metadata["type"] == "color" and int(each.id[:4]) < RANKED
+        ]
         ranking = mp.probes.rank_heads(
             model, first, by="attribution", top=HEADS, counterfactual="minimal", batch_size=1
         )

@@ -573,7 +573,7 @@ def probes(compact: bool) -> Iterator[Item]:
     few, labelled = trace_few(), trace_labelled().path
     calls = [(name, few) for name in PROBES] + [("linear-probe", labelled), ("findings", few)]
     for name, run in calls:
-        extra = ("--set", "answers=4") if name == "findings" else ()
+        extra = ("--json", "--set", "answers=4") if name == "findings" else ("--json",)
         out = few / "analyses" if run == few else Path("probed")
         try:
             printed = run_command("analyze", run, "--only", name, "--model", "tiny-spd", "--out", out, *extra)
@@ -581,7 +581,7 @@ def probes(compact: bool) -> Iterator[Item]:
             yield f"{name}/error", str(error)
             continue
         yield f"{name}/printed", printed
-        for file in printed["stdout"]:
+        for file in json.loads("\n".join(printed["stdout"]))["files"]:
             yield f"{name}/{Path(file).name}", read_file(Path(file))
             if file.endswith(".nc"):
                 dataset = xr.load_dataset(file, engine="h5netcdf")

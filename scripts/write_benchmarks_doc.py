@@ -22,7 +22,7 @@ from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 SEED = 1_900_000  # held out: the embedded model was trained on seeds below 1,000,000
 SPLIT = re.compile(r"\[|_(random|popular|adversarial)$")  # of parts of the data; all are in results.json
 FOUR = ("mirage", "magic", "mirage-effect", "mmreason")
-MORE = {"spd-faith": 300, "pope": 40, "chair": 100, "mme": 60, "amber": 40}
+MORE = {"spd-faith": 300, "pope": 40, "chair": 100, "mme": 60}
 PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 PAIRS = {name: MORE.get(name, 24) for name in BENCHMARKS if f"<!-- {name} -->" in PAGE}
 GOAL = 10  # minutes for the four

@@ -24,7 +24,7 @@ from mmprobe.models.devices import check_accelerate
 from mmprobe.models.dictionaries import Dictionary
 from mmprobe.models.reading import MAX_BYTES, prefix_bytes
 from mmprobe.samples import Sample
-from mmprobe.traces.capture import CaptureSpec, PromptSize, data_bytes, recorded_positions
+from mmprobe.traces.capture import CaptureSpec, PromptSize, data_bytes, load_capture, recorded_positions
 from mmprobe.traces.engines import find_way, why_whole_prompts
 from mmprobe.traces.engines.native import longest_pass
 from mmprobe.traces.run import trace
@@ -145,6 +145,58 @@ def residual_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize) -> dict[
     chosen = {name: count for name, count in counts.items() if spec.groups is None or name in spec.groups}
     chosen["other"] = max(recorded_positions(spec, prompt) - sum(chosen.values()), 0)
     return {name: int(width * count) for name, count in chosen.items() if width * count}
+
+
+class SmallerCapture(NamedTuple):
+    """A capture that answers one question and takes little room.
+
+    Attributes:
+        question: what its traces tell.
+        capture: a name, or the fields of a YAML file.
+        bytes: of one trace's data sets.
+    """
+
+    question: str
+    capture: str | dict[str, list[Any]]
+    bytes: int
+
+
+SMALLER = 0.1  # of the planned capture, at most
+
+
+def smaller_captures(
+    model: Model, spec: CaptureSpec, new_tokens: int, prompt: PromptSize | None = None
+) -> list[SmallerCapture]:
+    """Return captures that take a tenth of a planned one at most, with the question that each answers.
+
+    The layers are those at a third, half and two thirds of the model, and the last one.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> from mmprobe.traces import load_capture
+        >>> model, full = load_model("tiny-spd", device="cpu"), load_capture("full")
+        >>> smaller_captures(model, full, 64)[0].capture
+        {'datasets': ['residual/post'], 'layers': [2, 4, 5, 7]}
+    """
+    prompt, last = prompt or PromptSize(), model.n_layers - 1
+    layers = sorted({model.n_layers // 3, model.n_layers // 2, 2 * model.n_layers // 3, last})
+    questions: dict[str, str | dict[str, list[Any]]] = {
+        "where answers look, and what each layer does to the stream": "default",
+        "which heads look where": {
+            "datasets": ["attention/mass", "attention/visual_head"],
+            "layers": [layers[0], layers[-2], last],
+        },
+        "what a probe or a lens reads": {"datasets": ["residual/post"], "layers": layers},
+        "which neurons are active": {"datasets": ["ffn/active", "ffn/gate_sum"]},
+    }
+    most, found = SMALLER * data_bytes(model, spec, prompt, new_tokens), []
+    for question, capture in questions.items():
+        own = load_capture(capture) if isinstance(capture, str) else CaptureSpec.model_validate(capture)
+        own = own.without(own.stored - spec.stored)
+        size = data_bytes(model, own, prompt, new_tokens)
+        if own.datasets and size <= most:
+            found.append(SmallerCapture(question, capture, size))
+    return found
 
 
 class FeaturePlan(NamedTuple):

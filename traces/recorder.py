@@ -563,6 +563,9 @@ class WritingFailed(RuntimeError, EndsRun):
 class WriterThread:
     """A thread that makes the calls submitted to it, in order.
 
+    It works for 7 ms of Python and HDF5 a trace, in which the model's thread launches nothing; large arrays are written without
+    Python's lock. A process would leave 0.7 ms of them, for 11 ms of another core a trace and 0.7 s for its start.
+
     Once a call fails, no later call is made, and every later `submit` raises the error.
 
     Example:

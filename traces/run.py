@@ -41,6 +41,7 @@ from mmprobe.ledger import (
     warn_of_versions,
 )
 from mmprobe.models import Batch, Group, Model, Prompt, load_model
+from mmprobe.models.compiled import say_compiled
 from mmprobe.models.loading import settings_in_force
 from mmprobe.models.prompt import Chat, decode_sequence
 from mmprobe.models.reading import Gap, PrefixStore, SharedStart
@@ -123,6 +124,8 @@ def trace(
             - `shared_prefix` (True): samples with the same images and system prompt share one vision pass and one prefill
               of their common beginning. Numbers then differ from those of separate passes by rounding alone. Other
               engines, data sets of `prompt/` and `vision/`, and some families and methods need whole prompts.
+            - `compile` (False): decode with compiled layers and a cache of fixed size; traces are read by the model as it is.
+              Where that cannot be, a warning and `run.json` say why. In half precision answers may have other tokens.
             - `resume`: keep the finished samples of an earlier, equal call, and trace the others. Traces that are damaged
               or of another sample are made again, with a warning.
             - `overwrite`: delete an earlier run in `out` first.
@@ -323,14 +326,19 @@ class Recorder:
         compression_filters(self.spec.compression)  # a missing plugin is reported before the model runs
         self.methods = _traceable(settings.methods, engine)
         self.record: Callable[..., torch.Tensor] = load_engine(engine).record
+        made, elsewhere = settings.record(), "" if given is None else "they are given"
         if engine == "native":
-            self.record = partial(self.record, way=find_way(model, self.spec, self.methods).name)
+            way = find_way(model, self.spec, self.methods)
+            elsewhere = elsewhere or ("" if way.name == "read" else way.text)
+            made |= say_compiled(model, settings, self.methods, elsewhere)
+            self.record = partial(self.record, way=way.name, compiled=made.get("compile") is True)
+        else:
+            made |= say_compiled(model, settings, (), f"engine {engine} decodes by itself")
         if remote:
             self.record = partial(self.record, remote=remote)
         length = longest(settings.lengths)
         if given is not None:
             length = max(each.longest for each in given.values())
-        made = settings.record()
         if given is not None:  # with `adds`, more may be given later
             made["answers"] = "given" if recording.adds else {"n": len(given), "sha256": digest(given)}
         config = run_config(model, self.spec, engine, batch_size, made, self.methods)

@@ -1,13 +1,13 @@
 """Train a dictionary of a model's own states: a TopK SAE (Gao et al., 2024, arXiv:2406.04093), in SAELens' format.
 
-SAELens and dictionary-learning need other versions of transformer-lens and transformers than this package, and train on text
-that a language model reads. Here the states are those of images, questions and answers.
+SAELens and dictionary-learning need other versions of libraries than this package, and train on text that a language model
+reads. Here the states are those of images, questions and answers.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -59,14 +59,14 @@ def train_dictionary(
     Args:
         runs: of the model, with its answers.
         layer, hook: where the states are, as `blocks.LAYER.HOOK` (`mmprobe.models.dictionaries.HOOKS`).
-        out: a folder that must not exist. It gets `cfg.json` and `sae_weights.safetensors`, which SAELens reads, too, and the data set
-            as files.
+        out: a folder that must not exist. It gets the dictionary, which SAELens reads, too, and the data set as files.
 
     Returns:
         The data set of `dictionary_health`, of the answers about the images that are held out.
 
     Raises:
-        InputError: `out` exists, another model made a run, the model lacks the layer or the hook, or there are fewer than two sets of images.
+        InputError: `out` exists, another model made a run, the model lacks the layer or the hook, or there are fewer than two
+            sets of images.
 
     Example:
         >>> ds = train_dictionary(model, [run], layer=3, out="dictionary")                 # doctest: +SKIP
@@ -81,42 +81,42 @@ def train_dictionary(
         raise InputError(f"{out}: {reason}")
     point = find_point(f"blocks.{layer}.{hook}", where="hook")
     size = check_point(model, *point, "layer")
-    answers = []
+    torch.manual_seed(settings.seed)
+    begun = begin(point, size, settings.features or 8 * size, settings.active, model.name)
+    answers: list[RunAnswer] = []
     for run in runs:
         check_run(model, run)
         source = AnswerSource(model, run)
         answers += [answer for sample in source.samples if (answer := source.find(sample)).ids]
     sets = image_sets([answer.sample for answer in answers])
-    names = np.unique(sets)
+    names = np.random.default_rng(settings.seed).permutation(np.unique(sets))
     if len(names) < 2:
-        raise InputError(
-            "train dictionary: needs answers about two sets of images or more; one part is held out"
-        )
-    held = np.random.default_rng(settings.seed).permutation(names)[
-        : max(1, round(settings.held_out * len(names)))
-    ]
-    is_held = np.isin(sets, held)
-    first = [answer for answer, rest in zip(answers, is_held, strict=True) if not rest]
-    torch.manual_seed(settings.seed)
-    features = settings.features or 8 * size
-    dictionary = _begin(point, size, min(features, 2**20), settings.active, model)
+        raise InputError("train dictionary: needs answers about two sets of images or more; one is held out")
+    is_held = np.isin(sets, names[: max(1, round(settings.held_out * len(names)))])
+    held, first = (
+        [each for each, own in zip(answers, is_held, strict=True) if own == part] for part in (True, False)
+    )
     with tempfile.TemporaryDirectory() as folder:
-        parts = collect_states(model, dictionary, first, Path(folder))
-        counts = share_batch([len(part.states) for part in parts], settings.batch_size)
-        dictionary = fit(dictionary, parts, counts, settings)
-        del parts
-    kept = [answer for answer, rest in zip(answers, is_held, strict=True) if rest]
-    ds = measure_health(model, dictionary.to(model.device), kept).assign_attrs(dictionary=str(out))
+        groups = collect_states(model, begun, first, Path(folder))
+        counts = share_batch([len(group.states) for group in groups], settings.batch_size)
+        trained = fit(begun, groups, counts, settings)
+        del groups
+    ds = measure_health(model, trained.to(model.device), held).assign_attrs(dictionary=str(out))
     with new_folder(out) as part:
-        save_dictionary(dictionary, part)
+        save_dictionary(trained, part)
         export(ds, part)
     return ds
 
 
-def _begin(point: Point, size: int, features: int, active: int, model: Model) -> Dictionary:
-    """Return the dictionary before the training: random directions, which read what they write."""
-    if not 1 <= active <= features:
-        raise InputError(f"active {active}: must be from 1 to the number of features, {features}")
+def begin(point: Point, size: int, features: int, active: int, model: str) -> Dictionary:
+    """Return a dictionary before its training: random directions, along which it reads and writes.
+
+    Example:
+        >>> begin(("resid_post", 3), size=4, features=16, active=2, model="mine").n_features
+        16
+    """
+    if not active <= features:
+        raise InputError(f"active {active}: must be at most the number of features, {features}")
     decoder = nn.functional.normalize(torch.randn(features, size), dim=-1)
     weights = {
         "W_enc": decoder.T.clone(),
@@ -124,42 +124,36 @@ def _begin(point: Point, size: int, features: int, active: int, model: Model) ->
         "W_dec": decoder,
         "b_dec": torch.zeros(size),
     }
-    return Dictionary("", "topk", point, point, weights, active, subtracts_bias=True, model=model.name)
+    return Dictionary("", "topk", point, point, weights, active, subtracts_bias=True, model=model)
 
 
 def collect_states(
-    model: Model, dictionary: Dictionary, answers: Sequence[RunAnswer], folder: Path
+    model: Model, begun: Dictionary, answers: Sequence[RunAnswer], folder: Path
 ) -> list[GroupStates]:
-    """Return the states at the dictionary's point of visual, text and generated tokens, those that there are, without sinks.
+    """Return the states at a dictionary's point of visual, text and generated tokens, those that there are, without sinks.
 
     Args:
         folder: gets a file a group, from which the states are read: they need not fit the memory.
     """
-    files = [(folder / group).open("wb") for group in GROUPS]
-    sums = np.zeros((len(GROUPS), 2, dictionary.d_in))
-    counts = np.zeros(len(GROUPS), int)
-    for batch in _batches(answers, _BATCH if model.family.batches else 1):
-        for states in read_states(model, dictionary, (), batch):
-            is_sink = find_sinks(states.read, SINKS).cpu().numpy()
-            values = states.read.cpu().numpy()
-            for number, file in enumerate(files):
+    sums, counts = np.zeros((len(GROUPS), 2, begun.d_in)), np.zeros(len(GROUPS), int)
+    size = _BATCH if model.family.batches else 1
+    for start in tqdm(range(0, len(answers), size), desc="states", disable=None):
+        for states in read_states(model, begun, (), answers[start : start + size]):
+            is_sink, values = find_sinks(states.read, SINKS).cpu().numpy(), states.read.cpu().numpy()
+            for number, group in enumerate(GROUPS):
                 own = values[(states.group == number) & ~is_sink]
-                file.write(own.tobytes())
+                with (folder / group).open("ab") as file:
+                    file.write(own.tobytes())
                 sums[number] += [own.sum(0, dtype=float), np.square(own, dtype=float).sum(0)]
                 counts[number] += len(own)
-    parts = []
-    for group, file, (total, squares), count in zip(GROUPS, files, sums, counts.tolist(), strict=True):
-        file.close()
+    found = []
+    for group, (total, squares), count in zip(GROUPS, sums, counts.tolist(), strict=True):
         if count:
-            states = np.memmap(folder / group, np.float32, "r", shape=(count, dictionary.d_in))
-            mean = total / count
-            parts.append(GroupStates(states, mean, float((squares / count - mean**2).sum())))
-    return parts
-
-
-def _batches(answers: Sequence[RunAnswer], size: int) -> Iterator[Sequence[RunAnswer]]:
-    for start in tqdm(range(0, len(answers), size), desc="states", disable=None):
-        yield answers[start : start + size]
+            values = np.memmap(folder / group, np.float32, "r", shape=(count, begun.d_in))
+            found.append(
+                GroupStates(values, total / count, float((squares / count - (total / count) ** 2).sum()))
+            )
+    return found
 
 
 def share_batch(sizes: Sequence[int], batch: int) -> list[int]:
@@ -174,7 +168,7 @@ def share_batch(sizes: Sequence[int], batch: int) -> list[int]:
 
 
 def fit(
-    dictionary: Dictionary, parts: Sequence[GroupStates], counts: Sequence[int], settings: DictionarySettings
+    begun: Dictionary, groups: Sequence[GroupStates], counts: Sequence[int], settings: DictionarySettings
 ) -> Dictionary:
     """Return a dictionary that is trained on states, each group of which weighs as much as its tokens in a step.
 
@@ -182,30 +176,24 @@ def fit(
     that of their own reconstruction of the error.
 
     Args:
-        counts: how many tokens of each part a step reads.
+        counts: how many tokens of each group a step reads.
     """
-    scale = (parts[0].variance / dictionary.d_in) ** 0.5
-    weight = [
-        torch.full((count,), scale**2 / part.variance) for part, count in zip(parts, counts, strict=True)
-    ]
-    shares = torch.cat(weight) / sum(counts)
-    weights = {name: nn.Parameter(value.clone()) for name, value in dictionary.weights.items()}
-    with torch.no_grad():
-        weights["b_dec"].copy_(torch.from_numpy(np.mean([part.mean for part in parts], 0) / scale))
-    optimiser = torch.optim.Adam(weights.values(), lr=settings.learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimiser, lambda step: min(1.0, 5 * (1 - step / settings.steps))
+    scale = (groups[0].variance / begun.d_in) ** 0.5
+    sizes = list(zip(groups, counts, strict=True))
+    shares = torch.cat([torch.full((count,), scale**2 / group.variance) for group, count in sizes]) / sum(
+        counts
     )
-    idle = torch.zeros(dictionary.n_features)
-    active = dictionary.k or 1
-    for step in (progress := tqdm(range(settings.steps), desc="dictionary", mininterval=5, disable=None)):
-        drawn = [
-            part.states[torch.randint(len(part.states), (count,)).numpy()]
-            for part, count in zip(parts, counts, strict=True)
-        ]
+    weights = {name: nn.Parameter(value.clone()) for name, value in begun.weights.items()}
+    with torch.no_grad():
+        weights["b_dec"].copy_(torch.from_numpy(np.mean([group.mean for group in groups], 0) / scale))
+    optimiser, steps = torch.optim.Adam(weights.values(), lr=settings.learning_rate), settings.steps
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, 5 * (1 - step / steps)))
+    idle = torch.zeros(begun.n_features)
+    for step in (progress := tqdm(range(steps), desc="dictionary", mininterval=5, disable=None)):
+        drawn = [group.states[torch.randint(len(group.states), (count,)).numpy()] for group, count in sizes]
         batch = torch.from_numpy(np.concatenate(drawn)) / scale
         before = (batch - weights["b_dec"]) @ weights["W_enc"] + weights["b_enc"]
-        features = keep_largest(before, active)
+        features = keep_largest(before, begun.k or 1)
         error = batch - features @ weights["W_dec"] - weights["b_dec"]
         loss = (error.pow(2).sum(-1) * shares).sum()
         idle = torch.where((features > 0).any(0), 0, idle + 1)
@@ -223,9 +211,9 @@ def fit(
         if step % 100 == 0:
             progress.set_postfix(loss=loss.item(), dead=len(dead))
     plain = {name: value.detach().clone() for name, value in weights.items()}
-    plain["b_enc"] *= scale  # of the states as they are: an activation is a length in the stream
-    plain["b_dec"] *= scale
-    return replace(dictionary, weights=plain)
+    for name in ("b_enc", "b_dec"):  # of the states as they are: an activation is a length in the stream
+        plain[name] *= scale
+    return replace(begun, weights=plain)
 
 
 def keep_largest(before: Tensor, count: int) -> Tensor:

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from mmprobe.benchmarks.amber.data import GENERATIVE, AmberTruth, draw_amber, read_amber, read_amber_answers
 from mmprobe.benchmarks.amber.metrics import compute_metrics, judge_description, list_finder, published_tools
 from mmprobe.benchmarks.answers.yes_no import first_word, read_yes_no
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, ScoringRules, match_responses, take_images
+from mmprobe.benchmarks.core.benchmark import (
+    Scored,
+    ScoringRules,
+    WordedBenchmark,
+    match_responses,
+    take_images,
+)
+from mmprobe.benchmarks.core.prompts import Fills, Prompts, word_questions
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.samples import Sample, load_short_samples
 
 
-class Amber(Benchmark):
+class AmberPrompts(Prompts):
+    """The prompts of AMBER: what a question of its files is asked in."""
+
+    folder = "amber"
+
+    question: Annotated[str, Fills("question")]
+
+
+class Amber(WordedBenchmark):
     """Descriptions, and questions of existence, attributes and relations, of annotated images (Wang et al., 2023)."""
 
     name: ClassVar[str] = "amber"
@@ -24,6 +39,7 @@ class Amber(Benchmark):
     long_answers: ClassVar[Mapping[str, int]] = {GENERATIVE: 256}
     unit: ClassVar[str] = "images"
     lists: ClassVar[tuple[str, ...]] = ("samples",)
+    form: ClassVar[type[Prompts]] = AmberPrompts
 
     profile: ScoringRules = Field(
         default="own",
@@ -47,8 +63,8 @@ class Amber(Benchmark):
         return truth._replace(samples=take_images(truth.samples, n))
 
     def ask(self, truth: AmberTruth) -> list[Sample]:
-        """Return the questions."""
-        return truth.samples
+        """Return the questions in a wording."""
+        return word_questions(truth.samples, self.texts.question)
 
     def read_answers(self, path: Path, truth: AmberTruth) -> dict[str, str] | None:
         """Read answers in the published form, one JSON list."""

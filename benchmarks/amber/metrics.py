@@ -3,7 +3,7 @@
 Wang et al. (2023), "AMBER: An LLM-free Multi-dimensional Benchmark for MLLMs Hallucination Evaluation", arXiv:2311.07397,
 and the authors' `inference.py`.
 
-Profile `own` finds the listed words and their plurals, and reads yes or no as `answers.yes_no` does. Profile `code` takes the
+Profile `own` finds the listed words and their plurals, of two side by side the last, and reads yes or no as `answers.yes_no` does. Profile `code` takes the
 nouns of NLTK's tagger, counts a noun as a listed word that spaCy finds similar, and answers that are exactly `Yes` or `No`, as
 the authors' code. Both count alike.
 """

@@ -21,6 +21,7 @@ _SENTENCES = re.compile(
 # What begins another clause of a sentence; the first group begins one that says more about what it follows.
 _CLAUSES = re.compile(
     r";\s+|,?\s+(?:(?<!anything )but|while|whereas|although|though|however|yet)\b,?\s*|\s+[\u2013\u2014-]\s+|\u2014|,\s+and\s+(?=the\b|it\b|[A-J]\b)|,\s+so\b"
+    r"|,\s+(?:and\s+)?(?=(?!(?:there|about|around|only|just|over|in|on|at|and|or)\b)[a-z]+ \$?\d)"  # red 25%, blue 40%
     r"|,\s+(?=[a-z]+ (?:by|at|is|was|has|had|got|with|shows)\b)"
     r"|(?P<aside>,?\s+(?:since|because|which|who|whose|where|next to|near|beside|across)\b|\s*\((?![A-Ja-j]\)|option)|:\s+)|(?P<comma>,\s+|\))",  # a comma ends an aside
 )
@@ -58,6 +59,7 @@ _WORD = re.compile(r"[^\W\d_]+|\d+(?:[.,]\d+)*")
 
 
 _ITEM = re.compile(r"(?:^|(?<=\n))(\W*[A-J])[.:](?=\s)")  # `A. The bus is far.`
+_CONCEDES = re.compile(r"\W*(?:while|although|even though|though|whereas)\b", re.IGNORECASE)
 _UNSURE = re.compile(r"\b(?:not (?:sure|certain)|unsure|uncertain|i guess|otherwise)\b", re.IGNORECASE)
 
 
@@ -80,7 +82,8 @@ def split_clauses(text: str, asides: bool = True) -> Iterator[Clause]:
     """
     for number, sentence in enumerate(filter(None, _SENTENCES.split(_ITEM.sub(r"\1 ", text)))):
         unsure = bool(_UNSURE.search(sentence))
-        start, aside, so = 0, "", False
+        concedes = _CONCEDES.match(sentence) if asides else None  # a comma ends what it begins with
+        start, aside, so = 0, concedes.group().strip().lower() if concedes else "", False
         for mark in [*_CLAUSES.finditer(sentence), None]:
             if mark and (mark["aside"] and not asides or mark["comma"] and not aside):
                 continue

@@ -68,10 +68,11 @@ _TYPE_WORDS: dict[str, EditType] = {
     **dict.fromkeys(("remove", "removed", "removal", "missing", "object removal"), "remove"),
     **dict.fromkeys(("position", "position change", "move", "moved", "movement"), "position"),
 }
-# Sentences that state no difference of their own: headings, and that the images differ.
+# Sentences that state no difference of their own: headings, that the images differ, and what ends a chat.
 _HEADING = re.compile(
     r"[^.]*\b(?:differences?|changes?|comparing|compared|following|here|images?)\b[^.]*:"
     r"|(?:yes, |no, )?(?:the |these )?(?:two |2 )?images are (?:different|not (?:exactly |completely )?(?:the same|identical|equal))\.?"
+    r"|(?:please )?let me know\b.*|(?:i )?hope (?:this|that) helps.*"
     r"|(?:yes, )?there (?:is|are) (?:an? |some |several |a few |multiple )?(?:\w+ )?(?:differences?|changes?)(?: between (?:the |these )?(?:two )?images)?[.:]?",
     re.IGNORECASE,
 )
@@ -82,6 +83,18 @@ _TUPLE = re.compile(r"[(\[]\s*['\"]?([A-Za-z ]{3,30})['\"]?\s*,\s*['\"]?([A-Za-z
 
 
 _DIFFERENCES = "How many differences are there?"  # the question that a count answers
+_N = rf"\d{{1,3}}|{'|'.join(WORDS)}"
+# "differ in two ways", "I found three: ..."
+_WAYS = re.compile(
+    rf"\bdiffer in ({_N}) (?:ways?|details?|points?|places?|respects?|aspects?)\b"
+    rf"|\b(?:f[oi]u?nd|spot|spotted|see|count|counted|identif(?:y|ied)|noticed?|there (?:are|is)) ({_N})(?=\s*(?:[:.,;]|$))",
+    re.IGNORECASE,
+)
+_ALIKE = re.compile(
+    rf"\b((?:{_N}) (?:\w+ ){{0,2}})(?:changes?|modifications?|alterations?|discrepanc(?:y|ies)|variations?"
+    r"|(?:things?|objects?|items?|details?|elements?) (?:(?:are|is|was|were|has|have) )?(?:different|changed|differs?))\b",
+    re.IGNORECASE,
+)
 _ITEMIZED = re.compile(
     r"\b(?:one|another|a) (?:\w+ )?(?:difference|change) is\b", re.IGNORECASE
 )  # it counts none
@@ -90,7 +103,7 @@ _SEE = r"(?:see|find|notice|spot|observe|identify|detect)"
 _KIND = r"(?:visible |noticeable |apparent |obvious |significant |discernible )?"
 _NOTHING = re.compile(
     r"nothing (?:has |was )?changed\.?"
-    r"|(?:the |these |both )?(?:two )?images (?:are|appear to be|look|seem to be|show) (?:exactly |completely |visually )?(?:identical|the same)(?: scene)?[.;!]?"
+    r"|(?:the |these |both )?(?:two )?images (?:are|appear to be|look|seem to be|show) (?:exactly |completely |visually )?(?:identical|the same)(?: scene)?(?: to me)?(?:,? (?:so|and) there (?:are|is) (?:none|no differences?))?[.;!]?"
     rf"|(?:(?:there are|there is|i (?:do not|don't|cannot|can't|could not|couldn't|did not|didn't) {_SEE}|i {_SEE}) )?(?:no|any) {_KIND}"
     r"(?:differences?|changes?)(?: (?:between|in) (?:the |these )?(?:two )?images)?[.;!]?",
     re.IGNORECASE,
@@ -150,7 +163,8 @@ _TAKES_BACK = re.compile(rf"\b(?:{TAKES_BACK})\b", re.IGNORECASE)
 
 
 def _with_arrows(text: str) -> str:
-    return re.sub(r"\bvs\.", "vs", re.sub(r"\s*(?:\u2192|->|=>)\s*", " to ", text))
+    text = re.sub(r"\bvs\.", "vs", re.sub(r"\s*(?:\u2192|->|=>)\s*", " to ", text))
+    return re.sub(r",?\s\((\d)\) (?=[a-z])", r"\n\1. ", text)  # (1) the car is gone, (2) the dog is blue
 
 
 _ROW = re.compile(r"^[ \t]*\|(.+)\|[ \t]*$", re.MULTILINE)
@@ -191,7 +205,19 @@ _OPENING = re.compile(
     r"|(?:i|we) (?:can )?(?:see|notice|noticed|observe|observed|found) that|(?:the|an?) (?:only |main |key |one |other |first |second |notable )*(?:difference|change)"
     r"(?: between (?:the |these )?(?:two )?images)? is (?:that |in )?|(?:here is )?what changed:) *)+"
 )
+_POSSESSIVE = re.compile(r"\b((?:the|an?) )[a-z]+'s ([a-z]+(?: [a-z]+)?)")
+
+
+def _own(match: re.Match[str]) -> str:
+    """Return whose thing it is without whose: the person's bag is a bag, and the car's paint is of the car."""
+    return f"{match[1]}{match[2]}" if find_phrases(match[2], _THINGS, FIRST_WORDS) else match.group()
+
+
+_REPLACED = re.compile(
+    rf"\b(?:(?:has been|was|is|were) )?(?:replaced|swapped) (?:by|with|for) an? ({COLOUR}) (?:one|version)\b"
+)
 _LABEL = re.compile(r"^[a-z' ]{1,40}(?::| [-\u2013\u2014]) *(?=(?:the|an?|in the|there) )")
+_OF_IT = re.compile(r"(?:in the (?:first|second) image,? )?(?:it|they)\b")
 _PARTS = re.compile(
     r"(?:;|,? (?:and|but|while|whereas)|,(?= in the (?:first|second) image)) +(?=(?:in the (?:first|second) image,? )?(?:the|an?|it|they|it's|there|\w+'s) |in the (?:first|second) image)"
 )
@@ -215,7 +241,14 @@ _LACKS = re.compile(
     rf"^(?:(?:lacks|is missing|no longer (?:has|shows|contains|includes)|has no|shows no|does not (?:have|show|contain|include))(?: an?)?"
     rf"|(?:the )?(?:removed?|missing|gone)(?: objects?| items?)?:) {_NOUN}(?= (?:that|which|in|from)\b|\s*[.,;!]|\s*$)"
 )
+# "The first image has a dog, while the second does not."
+_GONE_FROM = re.compile(
+    rf"(?:the first image (?:has|shows|contains|includes|depicts)|in the first image,? there is) {_NOUN}"
+    r"(?:,? (?:while|but|whereas|and) (?:in )?the second(?: image)? (?:does not|has none|there is none)"
+    r"|,? (?:that|which) (?:is|does) not (?:(?:present|visible|shown|there|appear|exist) )?in the second image)\W*"
+)
 _MOVED_LABEL = re.compile(rf"^(?:moved?|position)(?: change)?: {_NOUN}\W*$")
+_RECOLOURED_LABEL = re.compile(rf"^(?:{_HUE}(?: change)?|recolou?red): {_NOUN}\W*$")
 _LOST = re.compile(
     r"\b(?:removed|removal|deleted|erased|missing|absent|gone|disappear(?:s|ed)?\b|vanished|taken away|no longer\b(?! \w+ing\b)"
     r"|not (?:be )?(?:present|visible|there|seen|appear|exist|included|shown|in\b)|(?<=, )not\W*$|(?<=\bbut )not\W*$)"
@@ -271,12 +304,19 @@ def _read_sentence(sentence: str, context: _Context) -> list[Claim] | None:
     """Return the claims of a sentence; none where it describes the first image; None where a clause of it is unread."""
     text = " ".join(sentence.lower().split()).replace("n't", " not")
     text = re.sub(r"\b(it|there|that)'s\b", r"\1 is", text)
-    text = _OPENING.sub("", text)
+    text = _POSSESSIVE.sub(_own, _REPLACED.sub(r"changed to \1", _OPENING.sub("", text)))
     label = _LABEL.match(text)
     if label and not is_open(label.group()):
         topic = label.group().strip(" :-\u2013\u2014")
-        if not _find_things(topic) or topic.split()[-1] in text[label.end() :].split():
+        about = _find_things(re.sub(rf" (?:{_HUE}|position|location)(?: change)?$", "", topic))
+        if about and _OF_IT.match(text[label.end() :]):
+            context.things, text = about, text[label.end() :]
+        elif not _find_things(topic) or topic.split()[-1] in text[label.end() :].split():
             text = text[label.end() :]
+    if (gone := _GONE_FROM.fullmatch(text)) and (things_gone := _find_things(gone["thing"])):
+        return [
+            Claim("remove", name, None, None, n, text=sentence[:_QUOTE_CHARACTERS]) for name, n in things_gone
+        ]
     claims: list[Claim] = []
     image, before = "", ""
     things: set[str | None] = set()
@@ -311,7 +351,7 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
     if _UNFIT.search(text) or DOUBT.search(plain):
         return None
     kind: EditType | None
-    for form, kind in ((_LACKS, "remove"), (_MOVED_LABEL, "position")):
+    for form, kind in ((_LACKS, "remove"), (_MOVED_LABEL, "position"), (_RECOLOURED_LABEL, "color")):
         if (match := form.match(plain)) and images != ["first"] and (things := _find_things(match["thing"])):
             context.things = things
             return [Claim(kind, category, None, None, quantity, text=quote) for category, quantity in things]
@@ -320,7 +360,7 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
     if not phrase or not things:
         return None
     context.things = things
-    rest = plain[phrase.end() :]
+    rest = _WHERE.sub("", plain[phrase.end() :])
     names = {name for name, _ in things}  # an orange is a thing
     own = re.findall(rf"\b{COLOUR}", plain[: phrase.end()])
     hues = [hue for hue in map(normalize_colour, own) if hue not in names]
@@ -385,6 +425,7 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
     return None
 
 
+_WHERE = re.compile(rf"^ (?:(?:that|which) is )?(?:on|in|at) the {PLACE}(?: of the image)?(?= (?:{_VERB})\b)")
 _ASIDE = re.compile(
     r"\s*(?:slightly|a bit|(?:up|down|left|right|for|back)wards?|away|closer|higher|lower)?\s*[.,;!]?"
 )
@@ -502,9 +543,8 @@ def parse_count(text: str) -> int | None:
     if answer.text is None or answer.refused:
         return None
     numbers = [int(number) for number in _ITEM.findall(text)]
-    number = (
-        None if _ITEMIZED.search(answer.text) else read_number(answer.text, _DIFFERENCES, only_asked=True)
-    )
+    told = _ALIKE.sub(r"\1differences", _WAYS.sub(r"there are \1\2 differences", answer.text))
+    number = None if _ITEMIZED.search(told) else read_number(told, _DIFFERENCES, only_asked=True)
     if number is None:
         items = numbers == list(range(1, len(numbers) + 1)) and len(numbers) > 1 and not answer.marked
         return (

@@ -133,8 +133,14 @@ _ENDS = "\"'\u2018\u2019\u201c\u201d\u00ab\u00bb_ \t\n"
 def clean(text: str) -> str:
     """Return a response without thoughts between tags, Markdown, TeX brackets and full-width characters."""
     text = drop_thoughts(text.replace("\x00", ""))
+    text = re.sub(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])", " ", text)  # 2\u00bd
     text = _SUPERSCRIPT.sub(lambda match: "^" + unicodedata.normalize("NFKC", match.group()), text)
-    text = unicodedata.normalize("NFKC", text).replace("\u2212", "-").replace("\u2019", "'")
+    text = (
+        unicodedata.normalize("NFKC", text)
+        .replace("\u2212", "-")
+        .replace("\u2044", "/")
+        .replace("\u2019", "'")
+    )
     return _MARKUP.sub("", re.sub(r"\\[()\[\]]", "", text)).strip()
 
 

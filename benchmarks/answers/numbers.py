@@ -144,17 +144,8 @@ def _raise(text: str) -> str:
     return re.sub("\u00b2", "^2", re.sub("\u00b3", "^3", text))
 
 
-_SCALES = {
-    "k": 1e3,
-    "thousand": 1e3,
-    "m": 1e6,
-    "million": 1e6,
-    "b": 1e9,
-    "bn": 1e9,
-    "billion": 1e9,
-    "t": 1e12,
-    "trillion": 1e12,
-}
+_SCALE_WORDS = {1e3: "k thousand", 1e6: "m million", 1e9: "b bn billion", 1e12: "t trillion"}
+_SCALES = {word: scale for scale, words in _SCALE_WORDS.items() for word in words.split()}
 _SCALED = re.compile(
     r"(?<![\w.])(?:(?P<money>[$\u20ac\u00a3])\s?(?P<amount>\d[\d,]*(?:\.\d+)?)\s?(?P<short>k|m|bn|b|t)\b|(?P<number>\d[\d,]*(?:\.\d+)?)[ -]?"
     r"(?P<long>(?:thousand|million|billion|trillion))\b)",
@@ -291,7 +282,7 @@ _RANGE_BEFORE = re.compile(
     re.IGNORECASE,
 )
 _CONCLUDES = re.compile(
-    r"(?:=|\u2248|\b(?:so|thus|hence|therefore|total(?:s|ing)?|altogether|in all|makes?|giving|gives|equals?|sum|overall|conclusion)\b)[^.!?\n]*$",
+    r"(?:=|\u2248|\b(?:so|thus|hence|therefore|total(?:s|ing)?|altogether|in all|makes?(?! up)|giving|gives|equals?|sum|overall|conclusion|but (?:only|just))\b)[^.!?\n]*$",
     re.IGNORECASE,
 )
 _ASKED = re.compile(
@@ -303,6 +294,8 @@ _NONE = re.compile(r"\W*(?:none|no \w+)\b", re.IGNORECASE)
 _ASSIGNED = re.compile(r"=\s*[-\d.]+[^.!?\n=]*(?:,|;|\band\b)[^.!?\n]*=\s*[-\d.]+\W*$")  # x = 3, y = 4
 _FROM_TO = re.compile(r"\bfrom ?$|\bfrom \d+(?: \w+)? to $", re.IGNORECASE)
 _IN_YEAR = re.compile(r"\b(?:in|since|by|of) $", re.IGNORECASE)
+_ONLY = re.compile(r"\b(?:only|just) $", re.IGNORECASE)
+_THERE_ARE = re.compile(r"\bthere (?:are|is|were|was) (?:only |just |exactly )?$", re.IGNORECASE)
 _IN_TOTAL = re.compile(r"[^.!?\n]{0,30}\b(?:in total|in all|altogether)\b", re.IGNORECASE)
 _ENDS_SENTENCE = re.compile(r"\s*(?:altogether|in total|in all|overall)?\s*(?:[.!?\n]|$)", re.IGNORECASE)
 _ANYTHING = {"object", "objects", "thing", "things", "item", "items"}
@@ -337,7 +330,7 @@ def _find_stated(text: str, noun: str, only_asked: bool, question: str) -> Quant
         return Quantity(0.0) if not in_first and (first == plain or _DENIED_FIRST.match(first)) else None
     n_counts = sum(each.counts for each in found)
     if noun and (only_asked or n_counts):
-        found = [each for each in found if each.counts or (each.concludes and each.is_last and n_counts > 1)]
+        found = [each for each in found if each.counts or (each.concludes and each.is_last)]
     if all(1900 <= each.quantity.value <= 2100 for each in found):
         found += [_Stated(year, False, False) for year in years]
     quantities = [each.quantity for each in found]
@@ -394,7 +387,12 @@ def _list_stated(plain: str, noun: str) -> tuple[list[_Stated], list[Quantity]]:
             before[-80:],
             re.IGNORECASE,
         )
-        counts = bool(noun) and (_counts(after, noun) or named is not None)
+        alone = (
+            _THERE_ARE.search(before)
+            and re.match(r"\s*(?:[.,;!\n]|$)", after)
+            or (_ONLY.search(before) and re.match(r"\s*(?:are|is|were|was|have|has)\b", after))
+        )  # in the boat there are 2; only 3 are red
+        counts = bool(noun) and bool(_counts(after, noun) or named or alone)
         if (
             value is None
             or _BOUND.search(before)
@@ -414,6 +412,8 @@ def _list_stated(plain: str, noun: str) -> tuple[list[_Stated], list[Quantity]]:
 
 def _counts(after: str, noun: str) -> bool:
     """Return whether the words after a number are those of what is asked for."""
+    if re.match(r"\s*of (?:them|these|those|which|whom)\b", after):
+        return True
     words = re.findall(r"[a-z'-]+|[^\sa-z'-]", after.casefold())[:4]
     own = noun.casefold()
     forms = {own, *make_plurals(own), *({own[:-1]} if own.endswith("s") else ())} | (

@@ -210,7 +210,7 @@ def read_choice(
 
     def read(text: str) -> str | None:
         letter = _choose(text, options, lettered)
-        if letter is None and re.search(r"\s|[^\x00-\x7f]", text):
+        if letter is None and len(text) > 2:
             letter = _assert(text, dict.fromkeys(options, "") if closed else options, lettered, question)
         return letter or (None if any(_find_letters(text, letters)) else _find_number(text, options))
 

@@ -48,6 +48,5 @@ def find_places(text: str) -> list[frozenset[str]]:
     return [
         frozenset(SIDES[side.lower()] for side in re.findall(rf"\b{SIDE}\b", match.group(), re.IGNORECASE))
         for match in _JOINED.finditer(text)
-        if not is_denied(text, *match.span())
-        and not _NO_PLACE.match(text[match.end() :])
+        if not is_denied(text, *match.span()) and not _NO_PLACE.match(text[match.end() :])
     ]

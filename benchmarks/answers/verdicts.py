@@ -6,6 +6,7 @@ import re
 import unicodedata
 
 from mmprobe.benchmarks.answers.assertions import (
+    LITTLE,
     choose,
     find_words,
     is_aside,
@@ -130,15 +131,18 @@ def _judge(text: str, truth: str, question: str) -> Verdict:
             rf"\bof (?:the |an? )?(?!(?:the|an?|{IMAGE}|{re.escape(relative[2])})\b)\w+", text, re.IGNORECASE
         )
         return (
-            "other" if other else _judge_place(text, relative[1] if relative else truth, relative is not None)
+            "other"
+            if other
+            else _judge_place(text, relative[1] if relative else truth, relative is not None, question)
         )
-    return _judge_words(text, truth)
+    return _judge_words(text, truth, question)
 
 
 def _judge_mathematics(text: str, truth: str) -> Verdict:
     """Judge the whole text, its last formula, what it says is equal, or what its last sentence says that it is."""
     formulas = [next(filter(None, groups)) for groups in _EXPRESSION.findall(text)][-1:]
     last = re.split(r"(?<=[.!])\s|\n", text.strip())[-1].rstrip(".")
+    last = re.split(r",? \b(?:so|hence|thus|therefore|giving|gives)\b", last)[-1]
     ends = [re.split(r"\bis\b|\bare\b|:", last)[-1], last.rpartition("=")[2] if "=" not in truth else last]
     verdicts = [
         same
@@ -216,9 +220,10 @@ _OPPOSITE = (
 )
 
 
-def _judge_place(text: str, truth: str, relative: bool) -> Verdict:
-    true = parse_place(truth)
-    said = (None if relative else find_places(_OF_A_THING.sub("", text))) or find_places(text)
+def _judge_place(text: str, truth: str, relative: bool, question: str) -> Verdict:
+    true, asked = parse_place(truth), set(stems(question))
+    own = _OF_A_THING.sub(lambda match: match.group() if stems(match.group())[-1] in asked else "", text)
+    said = (None if relative else find_places(own)) or find_places(text)
     assert true is not None
     if not said:
         return "other"
@@ -233,22 +238,44 @@ def _judge_place(text: str, truth: str, relative: bool) -> Verdict:
     return "right" if (first == true if whole else true <= first) else "wrong"
 
 
-def _judge_words(text: str, truth: str) -> Verdict:
+_JOINT = r"(?:\s?(?:[-\u2010-\u2014:.]|to)\s?|\s)"  # 3-1, 3 : 1, 3 to 1
+_MONTH = r"(jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
+_DATES = (
+    re.compile(rf"\b{_MONTH} (\d{{1,2}})(?:st|nd|rd|th)?\b,?(?: (\d{{4}})\b)?", re.IGNORECASE),
+    re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? {_MONTH}\b,?(?: (\d{{4}})\b)?", re.IGNORECASE),
+)
+
+
+def _write_dates(text: str) -> str:
+    """Return a text in which dates with the name of a month have one order: day, month in three letters, year."""
+    text = _DATES[0].sub(lambda m: " ".join(filter(None, (m[2], m[1][:3], m[3]))), text)
+    return _DATES[1].sub(lambda m: " ".join(filter(None, (m[1], m[2][:3], m[3]))), text)
+
+
+def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
     """Judge by containment: the true words stand side by side in a sentence that neither denies them nor offers others."""
     if (
         _is_code(truth)
         and not _CLOCK.fullmatch(truth.strip())
         or (_CLOCK.fullmatch(truth.strip()) and re.search(r"\d:\d", text))
     ):
-        parts = re.findall(r"[^\W\d_]+|\d+|[-:]", truth)
-        code = r"\s?".join(map(re.escape, parts))
-        return "right" if re.search(rf"(?<![\w-]){code}(?![\w-])", text, re.IGNORECASE) else "other"
-    wanted = {truth: stems(write_digits(truth))}
+        parts = re.findall(r"[^\W\d_]+|\d+", truth)
+        joints = re.split(r"[^\W\d_]+|\d+", truth)[1:-1]
+        code = re.escape(parts[0]) + "".join(
+            (_JOINT if joint else r"[- ]?") + re.escape(part)
+            for joint, part in zip(joints, parts[1:], strict=True)
+        )
+        found = re.search(rf"(?<![\w-]){code}(?![\w-])", write_digits(text), re.IGNORECASE)
+        return "right" if found else "other"
+    wanted = {truth: stems(write_digits(_write_dates(truth)))}
     is_open = False
-    for clause in split_clauses(write_digits(text), asides=not is_aside(truth)):
+    clauses = list(split_clauses(write_digits(_write_dates(text)), asides=not is_aside(truth)))
+    asked = set(stems(question)) - LITTLE
+    shared = [len(asked & set(stems(clause.text))) for clause in clauses]
+    for clause, n_shared in zip(clauses, shared, strict=True):
         for _, start, end in find_words(clause.text, wanted):
-            if is_denied(clause.text, start, end):
-                continue
+            if is_denied(clause.text, start, end) or 0 < n_shared < max(shared):
+                continue  # the woman eats it, and the man, who is asked about, something else
             if clause.is_open or clause.aside.strip(":") or offers_others(clause.text, start, end):
                 is_open = True
             else:

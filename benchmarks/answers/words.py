@@ -6,18 +6,8 @@ import re
 
 IMAGE = "(?:image|picture|photo|photograph|figure|panel|frame|screenshot)"
 """What may be called an image, in the singular."""
-ORDINALS = {
-    "first": 1,
-    "1st": 1,
-    "second": 2,
-    "2nd": 2,
-    "third": 3,
-    "3rd": 3,
-    "fourth": 4,
-    "4th": 4,
-    "fifth": 5,
-    "5th": 5,
-}
+_ORDINAL_WORDS = ("first 1st", "second 2nd", "third 3rd", "fourth 4th", "fifth 5th")
+ORDINALS = {word: number for number, words in enumerate(_ORDINAL_WORDS, 1) for word in words.split()}
 """Numbers of an order, by their words."""
 TAKES_BACK = (
     r"wait|actually|correction|on second thought|on the contrary|(?:just )?kidding|oops|hmm"
@@ -52,7 +42,7 @@ _DENIAL = re.compile(rf"\b(?:{DENIALS})\b|\bnon-", re.IGNORECASE)
 BESIDE = re.compile(r"\b(?:or|ou|oder|either|versus|vs)\b|/", re.IGNORECASE)
 """Words that offer one thing beside another."""
 DOUBT = re.compile(
-    r"\b(?:maybe|perhaps|might|may|could|possibly|guess|not sure|unsure|uncertain|unclear|if|unless|whether|depend\w*|(?<!no )(?<!\ba )(?<!without )doubt\w*)\b(?! (?:be )?(?:seen|called|described))"
+    r"\b(?:maybe|perhaps|might|(?-i:may)|could|possibly|guess|not sure|unsure|uncertain|unclear|if|unless|whether|depend\w*|(?<!no )(?<!\ba )(?<!without )doubt\w*)\b(?! (?:be )?(?:seen|called|described))"
     r"|\?|\.\.\.|\u2026",
     re.IGNORECASE,
 )
@@ -89,20 +79,8 @@ def firm_sentences(text: str) -> str:
     return "\n".join(part for part in re.split(r"(?<=[.!?])\s+|\n", text) if not DOUBT.search(part))
 
 
-_CARDINALS = {
-    "one": 1,
-    "1": 1,
-    "two": 2,
-    "2": 2,
-    "three": 3,
-    "3": 3,
-    "four": 4,
-    "4": 4,
-    "five": 5,
-    "5": 5,
-    "a": 1,
-    "b": 2,
-}
+_CARDINAL_WORDS = ("one 1 a", "two 2 b", "three 3", "four 4", "five 5")
+_CARDINALS = {word: number for number, words in enumerate(_CARDINAL_WORDS, 1) for word in words.split()}
 _FIRST = "left|left-hand|original|initial|former|before|top|upper"
 _SECOND = "right|right-hand|modified|edited|altered|changed|latter|after|other|bottom|lower"
 NAMED_IMAGE = re.compile(

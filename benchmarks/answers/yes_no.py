@@ -13,7 +13,7 @@ from mmprobe.benchmarks.answers.places import find_places
 from mmprobe.benchmarks.answers.words import corrected, has_denial
 
 _YES = r"yes|yeah|yep|true|correct|indeed|certainly|definitely|absolutely|\u662f\u7684?|\u5bf9\u7684?|\u6709\u7684?"
-_NO = r"no|nope|not at all|false|incorrect|\u4e0d\u662f\u7684?|\u4e0d\u5bf9|\u6ca1\u6709\u7684?|\u5426|\u4e0d"
+_NO = r"no|nope|(?:absolutely |definitely |certainly |of course )not|not at all|false|incorrect|\u4e0d\u662f\u7684?|\u4e0d\u5bf9|\u6ca1\u6709\u7684?|\u5426|\u4e0d"
 _WORD = rf"(?:(?P<no>{_NO})|(?P<yes>{_YES}))"
 _LEAD = (
     r"(?:(?:so|therefore|thus|hence|then|and|but|i(?:'d| would) say|=>|\u2192|answer|(?:so )?the answer (?:to [^,.:]{1,60} )?is|(?:so |thus )?(?:it is|it's|this is|that is))"
@@ -49,13 +49,33 @@ _SAME = re.compile(r"\b(?:same|identical|equal|alike)\b", re.IGNORECASE)
 _DIFFERENT = re.compile(r"\b(?:differ\w*|changed?|changes)\b", re.IGNORECASE)
 _EXCLUDING = [
     {stem(word) for word in pair.split()}
-    for pair in ("on off", "open closed", "left right", "day night", "full empty")
+    for pair in (
+        "on off",
+        "open closed",
+        "left right",
+        "day night",
+        "full empty",
+        "asleep awake",
+        "sleeping awake",
+        "sitting standing",
+        "wet dry",
+        "indoors outdoors",
+        "inside outside",
+        "top bottom",
+        "above below",
+        "front back",
+        "up down",
+        "young old",
+        "clean dirty",
+        "male female",
+    )  # fmt: skip
 ]
 _PHRASE = re.compile(
     r"\s(?:on|in|at|against|near|next to|under|behind|along|beside|by|with) (?:the|a|an|his|her|its|their|this) [^?]*$",
     re.IGNORECASE,
 )
 _SOMEBODY = re.compile(r"\b(?:(?:any|some) ?(?:one|body)|people)\b", re.IGNORECASE)
+_NOTHING = re.compile(r"\banything\W*$|\bnothing\b", re.IGNORECASE)  # he is not holding anything
 _NOBODY = re.compile(r"\b(?:nobody|no one)\b", re.IGNORECASE)
 _ABOUT = LITTLE | set(
     map(
@@ -100,7 +120,7 @@ def read_yes_no(response: str, question: str = "") -> Said | None:
     if first and not (first["rest"] or "").strip(" .!"):
         return _say(text, question)  # whatever follows: "No. I can't see it."
     decision: Decision[Said] = decide(response, lambda part: _say(part, question))
-    if decision.value or decision.marked or decision.refused or not question:
+    if decision.value or decision.marked or decision.refused or not question or (first and first["rest"]):
         return decision.value
     return _find_stated(text, question)
 
@@ -124,6 +144,8 @@ def _say(text: str, question: str) -> Said | None:
             and not _DIFFERENT.search(clause)
         ):
             return None  # one contradicts the other, as in "Yes, there is no dog."
+        if word == "no" and not has_denial(rest) and _find_stated(rest, question) == "yes":
+            return None  # "No, the shoe is orange.", asked whether it is
         said.append(word)
     return said[-1] if len(set(said)) == 1 else None
 
@@ -188,6 +210,8 @@ def _state(clause: str, asked: str) -> Said | None:
             else all(is_denied(clause, *span) for span in spans) or has_denial(clause[: spans[0][0]])
         )
         return "no" if denied else "yes"
+    if denied and len(missing) < len(wanted) and _NOTHING.search(clause):
+        return "no"
     if denied or len(missing) > 1 and not about_it:
         return None
     last = wanted[-1] if about_it else missing[0]

@@ -42,6 +42,7 @@ from mmprobe.interventions.registry import load_methods, parse_value
 from mmprobe.ledger import lock_folder
 from mmprobe.models import Model
 from mmprobe.models.checkpoints import locate
+from mmprobe.models.compiled import say_compiled
 from mmprobe.models.loading import settings_in_force
 from mmprobe.settings import (
     AskSettings,
@@ -319,6 +320,7 @@ def _describe(model: Model, contender: Contender, settings: AskSettings) -> dict
             for name, value in settings.record().items()
             if settings.temperature or name == "max_new_tokens"
         },
+        **say_compiled(model, settings, [each for each in settings.methods if not each.neutral]),
         "repetition_penalty": settings.repetition_penalty,
         "generation": settings_in_force(model, settings.temperature, settings.repetition_penalty),
     }

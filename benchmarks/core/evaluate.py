@@ -28,6 +28,7 @@ from mmprobe.benchmarks.layouts import layout_of
 from mmprobe.benchmarks.synthetic import SEED
 from mmprobe.errors import InputError, name_option
 from mmprobe.ledger import lock_folder
+from mmprobe.models.compiled import say_compiled
 from mmprobe.samples import Lengths, image_sets, length_of, open_image, with_template
 from mmprobe.settings import (
     AskSettings,
@@ -98,7 +99,7 @@ def evaluate(
     """Ask a model the questions of a benchmark, score its answers and write the result folder.
 
     Args:
-        name: `spd-faith`, `pope`, `chair`, `mme`, `mirage`, `magic`, `mirage-effect` or `mmreason`.
+        name: one of `mp.benchmarks.BENCHMARKS`.
         model: a model from `load_model`, an alias, local folder or hub id, or `PROVIDER/MODEL` of inspect-ai.
         out: the result folder: results.json, samples.jsonl and responses.jsonl.
         judge: `lexical` for rules, `model:PROVIDER/MODEL`, or `ensemble:A,B,C`.
@@ -249,6 +250,8 @@ def evaluate(
             about["generation"] = settings_in_force(
                 source.model, asking.temperature, asking.repetition_penalty
             )
+            acting = [each for each in asking.methods if not each.neutral]
+            about |= say_compiled(source.model, asking, acting)
         usual: dict[str, Metric] = {}
         if perturbation is not None:
             note = about | {"perturbation": None}
@@ -365,8 +368,8 @@ def _check_call(model: str | Model, loading: Mapping[str, Any], asking: AskSetti
                 f"model {model}: a model behind an API cannot be traced or changed; trace_with names a local model that reads "
                 "its answers"
             )
-        for setting in ("repetition_penalty", "revision", "load_in"):
-            if {**loading, **asking.chosen}.get(setting) is not None:
+        for setting in ("repetition_penalty", "revision", "load_in", "compile"):
+            if {**loading, **asking.chosen}.get(setting) not in (None, False):
                 raise InputError(
                     f"model {model}: a model behind an API does not take {name_option(setting)}; leave it out"
                 )

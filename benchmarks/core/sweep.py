@@ -18,6 +18,7 @@ from mmprobe.errors import InputError, unknown_name
 from mmprobe.samples import image_sets
 from mmprobe.settings import AskSettings, ModelSettings
 from mmprobe.stats.estimate import Estimate, estimate_mean, format_number
+from mmprobe.stats.intervals import FRACTION
 
 MEASURES = {
     "accuracy": "share of right answers",
@@ -83,7 +84,7 @@ def sweep(
     Returns:
         accuracy, attention, loss (setting), each with `NAME_low` and `NAME_high`, 95 % intervals over sets of images, and
         seconds (setting): `MEASURES`. `loss` is the mean difference of the log-probability of an answer's tokens with its images and
-        without them; NaN where the model reads no prompt without images. `seconds` is NaN where several calls answered.
+        without them, over questions with images; NaN where the model reads no prompt without images. `seconds` is NaN where several calls answered.
 
     Raises:
         InputError: as `evaluate`; or the benchmark has no accuracy, or a value is not of the setting.
@@ -124,11 +125,12 @@ def _measure(model: Any, folder: Path, metrics: Mapping[str, Any], seconds: floa
     run = open_run(folder / "run")
     sets = image_sets([run.sample(name) for name in run.ids])
     attention = [float(trace.attention_mass.sel(group="visual").mean()) for trace in run]
-    lost = [_lose_images(model, run.sample(name), run[name]) for name in run.ids]
+    lost = np.array([_lose_images(model, run.sample(name), run[name]) for name in run.ids])
+    known = np.isfinite(lost)
     return SweepValue(
         metrics["accuracy"],
-        estimate_mean(np.array(attention), sets),
-        estimate_mean(np.array(lost), sets),
+        estimate_mean(np.array(attention), sets, FRACTION),
+        estimate_mean(lost[known], sets[known]),
         seconds / max(len(run), 1),
     )
 

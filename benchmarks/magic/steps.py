@@ -17,7 +17,7 @@ _R = (
 )
 _ORDINAL = rf"(?:{'|'.join(ORDINALS)})"
 _ORDINALS = re.compile(
-    rf"\b({_ORDINAL}(?:(?:, | and |, and ){_ORDINAL})*)\s+((?:red |bounding |numbered )*)(regions?|box(?:es)?)\b",
+    rf"\b({_ORDINAL}(?:(?:, | and |, and )(?:the )?{_ORDINAL})*)\s+((?:red |bounding |numbered )*)(regions?|box(?:es)?)\b",
     re.IGNORECASE,
 )
 _NUMBER = r"\d{1,3}(?![A-Za-z0-9])"

@@ -320,7 +320,8 @@ def leave_out_places(pairs: Sequence[Pair]) -> list[Pair]:
         >>> leave_out_places([Pair("1", ())])[0].id
         '1'
     """
-    kept, left_out = [], {}
+    kept: list[Pair] = []
+    left_out: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {}
     for pair in pairs:
         if pair.images:
             sizes = [check_image(image, f"pair {pair.id}") for image in pair.images]

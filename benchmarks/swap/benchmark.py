@@ -68,8 +68,8 @@ class Swap(OwnQuestions):
             raise InputError(f"{path}: no line has images, so none can be exchanged")
         kept = {sample.id for sample in shown}
         reasons = {
-            "have no image, or a video": [sample.id for sample in samples if sample.id not in kept],
-            "are drawn questions whose answer is a sentence": in_sentences,
+            "without an image, or with a video": [sample.id for sample in samples if sample.id not in kept],
+            "drawn, with a sentence as the answer": in_sentences,
         }
         left_out = self.warn_left_out(len(samples) + len(in_sentences), reasons)
         return SwapTruth(questions, left_out=left_out)

@@ -132,8 +132,8 @@ class Vqa(OwnQuestions):
                 f"{path}: no line has an `answer`, so nothing can be scored; see docs/guides/my-data.md"
             )
         reasons = {
-            "have no `answer`": [sample.id for sample in samples if sample.answer is None],
-            "are drawn questions whose answer is a sentence": in_sentences,
+            "without an `answer`": [sample.id for sample in samples if sample.answer is None],
+            "drawn, with a sentence as the answer": in_sentences,
         }
         return VqaTruth(questions, self.warn_left_out(len(samples) + len(in_sentences), reasons))
 

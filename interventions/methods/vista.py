@@ -25,7 +25,8 @@ class Vista(Method):
 
     The steering vector v of a layer is its output at the prompt's last token with the images, minus that without them. A layer's
     FFN output x becomes |x| norm(norm(x) + strength s norm(v)), where s = 1 + max(0, cos(x, -v)), at all tokens. z' is
-    the mean over some layers of the unembedding of their output, without the final norm, as in the released code.
+    the mean over some layers of the unembedding of their output, without the final norm, as in the released code. The defaults
+    are those of LLaVA-1.5: a model of 135M whose late states are long says nonsense with either, so look at answers first.
 
     Parameters:
         strength: 0 to 10, lambda; 0.17, as the released code has it for captions of LLaVA-1.5. The paper chooses it by model.

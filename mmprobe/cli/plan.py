@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -82,6 +82,7 @@ def plan(
         plan_features,
         read_memories,
         residual_bytes,
+        smaller_captures,
         warn_of_large_images,
     )
     from mmprobe.traces.plan import plan as plan_run
@@ -120,6 +121,12 @@ def plan(
         result["prompt_residuals"] = streams
         parts = ", ".join(f"{group} {format_bytes(size)}" for group, size in streams.items())
         text += f"\nstreams {parts}: residual streams of the tokens of each prompt, part of the disk"
+    if smaller := smaller_captures(loaded, resolve_capture(spec, loaded), max_new_tokens, prompt):
+        result["smaller"] = [each._asdict() for each in smaller]
+        text += "".join(
+            f"\nless    {format_bytes(count * each.bytes)} for {each.question}: {_show_capture(each.capture)}"
+            for each in smaller
+        )
     if features is not None:
         check_dictionary(loaded, features)
         needs = plan_features(features, count, max_new_tokens, prompt)
@@ -135,6 +142,13 @@ def plan(
         text += f"\nweights by --device-map auto, predicted, with {format_bytes(result['working'])} free on each GPU:\n"
         text += "\n".join(f"{name:7} {format_bytes(size)}" for name, size in result["devices"].items())
     print_result(result, text, as_json)
+
+
+def _show_capture(capture: str | dict[str, list[Any]]) -> str:
+    """Return a capture as a line: an option, or the fields of a file."""
+    if isinstance(capture, str):
+        return f"--capture {capture}"
+    return ", ".join(f"{name}: [{', '.join(map(str, values))}]" for name, values in capture.items())
 
 
 def _load_known(

@@ -36,6 +36,14 @@ from mmprobe.probes.tokens import GROUPS, find_all_tokens, find_tokens
 from mmprobe.samples import Sample
 
 REPLACEMENTS = ("corrupt", "mean", "zero")
+PATCHED_ROWS = {
+    "cpu": 1,
+    "cuda": 8,
+}  # of one pass, each with another component patched; a processor reads eight rows no faster than one by one
+STORED_BYTES = {"cpu": 2**28, "cuda": 2**32}  # of the components that these rows take
+Masks = dict[
+    int, Tensor
+]  # by layer, what is replaced: bool [row, position], or [row, position, head] for heads
 
 
 def patch_components(
@@ -55,7 +63,8 @@ def patch_components(
     prompts. Above 0: the model used the component. A prompt patched with itself gives exactly 0.
 
     It takes two forward passes, one that stores the components, one for all components together, and one for
-    each component, which begins at its layer. Where that saves more than a quarter of the tokens, these passes
+    each component, which begins at its layer. On a GPU, a pass has up to eight copies of the clean prompt as rows, each with
+    another component replaced, and two more passes read as many copies as they are. Where that saves more than a quarter of the tokens, these passes
     begin at the first token that differs between the prompts or is named: the keys and values of the tokens
     before it are read once, and both prompts once more from there on.
 
@@ -114,41 +123,58 @@ def patch_pairs(
     tokens: Sequence[str] | None,
     layers: Sequence[int] | None = None,
     replacement: str = "corrupt",
+    rows: int | None = None,
 ) -> list[xr.Dataset]:
     """Return the data set of `patch_components` for each pair. One forward pass reads all pairs.
 
     Streams of several pairs need `tokens`. The errors are those of `patch_components`.
+
+    Args:
+        rows: of one pass at most, if less than `PATCHED_ROWS`; but at least one a pair.
     """
     model = pairs.model
     indices = resolve_layers(model, layers)
     with float32_logits(model), torch.no_grad():
         names, places = _find_sets(pairs, kind, tokens)
         pairs, places = skip_unchanged_prefix(pairs, places, replacement)
-        stored = pairs.corrupt.components(kind)
+        heads = torch.eye(model.n_heads, dtype=torch.bool, device=model.device) if kind == "head" else [None]
+        masks = [place if head is None else place[..., None] & head for place in places for head in heads]
         columns = [*range(model.n_heads)] if kind == "head" else names
-        effect = np.full((len(pairs.metrics), len(indices), max(len(columns), 1)), np.nan)
-        by_step = np.full((*effect.shape, pairs.clean.unchanged.shape[1]), np.nan)
-        with tqdm(total=effect[0].size, desc="patch_components", disable=None) as progress:
-            for row, layer in enumerate(indices):
-                for column in range(effect.shape[2]) if layer in stored else ():
-                    place = places[column] if kind in STREAMS else places[0]
-                    source = replace_at(stored[layer], place, replacement)
-                    head = torch.arange(model.n_heads, device=place.device) == column
-                    change = make_patch(source, place[..., None] & head if kind == "head" else place)
-                    logits = pairs.clean.logits({(kind, layer): change})
-                    effect[:, row, column] = pairs.lose(logits)
-                    by_step[:, row, column] = pairs.lose_by_step(logits)
-                    progress.update()
-        effect_all = _patch_all(pairs, kind, stored, indices, places, replacement)
+        most = PATCHED_ROWS.get(model.device.type, PATCHED_ROWS["cpu"])
+        most = most if rows is None else min(most, rows)
+        times = _count_copies(pairs, most, 1 + len(indices) * len(masks))
+        copies = pairs.repeat(times) if times > 1 else pairs
+        stored = copies.corrupt.components(kind)
+        running = [layer for layer in indices if layer in stored]
+        every = torch.stack(masks).any(0)
+        sets: list[Masks] = [dict.fromkeys(running, every)]  # all at once, then each by itself
+        sets += [{layer: mask} for layer in running for mask in masks]
+        lost: list[np.ndarray] = []
+        by_step: list[np.ndarray] = []
+        with tqdm(total=len(sets), desc="patch_components", disable=None) as progress:
+            for first in range(0, len(sets), times):
+                chosen = sets[first : first + times]
+                changes = _change_copies(kind, stored, chosen, times, replacement)
+                logits = copies.clean.logits(changes)
+                for found, values in ((lost, copies.lose(logits)), (by_step, copies.lose_by_step(logits))):
+                    found += [*values.reshape(times, len(pairs.metrics), *values.shape[1:])][: len(chosen)]
+                progress.update(len(chosen))
+    shape = (len(running), len(masks), len(pairs.metrics))
+    effect = np.full((len(pairs.metrics), len(indices), len(masks)), np.nan)
+    effects_by_step = np.full((*effect.shape, by_step[0].shape[-1]), np.nan)
+    ran = np.isin(indices, running)
+    effect[:, ran] = np.moveaxis(np.reshape(lost[1:], shape), 2, 0)
+    effects_by_step[:, ran] = np.moveaxis(np.reshape(by_step[1:], (*shape, -1)), 2, 0)
     dims = ("layer", "head" if kind == "head" else "tokens")[: 2 if columns else 1]
     coords = dict(zip(dims, (indices, columns), strict=False))
     out = []
     for row, read in enumerate(pairs.clean.rows):
-        values, steps = effect[row], by_step[row, ..., : len(read.ids)]
+        values, steps = effect[row], effects_by_step[row, ..., : len(read.ids)]
         ds = xr.Dataset({"effect": (dims, values if columns else values[:, 0])}, coords)
         ds["effect_by_step"] = ((*dims, "step"), steps if columns else steps[:, 0])
-        ds["effect_all"] = ((), effect_all[row])
+        ds["effect_all"] = ((), lost[0][row])
         add_pair(ds, pairs, row, tokens)
+        ds.attrs["forward_passes"] = pairs.passes + (copies.passes if times > 1 else 0)
         ds.attrs |= {"analysis": "component_patching", "kind": kind, "replacement": replacement}
         out.append(ds)
     return out
@@ -237,17 +263,46 @@ def _present_groups(pairs: PairReading) -> list[str]:
     return names
 
 
-def _patch_all(
-    pairs: PairReading, kind: str, stored: Values, layers: list[int], places: list[Tensor], replacement: str
-) -> np.ndarray:
-    """Return the effects [row] of all components in these layers and at all these places at once."""
-    place = torch.stack(places).any(0)
-    changes = {
-        (kind, layer): make_patch(replace_at(stored[layer], place, replacement), place)
-        for layer in layers
-        if layer in stored
-    }
-    return pairs.lose(pairs.clean.logits(changes))
+def _count_copies(pairs: PairReading, most: int, sets: int) -> int:
+    """Return how many sets of components are patched in one pass, each in a copy of all pairs.
+
+    Two passes read the copies as they are, so there are few copies where there is little to patch.
+
+    Args:
+        most: rows of a pass.
+        sets: number of all sets.
+    """
+    if not pairs.clean.can_repeat:
+        return 1
+    rows, positions, hidden = pairs.clean.decoder_inputs["inputs_embeds"].shape
+    stored = rows * (positions - pairs.clean.start) * hidden * pairs.model.hf.dtype.itemsize
+    stored *= pairs.model.n_layers
+    room = STORED_BYTES.get(pairs.model.device.type, STORED_BYTES["cpu"]) // stored
+    return max(1, min(sets // 4, most // rows, room))
+
+
+def _change_copies(
+    kind: str, stored: Values, sets: Sequence[Masks], times: int, replacement: str
+) -> dict[Point, Change]:
+    """Return the changes that patch each set of components in a copy of its own.
+
+    Args:
+        stored: by layer the corrupt components of all copies [row, position, ...].
+        sets: at most `times`; further copies are not patched.
+    """
+    changes: dict[Point, Change] = {}
+    for layer in sorted({layer for masks in sets for layer in masks}):
+        source = list(stored[layer].chunk(times))
+        like = next(masks[layer] for masks in sets if layer in masks)
+        mask = [torch.zeros_like(like)] * times
+        for copy, masks in enumerate(sets):
+            if layer in masks:
+                mask[copy] = masks[layer]
+                place = mask[copy].any(-1) if kind == "head" else mask[copy]
+                source[copy] = replace_at(source[copy], place, replacement)
+        values = stored[layer] if replacement == "corrupt" else torch.cat(source)
+        changes[kind, layer] = make_patch(values, torch.cat(mask))
+    return changes
 
 
 class GenerationOptions(TypedDict, total=False):

@@ -117,6 +117,16 @@ class PairReading(NamedTuple):
         """Number of forward passes so far."""
         return self.clean.count + self.corrupt.count
 
+    def repeat(self, times: int) -> PairReading:
+        """Return readings of the same pairs so many times over, which can be changed in as many ways in one pass.
+
+        The clean prompts are measured anew, in a batch of this shape: what changes nothing then loses exactly 0.
+        """
+        clean, corrupt = self.clean.repeat(times), self.corrupt.repeat(times)
+        copies = _make_metrics([*self.pairs] * times, clean, corrupt, self.metric)
+        before = copies.measure(clean.unchanged).double().cpu().numpy()
+        return copies._replace(before=before, after=np.tile(self.after, times))
+
     def measure(self, logits: Tensor) -> Tensor:
         """Return the metric of each row, [row], of logits [row, step, vocabulary]."""
         rows = zip(self.metrics, self.clean.rows, logits, strict=True)
@@ -192,14 +202,21 @@ def read_pairs(
         return _measure(pairs, own, others, metric)
 
 
-def _measure(
+def _make_metrics(
     pairs: Sequence[AnswerPair], clean: Reading, corrupt: Reading, metric: LogitMetric
 ) -> PairReading:
-    """Return the pairs with metrics whose reference are the logits of what is not changed."""
+    """Return the pairs with metrics whose reference are the logits of what is not changed, not measured yet."""
     rows = zip(clean.rows, clean.unchanged, strict=True)
     made = [make_metric(metric, row, logits[: len(row.ids)]) for row, logits in rows]
     metrics, nothing = [function for function, _ in made], np.zeros(len(made))
-    out = PairReading(pairs, clean, corrupt, metric, metrics, made[0][1], nothing, nothing)
+    return PairReading(pairs, clean, corrupt, metric, metrics, made[0][1], nothing, nothing)
+
+
+def _measure(
+    pairs: Sequence[AnswerPair], clean: Reading, corrupt: Reading, metric: LogitMetric
+) -> PairReading:
+    """Return the pairs with their metrics for the clean and for the corrupt prompts."""
+    out = _make_metrics(pairs, clean, corrupt, metric)
     before, after = (out.measure(reading.unchanged).double().cpu().numpy() for reading in (clean, corrupt))
     return out._replace(before=before, after=after)
 

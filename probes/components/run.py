@@ -93,7 +93,7 @@ def patch_components_run(
         raise InputError(f"tokens: name those at which {kind} is patched, such as visual or step 0")
 
     def patch(pairs: PairReading) -> list[xr.Dataset]:
-        return patch_pairs(pairs, kind, tokens, None, replacement)
+        return patch_pairs(pairs, kind, tokens, None, replacement, options.get("batch_size", 4))
 
     settings: dict[str, Any] = {"analysis": "component_patching", "kind": kind, "replacement": replacement}
     settings |= {"tokens": tokens and list(tokens)}

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 import mmprobe as mp
@@ -22,7 +22,7 @@ from mmprobe.models import Model
 from mmprobe.models.dictionaries import Dictionary, save_dictionary
 from mmprobe.models.reading import Reading
 from mmprobe.samples import Sample
-from mmprobe.training.dictionary import GroupStates, fit
+from mmprobe.training.dictionary import GroupStates, begin, fit
 from mmprobe.training.settings import DictionarySettings
 
 SEED = 6_000_000  # of images that no other page uses
@@ -82,15 +82,7 @@ def read_states(model: Model, samples: Sequence[Sample], layer: int) -> list[Ten
 
 def train(parts: Sequence[Tensor]) -> Dictionary:
     """Return an SAE of states, some [token, hidden], each of which weighs as much as its tokens in a batch."""
-    hidden, point = parts[0].shape[1], ("resid_post", LAYER)
-    decoder = nn.functional.normalize(torch.randn(FEATURES, hidden), dim=-1)
-    weights = {
-        "W_enc": decoder.T.clone(),
-        "b_enc": torch.zeros(FEATURES),
-        "W_dec": decoder,
-        "b_dec": torch.zeros(hidden),
-    }
-    begun = Dictionary("", "topk", point, point, weights, ACTIVE, subtracts_bias=True, model="tiny-spd")
+    begun = begin(("resid_post", LAYER), parts[0].shape[1], FEATURES, ACTIVE, "tiny-spd")
     measured = [
         GroupStates(part.numpy(), part.mean(0).numpy(), float(part.var(0, correction=0).sum()))
         for part in parts

@@ -38,8 +38,8 @@ def test_nearly_all_are_read_as_a_careful_person_reads_them():
     assert len(against) <= 0.01 * len(answers), against
 
 
-# What was read as a person reads it, and against her, when a list was first measured or last changed for: not tuned to, so lower.
-FLOORS = {"6": (0.89, 0.05), "7": (0.95, 0.0)}
+# What was read as a person reads it, and against her, now: list 8 was never looked at.
+FLOORS = {"6": (0.94, 0.03), "7": (0.99, 0.0), "8": (0.86, 0.05)}
 
 
 @pytest.mark.parametrize("name", FLOORS)

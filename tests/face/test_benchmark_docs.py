@@ -22,16 +22,16 @@ def read_commands(page: str) -> list[str]:
 def shrink(command: str) -> list[str]:
     """Split a command into arguments that ask for few questions and short answers."""
     arguments = shlex.split(re.sub(r" --(n|max-new-tokens|batch-size) \d+", "", command))[1:]
-    if arguments[0] in ("bench", "filter"):
+    if arguments[0] in ("bench", "compare", "filter"):
         arguments += ["--max-new-tokens", "4", "--batch-size", "32"]
-    if arguments[0] == "bench" and "--data" not in arguments:
+    if arguments[0] in ("bench", "compare") and "--data" not in arguments:
         arguments += ["--n", "1"]
     return arguments
 
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("page", ["mirage", "magic", "mirage-effect", "mmreason", "swap"])
+@pytest.mark.parametrize("page", ["mirage", "magic", "mirage-effect", "mmreason", "swap", "../benchmarks"])
 def test_commands_of_a_page(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     commands = read_commands(page)

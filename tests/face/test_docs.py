@@ -74,10 +74,10 @@ PROMISED = {
         "mine.html",
         (r"answers that were read|of \d+ answers", r"With .* images in place of their own, the median answer loses", "Worth a look, and so first"),
     ),
-    "diagnose": Promised("why do answers not use the images?", "", (r"tiny-spd",)),
-    "check": Promised("are its traces right?", "", (r"\d+ of \d+ not ok|ok",)),
+    "diagnose": Promised("why do answers not use the images?", "", (r"tiny-spd: [a-z, -]+\. ",)),
+    "check": Promised("are its traces right?", "", (r"\n0 of \d+ not ok",)),
     "report --model": Promised(
-        "with the logit lens, which needs the residual streams of `full`", "report.html", (r'id="logit-lens"',)
+        "with the logit lens, which needs the residual streams of `full`", "report.html", (r"id=.logit-lens.",)
     ),
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from mmprobe.samples import Answer, Lengths, Sample
 from mmprobe.settings import AskSettings
 from mmprobe.traces.asking import LocalModel, answer
 
-OF_SETTINGS = ("temperature", "seed", "repetition_penalty", "shared_prefix")
+OF_SETTINGS = ("temperature", "seed", "repetition_penalty", "shared_prefix", "compile")
 
 
 def make_settings(

@@ -87,6 +87,16 @@ def test_a_trace_fails_for_samples_with_images_alone(model, image_paths, tmp_pat
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["nnsight", "transformer_lens"])
+def test_other_engines_fail_such_samples_too(model, image_paths, tmp_path, engine):
+    run = mp.trace(
+        model, write_data(tmp_path, image_paths), tmp_path / "run", engine=engine, max_new_tokens=3
+    )
+    assert run.ids == ["without"] and [failure["id"] for failure in run.failures] == ["with", "two"]
+    assert all(f" {OVERFLOWS};" in failure["message"] for failure in run.failures)
+
+
 def mirror(file: Path, folder: Path) -> Path:
     with Image.open(file) as image:
         image.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(folder / "mirrored.png")

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 import torch
+from helpers.counters import count_rows
 from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
-from PIL import Image
 
 from mmprobe.models import reading as module
 from mmprobe.models.points import change_component
@@ -105,22 +105,48 @@ def test_shared_beginnings_in_blocks(random_qwen, samples, monkeypatch):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=0)
 
 
-def test_the_rests_after_images_of_one_size_are_read_in_one_pass(random_qwen, tmp_path):
-    """Rows of two sizes of images, in turn: a pass for each size, and what whole prompts give."""
-    samples = []
-    for number, (colour, size) in enumerate(
-        zip(("red", "blue", "green", "white"), (56, 112, 56, 112), strict=True)
-    ):
-        file = tmp_path / f"{colour}.png"
-        Image.new("RGB", (size, 56), colour).save(file)
-        samples.append(Sample(id=colour, question=f"What is{' there' * number}?", images=[file]))
-    chats, answers = list(map(build_chat, samples)), [[11], [12, 13], [14, 15, 16], [17]]
+def test_what_follows_the_beginnings_of_other_images_is_read_in_one_pass(random_qwen, samples):
+    """Rows about four sets of images, whose beginnings have several lengths and are read in one pass, too."""
+    images = samples[0].images
+    shown = [images, images[::-1], [images[0]] * 2, images[:1]]
+    chats = [
+        build_chat(sample.model_copy(update={"images": paths})) for paths in shown for sample in samples[:2]
+    ]
+    answers = [ANSWERS[number % 2] for number in range(len(chats))]
+    expected = read_chats(random_qwen, chats, answers).logprobs()
     store = PrefixStore(random_qwen, frozenset(), keeps_states=False)
-    shared = read_chats(random_qwen, chats, answers, store)
-    for one, own, answer in zip(shared.logprobs(), chats, answers, strict=True):
-        (alone,) = read_chats(random_qwen, [own], [answer]).logprobs()
-        torch.testing.assert_close(one, alone, atol=2e-5, rtol=0)
-    assert shared.count == 2 and len(store.prefixes) == 4
+    with count_rows(random_qwen) as rows:
+        shared = read_chats(random_qwen, chats, answers, store)
+        found = shared.logprobs()
+    assert rows == [4, 8] and shared.count == 1
+    lengths = {len(prefix.ids) for prefix in store.prefixes.values()}
+    assert len(store.prefixes) == 4 and len(lengths) > 1
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", first_fast(FAMILIES))
+def test_copies_of_a_reading_are_changed_each_by_itself(name, samples):
+    model = load_tiny_model(name)
+    reading = Reading(model, model.batch(samples), ANSWERS)
+    expected = [reading.unchanged]
+    scales = torch.tensor([1.0, 0.5, 0.0])
+    for scale in scales[1:].tolist():
+        expected.append(reading.logits({("attention", 1): lambda update, scale=scale: scale * update}))
+    assert reading.can_repeat is (not model.has_cross_attention)
+    if model.has_cross_attention:
+        return  # the states of its images have no row for each prompt that is known
+    copies = reading.repeat(3)
+    each = scales.repeat_interleave(len(samples))[:, None, None]
+    found = copies.logits({("attention", 1): lambda update: each * update})
+    torch.testing.assert_close(found, torch.cat(expected), atol=2e-4, rtol=1e-4)
+    assert copies.count == 1 and reading.count == 3, "images are encoded once"
+    reading.begin_at(5)
+    later = reading.repeat(2)
+    change = {("attention", 1): lambda update: 0.5 * update}
+    torch.testing.assert_close(
+        later.logits(change), reading.logits(change).repeat(2, 1, 1), atol=2e-4, rtol=1e-4
+    )
 
 
 def test_layers_before_a_change_are_not_computed_again(random_qwen, samples):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -16,6 +17,7 @@ from helpers.causal_toy import (
     answer_id,
     own_logits,
 )
+from helpers.counters import count_rows
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -25,6 +27,7 @@ from mmprobe.models.hooks import Forward, wrap_forward
 from mmprobe.models.points import change_component
 from mmprobe.probes import attribution_patching, direct_logit_attribution, patch_components
 from mmprobe.probes.answers import read_answer
+from mmprobe.probes.components import component_patching
 from mmprobe.probes.components.pairs import read_pair
 from mmprobe.samples import Sample, load_samples
 from mmprobe.viz.figures import figures
@@ -248,6 +251,27 @@ def test_verified_components_are_exact(tiny_spd, drawn):
     kept = ~ds.is_verified.values
     assert (ds.effect.values[kept] == ds.estimate.values[kept]).all()
     assert ds.attrs["forward_passes"] == 8 + 3 and ds.attrs["backward_passes"] == 1
+
+
+@pytest.mark.parametrize(("kind", "replacement"), [("head", "corrupt"), ("residual", "mean")])
+def test_eight_components_are_patched_in_a_pass(tiny_spd, drawn, monkeypatch, kind, replacement):
+    """Each as if it were patched by itself, in passes that are counted: as on a GPU, and as on a processor."""
+    monkeypatch.setitem(component_patching.PATCHED_ROWS, "cpu", component_patching.PATCHED_ROWS["cuda"])
+    options = {"kind": kind, "replacement": replacement, "answer": "No. The star is blue."}
+    with count_rows(tiny_spd) as rows:
+        ds = patch_components(tiny_spd, *drawn, **options)
+    assert max(rows) == 8 and ds.attrs["forward_passes"] == len(rows)
+    sets = ds.effect.size + 1  # all at once, too
+    assert rows.count(8) == 2 + math.ceil(sets / 8)
+    own = patch_components(tiny_spd, drawn[0], drawn[0], **options | {"replacement": "corrupt"})
+    assert (own.effect == 0).all() and (own.effect_by_step == 0).all() and own.effect_all == 0
+    monkeypatch.setitem(component_patching.PATCHED_ROWS, "cpu", 1)
+    with count_rows(tiny_spd) as rows:
+        alone = patch_components(tiny_spd, *drawn, **options)
+    assert max(rows) == 1 and len(rows) == alone.attrs["forward_passes"] > sets
+    for name in ("effect", "effect_by_step", "effect_all"):
+        np.testing.assert_allclose(ds[name], alone[name], atol=1e-4)
+    assert np.abs(alone.effect).max() > 0.1
 
 
 def test_metrics(tiny_spd, drawn):

@@ -30,6 +30,12 @@ def choose(samples, *kinds):
     return [sample for sample in samples.values() if sample.metadata["type"] in kinds]
 
 
+def answer_in_a_sentence(sample):
+    """The sample with its true answer as the model gives it; a colour alone would be read as its answer."""
+    thing = next(each["name"] for each in sample.metadata["objects"][0] if each["name"] in sample.question)
+    return sample.model_copy(update={"answer": f"The {thing} is {sample.answer}."})
+
+
 def says_only(text, answer):
     """Whether an answer's only colour or number is the true one."""
     words = set(re.findall(r"[a-z]+", text.lower()))
@@ -38,7 +44,7 @@ def says_only(text, answer):
 
 def test_compare_counts_right_answers_among_all_questions(real, samples, tmp_path):
     """PAI breaks counting, and such counts were left out as unread, so that it seemed to help."""
-    asked = choose(samples, "count", "color")
+    asked = choose(samples, "count", "color")[:6]
     file = tmp_path / "samples.jsonl"
     file.write_text("".join(f"{sample.model_dump_json()}\n" for sample in asked))
     ds = mp.benchmarks.compare(
@@ -47,7 +53,7 @@ def test_compare_counts_right_answers_among_all_questions(real, samples, tmp_pat
         methods=["pai"],
         benchmarks=["vqa"],
         data=file,
-        max_new_tokens=24,
+        max_new_tokens=12,
         progress=lambda line: None,
     ).sel(metric="vqa accuracy")
     shares = {}
@@ -60,7 +66,7 @@ def test_compare_counts_right_answers_among_all_questions(real, samples, tmp_pat
         shares[method] = np.mean([says_only(said[sample.id], sample.answer) for sample in asked])
         assert ds.value.sel(contender=method).item() == pytest.approx(shares[method])
         assert ds.n.sel(contender=method).item() == len(asked)
-    assert shares["pai"] != shares["plain"], "the test is void: the method changes nothing"
+    assert shares["pai"] < shares["plain"], "the test is void: counting is not broken"
     own = ds.sel(contender="pai")
     assert own.difference.item() == pytest.approx(shares["pai"] - shares["plain"])
     assert own.n_paired.item() == len(asked)
@@ -69,7 +75,7 @@ def test_compare_counts_right_answers_among_all_questions(real, samples, tmp_pat
 
 def test_no_colour_that_is_seen_is_called_independent_of_its_images(real, samples):
     """Some of the other images show a thing of the same colour; the minimal pair never does."""
-    ds = image_interchange_run(real, choose(samples, "color"))
+    ds = image_interchange_run(real, [answer_in_a_sentence(each) for each in choose(samples, "color")[:4]])
     assert (ds.effect_by_kind.sel(kind="minimal") > 0.5).all(), "the test is void: a colour is not seen"
     assert (ds.unused == 0).all() and ds.unused_share.item() == 0
     assert ds.effect_by_kind.sel(kind="unrelated").min() < ds.effect_by_kind.sel(kind="minimal").min()
@@ -97,7 +103,7 @@ def test_a_probe_of_words_counts_those_that_it_was_fitted_on(real, samples):
 
 
 def test_a_dictionary_is_judged_without_the_sink_token(real, traced, tmp_path):
-    """One that keeps the 64 largest directions of the other tokens: what it explains of them, by hand."""
+    """One that keeps the 8 largest directions of the other tokens: what it explains of them, by hand."""
     chosen = [
         traced.run.sample(name).model_copy(update={"answer": traced.run[name].answer})
         for name in ("0000-color", "0001-color")
@@ -115,9 +121,9 @@ def test_a_dictionary_is_judged_without_the_sink_token(real, traced, tmp_path):
     )
     usual = torch.cat([each[1:] for each in states]).double()
     mean = usual.mean(0)
-    basis = torch.linalg.svd(usual - mean, full_matrices=False)[2][:64].float()
+    basis = torch.linalg.svd(usual - mean, full_matrices=False)[2][:8].float()
     weights = {"W_enc": torch.cat([basis, -basis]).T.contiguous(), "W_dec": torch.cat([basis, -basis])}
-    weights |= {"b_enc": torch.zeros(128), "b_dec": mean.float()}
+    weights |= {"b_enc": torch.zeros(16), "b_dec": mean.float()}
     point = ("resid_post", LAYER)
     made = Dictionary(
         "own", "standard", point, point, weights, subtracts_bias=True, hook=f"blocks.{LAYER}.hook_resid_post"
@@ -134,7 +140,9 @@ def test_a_dictionary_is_judged_without_the_sink_token(real, traced, tmp_path):
 def test_declared_objects_serve_analyses_and_probes(real, samples):
     """Without regions and differences, what images hold is known from `metadata.objects` alone."""
     declared = [
-        sample.model_copy(update={"regions": [], "metadata": {"objects": sample.metadata["objects"]}})
+        answer_in_a_sentence(sample).model_copy(
+            update={"regions": [], "metadata": {"objects": sample.metadata["objects"]}}
+        )
         for sample in choose(samples, "color")
     ]
     assert tell_objects(real, declared, layer=8).auc.value > 0.6

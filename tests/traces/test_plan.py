@@ -25,7 +25,7 @@ from mmprobe.models.dictionaries import load_dictionary
 from mmprobe.models.reading import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
-from mmprobe.traces.capture import data_bytes
+from mmprobe.traces.capture import PromptSize, data_bytes
 from mmprobe.traces.engines import resolve_capture
 from mmprobe.traces.plan import dry_run, mean_prompt_size, plan, residual_bytes
 
@@ -173,6 +173,27 @@ def test_a_diagnosis_and_a_benchmark_have_plans_of_their_own():
     bench = ("bench", "--difference", 0.05, "--accuracy", 0.7, "--json")
     assert read_result(run_in_process("plan", *bench))["paired"] == 1254
     assert_fails(run_in_process("plan", "--model", "tiny-spd", *bench), "plan bench: ")
+
+
+def test_smaller_captures_can_be_recorded_and_take_a_tenth(image_paths, tmp_path):
+    """Each is a file that a trace takes."""
+    model = load_tiny_model("qwen2_5_vl")
+    arguments = ["plan", "--model", "tiny-spd", "--samples", 3, "--max-new-tokens", 24, "--json"]
+    full = read_result(run_in_process(*arguments, "--capture", "full"))
+    assert len(full["smaller"]) >= 2
+    for number, each in enumerate(full["smaller"]):
+        assert 10 * each["bytes"] <= data_bytes(
+            load_shapes("tiny-spd"), load_capture("full"), PromptSize(), 24
+        )
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(json.dumps(each["capture"]))
+        spec = load_capture(each["capture"] if isinstance(each["capture"], str) else file)
+        assert read_result(run_in_process(*arguments, "--capture", file))["disk"] < full["disk"]
+        layers = [layer for layer in spec.layers or [0] if layer < model.n_layers]
+        sample = Sample(id="a", images=image_paths[:1], question="Is there a star?")
+        options = {"capture": spec.model_copy(update={"layers": layers}), "max_new_tokens": 2}
+        run = mp.trace(model, [sample], tmp_path / str(number), **options)
+        assert not run.failures and set(spec.datasets) <= set(run["a"].captured)
 
 
 def test_streams_of_prompts_are_predicted_by_group_to_the_byte(tiny_spd, image_paths, tmp_path):

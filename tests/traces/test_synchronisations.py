@@ -11,45 +11,20 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from helpers.asking import answer_batch
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from helpers.counters import OperationCounter, WaitCounter
 
 import mmprobe as mp
+from mmprobe.models import load_model
 from mmprobe.models.reading import append_answers
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture, recorder
 from mmprobe.traces.engines import native
 
-WAITS = {
-    "equal",
-    "item",
-    "tolist",
-    "cpu",
-    "numpy",
-    "__bool__",
-    "__int__",
-    "__float__",
-    "__index__",
-    "nonzero",
-}
 SHORT, LONG = 6, 26  # tokens, all in one block of steps
-
-
-class WaitCounter(TorchFunctionMode):
-    """Counts the calls that wait for a GPU, by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: Counter[str] = Counter()
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(function, "__name__", "")
-        if name in WAITS:
-            self.calls[name] += 1
-        return function(*args, **(kwargs or {}))
 
 
 def count(call: Any) -> Counter[str]:
@@ -89,19 +64,6 @@ def test_a_traced_token_waits_no_more_often_than_a_plain_one(
         config.eos_token_id = before
     assert (plain[LONG] - plain[SHORT]).total() >= LONG - SHORT  # whether the answer has ended
     assert traced[LONG] - traced[SHORT] == plain[LONG] - plain[SHORT]
-
-
-class OperationCounter(TorchDispatchMode):
-    """Counts the operations that are no views."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        self.total += not getattr(function, "is_view", False)
-        return result
 
 
 @pytest.mark.parametrize("size", [1, 4])
@@ -171,3 +133,18 @@ def test_reducing_takes_as_many_operations_and_waits_for_six_samples_as_for_two(
     assert waits == counts[6, 4][0]
     assert set(waits) == {"cpu", "equal"} and waits["equal"] == 1  # copies to a card's host wait for nobody
     assert operations - counts[6, 4][1] <= 4 * 8
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_leaves_the_card_is_what_the_files_hold(image_paths, tmp_path, dtype):
+    """Each number is copied once, in two bytes where its data set has two, whatever the model computes in."""
+    model = load_model("tiny-spd", device="cpu", dtype=dtype)
+    samples = [Sample(id=str(number), images=image_paths[:2], question="Same?") for number in range(2)]
+    answer = model.tokenizer("Yes. The star moved. " * 8, add_special_tokens=False)["input_ids"]
+    options = {"answers": {each.id: answer for each in samples}, "batch_size": 2}
+    with WaitCounter() as counter:
+        run = mp.trace(model, samples, tmp_path / "run", capture="full", **options)
+    stored = sum(trace.array(name).values.nbytes for trace in run for name in trace.captured)
+    streams = sum(trace.array("residual/pre").values.nbytes for trace in run)
+    assert all(trace.array("residual/pre").dtype == np.float16 for trace in run) and streams > 10**5
+    assert stored <= counter.copied <= 1.25 * stored

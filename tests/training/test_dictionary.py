@@ -12,8 +12,8 @@ from helpers.command_line import assert_fails, read_result, run_in_process
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.models.dictionaries import Dictionary, load_dictionary, save_dictionary
-from mmprobe.training.dictionary import GroupStates, fit, share_batch
+from mmprobe.models.dictionaries import load_dictionary, save_dictionary
+from mmprobe.training.dictionary import GroupStates, begin, fit, share_batch
 from mmprobe.training.settings import DictionarySettings
 
 SIZE, PLANTED, ACTIVE = 16, 20, 2
@@ -34,15 +34,7 @@ def test_planted_directions_are_found():
     directions = rng.standard_normal((PLANTED, SIZE))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     parts = [draw_part(rng, directions, count) for count in (4000, 500)]
-    decoder = torch.nn.functional.normalize(torch.randn(2 * PLANTED, SIZE), dim=-1)
-    weights = {
-        "W_enc": decoder.T.clone(),
-        "b_enc": torch.zeros(2 * PLANTED),
-        "W_dec": decoder,
-        "b_dec": torch.zeros(SIZE),
-    }
-    point = ("resid_post", 0)
-    begun = Dictionary("", "topk", point, point, weights, ACTIVE, subtracts_bias=True)
+    begun = begin(("resid_post", 0), SIZE, 2 * PLANTED, ACTIVE, "made")
     settings = DictionarySettings(steps=1500, learning_rate=5e-3)
     trained = fit(begun, parts, share_batch([4000, 500], 256), settings)
     fresh = torch.from_numpy(draw_part(rng, directions, 500).states)

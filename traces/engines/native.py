@@ -23,11 +23,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
+from transformers import DynamicCache, StaticCache, StoppingCriteria, StoppingCriteriaList
 
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.models import Batch, Model
 from mmprobe.models.attention import AttentionCall, Observer, attention_scores, mask_scores, observe_attention
+from mmprobe.models.compiled import to_dynamic, use_compiled
 from mmprobe.models.devices import is_dispatched
 from mmprobe.models.hooks import Listener, find_hooked_module, observe
 from mmprobe.models.points import Point, observe_points
@@ -63,6 +64,7 @@ def record(
     start: SharedStart | None = None,
     way: str = "decoded",
     answers: Sequence[Sequence[int]] | None = None,
+    compiled: bool = False,
 ) -> Tensor:
     """Generate the answers of a batch, unless they are given, and record them.
 
@@ -72,6 +74,7 @@ def record(
         start: where the model starts, if the beginnings of the prompts have been read already.
         way: the name of a `Way`: `read`, `whole` or `decoded`.
         answers: token ids of given answers, for each sample; None to generate them.
+        compiled: whether to decode with compiled layers; only where answers are read afterwards, from the cache.
 
     Returns:
         int64 [batch, token], as `model.hf.generate(**batch.inputs, **generate)` returns it.
@@ -84,7 +87,7 @@ def record(
         if way == "decoded":
             output = recorder.decode(inputs, generate)
         else:
-            output = recorder.read(inputs, generate, whole=way == "whole")
+            output = recorder.read(inputs, generate, way == "whole", compiled)
     if spec.wants("vision/") and recorders[0].prompt.views:
         write_patch_positions(model, batch.inputs, recorders[0])
     return output
@@ -134,16 +137,13 @@ class BatchRecorder(StoppingCriteria):
         self.finish(output.shape[1])
         return output
 
-    def read(self, inputs: Mapping[str, Any], generate: Mapping[str, Any], whole: bool) -> Tensor:
+    def read(
+        self, inputs: Mapping[str, Any], generate: Mapping[str, Any], whole: bool, compiled: bool = False
+    ) -> Tensor:
         """Generate the answers or take the given ones, and read them, from the cache of the prompts or as a whole."""
         cache = None if whole else inputs.get("past_key_values") or DynamicCache()
-        options = {**inputs, **generate} | ({} if cache is None else {"past_key_values": cache})
         if self.answers is None:
-            self.decoded = DecodedLogprobs()
-            options["stopping_criteria"] = StoppingCriteriaList([self.decoded])
-            answering = self.model.family.answering(self.model.hf)
-            with self._observe_prompts(), observe(answering, outputs=self.decoded.keep_logits):
-                self.ids = self.model.hf.generate(**options)
+            self.ids, cache = self._generate(inputs, generate, cache, compiled)
         else:  # their prompts are read in the first pass over the answers
             self.ids = torch.cat([inputs["input_ids"], self._pad_answers()], 1)
         steps = self.ids.shape[1] - self.prompt_length
@@ -166,6 +166,26 @@ class BatchRecorder(StoppingCriteria):
                 self.flush(self.prompt_length + first + self.buffer.width)
         self.finish(self.ids.shape[1])
         return self.ids
+
+    def _generate(
+        self,
+        inputs: Mapping[str, Any],
+        generate: Mapping[str, Any],
+        cache: DynamicCache | None,
+        compiled: bool,
+    ) -> tuple[Tensor, DynamicCache | None]:
+        """Generate the answers; return them with their prompts, [batch, token], and the cache that is left, if one is given."""
+        inputs = inputs if cache is None else {**inputs, "past_key_values": cache}
+        answering = self.model.family.answering(self.model.hf)
+        with ExitStack() as of_prompts, use_compiled(self.model, inputs, generate, compiled) as options:
+            of_prompts.enter_context(self._observe_prompts())
+            self.decoded = DecodedLogprobs(of_prompts.close)
+            with observe(answering, outputs=self.decoded.keep_logits):
+                ids = self.model.hf.generate(
+                    **options, stopping_criteria=StoppingCriteriaList([self.decoded])
+                )
+        used = options.get("past_key_values")
+        return ids, to_dynamic(used, ids.shape[1] - 1) if isinstance(used, StaticCache) else cache
 
     def _pad_answers(self) -> Tensor:
         """Return the given answers, [batch, step]; shorter ones end with end-of-sequence tokens."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from mmprobe.models import Batch, Model
+from mmprobe.models.finite import check_finite
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.engines.step_buffer import (
     StepBuffer,
@@ -64,6 +65,7 @@ def record(
             raise RuntimeError(f"nnsight read {len(buffer.logits)} of {len(token_ids)} steps")
         if remote:  # a cluster sends tensors on the CPU
             buffer = StepBuffer(**tree_map_only(Tensor, lambda value: value.to(model.device), vars(buffer)))
+        check_finite(model, None if remote else batch.inputs, buffer.logits)
         buffer.write_to(recorder, token_ids)
     return output
 

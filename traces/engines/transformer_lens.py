@@ -17,6 +17,7 @@ from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_AR
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 
 from mmprobe.models import Batch, Model
+from mmprobe.models.finite import check_finite
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.engines import step_buffer
 from mmprobe.traces.engines.step_buffer import StepBuffer, copy_sharing_weights, parts_to_collect
@@ -54,6 +55,7 @@ def record(
     hooks = _make_hooks(model, bridge, recorder.layers, spec, buffer)
     with torch.inference_mode(), bridge.hooks(fwd_hooks=hooks):
         output = bridge.original_model.generate(**batch.inputs, **generate)
+        check_finite(model, batch.inputs, buffer.logits)
         buffer.write_to(recorder, output[0, len(recorder.prompt.ids) :])
     return output
 

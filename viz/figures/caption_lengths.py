@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import plotly.graph_objects as go
 import xarray as xr
@@ -17,7 +18,7 @@ _AXES = ("chair_i", "recall")
 _LENGTH = re.compile(r"(?P<axis>chair_i|recall)\[(?P<kind>words|commonest)=(?P<length>\d+)\]")
 
 
-def read_lengths(metrics: Mapping[str, Estimate[float]], name: str = "captions") -> xr.Dataset | None:
+def read_lengths(metrics: Mapping[str, Estimate[Any]], name: str = "captions") -> xr.Dataset | None:
     """Return the metrics at each length (`bench chair --lengths`); None where there are none.
 
     Args:

@@ -27,6 +27,7 @@ def test_a_sweep_of_pixels(tmp_path):
     )
     share = np.mean([each.attention_mass.values[..., 2].mean() for each in run])
     assert ds["attention"].values[1] == pytest.approx(share)
+    assert (ds["attention_low"] >= 0).all() and (ds["attention_high"] <= 1).all()
     lost = []
     for trace in run:
         ids = trace.steps["id"].values.tolist()

@@ -268,9 +268,7 @@ def test_spd_faith_judges_each_true_sentence_true_and_each_false_one_false(folde
     for is_true in (True, False):
         responses = []
         for pair, differences in listed.items():
-            told = [
-                each["description"] if is_true else make_false(each, differences) for each in differences
-            ]
+            told = [each["description"] if is_true else make_false(each, differences) for each in differences]
             told = told or ["There are no differences." if is_true else "The balloon was removed."]
             responses.append({"id": pair, "question_type": "list", "response": "\n".join(told)})
             responses.append({"id": pair, "question_type": "find", "response": told[0]})
@@ -278,7 +276,9 @@ def test_spd_faith_judges_each_true_sentence_true_and_each_false_one_false(folde
             responses.append({"id": pair, "question_type": "same", "response": verdict + " ".join(told)})
             kinds |= {each["type"] for each in differences}
         _, records = score_by_rules(truth.pairs, responses)
-        errors = [error for record in records for own in record["answers"].values() for error in own["errors"]]
+        errors = [
+            error for record in records for own in record["answers"].values() for error in own["errors"]
+        ]
         assert len(errors) > 60 and {error is None for error in errors} == {is_true}
         labels = benchmark.label(truth, records)
         assert len(labels) > 40 and set(labels.values()) == {is_true}
