@@ -100,7 +100,7 @@ def test_every_family_gives_the_answers_and_numbers_of_whole_prompts(name, image
 @pytest.mark.parametrize("name", sorted(set(TINY_BUILDERS) - set(SHARING)))
 def test_other_families_read_whole_prompts(name):
     reason = why_not_shared(load_tiny_model(name))
-    assert reason is not None and reason.endswith("causal attention")
+    assert reason is not None and "causal attention" in reason
 
 
 @pytest.fixture(scope="module")

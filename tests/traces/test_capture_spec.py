@@ -85,12 +85,13 @@ def test_layers_are_unique_and_ascending(layers, indices):
 
 @pytest.mark.parametrize("axis", ["layers", "heads"])
 def test_a_list_of_no_layers_or_heads_is_refused(load, axis):
-    assert f"{axis} at least 1 item" in load_error(load, f"datasets: [update/kl]\n{axis}: []")
+    message = load_error(load, f"datasets: [update/kl]\n{axis}: []")
+    assert f"{axis}: " in message and "at least 1 item" in message
 
 
 @pytest.mark.parametrize("layer", [4, -5, 1000])
 def test_a_layer_that_the_model_does_not_have_is_refused(layer):
-    with pytest.raises(InputError, match=rf"layer {layer} model's 4 \(0 to 3\)"):
+    with pytest.raises(InputError, match=rf"layer {layer} .* model's 4 \(0 to 3\)"):
         CaptureSpec(datasets=["update/kl"], layers=[0, layer]).layer_indices(4)
 
 
@@ -107,7 +108,7 @@ def test_an_unknown_name_is_refused_and_the_known_ones_are_named(name, tmp_path,
 @pytest.mark.parametrize("name", ["attention/maps", "attention", "", "tokens/id", "steps/id", "images/grid"])
 def test_an_unknown_data_set_is_refused(load, name):
     message = load_error(load, f"datasets: [update/kl, '{name}']")
-    assert f"datasets: {name!r} attention/mass, " in message
+    assert f"datasets: {name!r} " in message and " attention/mass, " in message
     with pytest.raises(ValidationError):
         CaptureSpec(datasets=[name])
 

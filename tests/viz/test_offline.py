@@ -32,7 +32,11 @@ def comparison() -> xr.Dataset:
     differences = values - values[:, :1]
     numbers |= {"difference": differences, "n_paired": numbers["n"], "value_paired": numbers["value"]}
     numbers |= {"baseline_paired": numbers["value"], "n_unread": 0 * numbers["n"]}
-    numbers |= {"difference_low": differences - 0.1, "difference_high": differences + 0.1}
+    numbers |= {
+        "difference_low": differences - 0.1,
+        "difference_high": differences + 0.1,
+        "p_holm": differences * np.nan,
+    }
     return xr.Dataset(
         {name: (("metric", "contender"), array) for name, array in numbers.items()},
         coords={"metric": ["pope f1", f"pope {LINK}"], "contender": ["plain", "sage"]},
