@@ -29,7 +29,7 @@ def find_drawn(text: str) -> list[tuple[str, tuple[int, int]]]:
 def read_described(samples: Iterable[Sample]) -> dict[str, frozenset[str]]:
     """Return what each image shows that a sample asks to describe, by sample id."""
     shown = {
-        sample.id: frozenset(each.name for image in read_objects(sample) for each in image)
+        sample.id: frozenset(each.name for each in read_objects(sample)[0])
         for sample in samples
         if sample.metadata.get("type") == "describe" and sample.metadata.get("objects")
     }

@@ -70,6 +70,7 @@ def sweep(
     *,
     options: Mapping[str, Any] = MappingProxyType({}),
     resume: bool = False,
+    overwrite: bool = False,
     **settings: Any,
 ) -> xr.Dataset:
     """Evaluate a model at several values of one setting, with traces, each in a folder of its own.
@@ -79,7 +80,7 @@ def sweep(
         out: gets `OPTION=VALUE` for each value, as `evaluate` writes it with `trace`.
         option: a field of `ModelSettings` or `AskSettings`.
         values: of it; `read_values` reads them from a text.
-        resume: keep what an earlier call in `out` answered.
+        resume, overwrite: keep what an earlier call in `out` answered, or replace it.
 
     Returns:
         accuracy, attention, loss (setting), each with `NAME_low` and `NAME_high`, 95 % intervals over sets of images, and
@@ -111,7 +112,14 @@ def sweep(
         resumed = resume and folder.exists()
         started = time.monotonic()
         evaluation = evaluate(
-            benchmark, loaded, folder, trace=True, options=options, resume=resumed, **asking
+            benchmark,
+            loaded,
+            folder,
+            trace=True,
+            options=options,
+            resume=resumed,
+            overwrite=overwrite,
+            **asking,
         )
         seconds = float("nan") if resumed else time.monotonic() - started
         found.append(_measure(loaded, evaluation.folder, evaluation.metrics, seconds))

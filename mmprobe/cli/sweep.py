@@ -5,16 +5,19 @@ from __future__ import annotations
 import typer
 
 from mmprobe.cli.options import (
+    TO_CONTINUE,
     AsJson,
     BenchmarkName,
     ModelName,
     OutFolder,
+    Overwrite,
     Resume,
     check_data,
     parse_benchmark_options,
     print_result,
 )
 from mmprobe.errors import InputError
+from mmprobe.ledger import check_earlier
 from mmprobe.settings import AskSettings, DataSettings, ModelSettings
 
 
@@ -25,6 +28,7 @@ def sweep(
     out: OutFolder,
     data: DataSettings = DataSettings(),  # noqa: B008
     resume: Resume = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate at several values of one setting of the model or of asking, which has commas between them.
@@ -47,8 +51,8 @@ def sweep(
     if len(swept) != 1:
         raise InputError("sweep: give one setting several values, as --max-pixels 256k,512k,1M")
     check_data(data.data)
-    if out.exists() and not resume:
-        raise InputError(f"--out {out}: is there already; use --resume to continue, or choose another folder")
+    earlier = next(out.glob("*=*/responses.jsonl"), out / "responses.jsonl")
+    check_earlier(earlier, "a sweep", resume, overwrite, TO_CONTINUE, out)
     import mmprobe
     from mmprobe.benchmarks.core.sweep import markdown, read_values
     from mmprobe.files import write_atomic
@@ -57,7 +61,16 @@ def sweep(
     values = read_values(option, given.pop(option))
     fixed = {each: read_values(each, text)[0] for each, text in given.items()}
     ds = mmprobe.benchmarks.sweep(
-        name, model, out, option, values, options=options, resume=resume, **data.chosen, **fixed
+        name,
+        model,
+        out,
+        option,
+        values,
+        options=options,
+        resume=resume,
+        overwrite=overwrite,
+        **data.chosen,
+        **fixed,
     )
     files = [str(file) for file in mmprobe.analyses.export(ds, out)]
     table = markdown(ds)

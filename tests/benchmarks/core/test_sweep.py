@@ -60,7 +60,7 @@ def test_the_command_writes_a_table_and_a_figure(tmp_path):
     before = (out / "sweep.md").read_text().splitlines()
     answers = (out / "max_new_tokens=4" / "responses.jsonl").read_bytes()
     (out / "max_new_tokens=2" / "results.json").unlink()
-    assert_fails(run_in_process(*options), "is there already; use --resume to continue")
+    assert_fails(run_in_process(*options), "use --resume to continue, --overwrite")
     done = run_in_process(*options, "--resume")
     assert done.code == 0, done.stderr
     after = (out / "sweep.md").read_text().splitlines()
@@ -68,6 +68,8 @@ def test_the_command_writes_a_table_and_a_figure(tmp_path):
     assert (
         after[2].endswith("| – |") and (out / "max_new_tokens=4" / "responses.jsonl").read_bytes() == answers
     )
+    done = run_in_process(*options, "--overwrite")
+    assert done.code == 0 and not (out / "sweep.md").read_text().splitlines()[2].endswith("| – |")
     other = ("sweep", "chair", "--model", "tiny-spd", "--max-new-tokens", "2,4", "--out", tmp_path / "b")
     assert_fails(run_in_process(*other), "sweep chair: it has no accuracy")
     assert not (tmp_path / "b").exists()
