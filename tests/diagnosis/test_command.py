@@ -27,7 +27,7 @@ def pairs(tmp_path_factory):
 @pytest.mark.parametrize(
     ("model", "verdict"),
     [
-        ("organism:blind-likely-3", "blind"),
+        ("organism:blind-rolled-0", "blind"),
         pytest.param("organism:control-true-0", "control", marks=pytest.mark.exhaustive),
     ],
 )
@@ -58,7 +58,10 @@ def test_an_organism_is_named_and_a_control_is_a_control(pairs, tmp_path, model,
     assert not unowned, "an --overwrite would leave what an earlier call measured"
     answers = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
     assert len(answers) == len(lines)
-    assert sum("blind" in answer["causes"] for answer in answers) == (len(lines) if verdict == "blind" else 0)
+    accused = sum("blind" in answer["causes"] for answer in answers)
+    assert (
+        accused >= 0.95 * len(lines) if verdict == "blind" else accused == 0
+    )  # its check allows 2 % that use the images
     report = (out / "report.html").read_text()
     assert report.index("Causes") < report.index("Evidence") < report.index("Tests")
     assert ("Answer then" in report) == bool(found["examples"])
