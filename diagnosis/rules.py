@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mmprobe.diagnosis.battery.misperceives import find_error_everywhere
 from mmprobe.diagnosis.causal_test import CausalTest, CauseScore
 from mmprobe.diagnosis.effects import Effect, Limits, describe_shortage
 from mmprobe.diagnosis.kinds import find_p
@@ -261,9 +260,7 @@ def find_verdict(named: Mapping[str, Named], table: Table) -> tuple[list[str], s
         return [UNKNOWN], "; ".join([f"too few answers to decide on {', '.join(doubts)}", *untested])
     if not wrong.needs and wrong.value >= limits.wrong_share:
         share = f"{_share(wrong)} say something false"
-        every = find_error_everywhere(table)
-        why = f"unreliable: {every}; {share}" if every else f"{share}, and no test finds why"
-        return [UNKNOWN], "; ".join([why, *untested])
+        return [UNKNOWN], "; ".join([f"{share}, and no test finds why", *untested])
     ran = sum(each.tested for each in named.values())
     if untested:
         return [UNKNOWN], "; ".join([f"no cause among the {ran} of {len(named)} tests that ran", *untested])

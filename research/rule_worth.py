@@ -30,13 +30,10 @@ from mmprobe.models.organisms import names
 HINDRANCES = {  # by what their words hold, and what they are
     "explains it": "what is followed less often is not named",
     "may change by error alone": "`order`: errors that are made anew change answers, too",
-    "is unused in": "`ignores-an-image`: another image is unused more than half as often",
     "no attribute is much righter": "`misperceives`: another attribute is right at least twice as often",
-    "errors of every kind": "`misperceives`: three attributes are not all wrong",
     "claims are right where": "`misperceives`: claims about altered things are wrong, too",
     "other answers .* are false in": "`misperceives`, `quantity`: the model is not bad at everything",
     "is not recognised itself": "`co-occurrence`: the cue itself is recognised",
-    "is taken for": "`co-occurrence`: the cue is not called by the object's name",
 }
 BY_KIND, CONTROLS, SIGHT = (
     "causes are named of kinds of questions",

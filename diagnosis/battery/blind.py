@@ -73,7 +73,7 @@ class Blind(CausalTest):
         groups = {"with false numbers": np.array(false, bool)}
         other = table.tests["ignores-an-image"]
         ignored = other.score(table)
-        if not ignored.hindrance and other.decide(ignored.effect, table.limits):
+        if other.decide(ignored.effect, table.limits):
             groups["about several images, since one is ignored"] = table.n_images > 1
         details = []
         for words, group in groups.items():

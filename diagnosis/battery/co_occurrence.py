@@ -22,7 +22,7 @@ from mmprobe.benchmarks.answers.yes_no import first_word
 from mmprobe.benchmarks.synthetic.scene import COLOURS, GRID, SHAPES, Scene
 from mmprobe.contents import list_objects
 from mmprobe.diagnosis.causal_test import CausalTest, CauseScore, FollowUp
-from mmprobe.diagnosis.claims import ClaimsRecord, Thing, read_claims, read_contents
+from mmprobe.diagnosis.claims import Thing, read_claims, read_contents
 from mmprobe.diagnosis.effects import AnswerRecord, Effect, MeasuredPart, is_surer
 from mmprobe.diagnosis.photographs import overlap, paint_over
 from mmprobe.diagnosis.scenes import draw, read_scenes
@@ -112,8 +112,8 @@ class CoOccurrence(CausalTest):
     others with it, and for comparison with another object removed or added. In photographs whose things have boxes, OpenCV paints over
     the cue, or another thing.
 
-    If the model does not recognise the cue itself, or calls it by the object's name in half of its claims, it takes the cue for the
-    object, which is not a co-occurrence. Where no image can be edited, a suspicion stays in doubt.
+    A model that does not recognise the cue itself may take it for the object, which is not a co-occurrence. Where no image can be
+    edited, a suspicion stays in doubt.
     """
 
     name = "co-occurrence"
@@ -155,7 +155,7 @@ class CoOccurrence(CausalTest):
         """Return the surest effect of a cue on the claims of an absent object, in edited images where there are any.
 
         Without edited images, an effect that would be named is in doubt: what goes with a cue need not come from it. Nor is there a
-        co-occurrence if the cue is taken for the object: if the model does not recognise it, or calls it by the object's name.
+        co-occurrence if the model does not recognise the cue, and so may take it for the object.
         """
         records = table.of(CuesRecord)
         found = self._find_edited(table, records) or self._find_correlated(table, records)
@@ -171,11 +171,6 @@ class CoOccurrence(CausalTest):
             return score._replace(doubt="no image could be edited, so it is open whether the cue is why")
         if seen and np.mean(seen) < 0.5:
             return score._replace(hindrance=f"{cue} is not recognised itself, so it may be taken for {thing}")
-        claims = [claim for record in table.of(ClaimsRecord) for claim in record.attributes]
-        named = [claim.said for claim in claims if claim.attribute == "shape" and claim.true == cue]
-        taken = named.count(thing)
-        if taken > 1 and 2 * taken >= len(named):
-            return score._replace(hindrance=f"{cue} is taken for {thing} in {taken} of {len(named)} claims")
         return score
 
     def _find_edited(self, table: Table, records: Sequence[CuesRecord]) -> tuple[Effect, str, str] | None:

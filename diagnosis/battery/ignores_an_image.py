@@ -18,8 +18,7 @@ class IgnoresAnImage(CausalTest):
     """Is one of several images not used?
 
     One image of several is exchanged at a time, by itself. An answer ignores an image if it loses less than {ignored_share:.0%} of what
-    it loses where another one is exchanged; answers that use no image do not count. Where another image is ignored more than half as
-    often, it depends on the question. Questions that name one image are left out.
+    it loses where another one is exchanged; answers that use no image do not count. Questions that name one image are left out.
     """
 
     name = "ignores-an-image"
@@ -39,8 +38,7 @@ class IgnoresAnImage(CausalTest):
         """Return the share of answers that do not use one of their images, the one that is unused most surely.
 
         Of the answers that use another image. An image is not used if an answer loses less with another one in its place than
-        `ignored_share` of what it loses where its other image is exchanged: models ignore hardly anything wholly. Where each image
-        matters to some questions alone, each is unused by other answers; so another image must be unused at most half as often.
+        `ignored_share` of what it loses where its other image is exchanged: models ignore hardly anything wholly.
         """
         unused_effect = table.limits.unused_effect
         unused: dict[int, Scores] = defaultdict(lambda: [None] * len(table.records))
@@ -56,9 +54,4 @@ class IgnoresAnImage(CausalTest):
             return self.missing(table)
         effects = {number: table.mean(self.effect, unused[number]) for number in sorted(unused)}
         most = max(effects, key=lambda number: (effects[number].low, effects[number].value))
-        rightest = min(effects, key=lambda number: effects[number].value)
-        hindrance = ""
-        if rightest == most or 2 * effects[rightest].value > effects[most].value:
-            share = f"{100 * effects[rightest].value:.0f} %"
-            hindrance = f"image {rightest} is unused in {share}, so it depends on the question"
-        return CauseScore(effects[most], graded[most], hindrance=hindrance, which=f"image {most}")
+        return CauseScore(effects[most], graded[most], which=f"image {most}")

@@ -169,8 +169,8 @@ class Misperceives(CausalTest):
             scores = [score for name in wrong if (score := score_errors(record, name)) is not None]
             answers.append(max(scores) if scores else None)
         label, details = "attribute" if len(wrong) == 1 else "attributes", []
-        hindrance, rightest = find_error_everywhere(table), min(effects, key=lambda name: effects[name].value)
-        if not hindrance and len(effects) > 1 and 2 * effects[rightest].value > effects[best].value:
+        hindrance, rightest = "", min(effects, key=lambda name: effects[name].value)
+        if len(effects) > 1 and 2 * effects[rightest].value > effects[best].value:
             hindrance = (
                 f"no attribute is much righter: {rightest} is wrong in {100 * effects[rightest].value:.0f} %"
             )
@@ -262,19 +262,6 @@ def _mean_wrong(counts: np.ndarray) -> float:
     """Return the share of wrong claims, from wrong and all claims [answer, 2]."""
     wrong, total = counts.sum(0)
     return float(wrong / max(total, 1))
-
-
-def find_error_everywhere(table: Table) -> str:
-    """Return in words that claims about every attribute are often wrong, `wrong_share` of them or more; "" if not.
-
-    Then the model is bad at the task, and no single attribute is misperceived. It takes three attributes with claims
-    enough.
-    """
-    shares = {name: _mean_wrong(counts) for name, counts in _count_wrong(table).items()}
-    if len(shares) < 3 or min(shares.values()) < table.limits.wrong_share:
-        return ""
-    parts = ", ".join(f"{name} in {100 * share:.0f} %" for name, share in shares.items())
-    return f"errors of every kind ({parts} of the claims)"
 
 
 class Alteration(NamedTuple):

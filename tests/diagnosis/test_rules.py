@@ -80,12 +80,7 @@ def test_a_cause_is_named_and_no_other(cause):
     assert found.verdict == (expected or [cause]), found.why
     assert [name for name in CAUSES if found.causes[name].named] == expected
     assert set(found.causes) == set(CAUSES)
-    assert (cause == "unknown") == (
-        found.why.startswith("unreliable")
-        and {"colour in 100 %", "place in 100 %", "shape in 100 %"}
-        == set(re.findall(r"\w+ in 100 %", found.why))
-        and "12 of 12 answers [76, 100 %]" in found.why
-    )
+    assert (cause == "unknown") == ("12 of 12 answers [76, 100 %] say something false" in found.why)
     acting = [answer["id"] for answer in found.answers if cause in answer["causes"]]
     assert len(acting) == (SETS if cause in CAUSES else 0)
 
@@ -123,19 +118,6 @@ def test_a_shape_that_is_taken_for_another_is_no_prior():
     found = diagnose([with_cue(number, edited=edits(True, seen=False)) for number in range(24)])
     assert found.causes["co-occurrence"].named is False
     assert any("star is not recognised itself" in line for line in found.causes["co-occurrence"].evidence)
-
-
-@pytest.mark.parametrize(("taken", "named"), [(1, True), (5, True), (6, False), (12, False)])
-def test_a_shape_that_is_said_for_another_is_no_prior_even_if_it_is_recognised(taken, named):
-    """Asked for a star or a ring the model says yes to both, but of twelve stars it calls some rings; other shapes are right."""
-    records = [with_cue(number, edited=edits(True)) for number in range(24)]
-    for number, each in enumerate(records):
-        said = "ring" if number < 2 * taken else "star"
-        claims = [claim("shape", True) | {"said": said, "true": "star", "wrong": said == "ring"}]
-        each["attributes"] = claims if number % 2 else [claim("shape", False)]
-    found = diagnose(records).causes["co-occurrence"]
-    assert found.named is named
-    assert (f"in {taken} of 12 claims" in str(found.evidence)) is not named
 
 
 def test_claims_that_go_with_a_cue_are_in_doubt_where_no_image_can_be_edited():
@@ -287,16 +269,14 @@ def test_the_smallest_effect_that_is_named_is_the_smallest(cause):
             assert bool(diagnose(records).causes["blind"].named) == (count == round(24 * smallest))
 
 
-def test_a_model_with_errors_of_every_kind_is_unreliable_and_misperceives_nothing():
+def test_a_model_with_errors_of_every_kind_misperceives_nothing():
     """Colours are wrong most, but nothing is right often enough."""
     wrong = [claim("colour", True), claim("shape", False), claim("place", False)]
     worse = [claim("colour", True), claim("shape", True), claim("place", True)]
-    records = [
-        record(number, attributes=worse if number % 3 == 0 else wrong, right=False) for number in range(24)
-    ]
+    records = [record(number, attributes=worse if number % 3 else wrong, right=False) for number in range(24)]
     found = diagnose(records)
     assert found.causes["misperceives"].effect.value > CAUSES["misperceives"].threshold
-    assert found.verdict == ["unknown"] and "(colour in 100 %" in found.why
+    assert found.verdict == ["unknown"]
 
 
 def test_logits_of_a_tenth_give_the_same_verdict():
