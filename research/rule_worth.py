@@ -1,8 +1,10 @@
 """What each rule of the diagnosis is worth: the verdicts without it, of models whose causes are known, from what was measured.
 
     python -m mmprobe bench diagnosis --tools diagnosis --out build/again
-    python research/rule_worth.py build/again
-    python research/rule_worth.py build/kept --plants build/plants-kept    # plants of plant_otherwise.py that were diagnosed there
+    python research/rule_worth.py build/again --write     # fills its part of docs/diagnosis-results.md
+    python research/organisms/plant_otherwise.py --first-seed 60 --seeds 3 --out build/plants-kept
+    python -m mmprobe bench diagnosis --tools diagnosis --n 12 --plants build/plants-kept --out build/kept
+    python research/rule_worth.py build/kept --plants build/plants-kept --write
 
 A rule says why a score that is outside the range of controls does not name its cause, or which answers a score leaves out. No model is asked.
 A decision is whether a cause is named of a model; that which a planted one implies is not counted. Partial organisms are left out.
@@ -11,12 +13,15 @@ A decision is whether a cause is named of a model; that which a planted one impl
 from __future__ import annotations
 
 import argparse
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from page import fill_pages
 from sweep_thresholds import DiagnosedModel, read_diagnosed
 
 from mmprobe.diagnosis.bench.run import list_subjects
@@ -148,6 +153,20 @@ def describe(asked: list[RuleVerdicts]) -> str:
     return "\n".join(lines)
 
 
+def describe_scores(results: Mapping[str, Any]) -> str:
+    """Return a line with the scores of the diagnosis by split, from `results.json`."""
+    parts = []
+    for split, tools in results["tools"].items():
+        numbers = {name: tools["diagnosis"][name] for name in ("macro_f1", "accused")}
+        if numbers["macro_f1"]["n"]:
+            f1, accused = (
+                f"{each['value']:.2f} [{each['low']:.2f}, {each['high']:.2f}] (n = {each['n']})"
+                for each in numbers.values()
+            )
+            parts.append(f"{split}: macro-F1 {f1}, share of controls accused {accused}")
+    return "; ".join(parts) + "."
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -155,10 +174,15 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="a folder of mmprobe bench diagnosis")
     np.seterr(all="ignore")
     parser.add_argument("--plants", type=Path, help="a folder of plants; default: the organisms that ship")
+    parser.add_argument("--write", action="store_true", help="fill the page's part")
     args = parser.parse_args()
     listed = list_subjects(None if args.plants else names(), args.plants)
     subjects = {subject.name: subject for subject in listed}
-    print(describe([RuleVerdicts(each) for each in read_diagnosed(args.folder, subjects)]))
+    text = describe([RuleVerdicts(each) for each in read_diagnosed(args.folder, subjects)])
+    text += f"\n\n{describe_scores(json.loads((args.folder / 'results.json').read_text()))}"
+    print(text)
+    if args.write:
+        fill_pages({"docs/diagnosis-results.md": {"rules-plants" if args.plants else "rules": text}})
 
 
 if __name__ == "__main__":
