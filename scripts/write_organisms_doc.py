@@ -19,8 +19,9 @@ COLUMNS = """\
 
 def pages() -> dict[str, PageParts]:
     """Return the parts of the page."""
-    cards = [card(name) for name in names() if folder(name).parent == SHIPPED]
-    size = sum(file.stat().st_size for file in SHIPPED.glob("*/*.*"))
+    shipped = [name for name in names() if folder(name).parent == SHIPPED]
+    cards = [card(name) for name in shipped]
+    size = sum(file.stat().st_size for name in shipped for file in folder(name).iterdir())
     parts = {
         "rank": min(one.training.rank for one in cards),
         "count": len(cards),

@@ -28,7 +28,6 @@ from mmprobe.benchmarks.layouts import layout_of
 from mmprobe.benchmarks.synthetic import SEED
 from mmprobe.errors import InputError, name_option
 from mmprobe.ledger import lock_folder
-from mmprobe.models.compiled import say_compiled
 from mmprobe.samples import Lengths, image_sets, length_of, open_image, with_template
 from mmprobe.settings import (
     AskSettings,
@@ -251,6 +250,8 @@ def evaluate(
                 source.model, asking.temperature, asking.repetition_penalty
             )
             acting = [each for each in asking.methods if not each.neutral]
+            from mmprobe.models.compiled import say_compiled
+
             about |= say_compiled(source.model, asking, acting)
         usual: dict[str, Metric] = {}
         if perturbation is not None:

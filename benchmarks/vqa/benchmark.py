@@ -183,9 +183,7 @@ def count_left_out(questions: Sequence[VqaQuestion], left_out: Sequence[str]) ->
     """Return the metric `left_out`: the share of the file's lines that nothing was asked about. Empty if there are none."""
     if not left_out:
         return {}
-    names = [question.sample.id for question in questions] + list(left_out)
-    shares = [0.0] * len(questions) + [1.0] * len(left_out)
-    return with_ids({"left_out": mean_metric(shares, "neither")}, names)
+    return {"left_out": mean_metric([0.0] * len(questions) + [1.0] * len(left_out), "neither")}
 
 
 def list_answers(metric: PublishedMetric, question: VqaQuestion) -> list[str]:

@@ -240,10 +240,10 @@ def analyze(
 
 def _describe(dataset: xr.Dataset) -> str:
     """Return the result of an analysis in words, those of its first figure; nothing where it has none."""
-    from mmprobe.viz.figures import figures
+    from mmprobe.viz.figures import FIGURES, figures
     from mmprobe.viz.paper import for_print
 
-    shown = figures(dataset)
+    shown = figures(dataset) if dataset.attrs.get("analysis") in FIGURES else []
     return f"{shown[0].title}. {for_print(shown[0].caption)}" if shown else ""
 
 

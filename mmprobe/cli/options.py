@@ -334,12 +334,12 @@ def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
     responses = evaluation.folder / "responses.jsonl"  # of `bench`
     has_answers = responses.exists() and responses.stat().st_size > 0
     texts = [*read_responses(responses).values()] if has_answers else []
+    if "accuracy" in metrics and (counted := count_answers(metrics["accuracy"])):
+        lines.insert(0, counted)
     if looped := sum(map(is_degenerate, texts)):
         lines.insert(
             0, f"{looped} of {len(texts)} answers repeat themselves; check the prompt and the model first"
         )
-    if "accuracy" in metrics and (counted := count_answers(metrics["accuracy"])):
-        lines.insert(0, counted)
     if card := evaluation.judging.get("card"):
         lines.append(f"{card[:1].upper()}{card[1:]}")
     if evaluation.layout:

@@ -124,7 +124,7 @@ CAR_IS_BLUE, CAR_IS_RED = [("blue", "red", True)], [("red", "red", False)]
         ("The car might be blue.", []),
         ("Is the car blue?", []),
         ("There is no blue car in the picture.", []),
-        ("I think that there is a blue car.", []),
+        ("I think that there is a blue car.", CAR_IS_BLUE),
         ("Is that a blue car?", []),
         ("A blue car or a blue bus is parked there.", []),
         ("The street is empty. Blue.", []),

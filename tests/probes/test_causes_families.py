@@ -131,7 +131,7 @@ OTHERS = {
     "early_verdict", "prefill_chain", "mean_difference", "probe_direction", "random_direction", "concept_eraser",
     "Jacobian", "Lens", "fit_jacobian", "identity_jacobian", "jacobian_lens", "make_bank", "nearest_embeddings",
     "unembedding_lens", "visual_words", "ObjectsTold", "tell_objects", "rank_heads", "list_components", "add_baselines", "add_directions", "scale_components", "random_components",
-    "attribute_features", "feature_effects", "write_activations", "claim_interventions", "run_probes", "PROBES", "Probe", "final_norm",
+    "attribute_features", "feature_effects", "write_activations", "claim_interventions", "run_probes", "PROBES", "Probe", "final_norm", "dictionary_health",
 }  # fmt: skip
 
 

@@ -26,14 +26,14 @@ def panels(ds: xr.Dataset) -> list[Panel]:
 
 def _length_panels(ds: xr.Dataset) -> list[Panel]:
     by_method: list[xr.Dataset] = []
+    captions = np.array([str(name).startswith("chair ") for name in ds["metric"].values], bool)
+    if not captions.any():
+        return []
+    ds = ds.isel(metric=captions)
     for method in map(str, ds["contender"].values):
         own = ds.sel(contender=method)
         rows = zip(*(own[name].values.tolist() for name in ("metric", "value", "low", "high")), strict=True)
-        metrics = {
-            str(name).removeprefix("chair "): Estimate(*numbers)
-            for name, *numbers in rows
-            if str(name).startswith("chair ")
-        }
+        metrics = {str(name).removeprefix("chair "): Estimate(*numbers) for name, *numbers in rows}
         if (lengths := read_lengths(metrics, method)) is not None:
             by_method.append(lengths.sel(source=[method]) if by_method else lengths)
     return caption_panels(xr.concat(by_method, "source")) if by_method else []

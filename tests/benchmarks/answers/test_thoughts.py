@@ -77,7 +77,7 @@ def say(model: Model, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Let a model answer everything with a text, without an end token."""
     ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    def generate(model: Model, batch: Any, options: Any, shared: Any) -> list[list[int]]:
+    def generate(model: Model, compiled: bool, batch: Any, options: Any, shared: Any) -> list[list[int]]:
         return [list(ids) for _ in batch.prompts]
 
     monkeypatch.setattr(import_module("mmprobe.interventions.generate"), "_generate", generate)

@@ -125,7 +125,7 @@ def test_what_rules_cannot_read_is_read_by_the_judge(shown):
     answers = {
         "same": "No.",
         "different": "They do differ, I would say.",
-        "count": "Three of them, as far as I see",
+        "count": "Three at a quick glance, give or take.",
     }
     _, record, _, _ = score_by("honest", answers)
     asked = [data for data in shown if "reply" in data]
