@@ -26,7 +26,7 @@ INJECTIONS = [
 ]
 
 
-STATED = {"They do differ, I would say.": "yes", "Three of them, as far as I see": 3}
+STATED = {"They do differ, I would say.": "yes", "Three at a quick glance, give or take.": 3}
 """Answers that rules leave unread, and what they state."""
 
 
