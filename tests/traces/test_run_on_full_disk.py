@@ -147,7 +147,8 @@ def test_answers_of_workers_on_a_full_disk_are_kept(tmp_path):
         call += ["--max-new-tokens", "8", "--device", "cpu", "--workers", "2", "--out", str(file.parent)]
         filler = fill_disk(disk, 4 * 4096)  # the settings take two pages, and 51 of 128 answers one
         finished = subprocess.run(call, capture_output=True, text=True, timeout=300)
-        errors = [line for line in finished.stderr.splitlines() if "%|" not in line]
+        progress = ("%|", "waiting for a worker")  # the second on a busy machine
+        errors = [line for line in finished.stderr.splitlines() if not any(each in line for each in progress)]
         assert finished.returncode == 1 and len(errors) == 1, finished.stderr
         assert errors[0].startswith("mmprobe: ") and "No space left" in errors[0]
         assert not list(disk.glob("**/*.part"))
