@@ -170,7 +170,7 @@ def diagnose(
     turns and steps, and is asked about objects that are not in the images. Rules with thresholds name the causes; docs/diagnosis.md
     lists both. Tests that the data do not allow are not run.
 
-    It takes 10 to 16 forward passes per answer, as a mean over the answers. Generating an answer counts as one.
+    It takes 14 to 18 forward passes per answer, as a mean over the answers. Generating an answer counts as one.
 
     Args:
         samples: questions about images. More tests apply where several samples have the same question, where answers

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,9 +22,6 @@ from mmprobe.models.devices import is_dispatched
 from mmprobe.models.hooks import Forward, find_hooked_module, wrap_forward
 from mmprobe.models.loading import Model
 from mmprobe.settings import AskSettings
-
-if TYPE_CHECKING:
-    from mmprobe.interventions.base import Method
 
 log = logging.getLogger("mmprobe")
 
@@ -65,12 +62,12 @@ def why_not_compiled(model: Model, methods: Sequence[str] = ()) -> str | None:
 
 
 def say_compiled(
-    model: Model, settings: AskSettings, methods: Sequence[Method] = (), otherwise: str = ""
+    model: Model, settings: AskSettings, methods: Sequence[str] = (), otherwise: str = ""
 ) -> dict[str, Any]:
     """Return what a run records of `compile`, nothing where it is not asked for; warn where answers are not compiled.
 
     Args:
-        methods: those that act while the model decodes.
+        methods: names of those that act while the model decodes.
         otherwise: why answers are not compiled, if something else than the model and the methods is the reason.
 
     Returns:
@@ -78,7 +75,7 @@ def say_compiled(
     """
     if not settings.compile:
         return {}
-    reason = otherwise or why_not_compiled(model, [each.name for each in methods])
+    reason = otherwise or why_not_compiled(model, methods)
     if reason is not None:
         log.warning("%s: answers are not compiled: %s", option("compile"), reason)
     return {"compile": reason or True}

@@ -330,7 +330,7 @@ class Recorder:
         if engine == "native":
             way = find_way(model, self.spec, self.methods)
             elsewhere = elsewhere or ("" if way.name == "read" else way.text)
-            made |= say_compiled(model, settings, self.methods, elsewhere)
+            made |= say_compiled(model, settings, [each.name for each in self.methods], elsewhere)
             self.record = partial(self.record, way=way.name, compiled=made.get("compile") is True)
         else:
             made |= say_compiled(model, settings, (), f"engine {engine} decodes by itself")

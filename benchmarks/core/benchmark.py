@@ -360,7 +360,7 @@ def _draw_units(benchmark: Benchmark, truth: Any, limit: int, seed: int, stratif
     `take` gets the truth with its lists in the order of the draw, so that what depends on them is cut with them.
 
     Raises:
-        InputError: the truth is no list and the benchmark names no `lists` of it, or nothing has the field `stratify`.
+        InputError: the truth is not a list, and the benchmark names no `lists` in it; or nothing has the field `stratify`.
     """
     lists = _lists_of(benchmark, truth)
     if not lists:

@@ -320,7 +320,7 @@ def _describe(model: Model, contender: Contender, settings: AskSettings) -> dict
             for name, value in settings.record().items()
             if settings.temperature or name == "max_new_tokens"
         },
-        **say_compiled(model, settings, [each for each in settings.methods if not each.neutral]),
+        **say_compiled(model, settings, [each.name for each in settings.methods if not each.neutral]),
         "repetition_penalty": settings.repetition_penalty,
         "generation": settings_in_force(model, settings.temperature, settings.repetition_penalty),
     }

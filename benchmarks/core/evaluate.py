@@ -249,7 +249,7 @@ def evaluate(
             about["generation"] = settings_in_force(
                 source.model, asking.temperature, asking.repetition_penalty
             )
-            acting = [each for each in asking.methods if not each.neutral]
+            acting = [each.name for each in asking.methods if not each.neutral]
             from mmprobe.models.compiled import say_compiled
 
             about |= say_compiled(source.model, asking, acting)

@@ -60,8 +60,8 @@ def test_an_organism_is_named_and_a_control_is_a_control(pairs, tmp_path, model,
     assert len(answers) == len(lines)
     accused = sum("blind" in answer["causes"] for answer in answers)
     assert (
-        accused >= 0.95 * len(lines) if verdict == "blind" else accused == 0
-    )  # its check allows 2 % that use the images
+        accused >= len(lines) - 1 if verdict == "blind" else accused == 0
+    )  # one answer is left to another cause
     report = (out / "report.html").read_text()
     assert report.index("Causes") < report.index("Evidence") < report.index("Tests")
     assert ("Answer then" in report) == bool(found["examples"])
