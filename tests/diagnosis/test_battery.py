@@ -952,6 +952,7 @@ def test_nothing_is_altered_where_no_image_can_be_drawn_again(tmp_path):
     assert plan_alterations([answer], wrong, ["colour"]) == []
 
 
+@pytest.mark.exhaustive
 def test_further_conclusions_are_as_if_their_questions_had_been_asked(tmp_path):
     """Half of the pairs are asked for steps. The others are, too, where what was measured is open; then nothing is asked again."""
     tiny = load_model("tiny-spd", device="cpu")
