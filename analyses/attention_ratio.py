@@ -15,7 +15,7 @@ from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.stats.columns import Columns
 from mmprobe.stats.compare import LABELS, MINIMUM, ByLabel
-from mmprobe.stats.estimate import Estimate, estimate_known, estimate_mean
+from mmprobe.stats.estimate import Estimate, estimate_known, estimate_mean, stack_estimates
 from mmprobe.stats.intervals import FRACTION, LENGTH
 
 DRAWS = 100
@@ -93,7 +93,7 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
     if "head_ratio" in rows:
         out["head"] = ("head", first.attention_visual_head["head"].values)
         _add_heads(out, rows["head_ratio"], measured.sets)
-    out.attrs = measured.describe(note, draws=draws, n_without_regions=n_without_regions)
+    out.attrs = measured.describe(note, {"n_without_regions": n_without_regions}, draws=draws)
     return out
 
 
@@ -172,7 +172,8 @@ def _add_heads(out: xr.Dataset, ratio: np.ndarray, groups: np.ndarray) -> None:
         ratio: [sample, layer, head].
         groups: int [sample], as `image_sets` returns them.
     """
-    mean = estimate_known(ratio, groups, LENGTH)
+    heads = ratio.reshape(len(ratio), -1).T
+    mean = stack_estimates([estimate_known(head, groups, LENGTH) for head in heads], ratio.shape[1:])
     out.update(mean.variables("head_ratio", ("layer", "head")))
     out["n_head"] = (("layer", "head"), mean.n)
     order = np.argsort(-mean.value.ravel(), kind="stable")[: int((mean.n > 0).sum())]  # NaN come last

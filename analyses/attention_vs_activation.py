@@ -114,7 +114,7 @@ def attention_vs_activation(
     out = _join_steps(steps) if by_step else xr.Dataset()
     out = out.assign_coords(sample=measured.names, measure=list(MEASURES), label=list(LABELS))
     note = _add_means(out, measured.rows["means"], measured.labels, minimum)
-    out.attrs = measured.describe(note, top=top, draws=draws, n_imageless=n_imageless)
+    out.attrs = measured.describe(note, {"n_imageless": n_imageless}, top=top, draws=draws)
     return out
 
 

@@ -144,10 +144,12 @@ class Measured:
         """The samples by label."""
         return ByLabel(label_masks(self.faithful), self.sets)
 
-    def describe(self, note: str = "", **settings: Any) -> dict[str, Any]:
-        """Return the attributes of the data set (`describe`), with a note where there is one."""
+    def describe(
+        self, note: str = "", counts: Mapping[str, int] | None = None, **settings: Any
+    ) -> dict[str, Any]:
+        """Return the attributes of the data set (`describe`), with further counts, and a note where there is one."""
         about = describe(self.analysis, self.run, len(self), self.sets, self.left_out, **settings)
-        return about | ({"note": note} if note else {})
+        return about | dict(counts or {}) | ({"note": note} if note else {})
 
 
 def describe(
