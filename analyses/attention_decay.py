@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.source import Measured, analysis_of_run
+from mmprobe.analyses.source import SampleRows, analysis_of_run
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import NotApplicable
@@ -80,7 +80,7 @@ def attention_decay(run: Run) -> xr.Dataset:
     """
     means = {name: StepMean() for name in ("mass", "mass_per_token", "mass_authors")}
     visual = {(label, form): StepMean() for label in LABELS for form in FORMS}
-    measured = Measured("attention_decay", run)
+    measured = SampleRows("attention_decay", run)
     for name, trace in run.stream("attention_decay"):
         arrays = _measure_sample(trace)
         if arrays is None:
@@ -255,7 +255,7 @@ def early_minus_later(values: np.ndarray) -> np.ndarray:
     return np.asarray(values[:, :third].mean(1) - values[:, third:].mean(1))
 
 
-def _add_sample_means(out: xr.Dataset, measured: Measured) -> None:
+def _add_sample_means(out: xr.Dataset, measured: SampleRows) -> None:
     """Add the means of shares and slopes over all samples and by label, with intervals."""
     labels = measured.labels
     out["n_label"] = labels.counts()["n_label"]

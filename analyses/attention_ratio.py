@@ -10,7 +10,7 @@ import xarray as xr
 from scipy.stats import rankdata
 
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
-from mmprobe.analyses.source import Measured, analysis_of_run
+from mmprobe.analyses.source import SampleRows, analysis_of_run
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.stats.columns import Columns
@@ -71,7 +71,7 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
     """
     if draws < 1:
         raise InputError(f"draws {draws}: must be 1 or more")
-    measured = Measured("attention_ratio", run)
+    measured = SampleRows("attention_ratio", run)
     n_without_regions = 0
     for name, trace in run.stream("attention_ratio"):
         patches = find_patches(trace) if trace.images.sizes.get("image", 0) else []

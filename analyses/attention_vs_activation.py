@@ -10,7 +10,7 @@ import xarray as xr
 from scipy.stats import rankdata
 
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
-from mmprobe.analyses.source import Measured, analysis_of_run
+from mmprobe.analyses.source import SampleRows, analysis_of_run
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable, NotCaptured
@@ -91,7 +91,7 @@ def attention_vs_activation(
         raise InputError(f"top {top}: must be between 0 and 1")
     if draws < 1:
         raise InputError(f"draws {draws}: must be 1 or more")
-    measured = Measured("attention_vs_activation", run)
+    measured = SampleRows("attention_vs_activation", run)
     steps: list[np.ndarray] = []
     n_imageless = 0
     for name, trace in run.stream("attention_vs_activation"):

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.regions import find_mentions, find_patches, image_sizes, mask_patches
-from mmprobe.analyses.source import Measured, analysis_of_run
+from mmprobe.analyses.source import SampleRows, analysis_of_run
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.contents import named_things
@@ -72,7 +72,7 @@ def localisation(
         >>> localisation(run).f1_iou.sel(map="tam").item()          # doctest: +SKIP
         0.42
     """
-    measured, rows = Measured("localisation", run), []
+    measured, rows = SampleRows("localisation", run), []
     for name, trace in run.stream("localisation"):
         if not trace.images.sizes.get("image", 0):
             continue
@@ -160,7 +160,7 @@ def _measure_sample(trace: Trace, nouns: Things, function_words: frozenset[str])
     return _SampleIous(object_ious, function_ious, all(own[name] for name, _ in mentions))
 
 
-def _make_dataset(measured: Measured, rows: Sequence[_SampleIous], seed: int) -> xr.Dataset:
+def _make_dataset(measured: SampleRows, rows: Sequence[_SampleIous], seed: int) -> xr.Dataset:
     """Return the means of Obj-IoU and Func-IoU, with intervals."""
     object_ious = np.array([row.object_ious for row in rows])
     function_ious = np.array([row.function_ious for row in rows])

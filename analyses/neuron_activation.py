@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.source import Measured, analysis_of_run
+from mmprobe.analyses.source import SampleRows, analysis_of_run
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
@@ -87,7 +87,7 @@ def neuron_activation(
     if not 0 < scale < np.inf:
         raise InputError(f"scale {scale}: must be above 0 and finite")
     layers = run[run.ids[0]].array("ffn/gate_sum")["layer"].values
-    measured = Measured("neuron_activation", run)
+    measured = SampleRows("neuron_activation", run)
     n_active: dict[bool, np.ndarray] = {}  # samples [layer, neuron] with the neuron active, by `faithful`
     for name, trace in run.stream("neuron_activation"):
         gate_sum = trace.array("ffn/gate_sum").values
@@ -129,7 +129,7 @@ def _apply_other_rules(trace: Trace, gate_sum: np.ndarray, threshold: float) -> 
     return active | {"any": n_steps > 0, "mean": n_steps > threshold * len(packed)}
 
 
-def _add_ratios(out: xr.Dataset, measured: Measured, minimum: int) -> str:
+def _add_ratios(out: xr.Dataset, measured: SampleRows, minimum: int) -> str:
     """Add the ratios of every rule that all samples have; return the note of the comparison."""
     note, labels = "", measured.labels
     for rule in (rule for rule in RULES if rule in measured.rows):

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.regions import find_mentions, find_patches, image_sizes, mask_patches
-from mmprobe.analyses.source import Measured, analysis_of_run
+from mmprobe.analyses.source import SampleRows, analysis_of_run
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.contents import named_things
@@ -57,7 +57,7 @@ def pointing_game(run: Run) -> xr.Dataset:
         >>> ds.hit_rate.sel(map="raw").item(), ds.chance.item()     # doctest: +SKIP
         (0.91, 0.09)
     """
-    measured = Measured("pointing_game", run)
+    measured = SampleRows("pointing_game", run)
     for name, trace in run.stream("pointing_game"):
         masks = _find_names(trace)
         if not masks:
@@ -122,7 +122,7 @@ def _measure_sample(trace: Trace, names: list[tuple[list[int], np.ndarray]]) -> 
     return row | {"chance": np.sum([mask.mean() for _, mask in names]), "names": np.array(len(names))}
 
 
-def _make_dataset(measured: Measured) -> xr.Dataset:
+def _make_dataset(measured: SampleRows) -> xr.Dataset:
     rows, sets, first = measured.rows, measured.sets, measured.run[measured.names[0]]
     out = xr.Dataset(coords={"sample": measured.names})
     dims = {"hit_rate": ("map",), "hit_rate_layer": ("layer",), "hit_rate_head": ("layer", "head")}

@@ -96,7 +96,7 @@ def count_sets(name: str, source: Run | Trace, dataset: xr.Dataset) -> xr.Datase
     return dataset.assign_attrs(counts)
 
 
-class Measured:
+class SampleRows:
     """The samples of a run that an analysis measured, one after the other: their numbers, labels and sets of images.
 
     Attributes:
@@ -105,7 +105,7 @@ class Measured:
         left_out: names of the samples whose values are not finite.
 
     Example:
-        >>> measured = Measured("lengths", run)                                    # doctest: +SKIP
+        >>> measured = SampleRows("lengths", run)                                    # doctest: +SKIP
         >>> for name, trace in run.stream("lengths"):                              # doctest: +SKIP
         ...     measured.add(trace, {"length": len(trace.steps["id"])})
         >>> measured.rows["length"].mean(), measured.describe()["sets"]            # doctest: +SKIP

@@ -13,7 +13,7 @@ import xarray as xr
 from scipy.special import log_softmax
 
 from mmprobe.analyses.attention_decay import StepMean
-from mmprobe.analyses.source import Measured, analysis_of_run
+from mmprobe.analyses.source import SampleRows, analysis_of_run
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
@@ -90,7 +90,7 @@ def sublayer_transitions(
     first = "update/kl" if positions == "generated" else streams[0]
     layers = run[run.ids[0]].array(first)["layer"].values
     by_step = {(label, name): StepMean() for label in LABELS for name in MEASURES}
-    measured = Measured("sublayer_transitions", run)
+    measured = SampleRows("sublayer_transitions", run)
     for name, trace in run.stream("sublayer_transitions"):
         if positions == "prompt":
             updates = _measure_updates(trace)

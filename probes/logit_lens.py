@@ -9,7 +9,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from mmprobe.analyses.source import Measured
+from mmprobe.analyses.source import SampleRows
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
@@ -99,7 +99,7 @@ def logit_lens_run(model: Model, run: Run, minimum: int = MINIMUM) -> xr.Dataset
     if not len(run):
         raise InputError(f"{run.path}: has no finished samples")
     lens = make_lens(model)
-    measured = Measured("logit_lens", run)
+    measured = SampleRows("logit_lens", run)
     for name, trace in run.stream("logit_lens"):
         residual = trace.array("residual/post")
         values = (
